@@ -1,0 +1,118 @@
+package outboard
+
+import "time"
+
+// Agent is one version of an agent's definition. Rows are immutable: an update makes a new version.
+type Agent struct {
+	ID          AgentID           `json:"id"`
+	Version     int               `json:"version"` // from 1
+	Name        string            `json:"name"`
+	Description string            `json:"description,omitempty"`
+	Model       ModelConfig       `json:"model"`
+	System      string            `json:"system,omitempty"`
+	Tools       []Toolset         `json:"tools,omitempty"`
+	MCPServers  []MCPServer       `json:"mcp_servers,omitempty"`
+	Skills      []SkillRef        `json:"skills,omitempty"`
+	Metadata    map[string]string `json:"metadata,omitempty"`
+	Identity    Raw               `json:"execution_identity,omitempty"` // kept as sent; unused so far
+	CreatedAt   time.Time         `json:"created_at"`                   // of version 1
+	UpdatedAt   time.Time         `json:"updated_at"`                   // of this version
+	ArchivedAt  time.Time         `json:"archived_at,omitzero"`
+}
+
+// ModelConfig picks a model. ID is "provider/model", or an alias from the configuration, or a bare model name that exactly
+// one configured provider serves. "script/<name>" and "script/steps" are the deterministic model.
+type ModelConfig struct {
+	ID     string `json:"id"`
+	Speed  string `json:"speed,omitempty"`  // "standard", "fast" or ""
+	Effort string `json:"effort,omitempty"` // "low", "medium", "high", "xhigh", "max" or ""
+	Geo    string `json:"inference_geo,omitempty"`
+}
+
+// Toolset is one entry of an agent's tools.
+//
+// Kind "builtin" is the built-in toolset: Default and Configs switch its tools and set their policy. Kind "custom" is one
+// client-executed tool: Name, Description, InputSchema. Kind "mcp" is the tools of one MCP server: Server.
+type Toolset struct {
+	Kind        string       `json:"kind"`
+	Default     ToolConfig   `json:"default,omitzero"`
+	Configs     []ToolConfig `json:"configs,omitempty"`
+	Name        string       `json:"name,omitempty"`
+	Description string       `json:"description,omitempty"`
+	InputSchema Raw          `json:"input_schema,omitempty"`
+	Server      string       `json:"server,omitempty"`
+}
+
+// ToolConfig switches one tool (or, as a toolset's Default, all that are not named).
+type ToolConfig struct {
+	Name    string     `json:"name,omitempty"`
+	Enabled bool       `json:"enabled"`
+	Policy  Permission `json:"policy"`
+	Web     Raw        `json:"web,omitempty"` // web_fetch and web_search extras, kept as sent after validation
+}
+
+// Permission is what decides a tool call before it runs.
+type Permission string
+
+// The permission policies. Auto is accepted by the wire and refused at validation until it is built.
+const (
+	AlwaysAllow Permission = "always_allow"
+	AlwaysAsk   Permission = "always_ask"
+	AutoPolicy  Permission = "auto"
+)
+
+// MCPServer is a remote tool server an agent may use.
+type MCPServer struct {
+	Name string `json:"name"`
+	URL  string `json:"url"`
+}
+
+// SkillRef names a skill. Kind is "anthropic" or "custom".
+type SkillRef struct {
+	Kind    string `json:"kind"`
+	ID      string `json:"id"`
+	Version string `json:"version,omitempty"`
+}
+
+// Environment says where a session's hands work. Running sessions keep the environment they started with.
+type Environment struct {
+	ID          EnvironmentID     `json:"id"`
+	Name        string            `json:"name"`
+	Description string            `json:"description,omitempty"`
+	Scope       string            `json:"scope,omitempty"`
+	Metadata    map[string]string `json:"metadata,omitempty"`
+	Config      EnvConfig         `json:"config"`
+	CreatedAt   time.Time         `json:"created_at"`
+	UpdatedAt   time.Time         `json:"updated_at"`
+	ArchivedAt  time.Time         `json:"archived_at,omitzero"`
+}
+
+// EnvConfig is the part of an environment that a sandbox is made from.
+//
+// Kind is "cloud" (a sandbox this server makes) or "self_hosted" (somebody's worker). The fields after Packages are
+// Outboard's own and zero when a client does not speak them.
+type EnvConfig struct {
+	Kind       string              `json:"kind"`
+	Networking Networking          `json:"networking"`
+	Packages   map[string][]string `json:"packages,omitempty"` // apt cargo gem go npm pip
+	Rootfs     string              `json:"rootfs,omitempty"`   // "" or "host"; else a directory or a .tar path on the server
+	Isolation  string              `json:"isolation,omitempty"`
+	Limits     SandboxLimits       `json:"limits,omitzero"`
+}
+
+// Networking is what a sandbox may reach. Mode is "unrestricted", "limited" or "none". The first native sandbox has loopback
+// only whatever the mode; see docs/security.md.
+type Networking struct {
+	Mode                 string   `json:"mode"`
+	AllowedHosts         []string `json:"allowed_hosts,omitempty"`
+	AllowMCPServers      bool     `json:"allow_mcp_servers,omitempty"`
+	AllowPackageManagers bool     `json:"allow_package_managers,omitempty"`
+}
+
+// SandboxLimits bounds one sandbox. Zero means the provider's default.
+type SandboxLimits struct {
+	MemoryBytes int64   `json:"memory_bytes,omitempty"`
+	CPUs        float64 `json:"cpus,omitempty"`
+	Pids        int     `json:"pids,omitempty"`
+	DiskBytes   int64   `json:"disk_bytes,omitempty"`
+}

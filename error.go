@@ -1,0 +1,67 @@
+package outboard
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Kind classifies an error for whoever must answer it: a wire's status code, a CLI's exit code, a retry decision.
+type Kind string
+
+// The kinds. Each dialect (HTTP, CLI) has one table from kind to its own code.
+const (
+	Invalid         Kind = "invalid"         // the request is wrong and would be wrong again
+	Unauthenticated Kind = "unauthenticated" // no or bad credential
+	Denied          Kind = "denied"          // known caller, not allowed
+	NotFound        Kind = "not_found"       // absent, or not the caller's: the two are never told apart
+	Conflict        Kind = "conflict"        // the state moved or forbids it; reading again may help
+	TooLarge        Kind = "too_large"       // over a stated limit
+	Exhausted       Kind = "exhausted"       // a budget, quota or rate limit is used up
+	Unavailable     Kind = "unavailable"     // a dependency is down or the host lacks it; the same call may work later
+	Unimplemented   Kind = "unimplemented"   // part of the wire, not built
+	Canceled        Kind = "canceled"        // the caller went away
+	Internal        Kind = "internal"        // our fault; the text never leaves the server
+)
+
+// Error is an error with a kind, a message fit for the user and, where one is known, the next thing to do.
+type Error struct {
+	Kind    Kind
+	Code    string // stable machine code where a wire defines one, e.g. "environment_archived"; else empty
+	Message string // names what and why, in one sentence
+	Hint    string // the next command or change, or empty
+	Err     error  // the cause, for errors.Is and the log
+}
+
+// Error returns the message. Errorf has already worked a wrapped cause into it.
+func (e *Error) Error() string { return e.Message }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Errorf makes an Error of a kind. A %w verb sets its cause's chain as usual.
+func Errorf(kind Kind, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Kind: kind, Message: err.Error(), Err: errors.Unwrap(err)}
+}
+
+// WithHint returns a copy of e that names the next thing to do.
+func (e *Error) WithHint(format string, args ...any) *Error {
+	c := *e
+	c.Hint = fmt.Sprintf(format, args...)
+	return &c
+}
+
+// WithCode returns a copy of e with a stable machine code.
+func (e *Error) WithCode(code string) *Error {
+	c := *e
+	c.Code = code
+	return &c
+}
+
+// KindOf reports the kind of the first Error in err's chain, or Internal.
+func KindOf(err error) Kind {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Kind
+	}
+	return Internal
+}

@@ -1,0 +1,261 @@
+package outboard
+
+// State is where a session is: the fold of its log. It is the only definition of that; the harness decides from it and the
+// runner acts on it. A State belongs to one goroutine.
+type State struct {
+	Header
+
+	Config  SessionConfig
+	Turn    int  // number of the current or last turn
+	InTurn  bool // a turn was started and has not ended for good (it may be parked or retrying)
+	Waiting []Input
+	History []Message
+
+	Calls      []*Call // of the last model response, in its order, until all have finished
+	Request    EventID // the model call in flight, or ""
+	Attempt    int     // failed attempts of the model call that is due, since the last success
+	ModelCalls int     // finished model calls of this turn
+	Context    int64   // input and cached tokens of the last model response: how full the context is
+
+	Sandbox    *SandboxReady // the machine in use, nil when none was made or it was lost
+	Checkpoint CheckpointID  // the newest checkpoint
+
+	draft Message // assistant blocks appended before their ModelFinished
+}
+
+// Input is one waiting input event with its payload.
+type Input struct {
+	Event   Event
+	Payload Payload
+}
+
+// Call is one tool call and how far it has come.
+type Call struct {
+	ID        CallID
+	Requested CallRequested
+	Answer    *InputConfirmation // a person's answer, once processed
+	Started   *CallStarted       // the newest intent
+	Finished  *CallFinished
+}
+
+// Allowed reports whether the call may start: by policy, or by a person's answer to an ask.
+func (c *Call) Allowed() bool {
+	return c.Requested.Decision == Allow || c.Requested.Decision == Ask && c.Answer != nil && c.Answer.Allow
+}
+
+// WaitsForClient reports whether only a client can move the call: an unanswered ask, or a custom tool's result.
+func (c *Call) WaitsForClient() bool {
+	if c.Finished != nil || c.Requested.Decision == Deny {
+		return false
+	}
+	return c.Requested.Decision == Ask && c.Answer == nil || c.Requested.Kind == "custom"
+}
+
+// Message is one entry of the conversation as the model sees it.
+//
+// Role "user": Content. "system": Content, a mid-conversation system message. "note": Content, something the platform tells
+// the model (a lost sandbox). "summary": Content, stands for everything before it. "assistant": Provider, Raw (or RawBlob),
+// Content and Uses. "tool": Results.
+type Message struct {
+	Role     string
+	Seq      int64 // of the event that completed it
+	Content  []Content
+	Provider string
+	Model    string
+	Raw      Raw
+	RawBlob  *BlobRef
+	Uses     []ToolUse
+	Results  []ToolResult
+}
+
+// ToolUse is a call as the model made it.
+type ToolUse struct {
+	ID    string // the provider's
+	Call  CallID
+	Name  string
+	Input Raw
+	Blob  *BlobRef
+}
+
+// ToolResult is a call's result as the model gets it.
+type ToolResult struct {
+	ToolUseID string
+	Call      CallID
+	Content   []Content
+	IsError   bool
+}
+
+// Apply advances the state by one event, which must be the next one.
+func (s *State) Apply(e *Event) error {
+	if e.Seq != s.Head+1 {
+		return Errorf(Internal, "folding session %s: event %d after %d", e.Session, e.Seq, s.Head)
+	}
+	if s.ID == "" {
+		s.ID, s.Thread = e.Session, e.Thread
+	}
+	if err := Project(&s.Header, e); err != nil {
+		return err
+	}
+	p, err := e.Decode()
+	if err != nil {
+		return err
+	}
+	if e.Type.IsInput() {
+		s.Waiting = append(s.Waiting, Input{*e, p})
+		return nil
+	}
+	s.apply(e, p)
+	return nil
+}
+
+func (s *State) apply(e *Event, p Payload) {
+	switch p := p.(type) {
+	case *SessionCreated:
+		s.Config = p.Config
+		s.Phase = PhaseIdle
+	case *SessionUpdated:
+		s.update(p)
+	case *InputProcessed:
+		s.process(e, p.Input)
+	case *TurnStarted:
+		s.Turn, s.InTurn, s.ModelCalls, s.Attempt = p.Turn, true, 0, 0
+	case *TurnEnded:
+		s.InTurn = p.Stop.Type == "requires_action"
+		s.Attempt = 0
+	case *TurnRetrying:
+		s.Attempt = p.Attempt
+	case *SandboxReady:
+		s.Sandbox = p
+	case *SandboxLost:
+		s.lose(e, p)
+	case *CheckpointCreated:
+		s.Checkpoint = p.Checkpoint
+	case *ContextCompacted:
+		s.History = []Message{{Role: "summary", Seq: e.Seq, Content: []Content{Text(p.Summary)}}}
+		s.Context = 0
+	default:
+		s.applyModel(e, p)
+	}
+}
+
+// applyModel folds the events of model responses and calls.
+func (s *State) applyModel(e *Event, p Payload) {
+	switch p := p.(type) {
+	case *ModelStarted:
+		s.Request, s.draft = e.ID, Message{Role: "assistant", Model: p.Model}
+	case *ModelFailed:
+		s.Request, s.draft = "", Message{}
+	case *AgentMessage:
+		s.draft.Content = append(s.draft.Content, p.Content...)
+	case *CallRequested:
+		s.draft.Uses = append(s.draft.Uses, ToolUse{p.ToolUseID, e.ID, p.Name, p.Input, p.InputBlob})
+		s.Calls = append(s.Calls, &Call{ID: e.ID, Requested: *p})
+	case *ModelFinished:
+		m := s.draft
+		m.Seq, m.Provider, m.Raw, m.RawBlob = e.Seq, p.Provider, p.Raw, p.RawBlob
+		s.History = append(s.History, m)
+		s.Request, s.draft, s.Attempt = "", Message{}, 0
+		s.ModelCalls++
+		s.Context = p.Usage.Input + p.Usage.CacheRead + p.Usage.CacheWrite5m + p.Usage.CacheWrite1h + p.Usage.Output
+	case *CallStarted:
+		if c := s.Call(p.Call); c != nil {
+			c.Started = p
+		}
+	case *CallFinished:
+		s.finish(e, p)
+	}
+}
+
+// Call returns an open call of the last response, or nil.
+func (s *State) Call(id CallID) *Call {
+	for _, c := range s.Calls {
+		if c.ID == id {
+			return c
+		}
+	}
+	return nil
+}
+
+// finish records an outcome, gives the result to the conversation, and drops the batch once all its calls have finished.
+func (s *State) finish(e *Event, p *CallFinished) {
+	c := s.Call(p.Call)
+	if c == nil || c.Finished != nil {
+		return // the store refuses a second outcome; see call_outcome in internal/store
+	}
+	c.Finished = p
+	i := len(s.History)
+	for i > 0 && s.History[i-1].Role != "assistant" {
+		i--
+	}
+	if i == len(s.History) || s.History[i].Role != "tool" {
+		s.History = append(s.History, Message{})
+		copy(s.History[i+1:], s.History[i:])
+		s.History[i] = Message{Role: "tool"}
+	}
+	m := &s.History[i]
+	m.Seq = e.Seq
+	m.Results = append(m.Results, ToolResult{c.Requested.ToolUseID, c.ID, p.Content, p.IsError})
+	for _, c := range s.Calls {
+		if c.Finished == nil {
+			return
+		}
+	}
+	s.Calls = nil
+}
+
+// process takes an input out of the inbox and lets it have its effect.
+func (s *State) process(e *Event, id EventID) {
+	for i, in := range s.Waiting {
+		if in.Event.ID != id {
+			continue
+		}
+		s.Waiting = append(s.Waiting[:i:i], s.Waiting[i+1:]...)
+		switch p := in.Payload.(type) {
+		case *InputMessage:
+			s.History = append(s.History, Message{Role: "user", Seq: e.Seq, Content: p.Content})
+		case *InputSystem:
+			s.History = append(s.History, Message{Role: "system", Seq: e.Seq, Content: p.Content})
+		case *InputConfirmation:
+			if c := s.Call(p.Call); c != nil && c.Answer == nil {
+				c.Answer = p
+			}
+		}
+		return
+	}
+}
+
+// lose forgets the machine and leaves the model a note about it.
+func (s *State) lose(e *Event, p *SandboxLost) {
+	s.Sandbox = nil
+	text := "The sandbox was lost (" + p.Reason + "). Its running processes and shell state are gone"
+	if p.Restore != "" {
+		text += "; files come back as they were at the last checkpoint."
+	} else {
+		text += "; no checkpoint existed, so the workspace starts empty."
+	}
+	s.History = append(s.History, Message{Role: "note", Seq: e.Seq, Content: []Content{Text(text)}})
+	s.Checkpoint = p.Restore
+}
+
+func (s *State) update(p *SessionUpdated) {
+	if p.Tools != nil {
+		s.Config.Agent.Tools = *p.Tools
+	}
+	if p.MCPServers != nil {
+		s.Config.Agent.MCPServers = *p.MCPServers
+	}
+	if p.Resources != nil {
+		s.Config.Resources = *p.Resources
+	}
+}
+
+// Fold applies all events to a new state. It is for tests and tools; the runner folds as it reads.
+func Fold(events []Event) (*State, error) {
+	s := new(State)
+	for i := range events {
+		if err := s.Apply(&events[i]); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}

@@ -1,0 +1,98 @@
+package outboard
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"strings"
+)
+
+// Typed ids. Each is a prefix, "01" and 22 base-58 characters (128 random bits); they are opaque and never parsed for
+// meaning beyond the prefix.
+type (
+	// AgentID names an agent over all its versions.
+	AgentID string
+	// EnvironmentID names an environment.
+	EnvironmentID string
+	// SessionID names a session.
+	SessionID string
+	// ThreadID names one conversation inside a session.
+	ThreadID string
+	// EventID names one event. A call's id is the id of its call.requested event.
+	EventID string
+	// CallID is the EventID of the call.requested event that introduced a call.
+	CallID = EventID
+	// ResourceID names a resource attached to a session.
+	ResourceID string
+	// FileID names an uploaded or harvested file.
+	FileID string
+	// SandboxID names one disposable machine.
+	SandboxID string
+	// CheckpointID names one saved workspace state.
+	CheckpointID string
+	// KeyID names an API key (not its secret).
+	KeyID string
+	// WorkerID names one process that claims sessions; new at every start of that process.
+	WorkerID string
+)
+
+// Prefixes of the ids above, without the underscore.
+const (
+	PrefixAgent       = "agent"
+	PrefixEnvironment = "env"
+	PrefixSession     = "sesn"
+	PrefixThread      = "sthr"
+	PrefixEvent       = "sevt"
+	PrefixResource    = "sesrsc"
+	PrefixFile        = "file"
+	PrefixSandbox     = "sbx"
+	PrefixCheckpoint  = "ckpt"
+	PrefixKey         = "apikey"
+	PrefixWorker      = "wkr"
+	PrefixRequest     = "req"
+)
+
+const base58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+
+// NewID returns a fresh random id with the given prefix.
+func NewID[T ~string](prefix string) T {
+	var b [16]byte
+	rand.Read(b[:])
+	return T(prefix + "_01" + encode58(b))
+}
+
+// DeriveID returns the id that is a pure function of parent and label: the same inputs give the same id in every process.
+// It is used where one log event is shown as several events on a wire.
+func DeriveID[T ~string](prefix, parent, label string) T {
+	sum := sha256.Sum256([]byte(prefix + "\x00" + parent + "\x00" + label))
+	return T(prefix + "_01" + encode58([16]byte(sum[:16])))
+}
+
+// ValidID reports whether s has the shape of an id with this prefix. It says nothing about existence.
+func ValidID(prefix, s string) bool {
+	rest, ok := strings.CutPrefix(s, prefix+"_")
+	if !ok || len(rest) < 2 || len(rest) > 64 {
+		return false
+	}
+	for i := range len(rest) {
+		c := rest[i]
+		if !(c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c == '-') {
+			return false
+		}
+	}
+	return true
+}
+
+// encode58 writes 128 bits as exactly 22 base-58 digits, most significant first.
+func encode58(b [16]byte) string {
+	var out [22]byte
+	for i := len(out) - 1; i >= 0; i-- {
+		rem := 0
+		for j := range b {
+			v := rem<<8 | int(b[j])
+			b[j] = byte(v / 58)
+			rem = v % 58
+		}
+		out[i] = base58[rem]
+	}
+	return string(out[:])
+}

@@ -1,0 +1,109 @@
+// Package guest is the agent inside a sandbox and the framed protocol between it and the host, both ends. It uses the standard
+// library only and must stay small: cmd/outboard-guest is the only program made from its server half.
+//
+// The host trusts nothing a guest says: frames are bounded, strings are bytes, sizes are checked, and no claim of a guest is
+// used for anything outside its own sandbox. The guest trusts its host, and nothing inside the sandbox.
+//
+// # Calls
+//
+// Start(key, epoch, generation, ...) is idempotent. In this order the guest: refuses another generation (WrongGeneration);
+// refuses an epoch below the highest it has seen (Fenced) and makes a higher one durable; looks up the receipt of the key: if
+// there is one it answers with its state (Conflict when the digest differs) and starts nothing; else it makes a receipt durable
+// and only then runs the call. Output goes to files, not to the connection; the exit status is made durable before it is told.
+// A call outlives the connection that started it. Kill of a key that was never started leaves a tombstone that a late Start
+// finds. Ack lets the guest drop the output; the receipt stays for the life of the generation.
+//
+// # Operations
+//
+// Op "bash": Input {command, restart, timeout_ms}; runs in the persistent shell named Shell (cwd, environment and background
+// jobs survive between calls). "read", "write", "edit", "glob", "grep": the file tools, with the input schemas of package tool,
+// run with the tool's identity. "exec": Input {argv, env, cwd}; one process without a shell.
+package guest
+
+import "encoding/json"
+
+// ProtocolVersion is exchanged in Hello; host and guest must agree.
+const ProtocolVersion = 1
+
+// Start asks for one call.
+type Start struct {
+	Key         string          `json:"key"`
+	Epoch       int64           `json:"epoch"`
+	Generation  string          `json:"generation"`
+	Digest      string          `json:"digest"`
+	Op          string          `json:"op"`
+	Input       json.RawMessage `json:"input"`
+	Shell       string          `json:"shell,omitempty"`
+	TimeoutMs   int64           `json:"timeout_ms,omitempty"`
+	OutputLimit int             `json:"output_limit,omitempty"` // bytes of output returned; the rest stays in a file
+}
+
+// States of a call.
+const (
+	StateAccepted = "accepted" // receipt durable, not known to run: after a guest restart, outcome unknown
+	StateRunning  = "running"
+	StateDone     = "done"
+	StateKilled   = "killed" // killed before it was started, a tombstone; a killed running call is done with Cause "killed"
+)
+
+// Result is a call's state and, once done, its outcome.
+type Result struct {
+	Key        string `json:"key"`
+	State      string `json:"state"`
+	Cause      string `json:"cause,omitempty"`     // exited, timeout, killed, error (refused by the tool: Output says why)
+	ExitCode   *int   `json:"exit_code,omitempty"` // of bash and exec when exited; 128+n for a signal
+	Output     []byte `json:"output,omitempty"`    // stdout and stderr in order, head and tail when over the limit
+	Truncated  bool   `json:"truncated,omitempty"`
+	FullPath   string `json:"full_path,omitempty"` // file in the sandbox that holds all of it, when truncated
+	DurationUs int64  `json:"duration_us,omitempty"`
+}
+
+// Save asks for the workspace as a tar.
+type Save struct {
+	Epoch int64  `json:"epoch"`
+	Base  string `json:"base"` // label of the state the caller has; "" or one the guest does not know = everything
+	Next  string `json:"next"` // label of the state that results
+}
+
+// Saved answers Save, after the tar. With Changed false nothing was written and Base stays current.
+type Saved struct {
+	Changed bool  `json:"changed"`
+	Full    bool  `json:"full"` // the tar is the whole workspace, not a delta to Base
+	Entries int   `json:"entries"`
+	Bytes   int64 `json:"bytes"`
+}
+
+// Hello is the guest's first answer.
+type Hello struct {
+	Version    int    `json:"version"`
+	Generation string `json:"generation"`
+	MaxEpoch   int64  `json:"max_epoch"`
+	Pid        int    `json:"pid"`
+}
+
+// Stat describes one file.
+type Stat struct {
+	Path    string `json:"path"`
+	Size    int64  `json:"size"`
+	Mode    uint32 `json:"mode"` // Go's fs.FileMode bits
+	ModTime int64  `json:"mod_time_us"`
+}
+
+// Error is a refusal by the guest.
+type Error struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// Error returns code and message.
+func (e *Error) Error() string { return "guest: " + e.Code + ": " + e.Message }
+
+// Codes of an Error.
+const (
+	WrongGeneration = "wrong_generation"
+	Fenced          = "fenced"
+	Conflict        = "conflict"
+	NotFound        = "not_found"
+	Invalid         = "invalid"
+	Internal        = "internal"
+)

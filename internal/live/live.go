@@ -1,0 +1,74 @@
+// Package live broadcasts model output while it is being produced. It is best effort and bounded: what it carries is never
+// the only copy of anything, a slow reader loses deltas, and other processes see none. The log gets whole messages.
+package live
+
+import (
+	"context"
+	"sync"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// Delta is a piece of a message that is still being produced. Event is the id that the finished agent.message or
+// agent.thinking event will have.
+type Delta struct {
+	Session outboard.SessionID
+	Thread  outboard.ThreadID
+	Event   outboard.EventID
+	Kind    outboard.EventType // TypeAgentMessage or TypeAgentThinking
+	Start   bool               // the first delta of its event; Text is empty
+	Text    string
+}
+
+// readerBuffer is how many deltas a reader may lag behind before it loses some.
+const readerBuffer = 256
+
+// Hub connects producers and readers of one process. The zero value is ready; all methods may be called from any goroutine.
+type Hub struct {
+	mu      sync.Mutex
+	readers map[outboard.SessionID]map[chan Delta]bool // true once the reader has lost a delta
+}
+
+// Publish hands d to the session's readers. It never blocks. A reader that is full loses the rest of that event: deltas of one
+// event are always a contiguous prefix.
+func (h *Hub) Publish(d Delta) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for ch, lost := range h.readers[d.Session] {
+		if lost && !d.Start {
+			continue
+		}
+		select {
+		case ch <- d:
+			h.readers[d.Session][ch] = false
+		default:
+			h.readers[d.Session][ch] = true
+		}
+	}
+}
+
+// Follow returns a channel of the session's deltas from now on. It is closed when ctx ends.
+func (h *Hub) Follow(ctx context.Context, s outboard.SessionID) <-chan Delta {
+	ch := make(chan Delta, readerBuffer)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.readers == nil {
+		h.readers = map[outboard.SessionID]map[chan Delta]bool{}
+	}
+	if h.readers[s] == nil {
+		h.readers[s] = map[chan Delta]bool{}
+	}
+	h.readers[s][ch] = false
+	context.AfterFunc(ctx, func() { h.drop(s, ch) })
+	return ch
+}
+
+func (h *Hub) drop(s outboard.SessionID, ch chan Delta) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.readers[s], ch)
+	if len(h.readers[s]) == 0 {
+		delete(h.readers, s)
+	}
+	close(ch)
+}

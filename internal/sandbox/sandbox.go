@@ -1,0 +1,93 @@
+// Package sandbox is the interface between Outboard and whatever isolates. A Provider makes sandboxes with one technology; a
+// Sandbox is one disposable machine with the guest inside. Every provider passes the suite in package sandboxtest.
+package sandbox
+
+import (
+	"context"
+	"io"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest"
+)
+
+// Provider makes, finds and destroys sandboxes. It is safe for concurrent use, and by several processes of one host on the same
+// directory.
+type Provider interface {
+	// Name is the technology: "native", later "oci", "docker", ...
+	Name() string
+	// Capabilities says what sandboxes of this provider can do on this host.
+	Capabilities() Capabilities
+	// Create makes a sandbox named spec.ID and returns when its guest answers. The caller has made a row for it first. Errors:
+	// Unavailable (the host lacks what the spec needs, with a hint), Invalid, Conflict (the id exists). A failed Create leaves
+	// nothing behind.
+	Create(ctx context.Context, spec Spec) (Sandbox, error)
+	// Open connects to a living sandbox. NotFound if it is gone.
+	Open(ctx context.Context, id outboard.SandboxID) (Sandbox, error)
+	// Destroy kills and removes everything of id: processes, mounts, cgroups, directories. It is idempotent and also clears what a
+	// crash left of a half-made one.
+	Destroy(ctx context.Context, id outboard.SandboxID) error
+	// List returns the ids of everything present on this host, half-made or dead ones included, for the reaper.
+	List(ctx context.Context) ([]outboard.SandboxID, error)
+}
+
+// Spec describes a sandbox to make.
+type Spec struct {
+	ID         outboard.SandboxID
+	Generation string            // random, new for every Create
+	Rootfs     string            // "" or "host", a directory, or a .tar
+	Env        map[string]string // added to the base environment of every process inside
+	Limits     outboard.SandboxLimits
+	Isolation  string // required isolation name, "" = the provider's
+}
+
+// Capabilities are what a provider can do here. What one lacks degrades loudly: the caller is told, never surprised.
+type Capabilities struct {
+	Isolation  string   // e.g. "namespaces", "namespaces (rootless)"
+	Freeze     bool     // Freeze and Thaw stop and continue all processes
+	Limits     []string // which of memory, pids, cpu, disk hold
+	SeparateID bool     // tools run under another uid than the guest
+	Network    string   // "none": loopback only
+	Gaps       []string // what it does not protect, in words for the user
+}
+
+// Paths every sandbox has, owned by the tool's user.
+const (
+	Workspace = "/workspace"
+	Outputs   = "/mnt/session/outputs"
+	Uploads   = "/mnt/session/uploads"
+)
+
+// Sandbox is one live machine. Methods may be called from any goroutine. An error for which Gone reports true means the machine
+// itself is gone; any other error says nothing about it.
+type Sandbox interface {
+	ID() outboard.SandboxID
+	Generation() string
+	Isolation() string
+
+	// Start, Wait, Kill and Ack are the call protocol of package guest. Wait returns when the call is done, or with ctx.
+	Start(ctx context.Context, s guest.Start) (guest.Result, error)
+	Wait(ctx context.Context, key string, epoch int64) (guest.Result, error)
+	Kill(ctx context.Context, key string, epoch int64) (guest.Result, error)
+	Ack(ctx context.Context, key string, epoch int64) error
+
+	// Save writes the workspace (Workspace, Outputs and the home directory) to w as a tar; Load applies tars made by Save, oldest
+	// first, and label names the resulting state. Load is only for a fresh sandbox.
+	Save(ctx context.Context, s guest.Save, w io.Writer) (guest.Saved, error)
+	Load(ctx context.Context, label string, r io.Reader) error
+
+	// Put writes one file with parents, owned by the tool's user; readOnly makes it unwritable for the tool where identities are
+	// separate. Get reads a regular file. List walks a directory's regular files.
+	Put(ctx context.Context, path string, mode uint32, readOnly bool, r io.Reader) error
+	Get(ctx context.Context, path string, w io.Writer) error
+	List(ctx context.Context, dir string) ([]guest.Stat, error)
+
+	// Freeze stops all processes until Thaw; Unavailable where Capabilities.Freeze is false.
+	Freeze(ctx context.Context) error
+	Thaw(ctx context.Context) error
+
+	// Close drops the connection; the machine lives on.
+	Close() error
+}
+
+// Gone reports whether err says that the sandbox no longer exists.
+func Gone(err error) bool { return outboard.KindOf(err) == outboard.NotFound }

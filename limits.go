@@ -1,0 +1,48 @@
+package outboard
+
+import "time"
+
+// Every numeric limit of the system, with its reason. A limit that a wire defines names the wire.
+const (
+	// MaxBody bounds one API request body. Managed Agents wire: 32 MB JSON bodies.
+	MaxBody = 32 << 20
+	// MaxFile bounds one uploaded file. Managed Agents wire: 500 MB.
+	MaxFile = 500 << 20
+	// MaxEventData bounds one event's payload in the log; larger content goes to blob and leaves a reference.
+	// 256 KiB keeps a row well under what SQLite and Postgres handle without overflow storms.
+	MaxEventData = 256 << 10
+	// MaxInlineContent is the size above which one text or base64 block moves to blob.
+	MaxInlineContent = 64 << 10
+	// MaxToolOutput is how much of a tool's output, in bytes, reaches the model; the rest stays in a file in the sandbox.
+	// Managed Agents wire: 100,000 characters.
+	MaxToolOutput = 100_000
+	// MaxAppend bounds the events of one append, so that a commit's size stays bounded.
+	MaxAppend = 256
+	// MaxSendEvents bounds the events of one send request.
+	MaxSendEvents = 100
+	// MaxInitialEvents bounds initial_events of a session. Managed Agents wire: 50.
+	MaxInitialEvents = 50
+	// MaxInbox bounds inputs waiting in one session, so that a stuck session cannot grow without end.
+	MaxInbox = 1000
+	// MaxParallelCalls bounds the calls of one model response that run at the same time.
+	MaxParallelCalls = 16
+	// MaxModelCalls bounds the model calls of one turn, against a model that never ends.
+	MaxModelCalls = 500
+	// MaxModelOutput bounds the bytes one model response may stream.
+	MaxModelOutput = 16 << 20
+
+	// LeaseTTL is how long a silent worker keeps its sessions. The epoch, not the clock, is what makes this safe.
+	LeaseTTL = 15 * time.Second
+	// RenewEvery leaves two renewals to miss before a lease ends.
+	RenewEvery = 5 * time.Second
+	// PollFallback is how long a lost wake-up can go unnoticed.
+	PollFallback = time.Second
+
+	// DefaultBashTimeout and MaxBashTimeout bound one bash call. Managed Agents executor: 120 s default.
+	DefaultBashTimeout = 120 * time.Second
+	MaxBashTimeout     = 60 * time.Minute
+	// ModelIdleTimeout is how long a model stream may be silent before it counts as dead.
+	ModelIdleTimeout = 5 * time.Minute
+	// MaxModelAttempts bounds tries of one model call before the turn fails with retries exhausted.
+	MaxModelAttempts = 5
+)

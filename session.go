@@ -1,0 +1,142 @@
+package outboard
+
+import "time"
+
+// SessionConfig is what a session was started with, after overrides: immutable but for the fields session.updated names.
+type SessionConfig struct {
+	Agent       Agent         `json:"agent"`
+	Environment EnvironmentID `json:"environment_id"`
+	Env         EnvConfig     `json:"env"`
+	Resources   []Resource    `json:"resources,omitempty"`
+	VaultIDs    []string      `json:"vault_ids,omitempty"`
+}
+
+// Resource is something mounted into a session's sandbox. Kind is "file" (FileID, MountPath, Origin).
+type Resource struct {
+	ID        ResourceID `json:"id"`
+	Kind      string     `json:"kind"`
+	File      FileID     `json:"file_id,omitempty"` // the session's own copy
+	Origin    FileID     `json:"origin,omitempty"`  // the uploaded file it was copied from
+	MountPath string     `json:"mount_path,omitempty"`
+	CreatedAt time.Time  `json:"created_at"`
+	UpdatedAt time.Time  `json:"updated_at"`
+}
+
+// Phase is where a session's only thread stands. It is the stored form of the wire's status.
+type Phase string
+
+// The phases. Idle covers waiting for a message and waiting for an answer (Header.Stop tells which).
+const (
+	PhaseIdle       Phase = "idle"
+	PhaseRunning    Phase = "running"
+	PhaseRetrying   Phase = "rescheduling"
+	PhaseTerminated Phase = "terminated"
+)
+
+// StopReason says why a session went idle.
+type StopReason struct {
+	Type     string    `json:"type"` // end_turn, requires_action, retries_exhausted, budget_reached, refusal
+	EventIDs []EventID `json:"event_ids,omitempty"`
+}
+
+// Header is a session's row: everything a list, a claim or a permission check needs without reading the log. The store
+// keeps it in step with the log by applying Project in the transaction that appends.
+type Header struct {
+	ID            SessionID         `json:"id"`
+	Thread        ThreadID          `json:"thread_id"` // the primary thread
+	Head          int64             `json:"head"`      // seq of the last event, 0 before the first
+	LastAt        time.Time         `json:"last_at"`   // time of the last event
+	Phase         Phase             `json:"phase"`
+	Stop          *StopReason       `json:"stop,omitempty"`   // set while idle after a turn
+	Inbox         int               `json:"inbox"`            // messages not yet processed
+	Urgent        int               `json:"urgent"`           // interrupts and answers not yet processed
+	WakeAt        time.Time         `json:"wake_at,omitzero"` // a timer: when a retrying session becomes claimable
+	Usage         Usage             `json:"usage"`
+	Active        time.Duration     `json:"active"`                 // sum of finished running spells
+	RunningSince  time.Time         `json:"running_since,omitzero"` // start of the current one
+	Title         string            `json:"title,omitempty"`
+	Metadata      map[string]string `json:"metadata,omitempty"`
+	AgentID       AgentID           `json:"agent_id"`
+	AgentVersion  int               `json:"agent_version"`
+	EnvironmentID EnvironmentID     `json:"environment_id"`
+	CreatedAt     time.Time         `json:"created_at"`
+	UpdatedAt     time.Time         `json:"updated_at"`
+	ArchivedAt    time.Time         `json:"archived_at,omitzero"`
+	Epoch         int64             `json:"epoch"`  // raised by every claim
+	Worker        WorkerID          `json:"worker"` // who holds the lease, or ""
+}
+
+// Parked reports whether the session waits for answers to its calls.
+func (h *Header) Parked() bool {
+	return h.Phase == PhaseIdle && h.Stop != nil && h.Stop.Type == "requires_action"
+}
+
+// Runnable reports whether a worker should claim the session now: it has input to take, a turn to continue, or a timer that
+// is due. Messages do not disturb a parked or a retrying session; answers and interrupts do.
+func (h *Header) Runnable(now time.Time) bool {
+	switch {
+	case h.Phase == PhaseTerminated:
+		return false
+	case h.Urgent > 0, h.Phase == PhaseRunning:
+		return true
+	case h.Phase == PhaseRetrying:
+		return !h.WakeAt.After(now)
+	}
+	return h.Inbox > 0 && !h.Parked()
+}
+
+// Sandbox is the row of one disposable machine. fleet is its only writer.
+type Sandbox struct {
+	ID         SandboxID    `json:"id"`
+	Session    SessionID    `json:"session_id"` // "" for a raw sandbox
+	Provider   string       `json:"provider"`
+	Host       string       `json:"host"`                 // which machine holds it
+	Generation string       `json:"generation"`           // random, new at every birth, never copied by a restore
+	State      string       `json:"state"`                // creating, live, destroyed
+	Checkpoint CheckpointID `json:"checkpoint,omitempty"` // the one it was restored from
+	CreatedAt  time.Time    `json:"created_at"`
+	UpdatedAt  time.Time    `json:"updated_at"`
+}
+
+// Checkpoint is a saved workspace state bound to a position in the log. Delta is a tar of what changed since Parent.
+type Checkpoint struct {
+	ID        CheckpointID `json:"id"`
+	Session   SessionID    `json:"session_id"`
+	Seq       int64        `json:"seq"`              // head of the log when it was taken
+	Call      CallID       `json:"call,omitempty"`   // the call it follows
+	Parent    CheckpointID `json:"parent,omitempty"` // "" when Delta is the whole workspace
+	Depth     int          `json:"depth"`            // number of ancestors
+	Delta     BlobRef      `json:"delta"`
+	CreatedAt time.Time    `json:"created_at"`
+}
+
+// File is stored bytes with a name. Session is set for files that belong to a session: copies of uploads mounted into it
+// (Downloadable false) and deliverables harvested from /mnt/session/outputs (Downloadable true).
+type File struct {
+	ID           FileID    `json:"id"`
+	Filename     string    `json:"filename"`
+	MediaType    string    `json:"mime_type"`
+	Blob         BlobRef   `json:"blob"`
+	Downloadable bool      `json:"downloadable"`
+	Session      SessionID `json:"session_id,omitempty"`
+	Path         string    `json:"path,omitempty"` // below the outputs directory, for harvested files
+	CreatedAt    time.Time `json:"created_at"`
+	ExpiresAt    time.Time `json:"expires_at,omitzero"`
+}
+
+// Key is an API key's row; the secret itself is never stored.
+type Key struct {
+	ID        KeyID     `json:"id"`
+	Name      string    `json:"name"`
+	Hash      string    `json:"hash"` // hex SHA-256 of the secret
+	Role      string    `json:"role"` // "admin" so far
+	CreatedAt time.Time `json:"created_at"`
+	RevokedAt time.Time `json:"revoked_at,omitzero"`
+}
+
+// Caller is who asks. Every verb of control takes one.
+type Caller struct {
+	Key  KeyID
+	Name string
+	Role string
+}
