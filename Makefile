@@ -1,0 +1,61 @@
+# Everything a newcomer or CI runs. `make help` lists the targets.
+SHELL := /bin/bash
+export CGO_ENABLED ?= 0
+GO ?= go
+TOOL := $(GO) tool -modfile=tools/go.mod
+PKGS := ./...
+SERVER_TARGETS := linux/amd64 linux/arm64
+CLIENT_TARGETS := darwin/amd64 darwin/arm64 windows/amd64
+
+.PHONY: help build demo test check race fmt vet staticcheck fix cross sdk chaos bench deps clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+build: ## build bin/outboard and bin/outboard-guest
+	$(GO) build -trimpath -ldflags '-s -w' -o bin/outboard-guest ./cmd/outboard-guest
+	$(GO) build -trimpath -ldflags '-s -w' -o bin/outboard ./cmd/outboard
+
+demo: build ## watch an agent work in a sandbox while the harness is killed under it
+	@bin/outboard demo
+
+deps: ## install what the tests need and the machine lacks (PostgreSQL, through apt as root)
+	@scripts/deps
+
+test: deps build ## run every test
+	$(GO) test -timeout 20m $(PKGS)
+	$(MAKE) --no-print-directory sdk
+
+check: fmt vet staticcheck fix cross race ## everything that must hold before a commit
+
+fmt:
+	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); test -z "$$out" || { echo "gofmt needed:"; echo "$$out"; exit 1; }
+
+vet:
+	$(GO) vet $(PKGS)
+
+staticcheck:
+	$(TOOL) staticcheck $(PKGS)
+
+fix:
+	@$(GO) fix -diff $(PKGS)
+
+cross: ## compile the server for linux, the client commands also for macOS and Windows
+	@for t in $(SERVER_TARGETS) $(CLIENT_TARGETS); do echo "build $$t"; \
+	  GOOS=$${t%/*} GOARCH=$${t#*/} $(GO) build -o /dev/null ./cmd/outboard || exit 1; done
+	@for t in $(SERVER_TARGETS); do GOOS=linux GOARCH=$${t#*/} $(GO) build -o /dev/null ./cmd/outboard-guest || exit 1; done
+
+race: deps build ## tests under the race detector (needs a C compiler)
+	CGO_ENABLED=1 $(GO) test -race -short -timeout 25m $(PKGS)
+
+sdk: build ## the official SDKs against a real server
+	@scripts/sdk
+
+chaos: build deps ## kill runners, servers, guests and sandboxes at random, then prove the log; report in docs/chaos.md
+	@scripts/chaos
+
+bench: build deps ## measure; report in docs/bench.md
+	@scripts/bench
+
+clean:
+	rm -rf bin test/sdk/ts/node_modules

@@ -1,0 +1,121 @@
+package outboard_test
+
+import (
+	"encoding/json"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/outboard-dev/outboard"
+
+// layers is the import table of docs/design/0000-architecture.md: what each package may import of this module. A package that is
+// not listed may not exist: add it here together with the reason for its place.
+var layers = map[string][]string{
+	"":                              {},
+	"internal/guest":                {},
+	"internal/guest/boot":           {},
+	"internal/term":                 {}, // terminal-safe text: no nouns needed
+	"internal/store":                {""},
+	"internal/blob":                 {""},
+	"internal/llm":                  {""},
+	"internal/live":                 {""}, // 0001: live deltas
+	"internal/policy":               {""},
+	"internal/client":               {""},
+	"internal/sandbox":              {"", "internal/guest"},
+	"internal/config":               {"", "internal/llm"},
+	"internal/fleet":                {"", "internal/store", "internal/blob", "internal/sandbox", "internal/guest"},
+	"internal/tool":                 {"", "internal/store", "internal/blob", "internal/sandbox", "internal/guest"},
+	"internal/harness":              {"", "internal/llm"},
+	"internal/sandbox/native":       {"", "internal/sandbox", "internal/guest", "internal/guest/boot"},
+	"internal/runner":               {"", "internal/store", "internal/blob", "internal/llm", "internal/live", "internal/policy", "internal/harness", "internal/tool", "internal/fleet", "internal/sandbox", "internal/guest"},
+	"internal/control":              {"", "internal/store", "internal/blob", "internal/llm", "internal/live", "internal/policy", "internal/fleet", "internal/tool"},
+	"internal/api":                  {"", "internal/control", "internal/live"},
+	"internal/gitx":                 {},
+	"cmd/outboard-guest":            {"internal/guest", "internal/guest/boot"},
+	"internal/store/storetest":      {"", "internal/store"},
+	"internal/sandboxtest":          {"", "internal/sandbox", "internal/guest"},
+	"internal/sandboxtest/guestcmd": {"internal/guest"},
+}
+
+// stdOnly must build from the standard library alone: the root because everything imports it, the guest because it runs inside.
+var stdOnly = []string{"", "internal/guest", "internal/guest/boot", "cmd/outboard-guest"}
+
+type pkg struct {
+	ImportPath string
+	Imports    []string
+	Standard   bool
+	Module     *struct{ Path string }
+}
+
+// A broken import table means that a layer reaches for something it must not know about.
+func TestImportTable(t *testing.T) {
+	seen := map[string]bool{}
+	for _, p := range list(t, "./...") {
+		name := rel(p.ImportPath)
+		seen[name] = true
+		if name == "cmd/outboard" || name == "internal/outboardtest" {
+			continue // wiring: may import everything
+		}
+		allowed, ok := layers[name]
+		if !ok {
+			t.Errorf("package %s is not in the import table: give it a layer in arch_test.go and docs/design/0000-architecture.md", name)
+			continue
+		}
+		for _, imp := range p.Imports {
+			if !strings.HasPrefix(imp, module) {
+				continue
+			}
+			if !slices.Contains(allowed, rel(imp)) {
+				t.Errorf("%s imports %s: refused by the import table; data flows one way, see docs/design/0000-architecture.md section 3",
+					orRoot(name), orRoot(rel(imp)))
+			}
+		}
+	}
+	for name := range layers {
+		if !seen[name] && name != "internal/sandboxtest/guestcmd" {
+			t.Logf("the import table names %s, which is not there", orRoot(name))
+		}
+	}
+}
+
+// A third-party module in the root or in the guest would end up inside every sandbox or in every importer.
+func TestStandardLibraryOnly(t *testing.T) {
+	for _, name := range stdOnly {
+		path := strings.TrimSuffix(module+"/"+name, "/")
+		for _, p := range list(t, "-deps", path) {
+			if !p.Standard && !strings.HasPrefix(p.ImportPath, module) {
+				t.Errorf("%s depends on %s: it must use the standard library only", orRoot(name), p.ImportPath)
+			}
+		}
+	}
+}
+
+func list(t *testing.T, args ...string) []pkg {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", append([]string{"list", "-json=ImportPath,Imports,Standard,Module"}, args...)...).Output()
+	if err != nil {
+		t.Fatalf("go list %v: %v", args, err)
+	}
+	var pkgs []pkg
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := d.Decode(&p); err == io.EOF {
+			return pkgs
+		} else if err != nil {
+			t.Fatalf("reading go list: %v", err)
+		}
+		pkgs = append(pkgs, p)
+	}
+}
+
+func rel(path string) string { return strings.TrimPrefix(strings.TrimPrefix(path, module), "/") }
+
+func orRoot(name string) string {
+	if name == "" {
+		return "outboard (root)"
+	}
+	return name
+}
