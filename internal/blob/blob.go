@@ -4,6 +4,7 @@ package blob
 
 import (
 	"context"
+	"fmt"
 	"io"
 
 	"github.com/outboard-dev/outboard"
@@ -17,16 +18,34 @@ type Store interface {
 	Open(ctx context.Context, ref outboard.BlobRef) (io.ReadCloser, error)
 }
 
-// Dir is a Store in a local directory.
-type Dir struct{ path string }
-
-// NewDir returns the store in path, creating the directory (0700).
-func NewDir(path string) (*Dir, error) { panic("later") }
-
-// Put implements Store.
-func (d *Dir) Put(ctx context.Context, r io.Reader, limit int64) (outboard.BlobRef, error) {
-	panic("later")
+// Bytes returns a whole blob of at most max bytes: TooLarge, without reading it, for a longer one.
+func Bytes(ctx context.Context, s Store, ref outboard.BlobRef, max int64) ([]byte, error) {
+	if ref.Size > max {
+		return nil, outboard.Errorf(outboard.TooLarge, "blob %s has %d bytes, over the limit of %d", ref.Digest, ref.Size, max)
+	}
+	r, err := s.Open(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("reading blob %s: %w", ref.Digest, err)
+	}
+	return b, nil
 }
 
-// Open implements Store.
-func (d *Dir) Open(ctx context.Context, ref outboard.BlobRef) (io.ReadCloser, error) { panic("later") }
+// validRef reports whether ref can name a blob. A digest becomes part of a path, so nothing but 64 lower-case hex digits may
+// pass.
+func validRef(ref outboard.BlobRef) bool {
+	if len(ref.Digest) != 64 || ref.Size < 0 {
+		return false
+	}
+	for i := range len(ref.Digest) {
+		c := ref.Digest[i]
+		if !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') {
+			return false
+		}
+	}
+	return true
+}

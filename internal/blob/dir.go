@@ -1,0 +1,294 @@
+package blob
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+)
+
+const (
+	// smallBlob is what Put holds in memory to learn the digest before it touches the disk; longer content goes through a
+	// temporary file at once. A megabyte covers nearly every event payload and checkpoint delta.
+	smallBlob = 1 << 20
+	// staleTemp is how long a temporary file may go unwritten before NewDir takes it for what a crash left. A live writer
+	// that stalls longer than this loses its file and reports Unavailable; it never stores half of one.
+	staleTemp = time.Hour
+)
+
+// Dir is a Store in a local directory: ab/cd/abcd... per blob, and tmp for files being written. A blob's file appears under its
+// name by rename, complete and durable, or not at all.
+type Dir struct {
+	path    string
+	durable sync.Map // directories that this process has synced into their parents
+}
+
+// NewDir returns the store in path, creating the directory (0700), and removes temporary files that a crash left behind.
+func NewDir(path string) (*Dir, error) {
+	d := &Dir{path: path}
+	if err := os.MkdirAll(d.temp(), 0o700); err != nil {
+		return nil, d.failed("creating", path, err)
+	}
+	if err := d.sweep(time.Now().Add(-staleTemp)); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *Dir) temp() string { return filepath.Join(d.path, "tmp") }
+
+func (d *Dir) file(digest string) string {
+	return filepath.Join(d.path, digest[:2], digest[2:4], digest)
+}
+
+// sweep removes temporary files not written since before.
+func (d *Dir) sweep(before time.Time) error {
+	entries, err := os.ReadDir(d.temp())
+	if err != nil {
+		return d.failed("listing", d.temp(), err)
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !info.ModTime().Before(before) {
+			continue // renamed or removed by its owner meanwhile, or still young
+		}
+		path := filepath.Join(d.temp(), e.Name())
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return d.failed("removing", path, err)
+		}
+	}
+	return nil
+}
+
+// Put implements Store. Bytes that are stored already are not written again. Unavailable: the directory cannot be written, for
+// instance because the disk is full.
+func (d *Dir) Put(ctx context.Context, r io.Reader, limit int64) (outboard.BlobRef, error) {
+	src := &source{ctx: ctx, r: r, limit: limit, sum: sha256.New()}
+	var head bytes.Buffer
+	_, err := io.CopyN(&head, src, smallBlob)
+	if err == io.EOF {
+		return d.putSmall(src.ref(), head.Bytes())
+	}
+	if err != nil {
+		return outboard.BlobRef{}, err
+	}
+	return d.putStream(src, io.MultiReader(&head, src))
+}
+
+// putSmall stores content whose digest is known before anything is written.
+func (d *Dir) putSmall(ref outboard.BlobRef, content []byte) (outboard.BlobRef, error) {
+	if have, err := d.have(ref); have || err != nil {
+		return ref, err
+	}
+	f, err := os.CreateTemp(d.temp(), "put-*")
+	if err != nil {
+		return outboard.BlobRef{}, d.failed("creating a file in", d.temp(), err)
+	}
+	defer os.Remove(f.Name()) // gone already when it was renamed
+	defer f.Close()
+	if _, err := f.Write(content); err != nil {
+		return outboard.BlobRef{}, d.failed("writing", f.Name(), err)
+	}
+	return ref, d.commit(f, ref)
+}
+
+// putStream stores content through a temporary file, so that its length does not matter to memory.
+func (d *Dir) putStream(src *source, r io.Reader) (outboard.BlobRef, error) {
+	f, err := os.CreateTemp(d.temp(), "put-*")
+	if err != nil {
+		return outboard.BlobRef{}, d.failed("creating a file in", d.temp(), err)
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	if _, err := io.Copy(f, r); err != nil {
+		if src.err != nil {
+			return outboard.BlobRef{}, src.err
+		}
+		return outboard.BlobRef{}, d.failed("writing", f.Name(), err)
+	}
+	ref := src.ref()
+	if have, err := d.have(ref); have || err != nil {
+		return ref, err
+	}
+	return ref, d.commit(f, ref)
+}
+
+// have reports whether ref is stored. The directory is synced because another process may have renamed the file into it and
+// not have come to its own sync; a file of the wrong length counts as absent, and is replaced.
+func (d *Dir) have(ref outboard.BlobRef) (bool, error) {
+	path := d.file(ref.Digest)
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() != ref.Size {
+		return false, nil
+	}
+	if err != nil {
+		return false, d.failed("looking for", path, err)
+	}
+	return true, d.syncDir(filepath.Dir(path))
+}
+
+// commit makes the complete temporary file f the blob ref. Its data and the directories above its place are made durable side
+// by side, since neither needs the other, then the name.
+func (d *Dir) commit(f *os.File, ref outboard.BlobRef) error {
+	path := d.file(ref.Digest)
+	var dirs error
+	var wg sync.WaitGroup
+	wg.Go(func() { dirs = d.makeDirs(path) })
+	err := f.Sync()
+	wg.Wait()
+	if err != nil {
+		return d.failed("syncing", f.Name(), err)
+	}
+	if dirs != nil {
+		return dirs
+	}
+	if err := f.Close(); err != nil {
+		return d.failed("closing", f.Name(), err)
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return d.failed("renaming to", path, err)
+	}
+	return d.syncDir(filepath.Dir(path))
+}
+
+// makeDirs creates the two directories above a blob's file, each durable in its parent. One that exists is synced too, once
+// per process: its maker may not have come to it.
+func (d *Dir) makeDirs(path string) error {
+	leaf := filepath.Dir(path)
+	for _, dir := range []string{filepath.Dir(leaf), leaf} {
+		if _, ok := d.durable.Load(dir); ok {
+			continue
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return d.failed("creating", dir, err)
+		}
+		if err := d.syncDir(filepath.Dir(dir)); err != nil {
+			return err
+		}
+		d.durable.Store(dir, nil)
+	}
+	return nil
+}
+
+func (d *Dir) syncDir(path string) error {
+	if err := syncDir(path); err != nil {
+		return d.failed("syncing", path, err)
+	}
+	return nil
+}
+
+// failed wraps an error of the file system. It is Unavailable: the same call works again once the disk does.
+func (d *Dir) failed(doing, path string, err error) error {
+	e := outboard.Errorf(outboard.Unavailable, "blob store: %s %s: %w", doing, path, err)
+	if isFull(err) {
+		return e.WithHint("free space on the disk that holds %s", d.path)
+	}
+	return e
+}
+
+// Open implements Store.
+func (d *Dir) Open(ctx context.Context, ref outboard.BlobRef) (io.ReadCloser, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, outboard.Errorf(outboard.Canceled, "opening blob: %w", context.Cause(ctx))
+	}
+	if !validRef(ref) {
+		return nil, outboard.Errorf(outboard.NotFound, "blob %.80q does not exist", ref.Digest)
+	}
+	path := d.file(ref.Digest)
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, outboard.Errorf(outboard.NotFound, "blob %s does not exist", ref.Digest)
+	}
+	if err != nil {
+		return nil, d.failed("opening", path, err)
+	}
+	return &verified{f: f, ref: ref, sum: sha256.New()}, nil
+}
+
+// verified reads a blob's file and compares length and digest before it admits the end.
+type verified struct {
+	f   *os.File
+	ref outboard.BlobRef
+	sum hash.Hash
+	n   int64
+	end error // EOF or the damage, once known
+}
+
+// Read implements io.Reader.
+func (v *verified) Read(p []byte) (int, error) {
+	if v.end != nil {
+		return 0, v.end
+	}
+	n, err := v.f.Read(p)
+	v.sum.Write(p[:n])
+	v.n += int64(n)
+	switch {
+	case v.n > v.ref.Size:
+		v.end = v.damaged(fmt.Sprintf("it has more than the %d bytes recorded", v.ref.Size))
+		return 0, v.end
+	case err == io.EOF && v.n < v.ref.Size:
+		v.end = v.damaged(fmt.Sprintf("it has %d of %d bytes", v.n, v.ref.Size))
+	case err == io.EOF && hex.EncodeToString(v.sum.Sum(nil)) != v.ref.Digest:
+		v.end = v.damaged("its content has another digest")
+	case err == io.EOF:
+		v.end = io.EOF
+	case err != nil:
+		v.end = outboard.Errorf(outboard.Unavailable, "blob store: reading %s: %w", v.f.Name(), err)
+	}
+	return n, v.end
+}
+
+func (v *verified) damaged(how string) error {
+	return outboard.Errorf(outboard.Internal, "blob store: %s is damaged: %s", v.f.Name(), how)
+}
+
+// Close implements io.Closer.
+func (v *verified) Close() error { return v.f.Close() }
+
+// source reads the caller's content: counted against the limit, hashed, and stopped when ctx ends.
+type source struct {
+	ctx   context.Context
+	r     io.Reader
+	limit int64 // 0 = none
+	sum   hash.Hash
+	n     int64
+	err   error // first error but EOF
+}
+
+// Read implements io.Reader.
+func (s *source) Read(p []byte) (int, error) {
+	if s.ctx.Err() != nil {
+		s.err = outboard.Errorf(outboard.Canceled, "storing blob: %w", context.Cause(s.ctx))
+		return 0, s.err
+	}
+	if s.limit > 0 {
+		p = p[:min(int64(len(p)), s.limit-s.n+1)] // one more than allowed tells "at the limit" from "over"
+	}
+	n, err := s.r.Read(p)
+	s.sum.Write(p[:n])
+	s.n += int64(n)
+	if s.limit > 0 && s.n > s.limit {
+		s.err = outboard.Errorf(outboard.TooLarge, "content is over the limit of %d bytes", s.limit)
+		return 0, s.err
+	}
+	if err != nil && err != io.EOF {
+		s.err = fmt.Errorf("reading content to store: %w", err)
+		return n, s.err
+	}
+	return n, err
+}
+
+func (s *source) ref() outboard.BlobRef {
+	return outboard.BlobRef{Digest: hex.EncodeToString(s.sum.Sum(nil)), Size: s.n}
+}
