@@ -6,8 +6,9 @@ type State struct {
 	Header
 
 	Config  SessionConfig
-	Turn    int  // number of the current or last turn
-	InTurn  bool // a turn was started and has not ended for good (it may be parked or retrying)
+	Turn    int   // number of the current or last turn
+	TurnSeq int64 // seq of that turn's turn.started: what came after it belongs to the turn
+	InTurn  bool  // a turn was started and has not ended for good (it may be parked or retrying)
 	Waiting []Input
 	History []Message
 
@@ -118,7 +119,7 @@ func (s *State) apply(e *Event, p Payload) {
 	case *InputProcessed:
 		s.process(e, p.Input)
 	case *TurnStarted:
-		s.Turn, s.InTurn, s.ModelCalls, s.Attempt = p.Turn, true, 0, 0
+		s.Turn, s.TurnSeq, s.InTurn, s.ModelCalls, s.Attempt = p.Turn, e.Seq, true, 0, 0
 	case *TurnEnded:
 		s.InTurn = p.Stop.Type == "requires_action"
 		s.Attempt = 0

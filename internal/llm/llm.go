@@ -44,7 +44,17 @@ type Request struct {
 	CacheKey string
 	// MaxOutput bounds output tokens; 0 = Info.Output.
 	MaxOutput int64
+	// Attempt is how many attempts of this very call have failed already (State.Attempt). Only the script model looks at it.
+	Attempt int
+	// TurnSeq is State.TurnSeq: messages of History with a lower Seq belong to earlier turns. Only the script model looks at it.
+	TurnSeq int64
+	// Purpose is PurposeSummary when History is to be summarised for compaction, else "".
+	Purpose string
 }
+
+// PurposeSummary marks a request for a summary that will replace History (ContextCompacted). The script model answers it with
+// what it needs to go on afterwards; the other models treat it as any request, so the caller appends its instruction.
+const PurposeSummary = "summary"
 
 // Tool is one tool offered to the model.
 type Tool struct {
