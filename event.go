@@ -102,7 +102,7 @@ type SessionCreated struct {
 // SessionUpdated names only what changed.
 type SessionUpdated struct {
 	Title      *string           `json:"title,omitempty"`
-	Metadata   map[string]string `json:"metadata,omitempty"` // the whole map after the merge; nil when unchanged
+	Metadata   map[string]string `json:"metadata,omitzero"` // the whole map after the merge, {} when cleared; nil when unchanged
 	Tools      *[]Toolset        `json:"tools,omitempty"`
 	MCPServers *[]MCPServer      `json:"mcp_servers,omitempty"`
 	Resources  *[]Resource       `json:"resources,omitempty"` // the whole list after the change
