@@ -33,7 +33,7 @@ var layers = map[string][]string{
 	"internal/runner":               {"", "internal/store", "internal/blob", "internal/llm", "internal/live", "internal/policy", "internal/harness", "internal/tool", "internal/fleet", "internal/sandbox", "internal/guest"},
 	"internal/control":              {"", "internal/store", "internal/blob", "internal/llm", "internal/live", "internal/policy", "internal/fleet", "internal/tool"},
 	"internal/api":                  {"", "internal/control", "internal/live"},
-	"internal/gitx":                 {},
+	"internal/worktree":             {""},
 	"cmd/outboard-guest":            {"internal/guest", "internal/guest/boot"},
 	"internal/store/storetest":      {"", "internal/store"},
 	"internal/sandboxtest":          {"", "internal/sandbox", "internal/guest"},

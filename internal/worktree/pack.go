@@ -1,0 +1,268 @@
+package worktree
+
+import (
+	"archive/tar"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// Pack writes a snapshot to w as a tar of a workspace: the files, and a repository of their own on branch "work". Names in the
+// tar start with prefix, which is "" or ends in a slash. History over maxHistory stays at home; a note says so.
+func (t *Tree) Pack(ctx context.Context, s *Snapshot, prefix string, w io.Writer) error {
+	dir, err := os.MkdirTemp("", "outboard-pack-")
+	if err != nil {
+		return fmt.Errorf("making a temporary checkout: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	if err := t.checkout(ctx, s, dir); err != nil {
+		return err
+	}
+	return writeTar(ctx, dir, prefix, w)
+}
+
+// checkout makes a repository in dir that holds the snapshot and nothing else of the user's.
+func (t *Tree) checkout(ctx context.Context, s *Snapshot, dir string) error {
+	env := isolated()
+	if _, err := run(ctx, dir, env, nil, "init", "-q", "--template=", "-b", "work", "."); err != nil {
+		return fmt.Errorf("making a temporary repository: %w", err)
+	}
+	for _, kv := range [][2]string{{"receive.denyCurrentBranch", "ignore"}, {"receive.shallowUpdate", "true"}} {
+		if _, err := run(ctx, dir, env, nil, "config", kv[0], kv[1]); err != nil {
+			return fmt.Errorf("configuring a temporary repository: %w", err)
+		}
+	}
+	send := s.Base
+	if size, err := t.historySize(ctx, s.Base); err != nil {
+		return fmt.Errorf("measuring the history: %w", err)
+	} else if size > maxHistory {
+		tree, err := t.oid(ctx, nil, "rev-parse", "--verify", s.Base+"^{tree}")
+		if err != nil {
+			return err
+		}
+		if send, err = t.commit(ctx, nil, tree, "", "Work sent to the sandbox, without its history"); err != nil {
+			return err
+		}
+		s.Notes = append(s.Notes, fmt.Sprintf("the history (%d MB) is not sent, only the files", size>>20))
+	}
+	if _, err := t.bare(ctx, nil, "push", "-q", "--no-verify", "--no-signed", dir, send+":refs/heads/work"); err != nil {
+		return fmt.Errorf("copying the work: %w", err)
+	}
+	if _, err := run(ctx, dir, env, nil, "reset", "-q", "--hard", "work"); err != nil {
+		return fmt.Errorf("checking the work out: %w", err)
+	}
+	config := "[core]\n\trepositoryformatversion = " + t.formatVersion(ctx, dir) + "\n\tfilemode = true\n\tbare = false\n" +
+		t.objectFormat(ctx, dir) + "[user]\n\tname = Outboard agent\n\temail = agent@outboard.invalid\n"
+	return os.WriteFile(filepath.Join(dir, ".git", "config"), []byte(config), 0o644)
+}
+
+// formatVersion and objectFormat keep the two settings without which git cannot read a repository that uses SHA-256.
+func (t *Tree) formatVersion(ctx context.Context, dir string) string {
+	if t.objectFormat(ctx, dir) != "" {
+		return "1"
+	}
+	return "0"
+}
+
+func (t *Tree) objectFormat(ctx context.Context, dir string) string {
+	out, err := run(ctx, dir, isolated(), nil, "rev-parse", "--show-object-format")
+	if err != nil || strings.TrimSpace(string(out)) != "sha256" {
+		return ""
+	}
+	return "[extensions]\n\tobjectFormat = sha256\n"
+}
+
+// isolated is the environment of a git command that must not read the user's configuration.
+func isolated() []string {
+	return []string{"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=" + os.DevNull, "GIT_CONFIG_SYSTEM=" + os.DevNull, "GIT_ATTR_NOSYSTEM=1"}
+}
+
+// writeTar writes everything below dir. Only files, directories and links exist there: git made it.
+func writeTar(ctx context.Context, dir, prefix string, w io.Writer) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("opening the checkout: %w", err)
+	}
+	defer root.Close()
+	tw := tar.NewWriter(w)
+	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		if name == "." && prefix == "" {
+			return nil
+		}
+		return addEntry(tw, root, name, prefix, d)
+	})
+	if err != nil {
+		return fmt.Errorf("packing the work: %w", err)
+	}
+	return tw.Close()
+}
+
+func addEntry(tw *tar.Writer, root *os.Root, name, prefix string, d fs.DirEntry) error {
+	info, err := d.Info()
+	if err != nil {
+		return err
+	}
+	link := ""
+	if info.Mode()&fs.ModeSymlink != 0 {
+		if link, err = root.Readlink(name); err != nil {
+			return err
+		}
+	}
+	h, err := tar.FileInfoHeader(info, filepath.ToSlash(link))
+	if err != nil {
+		return err
+	}
+	h.Name = path.Join(prefix, name)
+	if d.IsDir() {
+		h.Name += "/"
+	}
+	h.Uid, h.Gid, h.Uname, h.Gname, h.Format = 0, 0, "", "", tar.FormatPAX
+	if err := tw.WriteHeader(h); err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	f, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.CopyN(tw, f, info.Size())
+	return err
+}
+
+// The limits of a workspace that comes back: against a sandbox that fills the user's disk.
+const (
+	maxEntries   = 1_000_000
+	maxUnpacked  = 8 << 30
+	maxLinkBytes = 4096
+)
+
+// Unpack writes the entries of a workspace tar whose names start with prefix below dir, for as long as want (nil: all) accepts
+// the rest of the name. The tar is hostile: names may not leave dir, links are made but never followed, .git entries and
+// devices are left out, and sizes are bounded. Existing files are refused unless overwrite.
+func Unpack(ctx context.Context, r io.Reader, prefix, dir string, want func(name string) bool, overwrite bool) (files int, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return 0, fmt.Errorf("opening %s: %w", dir, err)
+	}
+	defer root.Close()
+	u := unpacker{root: root, overwrite: overwrite}
+	tr := tar.NewReader(r)
+	for entries := 0; ; entries++ {
+		if ctx.Err() != nil {
+			return u.files, context.Cause(ctx)
+		}
+		h, err := tr.Next()
+		if err == io.EOF {
+			return u.files, nil
+		}
+		if err != nil {
+			return u.files, fmt.Errorf("reading the workspace: %w", err)
+		}
+		if entries >= maxEntries {
+			return u.files, outboard.Errorf(outboard.TooLarge, "the workspace has more than %d files", maxEntries)
+		}
+		name, ok := entryName(h.Name, prefix)
+		if !ok || want != nil && !want(name) {
+			continue
+		}
+		if err := u.entry(h, name, tr); err != nil {
+			return u.files, fmt.Errorf("unpacking %q: %w", name, err)
+		}
+	}
+}
+
+// entryName returns the name below prefix, or false for what is not to be unpacked.
+func entryName(name, prefix string) (string, bool) {
+	name = path.Clean("/" + name)[1:]
+	rest, ok := strings.CutPrefix(name+"/", strings.TrimSuffix(prefix, "/")+"/")
+	if prefix == "" {
+		rest, ok = name, true
+	}
+	rest = strings.TrimSuffix(rest, "/")
+	if !ok || rest == "" || !filepath.IsLocal(filepath.FromSlash(rest)) {
+		return "", false
+	}
+	for part := range strings.SplitSeq(rest, "/") {
+		if gitName(part) {
+			return "", false
+		}
+	}
+	return rest, true
+}
+
+// gitName reports whether some file system would take part for ".git": case folding, NTFS short names, streams, trailing dots
+// and spaces, and the characters HFS+ ignores.
+func gitName(part string) bool {
+	fold := strings.Map(func(r rune) rune {
+		if r >= 0x200c && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x206a && r <= 0x206f || r == 0xfeff {
+			return -1
+		}
+		return r
+	}, strings.ToLower(part))
+	fold, _, _ = strings.Cut(fold, ":")
+	fold = strings.TrimRight(fold, ". ")
+	return fold == ".git" || fold == "git~1"
+}
+
+type unpacker struct {
+	root      *os.Root
+	overwrite bool
+	files     int
+	bytes     int64
+}
+
+func (u *unpacker) entry(h *tar.Header, name string, r io.Reader) error {
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return u.root.MkdirAll(name, 0o755)
+	case tar.TypeReg, tar.TypeSymlink:
+	default:
+		return nil // devices, pipes, sockets and hard links are not work
+	}
+	if dir := path.Dir(name); dir != "." {
+		if err := u.root.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if u.overwrite {
+		if err := u.root.Remove(name); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+	}
+	u.files++
+	if h.Typeflag == tar.TypeSymlink {
+		if h.Linkname == "" || len(h.Linkname) > maxLinkBytes {
+			return outboard.Errorf(outboard.Invalid, "a link without a usable target")
+		}
+		return u.root.Symlink(h.Linkname, name)
+	}
+	if u.bytes += h.Size; u.bytes > maxUnpacked {
+		return outboard.Errorf(outboard.TooLarge, "the workspace is larger than %d GB", maxUnpacked>>30)
+	}
+	mode := fs.FileMode(0o644)
+	if h.Mode&0o111 != 0 {
+		mode = 0o755
+	}
+	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(f, r); err != nil {
+		f.Close()
+		return err
+	}
+	return f.Close()
+}

@@ -1,0 +1,297 @@
+package worktree
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// Result is a workspace that came back, as a commit on top of what was sent. Close removes it.
+type Result struct {
+	Base   string
+	Commit string // Base itself when nothing changed
+
+	tree *Tree
+	dir  string
+	env  []string
+}
+
+// Import unpacks a workspace tar and commits it on base, in a throwaway repository that only borrows the objects of the user's.
+func (t *Tree) Import(ctx context.Context, base, prefix string, r io.Reader) (*Result, error) {
+	dir, err := os.MkdirTemp("", "outboard-result-")
+	if err != nil {
+		return nil, fmt.Errorf("making a temporary directory: %w", err)
+	}
+	res := &Result{Base: base, tree: t, dir: dir}
+	if err := res.load(ctx, prefix, r); err != nil {
+		return nil, errors.Join(err, res.Close())
+	}
+	return res, nil
+}
+
+// Close removes the throwaway repository.
+func (r *Result) Close() error { return os.RemoveAll(r.dir) }
+
+// Changed reports whether the workspace differs from what was sent.
+func (r *Result) Changed() bool { return r.Commit != r.Base }
+
+func (r *Result) load(ctx context.Context, prefix string, tarball io.Reader) error {
+	files, repo := filepath.Join(r.dir, "files"), filepath.Join(r.dir, "repo")
+	if err := os.Mkdir(files, 0o700); err != nil {
+		return fmt.Errorf("making a temporary directory: %w", err)
+	}
+	if _, err := Unpack(ctx, tarball, prefix, files, nil, true); err != nil {
+		return err
+	}
+	format, err := r.tree.bare(ctx, nil, "rev-parse", "--show-object-format")
+	if err != nil {
+		return fmt.Errorf("opening %s: %w", r.tree.GitDir, err)
+	}
+	init := []string{"init", "-q", "--bare", "--template=", "--object-format=" + strings.TrimSpace(string(format)), repo}
+	if _, err := run(ctx, r.dir, isolated(), nil, init...); err != nil {
+		return fmt.Errorf("making a temporary repository: %w", err)
+	}
+	if err := r.borrow(ctx, repo); err != nil {
+		return err
+	}
+	r.env = append(isolated(), "GIT_DIR="+repo)
+	if _, err := r.git(ctx, "rev-parse", "-q", "--verify", r.Base+"^{commit}"); err != nil {
+		return outboard.Errorf(outboard.NotFound, "the commit that was sent (%.12s) is no longer in %s", r.Base, r.tree.GitDir).
+			WithHint("outboard pull brings the files back without it")
+	}
+	return r.commitFiles(ctx, files)
+}
+
+// borrow lets the throwaway repository read the user's objects, and ignore what the user's repository ignores.
+func (r *Result) borrow(ctx context.Context, repo string) error {
+	out, err := r.tree.bare(ctx, nil, "rev-parse", "--path-format=absolute", "--git-path", "objects")
+	if err != nil {
+		return fmt.Errorf("finding the objects of %s: %w", r.tree.GitDir, err)
+	}
+	objects := strings.TrimSuffix(string(out), "\n")
+	if err := os.WriteFile(filepath.Join(repo, "objects", "info", "alternates"), []byte(objects+"\n"), 0o600); err != nil {
+		return fmt.Errorf("borrowing objects: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Join(repo, "info"), 0o700); err != nil {
+		return fmt.Errorf("preparing a temporary repository: %w", err)
+	}
+	err = copyFile(filepath.Join(repo, "info", "exclude"), filepath.Join(r.tree.GitDir, "info", "exclude"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("copying the list of ignored files: %w", err)
+	}
+	if shallow := filepath.Join(r.tree.GitDir, "shallow"); exists(shallow) {
+		if err := copyFile(filepath.Join(repo, "shallow"), shallow); err != nil {
+			return fmt.Errorf("copying the shallow boundary: %w", err)
+		}
+	}
+	return nil
+}
+
+func (r *Result) commitFiles(ctx context.Context, files string) error {
+	if err := r.keepSubmodules(ctx, files); err != nil {
+		return err
+	}
+	if _, err := r.git(ctx, "read-tree", r.Base); err != nil {
+		return fmt.Errorf("reading what was sent: %w", err)
+	}
+	env := append(r.env, "GIT_WORK_TREE="+files)
+	if _, err := run(ctx, files, env, nil, "add", "-A", "--", "."); err != nil {
+		return fmt.Errorf("collecting the result: %w", err)
+	}
+	tree, err := r.git(ctx, "write-tree")
+	if err != nil {
+		return fmt.Errorf("writing the result: %w", err)
+	}
+	date, err := r.git(ctx, "log", "-1", "--format=%cI", r.Base)
+	if err != nil {
+		return fmt.Errorf("reading the date of what was sent: %w", err)
+	}
+	// With the date of its base, the same result is the same commit whenever it is brought home.
+	when := strings.TrimSpace(string(date))
+	env = append(r.env, "GIT_AUTHOR_DATE="+when, "GIT_COMMITTER_DATE="+when)
+	t := &Tree{Root: files, GitDir: filepath.Join(r.dir, "repo")}
+	r.Commit, err = t.commit(ctx, env, strings.TrimSpace(string(tree)), r.Base, "Result of the session")
+	return err
+}
+
+// keepSubmodules makes the empty directories of submodules, without which they would count as removed.
+func (r *Result) keepSubmodules(ctx context.Context, files string) error {
+	out, err := r.git(ctx, "ls-tree", "-r", "-z", r.Base)
+	if err != nil {
+		return fmt.Errorf("listing what was sent: %w", err)
+	}
+	root, err := os.OpenRoot(files)
+	if err != nil {
+		return fmt.Errorf("opening the result: %w", err)
+	}
+	defer root.Close()
+	for entry := range strings.SplitSeq(string(out), "\x00") {
+		meta, path, _ := strings.Cut(entry, "\t")
+		if !strings.HasPrefix(meta, "160000 ") {
+			continue
+		}
+		if _, err := root.Lstat(path); errors.Is(err, os.ErrNotExist) {
+			if err := root.MkdirAll(path, 0o755); err != nil {
+				return fmt.Errorf("keeping submodule %q: %w", path, err)
+			}
+		}
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func (r *Result) git(ctx context.Context, args ...string) ([]byte, error) {
+	return run(ctx, r.dir, r.env, nil, args...)
+}
+
+// Form is how a difference is printed.
+type Form int
+
+// The forms.
+const (
+	Patch Form = iota // for people and for git apply
+	Stat
+	NameOnly
+)
+
+// Diff returns the difference between what was sent and what came back. It is foreign text.
+func (r *Result) Diff(ctx context.Context, form Form) ([]byte, error) {
+	args := []string{"diff", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--full-index"}
+	switch form {
+	case Stat:
+		args = append(args, "--stat=100")
+	case NameOnly:
+		args = append(args, "--name-only")
+	default:
+		args = append(args, "--binary")
+	}
+	out, err := r.git(ctx, append(args, r.Base, r.Commit, "--")...)
+	if err != nil {
+		return nil, fmt.Errorf("comparing: %w", err)
+	}
+	return out, nil
+}
+
+// Links returns the symbolic links that the result adds or changes and that point out of the tree.
+func (r *Result) Links(ctx context.Context) ([]string, error) {
+	out, err := r.git(ctx, "diff", "--raw", "--no-abbrev", "--no-renames", "-z", r.Base, r.Commit, "--")
+	if err != nil {
+		return nil, fmt.Errorf("listing links: %w", err)
+	}
+	var links []string
+	fields := strings.Split(string(out), "\x00")
+	for i := 0; i+1 < len(fields); i += 2 {
+		f := strings.Fields(fields[i]) // :oldmode newmode oldid newid status
+		if len(f) != 5 || f[1] != "120000" {
+			continue
+		}
+		target, err := r.git(ctx, "cat-file", "blob", f[3])
+		if err != nil {
+			return nil, fmt.Errorf("reading a link: %w", err)
+		}
+		to := filepath.ToSlash(string(target))
+		if strings.HasPrefix(to, "/") || !filepath.IsLocal(filepath.Join(filepath.Dir(fields[i+1]), to)) {
+			links = append(links, fields[i+1]+" -> "+to)
+		}
+	}
+	return links, nil
+}
+
+// Outcome says what Apply did, or with check would do.
+type Outcome int
+
+// The outcomes.
+const (
+	Applied Outcome = iota
+	Nothing         // the result equals what was sent
+	Already         // the user's files hold the result
+	Refused         // the patch does not fit the user's files, which are unchanged
+)
+
+// Apply brings the result onto the user's files: all of it, or, when the patch does not fit exactly, nothing. With check nothing
+// is ever written. The reason of a refusal is git's.
+func (r *Result) Apply(ctx context.Context, check bool) (Outcome, string, error) {
+	if !r.Changed() {
+		return Nothing, "", nil
+	}
+	patch, err := r.Diff(ctx, Patch)
+	if err != nil {
+		return Refused, "", err
+	}
+	try := func(args ...string) error {
+		env := []string{}
+		if r.tree.Plain {
+			env = append(env, "GIT_CEILING_DIRECTORIES="+filepath.Dir(r.tree.Root))
+		}
+		_, err := run(ctx, r.tree.Root, env, bytes.NewReader(patch), append([]string{"apply", "--whitespace=nowarn"}, args...)...)
+		return err
+	}
+	if err := try("--check"); err != nil {
+		if _, ok := errors.AsType[*gitError](err); !ok {
+			return Refused, "", fmt.Errorf("checking the patch: %w", err)
+		}
+		if try("--check", "--reverse") == nil {
+			return Already, "", nil
+		}
+		return Refused, err.Error(), nil
+	}
+	if check {
+		return Applied, "", nil
+	}
+	if err := try(); err != nil {
+		return Refused, "", fmt.Errorf("applying the patch: %w", err)
+	}
+	return Applied, "", nil
+}
+
+// Branch makes the result a branch of the user's repository and returns its name: name, or with a number behind it when another
+// branch has the name. Objects are checked on the way in; nothing is checked out.
+func (r *Result) Branch(ctx context.Context, name string) (string, error) {
+	if r.tree.Plain {
+		return "", outboard.Errorf(outboard.Invalid, "%s is not in a git repository, so the result cannot become a branch", r.tree.Root)
+	}
+	if _, err := run(ctx, r.dir, nil, nil, "check-ref-format", "--branch", name); err != nil {
+		return "", outboard.Errorf(outboard.Invalid, "%q is not a branch name", name)
+	}
+	if _, err := r.git(ctx, "update-ref", "refs/heads/result", r.Commit); err != nil {
+		return "", fmt.Errorf("naming the result: %w", err)
+	}
+	free, err := r.freeName(ctx, name)
+	if err != nil || free == "" {
+		return name, err
+	}
+	args := []string{"-c", "fetch.fsckObjects=true", "fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules",
+		"--no-auto-maintenance", filepath.Join(r.dir, "repo"), "refs/heads/result:refs/heads/" + free}
+	if _, err := r.tree.bare(ctx, nil, args...); err != nil {
+		return "", fmt.Errorf("bringing the result into the repository: %w", err)
+	}
+	return free, nil
+}
+
+// freeName returns name or the first numbered form of it that no branch has; "" when a branch of that name is the result already.
+func (r *Result) freeName(ctx context.Context, name string) (string, error) {
+	for n, try := 1, name; n <= 100; n++ {
+		if n > 1 {
+			try = fmt.Sprintf("%s-%d", name, n)
+		}
+		out, err := r.tree.bare(ctx, nil, "rev-parse", "-q", "--verify", "refs/heads/"+try)
+		switch {
+		case err != nil && strings.TrimSpace(string(out)) == "":
+			return try, nil
+		case strings.TrimSpace(string(out)) == r.Commit && n == 1:
+			return "", nil
+		}
+	}
+	return "", outboard.Errorf(outboard.Conflict, "a hundred branches named %s exist", name)
+}

@@ -1,0 +1,546 @@
+package worktree
+
+import (
+	"archive/tar"
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// repo is a user's repository in a temporary directory.
+type repo struct {
+	t   *testing.T
+	dir string
+}
+
+func newRepo(t *testing.T) *repo {
+	t.Helper()
+	t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
+	t.Setenv("GIT_CONFIG_NOSYSTEM", "1")
+	r := &repo{t, filepath.Join(t.TempDir(), "repo")}
+	if err := os.Mkdir(r.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r.git("init", "-q", "-b", "main")
+	r.git("config", "user.name", "Ada")
+	r.git("config", "user.email", "ada@example.org")
+	return r
+}
+
+func (r *repo) git(args ...string) string {
+	r.t.Helper()
+	cmd := exec.CommandContext(r.t.Context(), "git", args...)
+	cmd.Dir = r.dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		r.t.Fatalf("git %v: %v\n%s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (r *repo) write(files map[string]string) {
+	r.t.Helper()
+	for name, text := range files {
+		path := filepath.Join(r.dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			r.t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+func (r *repo) read(name string) string {
+	r.t.Helper()
+	b, err := os.ReadFile(filepath.Join(r.dir, name))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return string(b)
+}
+
+func (r *repo) commit(files map[string]string) {
+	r.t.Helper()
+	r.write(files)
+	r.git("add", "-A")
+	r.git("commit", "-q", "-m", "work")
+}
+
+// state is everything of a repository that sending must not change.
+func (r *repo) state() string {
+	r.t.Helper()
+	index, err := os.ReadFile(filepath.Join(r.dir, ".git", "index"))
+	if err != nil && !os.IsNotExist(err) {
+		r.t.Fatal(err)
+	}
+	return r.git("for-each-ref") + r.git("stash", "list") + string(index) + r.git("status", "--porcelain=v2", "--branch", "--ignored")
+}
+
+func (r *repo) open() *Tree {
+	r.t.Helper()
+	t, err := Open(r.t.Context(), r.dir, "")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return t
+}
+
+// send packs the work and returns the tree, its snapshot and the unpacked workspace.
+func (r *repo) send() (*Tree, Snapshot, *repo) {
+	r.t.Helper()
+	tree := r.open()
+	snap, box := sendTree(r.t, tree)
+	return tree, snap, box
+}
+
+func sendTree(t *testing.T, tree *Tree) (Snapshot, *repo) {
+	t.Helper()
+	snap, err := tree.Snapshot(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var buf bytes.Buffer
+	if err := tree.Pack(t.Context(), &snap, "workspace/", &buf); err != nil {
+		t.Fatal(err)
+	}
+	box := &repo{t, filepath.Join(t.TempDir(), "box")}
+	untar(t, &buf, box.dir)
+	return snap, box
+}
+
+// untar unpacks a tar of our own making, .git and all, the way a sandbox does.
+func untar(t *testing.T, r *bytes.Buffer, dir string) {
+	t.Helper()
+	tr := tar.NewReader(r)
+	for {
+		h, err := tr.Next()
+		if err != nil {
+			return
+		}
+		path := filepath.Join(dir, strings.TrimPrefix(h.Name, "workspace"))
+		switch h.Typeflag {
+		case tar.TypeDir:
+			err = os.MkdirAll(path, 0o755)
+		case tar.TypeSymlink:
+			err = os.Symlink(h.Linkname, path)
+		default:
+			var b bytes.Buffer
+			b.ReadFrom(tr)
+			err = os.WriteFile(path, b.Bytes(), os.FileMode(h.Mode))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// tarball makes a workspace tar of the box's files.
+func (r *repo) tarball() *bytes.Buffer {
+	r.t.Helper()
+	var buf bytes.Buffer
+	if err := writeTar(r.t.Context(), r.dir, "workspace/", &buf); err != nil {
+		r.t.Fatal(err)
+	}
+	return &buf
+}
+
+func (r *repo) result(tree *Tree, base string) *Result {
+	r.t.Helper()
+	res, err := tree.Import(r.t.Context(), base, "workspace/", r.tarball())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { res.Close() })
+	return res
+}
+
+func (r *repo) apply(res *Result, want Outcome) string {
+	r.t.Helper()
+	got, why, err := res.Apply(r.t.Context(), false)
+	if err != nil || got != want {
+		r.t.Fatalf("Apply = %v, %q, %v; want %v", got, why, err, want)
+	}
+	return why
+}
+
+// If sending touched index, HEAD, refs or stash, a user would lose staged work; if it left out work, the agent would see old
+// files; if it sent ignored files, secrets would leave the machine.
+func TestSendCommittedAndUncommittedWork(t *testing.T) {
+	r := newRepo(t)
+	r.commit(map[string]string{"a.txt": "one\n", "gone.txt": "x\n", ".gitignore": "*.secret\n", "dir/b.txt": "b\n"})
+	r.write(map[string]string{"stashed.txt": "s\n"})
+	r.git("stash", "-u", "-q")
+	r.write(map[string]string{"staged.txt": "staged\n", "a.txt": "one\ntwo\n", "untracked é\n.txt": "u\n", "key.secret": "hunter2\n", "-rf": "dash\n"})
+	r.git("add", "staged.txt")
+	if err := os.Remove(filepath.Join(r.dir, "gone.txt")); err != nil {
+		t.Fatal(err)
+	}
+	before := r.state()
+	_, snap, box := r.send()
+	if after := r.state(); after != before {
+		t.Errorf("sending changed the repository:\n%s\nbefore:\n%s", after, before)
+	}
+	for name, want := range map[string]string{"a.txt": "one\ntwo\n", "staged.txt": "staged\n", "untracked é\n.txt": "u\n", "-rf": "dash\n", "dir/b.txt": "b\n"} {
+		if got := box.read(name); got != want {
+			t.Errorf("%q in the box = %q, want %q", name, got, want)
+		}
+	}
+	for _, name := range []string{"key.secret", "gone.txt", "stashed.txt"} {
+		if exists(filepath.Join(box.dir, name)) {
+			t.Errorf("%s reached the box", name)
+		}
+	}
+	if got := box.git("status", "--porcelain"); got != "" {
+		t.Errorf("the box starts dirty: %s", got)
+	}
+	if got := box.git("rev-list", "--count", "work"); got != "2" {
+		t.Errorf("the box has %s commits, want the user's and the uncommitted work", got)
+	}
+	if snap.Changed != 5 || snap.Files != 6 {
+		t.Errorf("snapshot counts %d files, %d changed; want 6 and 5", snap.Files, snap.Changed)
+	}
+}
+
+// The box must learn nothing of the user's repository beyond the work: remotes, credentials in their URLs, hooks, other branches.
+func TestSendLeavesTheRepositoryAtHome(t *testing.T) {
+	r := newRepo(t)
+	r.commit(map[string]string{"a.txt": "one\n"})
+	r.git("remote", "add", "origin", "https://token@example.org/x.git")
+	r.git("branch", "private")
+	hook := filepath.Join(r.dir, ".git", "hooks", "pre-push")
+	if err := os.MkdirAll(filepath.Dir(hook), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ran := filepath.Join(t.TempDir(), "ran")
+	if err := os.WriteFile(hook, []byte("#!/bin/sh\ntouch "+ran+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r.git("config", "core.fsmonitor", "touch "+ran+"; false")
+	_, _, box := r.send()
+	if exists(ran) {
+		t.Error("a hook or monitor of the repository ran")
+	}
+	if got := box.git("for-each-ref", "--format=%(refname)"); got != "refs/heads/work" {
+		t.Errorf("refs in the box: %s", got)
+	}
+	if config := box.read(".git/config"); strings.Contains(config, "token") || strings.Contains(config, "remote") || strings.Contains(config, r.dir) {
+		t.Errorf("the box's configuration tells too much: %s", config)
+	}
+}
+
+// A directory of odd shape must be sent or refused in words, never half sent.
+func TestSendOddRepositories(t *testing.T) {
+	t.Run("no commit yet", func(t *testing.T) {
+		r := newRepo(t)
+		r.write(map[string]string{"new.txt": "n\n"})
+		tree, snap, box := r.send()
+		if box.read("new.txt") != "n\n" || snap.Head != "" {
+			t.Errorf("snapshot %+v", snap)
+		}
+		if _, err := tree.Snapshot(t.Context(), true); outboard.KindOf(err) != outboard.Invalid {
+			t.Errorf("--clean without a commit: %v", err)
+		}
+	})
+	t.Run("empty", func(t *testing.T) {
+		r := newRepo(t)
+		tree, snap, box := r.send()
+		box.write(map[string]string{"made.txt": "m\n"})
+		r.apply(box.result(tree, snap.Base), Applied)
+		if r.read("made.txt") != "m\n" {
+			t.Error("result missing")
+		}
+	})
+	t.Run("in a subdirectory, with variables of a surrounding git", func(t *testing.T) {
+		r := newRepo(t)
+		r.commit(map[string]string{"top.txt": "t\n", "sub/x.txt": "x\n"})
+		t.Setenv("GIT_DIR", "/nonexistent")
+		t.Setenv("GIT_INDEX_FILE", "/nonexistent/index")
+		tree, err := Open(t.Context(), filepath.Join(r.dir, "sub"), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, box := sendTree(t, tree)
+		if got, err := os.ReadFile(filepath.Join(box.dir, "top.txt")); err != nil || string(got) != "t\n" {
+			t.Errorf("top.txt: %q, %v", got, err)
+		}
+	})
+	t.Run("in the middle of a merge conflict", func(t *testing.T) {
+		r := newRepo(t)
+		r.commit(map[string]string{"a.txt": "base\n"})
+		r.git("checkout", "-q", "-b", "other")
+		r.commit(map[string]string{"a.txt": "other\n"})
+		r.git("checkout", "-q", "main")
+		r.commit(map[string]string{"a.txt": "main\n"})
+		cmd := exec.CommandContext(t.Context(), "git", "merge", "other")
+		cmd.Dir = r.dir
+		if err := cmd.Run(); err == nil {
+			t.Fatal("the merge was meant to conflict")
+		}
+		before := r.state()
+		_, _, box := r.send()
+		if got := box.read("a.txt"); !strings.Contains(got, "<<<<<<<") {
+			t.Errorf("a.txt = %q", got)
+		}
+		if r.state() != before {
+			t.Error("the merge in progress was disturbed")
+		}
+	})
+	t.Run("nested repository and submodule stay at home, and stay in the result", func(t *testing.T) {
+		r := newRepo(t)
+		r.commit(map[string]string{"a.txt": "a\n"})
+		inner := newRepo(t)
+		inner.commit(map[string]string{"inner.txt": "i\n"})
+		r.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", inner.dir, "mod")
+		r.git("commit", "-q", "-m", "module")
+		tree, snap, box := r.send()
+		if len(snap.Notes) != 1 || !strings.Contains(snap.Notes[0], "mod") {
+			t.Errorf("notes = %q", snap.Notes)
+		}
+		if err := os.RemoveAll(filepath.Join(box.dir, "mod")); err != nil {
+			t.Fatal(err)
+		}
+		box.write(map[string]string{"a.txt": "b\n"})
+		res := box.result(tree, snap.Base)
+		if names, err := res.Diff(t.Context(), NameOnly); err != nil || string(names) != "a.txt\n" {
+			t.Errorf("changed: %q, %v", names, err)
+		}
+	})
+	t.Run("bare", func(t *testing.T) {
+		r := newRepo(t)
+		r.git("config", "core.bare", "true")
+		if _, err := Open(t.Context(), filepath.Join(r.dir, ".git"), ""); outboard.KindOf(err) != outboard.Invalid {
+			t.Errorf("Open: %v", err)
+		}
+	})
+	t.Run("shallow clone", func(t *testing.T) {
+		r := newRepo(t)
+		r.commit(map[string]string{"a.txt": "1\n"})
+		r.commit(map[string]string{"a.txt": "2\n"})
+		clone := &repo{t, filepath.Join(t.TempDir(), "clone")}
+		r.git("clone", "-q", "--depth", "1", "file://"+r.dir, clone.dir)
+		tree, snap, box := clone.send()
+		box.write(map[string]string{"a.txt": "3\n"})
+		clone.apply(box.result(tree, snap.Base), Applied)
+		if clone.read("a.txt") != "3\n" {
+			t.Error("result missing")
+		}
+	})
+	t.Run("linked worktree", func(t *testing.T) {
+		r := newRepo(t)
+		r.commit(map[string]string{"a.txt": "1\n"})
+		linked := &repo{t, filepath.Join(t.TempDir(), "linked")}
+		r.git("worktree", "add", "-q", "-b", "side", linked.dir)
+		linked.write(map[string]string{"only-here.txt": "x\n"})
+		tree, snap, box := linked.send()
+		box.write(map[string]string{"a.txt": "2\n"})
+		linked.apply(box.result(tree, snap.Base), Applied)
+		if linked.read("a.txt") != "2\n" || r.read("a.txt") != "1\n" || box.read("only-here.txt") != "x\n" {
+			t.Error("the wrong work tree was read or written")
+		}
+	})
+}
+
+// A directory outside git must make the same round trip without becoming a repository.
+func TestPlainDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "plain")
+	r := &repo{t, dir}
+	r.write(map[string]string{"a.txt": "1\n", "b.txt": "1\n"})
+	if _, err := Open(t.Context(), dir, ""); outboard.KindOf(err) != outboard.NotFound {
+		t.Fatalf("Open without a private repository: %v", err)
+	}
+	private := filepath.Join(t.TempDir(), "private.git")
+	tree, err := Open(t.Context(), dir, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap, box := sendTree(t, tree)
+	if err := tree.Keep(t.Context(), "sesn_1", snap.Base); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(box.dir, "b.txt")); err != nil {
+		t.Fatal(err)
+	}
+	box.write(map[string]string{"a.txt": "2\n", "c/d.txt": "new\n"})
+	res := box.result(Reopen(tree.Root, tree.GitDir, true), snap.Base)
+	r.apply(res, Applied)
+	if r.read("a.txt") != "2\n" || r.read("c/d.txt") != "new\n" || exists(filepath.Join(dir, "b.txt")) || exists(filepath.Join(dir, ".git")) {
+		t.Error("the result did not arrive as it should")
+	}
+	r.apply(res, Already)
+	if _, err := res.Branch(t.Context(), "x"); outboard.KindOf(err) != outboard.Invalid {
+		t.Errorf("Branch: %v", err)
+	}
+	if err := tree.Forget(t.Context(), "sesn_1"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Applying must keep every uncommitted line of the user's, and when it cannot, change nothing and offer a branch.
+func TestApplyOnADirtyTree(t *testing.T) {
+	r := newRepo(t)
+	r.commit(map[string]string{"a.txt": "1\n2\n3\n4\n5\n6\n7\n8\n9\n", "other.txt": "o\n", "bin": "\x00\x01\x02"})
+	r.write(map[string]string{"a.txt": "1\n2\n3\n4\n5\n6\n7\n8\nnine\n"})
+	tree, snap, box := r.send()
+	box.write(map[string]string{"a.txt": "one\n2\n3\n4\n5\n6\n7\n8\nnine\n", "new.txt": "n\n", "bin": "\x00\xff\x02"})
+	r.write(map[string]string{"other.txt": "changed meanwhile\n", "mine.txt": "untracked\n"})
+	r.git("add", "other.txt")
+	head := r.git("rev-parse", "HEAD")
+	res := box.result(tree, snap.Base)
+	if got, _, err := res.Apply(t.Context(), true); err != nil || got != Applied || exists(filepath.Join(r.dir, "new.txt")) {
+		t.Fatalf("check = %v, %v", got, err)
+	}
+	r.apply(res, Applied)
+	for name, want := range map[string]string{"a.txt": "one\n2\n3\n4\n5\n6\n7\n8\nnine\n", "new.txt": "n\n", "bin": "\x00\xff\x02",
+		"other.txt": "changed meanwhile\n", "mine.txt": "untracked\n"} {
+		if got := r.read(name); got != want {
+			t.Errorf("%s = %q, want %q", name, got, want)
+		}
+	}
+	if r.git("rev-parse", "HEAD") != head || r.git("diff", "--cached", "--name-only") != "other.txt" {
+		t.Error("HEAD or the index changed")
+	}
+	r.apply(res, Already)
+}
+
+// A conflict that overwrote one line of the user's would be the one unforgivable thing.
+func TestApplyConflictBecomesABranch(t *testing.T) {
+	r := newRepo(t)
+	r.commit(map[string]string{"a.txt": "1\n", "b.txt": "1\n"})
+	tree, snap, box := r.send()
+	box.write(map[string]string{"a.txt": "agent\n", "b.txt": "agent\n", "clash.txt": "agent\n"})
+	r.write(map[string]string{"a.txt": "mine\n", "clash.txt": "mine\n"})
+	before := r.state()
+	res := box.result(tree, snap.Base)
+	if why := r.apply(res, Refused); !strings.Contains(why, "a.txt") {
+		t.Errorf("the reason does not name the file: %s", why)
+	}
+	if r.state() != before || r.read("b.txt") != "1\n" || r.read("clash.txt") != "mine\n" {
+		t.Error("a refused patch changed something")
+	}
+	name, err := res.Branch(t.Context(), "outboard/calm-otter")
+	if err != nil || name != "outboard/calm-otter" {
+		t.Fatalf("Branch = %q, %v", name, err)
+	}
+	if got := r.git("show", name+":b.txt"); got != "agent" {
+		t.Errorf("b.txt on the branch = %q", got)
+	}
+	if again, err := res.Branch(t.Context(), "outboard/calm-otter"); err != nil || again != name {
+		t.Errorf("the same result again = %q, %v", again, err)
+	}
+	box.write(map[string]string{"b.txt": "agent 2\n"})
+	if next, err := box.result(tree, snap.Base).Branch(t.Context(), "outboard/calm-otter"); err != nil || next != name+"-2" {
+		t.Errorf("another result = %q, %v", next, err)
+	}
+	if _, err := res.Branch(t.Context(), "bad..name"); outboard.KindOf(err) != outboard.Invalid {
+		t.Errorf("bad name: %v", err)
+	}
+}
+
+// What comes back is hostile: it must not leave its directory, run a program or plant a repository.
+func TestImportHostileWorkspaces(t *testing.T) {
+	r := newRepo(t)
+	r.commit(map[string]string{"a.txt": "1\n"})
+	ran := filepath.Join(t.TempDir(), "ran")
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.Mkdir(outside, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r.git("config", "filter.evil.clean", "touch "+ran+"; cat")
+	tree, snap, _ := r.send()
+	entries := []tar.Header{
+		{Name: "workspace/a.txt"},
+		{Name: "workspace/.git/config", Uname: "[core]\n\tfsmonitor = touch " + ran + "\n"},
+		{Name: "workspace/.git/hooks/pre-commit", Mode: 0o755, Uname: "#!/bin/sh\ntouch " + ran + "\n"},
+		{Name: "workspace/sub/.GIT/config", Uname: "x"},
+		{Name: "workspace/git~1/config", Uname: "x"},
+		{Name: "workspace/.git /config", Uname: "x"},
+		{Name: "workspace/.g\u200cit/config", Uname: "x"},
+		{Name: "workspace/.git::$INDEX_ALLOCATION/config", Uname: "x"},
+		{Name: "workspace/.gitattributes", Uname: "* filter=evil\n"},
+		{Name: "workspace/../../escape.txt", Uname: "x"},
+		{Name: "/etc/escape.txt", Uname: "x"},
+		{Name: "workspace/link", Typeflag: tar.TypeSymlink, Linkname: outside},
+		{Name: "workspace/fifo", Typeflag: tar.TypeFifo},
+		{Name: "workspace/dev", Typeflag: tar.TypeChar},
+		{Name: "workspace/hard", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"},
+		{Name: "other/place.txt", Uname: "x"},
+		{Name: "workspace-evil/place.txt", Uname: "x"},
+	}
+	res, err := tree.Import(t.Context(), snap.Base, "workspace/", hostile(t, entries))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Close()
+	names, err := res.Diff(t.Context(), NameOnly)
+	if err != nil || string(names) != ".gitattributes\na.txt\nlink\n" {
+		t.Errorf("the result changes %q, %v", names, err)
+	}
+	if links, err := res.Links(t.Context()); err != nil || !slices.Equal(links, []string{"link -> " + outside}) {
+		t.Errorf("links out of the tree: %q, %v", links, err)
+	}
+	r.apply(res, Applied)
+	if exists(ran) {
+		t.Error("a program named by the workspace ran")
+	}
+	if left, err := os.ReadDir(outside); err != nil || len(left) > 0 {
+		t.Errorf("something was written through a link: %v, %v", left, err)
+	}
+	// Positive control: the same importer does see an entry that is in order.
+	if r.read("a.txt") != "" {
+		t.Errorf("a.txt = %q, want the entry's empty content", r.read("a.txt"))
+	}
+}
+
+// A file behind a link that the same tar planted would be written outside.
+func TestUnpackDoesNotFollowLinks(t *testing.T) {
+	outside, dir := t.TempDir(), t.TempDir()
+	_, err := Unpack(t.Context(), hostile(t, []tar.Header{
+		{Name: "link", Typeflag: tar.TypeSymlink, Linkname: outside},
+		{Name: "link/evil.txt", Uname: "x"},
+	}), "", dir, nil, true)
+	if err == nil {
+		t.Error("writing through a link was not refused")
+	}
+	if left, _ := os.ReadDir(outside); len(left) > 0 {
+		t.Error("a file was written outside")
+	}
+	_, err = Unpack(t.Context(), hostile(t, []tar.Header{{Name: "a.txt", Uname: "new"}}), "", dir, nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Unpack(t.Context(), hostile(t, []tar.Header{{Name: "a.txt", Uname: "newer"}}), "", dir, nil, false)
+	if err == nil {
+		t.Error("an existing file was overwritten")
+	}
+}
+
+// hostile writes headers as a tar; Uname carries a regular file's content.
+func hostile(t *testing.T, entries []tar.Header) *bytes.Buffer {
+	t.Helper()
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for _, h := range entries {
+		body := h.Uname
+		h.Uname, h.Format = "", tar.FormatPAX
+		if h.Typeflag == 0 {
+			h.Typeflag, h.Size = tar.TypeReg, int64(len(body))
+		}
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(body)); err != nil && body != "" {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &buf
+}
