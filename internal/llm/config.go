@@ -1,0 +1,90 @@
+package llm
+
+import (
+	"encoding/json"
+	"log/slog"
+	"time"
+)
+
+// Config says which models there are. The zero value has the script model only.
+type Config struct {
+	Providers []Provider        `yaml:"providers,omitempty"`
+	Aliases   map[string]string `yaml:"aliases,omitempty"` // name -> model id that is not itself an alias
+	Scripts   Scripts           `yaml:"scripts,omitempty"`
+	// IdleTimeout is how long a model's stream may be silent; 0 = outboard.ModelIdleTimeout.
+	IdleTimeout time.Duration `yaml:"idle_timeout,omitempty"`
+	// MaxResponse bounds the bytes of one streamed response; 0 = outboard.MaxModelOutput.
+	MaxResponse int64 `yaml:"max_response,omitempty"`
+}
+
+// Wire families a Provider may have as its Type.
+const (
+	TypeAnthropic = "anthropic"        // Anthropic Messages
+	TypeResponses = "openai-responses" // OpenAI Responses
+	TypeChat      = "openai-chat"      // OpenAI Chat Completions, and everything compatible with it
+)
+
+// Provider is one place that serves models.
+type Provider struct {
+	Name    string            `yaml:"name"`               // the part of a model id before the first slash
+	Type    string            `yaml:"type"`               // a wire family
+	BaseURL string            `yaml:"base_url,omitempty"` // "" = the vendor's own; must be set for openai-chat
+	APIKey  Secret            `yaml:"api_key,omitempty"`
+	KeyEnv  string            `yaml:"api_key_env,omitempty"` // environment variable that holds the key
+	Headers map[string]Secret `yaml:"headers,omitempty"`     // sent with every request; a gateway may want them
+	// Models are the models served. With none listed every name is passed on; with some, only those exist.
+	Models []ModelInfo `yaml:"models,omitempty"`
+}
+
+// ModelInfo describes one model of a provider. Zero sizes mean the built-in ones for its family.
+type ModelInfo struct {
+	Name    string `yaml:"name"`
+	Context int64  `yaml:"context,omitempty"` // context window in tokens
+	Output  int64  `yaml:"output,omitempty"`  // most output tokens of one response
+}
+
+// Scripts are the named scripts, and the sizes of the script models.
+type Scripts struct {
+	Dir     string            `yaml:"dir,omitempty"`     // every NAME.yaml in it is script/NAME
+	Inline  map[string]string `yaml:"inline,omitempty"`  // name -> text
+	Context int64             `yaml:"context,omitempty"` // context window of every script model, to try out compaction
+	Output  int64             `yaml:"output,omitempty"`
+}
+
+// Secret is text that must not be shown. Every way of printing it gives a placeholder; only Reveal returns it.
+type Secret struct{ value string }
+
+// NewSecret returns s as a Secret.
+func NewSecret(s string) Secret { return Secret{s} }
+
+// Reveal returns the text, for the one place that sends it.
+func (s Secret) Reveal() string { return s.value }
+
+// IsZero reports whether there is no secret.
+func (s Secret) IsZero() bool { return s.value == "" }
+
+// String returns a placeholder.
+func (s Secret) String() string {
+	if s.value == "" {
+		return ""
+	}
+	return "[secret]"
+}
+
+// GoString returns a placeholder, for %#v.
+func (s Secret) GoString() string { return s.String() }
+
+// LogValue returns a placeholder.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// MarshalJSON writes a placeholder.
+func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) }
+
+// MarshalYAML writes a placeholder.
+func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
+
+// UnmarshalText reads a secret from a configuration file.
+func (s *Secret) UnmarshalText(b []byte) error {
+	s.value = string(b)
+	return nil
+}
