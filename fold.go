@@ -1,5 +1,7 @@
 package outboard
 
+import "slices"
+
 // State is where a session is: the fold of its log. It is the only definition of that; the harness decides from it and the
 // runner acts on it. A State belongs to one goroutine.
 type State struct {
@@ -16,12 +18,17 @@ type State struct {
 	Request    EventID // the model call in flight, or ""
 	Attempt    int     // failed attempts of the model call that is due, since the last success
 	ModelCalls int     // finished model calls of this turn
-	Context    int64   // input and cached tokens of the last model response: how full the context is
+	Context    int64   // tokens of the last model call, response included: how full the context is
+
+	Final       *ModelFinished // the last response when it made no calls: the turn is over unless messages wait
+	Failed      *TurnFailed    // the turn failed and has not ended yet
+	Compactions int            // compactions in a row with at most one model call between two of them
 
 	Sandbox    *SandboxReady // the machine in use, nil when none was made or it was lost
 	Checkpoint CheckpointID  // the newest checkpoint
 
 	draft Message // assistant blocks appended before their ModelFinished
+	fresh int     // model calls since the last compaction
 }
 
 // Input is one waiting input event with its payload.
@@ -42,6 +49,11 @@ type Call struct {
 // Allowed reports whether the call may start: by policy, or by a person's answer to an ask.
 func (c *Call) Allowed() bool {
 	return c.Requested.Decision == Allow || c.Requested.Decision == Ask && c.Answer != nil && c.Answer.Allow
+}
+
+// Runnable reports whether the platform itself has to bring the call to its outcome: it may start, or has.
+func (c *Call) Runnable() bool {
+	return c.Finished == nil && c.Requested.Kind != "custom" && c.Allowed()
 }
 
 // WaitsForClient reports whether only a client can move the call: an unanswered ask, or a custom tool's result.
@@ -120,9 +132,12 @@ func (s *State) apply(e *Event, p Payload) {
 		s.process(e, p.Input)
 	case *TurnStarted:
 		s.Turn, s.TurnSeq, s.InTurn, s.ModelCalls, s.Attempt = p.Turn, e.Seq, true, 0, 0
+		s.Final, s.Failed = nil, nil
 	case *TurnEnded:
 		s.InTurn = p.Stop.Type == "requires_action"
-		s.Attempt = 0
+		s.Attempt, s.Final, s.Failed = 0, nil, nil
+	case *TurnFailed:
+		s.Failed = p
 	case *TurnRetrying:
 		s.Attempt = p.Attempt
 	case *SandboxReady:
@@ -133,7 +148,8 @@ func (s *State) apply(e *Event, p Payload) {
 		s.Checkpoint = p.Checkpoint
 	case *ContextCompacted:
 		s.History = []Message{{Role: "summary", Seq: e.Seq, Content: []Content{Text(p.Summary)}}}
-		s.Context = 0
+		s.Context, s.Attempt, s.fresh = 0, 0, 0
+		s.Compactions++
 	default:
 		s.applyModel(e, p)
 	}
@@ -143,7 +159,7 @@ func (s *State) apply(e *Event, p Payload) {
 func (s *State) applyModel(e *Event, p Payload) {
 	switch p := p.(type) {
 	case *ModelStarted:
-		s.Request, s.draft = e.ID, Message{Role: "assistant", Model: p.Model}
+		s.Request, s.draft, s.Final = e.ID, Message{Role: "assistant", Model: p.Model}, nil
 	case *ModelFailed:
 		s.Request, s.draft = "", Message{}
 	case *AgentMessage:
@@ -152,18 +168,29 @@ func (s *State) applyModel(e *Event, p Payload) {
 		s.draft.Uses = append(s.draft.Uses, ToolUse{p.ToolUseID, e.ID, p.Name, p.Input, p.InputBlob})
 		s.Calls = append(s.Calls, &Call{ID: e.ID, Requested: *p})
 	case *ModelFinished:
-		m := s.draft
-		m.Seq, m.Provider, m.Raw, m.RawBlob = e.Seq, p.Provider, p.Raw, p.RawBlob
-		s.History = append(s.History, m)
-		s.Request, s.draft, s.Attempt = "", Message{}, 0
-		s.ModelCalls++
-		s.Context = p.Usage.Input + p.Usage.CacheRead + p.Usage.CacheWrite5m + p.Usage.CacheWrite1h + p.Usage.Output
+		s.respond(e, p)
 	case *CallStarted:
 		if c := s.Call(p.Call); c != nil {
 			c.Started = p
 		}
 	case *CallFinished:
 		s.finish(e, p)
+	}
+}
+
+// respond ends a model call with the draft as its response.
+func (s *State) respond(e *Event, p *ModelFinished) {
+	m := s.draft
+	m.Seq, m.Provider, m.Raw, m.RawBlob = e.Seq, p.Provider, p.Raw, p.RawBlob
+	s.History = append(s.History, m)
+	s.Request, s.draft, s.Attempt = "", Message{}, 0
+	s.ModelCalls++
+	if s.fresh++; s.fresh > 1 {
+		s.Compactions = 0
+	}
+	s.Context = p.Usage.Input + p.Usage.CacheRead + p.Usage.CacheWrite5m + p.Usage.CacheWrite1h + p.Usage.Output
+	if len(m.Uses) == 0 {
+		s.Final = p
 	}
 }
 
@@ -195,7 +222,7 @@ func (s *State) finish(e *Event, p *CallFinished) {
 	}
 	m := &s.History[i]
 	m.Seq = e.Seq
-	m.Results = append(m.Results, ToolResult{c.Requested.ToolUseID, c.ID, p.Content, p.IsError})
+	m.Results = append(slices.Clip(m.Results), ToolResult{c.Requested.ToolUseID, c.ID, p.Content, p.IsError})
 	for _, c := range s.Calls {
 		if c.Finished == nil {
 			return
@@ -247,6 +274,26 @@ func (s *State) update(p *SessionUpdated) {
 	}
 	if p.Resources != nil {
 		s.Config.Resources = *p.Resources
+	}
+}
+
+// Clone returns a copy that can be advanced without changing s. Payloads are shared, since nobody changes one.
+func (s *State) Clone() *State {
+	c := *s
+	c.Waiting, c.History, c.Calls = slices.Clone(s.Waiting), slices.Clone(s.History), slices.Clone(s.Calls)
+	for i, call := range c.Calls {
+		c.Calls[i] = new(*call)
+	}
+	c.draft.Content, c.draft.Uses = slices.Clip(s.draft.Content), slices.Clip(s.draft.Uses)
+	return &c
+}
+
+// Assume applies an event that is not in the log yet, made by NewEvent, as if it had been appended next. It is for looking
+// ahead on a Clone: what is assumed is not durable, and nothing outside may depend on it.
+func (s *State) Assume(e Event) {
+	e.Session, e.Seq, e.Time = s.ID, s.Head+1, s.LastAt.Add(EventSpacing)
+	if err := s.Apply(&e); err != nil {
+		panic("outboard: assuming " + string(e.Type) + ": " + err.Error()) // NewEvent's events always decode
 	}
 }
 
