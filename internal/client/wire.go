@@ -1,0 +1,162 @@
+package client
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Model is a model choice as the wire returns it.
+type Model struct {
+	ID string `json:"id"`
+}
+
+// Agent is an agent, or a session's snapshot of one.
+type Agent struct {
+	ID         string            `json:"id"`
+	Version    int               `json:"version"`
+	Name       string            `json:"name"`
+	Model      Model             `json:"model"`
+	Metadata   map[string]string `json:"metadata"`
+	ArchivedAt *time.Time        `json:"archived_at"`
+}
+
+// Environment is an environment.
+type Environment struct {
+	ID         string          `json:"id"`
+	Name       string          `json:"name"`
+	Config     json.RawMessage `json:"config"`
+	ArchivedAt *time.Time      `json:"archived_at"`
+}
+
+// Session is a session.
+type Session struct {
+	ID            string            `json:"id"`
+	Status        string            `json:"status"`
+	Title         string            `json:"title"`
+	Metadata      map[string]string `json:"metadata"`
+	Agent         Agent             `json:"agent"`
+	EnvironmentID string            `json:"environment_id"`
+	CreatedAt     time.Time         `json:"created_at"`
+	UpdatedAt     time.Time         `json:"updated_at"`
+	ArchivedAt    *time.Time        `json:"archived_at"`
+	Usage         Usage             `json:"usage"`
+	Stats         Stats             `json:"stats"`
+	Resources     []Resource        `json:"resources"`
+}
+
+// Usage counts tokens.
+type Usage struct {
+	Input     int64 `json:"input_tokens"`
+	Output    int64 `json:"output_tokens"`
+	CacheRead int64 `json:"cache_read_input_tokens"`
+}
+
+// Stats are a session's times.
+type Stats struct {
+	Duration float64 `json:"duration_seconds"`
+	Active   float64 `json:"active_seconds"`
+}
+
+// Resource is a file mounted into a session.
+type Resource struct {
+	ID        string `json:"id,omitempty"`
+	Type      string `json:"type"`
+	FileID    string `json:"file_id"`
+	MountPath string `json:"mount_path,omitempty"`
+}
+
+// File is a stored file.
+type File struct {
+	ID           string    `json:"id"`
+	Filename     string    `json:"filename"`
+	Size         int64     `json:"size_bytes"`
+	Downloadable bool      `json:"downloadable"`
+	CreatedAt    time.Time `json:"created_at"`
+}
+
+// NewSession is what a session is made from. Agent is a string id or an object of the wire.
+type NewSession struct {
+	Agent         any               `json:"agent"`
+	EnvironmentID string            `json:"environment_id"`
+	Title         string            `json:"title,omitempty"`
+	Metadata      map[string]string `json:"metadata,omitempty"`
+	Resources     []Resource        `json:"resources,omitempty"`
+	InitialEvents []any             `json:"initial_events,omitempty"`
+}
+
+// Overrides is the agent of a session that differs from the stored one.
+type Overrides struct {
+	Type  string `json:"type"` // agent_with_overrides
+	ID    string `json:"id"`
+	Model string `json:"model,omitempty"`
+	Tools any    `json:"tools,omitempty"`
+}
+
+// Content is one block of a message; only text is of interest here.
+type Content struct {
+	Type string `json:"type"`
+	Text string `json:"text"`
+}
+
+// Text joins the text blocks.
+func Text(blocks []Content) string {
+	var s string
+	for _, b := range blocks {
+		if b.Type == "text" {
+			s += b.Text
+		}
+	}
+	return s
+}
+
+// Event is one event of a session as the wire shows it. Raw is the whole object.
+type Event struct {
+	ID          string          `json:"id"`
+	Type        string          `json:"type"`
+	ProcessedAt time.Time       `json:"processed_at"`
+	Seq         int64           `json:"seq"` // of Outboard's own events, and of all when they are asked for
+	Raw         json.RawMessage `json:"-"`
+}
+
+// Decode reads the event's fields into v.
+func (e *Event) Decode(v any) error { return json.Unmarshal(e.Raw, v) }
+
+// UnmarshalJSON keeps the whole object beside the common fields.
+func (e *Event) UnmarshalJSON(b []byte) error {
+	var plain struct {
+		ID          string     `json:"id"`
+		Type        string     `json:"type"`
+		ProcessedAt *time.Time `json:"processed_at"`
+		Seq         int64      `json:"seq"`
+	}
+	if err := json.Unmarshal(b, &plain); err != nil {
+		return err
+	}
+	*e = Event{ID: plain.ID, Type: plain.Type, Seq: plain.Seq, Raw: append(json.RawMessage(nil), b...)}
+	if plain.ProcessedAt != nil {
+		e.ProcessedAt = *plain.ProcessedAt
+	}
+	return nil
+}
+
+// MarshalJSON returns the whole object.
+func (e Event) MarshalJSON() ([]byte, error) { return e.Raw, nil }
+
+// UserMessage is the client event that says something to the session.
+func UserMessage(text string) any {
+	return map[string]any{"type": "user.message", "content": []Content{{Type: "text", Text: text}}}
+}
+
+// Interrupt is the client event that makes the session stop what it does.
+func Interrupt() any { return map[string]any{"type": "user.interrupt"} }
+
+// Confirmation is the client event that answers an ask.
+func Confirmation(call string, allow bool, message string) any {
+	m := map[string]any{"type": "user.tool_confirmation", "tool_use_id": call, "result": "deny"}
+	if allow {
+		m["result"] = "allow"
+	} else if message != "" {
+		m["deny_message"] = message
+	}
+	return m
+}
