@@ -1,0 +1,26 @@
+// Command outboard is the whole product in one program: the server, and the command line that talks to it.
+//
+// main.go turns signals and errors into a context and an exit code, root.go holds what commands share, wire.go is the only file
+// that knows every part of the server, and each command is one file.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv)) }
+
+// run executes one command line and returns its exit code. Everything a command may touch comes in as an argument.
+func run(args []string, in io.Reader, out, errs io.Writer, env func(string) string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	a := &app{in: in, out: out, errs: errs, env: env}
+	root := a.root()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	return a.finish(err)
+}

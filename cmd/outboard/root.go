@@ -1,0 +1,147 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/term"
+	"github.com/spf13/cobra"
+)
+
+// app is what every command shares: the process's streams and environment, and the global flags.
+type app struct {
+	in        io.Reader
+	out, errs io.Writer
+	env       func(string) string
+
+	json    bool
+	data    string
+	started bool // a command's own code was reached: errors before that are about usage
+}
+
+// commands lists every command, in the order help shows them. A new command is one file and one line here.
+func (a *app) commands() []*cobra.Command {
+	return []*cobra.Command{
+		newVersion(a),
+	}
+}
+
+// root returns the command tree.
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "outboard",
+		Short: "Durable agent sessions: the harness outside, the hands in a sandbox",
+		Long: "Outboard runs agents whose loop lives outside the sandbox their tools act in.\n" +
+			"Every step is in a log, so either side can be killed and the session goes on.\n\n" +
+			"Start with: outboard demo",
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		DisableAutoGenTag: true,
+		PersistentPreRun:  func(*cobra.Command, []string) { a.started = true },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q", args[0]).WithHint("outboard help lists the commands")
+			}
+			return cmd.Help()
+		},
+		Args: cobra.ArbitraryArgs,
+	}
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.errs)
+	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON object per line")
+	root.PersistentFlags().StringVar(&a.data, "data", "", "data directory (default $OUTBOARD_DATA, else "+a.defaultData()+")")
+	root.AddCommand(a.commands()...)
+	root.CompletionOptions.HiddenDefaultCmd = false
+	return root
+}
+
+// dataDir returns the data directory in use.
+func (a *app) dataDir() (string, error) {
+	dir := a.data
+	if dir == "" {
+		dir = a.env("OUTBOARD_DATA")
+	}
+	if dir == "" {
+		dir = a.defaultData()
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("resolving the data directory: %w", err)
+	}
+	return abs, nil
+}
+
+func (a *app) defaultData() string {
+	if d := a.env("XDG_DATA_HOME"); filepath.IsAbs(d) {
+		return filepath.Join(d, "outboard")
+	}
+	home := a.env("HOME")
+	if runtime.GOOS == "windows" {
+		if d := a.env("LOCALAPPDATA"); d != "" {
+			return filepath.Join(d, "outboard")
+		}
+		home = a.env("USERPROFILE")
+	}
+	if home == "" {
+		return filepath.Join(os.TempDir(), fmt.Sprintf("outboard-%d", os.Getuid()))
+	}
+	return filepath.Join(home, ".local", "share", "outboard")
+}
+
+// object prints one line of machine output.
+func (a *app) object(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encoding output: %w", err)
+	}
+	_, err = a.out.Write(append(b, '\n'))
+	return err
+}
+
+// say tells the person something that is not the command's result. It is silent with --json.
+func (a *app) say(format string, args ...any) {
+	if !a.json {
+		fmt.Fprintf(a.errs, "outboard: "+format+"\n", args...)
+	}
+}
+
+// interactive reports whether a person can be asked.
+func (a *app) interactive() bool {
+	return !a.json && term.IsTerminal(a.in) && term.IsTerminal(a.errs)
+}
+
+// style marks up text for stdout.
+func (a *app) style() term.Style {
+	if a.json {
+		return term.Style{}
+	}
+	return term.StyleFor(a.out, a.env)
+}
+
+// exactArgs refuses another number of arguments in words.
+func exactArgs(names ...string) cobra.PositionalArgs {
+	return rangeArgs(len(names), len(names), names...)
+}
+
+// rangeArgs wants from least to most arguments; most < 0 is no limit. names are for the message.
+func rangeArgs(least, most int, names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return usagef("%s needs %s", cmd.CommandPath(), names[len(args)]).WithHint("%s", cmd.UseLine())
+		case most >= 0 && len(args) > most:
+			return usagef("%s takes no argument %q", cmd.CommandPath(), args[most]).WithHint("%s", cmd.UseLine())
+		}
+		return nil
+	}
+}
+
+func usagef(format string, args ...any) *outboard.Error {
+	return outboard.Errorf(outboard.Invalid, format, args...).WithCode("usage")
+}
