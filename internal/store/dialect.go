@@ -1,0 +1,198 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// dialect is what differs between the two databases. Its methods are called from any goroutine.
+type dialect interface {
+	// name is "sqlite" or "postgres": the folder of its migrations.
+	name() string
+	// where names the database in messages to the user, without a password.
+	where() string
+	// rebind turns ? placeholders into the dialect's own.
+	rebind(query string) string
+	// locking returns the clause that locks the rows a query picked for an update, or those of them nobody else has locked.
+	locking(skip bool) string
+	// lockSchema makes other processes wait until tx has migrated.
+	lockSchema(ctx context.Context, tx *sql.Tx) error
+	// explain classifies an error of the database; nil when it is none.
+	explain(err error) *outboard.Error
+	// again reports whether the transaction lost against another one and may simply be run once more.
+	again(err error) bool
+	// unique reports whether a unique index refused a row.
+	unique(err error) bool
+	// writers is how many groups may commit at the same time.
+	writers() int
+	// commit runs a group as one transaction; see (*Store).commitGroup.
+	commit(ctx context.Context, group []*pending, now time.Time) (map[outboard.SessionID]*row, error)
+	// start begins to listen for commits of other processes; run's end stops that; close disconnects.
+	start(run context.Context, s *Store)
+	// ring tells other processes that sessions have changed.
+	ring(rows map[outboard.SessionID]*row)
+	// changed reports whether another process may have committed since the last call.
+	changed(ctx context.Context) (bool, error)
+	close() error
+}
+
+// statement is one SQL text with its arguments.
+type statement struct {
+	query string
+	args  []any
+}
+
+// dollars turns ? placeholders into $1, $2... No query of ours has a question mark elsewhere.
+func dollars(query string) string {
+	var b strings.Builder
+	b.Grow(len(query) + 16)
+	n := 0
+	for {
+		before, after, found := strings.Cut(query, "?")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		n++
+		b.WriteByte('$')
+		b.WriteString(strconv.Itoa(n))
+		query = after
+	}
+}
+
+// marks is n placeholders for an IN list.
+func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?, ", n), ", ") }
+
+// fail wraps an error of the database with what the caller was doing, and gives it a kind.
+func (s *Store) fail(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*outboard.Error](err); ok {
+		return err
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return outboard.Errorf(outboard.Canceled, "%s: %w", doing, err)
+	}
+	if errors.Is(err, sql.ErrConnDone) || errors.Is(err, sql.ErrTxDone) || strings.Contains(err.Error(), "database is closed") {
+		return outboard.Errorf(outboard.Unavailable, "%s: the store is closed", doing)
+	}
+	if e := s.d.explain(err); e != nil {
+		return &outboard.Error{Kind: e.Kind, Message: doing + ": " + e.Message, Hint: e.Hint, Err: err}
+	}
+	return outboard.Errorf(outboard.Internal, "%s: %w", doing, err)
+}
+
+// notFound is the answer for a row that is absent or hidden.
+func notFound(what string, id any) error {
+	return outboard.Errorf(outboard.NotFound, "no %s %v", what, id)
+}
+
+func (s *Store) queryRow(ctx context.Context, query string, args ...any) *sql.Row {
+	return s.read.QueryRowContext(ctx, s.d.rebind(query), args...)
+}
+
+func (s *Store) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return s.read.QueryContext(ctx, s.d.rebind(query), args...)
+}
+
+// collect runs a query and scans each of its rows.
+func collect[T any](ctx context.Context, s *Store, doing string, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
+	rows, err := s.query(ctx, query, args...)
+	if err != nil {
+		return nil, s.fail(doing, err)
+	}
+	defer rows.Close()
+	var out []T
+	for rows.Next() {
+		v, err := scan(rows)
+		if err != nil {
+			return nil, s.fail(doing, err)
+		}
+		out = append(out, v)
+	}
+	return out, s.fail(doing, rows.Err())
+}
+
+// one runs a query for a single row. No row is NotFound.
+func one[T any](ctx context.Context, s *Store, what string, id any, scan func(scanner) (T, error), query string, args ...any) (T, error) {
+	v, err := scan(s.queryRow(ctx, query, args...))
+	if errors.Is(err, sql.ErrNoRows) {
+		return v, notFound(what, id)
+	}
+	return v, s.fail("reading "+what, err)
+}
+
+// tx is a write transaction with the placeholders of its dialect.
+type tx struct {
+	*sql.Tx
+	s *Store
+}
+
+// exec runs a statement and returns how many rows it changed.
+func (t tx) exec(ctx context.Context, query string, args ...any) (int64, error) {
+	res, err := t.ExecContext(ctx, t.s.d.rebind(query), args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+func (t tx) queryRow(ctx context.Context, query string, args ...any) *sql.Row {
+	return t.QueryRowContext(ctx, t.s.d.rebind(query), args...)
+}
+
+// collectTx is collect inside a write transaction. Errors come back as the database's own.
+func collectTx[T any](ctx context.Context, t tx, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
+	rows, err := t.QueryContext(ctx, t.s.d.rebind(query), args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var out []T
+	for rows.Next() {
+		v, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, v)
+	}
+	return out, rows.Err()
+}
+
+// maxRetries bounds how often a transaction that lost against another is run again. Each loss means another one won.
+const maxRetries = 8
+
+// update runs fn in a write transaction and commits it. fn may run more than once.
+func (s *Store) update(ctx context.Context, doing string, fn func(tx) error) error {
+	var err error
+	for range maxRetries {
+		if err = s.updateOnce(ctx, fn); err == nil || !s.d.again(err) {
+			break
+		}
+	}
+	return s.fail(doing, err)
+}
+
+func (s *Store) updateOnce(ctx context.Context, fn func(tx) error) error {
+	t, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer t.Rollback() // after a commit it does nothing
+	if err := fn(tx{t, s}); err != nil {
+		return err
+	}
+	return t.Commit()
+}
+
+// begin opens a write transaction, waiting up to lockWait for one of another process on the same file to end.
+func (s *Store) begin(ctx context.Context) (*sql.Tx, error) {
+	return beginLocked(ctx, s.write, s.d)
+}

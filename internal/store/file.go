@@ -1,0 +1,70 @@
+package store
+
+import (
+	"context"
+
+	"github.com/outboard-dev/outboard"
+)
+
+const fileCols = `id, session, filename, media_type, digest, size, downloadable, path, created_at, expires_at`
+
+const insertFileSQL = `INSERT INTO files (` + fileCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+
+func fileArgs(f *outboard.File) []any {
+	downloadable := 0
+	if f.Downloadable {
+		downloadable = 1
+	}
+	return []any{string(f.ID), string(f.Session), f.Filename, f.MediaType, f.Blob.Digest, f.Blob.Size, downloadable, f.Path,
+		micros(f.CreatedAt), micros(f.ExpiresAt)}
+}
+
+func scanFile(sc scanner) (outboard.File, error) {
+	var f outboard.File
+	var downloadable, created, expires int64
+	err := sc.Scan(&f.ID, &f.Session, &f.Filename, &f.MediaType, &f.Blob.Digest, &f.Blob.Size, &downloadable, &f.Path,
+		&created, &expires)
+	f.Downloadable, f.CreatedAt, f.ExpiresAt = downloadable != 0, timeOf(created), timeOf(expires)
+	return f, err
+}
+
+// PutFile inserts a file row. ErrDuplicate if the id exists.
+func (s *Store) PutFile(ctx context.Context, f outboard.File) error {
+	return s.update(ctx, "storing file", func(t tx) error {
+		_, err := t.exec(ctx, insertFileSQL, fileArgs(&f)...)
+		if s.d.unique(err) {
+			return ErrDuplicate
+		}
+		return err
+	})
+}
+
+const fileSQL = `SELECT ` + fileCols + ` FROM files WHERE id = ?`
+
+// File returns one.
+func (s *Store) File(ctx context.Context, id outboard.FileID) (outboard.File, error) {
+	return one(ctx, s, "file", id, scanFile, fileSQL, string(id))
+}
+
+// Files returns one page; session "" selects uploads and session files alike. ids, when not empty, selects among those.
+func (s *Store) Files(ctx context.Context, session outboard.SessionID, ids []outboard.FileID, p Page) ([]outboard.File, error) {
+	w, err := s.list(ctx, "files", p)
+	if err != nil {
+		return nil, err
+	}
+	if session != "" {
+		w.add(`session = ?`, string(session))
+	}
+	if len(ids) > 0 {
+		w.add(`id IN (`+marks(len(ids))+`)`, texts(ids)...)
+	}
+	query := `SELECT ` + fileCols + ` FROM files` + w.String() + order("created_at, id", false) + ` LIMIT ?`
+	return collect(ctx, s, "listing files", scanFile, query, append(w.args, limitOr(p.Limit, defaultPage))...)
+}
+
+const deleteFileSQL = `DELETE FROM files WHERE id = ?`
+
+// DeleteFile removes the row; the blob stays until collected.
+func (s *Store) DeleteFile(ctx context.Context, id outboard.FileID) error {
+	return s.delete(ctx, "file", string(id), deleteFileSQL)
+}

@@ -1,0 +1,108 @@
+package store
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// row is a session's row: its header, and what only the store knows of it.
+type row struct {
+	outboard.Header
+	num     int64
+	dirty   bool  // differs from the database's
+	readyAt int64 // µs from when on a worker should claim it; 0 = nothing to do
+}
+
+// headerCols are the columns scanHeader reads, in its order.
+const headerCols = `num, ready_at, id, thread, head, last_at, phase, stop, inbox, urgent, wake_at,
+	input, output, cache_read, cache_write_5m, cache_write_1h, active, running_since, title, metadata,
+	agent, agent_version, environment, created_at, updated_at, archived_at, epoch, worker`
+
+// scanner is a *sql.Row or *sql.Rows (or their pgx counterparts).
+type scanner interface{ Scan(dest ...any) error }
+
+// scanHeader reads one row of headerCols.
+func scanHeader(sc scanner) (row, error) {
+	var (
+		r                                             row
+		stop, metadata                                string
+		last, wake, active, since, created, upd, arch int64
+	)
+	h := &r.Header
+	err := sc.Scan(&r.num, &r.readyAt, &h.ID, &h.Thread, &h.Head, &last, &h.Phase, &stop, &h.Inbox, &h.Urgent, &wake,
+		&h.Usage.Input, &h.Usage.Output, &h.Usage.CacheRead, &h.Usage.CacheWrite5m, &h.Usage.CacheWrite1h, &active, &since,
+		&h.Title, &metadata, &h.AgentID, &h.AgentVersion, &h.EnvironmentID, &created, &upd, &arch, &h.Epoch, &h.Worker)
+	if err != nil {
+		return r, err
+	}
+	h.LastAt, h.WakeAt, h.RunningSince = timeOf(last), timeOf(wake), timeOf(since)
+	h.CreatedAt, h.UpdatedAt, h.ArchivedAt = timeOf(created), timeOf(upd), timeOf(arch)
+	h.Active = time.Duration(active) * time.Microsecond
+	if stop != "" {
+		if err := json.Unmarshal([]byte(stop), &h.Stop); err != nil {
+			return r, outboard.Errorf(outboard.Internal, "decoding stop of %s: %w", h.ID, err)
+		}
+	}
+	if metadata != "" {
+		if err := json.Unmarshal([]byte(metadata), &h.Metadata); err != nil {
+			return r, outboard.Errorf(outboard.Internal, "decoding metadata of %s: %w", h.ID, err)
+		}
+	}
+	return r, nil
+}
+
+// setHeader is the assignment list of an UPDATE that headerArgs fills: what an append may change.
+const setHeader = `head = ?, last_at = ?, phase = ?, stop = ?, inbox = ?, urgent = ?, wake_at = ?,
+	input = ?, output = ?, cache_read = ?, cache_write_5m = ?, cache_write_1h = ?, active = ?, running_since = ?,
+	title = ?, metadata = ?, updated_at = ?, archived_at = ?, worker = ?, ready_at = ?`
+
+// headerArgs are the values of setHeader.
+func (r *row) headerArgs() []any {
+	h := &r.Header
+	return []any{h.Head, micros(h.LastAt), string(h.Phase), jsonText(h.Stop), h.Inbox, h.Urgent, micros(h.WakeAt),
+		h.Usage.Input, h.Usage.Output, h.Usage.CacheRead, h.Usage.CacheWrite5m, h.Usage.CacheWrite1h,
+		h.Active.Microseconds(), micros(h.RunningSince), h.Title, jsonText(h.Metadata), micros(h.UpdatedAt),
+		micros(h.ArchivedAt), string(h.Worker), r.readyAt}
+}
+
+// setReady brings ready_at in step with the header. A session keeps its place in the queue while it stays runnable.
+func (r *row) setReady(now time.Time) {
+	switch {
+	case r.Phase == outboard.PhaseRetrying && r.Urgent == 0:
+		r.readyAt = max(micros(r.WakeAt), 1)
+	case !r.Runnable(now):
+		r.readyAt = 0
+	case r.readyAt == 0 || r.readyAt > micros(now):
+		r.readyAt = micros(now)
+	}
+}
+
+// jsonText encodes a small column that is never queried; nothing is the empty string.
+func jsonText[T any](v T) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("store: encoding a column: " + err.Error()) // string maps and plain structs of ours
+	}
+	if s := string(b); s != "null" {
+		return s
+	}
+	return ""
+}
+
+// micros is a time as a column: µs since 1970, 0 for no time.
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+// timeOf is the inverse of micros.
+func timeOf(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}

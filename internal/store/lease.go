@@ -1,0 +1,170 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	"github.com/outboard-dev/outboard"
+)
+
+const registerSQL = `INSERT INTO workers (id, host, started_at, lease_until) VALUES (?, ?, ?, ?)`
+
+// Register makes worker known, with a lease of LeaseTTL; call it once per process before Claim. Conflict if it is known.
+func (s *Store) Register(ctx context.Context, w outboard.WorkerID, host string) error {
+	now := s.now()
+	return s.update(ctx, "registering worker", func(t tx) error {
+		_, err := t.exec(ctx, registerSQL, string(w), host, micros(now), micros(now.Add(outboard.LeaseTTL)))
+		if s.d.unique(err) {
+			return outboard.Errorf(outboard.Conflict, "worker %s is registered already", w)
+		}
+		return err
+	})
+}
+
+const renewSQL = `UPDATE workers SET lease_until = ? WHERE id = ? AND lease_until > ?`
+
+// Renew extends the worker's lease, one statement for all its sessions. ErrFenced: it had expired and its sessions may be
+// gone; the process must stop its turns and Register again under a new id.
+func (s *Store) Renew(ctx context.Context, w outboard.WorkerID) error {
+	now := s.now()
+	return s.update(ctx, "renewing lease", func(t tx) error {
+		n, err := t.exec(ctx, renewSQL, micros(now.Add(outboard.LeaseTTL)), string(w), micros(now))
+		if err == nil && n == 0 {
+			return ErrFenced
+		}
+		return err
+	})
+}
+
+// Deregister gives up all leases of the worker at once. An unknown worker has none.
+func (s *Store) Deregister(ctx context.Context, w outboard.WorkerID) error {
+	err := s.update(ctx, "ending worker", func(t tx) error { return s.end(ctx, t, w) })
+	if err == nil {
+		s.workFreed()
+	}
+	return err
+}
+
+// workFreed wakes the claimers of all processes.
+func (s *Store) workFreed() {
+	s.hub.wakeClaimers()
+	s.d.ring(nil)
+}
+
+const pickHeldSQL = `WITH held AS MATERIALIZED (SELECT num FROM sessions WHERE worker = ? AND worker <> '' ORDER BY num`
+
+const freeHeldSQL = `) UPDATE sessions SET worker = '' WHERE num IN (SELECT num FROM held)`
+
+const deleteWorkerSQL = `DELETE FROM workers WHERE id = ?`
+
+// end frees the worker's sessions and forgets it. Epochs stay: who claims next raises them.
+func (s *Store) end(ctx context.Context, t tx, w outboard.WorkerID) error {
+	if _, err := t.exec(ctx, pickHeldSQL+s.d.locking(false)+freeHeldSQL, string(w)); err != nil {
+		return err
+	}
+	_, err := t.exec(ctx, deleteWorkerSQL, string(w))
+	return err
+}
+
+const expiredSQL = `SELECT id FROM workers WHERE lease_until <= ? ORDER BY id`
+
+const liveSQL = `SELECT lease_until FROM workers WHERE id = ? AND lease_until > ?`
+
+const pickReadySQL = `WITH ready AS MATERIALIZED (SELECT num FROM sessions
+	WHERE ready_at > 0 AND worker = '' AND ready_at <= ? AND deleted_at = 0 ORDER BY ready_at LIMIT ?`
+
+const claimSQL = `) UPDATE sessions SET epoch = epoch + 1, worker = ? WHERE num IN (SELECT num FROM ready) RETURNING ` + headerCols
+
+// Claim takes up to max runnable sessions that no live worker holds, those that wait longest first: it raises their epoch and
+// makes w their owner. The headers returned carry the new epoch. ErrFenced: w's own lease is over.
+func (s *Store) Claim(ctx context.Context, w outboard.WorkerID, limit int) ([]outboard.Header, error) {
+	if limit <= 0 {
+		return nil, nil
+	}
+	now := micros(s.now())
+	if idle, err := s.nothingToClaim(ctx, now); err != nil || idle {
+		return nil, err
+	}
+	var out []outboard.Header
+	err := s.update(ctx, "claiming", func(t tx) error {
+		if err := s.reap(ctx, t, now); err != nil {
+			return err
+		}
+		var until int64
+		err := t.queryRow(ctx, liveSQL, string(w), now).Scan(&until)
+		if errors.Is(err, sql.ErrNoRows) {
+			return ErrFenced
+		}
+		if err != nil {
+			return err
+		}
+		rows, err := collectTx(ctx, t, scanHeader, pickReadySQL+s.d.locking(true)+claimSQL, now, min(limit, maxPage), string(w))
+		out = make([]outboard.Header, len(rows))
+		for i, r := range rows {
+			out[i] = r.Header
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+const claimableSQL = `SELECT EXISTS (SELECT 1 FROM sessions WHERE ready_at > 0 AND worker = '' AND ready_at <= ? AND deleted_at = 0)
+	OR EXISTS (SELECT 1 FROM workers WHERE lease_until <= ?)`
+
+// nothingToClaim looks before Claim writes, so that an idle server does not.
+func (s *Store) nothingToClaim(ctx context.Context, now int64) (bool, error) {
+	var some bool
+	err := s.queryRow(ctx, claimableSQL, now, now).Scan(&some)
+	return !some, s.fail("looking for work", err)
+}
+
+// reap frees the sessions of workers whose lease is over. The workers learn of it from Renew.
+func (s *Store) reap(ctx context.Context, t tx, now int64) error {
+	dead, err := collectTx(ctx, t, scanText[outboard.WorkerID], expiredSQL+s.d.locking(true), now)
+	if err != nil {
+		return err
+	}
+	for _, w := range dead {
+		s.log.Warn("a worker's lease is over; its sessions are free", "worker", w)
+		if err := s.end(ctx, t, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scanText reads a single text column.
+func scanText[T ~string](sc scanner) (T, error) {
+	var v string
+	err := sc.Scan(&v)
+	return T(v), err
+}
+
+const releaseSQL = `UPDATE sessions SET worker = '' WHERE id = ? AND epoch = ? AND deleted_at = 0`
+
+// Release gives up one lease, if epoch still holds it; else ErrFenced, or NotFound.
+func (s *Store) Release(ctx context.Context, id outboard.SessionID, epoch int64) error {
+	err := s.update(ctx, "releasing", func(t tx) error {
+		n, err := t.exec(ctx, releaseSQL, string(id), epoch)
+		if err != nil || n > 0 {
+			return err
+		}
+		var num, head int64
+		err = t.queryRow(ctx, lookupSQL, string(id)).Scan(&num, &head)
+		if errors.Is(err, sql.ErrNoRows) {
+			return notFound("session", id)
+		}
+		if err == nil {
+			err = ErrFenced
+		}
+		return err
+	})
+	if err == nil {
+		s.workFreed()
+	}
+	return err
+}

@@ -1,0 +1,77 @@
+package store
+
+import (
+	"context"
+
+	"github.com/outboard-dev/outboard"
+)
+
+const sandboxCols = `id, session, provider, host, generation, state, checkpoint, created_at, updated_at`
+
+func scanSandbox(sc scanner) (outboard.Sandbox, error) {
+	var b outboard.Sandbox
+	var created, updated int64
+	err := sc.Scan(&b.ID, &b.Session, &b.Provider, &b.Host, &b.Generation, &b.State, &b.Checkpoint, &created, &updated)
+	b.CreatedAt, b.UpdatedAt = timeOf(created), timeOf(updated)
+	return b, err
+}
+
+const putSandboxSQL = `INSERT INTO sandboxes (` + sandboxCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+	ON CONFLICT (id) DO UPDATE SET session = excluded.session, provider = excluded.provider, host = excluded.host,
+	generation = excluded.generation, state = excluded.state, checkpoint = excluded.checkpoint,
+	created_at = excluded.created_at, updated_at = excluded.updated_at`
+
+// PutSandbox inserts or replaces a sandbox row.
+func (s *Store) PutSandbox(ctx context.Context, b outboard.Sandbox) error {
+	return s.update(ctx, "storing sandbox", func(t tx) error {
+		_, err := t.exec(ctx, putSandboxSQL, string(b.ID), string(b.Session), b.Provider, b.Host, b.Generation, b.State,
+			string(b.Checkpoint), micros(b.CreatedAt), micros(b.UpdatedAt))
+		return err
+	})
+}
+
+const sandboxSQL = `SELECT ` + sandboxCols + ` FROM sandboxes WHERE id = ?`
+
+// Sandbox returns one row.
+func (s *Store) Sandbox(ctx context.Context, id outboard.SandboxID) (outboard.Sandbox, error) {
+	return one(ctx, s, "sandbox", id, scanSandbox, sandboxSQL, string(id))
+}
+
+// Sandboxes returns the rows of a host that are not destroyed, oldest first; host "" means all hosts, session "" all sessions.
+func (s *Store) Sandboxes(ctx context.Context, host string, session outboard.SessionID) ([]outboard.Sandbox, error) {
+	w := where{conds: []string{`state <> 'destroyed'`}}
+	if host != "" {
+		w.add(`host = ?`, host)
+	}
+	if session != "" {
+		w.add(`session = ?`, string(session))
+	}
+	query := `SELECT ` + sandboxCols + ` FROM sandboxes` + w.String() + order("created_at, id", true)
+	return collect(ctx, s, "listing sandboxes", scanSandbox, query, w.args...)
+}
+
+const checkpointCols = `id, session, seq, call, parent, depth, digest, size, created_at`
+
+const insertCheckpointSQL = `INSERT INTO checkpoints (` + checkpointCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`
+
+func scanCheckpoint(sc scanner) (outboard.Checkpoint, error) {
+	var k outboard.Checkpoint
+	var created int64
+	err := sc.Scan(&k.ID, &k.Session, &k.Seq, &k.Call, &k.Parent, &k.Depth, &k.Delta.Digest, &k.Delta.Size, &created)
+	k.CreatedAt = timeOf(created)
+	return k, err
+}
+
+const checkpointSQL = `SELECT ` + checkpointCols + ` FROM checkpoints WHERE id = ?`
+
+// Checkpoint returns one row.
+func (s *Store) Checkpoint(ctx context.Context, id outboard.CheckpointID) (outboard.Checkpoint, error) {
+	return one(ctx, s, "checkpoint", id, scanCheckpoint, checkpointSQL, string(id))
+}
+
+const checkpointsSQL = `SELECT ` + checkpointCols + ` FROM checkpoints WHERE session = ? ORDER BY seq, created_at`
+
+// Checkpoints returns a session's checkpoints, oldest first.
+func (s *Store) Checkpoints(ctx context.Context, session outboard.SessionID) ([]outboard.Checkpoint, error) {
+	return collect(ctx, s, "listing checkpoints", scanCheckpoint, checkpointsSQL, string(session))
+}

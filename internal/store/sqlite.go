@@ -1,0 +1,293 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// Limits of the SQLite dialect.
+const (
+	// lockWait bounds the wait for another process's transaction on the same file. Ours last milliseconds; one that holds the
+	// file for longer than this is stuck or is a person with a database browser.
+	lockWait = 10 * time.Second
+	// lockPause is the longest pause between two tries for that lock, so that a process is never starved by a busy one.
+	lockPause = 4 * time.Millisecond
+	// readConns bounds concurrent readers of the file. They never wait for the writer, so few are enough.
+	readConns = 4
+	// walPages is how large the write-ahead log grows before it is copied back: 16 MiB of 4 KiB pages. The file is then
+	// overwritten from its start, which spares the file system the growing of a file at each commit.
+	walPages = 4096
+)
+
+// sqliteDialect is one SQLite file: one writing connection, a few reading ones.
+type sqliteDialect struct {
+	path        string
+	read, write *sql.DB
+
+	insert, update, load, once *sql.Stmt // prepared on the writing connection
+
+	mu      sync.Mutex
+	version int64 // PRAGMA data_version of the writing connection at the last call of changed
+}
+
+// openSQLite opens or creates the file.
+func openSQLite(ctx context.Context, path string) (*sqliteDialect, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, outboard.Errorf(outboard.Invalid, "opening database %s: %w", path, err)
+	}
+	f, err := os.OpenFile(abs, os.O_RDWR|os.O_CREATE, 0o600) // for the system's own words on why it cannot be
+	if err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "opening database: %w", err).
+			WithHint("choose a data directory this user can write to")
+	}
+	if err := f.Close(); err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "opening database: %w", err)
+	}
+	d := &sqliteDialect{path: abs}
+	if d.write, err = openPool(d.dsn("immediate", 0, "journal_mode(WAL)", "synchronous(FULL)",
+		fmt.Sprintf("wal_autocheckpoint(%d)", walPages)), 1); err != nil {
+		return nil, err
+	}
+	if d.read, err = openPool(d.dsn("deferred", lockWait, "query_only(1)"), readConns); err != nil {
+		return nil, errors.Join(err, d.write.Close())
+	}
+	return d, d.ping(ctx)
+}
+
+// ping makes the writing connection, within lockWait of another process.
+func (d *sqliteDialect) ping(ctx context.Context) error {
+	err := retryLocked(ctx, d, func() error { return d.write.PingContext(ctx) })
+	if err != nil {
+		return errors.Join(err, d.close())
+	}
+	return nil
+}
+
+// dsn is the driver's name for the file with settings every connection shares. recursive_triggers makes the insert-only
+// trigger see the DELETE inside an INSERT OR REPLACE.
+func (d *sqliteDialect) dsn(lock string, busy time.Duration, pragmas ...string) string {
+	q := url.Values{"_txlock": {lock}, "_pragma": append([]string{
+		fmt.Sprintf("busy_timeout(%d)", busy.Milliseconds()), "foreign_keys(1)", "recursive_triggers(1)", "temp_store(MEMORY)",
+	}, pragmas...)}
+	return (&url.URL{Scheme: "file", OmitHost: true, Path: d.path, RawQuery: q.Encode()}).String()
+}
+
+func openPool(dsn string, conns int) (*sql.DB, error) {
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return nil, outboard.Errorf(outboard.Invalid, "opening database: %w", err)
+	}
+	db.SetMaxOpenConns(conns)
+	db.SetMaxIdleConns(conns)
+	return db, nil
+}
+
+func (d *sqliteDialect) name() string                              { return "sqlite" }
+func (d *sqliteDialect) where() string                             { return d.path }
+func (d *sqliteDialect) rebind(query string) string                { return query }
+func (d *sqliteDialect) locking(bool) string                       { return "" }
+func (d *sqliteDialect) lockSchema(context.Context, *sql.Tx) error { return nil } // the transaction is immediate
+func (d *sqliteDialect) writers() int                              { return 1 }
+func (d *sqliteDialect) again(error) bool                          { return false } // one writer at a time loses to nobody
+func (d *sqliteDialect) ring(map[outboard.SessionID]*row)          {}               // others look at data_version
+func (d *sqliteDialect) start(context.Context, *Store)             {}
+
+// explain implements dialect.
+func (d *sqliteDialect) explain(err error) *outboard.Error {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	if !ok {
+		return nil
+	}
+	switch e.Code() & 0xff {
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
+		return outboard.Errorf(outboard.Unavailable, "database %s is locked by another process", d.path).
+			WithHint("end the program that holds it open, then try again")
+	case sqlite3.SQLITE_FULL:
+		return outboard.Errorf(outboard.Unavailable, "the disk that holds %s is full", d.path).WithHint("free space, then try again")
+	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM:
+		return outboard.Errorf(outboard.Unavailable, "database %s cannot be written: %v", d.path, err).
+			WithHint("check the owner and the permissions of the file and its directory")
+	case sqlite3.SQLITE_IOERR:
+		return outboard.Errorf(outboard.Unavailable, "the disk that holds %s fails: %v", d.path, err)
+	case sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT:
+		return outboard.Errorf(outboard.Invalid, "%s is not an Outboard database, or it is damaged: %v", d.path, err)
+	}
+	return nil
+}
+
+// unique implements dialect.
+func (d *sqliteDialect) unique(err error) bool {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	return ok && (e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+}
+
+// busy reports whether another connection holds the lock.
+func (d *sqliteDialect) busy(err error) bool {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	return ok && e.Code()&0xff == sqlite3.SQLITE_BUSY
+}
+
+// beginLocked opens a write transaction.
+func beginLocked(ctx context.Context, db *sql.DB, d dialect) (*sql.Tx, error) {
+	lite, ok := d.(*sqliteDialect)
+	if !ok {
+		return db.BeginTx(ctx, nil)
+	}
+	var t *sql.Tx
+	err := retryLocked(ctx, lite, func() (err error) {
+		t, err = db.BeginTx(ctx, nil)
+		return err
+	})
+	return t, err
+}
+
+// retryLocked runs try until it does not fail with a lock of another process, for at most lockWait. SQLite's own busy handler
+// backs off to 100 ms a try, which starves a process beside a busy one.
+func retryLocked(ctx context.Context, d *sqliteDialect, try func() error) error {
+	deadline := time.Now().Add(lockWait)
+	for {
+		err := try()
+		if err == nil || !d.busy(err) || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-time.After(rand.N(lockPause)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// changed implements dialect: data_version moves when any connection but this one has committed, and no other connection of
+// this process writes.
+func (d *sqliteDialect) changed(ctx context.Context) (bool, error) {
+	var v int64
+	if err := d.write.QueryRowContext(ctx, "PRAGMA data_version").Scan(&v); err != nil {
+		return false, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	moved := v != d.version
+	d.version = v
+	return moved, nil
+}
+
+// close implements dialect.
+func (d *sqliteDialect) close() error {
+	var errs []error
+	for _, st := range []*sql.Stmt{d.insert, d.update, d.load, d.once} {
+		if st != nil {
+			errs = append(errs, st.Close())
+		}
+	}
+	for _, db := range []*sql.DB{d.read, d.write} {
+		if db != nil {
+			errs = append(errs, db.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+const loadHeaderSQL = `SELECT ` + headerCols + ` FROM sessions WHERE id = ? AND deleted_at = 0`
+
+const updateHeaderSQL = `UPDATE sessions SET ` + setHeader + ` WHERE num = ?`
+
+const onceSQL = `SELECT 1 FROM events WHERE session = ? AND ref = ? AND type = ?
+	AND type IN ('call.finished', 'input.processed', 'input.confirmation', 'input.tool_result')`
+
+// prepare makes the statements of commit. It runs after the migrations.
+func (d *sqliteDialect) prepare(ctx context.Context) (err error) {
+	for q, st := range map[string]**sql.Stmt{
+		loadHeaderSQL: &d.load, updateHeaderSQL: &d.update, insertEventSQL: &d.insert, onceSQL: &d.once,
+	} {
+		if *st, err = d.write.PrepareContext(ctx, q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commit implements dialect.
+func (d *sqliteDialect) commit(ctx context.Context, group []*pending, now time.Time) (map[outboard.SessionID]*row, error) {
+	t, err := beginLocked(ctx, d.write, d)
+	if err != nil {
+		return nil, err
+	}
+	defer t.Rollback() // after a commit it does nothing
+	rows, taken, err := d.loadGroup(ctx, t, group)
+	if err != nil {
+		return nil, err
+	}
+	plan(group, rows, taken, now)
+	insert, update := t.StmtContext(ctx, d.insert), t.StmtContext(ctx, d.update)
+	for _, p := range group {
+		if p.err != nil {
+			continue
+		}
+		num := rows[p.commit.Session].num
+		for i := range p.events {
+			e := &p.events[i]
+			if _, err := insert.ExecContext(ctx, eventArgs(num, e)...); err != nil {
+				return nil, err
+			}
+		}
+		for _, st := range p.extras(num) {
+			if _, err := t.ExecContext(ctx, st.query, st.args...); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, r := range rows {
+		if !r.dirty {
+			continue
+		}
+		if _, err := update.ExecContext(ctx, append(r.headerArgs(), r.num)...); err != nil {
+			return nil, err
+		}
+	}
+	return rows, t.Commit()
+}
+
+// loadGroup reads the headers of a group and which of its once-only events exist already.
+func (d *sqliteDialect) loadGroup(ctx context.Context, t *sql.Tx, group []*pending) (map[outboard.SessionID]*row, map[onceKey]bool, error) {
+	rows, taken := map[outboard.SessionID]*row{}, map[onceKey]bool{}
+	load := t.StmtContext(ctx, d.load)
+	for _, p := range group {
+		id := p.commit.Session
+		if _, ok := rows[id]; !ok {
+			r, err := scanHeader(load.QueryRowContext(ctx, string(id)))
+			if err != nil && !errors.Is(err, sql.ErrNoRows) {
+				return nil, nil, err
+			}
+			if err == nil {
+				rows[id] = &r
+			}
+		}
+		for k := range p.onceKeys() {
+			if rows[id] == nil {
+				break
+			}
+			var n int
+			err := t.StmtContext(ctx, d.once).QueryRowContext(ctx, rows[id].num, string(k.ref), string(k.typ)).Scan(&n)
+			if err != nil && !errors.Is(err, sql.ErrNoRows) {
+				return nil, nil, err
+			}
+			taken[k] = err == nil
+		}
+	}
+	return rows, taken, nil
+}
