@@ -1,10 +1,17 @@
 // Package fleet owns live sandboxes: it acquires one for a session, checkpoints it, and reaps what no row owns. It is the only
 // writer of the sandboxes table. A row exists before the machine does, and is marked destroyed only after it is gone.
+//
+// What is true of a sandbox is read from three places: the row says that a machine may exist, the log of its session says which
+// machine the session uses, and a lock file says that a live process is using it now. A machine is garbage when it has no
+// row or a destroyed one, when its session is archived or deleted, or when the log names another machine and no process
+// holds the lock. Each step of Acquire leaves a state that the reaper can tell apart, so a process may be killed anywhere.
 package fleet
 
 import (
 	"context"
 	"log/slog"
+	"sync"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/blob"
@@ -18,21 +25,54 @@ type Config struct {
 	Blob     blob.Store
 	Provider sandbox.Provider // nil: every Acquire fails with Unavailable and a hint to run outboard doctor
 	Host     string           // name of this machine in sandbox rows
-	Logger   *slog.Logger
+	Logger   *slog.Logger     // nil = discard
+
+	// Dir holds a lock file per sandbox in use, so that processes of one host that share a provider see each other's use. With
+	// "" a sandbox another process may be making is left alone for MakeTimeout, and Release freezes without asking others.
+	Dir string
+	// Now is the clock of rows. nil = time.Now.
+	Now func() time.Time
 }
 
 // Fleet is safe for concurrent use.
-type Fleet struct{}
+type Fleet struct {
+	cfg Config
+	log *slog.Logger
+
+	mu    sync.Mutex
+	slots map[outboard.SessionID]*slot // sessions in use or being changed
+	inUse map[outboard.SandboxID]int   // machines this process makes or uses
+	seen  harvests                     // what Harvest has read, for a bounded number of boxes
+
+	reaper reaper
+}
 
 // New returns a fleet; Start runs the reaper once before it returns, then on a timer until Stop.
-func New(cfg Config) *Fleet { panic("later") }
+func New(cfg Config) *Fleet {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Fleet{
+		cfg:   cfg,
+		log:   cfg.Logger,
+		slots: map[outboard.SessionID]*slot{},
+		inUse: map[outboard.SandboxID]int{},
+	}
+}
 
-// Box is a session's sandbox, connected. Release it when the turn ends.
+// Box is a session's sandbox, connected. Release it when the turn ends. Every call on it has a deadline.
 type Box struct {
 	sandbox.Sandbox
 	Ready outboard.SandboxReady // to append when New
 	New   bool                  // made (or restored) by this Acquire
 	Lost  *outboard.SandboxLost // set when the session had another one, which is gone
+
+	session  outboard.SessionID
+	use      *use
+	released bool // guarded by the session's slot
 }
 
 // Request says for whom.
@@ -41,31 +81,175 @@ type Request struct {
 	Config     outboard.SessionConfig
 	Current    *outboard.SandboxReady // from the folded state
 	Checkpoint outboard.CheckpointID  // newest, from the folded state
+	Epoch      int64                  // of the lease; with it, Acquire fails with store.ErrFenced rather than destroy another's machine. 0 = unchecked
+}
+
+// use is one connection to a machine, shared by the boxes of one session in this process.
+type use struct {
+	machine *machine
+	held    *held
+	users   int // guarded by the session's slot
+}
+
+// slot serialises what is done about the sandbox of one session. Its semaphore may be held across provider calls.
+type slot struct {
+	sem  chan struct{} // capacity 1; full while somebody is inside
+	refs int           // of those inside or waiting; guarded by Fleet.mu
+	cur  *use          // nil when no box is out
+}
+
+// enter waits for the session's slot.
+func (f *Fleet) enter(ctx context.Context, id outboard.SessionID) (*slot, error) {
+	f.mu.Lock()
+	s := f.slots[id]
+	if s == nil {
+		s = &slot{sem: make(chan struct{}, 1)}
+		f.slots[id] = s
+	}
+	s.refs++
+	f.mu.Unlock()
+	select {
+	case s.sem <- struct{}{}:
+		return s, nil
+	case <-ctx.Done():
+		f.drop(id, s)
+		return nil, outboard.Errorf(outboard.Canceled, "waiting for the sandbox of session %s: %w", id, context.Cause(ctx))
+	}
+}
+
+// leave gives up the slot, and forgets it when nothing is left to remember: an idle session takes no memory.
+func (f *Fleet) leave(id outboard.SessionID, s *slot) {
+	<-s.sem
+	f.drop(id, s)
+}
+
+func (f *Fleet) drop(id outboard.SessionID, s *slot) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.refs--
+	if s.refs == 0 && s.cur == nil {
+		delete(f.slots, id)
+	}
 }
 
 // Acquire connects to the session's sandbox, or makes one: restored from the newest checkpoint, with the session's file
 // resources mounted. A sandbox of another host, or one that does not answer, counts as lost.
-func (f *Fleet) Acquire(ctx context.Context, r Request) (*Box, error) { panic("later") }
-
-// Checkpoint saves what changed since parent, for the call just finished. It returns nil when nothing changed. The row is to be
-// committed together with the call's outcome (store.Commit.Checkpoint).
-func (f *Fleet) Checkpoint(ctx context.Context, b *Box, session outboard.SessionID, epoch int64, parent outboard.CheckpointID, call outboard.CallID) (*outboard.Checkpoint, error) {
-	panic("later")
+func (f *Fleet) Acquire(ctx context.Context, r Request) (*Box, error) {
+	if f.cfg.Provider == nil {
+		return nil, f.noProvider()
+	}
+	if r.Config.Env.Kind == "self_hosted" {
+		return nil, outboard.Errorf(outboard.Unimplemented, "environment %s is self-hosted, and workers are not built", r.Config.Environment)
+	}
+	s, err := f.enter(ctx, r.Session)
+	if err != nil {
+		return nil, err
+	}
+	defer f.leave(r.Session, s)
+	b := &Box{session: r.Session}
+	if r.Current != nil {
+		if err := f.attach(ctx, s, r, b); err != nil {
+			return nil, err
+		}
+	}
+	if b.use == nil {
+		if err := f.make(ctx, r, b); err != nil {
+			return nil, err
+		}
+		s.cur = b.use
+	}
+	b.use.users++
+	b.Sandbox = b.use.machine
+	return b, nil
 }
 
-// Harvest returns files under the outputs directory that are new or changed since the last harvest of this box, stored as blobs.
-func (f *Fleet) Harvest(ctx context.Context, b *Box, session outboard.SessionID) ([]outboard.File, error) {
-	panic("later")
+func (f *Fleet) noProvider() error {
+	return outboard.Errorf(outboard.Unavailable, "no sandbox provider works on this host").WithHint("outboard doctor")
 }
 
-// Release ends the use of a box after a turn: the machine freezes where it can.
-func (f *Fleet) Release(ctx context.Context, b *Box) error { panic("later") }
+// Release ends the use of a box after a turn: the connection closes with its last user, and the machine freezes where it can,
+// unless a call still runs in it or another process uses it. Releasing twice is releasing once.
+func (f *Fleet) Release(ctx context.Context, b *Box) error {
+	ctx = context.WithoutCancel(ctx) // a turn that was cut short is released too; each step has its own deadline
+	s, err := f.enter(ctx, b.session)
+	if err != nil {
+		return err
+	}
+	defer f.leave(b.session, s)
+	if b.released {
+		return nil
+	}
+	b.released = true
+	u := b.use
+	u.users--
+	if u.users > 0 {
+		return nil
+	}
+	if s.cur == u {
+		s.cur = nil
+	}
+	defer f.letGo(u.held)
+	err = f.freeze(ctx, u)
+	if sandbox.Gone(err) {
+		err = nil // the next Acquire says so
+	}
+	if cerr := u.machine.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
 
-// Destroy removes every sandbox of a session on this host.
-func (f *Fleet) Destroy(ctx context.Context, session outboard.SessionID) error { panic("later") }
+func (f *Fleet) freeze(ctx context.Context, u *use) error {
+	if !f.cfg.Provider.Capabilities().Freeze || u.machine.busy() || !u.held.alone() {
+		return nil
+	}
+	return u.machine.Freeze(ctx)
+}
 
-// Start reaps and starts the timer. Stop ends it.
-func (f *Fleet) Start(ctx context.Context) error { panic("later") }
+// Destroy removes every sandbox of a session on this host. Calls that run in them fail as gone.
+func (f *Fleet) Destroy(ctx context.Context, session outboard.SessionID) error {
+	s, err := f.enter(ctx, session)
+	if err != nil {
+		return err
+	}
+	defer f.leave(session, s)
+	rows, err := f.cfg.Store.Sandboxes(ctx, f.cfg.Host, session)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		if f.cfg.Provider == nil {
+			return f.noProvider()
+		}
+		if err := f.destroy(ctx, row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-// Stop waits for the reaper.
-func (f *Fleet) Stop() { panic("later") }
+// destroy removes a machine, then says so in its row.
+func (f *Fleet) destroy(ctx context.Context, row outboard.Sandbox) error {
+	if err := f.destroyMachine(ctx, row.ID); err != nil {
+		return err
+	}
+	if row.State == stateDestroyed {
+		return nil
+	}
+	return f.put(ctx, &row, stateDestroyed)
+}
+
+// States of a row.
+const (
+	stateCreating  = "creating"
+	stateLive      = "live"
+	stateDestroyed = "destroyed"
+)
+
+// put writes a row in a new state.
+func (f *Fleet) put(ctx context.Context, row *outboard.Sandbox, state string) error {
+	row.State, row.UpdatedAt = state, f.now()
+	return f.cfg.Store.PutSandbox(ctx, *row)
+}
+
+func (f *Fleet) now() time.Time { return f.cfg.Now().UTC().Truncate(time.Microsecond) }

@@ -1,0 +1,82 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest"
+)
+
+// Checkpoint saves what changed since parent, for the call just finished. It returns nil when nothing changed. The row is to be
+// committed together with the call's outcome (store.Commit.Checkpoint).
+//
+// The guest labels each saved state with its checkpoint's id. A checkpoint whose row was never committed leaves the guest with a
+// label that nobody names again, and the next save is then a whole workspace: more bytes, never a gap.
+func (f *Fleet) Checkpoint(ctx context.Context, b *Box, session outboard.SessionID, epoch int64, parent outboard.CheckpointID, call outboard.CallID) (*outboard.Checkpoint, error) {
+	m := b.use.machine
+	m.saving.Lock()
+	defer m.saving.Unlock()
+	c := outboard.Checkpoint{
+		ID:        outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint),
+		Session:   session,
+		Call:      call,
+		CreatedAt: f.now(),
+	}
+	save := guest.Save{Epoch: epoch, Next: string(c.ID)}
+	if parent != "" {
+		p, err := f.cfg.Store.Checkpoint(ctx, parent)
+		if err != nil && outboard.KindOf(err) != outboard.NotFound {
+			return nil, err
+		}
+		if err == nil && p.Depth+1 < MaxChain {
+			save.Base, c.Parent, c.Depth = string(parent), parent, p.Depth+1
+		}
+	}
+	saved, delta, err := f.save(ctx, m, save)
+	if err != nil {
+		return nil, fmt.Errorf("saving the workspace: %w", err)
+	}
+	if !saved.Changed || parent == "" && saved.Entries == 0 {
+		return nil, nil
+	}
+	if saved.Full {
+		c.Parent, c.Depth = "", 0
+	}
+	c.Delta = delta
+	return &c, nil
+}
+
+// errUnchanged ends a blob that nothing was written to.
+var errUnchanged = errors.New("unchanged")
+
+// save streams a workspace from the guest into a blob.
+func (f *Fleet) save(ctx context.Context, m *machine, s guest.Save) (saved guest.Saved, ref outboard.BlobRef, err error) {
+	pr, pw := io.Pipe()
+	var putErr error
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		ref, putErr = f.cfg.Blob.Put(ctx, pr, MaxCheckpoint)
+		pr.CloseWithError(putErr)
+	})
+	saved, err = m.Save(ctx, s, pw)
+	switch {
+	case err != nil:
+		pw.CloseWithError(err)
+	case !saved.Changed:
+		pw.CloseWithError(errUnchanged)
+	default:
+		pw.Close()
+	}
+	wg.Wait()
+	if err == nil && !saved.Changed {
+		return saved, outboard.BlobRef{}, nil
+	}
+	if putErr != nil {
+		return saved, ref, putErr // it is the cause when both ends failed, or wraps it
+	}
+	return saved, ref, err
+}

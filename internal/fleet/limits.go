@@ -1,0 +1,37 @@
+package fleet
+
+import "time"
+
+// Deadlines of calls to a provider or a sandbox, so that a hung machine cannot hold a turn, and bounds on what is taken from
+// one.
+const (
+	// OpenTimeout bounds connecting to a living machine. It answers in milliseconds; a busy host may need seconds, and taking a
+	// slow machine for a lost one costs the session its processes.
+	OpenTimeout = 20 * time.Second
+	// CreateTimeout bounds making a machine, the unpacking of a root file system included.
+	CreateTimeout = 2 * time.Minute
+	// MakeTimeout bounds all of it: making, restoring and mounting. A row that has been creating for longer belongs to nobody.
+	MakeTimeout = 10 * time.Minute
+	// DestroyTimeout bounds killing and removing one machine.
+	DestroyTimeout = time.Minute
+	// CallTimeout bounds the short requests: start, kill, acknowledge, list, freeze, thaw.
+	CallTimeout = 20 * time.Second
+	// TransferTimeout bounds moving one file or one workspace in or out: 500 MB at 2 MB/s.
+	TransferTimeout = 250 * time.Second
+	// WaitGrace is how much longer than the longest call a wait may take before the guest counts as hung.
+	WaitGrace = time.Minute
+
+	// ReapEvery is how long garbage may stay. Nothing waits for it.
+	ReapEvery = 30 * time.Second
+
+	// MaxChain is how many deltas a restore may have to apply; the checkpoint after that is a whole workspace again.
+	MaxChain = 32
+	// MaxCheckpoint bounds one delta. A sandbox that holds more than this in its workspace cannot be restored.
+	MaxCheckpoint = 8 << 30
+	// MaxOutputs bounds the files of one session that are harvested, so that a loop in a sandbox cannot fill the database.
+	MaxOutputs = 1000
+	// MaxOutputPath bounds a deliverable's path, as file systems do.
+	MaxOutputPath = 1024
+	// maxHarvests bounds the boxes whose harvested files are remembered; a forgotten one is read again and compared by digest.
+	maxHarvests = 256
+)

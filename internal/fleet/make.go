@@ -1,0 +1,317 @@
+package fleet
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// attach connects b to the session's current machine, or sets b.Lost.
+func (f *Fleet) attach(ctx context.Context, s *slot, r Request, b *Box) error {
+	cur := *r.Current
+	b.Ready = cur
+	if s.cur != nil && s.cur.machine.ID() == cur.Sandbox && s.cur.machine.Generation() == cur.Generation && s.cur.machine.usable() {
+		b.use = s.cur
+		return f.mount(ctx, b.use.machine, r, false)
+	}
+	row, err := f.cfg.Store.Sandbox(ctx, cur.Sandbox)
+	switch {
+	case outboard.KindOf(err) == outboard.NotFound:
+		return f.lose(ctx, r, b, nil, "it has no record here")
+	case err != nil:
+		return err
+	case row.State == stateDestroyed:
+		return f.lose(ctx, r, b, nil, "it was destroyed")
+	case row.Host != f.cfg.Host:
+		return f.lose(ctx, r, b, nil, fmt.Sprintf("it is on another host, %s", row.Host))
+	case row.Provider != f.cfg.Provider.Name():
+		return f.lose(ctx, r, b, nil, fmt.Sprintf("it was made by provider %s, and this server uses %s", row.Provider, f.cfg.Provider.Name()))
+	}
+	u, reason, err := f.open(ctx, cur)
+	if err != nil {
+		return err
+	}
+	if reason != "" {
+		return f.lose(ctx, r, b, &row, reason)
+	}
+	if err := f.mount(ctx, u.machine, r, false); err != nil {
+		f.letGo(u.held)
+		return errors.Join(err, u.machine.Close())
+	}
+	b.use, s.cur = u, u
+	return nil
+}
+
+// open connects to a machine that should be alive. A reason means that it is lost; an error, that nothing can be said.
+func (f *Fleet) open(ctx context.Context, cur outboard.SandboxReady) (*use, string, error) {
+	h, err := f.hold(ctx, cur.Sandbox)
+	if err != nil {
+		return nil, "", err
+	}
+	octx, cancel := context.WithTimeout(ctx, OpenTimeout)
+	defer cancel()
+	sb, err := f.cfg.Provider.Open(octx, cur.Sandbox)
+	if err == nil && f.cfg.Provider.Capabilities().Freeze {
+		if err = sb.Thaw(octx); err != nil {
+			sb.Close()
+		}
+	}
+	if err != nil {
+		f.letGo(h)
+		if ctx.Err() != nil {
+			return nil, "", outboard.Errorf(outboard.Canceled, "opening sandbox %s: %w", cur.Sandbox, context.Cause(ctx))
+		}
+		if sandbox.Gone(err) {
+			return nil, "the machine is gone", nil
+		}
+		f.log.Warn("sandbox does not answer", "sandbox", cur.Sandbox, "err", err)
+		return nil, "the machine does not answer", nil
+	}
+	if sb.Generation() != cur.Generation {
+		f.letGo(h)
+		sb.Close()
+		return nil, "the machine was replaced", nil
+	}
+	return &use{machine: newMachine(sb), held: h}, "", nil
+}
+
+// lose records in b that the current machine is gone, after making sure of it: what cannot be reached must not go on acting.
+// row is nil when there is no machine on this host.
+func (f *Fleet) lose(ctx context.Context, r Request, b *Box, row *outboard.Sandbox, reason string) error {
+	if err := f.fence(ctx, r); err != nil {
+		return err
+	}
+	b.Lost = &outboard.SandboxLost{
+		Sandbox:    r.Current.Sandbox,
+		Generation: r.Current.Generation,
+		Reason:     reason,
+		Restore:    r.Checkpoint,
+	}
+	f.log.Warn("sandbox lost", "session", r.Session, "sandbox", r.Current.Sandbox, "reason", reason)
+	if row == nil {
+		return nil
+	}
+	if err := f.destroy(ctx, *row); err != nil {
+		return fmt.Errorf("removing lost sandbox %s: %w", row.ID, err)
+	}
+	return nil
+}
+
+// fence refuses a request of a lease that is over, before anything is destroyed or made for it.
+func (f *Fleet) fence(ctx context.Context, r Request) error {
+	if r.Epoch == 0 {
+		return nil
+	}
+	h, err := f.cfg.Store.Session(ctx, r.Session)
+	if err != nil {
+		return err
+	}
+	if h.Epoch != r.Epoch {
+		return store.ErrFenced
+	}
+	return nil
+}
+
+// make creates a machine for the session: row, machine, workspace, resources, row. Whatever fails, what was made is removed
+// and the row says destroyed; where even that fails, the reaper finishes it.
+func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
+	if err := f.fence(ctx, r); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, MakeTimeout)
+	defer cancel()
+	row := outboard.Sandbox{
+		ID:         outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox),
+		Session:    r.Session,
+		Provider:   f.cfg.Provider.Name(),
+		Host:       f.cfg.Host,
+		Generation: rand.Text(),
+		Checkpoint: r.Checkpoint,
+		CreatedAt:  f.now(),
+	}
+	h, err := f.hold(ctx, row.ID)
+	if err != nil {
+		return err
+	}
+	var sb sandbox.Sandbox
+	defer func() {
+		if err != nil {
+			err = f.unmake(ctx, row, sb, err)
+			f.letGo(h)
+		}
+	}()
+	if err := f.put(ctx, &row, stateCreating); err != nil {
+		return err
+	}
+	if sb, err = f.create(ctx, row, r.Config.Env); err != nil {
+		return err
+	}
+	m := newMachine(sb)
+	if err := f.restore(ctx, m, r.Checkpoint); err != nil {
+		return err
+	}
+	if err := f.mount(ctx, m, r, true); err != nil {
+		return err
+	}
+	if err := f.put(ctx, &row, stateLive); err != nil {
+		return err
+	}
+	b.use = &use{machine: m, held: h}
+	b.New = true
+	b.Ready = outboard.SandboxReady{
+		Sandbox:    row.ID,
+		Generation: row.Generation,
+		Provider:   row.Provider,
+		Isolation:  sb.Isolation(),
+		From:       r.Checkpoint,
+	}
+	f.log.Info("sandbox ready", "session", r.Session, "sandbox", row.ID, "from", r.Checkpoint)
+	return nil
+}
+
+func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, env outboard.EnvConfig) (sandbox.Sandbox, error) {
+	ctx, cancel := context.WithTimeout(ctx, CreateTimeout)
+	defer cancel()
+	sb, err := f.cfg.Provider.Create(ctx, sandbox.Spec{
+		ID:         row.ID,
+		Generation: row.Generation,
+		Rootfs:     env.Rootfs,
+		Limits:     env.Limits,
+		Isolation:  env.Isolation,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making a sandbox: %w", err)
+	}
+	return sb, nil
+}
+
+// unmake undoes a failed make and returns its cause.
+func (f *Fleet) unmake(ctx context.Context, row outboard.Sandbox, sb sandbox.Sandbox, cause error) error {
+	ctx = context.WithoutCancel(ctx)
+	if sb != nil {
+		sb.Close()
+	}
+	if err := f.destroy(ctx, row); err != nil {
+		f.log.Error("half-made sandbox left to the reaper", "sandbox", row.ID, "err", err)
+	}
+	return cause
+}
+
+func (f *Fleet) destroyMachine(ctx context.Context, id outboard.SandboxID) error {
+	ctx, cancel := context.WithTimeout(ctx, DestroyTimeout)
+	defer cancel()
+	if err := f.cfg.Provider.Destroy(ctx, id); err != nil {
+		return fmt.Errorf("destroying sandbox %s: %w", id, err)
+	}
+	f.forget(id)
+	f.removeLock(id)
+	return nil
+}
+
+// restore loads a checkpoint and what it builds on, oldest first.
+func (f *Fleet) restore(ctx context.Context, m *machine, id outboard.CheckpointID) error {
+	var chain []outboard.Checkpoint
+	for id != "" {
+		c, err := f.cfg.Store.Checkpoint(ctx, id)
+		if err != nil {
+			return fmt.Errorf("restoring checkpoint %s: %w", id, err)
+		}
+		if len(chain) > MaxChain {
+			return outboard.Errorf(outboard.Internal, "restoring checkpoint %s: more than %d ancestors", id, MaxChain)
+		}
+		chain = append(chain, c)
+		id = c.Parent
+	}
+	for i := len(chain) - 1; i >= 0; i-- {
+		if err := f.load(ctx, m, chain[i]); err != nil {
+			return fmt.Errorf("restoring checkpoint %s: %w", chain[i].ID, err)
+		}
+	}
+	return nil
+}
+
+func (f *Fleet) load(ctx context.Context, m *machine, c outboard.Checkpoint) error {
+	r, err := f.cfg.Blob.Open(ctx, c.Delta)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return m.Load(ctx, string(c.ID), r)
+}
+
+// mount puts the session's file resources in place. On a machine that has been in use only those that are missing are
+// written, since resources may be added to a session at any time.
+func (f *Fleet) mount(ctx context.Context, m *machine, r Request, fresh bool) error {
+	var files []outboard.Resource
+	for _, res := range r.Config.Resources {
+		if res.Kind == "file" && !m.isMounted(res.ID) {
+			files = append(files, res)
+		}
+	}
+	if len(files) == 0 {
+		return nil
+	}
+	have := map[string]bool{}
+	if !fresh {
+		stats, err := m.List(ctx, sandbox.Uploads)
+		if err != nil {
+			return fmt.Errorf("listing mounted files: %w", err)
+		}
+		for _, st := range stats {
+			have[path.Clean(st.Path)] = true
+		}
+	}
+	for _, res := range files {
+		target, err := mountPath(res)
+		if err != nil {
+			return err
+		}
+		if !have[target] {
+			if err := f.mountFile(ctx, m, res, target); err != nil {
+				return fmt.Errorf("mounting %s: %w", target, err)
+			}
+		}
+		m.setMounted(res.ID)
+	}
+	return nil
+}
+
+func (f *Fleet) mountFile(ctx context.Context, m *machine, res outboard.Resource, target string) error {
+	file, err := f.cfg.Store.File(ctx, res.File)
+	if outboard.KindOf(err) == outboard.NotFound {
+		f.log.Warn("file resource was deleted and is not mounted", "resource", res.ID, "file", res.File)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r, err := f.cfg.Blob.Open(ctx, file.Blob)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return m.Put(ctx, target, 0o444, true, r)
+}
+
+// mountPath returns where a file resource goes: below Uploads, whatever the resource says.
+func mountPath(res outboard.Resource) (string, error) {
+	p := res.MountPath
+	if p == "" {
+		p = string(res.File)
+	}
+	if !strings.HasPrefix(p, sandbox.Uploads+"/") {
+		p = sandbox.Uploads + "/" + p
+	}
+	clean := path.Clean(p)
+	if !strings.HasPrefix(clean, sandbox.Uploads+"/") || strings.ContainsRune(clean, 0) {
+		return "", outboard.Errorf(outboard.Invalid, "resource %s: mount path %q is not below %s", res.ID, res.MountPath, sandbox.Uploads)
+	}
+	return clean, nil
+}

@@ -1,0 +1,181 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// reaper is the goroutine that Start owns.
+type reaper struct {
+	mu   sync.Mutex
+	stop context.CancelFunc // nil when not running
+	wg   sync.WaitGroup
+}
+
+// Start reaps and starts the timer. Stop ends it, and so does ctx. Starting twice is starting once.
+func (f *Fleet) Start(ctx context.Context) error {
+	f.reaper.mu.Lock()
+	defer f.reaper.mu.Unlock()
+	if f.cfg.Provider == nil || f.reaper.stop != nil {
+		return nil
+	}
+	if err := f.reap(ctx); err != nil {
+		return fmt.Errorf("looking for sandboxes that nobody owns: %w", err)
+	}
+	ctx, f.reaper.stop = context.WithCancel(ctx)
+	f.reaper.wg.Go(func() {
+		tick := time.NewTicker(ReapEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if err := f.reap(ctx); err != nil && ctx.Err() == nil {
+				f.log.Warn("reaping sandboxes", "err", err)
+			}
+		}
+	})
+	return nil
+}
+
+// Stop waits for the reaper. It may be called twice, and before Start.
+func (f *Fleet) Stop() {
+	f.reaper.mu.Lock()
+	defer f.reaper.mu.Unlock()
+	if f.reaper.stop != nil {
+		f.reaper.stop()
+		f.reaper.wg.Wait()
+		f.reaper.stop = nil
+	}
+}
+
+// reap destroys machines that nobody owns and marks rows whose machine is gone. Rows are read before machines: a machine has a
+// row before it exists, so one that is missing from a later list is really gone. What fails for one machine is logged and
+// tried again the next time.
+func (f *Fleet) reap(ctx context.Context) error {
+	rows, err := f.cfg.Store.Sandboxes(ctx, f.cfg.Host, "")
+	if err != nil {
+		return err
+	}
+	lctx, cancel := context.WithTimeout(ctx, CallTimeout)
+	defer cancel()
+	ids, err := f.cfg.Provider.List(lctx)
+	if err != nil {
+		return fmt.Errorf("listing machines: %w", err)
+	}
+	present := map[outboard.SandboxID]bool{}
+	for _, id := range ids {
+		present[id] = true
+	}
+	for _, row := range rows {
+		if row.Provider != f.cfg.Provider.Name() {
+			continue // another provider's server on this host looks after it
+		}
+		if err := f.reapRow(ctx, row, present[row.ID]); err != nil {
+			f.log.Warn("reaping a sandbox", "sandbox", row.ID, "err", err)
+		}
+		delete(present, row.ID)
+	}
+	for id := range present {
+		if err := f.reapStray(ctx, id); err != nil {
+			f.log.Warn("reaping a sandbox", "sandbox", id, "err", err)
+		}
+	}
+	return nil
+}
+
+// reapStray removes a machine that no undestroyed row of this host named when the rows were read.
+func (f *Fleet) reapStray(ctx context.Context, id outboard.SandboxID) error {
+	row, err := f.cfg.Store.Sandbox(ctx, id)
+	switch {
+	case outboard.KindOf(err) == outboard.NotFound:
+	case err != nil:
+		return err
+	case row.State != stateDestroyed || row.Host != f.cfg.Host:
+		return nil // made since, or by a server with another host name
+	}
+	f.log.Info("destroying a sandbox without a row", "sandbox", id)
+	return f.destroyMachine(ctx, id)
+}
+
+// reapRow looks at one row that is not destroyed.
+func (f *Fleet) reapRow(ctx context.Context, row outboard.Sandbox, present bool) error {
+	why, force, err := f.garbage(ctx, row, present)
+	if err != nil || why == "" {
+		return err
+	}
+	if !force {
+		if f.cfg.Dir == "" && f.now().Sub(row.UpdatedAt) < MakeTimeout {
+			return nil // another process may be making it, or about to log it
+		}
+		release, ok := f.unused(row.ID)
+		if !ok {
+			return nil
+		}
+		defer release()
+		// Its user may have finished, logged or destroyed it between the first look and the lock.
+		now, err := f.cfg.Store.Sandbox(ctx, row.ID)
+		if err != nil || now.State != row.State {
+			return err
+		}
+		if why, _, err = f.garbage(ctx, row, present); err != nil || why == "" {
+			return err
+		}
+	}
+	f.log.Info("destroying a sandbox", "sandbox", row.ID, "session", row.Session, "why", why)
+	return f.destroy(ctx, row)
+}
+
+// garbage says why a row's machine has no owner, or "". With force it goes even if a process uses it.
+func (f *Fleet) garbage(ctx context.Context, row outboard.Sandbox, present bool) (why string, force bool, err error) {
+	if !present {
+		return "the machine is gone", false, nil
+	}
+	if row.Session == "" {
+		return "", false, nil // a raw sandbox lives until it is destroyed
+	}
+	h, err := f.cfg.Store.Session(ctx, row.Session)
+	switch {
+	case outboard.KindOf(err) == outboard.NotFound:
+		return "its session was deleted", true, nil
+	case err != nil:
+		return "", false, err
+	case h.Phase == outboard.PhaseTerminated:
+		return "its session is archived", true, nil
+	}
+	cur, err := f.current(ctx, row.Session)
+	if err != nil {
+		return "", false, err
+	}
+	if cur != row.ID {
+		return "its session uses another one", false, nil
+	}
+	return "", false, nil
+}
+
+// current returns the machine that the session's log names, or "".
+func (f *Fleet) current(ctx context.Context, id outboard.SessionID) (outboard.SandboxID, error) {
+	events, err := f.cfg.Store.Events(ctx, id, store.EventQuery{
+		Types: []outboard.EventType{outboard.TypeSandboxReady, outboard.TypeSandboxLost},
+		Desc:  true,
+		Limit: 1,
+	})
+	if err != nil || len(events) == 0 {
+		return "", err
+	}
+	p, err := events[0].Decode()
+	if err != nil {
+		return "", err
+	}
+	if ready, ok := p.(*outboard.SandboxReady); ok {
+		return ready.Sandbox, nil
+	}
+	return "", nil
+}
