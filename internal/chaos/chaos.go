@@ -1,0 +1,40 @@
+// Package chaos kills Outboard and proves that it does not matter. It runs scripted sessions against real server processes, sends
+// SIGKILL to runners, servers, guests and sandboxes at random instants, starts them again, and then checks from the logs and from
+// marks that every command left in its workspace: each session reached its end, no event is lost, no call was executed twice, and
+// an outcome nobody can know is marked as unknown.
+//
+// The schedule (who, when, which script) follows from the seed; where exactly a kill hits does not, because the processes are real.
+package chaos
+
+import "io"
+
+// Config says how much to break.
+type Config struct {
+	Binary   string    // the outboard program
+	Dir      string    // data directory, empty at the start
+	DB       string    // postgres://..., "" = SQLite in Dir
+	Sessions int       // sessions at the same time
+	Kills    int       // SIGKILLs before the sessions may end
+	Workers  int       // runner processes
+	Seed     uint64    // of the schedule
+	Talk     io.Writer // progress for people
+}
+
+// Summary is what a run proves, or what contradicts it.
+type Summary struct {
+	Type       string         `json:"type"` // "chaos"
+	OK         bool           `json:"ok"`
+	Database   string         `json:"database"`
+	Seed       uint64         `json:"seed"`
+	Sessions   int            `json:"sessions"`
+	Messages   int            `json:"messages"`
+	Events     int            `json:"events"`
+	Calls      int            `json:"calls"`
+	Unknown    int            `json:"outcome_unknown"`
+	Lost       int            `json:"sandboxes_lost"`
+	Takeovers  int            `json:"takeovers"` // claims beyond a session's first
+	Kills      map[string]int `json:"kills"`
+	Seconds    float64        `json:"seconds"`
+	Violations []string       `json:"violations"`
+}
+

@@ -1,0 +1,164 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// maxRun bounds a whole run, so that a session that never ends is a violation and not a hang.
+const maxRun = 30 * time.Minute
+
+// Run does it all. The error is for a run that could not be carried out; what it found is in the summary.
+func Run(ctx context.Context, cfg Config) (Summary, error) {
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, maxRun)
+	defer cancel()
+	sum := Summary{Type: "chaos", Database: "sqlite", Seed: cfg.Seed, Sessions: cfg.Sessions, Kills: map[string]int{}}
+	if cfg.DB != "" {
+		sum.Database = "postgres"
+	}
+	troop, err := muster(ctx, cfg)
+	if err != nil {
+		return sum, err
+	}
+	defer troop.disband()
+	records, err := fight(ctx, cfg, troop, &sum)
+	if err != nil {
+		return sum, err
+	}
+	troop.disband()
+	if err := judge(ctx, cfg, records, &sum); err != nil {
+		return sum, err
+	}
+	sum.Seconds = time.Since(start).Seconds()
+	sum.OK = len(sum.Violations) == 0
+	return sum, nil
+}
+
+// fight drives the sessions while the killer works, and ends when the kills are done and every session has come to rest.
+func fight(ctx context.Context, cfg Config, troop *troop, sum *Summary) (map[outboard.SessionID]*record, error) {
+	c, err := troop.client()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	set, err := prepare(ctx, c, cfg)
+	if err != nil {
+		return nil, err
+	}
+	var (
+		over    = make(chan struct{}) // closed when the last kill is done
+		wg      sync.WaitGroup
+		mu      sync.Mutex
+		failure error
+		records = map[outboard.SessionID]*record{}
+	)
+	for i, id := range set {
+		r := &record{}
+		records[id] = r
+		d := driver{c: c, id: id, rec: r, rng: rand.New(rand.NewPCG(cfg.Seed, uint64(i+1)))}
+		wg.Go(func() {
+			if err := d.drive(ctx, over); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				sum.Violations = append(sum.Violations, fmt.Sprintf("%s: %v", id, err))
+			}
+		})
+	}
+	failure = troop.kill(ctx, cfg, sum.Kills)
+	close(over)
+	wg.Wait()
+	for _, r := range records {
+		sum.Messages += len(r.acked)
+	}
+	return records, failure
+}
+
+// prepare makes the agent, the environment and the sessions.
+func prepare(ctx context.Context, c *client.Client, cfg Config) ([]outboard.SessionID, error) {
+	agent, err := c.CreateAgent(ctx, map[string]any{"name": "chaos", "model": "script/steps",
+		"tools": []any{map[string]any{"type": "agent_toolset_20260401"}}})
+	if err != nil {
+		return nil, fmt.Errorf("creating the agent: %w", err)
+	}
+	env, err := c.CreateEnvironment(ctx, map[string]any{"name": fmt.Sprintf("chaos-%d", time.Now().UnixNano())})
+	if err != nil {
+		return nil, fmt.Errorf("creating the environment: %w", err)
+	}
+	ids := make([]outboard.SessionID, cfg.Sessions)
+	for i := range ids {
+		s, err := c.CreateSession(ctx, client.NewSession{Agent: agent.ID, EnvironmentID: env.ID, Title: fmt.Sprintf("chaos %d", i)})
+		if err != nil {
+			return nil, fmt.Errorf("creating session %d: %w", i, err)
+		}
+		ids[i] = outboard.SessionID(s.ID)
+	}
+	return ids, nil
+}
+
+// judge reads every log and fills the summary.
+func judge(ctx context.Context, cfg Config, records map[outboard.SessionID]*record, sum *Summary) error {
+	st, err := store.Open(ctx, store.Config{Path: filepath.Join(cfg.Dir, "outboard.db"), URL: cfg.DB})
+	if err != nil {
+		return fmt.Errorf("opening the log to judge it: %w", err)
+	}
+	defer st.Close()
+	for id, r := range records {
+		var events []outboard.Event
+		for e, err := range st.Read(ctx, id, 0) {
+			if err != nil {
+				return fmt.Errorf("reading the log of %s: %w", id, err)
+			}
+			events = append(events, e)
+		}
+		h, err := index(id, events)
+		if err != nil {
+			return err
+		}
+		head, err := st.Session(ctx, id)
+		if err != nil {
+			return err
+		}
+		sum.count(h, head)
+		sum.Violations = append(sum.Violations, verify(h, *r)...)
+	}
+	return nil
+}
+
+func (s *Summary) count(h *history, head outboard.Header) {
+	s.Events += len(h.events)
+	s.Calls += len(h.requested)
+	s.Lost += len(h.lost)
+	for _, f := range h.finished {
+		if f[0].Outcome == outboard.OutcomeUnknown {
+			s.Unknown++
+		}
+	}
+	for _, e := range h.events {
+		if e.Type == outboard.TypeTurnStarted {
+			s.Takeovers--
+		}
+	}
+	s.Takeovers += int(head.Epoch)
+}
+
+// binary returns the program to run, by default the one that is running.
+func binary(cfg Config) (string, error) {
+	if cfg.Binary != "" {
+		return cfg.Binary, nil
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("finding the outboard program: %w", err)
+	}
+	return path, nil
+}
