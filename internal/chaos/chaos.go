@@ -37,4 +37,3 @@ type Summary struct {
 	Seconds    float64        `json:"seconds"`
 	Violations []string       `json:"violations"`
 }
-
