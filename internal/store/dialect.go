@@ -21,6 +21,8 @@ type dialect interface {
 	rebind(query string) string
 	// locking returns the clause that locks the rows a query picked for an update, or those of them nobody else has locked.
 	locking(skip bool) string
+	// begin opens a write transaction.
+	begin(ctx context.Context) (*sql.Tx, error)
 	// lockSchema makes other processes wait until tx has migrated.
 	lockSchema(ctx context.Context, tx *sql.Tx) error
 	// explain classifies an error of the database; nil when it is none.
@@ -80,8 +82,10 @@ func (s *Store) fail(doing string, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return outboard.Errorf(outboard.Canceled, "%s: %w", doing, err)
 	}
-	if errors.Is(err, sql.ErrConnDone) || errors.Is(err, sql.ErrTxDone) || strings.Contains(err.Error(), "database is closed") {
-		return outboard.Errorf(outboard.Unavailable, "%s: the store is closed", doing)
+	select {
+	case <-s.stopped: // the drivers each have their own words for that
+		return errClosed
+	default:
 	}
 	if e := s.d.explain(err); e != nil {
 		return &outboard.Error{Kind: e.Kind, Message: doing + ": " + e.Message, Hint: e.Hint, Err: err}
@@ -181,7 +185,7 @@ func (s *Store) update(ctx context.Context, doing string, fn func(tx) error) err
 }
 
 func (s *Store) updateOnce(ctx context.Context, fn func(tx) error) error {
-	t, err := s.begin(ctx)
+	t, err := s.d.begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -190,9 +194,4 @@ func (s *Store) updateOnce(ctx context.Context, fn func(tx) error) error {
 		return err
 	}
 	return t.Commit()
-}
-
-// begin opens a write transaction, waiting up to lockWait for one of another process on the same file to end.
-func (s *Store) begin(ctx context.Context) (*sql.Tx, error) {
-	return beginLocked(ctx, s.write, s.d)
 }

@@ -27,16 +27,19 @@ type scanner interface{ Scan(dest ...any) error }
 func scanHeader(sc scanner) (row, error) {
 	var (
 		r                                             row
+		id, thread, phase, agent, env, worker         string // named types would be scanned by reflection
 		stop, metadata                                string
 		last, wake, active, since, created, upd, arch int64
 	)
 	h := &r.Header
-	err := sc.Scan(&r.num, &r.readyAt, &h.ID, &h.Thread, &h.Head, &last, &h.Phase, &stop, &h.Inbox, &h.Urgent, &wake,
+	err := sc.Scan(&r.num, &r.readyAt, &id, &thread, &h.Head, &last, &phase, &stop, &h.Inbox, &h.Urgent, &wake,
 		&h.Usage.Input, &h.Usage.Output, &h.Usage.CacheRead, &h.Usage.CacheWrite5m, &h.Usage.CacheWrite1h, &active, &since,
-		&h.Title, &metadata, &h.AgentID, &h.AgentVersion, &h.EnvironmentID, &created, &upd, &arch, &h.Epoch, &h.Worker)
+		&h.Title, &metadata, &agent, &h.AgentVersion, &env, &created, &upd, &arch, &h.Epoch, &worker)
 	if err != nil {
 		return r, err
 	}
+	h.ID, h.Thread, h.Phase = outboard.SessionID(id), outboard.ThreadID(thread), outboard.Phase(phase)
+	h.AgentID, h.EnvironmentID, h.Worker = outboard.AgentID(agent), outboard.EnvironmentID(env), outboard.WorkerID(worker)
 	h.LastAt, h.WakeAt, h.RunningSince = timeOf(last), timeOf(wake), timeOf(since)
 	h.CreatedAt, h.UpdatedAt, h.ArchivedAt = timeOf(created), timeOf(upd), timeOf(arch)
 	h.Active = time.Duration(active) * time.Microsecond

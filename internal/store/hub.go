@@ -99,6 +99,13 @@ func (h *hub) waitWork() (ch <-chan struct{}, stop func()) {
 	}
 }
 
+// used reports whether anybody waits for a session.
+func (h *hub) used() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.topics) > 0
+}
+
 // watched returns the sessions with waiters, in batches.
 func (h *hub) watched() [][]any {
 	h.mu.Lock()
@@ -128,10 +135,12 @@ func (h *hub) advance(id outboard.SessionID, head int64, deleted bool) {
 func (s *Store) poll(ctx context.Context) {
 	tick := time.NewTicker(outboard.PollFallback)
 	defer tick.Stop()
+	owing := false // the last look failed
 	for {
 		select {
 		case <-tick.C:
-			if err := s.pollOnce(ctx); err != nil && ctx.Err() == nil {
+			err := s.pollOnce(ctx, owing)
+			if owing = err != nil; owing && ctx.Err() == nil {
 				s.log.Warn("looking for commits of other processes", "err", err)
 			}
 		case <-ctx.Done():
@@ -140,16 +149,21 @@ func (s *Store) poll(ctx context.Context) {
 	}
 }
 
-func (s *Store) pollOnce(ctx context.Context) error {
-	batches := s.hub.watched()
-	if len(batches) == 0 {
+// pollOnce looks, if anybody waits and somebody may have committed, or always when a look is owing.
+func (s *Store) pollOnce(ctx context.Context, owing bool) error {
+	if !s.hub.used() {
 		return nil
 	}
 	moved, err := s.d.changed(ctx)
-	if err != nil || !moved {
+	if err != nil || !moved && !owing {
 		return err
 	}
-	for _, ids := range batches {
+	return s.pollAll(ctx)
+}
+
+// pollAll asks for the heads of all sessions somebody waits for.
+func (s *Store) pollAll(ctx context.Context) error {
+	for _, ids := range s.hub.watched() {
 		if err := s.pollHeads(ctx, ids); err != nil {
 			return err
 		}

@@ -92,7 +92,7 @@ func (s *Store) Claim(ctx context.Context, w outboard.WorkerID, limit int) ([]ou
 			return err
 		}
 		var until int64
-		err := t.queryRow(ctx, liveSQL, string(w), now).Scan(&until)
+		err := t.queryRow(ctx, liveSQL+s.d.locking(false), string(w), now).Scan(&until) // locked, so that nobody reaps w meanwhile
 		if errors.Is(err, sql.ErrNoRows) {
 			return ErrFenced
 		}

@@ -3,15 +3,165 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/outboard-dev/outboard"
 )
 
+// Limits of the PostgreSQL dialect.
+const (
+	// pgConns bounds the connections of one process unless the URL says pool_max_conns. A server has about 100.
+	pgConns = 12
+	// pgWriters is how many groups commit at the same time: while one waits for the disk, the other fills.
+	pgWriters = 2
+	// connectWait bounds one attempt to connect.
+	connectWait = 10 * time.Second
+)
+
+// postgresDialect is one PostgreSQL database, shared by any number of processes. It never decides from a replica.
 type postgresDialect struct {
-	dialect
-	db *sql.DB
+	pool *pgxpool.Pool
+	db   *sql.DB // the same connections
+	at   string
+	bell bell
+
+	mu       sync.Mutex
+	snapshot string // at the last call of changed
 }
 
-func openPostgres(context.Context, string) (*postgresDialect, error) {
-	return nil, outboard.Errorf(outboard.Unavailable, "PostgreSQL is not part of this build")
+// openPostgres connects to url.
+func openPostgres(ctx context.Context, url string) (*postgresDialect, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, outboard.Errorf(outboard.Invalid, "the database URL is not valid: %v", err).
+			WithHint("it looks like postgres://user:password@host:5432/database")
+	}
+	if !strings.Contains(url, "pool_max_conns") {
+		cfg.MaxConns = pgConns
+	}
+	cfg.ConnConfig.ConnectTimeout = connectWait
+	cfg.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	cfg.AfterConnect = durable
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, outboard.Errorf(outboard.Invalid, "the database URL is not valid: %v", err)
+	}
+	d := &postgresDialect{pool: pool, db: stdlib.OpenDBFromPool(pool), bell: newBell()}
+	d.at = fmt.Sprintf("%s on %s", cfg.ConnConfig.Database, cfg.ConnConfig.Host)
+	if err := pool.Ping(ctx); err != nil {
+		d.close()
+		return nil, outboard.Errorf(outboard.Unavailable, "database %s cannot be reached: %w", d.at, err).
+			WithHint("check that PostgreSQL runs there, and the user and password of the URL")
+	}
+	return d, nil
+}
+
+// durable makes a commit wait for the disk even where the server's default is not to. Stricter defaults stay.
+func durable(ctx context.Context, c *pgx.Conn) error {
+	_, err := c.Exec(ctx, `SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`)
+	return err
+}
+
+func (d *postgresDialect) name() string               { return "postgres" }
+func (d *postgresDialect) where() string              { return d.at }
+func (d *postgresDialect) rebind(query string) string { return dollars(query) }
+func (d *postgresDialect) writers() int               { return pgWriters }
+
+// begin implements dialect.
+func (d *postgresDialect) begin(ctx context.Context) (*sql.Tx, error) { return d.db.BeginTx(ctx, nil) }
+
+// locking implements dialect.
+func (d *postgresDialect) locking(skip bool) string {
+	if skip {
+		return ` FOR UPDATE SKIP LOCKED`
+	}
+	return ` FOR UPDATE`
+}
+
+// schemaLock is an arbitrary number of ours.
+const schemaLock = 0x6f7574626f617264
+
+// lockSchema implements dialect.
+func (d *postgresDialect) lockSchema(ctx context.Context, t *sql.Tx) error {
+	_, err := t.ExecContext(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(schemaLock))
+	return err
+}
+
+// Codes of PostgreSQL that mean something to us.
+const (
+	pgUnique        = "23505"
+	pgSerialization = "40001"
+	pgDeadlock      = "40P01"
+	pgReadOnly      = "25006"
+	pgDiskFull      = "53100"
+)
+
+// explain implements dialect.
+func (d *postgresDialect) explain(err error) *outboard.Error {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch {
+		case e.Code == pgDiskFull:
+			return outboard.Errorf(outboard.Unavailable, "the disk of database %s is full", d.at).WithHint("free space, then try again")
+		case e.Code == pgReadOnly:
+			return outboard.Errorf(outboard.Unavailable, "database %s is read-only", d.at).WithHint("point the URL at the primary")
+		case e.Code == pgDeadlock || e.Code == pgSerialization:
+			return outboard.Errorf(outboard.Unavailable, "database %s is too busy: %s", d.at, e.Message)
+		case e.Code[:2] == "53" || e.Code[:2] == "57" || e.Code[:2] == "58" || e.Code[:2] == "08" || e.Code[:2] == "28":
+			// out of resources, ended by an operator, its system failed, no connection, no access
+			return outboard.Errorf(outboard.Unavailable, "database %s refuses: %s", d.at, e.Message)
+		}
+		return nil
+	}
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return outboard.Errorf(outboard.Unavailable, "database %s cannot be reached: %v", d.at, err)
+	}
+	if _, ok := errors.AsType[net.Error](err); ok || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, pgconn.ErrConnClosed) {
+		return outboard.Errorf(outboard.Unavailable, "the connection to database %s broke: %v", d.at, err)
+	}
+	return nil
+}
+
+// again implements dialect.
+func (d *postgresDialect) again(err error) bool {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return e.Code == pgDeadlock || e.Code == pgSerialization
+	}
+	return pgconn.SafeToRetry(err)
+}
+
+// unique implements dialect.
+func (d *postgresDialect) unique(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == pgUnique
+}
+
+// changed implements dialect: as long as the snapshot is the same, nothing has been committed by anybody.
+func (d *postgresDialect) changed(ctx context.Context) (bool, error) {
+	var snapshot string
+	if err := d.pool.QueryRow(ctx, `SELECT pg_current_snapshot()::text`).Scan(&snapshot); err != nil {
+		return false, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	moved := snapshot != d.snapshot
+	d.snapshot = snapshot
+	return moved, nil
+}
+
+// close implements dialect.
+func (d *postgresDialect) close() error {
+	err := d.db.Close()
+	d.pool.Close()
+	return err
 }

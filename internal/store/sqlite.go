@@ -141,15 +141,11 @@ func (d *sqliteDialect) busy(err error) bool {
 	return ok && e.Code()&0xff == sqlite3.SQLITE_BUSY
 }
 
-// beginLocked opens a write transaction.
-func beginLocked(ctx context.Context, db *sql.DB, d dialect) (*sql.Tx, error) {
-	lite, ok := d.(*sqliteDialect)
-	if !ok {
-		return db.BeginTx(ctx, nil)
-	}
+// begin implements dialect, waiting up to lockWait for a transaction of another process to end.
+func (d *sqliteDialect) begin(ctx context.Context) (*sql.Tx, error) {
 	var t *sql.Tx
-	err := retryLocked(ctx, lite, func() (err error) {
-		t, err = db.BeginTx(ctx, nil)
+	err := retryLocked(ctx, d, func() (err error) {
+		t, err = d.write.BeginTx(ctx, nil)
 		return err
 	})
 	return t, err
@@ -223,7 +219,7 @@ func (d *sqliteDialect) prepare(ctx context.Context) (err error) {
 
 // commit implements dialect.
 func (d *sqliteDialect) commit(ctx context.Context, group []*pending, now time.Time) (map[outboard.SessionID]*row, error) {
-	t, err := beginLocked(ctx, d.write, d)
+	t, err := d.begin(ctx)
 	if err != nil {
 		return nil, err
 	}

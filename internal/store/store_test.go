@@ -1,23 +1,22 @@
 package store_test
 
 import (
-	"path/filepath"
 	"testing"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
 // A session that is created, appended to, claimed and released reads back as it was written; else nothing else here matters.
 func TestRoundTrip(t *testing.T) {
-	s, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "o.db")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	storetest.Each(t, roundTrip)
+}
+
+func roundTrip(t *testing.T, s *store.Store) {
 	ctx := t.Context()
 	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread)}
-	h, err = s.CreateSession(ctx, h, outboard.SessionConfig{Environment: "env_x"}, outboard.NewEvent(h.Thread, &outboard.SessionCreated{}))
+	h, err := s.CreateSession(ctx, h, outboard.SessionConfig{Environment: "env_x"}, outboard.NewEvent(h.Thread, &outboard.SessionCreated{}))
 	if err != nil {
 		t.Fatal(err)
 	}
