@@ -20,7 +20,7 @@ type State struct {
 	ModelCalls int     // finished model calls of this turn
 	Context    int64   // tokens of the last model call, response included: how full the context is
 
-	Final       *ModelFinished // the last response when it made no calls: the turn is over unless messages wait
+	Final       *ModelFinished // the last response when it made no calls and nothing was said since: the turn is over
 	Failed      *TurnFailed    // the turn failed and has not ended yet
 	Compactions int            // compactions in a row with at most one model call between two of them
 
@@ -240,9 +240,9 @@ func (s *State) process(e *Event, id EventID) {
 		s.Waiting = append(s.Waiting[:i:i], s.Waiting[i+1:]...)
 		switch p := in.Payload.(type) {
 		case *InputMessage:
-			s.History = append(s.History, Message{Role: "user", Seq: e.Seq, Content: p.Content})
+			s.History, s.Final = append(s.History, Message{Role: "user", Seq: e.Seq, Content: p.Content}), nil
 		case *InputSystem:
-			s.History = append(s.History, Message{Role: "system", Seq: e.Seq, Content: p.Content})
+			s.History, s.Final = append(s.History, Message{Role: "system", Seq: e.Seq, Content: p.Content}), nil
 		case *InputConfirmation:
 			if c := s.Call(p.Call); c != nil && c.Answer == nil {
 				c.Answer = p

@@ -21,14 +21,24 @@ type Harness interface {
 }
 
 // Turn is what the runner gives a harness: one claimed session. It is used from one goroutine.
+//
+// Events can be staged: they count in State at once, but become durable only with the next Append or RunCalls, in one commit
+// with what is decided then. That is how a response, the intents of its calls and the next model call share commits. Nothing
+// outside may depend on a staged event; a staged event that a crash takes was never there, and its cause is found again.
 type Turn interface {
-	// State is the fold of everything durable so far, including inputs that arrived meanwhile as of the last Append or Sync.
+	// State is the fold of everything durable and staged, including inputs that arrived meanwhile as of the last Append or Sync.
+	// The caller must not change it, and must not keep it over a call of Stage, Append, Sync or RunCalls.
 	State() *outboard.State
+	// Held reports whether the session is still this turn's. Append gives it up in the commit after which there is nothing to do.
+	Held() bool
 	// Sync reads events other processes appended.
 	Sync(ctx context.Context) error
-	// Append makes events durable in one commit and applies them, first folding what others appended meanwhile. If still is not
-	// nil and returns false after that folding, nothing is appended and Append returns false: the caller looks again.
-	Append(ctx context.Context, still func(*outboard.State) bool, events ...outboard.Event) (bool, error)
+	// Stage adds events to the next commit.
+	Stage(events ...outboard.Event)
+	// Append makes what is staged and what plan adds durable in one commit. plan (nil adds nothing) decides from the state alone:
+	// when others have appended meanwhile it is asked again. Append reports whether there was anything to append; where all of it
+	// is too much for one commit it appends a part, and the caller looks again.
+	Append(ctx context.Context, plan func(*outboard.State) []outboard.Event) (bool, error)
 	// Model resolves the session's model.
 	Model() (llm.Model, error)
 	// Tools lists what the model is offered.
@@ -39,12 +49,16 @@ type Turn interface {
 	Load(ctx context.Context, ref outboard.BlobRef) ([]byte, error)
 	// Spill stores bytes as a blob.
 	Spill(ctx context.Context, b []byte) (outboard.BlobRef, error)
-	// Decide is the policy's decision for a call the model made; pure.
-	Decide(name string, input outboard.Raw) outboard.CallRequested
-	// RunCalls runs every allowed unfinished call of the state to its outcome: intent, effect, outcome, in parallel up to the
-	// limit. It returns when none of them is left, or early when ctx is cancelled (their outcomes are then recorded).
+	// Decide is the policy's decision for a call the model made; pure. For a call that may not even be asked about, the outcome is
+	// not "": denied (no such tool, disabled) or error (arguments outside the schema), and Reason is what the model is told.
+	Decide(name string, input outboard.Raw) (call outboard.CallRequested, over outboard.Outcome)
+	// RunCalls brings every runnable call of the state to its outcome: intent, effect, outcome, in parallel up to the limit. What is
+	// staged becomes durable with the intents. All outcomes are durable when it returns, except the last ones: they are staged, to
+	// share a commit with what follows from them. When ctx is cancelled by ErrInterrupted no further call starts, running ones are
+	// killed, and their true outcomes recorded.
 	RunCalls(ctx context.Context) error
-	// Interrupted returns a context that is cancelled with cause ErrInterrupted as soon as an input.interrupt is in the log.
+	// Interrupted returns a context that is cancelled with cause ErrInterrupted as soon as an input.interrupt is in the log. The
+	// caller must call the cancel function before anything else of the Turn that takes a context, RunCalls excepted.
 	Interrupted(ctx context.Context) (context.Context, context.CancelFunc)
 	// Emit broadcasts live output under the id that its event will have.
 	Emit(id outboard.EventID, kind outboard.EventType, start bool, text string)

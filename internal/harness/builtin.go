@@ -1,0 +1,247 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/llm"
+)
+
+const (
+	// retryBase and retryMax bound the wait before a model call is made again: the first wait is felt as a hiccup, the last still
+	// gives an overloaded provider half a minute.
+	retryBase = 500 * time.Millisecond
+	retryMax  = 30 * time.Second
+	// retryAfterMax bounds the wait a provider may ask for. A reset that is further away is better told to the user.
+	retryAfterMax = 15 * time.Minute
+)
+
+// Builtin is Outboard's own loop: model call, tool calls, results, until the model ends its turn. The zero value is ready.
+type Builtin struct {
+	// Backoff is how long to wait after the given number of failed attempts, when the provider did not say; nil = exponential from
+	// half a second with jitter.
+	Backoff func(attempt int) time.Duration
+	// Now is the clock of the loop's timers; nil = time.Now. It must be the store's.
+	Now func() time.Time
+}
+
+var _ Harness = (*Builtin)(nil)
+
+// Name implements Harness.
+func (b *Builtin) Name() string { return "outboard" }
+
+// Version implements Harness.
+func (b *Builtin) Version() string { return "1" }
+
+// Run implements Harness. Each round plans from the state. What the plan appends is appended before anything else happens;
+// only when it has nothing to append is its action done.
+func (b *Builtin) Run(ctx context.Context, t Turn) error {
+	l := &loop{Builtin: b, t: t}
+	for t.Held() {
+		l.model, l.modelErr = t.Model()
+		events, act := l.plan(t.State())
+		if act == actRun || act == actStop {
+			t.Stage(events...)
+			if err := l.runCalls(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		appended, err := t.Append(ctx, func(s *outboard.State) []outboard.Event {
+			events, _ := l.plan(s)
+			return events
+		})
+		if err != nil {
+			return err
+		}
+		if appended {
+			continue
+		}
+		switch act {
+		case actGenerate:
+			err = l.generate(ctx)
+		case actCompact:
+			err = l.compact(ctx)
+		default:
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loop is one Run.
+type loop struct {
+	*Builtin
+	t        Turn
+	model    llm.Model
+	modelErr error
+}
+
+func (b *Builtin) now() time.Time {
+	if b.Now != nil {
+		return b.Now()
+	}
+	return time.Now()
+}
+
+// wait returns how long to wait before the next attempt.
+func (b *Builtin) wait(attempt int, asked time.Duration) time.Duration {
+	if asked > 0 {
+		return asked
+	}
+	if b.Backoff != nil {
+		return b.Backoff(attempt)
+	}
+	d := min(retryBase<<min(attempt-1, 16), retryMax)
+	return d/2 + rand.N(d)
+}
+
+// runCalls runs the open calls, or stops them when an interrupt waits.
+func (l *loop) runCalls(ctx context.Context) error {
+	ictx, cancel := l.t.Interrupted(ctx)
+	err := l.t.RunCalls(ictx)
+	interrupted := context.Cause(ictx) == ErrInterrupted
+	cancel()
+	if err == nil && interrupted {
+		err = l.t.Sync(ctx) // so that the next plan sees the interrupt
+	}
+	return err
+}
+
+// request makes the model call that the state asks for.
+func (l *loop) request(s *outboard.State) llm.Request {
+	return llm.Request{
+		Model:    s.Config.Agent.Model.ID,
+		System:   l.t.System(),
+		Tools:    l.t.Tools(),
+		History:  slices.Clip(s.History),
+		Effort:   s.Config.Agent.Model.Effort,
+		Speed:    s.Config.Agent.Model.Speed,
+		Load:     l.t.Load,
+		CacheKey: string(s.Thread),
+		Attempt:  s.Attempt,
+		TurnSeq:  s.TurnSeq,
+	}
+}
+
+// generate makes the model call that stands in the log as State.Request, started by this process or by one that died, and
+// stages how it ended.
+func (l *loop) generate(ctx context.Context) error {
+	s := l.t.State()
+	if l.modelErr != nil {
+		l.fail(s, unresolved(l.modelErr), outboard.Usage{})
+		return nil
+	}
+	req, request := l.request(s), s.Request
+	ictx, cancel := l.t.Interrupted(ctx)
+	voice := &voice{t: l.t, ids: map[outboard.EventType][]outboard.EventID{}}
+	resp, err := l.model.Generate(ictx, req, voice.emit)
+	interrupted := context.Cause(ictx) == ErrInterrupted
+	cancel()
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case interrupted:
+		return l.cut(ctx, s, resp)
+	case err != nil:
+		l.fail(s, asModelError(err), outboard.Usage{})
+		return nil
+	}
+	events, garbage, err := l.respond(ctx, request, resp, voice)
+	if err != nil {
+		return err
+	}
+	if garbage != nil {
+		l.fail(s, garbage, resp.Usage)
+		return nil
+	}
+	l.t.Stage(events...)
+	return nil
+}
+
+// cut discards the response of a model call that was interrupted, and lets the next plan see the interrupt.
+func (l *loop) cut(ctx context.Context, s *outboard.State, resp *llm.Response) error {
+	failed := outboard.ModelFailed{Request: s.Request, Error: outboard.Failure{Message: ErrInterrupted.Message}}
+	if resp != nil { // what arrived is paid for
+		failed.Usage = resp.Usage
+	}
+	l.t.Stage(outboard.NewEvent(s.Thread, &failed))
+	return l.t.Sync(ctx)
+}
+
+// asModelError gives every failure of a model call the shape of the wire's.
+func asModelError(err error) *llm.Error {
+	if e, ok := errors.AsType[*llm.Error](err); ok {
+		return e
+	}
+	return &llm.Error{Type: unknownError, Message: "the model call failed: " + err.Error(), Err: err}
+}
+
+func unresolved(err error) *llm.Error {
+	return &llm.Error{Type: llm.Failed, Message: err.Error(), Err: err}
+}
+
+// Failure types of the wire that no model client gives.
+const (
+	unknownError    = "unknown_error"
+	toolLimit       = "tool_use_limit_reached_error"
+	compactionLimit = "compaction_limit_reached_error"
+)
+
+// fail stages how a failed model call continues: with another attempt later, or with the end of the turn. A call whose content
+// had begun to arrive is not made again: the user has seen some of it.
+func (l *loop) fail(s *outboard.State, e *llm.Error, used outboard.Usage) {
+	attempt := s.Attempt + 1
+	failure := outboard.Failure{Type: e.Type, Message: e.Message, Retry: "exhausted"}
+	again := e.Retryable && !e.Emitted && attempt < outboard.MaxModelAttempts && e.RetryAfter <= retryAfterMax
+	if again {
+		failure.Retry = "retrying"
+	}
+	p := l.planner(s)
+	if s.Request != "" {
+		p.add(&outboard.ModelFailed{Request: s.Request, Error: failure, Usage: used})
+	}
+	if again {
+		p.add(&outboard.TurnRetrying{Turn: s.Turn, Attempt: attempt, At: l.now().Add(l.wait(attempt, e.RetryAfter)), Error: failure})
+	} else {
+		p.add(&outboard.TurnFailed{Turn: s.Turn, Error: failure})
+	}
+	l.t.Stage(p.events...)
+}
+
+// voice broadcasts deltas and remembers under which ids.
+type voice struct {
+	t   Turn
+	ids map[outboard.EventType][]outboard.EventID
+}
+
+func (v *voice) emit(d llm.Delta) {
+	kind := outboard.TypeAgentMessage
+	if d.Kind == "thinking" {
+		kind = outboard.TypeAgentThinking
+	}
+	if d.Start || len(v.ids[kind]) == 0 {
+		id := outboard.NewID[outboard.EventID](outboard.PrefixEvent)
+		v.ids[kind] = append(v.ids[kind], id)
+		v.t.Emit(id, kind, true, "")
+	}
+	if d.Text != "" {
+		ids := v.ids[kind]
+		v.t.Emit(ids[len(ids)-1], kind, false, d.Text)
+	}
+}
+
+// take gives an event the id of the next broadcast block of its type, if there was one.
+func (v *voice) take(e outboard.Event) outboard.Event {
+	if ids := v.ids[e.Type]; len(ids) > 0 {
+		e.ID, v.ids[e.Type] = ids[0], ids[1:]
+	}
+	return e
+}

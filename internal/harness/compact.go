@@ -1,0 +1,141 @@
+package harness
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/llm"
+)
+
+const (
+	// fullAt is the share of the context window, in percent, at which the conversation is summarised. The rest must hold a response.
+	fullAt = 80
+	// bytesPerToken is a cautious guess for text that no model has counted yet.
+	bytesPerToken = 4
+	// imageTokens stands for one image or binary document.
+	imageTokens = 1600
+	// maxSummary bounds a summary, so that its event stays well under MaxEventData.
+	maxSummary = 96 << 10
+)
+
+// instruction asks for the summary.
+const instruction = "The conversation is about to exceed the context window. Write a summary that will replace everything above, for " +
+	"yourself to continue from. Do not call any tool. Keep: what the user asked for, word for word where it matters, and what is still " +
+	"open; decisions and their reasons; the state of the work, with exact file paths, names, commands, values and the results of the " +
+	"last tool calls; what failed and why; the next step. Leave out what no longer matters."
+
+// full reports whether the conversation must be summarised before the next model call.
+func (l *loop) full(s *outboard.State) bool {
+	if l.model == nil {
+		return false
+	}
+	window := l.model.Info().Context
+	return window > 0 && used(s) > window/100*fullAt
+}
+
+// used estimates the tokens of the next request: what the last response counted, and a guess for what came after it.
+func used(s *outboard.State) int64 {
+	n, from := s.Context, 0
+	if n > 0 {
+		from = len(s.History)
+		for from > 0 && s.History[from-1].Role != "assistant" {
+			from--
+		}
+	}
+	for _, m := range s.History[from:] {
+		n += tokens(m)
+	}
+	return n
+}
+
+func tokens(m outboard.Message) int64 {
+	if len(m.Raw) > 0 {
+		return int64(len(m.Raw)) / bytesPerToken
+	}
+	if m.RawBlob != nil {
+		return m.RawBlob.Size / bytesPerToken
+	}
+	n := contentTokens(m.Content)
+	for _, u := range m.Uses {
+		n += int64(len(u.Input)) / bytesPerToken
+		if u.Blob != nil {
+			n += u.Blob.Size / bytesPerToken
+		}
+	}
+	for _, r := range m.Results {
+		n += contentTokens(r.Content)
+	}
+	return n
+}
+
+func contentTokens(blocks []outboard.Content) int64 {
+	var n int64
+	for _, b := range blocks {
+		n += int64(len(b.Text)) / bytesPerToken
+		if b.Blob != nil {
+			n += b.Blob.Size / bytesPerToken
+		}
+		if src := b.Source; src != nil {
+			switch {
+			case src.Type == "text":
+				n += int64(len(src.Data)) / bytesPerToken
+			case src.Blob != nil && src.Encoding == "text":
+				n += src.Blob.Size / bytesPerToken
+			default:
+				n += imageTokens
+			}
+		}
+		n += contentTokens(b.Parts)
+	}
+	return n
+}
+
+// compact has the model summarise the conversation and stages the summary. The request needs no intent: it acts on nothing, and
+// a crash only makes it be asked again.
+func (l *loop) compact(ctx context.Context) error {
+	s := l.t.State()
+	req := l.request(s)
+	req.Purpose = llm.PurposeSummary
+	req.History = append(slices.Clip(s.History), outboard.Message{Role: "user", Content: []outboard.Content{outboard.Text(instruction)}})
+	ictx, cancel := l.t.Interrupted(ctx)
+	resp, err := l.model.Generate(ictx, req, nil)
+	interrupted := context.Cause(ictx) == ErrInterrupted
+	cancel()
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case interrupted && err != nil:
+		return l.t.Sync(ctx)
+	case err != nil:
+		e := *asModelError(err)
+		if !e.Retryable {
+			e.Type, e.Message = compactionLimit, "the conversation is too long for the model and could not be summarised: "+e.Message
+		}
+		e.Emitted = false // nothing of it was shown
+		l.fail(s, &e, outboard.Usage{})
+		return nil
+	}
+	summary := summaryOf(resp)
+	if summary == "" {
+		l.fail(s, &llm.Error{Type: compactionLimit, Message: "the model gave no summary of the conversation"}, resp.Usage)
+		return nil
+	}
+	l.t.Stage(outboard.NewEvent(s.Thread, &outboard.ContextCompacted{Summary: summary, Usage: resp.Usage}))
+	return nil
+}
+
+func summaryOf(resp *llm.Response) string {
+	var parts []string
+	for _, b := range resp.Blocks {
+		if b.Kind == "text" && b.Text != "" {
+			parts = append(parts, b.Text)
+		}
+	}
+	text := strings.TrimSpace(strings.Join(parts, "\n"))
+	if len(text) > maxSummary {
+		text = strings.ToValidUTF8(text[:maxSummary], "")
+	}
+	return text
+}

@@ -1,0 +1,127 @@
+// Package policy decides what a model's tool call may do. Its functions are pure: the same agent, tool and input always give
+// the same decision, and nothing is read or written. What cannot be decided is denied, and a policy that gives no verdict asks.
+//
+// It does not check a call's input against the tool's schema; the caller does, because only it knows the schemas.
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// Builtins are the names of the built-in toolset that this platform runs, in the order a model is offered them. A name of the
+// wire that is not here (web_search) can be configured, but neither offered nor called.
+func Builtins() []string {
+	return []string{"bash", "read", "write", "edit", "glob", "grep", "web_fetch"}
+}
+
+// Decide returns the call as it is to be recorded: its kind, the decision, the permission that made it and, for a deny, the
+// reason as the model reads it. ToolUseID is left to the caller. The first toolset that has the tool decides.
+func Decide(sets []outboard.Toolset, name string, input outboard.Raw) outboard.CallRequested {
+	call := outboard.CallRequested{Name: name, Kind: "builtin", Input: input, Decision: outboard.Deny}
+	for _, set := range sets {
+		switch {
+		case set.Kind == "custom" && set.Name == name:
+			call.Kind, call.Decision = "custom", outboard.Allow
+			if !isObject(input) {
+				call.Decision, call.Reason = outboard.Deny, fmt.Sprintf("invalid input for %s: expected a JSON object", name)
+			}
+			return call
+		case set.Kind == "builtin" && slices.Contains(Builtins(), name):
+			return builtin(call, Setting(set, name), sets)
+		}
+	}
+	call.Reason = fmt.Sprintf("there is no tool named %q; %s", clip(name), available(sets))
+	return call
+}
+
+// builtin decides a call of the built-in toolset by the tool's setting.
+func builtin(call outboard.CallRequested, cfg outboard.ToolConfig, sets []outboard.Toolset) outboard.CallRequested {
+	if !cfg.Enabled {
+		call.Reason = fmt.Sprintf("the tool %s is disabled for this agent; %s", call.Name, available(sets))
+		return call
+	}
+	call.Policy = cfg.Policy
+	switch cfg.Policy {
+	case outboard.AlwaysAllow:
+		call.Decision = outboard.Allow
+	case outboard.AlwaysAsk, outboard.AutoPolicy: // auto has no judge so far, and no verdict is an ask
+		call.Decision = outboard.Ask
+	default:
+		call.Policy = ""
+		call.Reason = fmt.Sprintf("the permission policy %q of the tool %s is not known", clip(string(cfg.Policy)), call.Name)
+	}
+	return call
+}
+
+// Setting returns what a built-in toolset says about one of its tools: its own entry, else the toolset's default, else enabled
+// and always allowed. An entry without a policy takes the default's.
+func Setting(set outboard.Toolset, name string) outboard.ToolConfig {
+	def := set.Default
+	if def.Policy == "" && !def.Enabled { // the zero value: no default was given
+		def = outboard.ToolConfig{Enabled: true}
+	}
+	if def.Policy == "" {
+		def.Policy = outboard.AlwaysAllow
+	}
+	cfg := outboard.ToolConfig{Name: name, Enabled: def.Enabled, Policy: def.Policy}
+	for _, c := range set.Configs {
+		if c.Name != name {
+			continue
+		}
+		cfg.Enabled, cfg.Web = c.Enabled, c.Web
+		if c.Policy != "" {
+			cfg.Policy = c.Policy
+		}
+	}
+	return cfg
+}
+
+// Offered returns the names of the tools a model is offered, in the order of the toolsets, each once.
+func Offered(sets []outboard.Toolset) []string {
+	var names []string
+	add := func(name string) {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, set := range sets {
+		switch set.Kind {
+		case "custom":
+			add(set.Name)
+		case "builtin":
+			for _, name := range Builtins() {
+				if Setting(set, name).Enabled {
+					add(name)
+				}
+			}
+		}
+	}
+	return names
+}
+
+func available(sets []outboard.Toolset) string {
+	names := Offered(sets)
+	if len(names) == 0 {
+		return "no tools are available"
+	}
+	return "available: " + strings.Join(names, ", ")
+}
+
+func isObject(input outboard.Raw) bool {
+	return json.Valid(input) && bytes.HasPrefix(bytes.TrimLeft(input, " \t\r\n"), []byte("{"))
+}
+
+// clip bounds foreign text in a reason.
+func clip(s string) string {
+	const most = 100
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "..."
+	}
+	return s
+}
