@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"time"
@@ -29,7 +30,7 @@ func Finish(call outboard.CallID, res guest.Result) outboard.CallFinished {
 	}
 	note := conclude(&fin, res)
 	var notes []string
-	if res.Truncated && fin.FullOutput != "" {
+	if res.Truncated && fin.FullOutput != "" && !strings.Contains(string(res.Output), res.FullPath) {
 		notes = append(notes, fmt.Sprintf("(output truncated; all of it is in %s)", fin.FullOutput))
 	}
 	if note != "" {
@@ -69,9 +70,15 @@ func conclude(fin *outboard.CallFinished, res guest.Result) string {
 	switch res.Cause {
 	case "timeout":
 		fin.Outcome = outboard.OutcomeError
+		if told(res.Output, "timed out") {
+			return ""
+		}
 		return fmt.Sprintf("timed out after %v and was killed", took)
 	case "killed":
 		fin.Outcome = outboard.OutcomeCanceled
+		if told(res.Output, "killed") {
+			return ""
+		}
 		return fmt.Sprintf("canceled after %v: it was killed while it ran", took)
 	case "error":
 		fin.Outcome = outboard.OutcomeError
@@ -82,6 +89,14 @@ func conclude(fin *outboard.CallFinished, res guest.Result) string {
 	}
 	fin.IsError = false
 	return ""
+}
+
+// told reports whether the last line of the output is the guest's own word on how the call ended, such as
+// "[timed out after 2s; the shell goes on]".
+func told(output []byte, what string) bool {
+	output = bytes.TrimRight(output, "\n")
+	line := output[bytes.LastIndexByte(output, '\n')+1:]
+	return bytes.HasPrefix(line, []byte("["+what)) && bytes.HasSuffix(line, []byte("]"))
 }
 
 // join puts body and tail on lines of their own and names an empty result.
