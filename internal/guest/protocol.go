@@ -106,4 +106,5 @@ const (
 	NotFound        = "not_found"
 	Invalid         = "invalid"
 	Internal        = "internal"
+	Busy            = "busy" // too many calls under way; nothing was recorded, the same Start may work later
 )

@@ -1,0 +1,56 @@
+//go:build linux
+
+// Outboard-guest is the agent inside a sandbox: a small static program that runs tools for the host and keeps the receipts of
+// what it ran. It is started by a sandbox provider, never by hand.
+//
+// Usage: outboard-guest serve CONFIG, with the configuration of guest.ServerConfig as JSON and the listening socket as
+// descriptor 3; or outboard-guest init, as the first process of a sandbox that package boot sets up.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/outboard-dev/outboard/internal/guest"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "outboard-guest:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	switch {
+	case len(args) == 1 && args[0] == "init":
+		return runInit(context.Background())
+	case len(args) == 2 && args[0] == "serve":
+		return serve(args[1])
+	}
+	return errors.New("usage: outboard-guest init | serve CONFIG (started by a sandbox provider)")
+}
+
+func serve(config string) error {
+	var cfg guest.ServerConfig
+	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
+		return fmt.Errorf("reading configuration: %w", err)
+	}
+	const listenerFD = 3
+	f := os.NewFile(listenerFD, "listener")
+	l, err := net.FileListener(f)
+	f.Close()
+	if err != nil {
+		return fmt.Errorf("taking over the listener: %w", err)
+	}
+	cfg.Listener = l
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	return guest.Serve(ctx, cfg)
+}

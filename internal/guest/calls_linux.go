@@ -1,0 +1,420 @@
+package guest
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Limits of the call table.
+const (
+	// maxLive bounds calls that run or wait for their shell. A turn runs at most 16 at a time.
+	maxLive = 256
+	// maxReceipts bounds the receipts of one generation; at some 300 bytes each they stay far below the memory of any sandbox.
+	maxReceipts = 1 << 20
+	// maxKey bounds a call key and a digest.
+	maxKey = 512
+	// inlineOutput is the largest output kept in the journal, durable with the outcome. Larger output is a file.
+	inlineOutput = 2 << 10
+)
+
+// outcome is what a receipt keeps of a finished call.
+type outcome struct {
+	Cause      string `json:"cause"`
+	ExitCode   *int   `json:"exit,omitempty"`
+	DurationUs int64  `json:"us,omitempty"`
+	Limit      int    `json:"limit,omitempty"` // bytes of output to return
+	Total      int64  `json:"total,omitempty"` // bytes of output the call produced
+	Inline     []byte `json:"out,omitempty"`   // all of it, when small
+	File       bool   `json:"file,omitempty"`  // it is in the call's file
+}
+
+// call is one entry of the table.
+type call struct {
+	key    string
+	digest string
+	ready  chan struct{}           // closed when the receipt is durable, or failed
+	done   chan struct{}           // closed when the call does not run, or not any more, in this process
+	ctx    context.Context         // of the run
+	kill   context.CancelCauseFunc // ends the run; nil when there never is one
+
+	// Guarded by table.mu.
+	failed error // the journal failed on this call: nothing may be said about it
+	state  string
+	res    *outcome
+	acked  bool
+}
+
+// Causes for which a run is cancelled.
+var (
+	errKilled   = errors.New("killed")
+	errStopping = errors.New("the guest is stopping")
+)
+
+// table is the set of receipts, and what runs.
+type table struct {
+	gen     string
+	prepare func(s Start) func(ctx context.Context) outcome // takes the call's place in line; the result runs it to its end
+	outputs string                                          // directory of the calls' output files
+
+	compacting sync.RWMutex // read-held from a journal write to its sync; taken before mu
+	journal    *journal
+
+	mu     sync.Mutex
+	max    int64 // highest epoch seen
+	maxOff int64 // where the journal holds it: to be synced before an answer
+	calls  map[string]*call
+	live   int
+
+	ctx  context.Context // ends the runs with the server
+	wg   sync.WaitGroup  // of the runs
+	over atomic.Bool     // no new runs
+}
+
+// openTable reads the receipts in state. Runs end with ctx.
+func openTable(ctx context.Context, state, outputs, gen string, prepare func(Start) func(context.Context) outcome) (*table, error) {
+	t := &table{gen: gen, outputs: outputs, calls: make(map[string]*call), ctx: ctx, prepare: prepare}
+	j, err := openJournal(state, t.replay)
+	if err != nil {
+		return nil, err
+	}
+	t.journal = j
+	return t, nil
+}
+
+// replay applies one record at start-up.
+func (t *table) replay(r record) {
+	if r.Type == recEpoch {
+		t.max = max(t.max, r.Epoch)
+		return
+	}
+	c := t.calls[r.Key]
+	if c == nil {
+		c = &call{key: r.Key, digest: r.Digest, state: StateAccepted, ready: closed, done: closed}
+		t.calls[r.Key] = c
+	}
+	switch r.Type {
+	case recKilled:
+		c.state = StateKilled
+	case recDone:
+		c.state, c.res = StateDone, r.Done
+	case recAcked:
+		c.acked = true
+	}
+}
+
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// fenceLocked refuses a stale epoch and records a higher one, which durable makes durable.
+func (t *table) fenceLocked(epoch int64) error {
+	if epoch < t.max {
+		return &Error{Code: Fenced, Message: fmt.Sprintf("epoch %d is below %d", epoch, t.max)}
+	}
+	if epoch > t.max {
+		off, err := t.journal.write(record{Type: recEpoch, Epoch: epoch}, 0)
+		if err != nil {
+			return internal(err)
+		}
+		t.max, t.maxOff = epoch, off
+	}
+	return nil
+}
+
+// find fences and looks a call up; it waits until the call's receipt is durable. The call is nil when the key is unknown.
+func (t *table) find(ctx context.Context, key string, epoch int64) (*call, error) {
+	t.compacting.RLock()
+	t.mu.Lock()
+	err := t.fenceLocked(epoch)
+	c, off := t.calls[key], t.maxOff
+	t.mu.Unlock()
+	if err == nil {
+		err = internal(t.journal.sync(off))
+	}
+	t.compacting.RUnlock()
+	if err != nil || c == nil {
+		return nil, err
+	}
+	select {
+	case <-c.ready:
+		return c, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// enter fences and looks a call up, or makes its receipt durable as r, atomically: fresh is true for the one caller that made it.
+func (t *table) enter(ctx context.Context, key string, epoch int64, r record) (c *call, fresh bool, err error) {
+	if key == "" || len(key) > maxKey || len(r.Digest) > maxKey {
+		return nil, false, &Error{Code: Invalid, Message: "a call needs a key and a digest of at most 512 bytes"}
+	}
+	t.compacting.RLock()
+	t.mu.Lock()
+	off, runs := t.maxOff, r.Type == recAccepted
+	if err = t.fenceLocked(epoch); err == nil {
+		off = t.maxOff
+		if c = t.calls[key]; c == nil {
+			c, off, err = t.makeLocked(key, r)
+			fresh = err == nil
+		}
+	}
+	t.mu.Unlock()
+	if err == nil {
+		err = internal(t.journal.sync(off))
+	}
+	t.compacting.RUnlock()
+	if fresh {
+		t.mu.Lock()
+		c.failed = err
+		if runs && err != nil {
+			t.live--
+			c.kill(err)
+			close(c.done)
+		}
+		t.mu.Unlock()
+		close(c.ready)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	select {
+	case <-c.ready:
+		return c, fresh, nil
+	case <-ctx.Done():
+		return nil, false, context.Cause(ctx)
+	}
+}
+
+// makeLocked enters a new call and writes its receipt.
+func (t *table) makeLocked(key string, r record) (*call, int64, error) {
+	if t.live >= maxLive || len(t.calls) >= maxReceipts || t.over.Load() {
+		return nil, 0, &Error{Code: Busy, Message: fmt.Sprintf("%d calls under way, %d receipts", t.live, len(t.calls))}
+	}
+	c := &call{key: key, digest: r.Digest, ready: make(chan struct{}), done: closed, state: r.Type}
+	runs, promise := r.Type == recAccepted, int64(0)
+	if runs {
+		promise = maxRecord
+	}
+	off, err := t.journal.write(r, promise)
+	if err != nil {
+		return nil, 0, internal(err)
+	}
+	if runs {
+		t.live++
+		c.done = make(chan struct{})
+		c.ctx, c.kill = context.WithCancelCause(t.ctx)
+	}
+	t.calls[key] = c
+	return c, off, nil
+}
+
+// start is Start of the protocol.
+func (t *table) start(ctx context.Context, s Start) (Result, error) {
+	if s.Generation != t.gen {
+		return Result{}, &Error{Code: WrongGeneration, Message: "this sandbox is of generation " + t.gen}
+	}
+	c, fresh, err := t.enter(ctx, s.Key, s.Epoch, record{Type: recAccepted, Key: s.Key, Digest: s.Digest})
+	if err != nil {
+		return Result{}, err
+	}
+	if fresh {
+		t.spawn(c, s)
+	}
+	t.mu.Lock()
+	other := c.digest != s.Digest && c.state != StateKilled
+	t.mu.Unlock()
+	if other {
+		return Result{}, &Error{Code: Conflict, Message: "key " + s.Key + " belongs to another call"}
+	}
+	return t.answer(c)
+}
+
+// spawn runs a call whose receipt is durable.
+func (t *table) spawn(c *call, s Start) {
+	t.mu.Lock()
+	c.state = StateRunning
+	t.mu.Unlock()
+	run := t.prepare(s)
+	t.wg.Go(func() {
+		defer c.kill(nil)
+		began := time.Now()
+		o := run(c.ctx)
+		o.DurationUs = time.Since(began).Microseconds()
+		t.finish(c, &o)
+	})
+}
+
+// finish makes an outcome durable, and only then tells it.
+func (t *table) finish(c *call, o *outcome) {
+	t.compacting.RLock()
+	off, err := t.journal.write(record{Type: recDone, Key: c.key, Done: o}, -maxRecord)
+	if err == nil {
+		err = t.journal.sync(off)
+	}
+	t.compacting.RUnlock()
+	t.mu.Lock()
+	if err != nil {
+		c.failed = internal(err)
+	} else {
+		c.state, c.res = StateDone, o
+	}
+	t.live--
+	t.mu.Unlock()
+	close(c.done)
+}
+
+// wait is Wait of the protocol.
+func (t *table) wait(ctx context.Context, a keyArg) (Result, error) {
+	c, err := t.find(ctx, a.Key, a.Epoch)
+	if err != nil {
+		return Result{}, err
+	}
+	if c == nil {
+		return Result{}, &Error{Code: NotFound, Message: "no call " + a.Key}
+	}
+	select {
+	case <-c.done:
+		return t.answer(c)
+	case <-ctx.Done():
+		return Result{}, context.Cause(ctx)
+	}
+}
+
+// stop is Kill of the protocol. It returns when the call has ended.
+func (t *table) stop(ctx context.Context, a keyArg) (Result, error) {
+	c, _, err := t.enter(ctx, a.Key, a.Epoch, record{Type: recKilled, Key: a.Key})
+	if err != nil {
+		return Result{}, err
+	}
+	if c.kill != nil {
+		c.kill(errKilled)
+	}
+	select {
+	case <-c.done:
+		return t.answer(c)
+	case <-ctx.Done():
+		return Result{}, context.Cause(ctx)
+	}
+}
+
+// ack is Ack of the protocol. It need not be durable: what an acknowledgement lost in a crash leaves behind is only space.
+func (t *table) ack(ctx context.Context, a keyArg) error {
+	c, err := t.find(ctx, a.Key, a.Epoch)
+	if err != nil {
+		return err
+	}
+	if c == nil {
+		return &Error{Code: NotFound, Message: "no call " + a.Key}
+	}
+	t.mu.Lock()
+	if c.state == StateRunning {
+		t.mu.Unlock()
+		return &Error{Code: Conflict, Message: "call " + a.Key + " is running"}
+	}
+	first := !c.acked
+	c.acked = true
+	var drop bool
+	if c.res != nil {
+		drop = c.res.File && c.res.Total <= int64(c.res.Limit) // a longer one is what the model was pointed to
+		o := *c.res
+		o.Inline = nil
+		c.res = &o
+	}
+	t.mu.Unlock()
+	if drop {
+		os.Remove(t.path(c.key))
+	}
+	if !first {
+		return nil
+	}
+	t.compacting.RLock()
+	_, err = t.journal.write(record{Type: recAcked, Key: c.key}, 0)
+	t.compacting.RUnlock()
+	if err == nil && t.journal.large() {
+		err = t.compact()
+	}
+	return internal(err)
+}
+
+// compact drops acknowledged output from the journal. Every record kept is one that a restart would read.
+func (t *table) compact() error {
+	t.compacting.Lock()
+	defer t.compacting.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.maxOff = 0
+	return t.journal.compact(func(yield func(record) bool) {
+		if !yield(record{Type: recEpoch, Epoch: t.max}) {
+			return
+		}
+		for _, c := range t.calls {
+			if !c.records(yield) {
+				return
+			}
+		}
+	})
+}
+
+// records yields what a restart has to know about a call.
+func (c *call) records(yield func(record) bool) bool {
+	r := record{Type: recAccepted, Key: c.key, Digest: c.digest}
+	if c.state == StateKilled {
+		r.Type = recKilled
+	}
+	ok := yield(r)
+	if ok && c.res != nil {
+		ok = yield(record{Type: recDone, Key: c.key, Done: c.res})
+	}
+	if ok && c.acked {
+		ok = yield(record{Type: recAcked, Key: c.key})
+	}
+	return ok
+}
+
+// answer describes a call as it is now, with its output once it is done and not yet acknowledged.
+func (t *table) answer(c *call) (Result, error) {
+	t.mu.Lock()
+	r, o, acked, err := Result{Key: c.key, State: c.state}, c.res, c.acked, c.failed
+	t.mu.Unlock()
+	if err != nil {
+		return Result{}, err
+	}
+	if o == nil {
+		return r, nil
+	}
+	r.Cause, r.ExitCode, r.DurationUs = o.Cause, o.ExitCode, o.DurationUs
+	r.Truncated = o.Total > int64(o.Limit)
+	if r.Truncated {
+		r.FullPath = t.path(c.key)
+	}
+	if !acked {
+		r.Output = o.render(t.path(c.key))
+	}
+	return r, nil
+}
+
+// path is where a call's output is, when it is a file.
+func (t *table) path(key string) string {
+	name := strings.ReplaceAll(key, "/", ".")
+	plain := func(r rune) bool {
+		return r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '_' || r == '-' || r == '/'
+	}
+	if len(name) > 200 || strings.ContainsFunc(key, func(r rune) bool { return !plain(r) }) {
+		name = fmt.Sprintf("%x", sha256.Sum256([]byte(key)))
+	}
+	return filepath.Join(t.outputs, name+".log")
+}
+
+// internal wraps an error that is the guest's own.
+func internal(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Code: Internal, Message: err.Error()}
+}

@@ -1,0 +1,199 @@
+package guest
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Limits of a call's output.
+const (
+	// memoryOutput is how much output waits in memory before there is a file; most calls never make one.
+	memoryOutput = 64 << 10
+	// maxStored bounds the file of one call: enough for a build log, too little to fill a disk.
+	maxStored = 64 << 20
+	// tailStored is how much of the end is kept of output beyond maxStored.
+	tailStored = 64 << 10
+	// maxPipe bounds what may still be in a pipe when a call ends; the kernel lets an ordinary user ask for no more.
+	maxPipe = 1 << 20
+)
+
+// sink collects one call's output: in memory first, then in a file made for it, then only the end. One goroutine at a time.
+type sink struct {
+	path  string
+	buf   []byte
+	file  *os.File
+	full  bool // the file takes no more
+	off   int64
+	total int64
+	tail  []byte
+}
+
+// Write never fails: what cannot be stored is counted.
+func (k *sink) Write(p []byte) (int, error) {
+	k.total += int64(len(p))
+	if k.file == nil && !k.full {
+		if len(k.buf)+len(p) <= memoryOutput {
+			k.buf = append(k.buf, p...)
+			return len(p), nil
+		}
+		k.spill()
+	}
+	k.store(p)
+	return len(p), nil
+}
+
+// spill moves the output to its file.
+func (k *sink) spill() {
+	f, err := os.OpenFile(k.path, os.O_RDWR|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o644)
+	if err != nil {
+		k.full = true
+	}
+	buf := k.buf
+	k.file, k.buf = f, nil
+	k.store(buf)
+}
+
+func (k *sink) store(p []byte) {
+	if !k.full {
+		n := min(int64(len(p)), maxStored-k.off)
+		w, err := k.file.WriteAt(p[:n], k.off)
+		k.off += int64(w)
+		k.full = err != nil || k.off >= maxStored
+		p = p[w:]
+	}
+	if len(p) >= tailStored {
+		k.tail = append(k.tail[:0], p[len(p)-tailStored:]...)
+		return
+	}
+	if len(k.tail)+len(p) > 2*tailStored {
+		k.tail = append(k.tail[:0], k.tail[len(k.tail)-tailStored:]...)
+	}
+	k.tail = append(k.tail, p...)
+}
+
+// close completes the file, if there is to be one, and describes it in o.
+func (k *sink) close(o *outcome) {
+	o.Total = k.total
+	if k.file == nil && !k.full {
+		if len(k.buf) <= inlineOutput {
+			o.Inline = k.buf
+			return
+		}
+		k.spill()
+	}
+	k.tail = k.tail[max(0, len(k.tail)-tailStored):]
+	if lost := k.total - k.off - int64(len(k.tail)); lost > 0 {
+		k.tail = append(fmt.Appendf(nil, "\n[%d bytes of output were not kept]\n", lost), k.tail...)
+	}
+	if k.file == nil {
+		o.Inline = k.tail[max(0, len(k.tail)-inlineOutput):]
+		return
+	}
+	k.file.WriteAt(k.tail, k.off)
+	k.file.Close()
+	o.File = true
+}
+
+// render returns the output as the caller sees it: all of it, or its head and tail around a line that names the file.
+func (o *outcome) render(path string) []byte {
+	if !o.File {
+		return o.Inline
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Appendf(nil, "[the output, %d bytes, is gone: %v]\n", o.Total, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return fmt.Appendf(nil, "[the output, %d bytes, is gone: its file was replaced]\n", o.Total)
+	}
+	if size := info.Size(); size <= int64(o.Limit) {
+		return readSection(f, 0, size)
+	}
+	size := info.Size()
+	mark := "\n[%d of %d bytes left out here; the whole output is in " + path + "]\n"
+	room := max(0, int64(o.Limit)-int64(len(mark))-40)
+	head := room / 2
+	tail := room - head
+	out := readSection(f, 0, head)
+	out = fmt.Appendf(out, mark, o.Total-head-tail, o.Total)
+	return append(out, readSection(f, size-tail, tail)...)
+}
+
+func readSection(f *os.File, off, n int64) []byte {
+	b := make([]byte, n)
+	got, _ := io.ReadFull(io.NewSectionReader(f, off, n), b)
+	return b[:got]
+}
+
+// pump moves what a pipe delivers into a sink while a call runs.
+type pump struct {
+	r    *os.File
+	k    *sink
+	done chan struct{}
+	eof  bool
+}
+
+// startPump begins to read r, which must be in non-blocking mode.
+func startPump(r *os.File, k *sink, wg *sync.WaitGroup) *pump {
+	p := &pump{r: r, k: k, done: make(chan struct{})}
+	wg.Go(func() {
+		defer close(p.done)
+		buf := make([]byte, 32<<10)
+		for {
+			n, err := r.Read(buf)
+			k.Write(buf[:n])
+			if err != nil {
+				p.eof = err == io.EOF
+				return
+			}
+		}
+	})
+	return p
+}
+
+// finish takes what is in the pipe at this moment and stops. It reports whether all writers are gone.
+func (p *pump) finish() bool {
+	p.r.SetReadDeadline(time.Unix(1, 0))
+	<-p.done
+	defer p.r.SetReadDeadline(time.Time{})
+	if p.eof {
+		return true
+	}
+	raw, err := p.r.SyscallConn()
+	if err != nil {
+		return true
+	}
+	buf := make([]byte, 32<<10)
+	raw.Control(func(fd uintptr) {
+		for n := 0; n < maxPipe; {
+			got, err := syscall.Read(int(fd), buf)
+			if err == syscall.EINTR {
+				continue
+			}
+			if got <= 0 {
+				p.eof = got == 0 && err == nil
+				return
+			}
+			p.k.Write(buf[:got])
+			n += got
+		}
+	})
+	return p.eof
+}
+
+// discard reads the pipe to its end, so that a process that outlived its call is not killed by writing. It closes the pipe.
+func discard(r *os.File) {
+	defer r.Close()
+	buf := make([]byte, 32<<10)
+	for {
+		if _, err := r.Read(buf); err != nil {
+			return
+		}
+	}
+}

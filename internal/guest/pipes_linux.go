@@ -1,0 +1,142 @@
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+)
+
+// pipes are the named pipes through which shells' commands write. A pipe belongs to one call; it is used again only when the
+// call's end proved that nobody has it open any more. A pipe, unlike a file, bears programs that open /dev/stderr anew.
+type pipes struct {
+	dir string
+
+	mu        sync.Mutex
+	n         int
+	free      []*pipe
+	lingering map[*os.File]bool // read ends of pipes that background jobs still write to
+	wg        sync.WaitGroup
+}
+
+const (
+	// keptPipes is how many idle pipes wait for the next call.
+	keptPipes = 16
+	// maxLingering bounds calls whose background jobs still write. Above it, such a job gets SIGPIPE.
+	maxLingering = 128
+)
+
+// pipe is one named pipe with both ends open here, so that opening it never blocks and reading it never ends early.
+type pipe struct {
+	path string
+	r, w *os.File
+}
+
+// take returns a pipe that nobody else has open.
+func (ps *pipes) take() (*pipe, error) {
+	for {
+		ps.mu.Lock()
+		var p *pipe
+		if n := len(ps.free); n > 0 {
+			p, ps.free = ps.free[n-1], ps.free[:n-1]
+		}
+		ps.mu.Unlock()
+		if p == nil {
+			return ps.make()
+		}
+		w, err := os.OpenFile(p.path, os.O_WRONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+		if err == nil && sameFile(p.r, w) {
+			p.w = w
+			return p, nil
+		}
+		if err == nil {
+			w.Close()
+		}
+		p.r.Close() // somebody removed or replaced it
+	}
+}
+
+func sameFile(a, b *os.File) bool {
+	x, err1 := a.Stat()
+	y, err2 := b.Stat()
+	return err1 == nil && err2 == nil && os.SameFile(x, y)
+}
+
+func (ps *pipes) make() (*pipe, error) {
+	if err := os.MkdirAll(ps.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("making the run directory: %w", err)
+	}
+	ps.mu.Lock()
+	ps.n++
+	p := &pipe{path: filepath.Join(ps.dir, fmt.Sprintf("o%d-%d", os.Getpid(), ps.n))}
+	ps.mu.Unlock()
+	if err := syscall.Mkfifo(p.path, 0o600); err != nil {
+		return nil, fmt.Errorf("making an output pipe: %w", err)
+	}
+	err := os.Chmod(p.path, 0o666) // the tool's user writes; there are no others inside
+	if err == nil {
+		p.r, err = os.OpenFile(p.path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	}
+	if err == nil {
+		p.w, err = os.OpenFile(p.path, os.O_WRONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	}
+	if err != nil {
+		os.Remove(p.path)
+		return nil, errors.Join(fmt.Errorf("making an output pipe: %w", err), p.r.Close())
+	}
+	return p, nil
+}
+
+// give ends a call's use of a pipe: alone says that all other writers are gone.
+func (ps *pipes) give(p *pipe, alone bool) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if alone && len(ps.free) < keptPipes && ps.lingering != nil {
+		ps.free = append(ps.free, p)
+		return
+	}
+	os.Remove(p.path)
+	if alone {
+		p.r.Close()
+		return
+	}
+	ps.lingerLocked(p.r)
+}
+
+// linger keeps reading a pipe whose call is over, for the processes that still write to it.
+func (ps *pipes) linger(r *os.File) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.lingerLocked(r)
+}
+
+func (ps *pipes) lingerLocked(r *os.File) {
+	if ps.lingering == nil || len(ps.lingering) >= maxLingering {
+		r.Close()
+		return
+	}
+	ps.lingering[r] = true
+	ps.wg.Go(func() {
+		discard(r)
+		ps.mu.Lock()
+		delete(ps.lingering, r)
+		ps.mu.Unlock()
+	})
+}
+
+// stop closes everything.
+func (ps *pipes) stop() {
+	ps.mu.Lock()
+	for _, p := range ps.free {
+		os.Remove(p.path)
+		p.r.Close()
+	}
+	for r := range ps.lingering {
+		r.Close()
+	}
+	ps.free, ps.lingering = nil, nil
+	ps.mu.Unlock()
+	ps.wg.Wait()
+}

@@ -1,0 +1,187 @@
+package guest
+
+import (
+	"bytes"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// children starts processes and knows which ones are waited for, so that reaping orphans never takes another's exit status.
+type children struct {
+	spawning sync.RWMutex // read-held from fork to registration; the reaper excludes it
+	mu       sync.Mutex
+	own      map[int]bool
+	reaped   chan struct{} // capacity 1: one of own was waited for
+}
+
+// process is one child. status is valid once done is closed.
+type process struct {
+	pid    int
+	done   chan struct{}
+	status *os.ProcessState
+	handle *os.Process
+}
+
+func newChildren() *children {
+	return &children{own: make(map[int]bool), reaped: make(chan struct{}, 1)}
+}
+
+// start runs the program at path. The goroutine that waits for it belongs to wg.
+func (c *children) start(path string, argv []string, attr *os.ProcAttr, wg *sync.WaitGroup) (*process, error) {
+	c.spawning.RLock()
+	h, err := os.StartProcess(path, argv, attr)
+	if err != nil {
+		c.spawning.RUnlock()
+		return nil, err
+	}
+	c.mu.Lock()
+	c.own[h.Pid] = true
+	c.mu.Unlock()
+	c.spawning.RUnlock()
+	p := &process{pid: h.Pid, handle: h, done: make(chan struct{})}
+	wg.Go(func() {
+		p.status, _ = h.Wait()
+		c.mu.Lock()
+		delete(c.own, p.pid)
+		c.mu.Unlock()
+		select {
+		case c.reaped <- struct{}{}:
+		default:
+		}
+		close(p.done)
+	})
+	return p, nil
+}
+
+// exitCode is the status a shell would report: 128+n for a signal.
+func (p *process) exitCode() int {
+	if p.status == nil {
+		return 255
+	}
+	if ws, ok := p.status.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return p.status.ExitCode()
+}
+
+// reap collects orphans until stop is closed. It looks first (WNOWAIT) and takes only what nobody else waits for.
+func (c *children) reap(stop <-chan struct{}) {
+	sig := make(chan os.Signal, 1)
+	signal.Notify(sig, syscall.SIGCHLD)
+	defer signal.Stop(sig)
+	for {
+		for c.reapOne() {
+		}
+		select {
+		case <-sig:
+		case <-c.reaped: // it may have hidden an orphan behind it
+		case <-stop:
+			return
+		}
+	}
+}
+
+func (c *children) reapOne() bool {
+	c.spawning.Lock()
+	defer c.spawning.Unlock()
+	const pAll, wNoWait = 0, 0x01000000
+	var info [128]byte // siginfo_t; si_pid is at offset 12 on 32-bit and 64-bit Linux after padding below
+	_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, pAll, 0, uintptr(unsafe.Pointer(&info[0])),
+		syscall.WEXITED|syscall.WNOHANG|wNoWait, 0, 0)
+	pid := int(*(*int32)(unsafe.Pointer(&info[sigPidOffset])))
+	if errno != 0 || pid == 0 {
+		return false
+	}
+	c.mu.Lock()
+	own := c.own[pid]
+	c.mu.Unlock()
+	if own {
+		return false // its waiter is about to take it, and tells
+	}
+	got, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
+	return err == nil && got == pid
+}
+
+// sigPidOffset is where siginfo_t has si_pid: after three ints and, on 64-bit machines, padding.
+const sigPidOffset = 12 + 4*(^uintptr(0)>>63)
+
+// ticks returns the time since boot in the unit of /proc/pid/stat's start times.
+func ticks() uint64 {
+	const clockBoottime, perSecond = 7, 100 // USER_HZ is 100 on every Linux port Go has
+	var ts syscall.Timespec
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0); errno != 0 {
+		return 0
+	}
+	return uint64(ts.Sec)*perSecond + uint64(ts.Nsec)/(uint64(time.Second)/perSecond)
+}
+
+// stat is what /proc says about a process.
+type procStat struct {
+	pid, parent, session int
+	started              uint64
+	zombie               bool
+}
+
+// members returns the processes that belong to leader, itself excluded: those of its session and its descendants, that started at
+// since or later. Without /proc it finds none.
+func members(leader int, since uint64) []int {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	procs := make(map[int]procStat, len(names))
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			if s, ok := readStat(pid); ok {
+				procs[pid] = s
+			}
+		}
+	}
+	var found []int
+	for pid, s := range procs {
+		if pid != leader && !s.zombie && s.started >= since && (s.session == leader || descends(procs, pid, leader)) {
+			found = append(found, pid)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+func descends(procs map[int]procStat, pid, leader int) bool {
+	for range 1000 { // deeper trees are cut: their members are found by their session
+		s, ok := procs[pid]
+		if !ok || s.parent == pid {
+			return false
+		}
+		if s.parent == leader {
+			return true
+		}
+		pid = s.parent
+	}
+	return false
+}
+
+// readStat parses /proc/pid/stat. The second field, a name in parentheses, may hold anything.
+func readStat(pid int) (procStat, bool) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return procStat{}, false
+	}
+	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(fields) < 20 {
+		return procStat{}, false
+	}
+	s := procStat{pid: pid, zombie: fields[0][0] == 'Z' || fields[0][0] == 'X'}
+	s.parent, _ = strconv.Atoi(string(fields[1]))
+	s.session, _ = strconv.Atoi(string(fields[3]))
+	s.started, _ = strconv.ParseUint(string(fields[19]), 10, 64)
+	return s, true
+}

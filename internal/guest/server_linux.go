@@ -1,0 +1,342 @@
+package guest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Limits of a server.
+const (
+	// maxConns bounds connections: a host uses a few per process that looks at the sandbox.
+	maxConns = 256
+	// maxExchanges bounds the requests of one connection that are under way.
+	maxExchanges = maxPending
+	// stopPatience is how long a stopping server waits for tools that do not end when told.
+	stopPatience = 10 * time.Second
+)
+
+// server is one guest.
+type server struct {
+	cfg      ServerConfig
+	table    *table
+	children *children
+	shells   shells
+	pipes    pipes
+	store    workspace
+
+	wg sync.WaitGroup // of everything but runs
+}
+
+// Serve answers the host until ctx ends or the listener fails; then it ends every tool and returns. It is the whole guest.
+func Serve(ctx context.Context, cfg ServerConfig) error {
+	if err := cfg.fill(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(cfg.Run, 0o755); err != nil {
+		return fmt.Errorf("making the run directory: %w", err)
+	}
+	runs, stop := context.WithCancelCause(context.Background())
+	defer stop(nil)
+	s := &server{cfg: cfg, children: newChildren()}
+	s.pipes = pipes{dir: cfg.Run, lingering: make(map[*os.File]bool)}
+	s.shells = shells{s: s, byName: make(map[string]*shell)}
+	s.store = workspace{cfg: &s.cfg}
+	t, err := openTable(runs, cfg.State, cfg.Run, cfg.Generation, s.prepare)
+	if err != nil {
+		return err
+	}
+	s.table = t
+	quit := make(chan struct{})
+	if cfg.Init {
+		s.wg.Go(func() { s.children.reap(quit) })
+	}
+	err = s.accept(ctx)
+	s.table.over.Store(true)
+	stop(errStopping)
+	s.table.wg.Wait()
+	s.shells.stop()
+	s.pipes.stop()
+	close(quit)
+	s.wg.Wait()
+	return errors.Join(err, s.table.journal.close())
+}
+
+// accept serves connections until ctx ends, and returns when the last one has ended.
+func (s *server) accept(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var conns sync.WaitGroup
+	defer conns.Wait()
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { s.cfg.Listener.Close() })
+	defer stop()
+	slots := make(chan struct{}, maxConns)
+	for {
+		conn, err := s.cfg.Listener.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("accepting connections: %w", err)
+		}
+		select {
+		case slots <- struct{}{}:
+			conns.Go(func() {
+				s.serve(ctx, conn)
+				<-slots
+			})
+		default:
+			conn.Close()
+		}
+	}
+}
+
+// peer is one connection of the host.
+type peer struct {
+	s    *server
+	w    *wire
+	gone chan struct{}
+
+	mu   sync.Mutex
+	open map[uint32]*job
+}
+
+// job is one request under way.
+type job struct {
+	*stream
+	cancel context.CancelFunc
+}
+
+// serve runs one connection to its end.
+func (s *server) serve(ctx context.Context, conn net.Conn) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	p := &peer{s: s, w: newWire(conn), gone: make(chan struct{}), open: make(map[uint32]*job)}
+	var jobs sync.WaitGroup
+	r := bufio.NewReaderSize(conn, chunkSize)
+	for {
+		f, err := readFrame(r)
+		if err != nil || p.dispatch(ctx, f, &jobs) != nil {
+			break
+		}
+	}
+	close(p.gone)
+	cancel()
+	stop()
+	conn.Close()
+	jobs.Wait()
+}
+
+func (p *peer) dispatch(ctx context.Context, f frame, jobs *sync.WaitGroup) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	j := p.open[f.id]
+	if f.kind == kindRequest {
+		if j != nil || len(p.open) >= maxExchanges {
+			return fmt.Errorf("%w: request %d", errFrame, f.id)
+		}
+		return p.begin(ctx, f, jobs)
+	}
+	if j == nil {
+		return nil // answered already
+	}
+	switch f.kind {
+	case kindData:
+		return j.arrived(f.body)
+	case kindEnd:
+		j.ended()
+	case kindCredit:
+		return j.credited()
+	case kindCancel:
+		j.cancel()
+	default:
+		return fmt.Errorf("%w: kind %d from a host", errFrame, f.kind)
+	}
+	return nil
+}
+
+// begin runs a request in its own goroutine. p.mu is held.
+func (p *peer) begin(ctx context.Context, f frame, jobs *sync.WaitGroup) error {
+	var h requestHead
+	if err := json.Unmarshal(f.head, &h); err != nil {
+		return fmt.Errorf("%w: %w", errFrame, err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	j := &job{stream: newStream(f.id, p.w, p.gone, nil), cancel: cancel}
+	if !h.More {
+		j.ended()
+	}
+	p.open[f.id] = j
+	jobs.Go(func() {
+		defer cancel()
+		answer := frame{kind: kindResponse, id: f.id}
+		v, body, err := p.s.handle(ctx, h, f.body, j.stream)
+		if err == nil {
+			answer.body = body
+			answer.head, err = json.Marshal(v)
+		}
+		if err != nil {
+			answer = frame{kind: kindFailure, id: f.id, head: failure(err)}
+		}
+		p.mu.Lock()
+		delete(p.open, f.id)
+		p.mu.Unlock()
+		if err := p.w.send(ctx, answer); err != nil && ctx.Err() == nil {
+			p.w.conn.Close()
+		}
+	})
+	return nil
+}
+
+// failure encodes an error for the host.
+func failure(err error) []byte {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		e = &Error{Code: Internal, Message: err.Error()}
+	}
+	e = &Error{Code: e.Code, Message: strings.ToValidUTF8(e.Message[:min(len(e.Message), 4096)], "\uFFFD")}
+	b, err := json.Marshal(e)
+	if err != nil {
+		return []byte(`{"code":"internal","message":"unprintable error"}`)
+	}
+	return b
+}
+
+// handle runs one operation and returns the head and body of its answer.
+func (s *server) handle(ctx context.Context, h requestHead, body []byte, st *stream) (any, []byte, error) {
+	switch h.Op {
+	case opHello:
+		return s.hello(), nil, nil
+	case opStart:
+		r, err := s.start(ctx, h, body, st)
+		return split(r, err)
+	case opWait, opKill, opAck:
+		var a keyArg
+		if err := decode(h.Arg, &a); err != nil {
+			return nil, nil, err
+		}
+		switch h.Op {
+		case opWait:
+			return split(s.table.wait(ctx, a))
+		case opKill:
+			return split(s.table.stop(ctx, a))
+		}
+		return struct{}{}, nil, s.table.ack(ctx, a)
+	}
+	return s.transfer(ctx, h, body, st)
+}
+
+// split takes the output out of a result, to travel as bytes.
+func split(r Result, err error) (any, []byte, error) {
+	out := r.Output
+	r.Output = nil
+	return r, out[:min(len(out), maxOutput+chunkSize)], err
+}
+
+func decode(arg json.RawMessage, v any) error {
+	if err := json.Unmarshal(arg, v); err != nil {
+		return &Error{Code: Invalid, Message: "unreadable request: " + err.Error()}
+	}
+	return nil
+}
+
+func (s *server) hello() Hello {
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	return Hello{Version: ProtocolVersion, Generation: s.cfg.Generation, MaxEpoch: s.table.max, Pid: os.Getpid()}
+}
+
+// start reads the call's input, which may be longer than a frame, before anything else happens.
+func (s *server) start(ctx context.Context, h requestHead, body []byte, st *stream) (Result, error) {
+	var c Start
+	if err := decode(h.Arg, &c); err != nil {
+		return Result{}, err
+	}
+	if h.More {
+		rest, err := io.ReadAll(io.LimitReader(&receiver{ctx: ctx, s: st}, maxInput+1))
+		if err != nil {
+			return Result{}, err
+		}
+		if body = append(body, rest...); len(body) > maxInput {
+			return Result{}, &Error{Code: Invalid, Message: fmt.Sprintf("input over %d bytes", maxInput)}
+		}
+	}
+	c.Input = body
+	if c.OutputLimit <= 0 {
+		c.OutputLimit = defaultOutput
+	}
+	c.OutputLimit = min(c.OutputLimit, maxOutput)
+	return s.table.start(ctx, c)
+}
+
+// prepare takes a call's place in line and returns what runs it.
+func (s *server) prepare(c Start) func(context.Context) outcome {
+	var body func(context.Context, Start, *sink) outcome
+	switch c.Op {
+	case "bash":
+		body = s.shells.bash(c.Shell)
+	case "exec":
+		body = s.exec
+	default:
+		body = s.fileTool
+	}
+	return func(ctx context.Context) outcome {
+		k := &sink{path: s.table.path(c.Key)}
+		o := body(ctx, c, k)
+		o.Limit = c.OutputLimit
+		k.close(&o)
+		return o
+	}
+}
+
+// refused is the outcome of a call that the tool would not run.
+func refused(k *sink, format string, args ...any) outcome {
+	fmt.Fprintf(k, format, args...)
+	return outcome{Cause: causeError}
+}
+
+// Causes of an outcome.
+const (
+	causeExited  = "exited"
+	causeTimeout = "timeout"
+	causeKilled  = "killed"
+	causeError   = "error"
+)
+
+// lifetime applies a call's timeout to its context. The cause of the end tells the two apart.
+func lifetime(ctx context.Context, c Start, asked int64) (context.Context, context.CancelFunc, time.Duration) {
+	limit := defaultTimeout
+	for _, ms := range []int64{asked, c.TimeoutMs} { // the host's word comes last
+		if ms > 0 {
+			limit = min(time.Duration(min(ms, maxTimeout.Milliseconds()))*time.Millisecond, maxTimeout)
+		}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errTimeout)
+	return ctx, cancel, limit
+}
+
+const (
+	// defaultTimeout is the executor's of the reference wire.
+	defaultTimeout = 120 * time.Second
+	// maxTimeout bounds what a caller may ask for.
+	maxTimeout = 60 * time.Minute
+)
+
+var errTimeout = errors.New("timed out")
+
+// ended is the outcome of a call whose context ended.
+func ended(ctx context.Context) outcome {
+	if context.Cause(ctx) == errTimeout {
+		return outcome{Cause: causeTimeout}
+	}
+	return outcome{Cause: causeKilled}
+}

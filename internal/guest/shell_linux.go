@@ -1,0 +1,412 @@
+package guest
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// shells are the persistent shells by name.
+type shells struct {
+	s *server
+
+	mu     sync.Mutex
+	byName map[string]*shell
+	n      int // for names of command files
+	over   bool
+}
+
+const (
+	// maxShells bounds live shells: one per thread of a session.
+	maxShells = 64
+	// interruptPatience is how long a command may take to end after an interrupt before its shell is replaced.
+	interruptPatience = time.Second
+	// killPatience is how long background processes of an ended call may take between SIGTERM and SIGKILL.
+	killPatience = 500 * time.Millisecond
+)
+
+// shell is one persistent shell. Its calls run one at a time, in the order of their receipts.
+//
+// The shell reads two lines per call from its standard input: one that evaluates the call's command, read from a file, with input
+// from /dev/null and output to the call's pipe, and one that reports the status with the call's nonce on a descriptor that the
+// command does not have. It is an interactive bash without a terminal, because only that one survives an interrupt: it drops the
+// rest of the first line and goes on with the second.
+type shell struct {
+	line queue
+
+	// Used by the call at the head of the line only.
+	proc  *process
+	ctl   *os.File
+	lines chan string // status lines, closed with the descriptor
+	lost  string      // why there is no shell although there was one; told by the next call
+	plain bool        // not bash: cannot be interrupted
+}
+
+// bashInput is the input of op bash.
+type bashInput struct {
+	Command   string `json:"command"`
+	Restart   bool   `json:"restart"`
+	TimeoutMs int64  `json:"timeout_ms"`
+}
+
+// bash takes a place in the line of the named shell and returns what runs the call.
+func (ss *shells) bash(name string) func(context.Context, Start, *sink) outcome {
+	ss.mu.Lock()
+	sh := ss.byName[name]
+	if sh == nil && len(ss.byName) < maxShells {
+		sh = new(shell)
+		ss.byName[name] = sh
+	}
+	ss.mu.Unlock()
+	if sh == nil {
+		return func(_ context.Context, _ Start, k *sink) outcome {
+			return refused(k, "bash: there are %d shells already", maxShells)
+		}
+	}
+	place := sh.line.join()
+	return func(ctx context.Context, c Start, k *sink) outcome {
+		defer sh.line.leave(place)
+		if err := sh.line.wait(ctx, place); err != nil {
+			fmt.Fprintf(k, "[killed before it ran]\n")
+			return outcome{Cause: causeKilled}
+		}
+		return ss.run(ctx, sh, c, k)
+	}
+}
+
+// run runs one call at the head of its shell's line.
+func (ss *shells) run(ctx context.Context, sh *shell, c Start, k *sink) outcome {
+	var in bashInput
+	if err := json.Unmarshal(c.Input, &in); err != nil {
+		return refused(k, "bash: unreadable input: %v", err)
+	}
+	if in.Command == "" && !in.Restart {
+		return refused(k, "bash: command is required")
+	}
+	if strings.ContainsRune(in.Command, 0) {
+		return refused(k, "bash: command contains a NUL byte")
+	}
+	if in.Restart {
+		sh.end(true)
+		sh.lost = ""
+		if in.Command == "" {
+			fmt.Fprintf(k, "shell restarted\n")
+			return outcome{Cause: causeExited, ExitCode: new(int)}
+		}
+	}
+	ctx, cancel, limit := lifetime(ctx, c, in.TimeoutMs)
+	defer cancel()
+	if ctx.Err() != nil {
+		return ended(ctx)
+	}
+	if err := ss.ensure(sh); err != nil {
+		return refused(k, "bash: %v", err)
+	}
+	if sh.lost != "" {
+		fmt.Fprintf(k, "[new shell: %s; its working directory and environment are gone]\n", sh.lost)
+		sh.lost = ""
+	}
+	p, err := ss.s.pipes.take()
+	if err != nil {
+		return refused(k, "bash: %v", err)
+	}
+	pump := startPump(p.r, k, &ss.s.wg)
+	o := ss.command(ctx, sh, c.Key, in.Command, p)
+	p.w.Close()
+	ss.s.pipes.give(p, pump.finish())
+	if o.Cause == causeTimeout || o.Cause == causeKilled {
+		state := "the shell goes on"
+		if sh.proc == nil {
+			state, sh.lost = "the shell was restarted; its working directory and environment are gone", ""
+		}
+		what := o.Cause
+		if o.Cause == causeTimeout {
+			what = "timed out after " + limit.String()
+		}
+		fmt.Fprintf(k, "\n[%s; %s]\n", what, state)
+	}
+	return o
+}
+
+// command gives one command to a living shell and waits for its end.
+func (ss *shells) command(ctx context.Context, sh *shell, key, text string, p *pipe) outcome {
+	nonce := rand.Text()
+	file, err := ss.write(text)
+	if err != nil {
+		return outcome{Cause: causeError}
+	}
+	defer os.Remove(file)
+	since := ticks()
+	if _, err := sh.ctl.WriteString(sh.script(key, file, p.path, nonce)); err != nil {
+		sh.end(true)
+		sh.lost = "the previous one did not answer"
+		return outcome{Cause: causeError}
+	}
+	code, err := sh.status(ctx, nonce)
+	switch {
+	case err == nil:
+		return outcome{Cause: causeExited, ExitCode: &code}
+	case errors.Is(err, errShellExited):
+		code = sh.proc.exitCode()
+		sh.end(false)
+		sh.lost = "the previous one exited with status " + strconv.Itoa(code)
+		return outcome{Cause: causeExited, ExitCode: &code}
+	}
+	sh.interrupt(nonce, since)
+	return ended(ctx)
+}
+
+// script is the two lines for one call.
+func (sh *shell) script(key, file, out, nonce string) string {
+	if sh.plain {
+		return "export OUTBOARD_CALL_KEY=" + quote(key) + ";command eval \"$(cat " + quote(file) + ")\" </dev/null >" + quote(out) +
+			" 2>&1 3>&-\nprintf '%s\\n' \"" + nonce + " $?\" >&3\n"
+	}
+	return "export OUTBOARD_CALL_KEY=" + quote(key) + ";IFS= builtin read -r -d '' __outboard <" + quote(file) +
+		"||:;builtin eval \"$__outboard\" </dev/null >" + quote(out) + " 2>&1 3>&-\n" +
+		"builtin printf '%s\\n' \"" + nonce + " $?\" >&3\n"
+}
+
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// write puts a command into a file that the shell can read.
+func (ss *shells) write(text string) (string, error) {
+	ss.mu.Lock()
+	ss.n++
+	name := filepath.Join(ss.s.cfg.Run, fmt.Sprintf("c%d-%d", os.Getpid(), ss.n))
+	ss.mu.Unlock()
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return "", err
+	}
+	_, err = f.WriteString(text)
+	return name, errors.Join(err, f.Close())
+}
+
+var errShellExited = errors.New("shell exited")
+
+// status waits for the line with this nonce.
+func (sh *shell) status(ctx context.Context, nonce string) (int, error) {
+	lines, done := sh.lines, sh.proc.done
+	for {
+		select {
+		case l, ok := <-lines:
+			if !ok {
+				lines = nil // the descriptor is gone, by whatever trick; the process will tell, or the clock
+				continue
+			}
+			if got, rest, _ := strings.Cut(l, " "); got == nonce {
+				return strconv.Atoi(rest)
+			}
+		case <-done:
+			return 0, errShellExited
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// interrupt ends a command: first as a person would (^C), then by ending the shell with it. What the call left in the background
+// ends as well; what earlier calls left does not.
+func (sh *shell) interrupt(nonce string, since uint64) {
+	if !sh.plain {
+		signalAll(append(members(sh.proc.pid, since), sh.proc.pid), syscall.SIGINT)
+		ctx, cancel := context.WithTimeout(context.Background(), interruptPatience)
+		_, err := sh.status(ctx, nonce)
+		cancel()
+		if err == nil {
+			sweep(sh.proc.pid, since)
+			return
+		}
+	}
+	leader := sh.proc.pid
+	rest := members(leader, since)
+	sh.end(false)
+	signalAll(rest, syscall.SIGTERM)
+	sweep(leader, since)
+	signalAll(rest, syscall.SIGKILL)
+}
+
+// sweep ends what a session has started since then, and returns when it is gone or was sent SIGKILL.
+func sweep(leader int, since uint64) {
+	left := members(leader, since)
+	signalAll(left, syscall.SIGTERM)
+	tick := time.NewTicker(killPatience / 20)
+	defer tick.Stop()
+	for range 20 {
+		if left = members(leader, since); len(left) == 0 {
+			return
+		}
+		<-tick.C
+	}
+	for range 3 { // a process may fork between the look and the signal
+		if left = members(leader, since); len(left) == 0 {
+			return
+		}
+		signalAll(left, syscall.SIGKILL)
+	}
+}
+
+func signalAll(pids []int, sig syscall.Signal) {
+	for _, pid := range pids {
+		syscall.Kill(pid, sig)
+	}
+}
+
+// end ends the shell's process, if there is one; everything also ends all its jobs.
+func (sh *shell) end(everything bool) {
+	if sh.proc == nil {
+		return
+	}
+	var rest []int
+	if everything {
+		rest = members(sh.proc.pid, 0)
+	}
+	sh.proc.handle.Kill()
+	<-sh.proc.done
+	signalAll(rest, syscall.SIGKILL)
+	if everything {
+		signalAll(members(sh.proc.pid, 0), syscall.SIGKILL)
+	}
+	sh.ctl.Close()
+	sh.proc, sh.ctl = nil, nil
+}
+
+// ensure starts the shell's process if it does not live.
+func (ss *shells) ensure(sh *shell) error {
+	if sh.proc != nil {
+		select {
+		case <-sh.proc.done:
+			sh.lost = "the previous one exited with status " + strconv.Itoa(sh.proc.exitCode())
+			sh.end(false)
+		default:
+			return nil
+		}
+	}
+	argv := []string{"/bin/bash", "--noprofile", "--norc", "--noediting", "-i"}
+	setup := "PS1= PS2=;unset MAILCHECK;set +o history +H +m;shopt -s expand_aliases;exit(){ builtin exit \"$@\" 2>/dev/null;}\n"
+	if _, err := os.Stat(argv[0]); err != nil {
+		argv, setup, sh.plain = []string{"/bin/sh"}, "", true
+	}
+	ctlR, ctlW, err := pipe2(1)
+	if err != nil {
+		return err
+	}
+	defer ctlR.Close()
+	statR, statW, err := pipe2(0)
+	if err != nil {
+		return errors.Join(err, ctlW.Close())
+	}
+	defer statW.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return errors.Join(err, ctlW.Close(), statR.Close())
+	}
+	defer null.Close()
+	attr := ss.s.attr("")
+	attr.Files = []*os.File{ctlR, null, null, statW}
+	proc, err := ss.s.children.start(argv[0], argv, attr, &ss.s.wg)
+	if err != nil {
+		return errors.Join(fmt.Errorf("starting %s: %w", argv[0], err), ctlW.Close(), statR.Close())
+	}
+	sh.proc, sh.ctl, sh.lines = proc, ctlW, make(chan string, 16)
+	lines := sh.lines
+	ss.s.wg.Go(func() { readLines(statR, lines, proc.done) })
+	_, err = sh.ctl.WriteString(setup)
+	return err
+}
+
+// readLines passes status lines on until the shell is gone. It is the only sender on lines.
+func readLines(r *os.File, lines chan<- string, done <-chan struct{}) {
+	defer close(lines)
+	stop := make(chan struct{})
+	go func() { // ends with the shell; closing r is what ends the loop below when a job still holds the descriptor
+		select {
+		case <-done:
+		case <-stop:
+		}
+		r.Close()
+	}()
+	defer close(stop)
+	sc := bufio.NewScanner(r)
+	sc.Buffer(make([]byte, 0, 256), 4096)
+	for sc.Scan() {
+		select {
+		case lines <- sc.Text():
+		case <-done:
+			return
+		}
+	}
+}
+
+// pipe2 makes a pipe whose ends no child inherits by accident. End ours (0 or 1) is for this process, so that a read or write of it
+// ends when it is closed; the other one is for a child, in blocking mode.
+func pipe2(ours int) (r, w *os.File, err error) {
+	var fd [2]int
+	if err := syscall.Pipe2(fd[:], syscall.O_CLOEXEC); err != nil {
+		return nil, nil, os.NewSyscallError("pipe2", err)
+	}
+	if err := syscall.SetNonblock(fd[ours], true); err != nil {
+		return nil, nil, errors.Join(os.NewSyscallError("fcntl", err), syscall.Close(fd[0]), syscall.Close(fd[1]))
+	}
+	return os.NewFile(uintptr(fd[0]), "pipe"), os.NewFile(uintptr(fd[1]), "pipe"), nil
+}
+
+// stop ends all shells; no call runs any more.
+func (ss *shells) stop() {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for _, sh := range ss.byName {
+		sh.end(true)
+	}
+}
+
+// queue lets its members through one at a time, in the order in which they joined.
+type queue struct {
+	mu   sync.Mutex
+	line []chan struct{} // the first one's is closed
+}
+
+func (q *queue) join() chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	p := make(chan struct{})
+	if q.line = append(q.line, p); len(q.line) == 1 {
+		close(p)
+	}
+	return p
+}
+
+func (q *queue) wait(ctx context.Context, p chan struct{}) error {
+	select {
+	case <-p:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// leave gives up p's place, whether it had its turn or not.
+func (q *queue) leave(p chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i, x := range q.line {
+		if x == p {
+			q.line = append(q.line[:i], q.line[i+1:]...)
+			if i == 0 && len(q.line) > 0 {
+				close(q.line[0])
+			}
+			return
+		}
+	}
+}
