@@ -1,0 +1,132 @@
+// Package api is the public HTTP API. Its wire is that of Managed Agents, so that the official SDKs and tools work with only a
+// base URL changed; Outboard's own additions share its style and appear only where a client asks for them (include[]=outboard).
+//
+// The package translates and never decides: a handler decodes, makes one control call and encodes. wire*.go hold the shapes,
+// translate*.go turn log events into wire events and client events into inputs, both pure.
+//
+// Every response, errors included, is JSON with a request-id header. What the wire defines and this server does not do answers
+// 501, never a pretended success.
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
+)
+
+// Config makes a handler.
+type Config struct {
+	Control *control.Control
+	Logger  *slog.Logger // nil = discard
+	// Hosts are the names this server may be called by, besides IP addresses and localhost; "*" allows any. A request under
+	// another name is refused: it is how a web page reaches a loopback server through a name of its own (DNS rebinding).
+	Hosts []string
+	// Keepalive is how often a silent stream sends a comment; 0 = 30 s, as the wire does.
+	Keepalive time.Duration
+	// WriteTimeout is how long one write to a stream may take before its reader counts as gone; 0 = 30 s.
+	WriteTimeout time.Duration
+	Now          func() time.Time // nil = time.Now
+}
+
+const (
+	defaultKeepalive    = 30 * time.Second
+	defaultWriteTimeout = 30 * time.Second
+)
+
+// server holds what handlers share.
+type server struct {
+	ctl          *control.Control
+	log          *slog.Logger
+	hosts        []string
+	keepalive    time.Duration
+	writeTimeout time.Duration
+	now          func() time.Time
+}
+
+// New returns the handler. Streams end when their request's context does, so whoever serves it cancels the base context before
+// it waits for connections.
+func New(cfg Config) http.Handler {
+	s := &server{ctl: cfg.Control, log: cfg.Logger, hosts: cfg.Hosts, keepalive: cfg.Keepalive,
+		writeTimeout: cfg.WriteTimeout, now: cfg.Now}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.keepalive <= 0 {
+		s.keepalive = defaultKeepalive
+	}
+	if s.writeTimeout <= 0 {
+		s.writeTimeout = defaultWriteTimeout
+	}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	origin := http.NewCrossOriginProtection()
+	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.fail(w, r, outboard.Errorf(outboard.Denied, "cross-origin requests from browsers are refused"))
+	}))
+	return s.recovering(s.hosted(origin.Handler(s.routes())))
+}
+
+type requestIDKey struct{}
+
+// requestID returns the id that the response's request-id header carries.
+func requestID(ctx context.Context) string {
+	id, _ := ctx.Value(requestIDKey{}).(string)
+	return id
+}
+
+// recovering names the request and turns a panic into a 500 with its stack in the log.
+func (s *server) recovering(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := outboard.NewID[string](outboard.PrefixRequest)
+		w.Header().Set("request-id", id)
+		r = r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id))
+		defer func() {
+			v := recover()
+			if v == nil {
+				return
+			}
+			if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+				panic(v) // net/http's own way to cut a response short
+			}
+			s.log.Error("handler panicked", "request", id, "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
+			s.fail(w, r, outboard.Errorf(outboard.Internal, "panic"))
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// hosted refuses requests that arrived under a name which is not this server's.
+func (s *server) hosted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.knownHost(r.Host) {
+			s.fail(w, r, outboard.Errorf(outboard.Denied, "this server is not known as %q", r.Host).
+				WithHint("call it by its address, or name the host when starting the server"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (s *server) knownHost(hostport string) bool {
+	host := hostport
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true // an address cannot be rebound
+	}
+	return host == "localhost" || strings.HasSuffix(host, ".localhost") ||
+		slices.Contains(s.hosts, "*") || slices.ContainsFunc(s.hosts, func(h string) bool { return strings.EqualFold(h, host) })
+}

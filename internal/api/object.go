@@ -1,0 +1,211 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"reflect"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// maxDepth bounds the nesting of a request body. The deepest thing a client legitimately sends is a tool's JSON schema.
+const maxDepth = 100
+
+func bad(format string, args ...any) *outboard.Error {
+	return outboard.Errorf(outboard.Invalid, format, args...)
+}
+
+// checkDocument refuses what the decoder below would accept or repair silently: invalid UTF-8 and absurd nesting.
+func checkDocument(b []byte) error {
+	if !utf8.Valid(b) {
+		return bad("the request body is not valid UTF-8")
+	}
+	depth, inString := 0, false
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > maxDepth {
+				return bad("the request body is nested more than %d levels deep", maxDepth)
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return nil
+}
+
+// object decodes a JSON object into the struct v points at, strictly: field names must match exactly, none may be unknown or
+// repeated, and those tagged need:"yes" must be present and not null. path names the object in errors ("" for the body).
+// Fields of type json.RawMessage are left to the caller, who knows their union.
+func object(path string, b []byte, v any) error {
+	fields, err := members(path, b)
+	if err != nil {
+		return err
+	}
+	rv := reflect.ValueOf(v).Elem()
+	rt := rv.Type()
+	known := make(map[string]bool, rt.NumField())
+	for i := range rt.NumField() {
+		f := rt.Field(i)
+		name := f.Tag.Get("json")
+		known[name] = true
+		raw, ok := fields[name]
+		if f.Tag.Get("need") == "yes" && (!ok || string(raw) == "null") {
+			return bad("%s: required", join(path, name))
+		}
+		if !ok {
+			continue
+		}
+		if err := json.Unmarshal(raw, rv.Field(i).Addr().Interface()); err != nil {
+			return bad("%s: %s", join(path, name), reason(err))
+		}
+	}
+	for name := range fields {
+		if !known[name] {
+			return bad("%s: unknown field", join(path, name))
+		}
+	}
+	return nil
+}
+
+// members splits an object into its raw members.
+func members(path string, b []byte) (map[string]json.RawMessage, error) {
+	where := path
+	if where == "" {
+		where = "the request body"
+	}
+	dec := json.NewDecoder(bytes.NewReader(b))
+	t, err := dec.Token()
+	if err != nil {
+		return nil, bad("%s: %s", where, reason(err))
+	}
+	if t != json.Delim('{') {
+		return nil, bad("%s must be a JSON object", where)
+	}
+	fields := map[string]json.RawMessage{}
+	for dec.More() {
+		t, err := dec.Token()
+		if err != nil {
+			return nil, bad("%s: %s", where, reason(err))
+		}
+		name, _ := t.(string)
+		var raw json.RawMessage
+		if err := dec.Decode(&raw); err != nil {
+			return nil, bad("%s: %s", where, reason(err))
+		}
+		if _, twice := fields[name]; twice {
+			return nil, bad("%s: given twice", join(path, name))
+		}
+		fields[name] = raw
+	}
+	if _, err := dec.Token(); err != nil {
+		return nil, bad("%s: %s", where, reason(err))
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, bad("%s: something follows the JSON object", where)
+	}
+	return fields, nil
+}
+
+// reason says in plain words why decoding failed.
+func reason(err error) string {
+	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		s := "expected " + jsonType(t.Type) + ", got " + t.Value
+		if t.Field != "" {
+			s = t.Field + ": " + s
+		}
+		return s
+	}
+	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return "malformed JSON at byte " + strconv.FormatInt(s.Offset, 10) + ": " + s.Error()
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return "the JSON ends too early"
+	}
+	return err.Error()
+}
+
+func jsonType(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "a boolean"
+	case reflect.String:
+		return "a string"
+	case reflect.Slice, reflect.Array:
+		return "an array"
+	case reflect.Map, reflect.Struct:
+		return "an object"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	}
+	return "an integer"
+}
+
+// join makes the path of a member.
+func join(path, name string) string {
+	if len(name) > 100 {
+		name = strings.ToValidUTF8(name[:100], "") + "..."
+	}
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+// at makes the path of an array element.
+func at(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
+
+// unionType returns the type member of an object.
+func unionType(path string, b []byte) (string, error) {
+	fields, err := members(path, b)
+	if err != nil {
+		return "", err
+	}
+	var s string
+	if raw, ok := fields["type"]; !ok || json.Unmarshal(raw, &s) != nil || s == "" {
+		return "", bad("%s: required, and must be a string", join(path, "type"))
+	}
+	return s, nil
+}
+
+// field is a member whose absence, null and value mean three things.
+type field[T any] struct {
+	set, null bool
+	v         T
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (f *field[T]) UnmarshalJSON(b []byte) error {
+	f.set = true
+	if string(b) == "null" {
+		f.null = true
+		return nil
+	}
+	return json.Unmarshal(b, &f.v)
+}
+
+// clearing returns what a patch does with a member that null clears: nil keeps.
+func (f *field[T]) clearing() *T {
+	if !f.set {
+		return nil
+	}
+	return new(f.v)
+}
+
+// keeping returns what a patch does with a member that cannot be cleared: null is refused.
+func (f *field[T]) keeping(name string) (*T, error) {
+	if f.null {
+		return nil, bad("%s: cannot be cleared", name)
+	}
+	return f.clearing(), nil
+}

@@ -1,0 +1,201 @@
+package api
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// request is one authenticated request.
+type request struct {
+	*http.Request
+	w     http.ResponseWriter
+	by    outboard.Caller
+	query url.Values
+}
+
+// verb answers a request with a value to encode. A nil value means that it has answered itself.
+type verb func(r *request) (any, error)
+
+// handle authenticates, bounds the body, runs a verb and encodes what it returns.
+func (s *server) handle(v verb) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		by, err := s.caller(r)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		q, err := url.ParseQuery(r.URL.RawQuery)
+		if err != nil {
+			s.fail(w, r, bad("the query string is malformed: %v", err))
+			return
+		}
+		out, err := v(&request{Request: r, w: w, by: by, query: q})
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		if out != nil {
+			writeJSON(w, http.StatusOK, out)
+		}
+	}
+}
+
+// body reads the whole request body within its limit.
+func (r *request) body() ([]byte, error) {
+	b, err := io.ReadAll(http.MaxBytesReader(r.w, r.Body, outboard.MaxBody))
+	if err != nil {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return nil, outboard.Errorf(outboard.TooLarge, "the request body is larger than %d bytes", outboard.MaxBody)
+		}
+		return nil, bad("reading the request body: %w", err)
+	}
+	return b, nil
+}
+
+// decode reads a JSON body into v, strictly.
+func (r *request) decode(v any) error {
+	b, err := r.body()
+	if err != nil {
+		return err
+	}
+	if err := checkDocument(b); err != nil {
+		return err
+	}
+	return object("", b, v)
+}
+
+// empty refuses a body with anything in it: for verbs that take none.
+func (r *request) empty() error {
+	var none struct{}
+	b, err := r.body()
+	if err != nil || len(strings.TrimSpace(string(b))) == 0 {
+		return err
+	}
+	if err := checkDocument(b); err != nil {
+		return err
+	}
+	return object("", b, &none)
+}
+
+// limit reads the limit parameter.
+func (r *request) limit(def, most int) (int, error) {
+	s := r.query.Get("limit")
+	if s == "" {
+		return def, nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > most {
+		return 0, bad("limit: must be 1 to %d, not %q", most, clip(s))
+	}
+	return n, nil
+}
+
+// flag reads a boolean parameter.
+func (r *request) flag(name string) (bool, error) {
+	switch s := r.query.Get(name); s {
+	case "", "false":
+		return false, nil
+	case "true":
+		return true, nil
+	default:
+		return false, bad("%s: must be true or false, not %q", name, clip(s))
+	}
+}
+
+// instant reads a time parameter; zero when absent.
+func (r *request) instant(name string) (time.Time, error) {
+	s := r.query.Get(name)
+	if s == "" {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return t, bad("%s: must be an RFC 3339 time, not %q", name, clip(s))
+	}
+	return t.UTC(), nil
+}
+
+// oneOf reads a parameter with a closed set of values; the first is the default.
+func (r *request) oneOf(name string, values ...string) (string, error) {
+	s := r.query.Get(name)
+	if s == "" {
+		return values[0], nil
+	}
+	if !slices.Contains(values, s) {
+		return "", bad("%s: must be one of %s, not %q", name, strings.Join(values, ", "), clip(s))
+	}
+	return s, nil
+}
+
+// list reads a bracketed array parameter whose values must be in allowed, when allowed is given.
+func (r *request) list(name string, most int, allowed ...string) ([]string, error) {
+	vs := r.query[name+"[]"]
+	if len(vs) == 0 {
+		vs = r.query[name]
+	}
+	if len(vs) > most {
+		return nil, bad("%s[]: at most %d values, not %d", name, most, len(vs))
+	}
+	for _, v := range vs {
+		if len(allowed) > 0 && !slices.Contains(allowed, v) {
+			return nil, bad("%s[]: must be of %s, not %q", name, strings.Join(allowed, ", "), clip(v))
+		}
+	}
+	return vs, nil
+}
+
+// between is a range of times as the wire's created_at filters give it, in whole microseconds and inclusive at both ends.
+type between struct{ from, to time.Time }
+
+func (r *request) between() (b between, err error) {
+	for _, op := range []string{"gte", "gt", "lte", "lt"} {
+		t, err := r.instant("created_at[" + op + "]")
+		if err != nil {
+			return b, err
+		}
+		if t.IsZero() {
+			continue
+		}
+		µs := t.Truncate(time.Microsecond)
+		switch op {
+		case "gt":
+			µs = µs.Add(time.Microsecond)
+		case "gte":
+			if µs.Before(t) {
+				µs = µs.Add(time.Microsecond)
+			}
+		case "lt":
+			if !µs.Before(t) {
+				µs = µs.Add(-time.Microsecond)
+			}
+		}
+		if op[0] == 'g' && µs.After(b.from) {
+			b.from = µs
+		}
+		if op[0] == 'l' && (b.to.IsZero() || µs.Before(b.to)) {
+			b.to = µs
+		}
+	}
+	return b, nil
+}
+
+// holds reports whether t is in the range.
+func (b between) holds(t time.Time) bool {
+	return !t.Before(b.from) && (b.to.IsZero() || !t.After(b.to))
+}
+
+// clip shortens a client's string for an error.
+func clip(s string) string {
+	if len(s) > 100 {
+		return strings.ToValidUTF8(s[:100], "") + "..."
+	}
+	return s
+}

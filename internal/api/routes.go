@@ -1,0 +1,150 @@
+package api
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// route is one method on one path.
+type route struct {
+	method, path string
+	verb         verb
+}
+
+// built are the routes that do something.
+func (s *server) built() []route {
+	return []route{
+		{"POST", "/v1/agents", s.createAgent},
+		{"GET", "/v1/agents", s.listAgents},
+		{"GET", "/v1/agents/{agent}", s.getAgent},
+		{"POST", "/v1/agents/{agent}", s.updateAgent},
+		{"POST", "/v1/agents/{agent}/archive", s.archiveAgent},
+		{"GET", "/v1/agents/{agent}/versions", s.listAgentVersions},
+
+		{"POST", "/v1/environments", s.createEnvironment},
+		{"GET", "/v1/environments", s.listEnvironments},
+		{"GET", "/v1/environments/{environment}", s.getEnvironment},
+		{"POST", "/v1/environments/{environment}", s.updateEnvironment},
+		{"DELETE", "/v1/environments/{environment}", s.deleteEnvironment},
+		{"POST", "/v1/environments/{environment}/archive", s.archiveEnvironment},
+
+		{"POST", "/v1/sessions", s.createSession},
+		{"GET", "/v1/sessions", s.listSessions},
+		{"GET", "/v1/sessions/{session}", s.getSession},
+		{"POST", "/v1/sessions/{session}", s.updateSession},
+		{"DELETE", "/v1/sessions/{session}", s.deleteSession},
+		{"POST", "/v1/sessions/{session}/archive", s.archiveSession},
+		{"POST", "/v1/sessions/{session}/events", s.sendEvents},
+		{"GET", "/v1/sessions/{session}/events", s.listEvents},
+		{"GET", "/v1/sessions/{session}/events/stream", s.stream},
+		{"GET", "/v1/sessions/{session}/threads", s.listThreads},
+		{"GET", "/v1/sessions/{session}/threads/{thread}", s.getThread},
+		{"GET", "/v1/sessions/{session}/threads/{thread}/events", s.listEvents},
+		{"GET", "/v1/sessions/{session}/threads/{thread}/stream", s.stream},
+		{"GET", "/v1/sessions/{session}/resources", s.listResources},
+		{"POST", "/v1/sessions/{session}/resources", s.addResource},
+		{"GET", "/v1/sessions/{session}/resources/{resource}", s.getResource},
+		{"POST", "/v1/sessions/{session}/resources/{resource}", s.updateResource},
+		{"DELETE", "/v1/sessions/{session}/resources/{resource}", s.deleteResource},
+
+		{"POST", "/v1/files", s.uploadFile},
+		{"GET", "/v1/files", s.listFiles},
+		{"GET", "/v1/files/{file}", s.getFile},
+		{"DELETE", "/v1/files/{file}", s.deleteFile},
+		{"GET", "/v1/files/{file}/content", s.fileContent},
+
+		{"GET", "/v1/models", s.listModels},
+		{"GET", "/v1/models/{model...}", s.getModel},
+	}
+}
+
+// unbuilt are the routes of the wire that answer 501.
+var unbuilt = []string{
+	"POST /v1/sessions/{session}/threads/{thread}/archive",
+
+	"GET /v1/environments/{environment}/work", "GET /v1/environments/{environment}/work/poll",
+	"GET /v1/environments/{environment}/work/stats", "GET /v1/environments/{environment}/work/{work}",
+	"POST /v1/environments/{environment}/work/{work}", "POST /v1/environments/{environment}/work/{work}/ack",
+	"POST /v1/environments/{environment}/work/{work}/heartbeat", "POST /v1/environments/{environment}/work/{work}/stop",
+
+	"GET /v1/vaults", "POST /v1/vaults", "GET /v1/vaults/{vault}", "POST /v1/vaults/{vault}", "DELETE /v1/vaults/{vault}",
+	"POST /v1/vaults/{vault}/archive", "GET /v1/vaults/{vault}/credentials", "POST /v1/vaults/{vault}/credentials",
+	"GET /v1/vaults/{vault}/credentials/{credential}", "POST /v1/vaults/{vault}/credentials/{credential}",
+	"DELETE /v1/vaults/{vault}/credentials/{credential}", "POST /v1/vaults/{vault}/credentials/{credential}/archive",
+	"POST /v1/vaults/{vault}/credentials/{credential}/mcp_oauth_validate",
+
+	"GET /v1/memory_stores", "POST /v1/memory_stores", "GET /v1/memory_stores/{store}", "POST /v1/memory_stores/{store}",
+	"DELETE /v1/memory_stores/{store}", "POST /v1/memory_stores/{store}/archive", "GET /v1/memory_stores/{store}/memories",
+	"POST /v1/memory_stores/{store}/memories", "GET /v1/memory_stores/{store}/memories/{memory}",
+	"POST /v1/memory_stores/{store}/memories/{memory}", "DELETE /v1/memory_stores/{store}/memories/{memory}",
+	"GET /v1/memory_stores/{store}/memory_versions", "GET /v1/memory_stores/{store}/memory_versions/{version}",
+	"POST /v1/memory_stores/{store}/memory_versions/{version}/redact",
+
+	"GET /v1/deployments", "POST /v1/deployments", "GET /v1/deployments/{deployment}", "POST /v1/deployments/{deployment}",
+	"POST /v1/deployments/{deployment}/archive", "POST /v1/deployments/{deployment}/pause",
+	"POST /v1/deployments/{deployment}/unpause", "POST /v1/deployments/{deployment}/run",
+	"GET /v1/deployment_runs", "GET /v1/deployment_runs/{run}",
+
+	"GET /v1/skills", "POST /v1/skills", "GET /v1/skills/{skill}", "DELETE /v1/skills/{skill}",
+	"GET /v1/skills/{skill}/versions", "POST /v1/skills/{skill}/versions", "GET /v1/skills/{skill}/versions/{version}",
+	"DELETE /v1/skills/{skill}/versions/{version}", "GET /v1/skills/{skill}/versions/{version}/content",
+
+	"GET /v1/dreams", "POST /v1/dreams", "GET /v1/dreams/{dream}", "POST /v1/dreams/{dream}/cancel", "POST /v1/dreams/{dream}/archive",
+	"GET /v1/tunnels", "POST /v1/tunnels", "GET /v1/tunnels/{rest...}", "POST /v1/tunnels/{rest...}", "DELETE /v1/tunnels/{rest...}",
+	"GET /v1/user_profiles", "POST /v1/user_profiles", "GET /v1/user_profiles/{rest...}", "POST /v1/user_profiles/{rest...}",
+	"GET /v1/organizations/{rest...}", "POST /v1/organizations/{rest...}", "DELETE /v1/organizations/{rest...}",
+
+	"POST /v1/complete", "POST /v1/messages", "POST /v1/messages/count_tokens", "GET /v1/messages/batches", "POST /v1/messages/batches",
+	"GET /v1/messages/batches/{rest...}", "POST /v1/messages/batches/{rest...}", "DELETE /v1/messages/batches/{rest...}",
+}
+
+// routes is the whole surface. A known path under another method answers 405, an unknown path 404, both as JSON.
+func (s *server) routes() http.Handler {
+	mux := http.NewServeMux()
+	methods := map[string][]string{}
+	add := func(method, path string, h http.Handler) {
+		mux.Handle(method+" "+path, h)
+		methods[path] = append(methods[path], method)
+	}
+	for _, r := range s.built() {
+		add(r.method, r.path, s.handle(r.verb))
+	}
+	for _, pattern := range unbuilt {
+		method, path, _ := strings.Cut(pattern, " ")
+		add(method, path, s.handle(func(r *request) (any, error) {
+			return nil, outboard.Errorf(outboard.Unimplemented, "%s %s is part of the wire and not built yet", method, path)
+		}))
+	}
+	add("GET", "/healthz", http.HandlerFunc(s.health))
+	for path, allowed := range methods {
+		slices.Sort(allowed)
+		mux.HandleFunc(path, s.wrongMethod(strings.Join(allowed, ", ")))
+	}
+	for _, path := range []string{"/v1/sessions/{session}/events/stream", "/v1/sessions/{session}/threads/{thread}/stream"} {
+		mux.HandleFunc("HEAD "+path, s.wrongMethod("GET")) // GET's pattern would open a stream for it
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.fail(w, r, outboard.Errorf(outboard.NotFound, "there is nothing at %s", clip(r.URL.Path)))
+	})
+	return mux
+}
+
+func (s *server) wrongMethod(allowed string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Allow", allowed)
+		body, _ := errorFor(bad("%s is not allowed here, only %s", clip(r.Method), allowed), requestID(r.Context()))
+		writeJSON(w, http.StatusMethodNotAllowed, body)
+	}
+}
+
+// health answers whether the server can work. It needs no key and tells nothing else.
+func (s *server) health(w http.ResponseWriter, r *http.Request) {
+	if err := s.ctl.Ready(r.Context()); err != nil {
+		s.fail(w, r, outboard.Errorf(outboard.Unavailable, "the store does not answer: %w", err))
+		return
+	}
+	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+}

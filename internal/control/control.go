@@ -1,0 +1,127 @@
+// Package control holds the verbs of the product: what a caller may ask for, in outboard's own types, whatever the wire it
+// arrived on. Each verb checks the caller, validates, and makes one store call; the few that touch more than the store (files,
+// sandboxes) undo what they did when a later step fails.
+//
+// Invariants:
+//   - Every verb takes a Caller that Authenticate returned; the zero Caller is refused.
+//   - An id that does not exist and an id that is not the caller's give the same NotFound, with the same text.
+//   - Nothing is appended to a log that an event's reader could not show: content over a limit is moved to blob first.
+//   - control never runs anything, never talks to a model, and holds no state but bounded caches.
+package control
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/blob"
+	"github.com/outboard-dev/outboard/internal/fleet"
+	"github.com/outboard-dev/outboard/internal/live"
+	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// Config makes a Control.
+type Config struct {
+	Store  *store.Store
+	Blob   blob.Store
+	Fleet  *fleet.Fleet     // nil where this process holds no sandboxes
+	Models *llm.Registry    // resolves model ids when a session is created
+	Live   *live.Hub        // nil = no live deltas
+	Logger *slog.Logger     // nil = discard
+	Now    func() time.Time // nil = time.Now
+}
+
+// Control is safe for concurrent use.
+type Control struct {
+	store  *store.Store
+	blob   blob.Store
+	fleet  *fleet.Fleet
+	models *llm.Registry
+	live   *live.Hub
+	log    *slog.Logger
+	now    func() time.Time
+
+	mu       sync.Mutex
+	accounts map[outboard.SessionID]outboard.Header // see UsageAt; bounded by maxAccounts
+}
+
+// Page selects rows of a list; see store.Page.
+type Page = store.Page
+
+// SessionFilter selects sessions; see store.SessionFilter. Phases are statuses as Status reports them.
+type SessionFilter = store.SessionFilter
+
+// EventQuery selects events of a session's log; see store.EventQuery.
+type EventQuery = store.EventQuery
+
+// Delta is a piece of a message that is still being produced; see package live.
+type Delta = live.Delta
+
+// Model describes a configured model.
+type Model = llm.Info
+
+// New returns a Control. Store and Blob are required.
+func New(cfg Config) *Control {
+	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, live: cfg.Live,
+		log: cfg.Logger, now: cfg.Now, accounts: map[outboard.SessionID]outboard.Header{}}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	if c.now == nil {
+		c.now = time.Now
+	}
+	return c
+}
+
+// Models returns the configured models.
+func (c *Control) Models(_ context.Context, by outboard.Caller) ([]Model, error) {
+	if err := known(by); err != nil {
+		return nil, err
+	}
+	if c.models == nil {
+		return nil, nil
+	}
+	return c.models.Models(), nil
+}
+
+// Ready reports whether the store answers.
+func (c *Control) Ready(ctx context.Context) error {
+	_, err := c.store.Keys(ctx)
+	return err
+}
+
+// clock returns the current time as the store keeps it: UTC, in microseconds.
+func (c *Control) clock() time.Time { return c.now().UTC().Truncate(time.Microsecond) }
+
+// known refuses a caller that nobody authenticated.
+func known(by outboard.Caller) error {
+	if by.Key == "" {
+		return outboard.Errorf(outboard.Unauthenticated, "no API key was given")
+	}
+	return nil
+}
+
+// shownID is how much of a caller's id an error repeats.
+const shownID = 100
+
+// missing is the one answer for an id that is absent, foreign or malformed.
+func missing(what, id string) error {
+	if len(id) > shownID {
+		id = id[:shownID] + "..."
+	}
+	return outboard.Errorf(outboard.NotFound, "there is no %s %q", what, id)
+}
+
+// look maps a store's answer for one id: NotFound becomes missing, other errors say what was being read.
+func look(what, id string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case outboard.KindOf(err) == outboard.NotFound:
+		return missing(what, id)
+	}
+	return outboard.Errorf(outboard.KindOf(err), "reading %s %s: %w", what, id, err)
+}

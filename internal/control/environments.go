@@ -1,0 +1,223 @@
+package control
+
+import (
+	"context"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// hostName is a DNS name as allow-lists hold it: no scheme, port, path, user or wildcard.
+var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*$`)
+
+// PackageManagers are the managers an environment may list packages for, in the order they install.
+var PackageManagers = []string{"apt", "cargo", "gem", "go", "npm", "pip"}
+
+// EnvironmentPatch changes an environment. Nil fields keep their value.
+type EnvironmentPatch struct {
+	Name        *string
+	Description *string
+	Scope       *string
+	Metadata    map[string]*string // nil or "" deletes a key
+	Kind        *string            // must be the environment's own
+	// Config, when set, changes a copy of the current config; what it leaves alone keeps its value.
+	Config func(*outboard.EnvConfig)
+}
+
+// CreateEnvironment stores a new environment: what p says, and for the rest a cloud environment with unrestricted networking.
+func (c *Control) CreateEnvironment(ctx context.Context, by outboard.Caller, p EnvironmentPatch) (outboard.Environment, error) {
+	now := c.clock()
+	e := outboard.Environment{ID: outboard.NewID[outboard.EnvironmentID](outboard.PrefixEnvironment), CreatedAt: now, UpdatedAt: now}
+	if err := known(by); err != nil {
+		return e, err
+	}
+	e.Config.Kind = "cloud"
+	set(&e.Config.Kind, p.Kind)
+	if e.Config.Kind == "cloud" {
+		e.Config.Networking.Mode = "unrestricted"
+	}
+	if err := p.apply(&e); err != nil {
+		return e, err
+	}
+	if err := c.store.PutEnvironment(ctx, e); err != nil {
+		return e, outboard.Errorf(outboard.KindOf(err), "storing the environment: %w", err)
+	}
+	return e, nil
+}
+
+// apply changes e and validates the result.
+func (p *EnvironmentPatch) apply(e *outboard.Environment) error {
+	set(&e.Name, p.Name)
+	set(&e.Description, p.Description)
+	set(&e.Scope, p.Scope)
+	if p.Metadata != nil {
+		m, err := mergeMetadata(e.Metadata, p.Metadata, true)
+		if err != nil {
+			return err
+		}
+		e.Metadata = m
+	}
+	if p.Config != nil {
+		p.Config(&e.Config)
+	}
+	return checkEnvironment(e)
+}
+
+// Environment returns one environment.
+func (c *Control) Environment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID) (outboard.Environment, error) {
+	if err := known(by); err != nil {
+		return outboard.Environment{}, err
+	}
+	if !outboard.ValidID(outboard.PrefixEnvironment, string(id)) {
+		return outboard.Environment{}, missing("environment", string(id))
+	}
+	e, err := c.store.Environment(ctx, id)
+	return e, look("environment", string(id), err)
+}
+
+// Environments returns one page, newest first.
+func (c *Control) Environments(ctx context.Context, by outboard.Caller, p Page) ([]outboard.Environment, error) {
+	if err := known(by); err != nil {
+		return nil, err
+	}
+	list, err := c.store.Environments(ctx, p)
+	return list, look("environments", "", err)
+}
+
+// UpdateEnvironment applies a patch. Running sessions keep what they started with.
+func (c *Control) UpdateEnvironment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID, p EnvironmentPatch) (outboard.Environment, error) {
+	e, err := c.Environment(ctx, by, id)
+	if err != nil {
+		return e, err
+	}
+	if !e.ArchivedAt.IsZero() {
+		return e, invalid("environment %s is archived and cannot be changed", id).WithCode("environment_archived")
+	}
+	if p.Kind != nil && *p.Kind != e.Config.Kind {
+		return e, invalid("config.type of environment %s is %s and cannot change to %s", id, e.Config.Kind, quote(*p.Kind)).
+			WithCode("invalid_config_type_change")
+	}
+	if err := p.apply(&e); err != nil {
+		return e, err
+	}
+	e.UpdatedAt = c.clock()
+	if err := c.store.PutEnvironment(ctx, e); err != nil {
+		return e, outboard.Errorf(outboard.KindOf(err), "storing environment %s: %w", id, err)
+	}
+	return e, nil
+}
+
+// ArchiveEnvironment archives an environment: no new sessions. Archiving twice is the same as once.
+func (c *Control) ArchiveEnvironment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID) (outboard.Environment, error) {
+	e, err := c.Environment(ctx, by, id)
+	if err != nil || !e.ArchivedAt.IsZero() {
+		return e, err
+	}
+	e.ArchivedAt = c.clock()
+	e.UpdatedAt = e.ArchivedAt
+	if err := c.store.PutEnvironment(ctx, e); err != nil {
+		return e, outboard.Errorf(outboard.KindOf(err), "storing environment %s: %w", id, err)
+	}
+	return e, nil
+}
+
+// DeleteEnvironment removes an environment. Sessions keep their copy of its config.
+func (c *Control) DeleteEnvironment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID) error {
+	if _, err := c.Environment(ctx, by, id); err != nil {
+		return err
+	}
+	return look("environment", string(id), c.store.DeleteEnvironment(ctx, id))
+}
+
+func checkEnvironment(e *outboard.Environment) error {
+	if err := length("name", e.Name, 1, maxName); err != nil {
+		return err
+	}
+	if err := length("description", e.Description, 0, maxEnvText); err != nil {
+		return err
+	}
+	if !slices.Contains([]string{"", "organization", "account"}, e.Scope) {
+		return invalid("scope must be organization or account, not %s", quote(e.Scope))
+	}
+	if err := checkMetadata(e.Metadata); err != nil {
+		return err
+	}
+	switch e.Config.Kind {
+	case "cloud":
+		return checkCloud(&e.Config)
+	case "self_hosted":
+		return nil
+	}
+	return invalid("config.type must be cloud or self_hosted, not %s", quote(e.Config.Kind))
+}
+
+func checkCloud(cfg *outboard.EnvConfig) error {
+	n := &cfg.Networking
+	switch n.Mode {
+	case "unrestricted", "none":
+		if len(n.AllowedHosts) > 0 {
+			return invalid("config.networking.allowed_hosts needs type limited, not %s", n.Mode)
+		}
+	case "limited":
+	default:
+		return invalid("config.networking.type must be unrestricted or limited, not %s", quote(n.Mode))
+	}
+	if len(n.AllowedHosts) > maxHosts {
+		return invalid("config.networking.allowed_hosts must have at most %d entries, not %d", maxHosts, len(n.AllowedHosts))
+	}
+	for _, h := range n.AllowedHosts {
+		if !hostName.MatchString(strings.TrimPrefix(h, "*.")) {
+			return invalid("config.networking.allowed_hosts: %s is neither a host name nor *.name", quote(h))
+		}
+	}
+	if err := checkPackages(cfg); err != nil {
+		return err
+	}
+	return checkMachine(cfg)
+}
+
+func checkPackages(cfg *outboard.EnvConfig) error {
+	total := 0
+	for manager, list := range cfg.Packages {
+		if !slices.Contains(PackageManagers, manager) {
+			return invalid("config.packages: %s is not a package manager", quote(manager))
+		}
+		if len(list) > maxPackages {
+			return invalid("config.packages.%s must have at most %d entries, not %d", manager, maxPackages, len(list))
+		}
+		for _, p := range list {
+			if err := length("config.packages."+manager+" entry", p, 1, maxPackageName); err != nil {
+				return err
+			}
+			if strings.HasPrefix(p, "-") {
+				return invalid("config.packages.%s: %s looks like an option", manager, quote(p))
+			}
+		}
+		total += len(list)
+	}
+	if total > 0 && cfg.Networking.Mode == "limited" && !cfg.Networking.AllowPackageManagers {
+		return invalid("config.packages under limited networking needs allow_package_managers: true")
+	}
+	return nil
+}
+
+// checkMachine validates Outboard's own part of a config.
+func checkMachine(cfg *outboard.EnvConfig) error {
+	if cfg.Rootfs != "" && cfg.Rootfs != "host" && !filepath.IsAbs(cfg.Rootfs) {
+		return invalid("config.outboard.rootfs must be host or an absolute path on the server, not %s", quote(cfg.Rootfs))
+	}
+	if err := length("config.outboard.rootfs", cfg.Rootfs, 0, 4096); err != nil {
+		return err
+	}
+	if err := length("config.outboard.isolation", cfg.Isolation, 0, maxMetaKey); err != nil {
+		return err
+	}
+	l := cfg.Limits
+	if l.MemoryBytes < 0 || l.CPUs < 0 || l.Pids < 0 || l.DiskBytes < 0 {
+		return invalid("config.outboard.limits must not be negative")
+	}
+	return nil
+}

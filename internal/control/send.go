@@ -1,0 +1,252 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// maxSystemBlocks bounds a system message. Managed Agents wire.
+const maxSystemBlocks = 1000
+
+// maxDenyMessage bounds what a person says with a deny. Managed Agents wire.
+const maxDenyMessage = 10_000
+
+// Send queues inputs, all or none, and returns their events in the order given. An answer that repeats, word for word, the
+// answer its call already has is not queued again: its first event is returned, so that a client may resend after a lost reply.
+func (c *Control) Send(ctx context.Context, by outboard.Caller, id outboard.SessionID, ps []outboard.Payload) ([]outboard.Event, error) {
+	if len(ps) == 0 || len(ps) > outboard.MaxSendEvents {
+		return nil, invalid("events must have 1 to %d entries, not %d", outboard.MaxSendEvents, len(ps))
+	}
+	h, err := c.header(ctx, by, id)
+	if err != nil {
+		return nil, err
+	}
+	events, err := c.spillAll(ctx, h.Thread, ps)
+	if err != nil {
+		return nil, err
+	}
+	for try := 1; ; try++ {
+		plan, err := c.plan(ctx, by, &h, ps, events)
+		if err != nil {
+			return nil, err
+		}
+		out, err := plan.commit(ctx, c.store, &h)
+		again := errors.Is(err, store.ErrMoved) || errors.Is(err, store.ErrDuplicate)
+		if err == nil || !again || try == editTries {
+			if errors.Is(err, store.ErrDuplicate) {
+				return nil, outboard.Errorf(outboard.Conflict, "one of the calls was answered meanwhile")
+			}
+			if err != nil {
+				return nil, commitErr(id, err)
+			}
+			return out, nil
+		}
+		if h, err = c.header(ctx, by, id); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// sendPlan is a checked request: each event is either new or the recorded one it repeats.
+type sendPlan struct {
+	events  []outboard.Event
+	old     []bool // this entry of events is recorded already
+	answers bool   // one of the new events answers a call, so nothing may move in between
+}
+
+func (p *sendPlan) commit(ctx context.Context, st *store.Store, h *outboard.Header) ([]outboard.Event, error) {
+	var fresh []outboard.Event
+	for i, ev := range p.events {
+		if !p.old[i] {
+			fresh = append(fresh, ev)
+		}
+	}
+	if len(fresh) == 0 {
+		return p.events, nil
+	}
+	expect := int64(store.Any)
+	if p.answers {
+		expect = h.Head
+	}
+	done, err := st.Append(ctx, h.ID, 0, expect, fresh...)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]outboard.Event, 0, len(p.events))
+	for i, ev := range p.events {
+		if !p.old[i] {
+			ev, done = done[0], done[1:]
+		}
+		out = append(out, ev)
+	}
+	return out, nil
+}
+
+// plan checks a request against the session as it is.
+func (c *Control) plan(ctx context.Context, by outboard.Caller, h *outboard.Header, ps []outboard.Payload, events []outboard.Event) (*sendPlan, error) {
+	if h.Phase == outboard.PhaseTerminated {
+		return nil, archived(h.ID)
+	}
+	if waiting := h.Inbox + h.Urgent; waiting+len(ps) > outboard.MaxInbox {
+		return nil, outboard.Errorf(outboard.Exhausted, "session %s has %d unprocessed events, and at most %d may wait", h.ID, waiting, outboard.MaxInbox)
+	}
+	plan := &sendPlan{events: append([]outboard.Event(nil), events...), old: make([]bool, len(events))}
+	answered := map[outboard.CallID]bool{}
+	for i, p := range ps {
+		var err error
+		switch p := p.(type) {
+		case *outboard.InputMessage:
+			if len(p.Content) == 0 {
+				err = invalid("events[%d]: content must not be empty", i)
+			}
+		case *outboard.InputSystem:
+			err = checkSystem(h, ps, i, p)
+		case *outboard.InputInterrupt:
+			if p.Scope != "" && p.Scope != h.Thread {
+				err = invalid("events[%d]: session %s has no thread %s", i, h.ID, quote(string(p.Scope)))
+			}
+		case *outboard.InputConfirmation, *outboard.InputToolResult:
+			err = c.planAnswer(ctx, by, h, plan, i, p, answered)
+		default:
+			err = invalid("events[%d]: %s is not an input", i, p.EventType())
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return plan, nil
+}
+
+// checkSystem holds a system message to its place: the last of the request, right behind what it accompanies.
+func checkSystem(h *outboard.Header, ps []outboard.Payload, i int, p *outboard.InputSystem) error {
+	if len(p.Content) == 0 || len(p.Content) > maxSystemBlocks {
+		return invalid("events[%d]: system.message must have 1 to %d text blocks, not %d", i, maxSystemBlocks, len(p.Content))
+	}
+	if i != len(ps)-1 {
+		return invalid("events[%d]: system.message must be the last event of the request, and the only one of its type", i)
+	}
+	if i == 0 {
+		return invalid("events[0]: system.message must follow a user.message or a tool result in the same request")
+	}
+	switch ps[i-1].EventType() {
+	case outboard.TypeInputToolResult:
+		return nil
+	case outboard.TypeInputMessage:
+		if h.Parked() {
+			return invalid("events[%d]: while the session waits for answers, system.message may only follow a tool result", i)
+		}
+		return nil
+	}
+	return invalid("events[%d]: system.message must directly follow a user.message or a tool result", i)
+}
+
+// planAnswer checks an answer to a call and puts it, or the recorded answer it repeats, in the plan.
+func (c *Control) planAnswer(ctx context.Context, by outboard.Caller, h *outboard.Header, plan *sendPlan, i int, p outboard.Payload, answered map[outboard.CallID]bool) error {
+	id := p.RefID()
+	if answered[id] {
+		return invalid("events[%d]: call %s is answered twice in one request", i, id)
+	}
+	answered[id] = true
+	call, err := c.call(ctx, h.ID, id)
+	if err != nil {
+		if outboard.KindOf(err) == outboard.NotFound {
+			return invalid("events[%d]: session %s has no tool use %s", i, h.ID, quote(string(id)))
+		}
+		return err
+	}
+	switch p := p.(type) {
+	case *outboard.InputConfirmation:
+		err = checkConfirmation(call, p, i)
+		p.By = by.Name
+		plan.events[i].Data = outboard.NewEvent(h.Thread, p).Data
+	case *outboard.InputToolResult:
+		err = checkResult(call, p, i)
+	}
+	if err != nil {
+		return err
+	}
+	about, err := c.store.EventsAbout(ctx, h.ID, id)
+	if err != nil {
+		return outboard.Errorf(outboard.KindOf(err), "reading call %s: %w", id, err)
+	}
+	return plan.place(i, p, about)
+}
+
+// place decides between a new answer and a repeated one.
+func (p *sendPlan) place(i int, answer outboard.Payload, about []outboard.Event) error {
+	for _, ev := range about {
+		if ev.Type == answer.EventType() {
+			if !bytes.Equal(compact(ev.Data), compact(p.events[i].Data)) {
+				return invalid("events[%d]: tool use %s was answered already, differently", i, ev.Ref)
+			}
+			p.events[i], p.old[i] = ev, true
+			return nil
+		}
+	}
+	for _, ev := range about {
+		if ev.Type == outboard.TypeCallFinished {
+			return invalid("events[%d]: tool use %s has ended and takes no answer", i, ev.Ref)
+		}
+	}
+	p.answers = true
+	return nil
+}
+
+func compact(b []byte) []byte {
+	var out bytes.Buffer
+	if json.Compact(&out, b) != nil {
+		return b
+	}
+	return out.Bytes()
+}
+
+// call returns the payload of a call.requested event.
+func (c *Control) call(ctx context.Context, id outboard.SessionID, call outboard.CallID) (*outboard.CallRequested, error) {
+	if !outboard.ValidID(outboard.PrefixEvent, string(call)) {
+		return nil, missing("tool use", string(call))
+	}
+	ev, err := c.store.Event(ctx, id, call)
+	if err != nil {
+		return nil, look("tool use", string(call), err)
+	}
+	p, err := ev.Decode()
+	if err != nil {
+		return nil, err
+	}
+	req, ok := p.(*outboard.CallRequested)
+	if !ok {
+		return nil, missing("tool use", string(call))
+	}
+	return req, nil
+}
+
+func checkConfirmation(call *outboard.CallRequested, p *outboard.InputConfirmation, i int) error {
+	if p.Allow && p.Message != "" {
+		return invalid("events[%d]: deny_message is only for result deny", i)
+	}
+	if err := length("deny_message", p.Message, 0, maxDenyMessage); err != nil {
+		return err
+	}
+	if call.Kind == "custom" {
+		return invalid("events[%d]: tool use %s is a custom tool's and takes user.custom_tool_result", i, p.Call)
+	}
+	if call.Decision != outboard.Ask {
+		return invalid("events[%d]: tool use %s needs no confirmation, its policy said %s", i, p.Call, call.Decision)
+	}
+	return nil
+}
+
+func checkResult(call *outboard.CallRequested, p *outboard.InputToolResult, i int) error {
+	if !p.Custom {
+		return invalid("events[%d]: user.tool_result is only for self_hosted environments; this session's tools run on the server", i)
+	}
+	if call.Kind != "custom" {
+		return invalid("events[%d]: tool use %s is not a custom tool's", i, p.Call)
+	}
+	return nil
+}
