@@ -157,6 +157,9 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 	if err := f.restore(ctx, m, r.Checkpoint); err != nil {
 		return err
 	}
+	if err := f.seed(ctx, m, r); err != nil {
+		return err
+	}
 	if err := f.mount(ctx, m, r, true); err != nil {
 		return err
 	}
