@@ -41,7 +41,16 @@ type ModelInfo struct {
 	Name    string `yaml:"name"`
 	Context int64  `yaml:"context,omitempty"` // context window in tokens
 	Output  int64  `yaml:"output,omitempty"`  // most output tokens of one response
+	// Thinking says how the model reasons, where its name does not tell: see the constants.
+	Thinking string `yaml:"thinking,omitempty"`
 }
+
+// How a model reasons, as a ModelInfo's Thinking.
+const (
+	ThinkingOff      = "off"
+	ThinkingAdaptive = "adaptive" // as much as it sees fit; effort is a setting of its own
+	ThinkingBudget   = "budget"   // Anthropic models before 4.6: up to a number of tokens, here derived from effort
+)
 
 // Scripts are the named scripts, and the sizes of the script models.
 type Scripts struct {

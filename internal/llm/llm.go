@@ -38,6 +38,7 @@ type Request struct {
 	History []outboard.Message
 	Effort  string
 	Speed   string
+	Geo     string // ModelConfig.Geo
 	// Load returns the bytes of a blob reference in History (images, documents, large text, RawBlob).
 	Load func(ctx context.Context, ref outboard.BlobRef) ([]byte, error)
 	// CacheKey groups requests that share a prefix (the thread id), for wires with explicit cache routing.

@@ -77,6 +77,10 @@ func checkProvider(p Provider) error {
 			return outboard.Errorf(outboard.Invalid, "configuring provider %q: model %q needs a name of its own and sizes that are "+
 				"not negative", p.Name, m.Name)
 		}
+		if !slices.Contains([]string{"", ThinkingOff, ThinkingAdaptive, ThinkingBudget}, m.Thinking) {
+			return outboard.Errorf(outboard.Invalid, "configuring provider %q: model %q: thinking is %s, %s or %s, not %q", p.Name,
+				m.Name, ThinkingOff, ThinkingAdaptive, ThinkingBudget, m.Thinking)
+		}
 		seen[m.Name] = true
 	}
 	return nil
@@ -234,16 +238,16 @@ func (r *Registry) model(p Provider, name string) (Model, error) {
 		return nil, outboard.Errorf(outboard.Invalid, "model %q: provider %q has no API key", p.Name+"/"+name, p.Name).
 			WithHint("set %s, or api_key of the provider in the configuration", cmp.Or(p.KeyEnv, keyVariable(p.Type)))
 	}
-	var m ModelInfo
+	m := ModelInfo{Name: name}
 	if i >= 0 {
 		m = p.Models[i]
 	}
-	return r.wire(p, r.info(p, name, m), name), nil
+	return r.wire(p, r.info(p, m), m), nil
 }
 
-func (r *Registry) info(p Provider, name string, m ModelInfo) Info {
-	f := familyOf(name)
-	return Info{ID: p.Name + "/" + name, Provider: p.Type, Context: cmp.Or(m.Context, f.context),
+func (r *Registry) info(p Provider, m ModelInfo) Info {
+	f := familyOf(m.Name)
+	return Info{ID: p.Name + "/" + m.Name, Provider: p.Type, Context: cmp.Or(m.Context, f.context),
 		Output: cmp.Or(m.Output, min(f.output, cmp.Or(m.Context, f.context)))}
 }
 
@@ -292,7 +296,7 @@ func (r *Registry) Models() []Info {
 	var out []Info
 	for _, n := range r.names {
 		for _, m := range r.providers[n].Models {
-			out = append(out, r.info(r.providers[n], m.Name, m))
+			out = append(out, r.info(r.providers[n], m))
 		}
 	}
 	for _, n := range append([]string{stepsName}, slices.Sorted(maps.Keys(r.scripts))...) {

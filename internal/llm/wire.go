@@ -1,11 +1,29 @@
 package llm
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
 	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
 
 	"github.com/outboard-dev/outboard"
 )
+
+// maxCall bounds one model call however lively its stream is: a server that sends keep-alives only must not hold a turn for
+// ever. The largest responses of the slowest models take about an hour.
+const maxCall = 2 * time.Hour
+
+// maxMessage bounds the text of a provider's error that is passed on.
+const maxMessage = 500
 
 // newClient returns the HTTP client of all wires. It follows no redirect: a key must not travel to another place.
 func newClient() *http.Client {
@@ -13,16 +31,222 @@ func newClient() *http.Client {
 }
 
 // wire returns the client for a provider's wire.
-func (r *Registry) wire(p Provider, info Info, name string) Model {
-	return remote{info}
+func (r *Registry) wire(p Provider, info Info, m ModelInfo) Model {
+	e := endpoint{provider: p, info: info, model: m, family: familyOf(m.Name), client: r.client, idle: r.cfg.IdleTimeout,
+		limit: r.cfg.MaxResponse}
+	e.thinking = cmp.Or(m.Thinking, e.family.thinking)
+	switch p.Type {
+	case TypeAnthropic:
+		return &anthropicModel{e}
+	case TypeResponses:
+		return &responsesModel{e}
+	}
+	return &chatModel{e}
 }
 
-type remote struct{ info Info }
+// endpoint is what the wires have in common: one model of one provider.
+type endpoint struct {
+	provider Provider
+	info     Info
+	model    ModelInfo
+	family   family
+	thinking string // a Thinking of ModelInfo
+	client   *http.Client
+	idle     time.Duration
+	limit    int64
+}
 
 // Info implements Model.
-func (m remote) Info() Info { return m.info }
+func (e *endpoint) Info() Info { return e.info }
 
-// Generate implements Model.
-func (m remote) Generate(context.Context, Request, func(Delta)) (*Response, error) {
-	return nil, outboard.Errorf(outboard.Unavailable, "model %q: this build has the script model only", m.info.ID)
+// exchange is one model call: it watches the time and the bytes, passes on what is emitted, and explains failures.
+type exchange struct {
+	*endpoint
+	parent  context.Context
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	emit    func(Delta)
+	emitted bool
+
+	mu    sync.Mutex
+	timer *time.Timer // fires when the stream has been silent for too long
+	bytes int64
+}
+
+// begin starts a call. The caller ends it with end.
+func (e *endpoint) begin(ctx context.Context, emit func(Delta)) *exchange {
+	x := &exchange{endpoint: e, parent: ctx, emit: emit}
+	limited, stop := context.WithTimeoutCause(ctx, maxCall,
+		&Error{Type: Failed, Message: fmt.Sprintf("the response did not end within %v", maxCall)})
+	ctx, cancel := context.WithCancelCause(limited)
+	x.ctx = ctx
+	x.cancel = func(err error) { cancel(err); stop() }
+	x.timer = time.AfterFunc(e.idle, func() {
+		x.cancel(&Error{Type: Failed, Retryable: true, Message: fmt.Sprintf("the server sent nothing for %v", e.idle)})
+	})
+	return x
+}
+
+// end releases the call's timer and connection.
+func (x *exchange) end() {
+	x.timer.Stop()
+	x.cancel(nil)
+}
+
+// delta passes on a piece of text or reasoning.
+func (x *exchange) delta(kind string, start bool, text string) {
+	x.emitted = x.emitted || text != ""
+	if x.emit != nil && (start || text != "") {
+		x.emit(Delta{Kind: kind, Start: start, Text: text})
+	}
+}
+
+// httpClient returns the client to give to an SDK: the registry's, with this call's watch over it.
+func (x *exchange) httpClient() *http.Client {
+	c := *x.client
+	c.Transport = x
+	return &c
+}
+
+// RoundTrip implements http.RoundTripper.
+func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
+	for name, value := range x.provider.Headers {
+		req.Header.Set(name, value.Reveal())
+	}
+	resp, err := cmp.Or(x.client.Transport, http.DefaultTransport).RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkAnswer(resp); err != nil {
+		resp.Body.Close()
+		return nil, err
+	}
+	resp.Body = &watchedBody{resp.Body, x}
+	return resp, nil
+}
+
+// checkAnswer refuses answers the SDKs would take for an empty stream.
+func checkAnswer(resp *http.Response) error {
+	if resp.StatusCode >= 400 {
+		return nil // an API error, which the SDK reads
+	}
+	if resp.StatusCode != http.StatusOK {
+		return &Error{Type: Failed, Status: resp.StatusCode, Message: fmt.Sprintf("answered with status %d instead of a stream; "+
+			"redirects are not followed, so check base_url", resp.StatusCode)}
+	}
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if slices.Contains([]string{"text/html", "application/json", "application/xml", "text/xml"}, kind) {
+		return &Error{Type: Failed, Status: resp.StatusCode,
+			Message: fmt.Sprintf("answered with %s instead of an event stream; check base_url and type", kind)}
+	}
+	return nil
+}
+
+// watchedBody is a response body that counts as alive while bytes arrive, and ends when there are too many.
+type watchedBody struct {
+	io.ReadCloser
+	x *exchange
+}
+
+// Read implements io.Reader.
+func (b *watchedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	x := b.x
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if n > 0 && x.ctx.Err() == nil {
+		x.timer.Reset(x.idle)
+	}
+	if x.bytes += int64(n); x.bytes > x.limit {
+		e := &Error{Type: Failed, Message: fmt.Sprintf("the response is larger than %d bytes", x.limit)}
+		x.cancel(e)
+		return 0, e
+	}
+	return n, err
+}
+
+// garbage is the error for a stream that breaks its wire's rules. Trying again is not expected to help.
+func garbage(format string, args ...any) *Error {
+	return &Error{Type: Failed, Message: "the stream is broken: " + fmt.Sprintf(format, args...)}
+}
+
+// cut is the error for a stream that ended too early, as a broken connection does.
+func cut() *Error {
+	return &Error{Type: Failed, Retryable: true, Message: "the stream ended before the response was complete"}
+}
+
+// fail turns any error of the call into the one to return: the caller's own cancellation as it is, else an *Error. api knows
+// the errors of the wire's SDK.
+func (x *exchange) fail(err error, api func(error) *Error) error {
+	if x.parent.Err() != nil {
+		return context.Cause(x.parent)
+	}
+	if _, ok := errors.AsType[*outboard.Error](err); ok {
+		return err // our own: content could not be loaded
+	}
+	var e Error
+	if cause, ok := errors.AsType[*Error](context.Cause(x.ctx)); ok {
+		e = *cause
+	} else if own, ok := errors.AsType[*Error](err); ok {
+		e = *own
+	} else if known := api(err); known != nil {
+		e = *known
+	} else {
+		e = *transportError(err)
+	}
+	e.Emitted = x.emitted
+	e.Message = fmt.Sprintf("model %s: %s", x.info.ID, x.clean(e.Message))
+	return &e
+}
+
+// transportError classifies what net/http and the decoders return.
+func transportError(err error) *Error {
+	_, syntax := errors.AsType[*json.SyntaxError](err)
+	_, kind := errors.AsType[*json.UnmarshalTypeError](err)
+	if syntax || kind {
+		return garbage("%v", err)
+	}
+	if strings.Contains(err.Error(), "token too long") { // bufio.ErrTooLong, which the SDKs may wrap
+		return garbage("a line is too long")
+	}
+	e := statusError(0)
+	e.Message = "connection failed: " + err.Error()
+	e.Err = err
+	return e
+}
+
+// clean makes a provider's text fit to show: short, one line, without control characters, and without any credential that the
+// provider may have echoed.
+func (x *exchange) clean(s string) string {
+	for _, secret := range x.secrets() {
+		s = strings.ReplaceAll(s, secret, "[secret]")
+	}
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == utf8.RuneError {
+			return ' '
+		}
+		return r
+	}, s)
+	return clip(strings.Join(strings.Fields(s), " "), maxMessage)
+}
+
+func (x *exchange) secrets() []string {
+	var out []string
+	if !x.provider.APIKey.IsZero() {
+		out = append(out, x.provider.APIKey.Reveal())
+	}
+	for _, v := range x.provider.Headers {
+		if !v.IsZero() {
+			out = append(out, v.Reveal())
+		}
+	}
+	return out
+}
+
+// maxTokens is the bound on output tokens to ask for.
+func (e *endpoint) maxTokens(req Request) int64 {
+	if req.MaxOutput > 0 {
+		return min(req.MaxOutput, e.info.Output)
+	}
+	return e.info.Output
 }

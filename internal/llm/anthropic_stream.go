@@ -1,0 +1,235 @@
+package llm
+
+import (
+	"encoding/json"
+
+	"github.com/anthropics/anthropic-sdk-go"
+	"github.com/outboard-dev/outboard"
+)
+
+// anthropicStream puts a streamed message together.
+type anthropicStream struct {
+	x       *exchange
+	started bool
+	stopped bool
+	stop    string
+	details json.RawMessage
+	usage   outboard.Usage
+	blocks  []*anthropicBlockStream
+}
+
+// anthropicBlockStream is one content block: the object it started as, and the strings that deltas add to.
+type anthropicBlockStream struct {
+	kind      string
+	start     object
+	text      joined // text or thinking
+	signature joined
+	input     joined // partial JSON of a tool_use, as a string
+	citations []byte
+	done      bool
+}
+
+// event takes in one event.
+func (s *anthropicStream) event(e anthropic.MessageStreamEventUnion) error {
+	if !s.started && e.Type != "message_start" {
+		return garbage("%q comes before message_start", clip(e.Type, 40))
+	}
+	switch e.Type {
+	case "message_start":
+		s.started = true
+		u := e.Message.Usage
+		s.usage = outboard.Usage{Input: u.InputTokens, Output: u.OutputTokens, CacheRead: u.CacheReadInputTokens,
+			CacheWrite5m: u.CacheCreation.Ephemeral5mInputTokens, CacheWrite1h: u.CacheCreation.Ephemeral1hInputTokens}
+		s.cacheWrites(u.CacheCreationInputTokens)
+	case "content_block_start":
+		return s.open(e)
+	case "content_block_delta":
+		b, err := s.block(e.Index)
+		if err != nil {
+			return err
+		}
+		b.delta(s.x, e.Delta)
+	case "content_block_stop":
+		b, err := s.block(e.Index)
+		if err != nil {
+			return err
+		}
+		b.done = true
+	case "message_delta":
+		s.finish(e)
+	case "message_stop":
+		s.stopped = true
+	}
+	return nil
+}
+
+// cacheWrites counts cache writes whose lifetime is not told as the default one.
+func (s *anthropicStream) cacheWrites(total int64) {
+	s.usage.CacheWrite5m = max(s.usage.CacheWrite5m, total-s.usage.CacheWrite1h)
+}
+
+func (s *anthropicStream) open(e anthropic.MessageStreamEventUnion) error {
+	if e.Index != int64(len(s.blocks)) {
+		return garbage("block %d comes after %d blocks", e.Index, len(s.blocks))
+	}
+	start, err := parseObject([]byte(e.ContentBlock.RawJSON()))
+	if err != nil {
+		return err
+	}
+	b := &anthropicBlockStream{kind: start.text("type"), start: start}
+	b.text.add(start.get(b.textKey()))
+	b.signature.add(start.get("signature"))
+	s.blocks = append(s.blocks, b)
+	if kind := b.deltaKind(); kind != "" {
+		s.x.delta(kind, true, "")
+		s.x.delta(kind, false, b.text.value())
+	}
+	return nil
+}
+
+// block returns the block that an event is about.
+func (s *anthropicStream) block(index int64) (*anthropicBlockStream, error) {
+	if index < 0 || index >= int64(len(s.blocks)) || s.blocks[index].done {
+		return nil, garbage("an event is about block %d, which is not open", index)
+	}
+	return s.blocks[index], nil
+}
+
+// textKey is the key of the string that a block's deltas add to.
+func (b *anthropicBlockStream) textKey() string {
+	if b.kind == "thinking" {
+		return "thinking"
+	}
+	return "text"
+}
+
+// deltaKind is the kind of Delta that a block emits, or "".
+func (b *anthropicBlockStream) deltaKind() string {
+	switch b.kind {
+	case "text":
+		return "text"
+	case "thinking", "redacted_thinking":
+		return "thinking"
+	}
+	return ""
+}
+
+func (b *anthropicBlockStream) delta(x *exchange, d anthropic.MessageStreamEventUnionDelta) {
+	switch d.Type {
+	case "text_delta":
+		b.text.add([]byte(d.JSON.Text.Raw()))
+		x.delta("text", false, d.Text)
+	case "thinking_delta":
+		b.text.add([]byte(d.JSON.Thinking.Raw()))
+		x.delta("thinking", false, d.Thinking)
+	case "signature_delta":
+		b.signature.add([]byte(d.JSON.Signature.Raw()))
+	case "input_json_delta":
+		b.input.add([]byte(d.JSON.PartialJSON.Raw()))
+	case "citations_delta":
+		if len(b.citations) > 0 {
+			b.citations = append(b.citations, ',')
+		}
+		b.citations = append(b.citations, d.JSON.Citation.Raw()...)
+	}
+}
+
+func (s *anthropicStream) finish(e anthropic.MessageStreamEventUnion) {
+	if r := string(e.Delta.StopReason); r != "" {
+		s.stop = r
+	}
+	if raw := e.Delta.JSON.StopDetails.Raw(); !isNull([]byte(raw)) {
+		s.details = json.RawMessage(raw)
+	}
+	u := e.Usage // cumulative; older servers send the output count only
+	if u.JSON.OutputTokens.Valid() {
+		s.usage.Output = u.OutputTokens
+	}
+	if u.JSON.InputTokens.Valid() {
+		s.usage.Input = u.InputTokens
+	}
+	if u.JSON.CacheReadInputTokens.Valid() {
+		s.usage.CacheRead = u.CacheReadInputTokens
+	}
+	if u.JSON.CacheCreationInputTokens.Valid() {
+		s.cacheWrites(u.CacheCreationInputTokens)
+	}
+}
+
+// response is the whole message, once the stream has ended.
+func (s *anthropicStream) response() (*Response, error) {
+	if !s.stopped {
+		return nil, cut()
+	}
+	r := &Response{Provider: TypeAnthropic, Usage: s.usage, Details: s.details}
+	raw := []byte{'['}
+	for i, b := range s.blocks {
+		block, known, err := b.block()
+		if s.stop == "max_tokens" && i == len(s.blocks)-1 && (err != nil || b.kind == "tool_use" && len(b.input.body) == 0) {
+			continue // cut in its arguments, or before them: there is no call to make
+		}
+		if err != nil {
+			return nil, err
+		}
+		if known {
+			r.Blocks = append(r.Blocks, block)
+		}
+		if len(raw) > 1 {
+			raw = append(raw, ',')
+		}
+		raw = b.start.appendTo(raw)
+	}
+	r.Stop = stopOf(s.stop, r.Blocks)
+	var err error
+	r.Raw, err = packRaw(append(raw, ']'))
+	return r, err
+}
+
+// block finishes a block: its start takes in what the deltas brought. Known is false for kinds that only travel back.
+func (b *anthropicBlockStream) block() (out Block, known bool, err error) {
+	switch b.kind {
+	case "text":
+		b.start.set("text", b.text.literal())
+		if len(b.citations) > 0 {
+			b.start.set("citations", append(append([]byte{'['}, b.citations...), ']'))
+		}
+		return Block{Kind: "text", Text: b.text.value()}, true, nil
+	case "thinking":
+		b.start.set("thinking", b.text.literal())
+		b.start.set("signature", b.signature.literal())
+		return Block{Kind: "thinking", Text: b.text.value()}, true, nil
+	case "redacted_thinking":
+		return Block{Kind: "thinking"}, true, nil
+	case "tool_use":
+		out = Block{Kind: "tool_use", ToolUseID: b.start.text("id"), Name: b.start.text("name")}
+		if out.ToolUseID == "" || out.Name == "" {
+			return out, false, garbage("a tool call has no id or no name")
+		}
+		if text := b.input.value(); text != "" {
+			if out.Input, err = toolInput(out.Name, text); err != nil {
+				return out, false, err
+			}
+			b.start.set("input", out.Input)
+			return out, true, nil
+		}
+		out.Input, err = toolInput(out.Name, string(b.start.get("input")))
+		return out, true, err
+	}
+	return out, false, nil
+}
+
+// stopOf maps a wire's reason to ours. What a response contains decides where wires or servers are loose about it.
+func stopOf(reason string, blocks []Block) string {
+	switch reason {
+	case "max_tokens", "model_context_window_exceeded", "length", "max_output_tokens":
+		return "max_tokens"
+	case "refusal", "content_filter":
+		return "refusal"
+	}
+	for _, b := range blocks {
+		if b.Kind == "tool_use" {
+			return "tool_use"
+		}
+	}
+	return "end_turn"
+}
