@@ -1,0 +1,161 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// drive takes one claimed session as far as it goes, and gives it up.
+func (w *worker) drive(ctx context.Context, h outboard.Header) {
+	t, err := w.open(ctx, h)
+	if err != nil {
+		w.unreadable(ctx, h, err)
+		return
+	}
+	err = t.run()
+	t.close()
+	t.part(context.WithoutCancel(ctx), err, context.Cause(ctx))
+}
+
+// run is the one place where a panic of a turn ends.
+func (t *turn) run() (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = asPanic(v)
+		}
+	}()
+	return t.cfg.Harness.Run(t.ctx, t)
+}
+
+// panicked is a recovered panic, of the turn or of one of its calls.
+type panicked struct {
+	value any
+	stack []byte
+}
+
+func (p *panicked) Error() string { return fmt.Sprintf("panic: %v", p.value) }
+
+func asPanic(v any) *panicked {
+	if p, ok := v.(*panicked); ok {
+		return p // of a call, handed on
+	}
+	return &panicked{v, debug.Stack()}
+}
+
+// part gives up the lease in the way that the end of the turn asks for. cut is why the worker stopped the turn, or nil.
+func (t *turn) part(ctx context.Context, err, cut error) {
+	switch {
+	case err == nil && !t.held, errors.Is(err, store.ErrFenced), errors.Is(cut, store.ErrFenced):
+		if err != nil {
+			t.log.Info("the turn was taken over", "epoch", t.epoch)
+		}
+		return
+	case err == nil, cut != nil, errors.Is(err, errStopping), errors.Is(err, store.ErrTerminated):
+	case outboard.KindOf(err) == outboard.NotFound && t.gone(ctx):
+		return
+	case outboard.KindOf(err) == outboard.Unavailable, outboard.KindOf(err) == outboard.Canceled:
+		t.log.Error("the turn cannot go on; it will be tried again", "err", err)
+		t.pause(ctx, retryPause)
+	default:
+		if t.abort(ctx, err) {
+			return
+		}
+		t.pause(ctx, retryPause)
+	}
+	t.release(ctx)
+}
+
+// gone reports whether the session was deleted.
+func (t *turn) gone(ctx context.Context) bool {
+	_, err := t.cfg.Store.Session(ctx, t.id)
+	return outboard.KindOf(err) == outboard.NotFound
+}
+
+func (t *turn) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, partingTime)
+	defer cancel()
+	err := t.cfg.fault("release")
+	if err == nil {
+		err = t.cfg.Store.Release(ctx, t.id, t.epoch)
+	}
+	if err != nil && !errors.Is(err, store.ErrFenced) && outboard.KindOf(err) != outboard.NotFound {
+		t.log.Warn("lease not given up; it ends with the worker's", "err", err)
+	}
+}
+
+// unreadable deals with a session whose log could not be folded. A broken log would be broken again: its lease is kept, so that
+// the session is not claimed in a circle, until somebody has looked and the process ends.
+func (w *worker) unreadable(ctx context.Context, h outboard.Header, err error) {
+	kind := outboard.KindOf(err)
+	if ctx.Err() != nil || kind == outboard.NotFound {
+		return
+	}
+	w.log.Error("a session's log cannot be read", "session", h.ID, "head", h.Head, "err", err)
+	if kind == outboard.Internal {
+		return
+	}
+	w.pause(ctx, retryPause)
+	if err := w.cfg.Store.Release(ctx, h.ID, h.Epoch); err != nil {
+		w.log.Warn("lease not given up; it ends with the worker's", "session", h.ID, "err", err)
+	}
+}
+
+// abort ends a turn that failed in a way that would repeat itself: a panic, or an error that is our fault. It reports whether the
+// session now rests.
+func (t *turn) abort(ctx context.Context, cause error) bool {
+	if p, ok := errors.AsType[*panicked](cause); ok {
+		t.log.Error("the turn panicked", "panic", p.value, "stack", string(p.stack))
+	} else {
+		t.log.Error("the turn failed", "err", cause)
+	}
+	ctx, cancel := context.WithTimeout(ctx, partingTime)
+	defer cancel()
+	t.staged, t.rows = nil, rows{}
+	t.look()
+	for t.held {
+		if _, err := t.Append(ctx, closing); err != nil {
+			t.log.Error("ending the failed turn", "err", err)
+			return false
+		}
+	}
+	return true
+}
+
+// flushAtOnce bounds the inputs one append of closing takes out of the inbox.
+const flushAtOnce = 100
+
+// closing returns the events that end a turn for good whatever state it is in: everything open is closed, what waits is flushed.
+func closing(s *outboard.State) []outboard.Event {
+	var events []outboard.Event
+	add := func(p outboard.Payload) { events = append(events, outboard.NewEvent(s.Thread, p)) }
+	for _, in := range s.Waiting[:min(len(s.Waiting), flushAtOnce)] {
+		add(&outboard.InputProcessed{Input: in.Event.ID, Of: in.Event.Type})
+	}
+	if len(s.Waiting) > flushAtOnce {
+		return events
+	}
+	const message = "an internal error ended the turn; the server's log has the details"
+	if s.Request != "" {
+		add(&outboard.ModelFailed{Request: s.Request, Error: outboard.Failure{Message: message}})
+	}
+	for _, c := range s.Calls {
+		if c.Finished != nil {
+			continue
+		}
+		fin := &outboard.CallFinished{Call: c.ID, Outcome: outboard.OutcomeCanceled, IsError: true,
+			Content: []outboard.Content{outboard.Text("An internal error ended the turn before this call ran.")}}
+		if c.Started != nil {
+			fin.Outcome, fin.Content = outboard.OutcomeUnknown, []outboard.Content{outboard.Text(
+				"An internal error ended the turn while this call ran. Its outcome is unknown.")}
+		}
+		add(fin)
+	}
+	add(&outboard.TurnFailed{Turn: s.Turn, Error: outboard.Failure{Type: "unknown_error", Message: message, Retry: "exhausted"}})
+	add(&outboard.TurnEnded{Turn: s.Turn, Stop: outboard.StopReason{Type: "retries_exhausted"}})
+	return events
+}

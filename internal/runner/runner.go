@@ -1,0 +1,282 @@
+// Package runner drives sessions. It claims runnable sessions under leases, folds their logs, hands each to the harness as a
+// Turn, and makes what the harness decides durable; it is the only place from which tool calls are sent.
+//
+// Invariants:
+//   - An intent (call.started) is durable before its call is sent, an outcome (call.finished) before the guest may forget it.
+//   - A call of class effect is sent under one intent, into one generation of one sandbox. If that is gone before the outcome was
+//     read, the outcome is unknown and stays so.
+//   - Every append carries the lease's epoch. A fenced runner stops the turn where it stands: it starts, kills and releases nothing.
+//   - A session that waits costs no goroutine and no memory here. One that runs costs one goroutine, plus one per call.
+//   - Any process may continue a session after any append, and a process may be killed at any instant.
+package runner
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/blob"
+	"github.com/outboard-dev/outboard/internal/fleet"
+	"github.com/outboard-dev/outboard/internal/harness"
+	"github.com/outboard-dev/outboard/internal/live"
+	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/tool"
+)
+
+const (
+	// DefaultSlots is how many sessions one process drives at a time. Each is mostly waiting for a model; the bound keeps open
+	// streams and sandboxes within what one machine has file descriptors and memory for.
+	DefaultSlots = 256
+	// maxClaim bounds one claim, so that several processes that wake together share the work.
+	maxClaim = 32
+	// DefaultGrace is how long Stop lets turns come to their next append. A model call that takes longer is made again elsewhere.
+	DefaultGrace = 5 * time.Second
+	// retryPause is the wait after the store, or something else a turn needs, was unavailable.
+	retryPause = time.Second
+	// partingTime bounds the writes of a process that is leaving.
+	partingTime = 5 * time.Second
+)
+
+// Config makes a Runner. Store, Blob, Fleet, Models and Live are required.
+type Config struct {
+	Store   *store.Store
+	Blob    blob.Store
+	Fleet   *fleet.Fleet
+	Models  *llm.Registry
+	Live    *live.Hub
+	Harness harness.Harness  // nil = the built-in loop
+	Fetcher *tool.Fetcher    // nil = web_fetch answers that it is not available
+	Logger  *slog.Logger     // nil = discard
+	Host    string           // name of this machine in the workers table
+	Slots   int              // sessions driven at a time; 0 = DefaultSlots
+	Grace   time.Duration    // of Stop; 0 = DefaultGrace
+	Now     func() time.Time // the store's clock; nil = time.Now
+
+	// fault is asked before and after each write; its error is used in place of the write's. Only tests set it, to die there.
+	fault func(point string) error
+}
+
+// Runner claims and drives sessions from Start to Stop.
+type Runner struct {
+	cfg Config
+	log *slog.Logger
+
+	mu       sync.Mutex
+	started  bool
+	stopping chan struct{} // closed by Stop: no more claims, turns end at their next append
+	done     chan struct{} // closed when everything Start began has ended
+}
+
+// New returns a runner that does nothing yet.
+func New(cfg Config) *Runner {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Harness == nil {
+		cfg.Harness = &harness.Builtin{Now: cfg.Now}
+	}
+	if cfg.Slots <= 0 {
+		cfg.Slots = DefaultSlots
+	}
+	if cfg.Grace <= 0 {
+		cfg.Grace = DefaultGrace
+	}
+	if cfg.fault == nil {
+		cfg.fault = func(string) error { return nil }
+	}
+	return &Runner{cfg: cfg, log: cfg.Logger, stopping: make(chan struct{}), done: make(chan struct{})}
+}
+
+// errStopping ends turns at their next append when the process is shutting down.
+var errStopping = outboard.Errorf(outboard.Canceled, "the runner is stopping")
+
+// Start registers this process as a worker and begins to claim. It returns once registered; ctx bounds only that.
+func (r *Runner) Start(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.started || r.isStopping() {
+		return outboard.Errorf(outboard.Conflict, "the runner was started or stopped before")
+	}
+	w := r.newWorker()
+	if err := r.cfg.Store.Register(ctx, w.id, r.cfg.Host); err != nil {
+		return err
+	}
+	r.started = true
+	go r.run(context.WithoutCancel(ctx), w)
+	return nil
+}
+
+// Stop ends claiming, lets each turn come to its next append within the grace time, cuts off what is still running then, and
+// gives up all leases. Calls that run in sandboxes go on there; whoever claims next picks them up. Stop may be called twice, and
+// before Start.
+func (r *Runner) Stop() {
+	r.mu.Lock()
+	if !r.isStopping() {
+		close(r.stopping)
+		if !r.started {
+			close(r.done)
+		}
+	}
+	r.mu.Unlock()
+	<-r.done
+}
+
+func (r *Runner) isStopping() bool {
+	select {
+	case <-r.stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+// run lives as one worker after another: a worker whose lease was lost is never used again.
+func (r *Runner) run(ctx context.Context, w *worker) {
+	defer close(r.done)
+	for {
+		w.live(ctx)
+		for w = nil; w == nil; {
+			if r.isStopping() {
+				return
+			}
+			next := r.newWorker()
+			if err := r.cfg.Store.Register(ctx, next.id, r.cfg.Host); err != nil {
+				r.log.Error("cannot register as a worker", "err", err)
+				r.pause(ctx, retryPause)
+				continue
+			}
+			w = next
+		}
+	}
+}
+
+// pause waits, but not beyond ctx or Stop.
+func (r *Runner) pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	case <-r.stopping:
+	}
+}
+
+// worker is one registration of this process.
+type worker struct {
+	*Runner
+	id       outboard.WorkerID
+	slots    chan struct{} // one token per session being driven
+	sessions sync.WaitGroup
+}
+
+func (r *Runner) newWorker() *worker {
+	return &worker{Runner: r, id: outboard.NewID[outboard.WorkerID](outboard.PrefixWorker), slots: make(chan struct{}, r.cfg.Slots)}
+}
+
+// live claims until the lease is lost or the runner stops, and returns when all its sessions have ended.
+func (w *worker) live(ctx context.Context) {
+	ctx, cancel := context.WithCancelCause(ctx) // of the turns
+	claiming, stopClaiming := context.WithCancelCause(ctx)
+	var loops sync.WaitGroup
+	loops.Go(func() { w.renew(ctx, cancel) })
+	loops.Go(func() {
+		select {
+		case <-w.stopping:
+			stopClaiming(errStopping)
+		case <-claiming.Done():
+		}
+	})
+	err := w.claim(claiming, ctx)
+	lost := !errors.Is(err, errStopping)
+	if lost {
+		w.log.Warn("the worker's lease is lost; its turns stop", "worker", w.id, "err", err)
+		cancel(err)
+	}
+	grace := time.AfterFunc(w.cfg.Grace, func() { cancel(errStopping) })
+	w.sessions.Wait()
+	grace.Stop()
+	cancel(errStopping)
+	stopClaiming(errStopping)
+	loops.Wait()
+	if !lost {
+		w.leave(context.WithoutCancel(ctx))
+	}
+}
+
+// leave gives up the worker's leases at once, so that others need not wait for them to end.
+func (w *worker) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, partingTime)
+	defer cancel()
+	err := w.cfg.fault("deregister")
+	if err == nil {
+		err = w.cfg.Store.Deregister(ctx, w.id)
+	}
+	if err != nil {
+		w.log.Warn("leases not given up; they end by themselves", "worker", w.id, "err", err)
+	}
+}
+
+// renew keeps the lease alive. When it is lost, or could not be renewed for its whole length, all turns are told to stop: the
+// epoch keeps them harmless, this keeps them from working for nothing.
+func (w *worker) renew(ctx context.Context, cancel context.CancelCauseFunc) {
+	tick := time.NewTicker(outboard.RenewEvery)
+	defer tick.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		err := w.cfg.Store.Renew(ctx, w.id)
+		switch {
+		case err == nil:
+			last = time.Now()
+		case errors.Is(err, store.ErrFenced), time.Since(last) > outboard.LeaseTTL:
+			cancel(store.ErrFenced)
+			return
+		case ctx.Err() == nil:
+			w.log.Warn("renewing the lease", "worker", w.id, "err", err)
+		}
+	}
+}
+
+// claim takes sessions while there are free slots. It returns why it stopped: errStopping, or the loss of the lease. turns is
+// the context of what it claims.
+func (w *worker) claim(ctx, turns context.Context) error {
+	for {
+		select {
+		case w.slots <- struct{}{}: // waits here while all are taken
+			<-w.slots
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		claimed, err := w.cfg.Store.Claim(ctx, w.id, min(cap(w.slots)-len(w.slots), maxClaim))
+		for _, h := range claimed {
+			w.slots <- struct{}{}
+			w.sessions.Go(func() {
+				defer func() { <-w.slots }()
+				w.drive(turns, h)
+			})
+		}
+		if err == nil && len(claimed) == 0 {
+			err = w.cfg.Store.WaitRunnable(ctx)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, store.ErrFenced):
+			return err
+		case err != nil:
+			w.log.Error("claiming sessions", "worker", w.id, "err", err)
+			w.pause(ctx, retryPause)
+		}
+	}
+}

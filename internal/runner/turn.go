@@ -1,0 +1,314 @@
+package runner
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/fleet"
+	"github.com/outboard-dev/outboard/internal/harness"
+	"github.com/outboard-dev/outboard/internal/live"
+	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/policy"
+	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/tool"
+)
+
+// turn is one claimed session: what a harness works with. Its methods are called from the goroutine that drives it; only the
+// calls of a RunCalls and the watcher of an Interrupted run beside it, and they touch none of its fields that change.
+type turn struct {
+	*Runner
+	ctx    context.Context // of the whole claim: lost lease, shutdown
+	cancel context.CancelCauseFunc
+	id     outboard.SessionID
+	epoch  int64
+	log    *slog.Logger
+
+	durable *outboard.State // the fold of the log
+	view    *outboard.State // the same with what is staged; durable itself when nothing is
+	staged  []outboard.Event
+	rows    rows // to be committed with what is staged
+	held    bool
+
+	box  *fleet.Box     // once a call needed it
+	acks sync.WaitGroup // acknowledgements under way on box
+
+	woken   <-chan struct{} // commits to the session
+	unwatch func()
+}
+
+var _ harness.Turn = (*turn)(nil)
+
+// rows are what goes into the commit of the outcomes they belong to, and what may be done only after it.
+type rows struct {
+	checkpoint *outboard.Checkpoint
+	files      []outboard.File
+	acks       []string // call keys
+}
+
+// open folds the log of a session that was just claimed.
+func (r *Runner) open(ctx context.Context, h outboard.Header) (*turn, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	t := &turn{Runner: r, ctx: ctx, cancel: cancel, id: h.ID, epoch: h.Epoch, held: true, durable: new(outboard.State),
+		log: r.log.With("session", h.ID)}
+	t.view = t.durable
+	t.woken, t.unwatch = r.cfg.Store.Watch(h.ID) // before the log is read, so that nothing falls between
+	if err := t.Sync(ctx); err != nil {
+		t.close()
+		return nil, fmt.Errorf("folding the log: %w", err)
+	}
+	return t, nil
+}
+
+// close ends what the turn holds in this process. The sandbox is let go in any case: fleet freezes it only if no call runs in it
+// and nobody else uses it.
+func (t *turn) close() {
+	t.cancel(errStopping)
+	t.dropBox()
+	t.unwatch()
+}
+
+// dropBox lets the sandbox go, after what was still to be acknowledged.
+func (t *turn) dropBox() {
+	t.acks.Wait()
+	if t.box == nil {
+		return
+	}
+	if err := t.cfg.Fleet.Release(t.ctx, t.box); err != nil {
+		t.log.Warn("letting the sandbox go", "sandbox", t.box.ID(), "err", err)
+	}
+	t.box = nil
+}
+
+// State implements harness.Turn.
+func (t *turn) State() *outboard.State { return t.view }
+
+// Held implements harness.Turn.
+func (t *turn) Held() bool { return t.held }
+
+// Sync implements harness.Turn. It pages through the log from where the fold is; nothing is read twice.
+func (t *turn) Sync(ctx context.Context) error {
+	for e, err := range t.cfg.Store.Read(ctx, t.id, t.durable.Head) {
+		if err != nil {
+			return err
+		}
+		if err := t.durable.Apply(&e); err != nil {
+			return err
+		}
+	}
+	t.look()
+	return nil
+}
+
+// look makes the view from the fold and what is staged.
+func (t *turn) look() {
+	t.view = t.durable
+	if len(t.staged) == 0 {
+		return
+	}
+	t.view = t.durable.Clone()
+	for _, e := range t.staged {
+		t.view.Assume(e)
+	}
+}
+
+// Stage implements harness.Turn.
+func (t *turn) Stage(events ...outboard.Event) {
+	if len(events) == 0 {
+		return
+	}
+	if len(t.staged) == 0 {
+		t.view = t.durable.Clone()
+	}
+	for _, e := range events {
+		t.view.Assume(e)
+	}
+	t.staged = append(t.staged, events...)
+}
+
+// Append implements harness.Turn. The commit after which the session has nothing to do gives up the lease.
+func (t *turn) Append(ctx context.Context, plan func(*outboard.State) []outboard.Event) (bool, error) {
+	for {
+		if err := context.Cause(ctx); err != nil {
+			return false, err
+		}
+		events, planned := t.staged, false
+		if plan != nil {
+			more := plan(t.view)
+			if planned = len(t.staged)+len(more) <= outboard.MaxAppend || len(t.staged) == 0; planned {
+				events = slices.Concat(t.staged, more)
+			}
+		}
+		if len(events) == 0 {
+			return false, nil
+		}
+		err := t.commit(ctx, events)
+		if errors.Is(err, store.ErrMoved) {
+			if err := t.Sync(ctx); err != nil {
+				return false, err
+			}
+			continue
+		}
+		if err == nil && t.held && t.isStopping() {
+			err = errStopping
+		}
+		return err == nil, err
+	}
+}
+
+// commit appends events, which begin with what is staged, and folds them.
+func (t *turn) commit(ctx context.Context, events []outboard.Event) error {
+	after := t.view.Clone()
+	for _, e := range events[len(t.staged):] {
+		after.Assume(e)
+	}
+	c := store.Commit{Session: t.id, Epoch: t.epoch, Expect: t.durable.Head, Events: events, Release: !after.Runnable(t.cfg.Now()),
+		Checkpoint: t.rows.checkpoint, Files: t.rows.files}
+	err := t.cfg.fault("before commit")
+	if err != nil {
+		return err
+	}
+	stored, err := t.cfg.Store.Commit(ctx, c)
+	if err == nil {
+		err = t.cfg.fault("after commit")
+	}
+	if err != nil {
+		return err
+	}
+	for i := range stored {
+		if err := t.durable.Apply(&stored[i]); err != nil {
+			return err
+		}
+	}
+	acks := t.rows.acks
+	t.staged, t.rows, t.held = nil, rows{}, !c.Release
+	t.look()
+	t.acknowledge(acks)
+	return nil
+}
+
+// acknowledge lets the guest drop the output of calls whose outcome is durable. A lost acknowledgement costs disk in the sandbox
+// and nothing else, so nobody waits for it but the end of the turn.
+func (t *turn) acknowledge(keys []string) {
+	if len(keys) == 0 || t.box == nil {
+		return
+	}
+	box := t.box
+	t.acks.Go(func() {
+		for _, key := range keys {
+			if err := box.Ack(t.ctx, key, t.epoch); err != nil {
+				t.log.Debug("acknowledging a call", "call", key, "err", err)
+			}
+		}
+	})
+}
+
+// Model implements harness.Turn.
+func (t *turn) Model() (llm.Model, error) {
+	return t.cfg.Models.Resolve(t.durable.Config.Agent.Model.ID)
+}
+
+// Load implements harness.Turn.
+func (t *turn) Load(ctx context.Context, ref outboard.BlobRef) ([]byte, error) {
+	if ref.Size > outboard.MaxBody {
+		return nil, outboard.Errorf(outboard.TooLarge, "content of %d bytes is over the %d a model can be given", ref.Size, outboard.MaxBody)
+	}
+	r, err := t.cfg.Blob.Open(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(io.LimitReader(r, outboard.MaxBody+1))
+	return b, errors.Join(err, r.Close())
+}
+
+// Spill implements harness.Turn.
+func (t *turn) Spill(ctx context.Context, b []byte) (outboard.BlobRef, error) {
+	return t.cfg.Blob.Put(ctx, bytes.NewReader(b), 0)
+}
+
+// Decide implements harness.Turn.
+func (t *turn) Decide(name string, input outboard.Raw) (outboard.CallRequested, outboard.Outcome) {
+	call := policy.Decide(t.durable.Config.Agent.Tools, name, input)
+	if call.Decision == outboard.Deny {
+		return call, outboard.OutcomeDenied
+	}
+	if call.Kind != "builtin" {
+		return call, ""
+	}
+	err := fmt.Errorf("the tool %s is not available", name)
+	if def, ok := tool.Lookup(name); ok {
+		err = def.Validate(input)
+	}
+	if err != nil {
+		call.Decision, call.Policy, call.Reason = outboard.Deny, "", err.Error()
+		return call, outboard.OutcomeError
+	}
+	return call, ""
+}
+
+// Emit implements harness.Turn.
+func (t *turn) Emit(id outboard.EventID, kind outboard.EventType, start bool, text string) {
+	t.cfg.Live.Publish(live.Delta{Session: t.id, Thread: t.durable.Thread, Event: id, Kind: kind, Start: start, Text: text})
+}
+
+// Interrupted implements harness.Turn. It also ends the whole claim when the session is archived or deleted, or its lease taken.
+func (t *turn) Interrupted(ctx context.Context) (context.Context, context.CancelFunc) {
+	ictx, cancel := context.WithCancelCause(ctx)
+	if interruptWaits(t.view) {
+		cancel(harness.ErrInterrupted)
+		return ictx, func() {}
+	}
+	var watcher sync.WaitGroup
+	after := t.durable.Head
+	watcher.Go(func() { t.watch(ictx, cancel, after) })
+	return ictx, func() {
+		cancel(context.Canceled)
+		watcher.Wait()
+	}
+}
+
+// watch looks for an interrupt after each commit to the session.
+func (t *turn) watch(ctx context.Context, cancel context.CancelCauseFunc, after int64) {
+	q := store.EventQuery{After: after, Types: []outboard.EventType{outboard.TypeInputInterrupt, outboard.TypeSessionArchived}, Limit: 1}
+	for again := false; ; {
+		if !again {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.woken:
+			}
+		}
+		found, err := t.cfg.Store.Events(ctx, t.id, q)
+		again = err != nil
+		switch {
+		case ctx.Err() != nil:
+			return
+		case outboard.KindOf(err) == outboard.NotFound:
+			t.cancel(err)
+			return
+		case err != nil:
+			t.log.Warn("looking for an interrupt", "err", err)
+			t.pause(ctx, retryPause)
+		case len(found) > 0 && found[0].Type == outboard.TypeSessionArchived:
+			t.cancel(store.ErrTerminated)
+			return
+		case len(found) > 0:
+			cancel(harness.ErrInterrupted)
+			return
+		}
+	}
+}
+
+func interruptWaits(s *outboard.State) bool {
+	return slices.ContainsFunc(s.Waiting, func(in outboard.Input) bool { return in.Event.Type == outboard.TypeInputInterrupt })
+}
+
+// now is the store's clock, as the log keeps time.
+func (t *turn) now() time.Time { return t.cfg.Now().UTC().Truncate(time.Microsecond) }
