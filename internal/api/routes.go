@@ -121,15 +121,26 @@ func (s *server) routes() http.Handler {
 	add("GET", "/healthz", http.HandlerFunc(s.health))
 	for path, allowed := range methods {
 		slices.Sort(allowed)
-		mux.HandleFunc(path, s.wrongMethod(strings.Join(allowed, ", ")))
-	}
-	for _, path := range []string{"/v1/sessions/{session}/events/stream", "/v1/sessions/{session}/threads/{thread}/stream"} {
-		mux.HandleFunc("HEAD "+path, s.wrongMethod("GET")) // GET's pattern would open a stream for it
+		for _, m := range otherMethods(path, allowed) {
+			mux.HandleFunc(m+" "+path, s.wrongMethod(strings.Join(allowed, ", ")))
+		}
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, outboard.Errorf(outboard.NotFound, "there is nothing at %s", clip(r.URL.Path)))
 	})
 	return mux
+}
+
+// otherMethods are the methods a path does not have. HEAD comes with GET, but for streams, where it would open one.
+func otherMethods(path string, allowed []string) []string {
+	var out []string
+	for _, m := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"} {
+		head := m == "HEAD" && slices.Contains(allowed, "GET") && !strings.HasSuffix(path, "/stream")
+		if !head && !slices.Contains(allowed, m) {
+			out = append(out, m)
+		}
+	}
+	return out
 }
 
 func (s *server) wrongMethod(allowed string) http.HandlerFunc {
