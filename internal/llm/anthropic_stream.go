@@ -22,6 +22,7 @@ type anthropicStream struct {
 type anthropicBlockStream struct {
 	kind      string
 	start     object
+	raw       []byte // start's text
 	text      joined // text or thinking
 	signature joined
 	input     joined // partial JSON of a tool_use, as a string
@@ -76,7 +77,7 @@ func (s *anthropicStream) open(e anthropic.MessageStreamEventUnion) error {
 	if err != nil {
 		return err
 	}
-	b := &anthropicBlockStream{kind: start.text("type"), start: start}
+	b := &anthropicBlockStream{kind: start.text("type"), start: start, raw: []byte(e.ContentBlock.RawJSON())}
 	b.text.add(start.get(b.textKey()))
 	b.signature.add(start.get("signature"))
 	s.blocks = append(s.blocks, b)
@@ -177,7 +178,7 @@ func (s *anthropicStream) response() (*Response, error) {
 		if len(raw) > 1 {
 			raw = append(raw, ',')
 		}
-		raw = b.start.appendTo(raw)
+		raw = append(raw, b.raw...)
 	}
 	r.Stop = stopOf(s.stop, r.Blocks)
 	var err error
@@ -189,15 +190,15 @@ func (s *anthropicStream) response() (*Response, error) {
 func (b *anthropicBlockStream) block() (out Block, known bool, err error) {
 	switch b.kind {
 	case "text":
-		b.start.set("text", b.text.literal())
 		if len(b.citations) > 0 {
-			b.start.set("citations", append(append([]byte{'['}, b.citations...), ']'))
+			b.set("citations", append(append([]byte{'['}, b.citations...), ']'), &err)
 		}
-		return Block{Kind: "text", Text: b.text.value()}, true, nil
+		b.set("text", b.text.literal(), &err)
+		return Block{Kind: "text", Text: b.text.value()}, true, err
 	case "thinking":
-		b.start.set("thinking", b.text.literal())
-		b.start.set("signature", b.signature.literal())
-		return Block{Kind: "thinking", Text: b.text.value()}, true, nil
+		b.set("thinking", b.text.literal(), &err)
+		b.set("signature", b.signature.literal(), &err)
+		return Block{Kind: "thinking", Text: b.text.value()}, true, err
 	case "redacted_thinking":
 		return Block{Kind: "thinking"}, true, nil
 	case "tool_use":
@@ -206,16 +207,22 @@ func (b *anthropicBlockStream) block() (out Block, known bool, err error) {
 			return out, false, garbage("a tool call has no id or no name")
 		}
 		if text := b.input.value(); text != "" {
-			if out.Input, err = toolInput(out.Name, text); err != nil {
-				return out, false, err
+			if out.Input, err = toolInput(out.Name, text); err == nil {
+				b.set("input", out.Input, &err)
 			}
-			b.start.set("input", out.Input)
-			return out, true, nil
+			return out, true, err
 		}
 		out.Input, err = toolInput(out.Name, string(b.start.get("input")))
 		return out, true, err
 	}
 	return out, false, nil
+}
+
+// set replaces a value in the block's text, unless err is already set.
+func (b *anthropicBlockStream) set(key string, value []byte, err *error) {
+	if *err == nil {
+		b.raw, *err = setMember(b.raw, key, value)
+	}
 }
 
 // stopOf maps a wire's reason to ours. What a response contains decides where wires or servers are loose about it.

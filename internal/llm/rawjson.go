@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/outboard-dev/outboard"
@@ -94,6 +95,32 @@ func (o *object) set(key string, value []byte) {
 		}
 	}
 	*o = append(*o, member{key, value})
+}
+
+// setMember returns the text of a JSON object with the value of a key replaced, or the key added at the end. Every other byte
+// stays as it is.
+func setMember(text []byte, key string, value []byte) ([]byte, error) {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return nil, garbage("expected a JSON object, got %s", clip(string(text), 60))
+	}
+	comma := ""
+	for dec.More() {
+		name, err := dec.Token()
+		if err != nil {
+			return nil, garbage("%v", err)
+		}
+		var v json.RawMessage
+		if err := dec.Decode(&v); err != nil {
+			return nil, garbage("%v", err)
+		}
+		if end := int(dec.InputOffset()); name == key {
+			return slices.Concat(text[:end-len(v)], value, text[end:]), nil
+		}
+		comma = ","
+	}
+	end := int(dec.InputOffset())
+	return slices.Concat(text[:end], []byte(comma), appendString(nil, key), []byte(":"), value, text[end:]), nil
 }
 
 // appendTo appends the object as JSON.
