@@ -2,6 +2,8 @@ package tool
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,6 +50,7 @@ type FetcherConfig struct {
 type Fetcher struct {
 	cfg     FetcherConfig
 	timeout time.Duration
+	roots   *x509.CertPool // nil = the system's
 }
 
 // NewFetcher returns a fetcher.
@@ -60,7 +63,7 @@ func NewFetcher(cfg FetcherConfig) *Fetcher {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
 	}
-	return &Fetcher{cfg, FetchTimeout}
+	return &Fetcher{cfg: cfg, timeout: FetchTimeout}
 }
 
 // Fetch runs one web_fetch call with valid input to its outcome. web is the tool's own configuration (WebOf), or nil.
@@ -151,8 +154,14 @@ func (f *Fetcher) hop(ctx context.Context, u *url.URL, rules webRules) (*url.URL
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	defer client.CloseIdleConnections()
-	target := *u
+	target := *u // in the form that was checked
 	target.Fragment = ""
+	target.Host = host
+	if port := u.Port(); port != "" {
+		target.Host = net.JoinHostPort(host, port)
+	} else if strings.Contains(host, ":") {
+		target.Host = "[" + host + "]"
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {
 		return nil, nil, fmt.Errorf("fetch failed: %w", err)
@@ -257,6 +266,7 @@ func (f *Fetcher) transport(addrs []netip.Addr) *http.Transport {
 		DialContext:            dial,
 		Proxy:                  nil, // a proxy would resolve and dial by itself
 		ForceAttemptHTTP2:      true,
+		TLSClientConfig:        &tls.Config{RootCAs: f.roots}, // the name to verify is the address's host
 		DisableKeepAlives:      true,
 		TLSHandshakeTimeout:    dialTimeout,
 		MaxResponseHeaderBytes: 64 << 10,

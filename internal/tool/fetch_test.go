@@ -3,6 +3,7 @@ package tool
 import (
 	"compress/gzip"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -348,9 +349,12 @@ func TestFetchOtherAnswers(t *testing.T) {
 	}
 }
 
-// Broken if a certificate nobody vouches for is accepted.
-func TestFetchChecksCertificates(t *testing.T) {
-	srv := httptest.NewUnstartedServer(http.NotFoundHandler())
+// Broken if https does not work, does not verify the name that was asked for, or trusts anybody.
+func TestFetchTLS(t *testing.T) {
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s for %s at %s", r.Proto, r.TLS.ServerName, r.Host)
+	}))
+	srv.EnableHTTP2 = true
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
 	srv.StartTLS()
 	defer srv.Close()
@@ -364,7 +368,20 @@ func TestFetchChecksCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.fetcher.cfg.Ports = append(s.fetcher.cfg.Ports, n)
-	if fin, text := s.get(t, "https://example.test:"+port+"/", ""); !fin.IsError || !strings.Contains(text, "certificate") {
-		t.Errorf("%q", text)
+	s.names["example.com"] = []string{"127.0.0.1"} // the certificate's name
+	if fin, text := s.get(t, "https://example.com:"+port+"/", ""); !fin.IsError || !strings.Contains(text, "certificate") {
+		t.Errorf("unknown authority: %q", text)
+	}
+	s.fetcher.roots = x509.NewCertPool()
+	s.fetcher.roots.AddCert(srv.Certificate())
+	if fin, text := s.get(t, "https://other.test:"+port+"/", ""); !fin.IsError || !strings.Contains(text, "other.test") {
+		t.Errorf("another name: %q", text)
+	}
+	want := "HTTP/2.0 for example.com at example.com:" + port
+	if fin, text := s.get(t, "https://Example.com.:"+port+"/", ""); fin.IsError || !strings.HasSuffix(text, want) {
+		t.Errorf("in another form: %q", text)
+	}
+	if fin, text := s.get(t, "https://example.com:"+port+"/", ""); fin.IsError || !strings.HasSuffix(text, want) {
+		t.Errorf("control: %q", text)
 	}
 }
