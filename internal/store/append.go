@@ -2,9 +2,8 @@ package store
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"hash/maphash"
-	"iter"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -148,26 +147,43 @@ func (s *Store) commitGroup(group []*pending) {
 	}
 }
 
-// tryGroup runs the transaction, again where it lost against another one.
-func (s *Store) tryGroup(group []*pending) (rows map[outboard.SessionID]*row, err error) {
+// errStale says that a header a group was planned on was not the database's any more. Nothing was written.
+var errStale = errors.New("a cached header is out of date")
+
+// tryGroup runs the transaction: first on cached headers, again on fresh ones where those were stale, and again where it lost
+// against another transaction.
+func (s *Store) tryGroup(group []*pending) (map[outboard.SessionID]*row, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), commitWait)
 	defer cancel()
-	for range maxRetries {
+	var err error
+	for try := range maxRetries {
+		known := map[outboard.SessionID]*row{}
 		for _, p := range group {
 			p.events, p.err = nil, nil
+			if try == 0 {
+				s.cache.copyTo(known, p.commit.Session)
+			}
 		}
-		if rows, err = s.d.commit(ctx, group, s.now()); err == nil || !s.d.again(err) {
+		var rows map[outboard.SessionID]*row
+		if rows, err = s.d.commit(ctx, group, known, s.now()); err == nil {
+			s.cache.put(rows)
+			return rows, nil
+		}
+		for _, p := range group {
+			s.cache.drop(p.commit.Session)
+		}
+		if !errors.Is(err, errStale) && !s.d.again(err) {
 			break
 		}
 	}
-	return rows, err
+	return nil, err
 }
 
 // announce tells followers, claimers and other processes what was committed.
 func (s *Store) announce(rows map[outboard.SessionID]*row) {
 	runnable := false
 	for id, r := range rows {
-		if !r.dirty {
+		if r == nil || !r.dirty {
 			delete(rows, id)
 			continue
 		}
@@ -177,153 +193,7 @@ func (s *Store) announce(rows map[outboard.SessionID]*row) {
 	if runnable {
 		s.hub.wakeClaimers()
 	}
-	s.d.ring(rows)
-}
-
-const insertEventSQL = `INSERT INTO events (session, seq, id, thread, type, ref, at, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
-
-// eventArgs are the values of insertEventSQL.
-func eventArgs(num int64, e *outboard.Event) []any {
-	return []any{num, e.Seq, string(e.ID), string(e.Thread), string(e.Type), string(e.Ref), e.Time.UnixMicro(), []byte(e.Data)}
-}
-
-// onceKey names an event of which a session may have only one.
-type onceKey struct {
-	session outboard.SessionID
-	ref     outboard.EventID
-	typ     outboard.EventType
-}
-
-// onceKeys yields the keys of the commit's once-only events; the unique index events_once is the backstop.
-func (p *pending) onceKeys() iter.Seq[onceKey] {
-	return func(yield func(onceKey) bool) {
-		for i := range p.commit.Events {
-			e := &p.commit.Events[i]
-			switch e.Type {
-			case outboard.TypeCallFinished, outboard.TypeInputProcessed, outboard.TypeInputConfirmation, outboard.TypeInputToolResult:
-				if !yield(onceKey{p.commit.Session, e.Ref, e.Type}) {
-					return
-				}
-			}
-		}
+	if len(rows) > 0 {
+		s.d.ring(rows)
 	}
-}
-
-// plan decides each commit of a group, in order, against the rows as they stand in the transaction: it sets events or err,
-// and advances the rows. taken holds the once-only events that exist.
-func plan(group []*pending, rows map[outboard.SessionID]*row, taken map[onceKey]bool, now time.Time) {
-	for _, p := range group {
-		r := rows[p.commit.Session]
-		if r == nil {
-			p.err = notFound("session", p.commit.Session)
-			continue
-		}
-		next := *r // maps and pointers in it are replaced, never written through
-		if p.events, p.err = next.apply(&p.commit, now); p.err == nil {
-			p.err = take(p, taken)
-		}
-		if p.err != nil {
-			p.events = nil
-			continue
-		}
-		next.dirty, p.head = true, next.Head
-		*r = next
-	}
-}
-
-// take marks the commit's once-only events as existing, or changes nothing.
-func take(p *pending, taken map[onceKey]bool) error {
-	var mine []onceKey
-	for k := range p.onceKeys() {
-		if taken[k] {
-			for _, m := range mine {
-				delete(taken, m)
-			}
-			return ErrDuplicate
-		}
-		taken[k] = true
-		mine = append(mine, k)
-	}
-	return nil
-}
-
-// apply checks c against the row, advances the row by its events, and returns them as they will be stored.
-func (r *row) apply(c *Commit, now time.Time) ([]outboard.Event, error) {
-	switch {
-	case c.Epoch > 0 && c.Epoch != r.Epoch:
-		return nil, ErrFenced
-	case r.Phase == outboard.PhaseTerminated && len(c.Events) > 0:
-		return nil, ErrTerminated
-	case c.Expect != Any && c.Expect != r.Head:
-		return nil, ErrMoved
-	}
-	out := make([]outboard.Event, len(c.Events))
-	for i, e := range c.Events {
-		e.Session, e.Seq, e.Time = r.ID, r.Head+1, r.nextTime(now)
-		if e.Thread == "" {
-			e.Thread = r.Thread
-		}
-		if err := r.admit(&e); err != nil {
-			return nil, err
-		}
-		if err := outboard.Project(&r.Header, &e); err != nil {
-			return nil, err
-		}
-		out[i] = e
-	}
-	if c.Release && c.Epoch > 0 {
-		r.Worker = ""
-	}
-	r.setReady(now)
-	return out, nil
-}
-
-// nextTime is the time of the next event: now, but never too close to the one before, whatever the clock does.
-func (r *row) nextTime(now time.Time) time.Time {
-	t := now.UTC().Truncate(time.Microsecond)
-	if least := r.LastAt.Add(outboard.EventSpacing); r.Head > 0 && t.Before(least) {
-		return least
-	}
-	return t
-}
-
-// admit bounds the inbox. Messages and urgent inputs are counted apart, so that a full inbox can still be interrupted.
-func (r *row) admit(e *outboard.Event) error {
-	n := r.Inbox
-	if e.Type.IsUrgent() {
-		n = r.Urgent
-	}
-	if e.Type.IsInput() && n >= outboard.MaxInbox {
-		return outboard.Errorf(outboard.Exhausted, "session %s has %d inputs waiting, which is the limit", r.ID, n).
-			WithHint("wait until it has taken some, or interrupt it")
-	}
-	return nil
-}
-
-const updateConfigSQL = `UPDATE session_configs SET config = ? WHERE session = ?`
-
-// extras are the statements of a commit beyond its events and the header.
-func (p *pending) extras(num int64) []statement {
-	var out []statement
-	c := &p.commit
-	if k := c.Checkpoint; k != nil {
-		out = append(out, statement{insertCheckpointSQL, []any{string(k.ID), string(c.Session), p.head, string(k.Call),
-			string(k.Parent), k.Depth, k.Delta.Digest, k.Delta.Size, micros(k.CreatedAt)}})
-	}
-	for i := range c.Files {
-		out = append(out, statement{insertFileSQL, fileArgs(&c.Files[i])})
-	}
-	if c.Config != nil {
-		out = append(out, statement{updateConfigSQL, []any{mustJSON(c.Config), num}})
-	}
-	return out
-}
-
-// mustJSON encodes one of our own structs as a column.
-func mustJSON(v any) string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic("store: encoding a column: " + err.Error())
-	}
-	return string(b)
 }

@@ -33,8 +33,9 @@ type dialect interface {
 	unique(err error) bool
 	// writers is how many groups may commit at the same time.
 	writers() int
-	// commit runs a group as one transaction; see (*Store).commitGroup.
-	commit(ctx context.Context, group []*pending, now time.Time) (map[outboard.SessionID]*row, error)
+	// commit runs a group as one transaction: it adds to known the headers that lack, plans, and writes. It returns known. The
+	// headers it was given need not be the database's: then it changes nothing and returns errStale.
+	commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, now time.Time) (map[outboard.SessionID]*row, error)
 	// start begins to listen for commits of other processes; run's end stops that; close disconnects.
 	start(run context.Context, s *Store)
 	// ring tells other processes that sessions have changed.

@@ -11,11 +11,7 @@ const fileCols = `id, session, filename, media_type, digest, size, downloadable,
 const insertFileSQL = `INSERT INTO files (` + fileCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 func fileArgs(f *outboard.File) []any {
-	downloadable := 0
-	if f.Downloadable {
-		downloadable = 1
-	}
-	return []any{string(f.ID), string(f.Session), f.Filename, f.MediaType, f.Blob.Digest, f.Blob.Size, downloadable, f.Path,
+	return []any{string(f.ID), string(f.Session), f.Filename, f.MediaType, f.Blob.Digest, f.Blob.Size, flag(f.Downloadable), f.Path,
 		micros(f.CreatedAt), micros(f.ExpiresAt)}
 }
 

@@ -11,8 +11,13 @@ import (
 type row struct {
 	outboard.Header
 	num     int64
-	dirty   bool  // differs from the database's
 	readyAt int64 // µs from when on a worker should claim it; 0 = nothing to do
+
+	// How it differs from the database's row while a group is planned.
+	base     int64 // the head there
+	dirty    bool  // it differs
+	full     bool  // in more than head, last_at and updated_at
+	released bool  // the lease was given up
 }
 
 // headerCols are the columns scanHeader reads, in its order.
@@ -40,6 +45,7 @@ func scanHeader(sc scanner) (row, error) {
 	}
 	h.ID, h.Thread, h.Phase = outboard.SessionID(id), outboard.ThreadID(thread), outboard.Phase(phase)
 	h.AgentID, h.EnvironmentID, h.Worker = outboard.AgentID(agent), outboard.EnvironmentID(env), outboard.WorkerID(worker)
+	r.base = h.Head
 	h.LastAt, h.WakeAt, h.RunningSince = timeOf(last), timeOf(wake), timeOf(since)
 	h.CreatedAt, h.UpdatedAt, h.ArchivedAt = timeOf(created), timeOf(upd), timeOf(arch)
 	h.Active = time.Duration(active) * time.Microsecond
@@ -56,18 +62,18 @@ func scanHeader(sc scanner) (row, error) {
 	return r, nil
 }
 
-// setHeader is the assignment list of an UPDATE that headerArgs fills: what an append may change.
-const setHeader = `head = ?, last_at = ?, phase = ?, stop = ?, inbox = ?, urgent = ?, wake_at = ?,
+// setHeader is the assignment list of an UPDATE that headerArgs fills: what an append may change. The worker is not written
+// back, because it changes without the log.
+const setHeader = `head = ?, last_at = ?, updated_at = ?, phase = ?, stop = ?, inbox = ?, urgent = ?, wake_at = ?,
 	input = ?, output = ?, cache_read = ?, cache_write_5m = ?, cache_write_1h = ?, active = ?, running_since = ?,
-	title = ?, metadata = ?, updated_at = ?, archived_at = ?, worker = ?, ready_at = ?`
+	title = ?, metadata = ?, archived_at = ?, ready_at = ?`
 
 // headerArgs are the values of setHeader.
 func (r *row) headerArgs() []any {
 	h := &r.Header
-	return []any{h.Head, micros(h.LastAt), string(h.Phase), jsonText(h.Stop), h.Inbox, h.Urgent, micros(h.WakeAt),
-		h.Usage.Input, h.Usage.Output, h.Usage.CacheRead, h.Usage.CacheWrite5m, h.Usage.CacheWrite1h,
-		h.Active.Microseconds(), micros(h.RunningSince), h.Title, jsonText(h.Metadata), micros(h.UpdatedAt),
-		micros(h.ArchivedAt), string(h.Worker), r.readyAt}
+	return []any{h.Head, micros(h.LastAt), micros(h.UpdatedAt), string(h.Phase), jsonText(h.Stop), h.Inbox, h.Urgent,
+		micros(h.WakeAt), h.Usage.Input, h.Usage.Output, h.Usage.CacheRead, h.Usage.CacheWrite5m, h.Usage.CacheWrite1h,
+		h.Active.Microseconds(), micros(h.RunningSince), h.Title, jsonText(h.Metadata), micros(h.ArchivedAt), r.readyAt}
 }
 
 // setReady brings ready_at in step with the header. A session keeps its place in the queue while it stays runnable.
@@ -80,6 +86,15 @@ func (r *row) setReady(now time.Time) {
 	case r.readyAt == 0 || r.readyAt > micros(now):
 		r.readyAt = micros(now)
 	}
+}
+
+// differs reports whether an append changed more than head, last_at and updated_at. Title and metadata are not compared:
+// only one type of event changes them.
+func (r *row) differs(old *row) bool {
+	a, b := &r.Header, &old.Header
+	return a.Phase != b.Phase || a.Stop != b.Stop || a.Inbox != b.Inbox || a.Urgent != b.Urgent || !a.WakeAt.Equal(b.WakeAt) ||
+		a.Usage != b.Usage || a.Active != b.Active || !a.RunningSince.Equal(b.RunningSince) || !a.ArchivedAt.Equal(b.ArchivedAt) ||
+		r.readyAt != old.readyAt
 }
 
 // jsonText encodes a small column that is never queried; nothing is the empty string.
@@ -108,4 +123,12 @@ func timeOf(us int64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMicro(us).UTC()
+}
+
+// flag is a bool as a column.
+func flag(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -40,6 +40,7 @@ func (s *Store) Renew(ctx context.Context, w outboard.WorkerID) error {
 // Deregister gives up all leases of the worker at once. An unknown worker has none.
 func (s *Store) Deregister(ctx context.Context, w outboard.WorkerID) error {
 	err := s.update(ctx, "ending worker", func(t tx) error { return s.end(ctx, t, w) })
+	s.cache.clear()
 	if err == nil {
 		s.workFreed()
 	}
@@ -86,7 +87,7 @@ func (s *Store) Claim(ctx context.Context, w outboard.WorkerID, limit int) ([]ou
 	if idle, err := s.nothingToClaim(ctx, now); err != nil || idle {
 		return nil, err
 	}
-	var out []outboard.Header
+	var claimed []row
 	err := s.update(ctx, "claiming", func(t tx) error {
 		if err := s.reap(ctx, t, now); err != nil {
 			return err
@@ -100,14 +101,16 @@ func (s *Store) Claim(ctx context.Context, w outboard.WorkerID, limit int) ([]ou
 			return err
 		}
 		rows, err := collectTx(ctx, t, scanHeader, pickReadySQL+s.d.locking(true)+claimSQL, now, min(limit, maxPage), string(w))
-		out = make([]outboard.Header, len(rows))
-		for i, r := range rows {
-			out[i] = r.Header
-		}
+		claimed = rows
 		return err
 	})
 	if err != nil {
 		return nil, err
+	}
+	out := make([]outboard.Header, len(claimed))
+	for i, r := range claimed {
+		out[i] = r.Header
+		s.cache.put(map[outboard.SessionID]*row{r.ID: &r})
 	}
 	return out, nil
 }
@@ -163,6 +166,7 @@ func (s *Store) Release(ctx context.Context, id outboard.SessionID, epoch int64)
 		}
 		return err
 	})
+	s.cache.drop(id)
 	if err == nil {
 		s.workFreed()
 	}

@@ -2,68 +2,86 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboard-dev/outboard"
 )
 
-// Rows are locked in the order of their numbers, as everywhere, so that two groups cannot wait for each other.
-const lockHeadersSQL = `SELECT ` + headerCols + ` FROM sessions WHERE id = ANY($1) AND deleted_at = 0 ORDER BY num FOR NO KEY UPDATE`
+// The whole of a group is one statement: it updates the headers that are still as planned ($1 number, $2 head before, $3 epoch),
+// inserts the events, and divides by zero, which undoes both, unless every header was.
+const (
+	writeHeadSQL = `WITH u AS (UPDATE sessions AS s SET head = k.head, last_at = k.last_at, updated_at = k.updated_at
+	FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
+	AS k(num, base, epoch, head, last_at, updated_at)` + asPlanned + `),
+	e AS (` + insertEventsSQL + ` SELECT * FROM unnest($7::bigint[], $8::bigint[], $9::text[], $10::text[], $11::text[],
+		$12::text[], $13::bigint[], $14::bytea[]))` + allOrNothing
 
-const takenSQL = `SELECT s.id, e.ref, e.type FROM unnest($1::text[], $2::text[], $3::text[]) AS k(id, ref, type)
-	JOIN sessions AS s ON s.id = k.id
-	JOIN events AS e ON e.session = s.num AND e.ref = k.ref AND e.type = k.type
-		AND e.type IN ('call.finished', 'input.processed', 'input.confirmation', 'input.tool_result')`
+	writeAllSQL = `WITH u AS (UPDATE sessions AS s SET head = k.head, last_at = k.last_at, updated_at = k.updated_at,
+	phase = k.phase, stop = k.stop, inbox = k.inbox, urgent = k.urgent, wake_at = k.wake_at, input = k.input, output = k.output,
+	cache_read = k.cache_read, cache_write_5m = k.cache_write_5m, cache_write_1h = k.cache_write_1h, active = k.active,
+	running_since = k.running_since, title = k.title, metadata = k.metadata, archived_at = k.archived_at, ready_at = k.ready_at,
+	worker = CASE k.released WHEN 1 THEN '' ELSE s.worker END
+	FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[], $8::text[],
+		$9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[],
+		$17::bigint[], $18::bigint[], $19::text[], $20::text[], $21::bigint[], $22::bigint[], $23::bigint[])
+	AS k(num, base, epoch, head, last_at, updated_at, phase, stop, inbox, urgent, wake_at, input, output, cache_read,
+		cache_write_5m, cache_write_1h, active, running_since, title, metadata, archived_at, ready_at, released)` + asPlanned + `),
+	e AS (` + insertEventsSQL + ` SELECT * FROM unnest($24::bigint[], $25::bigint[], $26::text[], $27::text[], $28::text[],
+		$29::text[], $30::bigint[], $31::bytea[]))` + allOrNothing
 
-const insertEventsSQL = `INSERT INTO events (session, seq, id, thread, type, ref, at, data)
-	SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bytea[])`
+	asPlanned       = ` WHERE s.num = k.num AND s.head = k.base AND s.epoch = k.epoch AND s.deleted_at = 0 RETURNING s.num`
+	insertEventsSQL = `INSERT INTO events (session, seq, id, thread, type, ref, at, data)`
+	allOrNothing    = ` SELECT 1 / CASE count(*) WHEN cardinality($1::bigint[]) THEN 1 ELSE 0 END FROM u`
+)
 
-const updateHeadersSQL = `UPDATE sessions AS s SET head = u.head, last_at = u.last_at, phase = u.phase, stop = u.stop,
-	inbox = u.inbox, urgent = u.urgent, wake_at = u.wake_at, input = u.input, output = u.output, cache_read = u.cache_read,
-	cache_write_5m = u.cache_write_5m, cache_write_1h = u.cache_write_1h, active = u.active, running_since = u.running_since,
-	title = u.title, metadata = u.metadata, updated_at = u.updated_at, archived_at = u.archived_at, worker = u.worker,
-	ready_at = u.ready_at
-	FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[],
-		$9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::text[],
-		$17::text[], $18::bigint[], $19::bigint[], $20::text[], $21::bigint[])
-	AS u(num, head, last_at, phase, stop, inbox, urgent, wake_at, input, output, cache_read, cache_write_5m, cache_write_1h,
-		active, running_since, title, metadata, updated_at, archived_at, worker, ready_at)
-	WHERE s.num = u.num`
+// pgDivision is the code of a division by zero.
+const pgDivision = "22012"
 
-// commit implements dialect in two round trips: BEGIN with all that must be read, then all that is written with COMMIT.
-func (d *postgresDialect) commit(ctx context.Context, group []*pending, now time.Time) (map[outboard.SessionID]*row, error) {
+// commit implements dialect. On cached headers it is a single statement, and so a single round trip. Otherwise it takes two:
+// BEGIN with all that must be read, then all that is written with COMMIT.
+func (d *postgresDialect) commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, now time.Time) (map[outboard.SessionID]*row, error) {
 	conn, err := d.pool.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Release() // closes a connection that is left in a transaction
-	rows, taken, err := loadBatch(ctx, conn.Conn(), group)
+	if quick(group, known) {
+		if plan(group, known, map[onceKey]bool{}, now) {
+			return nil, errStale // perhaps; only fresh headers can refuse
+		}
+		query, args := write(group, known)
+		_, err := conn.Exec(ctx, query, args...)
+		return known, stale(err)
+	}
+	rows, err := locked(ctx, conn.Conn(), group, now)
 	if err != nil {
 		rollback(ctx, conn.Conn())
-		return nil, err
-	}
-	plan(group, rows, taken, now)
-	b := &pgx.Batch{}
-	queueEvents(b, group, rows)
-	queueHeaders(b, rows)
-	for _, p := range group {
-		if p.err != nil {
-			continue
-		}
-		for _, st := range p.extras(rows[p.commit.Session].num) {
-			b.Queue(dollars(st.query), st.args...)
-		}
-	}
-	b.Queue(`COMMIT`)
-	if err := conn.SendBatch(ctx, b).Close(); err != nil {
-		rollback(ctx, conn.Conn())
-		return nil, err
+		return nil, stale(err)
 	}
 	return rows, nil
+}
+
+// quick reports whether a group can be tried as a single statement: its headers are known, and it writes nothing else.
+func quick(group []*pending, known map[outboard.SessionID]*row) bool {
+	for _, p := range group {
+		c := &p.commit
+		if known[c.Session] == nil || c.Checkpoint != nil || len(c.Files) > 0 || c.Config != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// stale turns the division by zero into what it means.
+func stale(err error) error {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == pgDivision {
+		return errStale
+	}
+	return err
 }
 
 // rollback ends a failed transaction. Should it fail as well, the pool drops the connection.
@@ -73,12 +91,43 @@ func rollback(ctx context.Context, conn *pgx.Conn) {
 	}
 }
 
+// locked commits a group on headers that it reads and locks.
+func locked(ctx context.Context, conn *pgx.Conn, group []*pending, now time.Time) (map[outboard.SessionID]*row, error) {
+	rows, taken, err := loadBatch(ctx, conn, group)
+	if err != nil {
+		return nil, err
+	}
+	plan(group, rows, taken, now)
+	b := &pgx.Batch{}
+	if query, args := write(group, rows); query != "" {
+		b.Queue(query, args...)
+	}
+	for _, p := range group {
+		if p.err != nil {
+			continue
+		}
+		for _, st := range p.extras(rows[p.commit.Session].num) {
+			b.Queue(dollars(st.query), st.args...)
+		}
+	}
+	b.Queue(`COMMIT`)
+	return rows, conn.SendBatch(ctx, b).Close()
+}
+
+// Rows are locked in the order of their numbers, as everywhere, so that two groups do not wait for each other.
+const lockHeadersSQL = `SELECT ` + headerCols + ` FROM sessions WHERE id = ANY($1) AND deleted_at = 0 ORDER BY num FOR NO KEY UPDATE`
+
+const takenSQL = `SELECT s.id, e.ref, e.type FROM unnest($1::text[], $2::text[], $3::text[]) AS k(id, ref, type)
+	JOIN sessions AS s ON s.id = k.id
+	JOIN events AS e ON e.session = s.num AND e.ref = k.ref AND e.type = k.type
+		AND e.type IN ('call.finished', 'input.processed', 'input.confirmation', 'input.tool_result')`
+
 // loadBatch begins the transaction, locks the headers of a group and reads which of its once-only events exist already. The
 // second query sees what was committed before the locks were granted.
 func loadBatch(ctx context.Context, conn *pgx.Conn, group []*pending) (map[outboard.SessionID]*row, map[onceKey]bool, error) {
 	rows, taken := make(map[outboard.SessionID]*row, len(group)), map[onceKey]bool{}
 	ids := make([]string, 0, len(group))
-	var kids, refs, types []string
+	var sessions, refs, types []string
 	for _, p := range group {
 		id := p.commit.Session
 		if _, ok := rows[id]; !ok {
@@ -86,7 +135,7 @@ func loadBatch(ctx context.Context, conn *pgx.Conn, group []*pending) (map[outbo
 			ids = append(ids, string(id))
 		}
 		for k := range p.onceKeys() {
-			kids, refs, types = append(kids, string(k.session)), append(refs, string(k.ref)), append(types, string(k.typ))
+			sessions, refs, types = append(sessions, string(k.session)), append(refs, string(k.ref)), append(types, string(k.typ))
 		}
 	}
 	b := &pgx.Batch{}
@@ -101,8 +150,8 @@ func loadBatch(ctx context.Context, conn *pgx.Conn, group []*pending) (map[outbo
 		}
 		return rs.Err()
 	})
-	if len(kids) > 0 {
-		b.Queue(takenSQL, kids, refs, types).Query(func(rs pgx.Rows) error {
+	if len(refs) > 0 {
+		b.Queue(takenSQL, sessions, refs, types).Query(func(rs pgx.Rows) error {
 			for rs.Next() {
 				var id, ref, typ string
 				if err := rs.Scan(&id, &ref, &typ); err != nil {
@@ -113,48 +162,42 @@ func loadBatch(ctx context.Context, conn *pgx.Conn, group []*pending) (map[outbo
 			return rs.Err()
 		})
 	}
-	err := conn.SendBatch(ctx, b).Close()
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = sql.ErrNoRows
-	}
-	return rows, taken, err
+	return rows, taken, conn.SendBatch(ctx, b).Close()
 }
 
-// queueEvents adds one INSERT for the events of all accepted commits.
-func queueEvents(b *pgx.Batch, group []*pending, rows map[outboard.SessionID]*row) {
-	n := 0
-	for _, p := range group {
-		n += len(p.events)
-	}
-	if n == 0 {
-		return
-	}
-	nums, seqs, ats := make([]int64, 0, n), make([]int64, 0, n), make([]int64, 0, n)
-	ids, threads, types, refs := make([]string, 0, n), make([]string, 0, n), make([]string, 0, n), make([]string, 0, n)
-	data := make([][]byte, 0, n)
-	for _, p := range group {
-		for i := range p.events {
-			e := &p.events[i]
-			nums, seqs, ats = append(nums, rows[e.Session].num), append(seqs, e.Seq), append(ats, e.Time.UnixMicro())
-			ids, threads = append(ids, string(e.ID)), append(threads, string(e.Thread))
-			types, refs = append(types, string(e.Type)), append(refs, string(e.Ref))
-			data = append(data, e.Data)
+// write returns the statement that writes the headers that changed and the events of the group, or "" when none did.
+func write(group []*pending, rows map[outboard.SessionID]*row) (string, []any) {
+	full, any := false, false
+	for _, r := range rows {
+		if r != nil && r.dirty {
+			full, any = full || r.full, true
 		}
 	}
-	b.Queue(insertEventsSQL, nums, seqs, ids, threads, types, refs, ats, data)
+	if !any {
+		return "", nil
+	}
+	query := writeHeadSQL
+	if full {
+		query = writeAllSQL
+	}
+	return query, append(headerArrays(rows, full), eventArrays(group, rows)...)
 }
 
-// queueHeaders adds one UPDATE for all rows that changed: the columns of headerArgs, turned into arrays.
-func queueHeaders(b *pgx.Batch, rows map[outboard.SessionID]*row) {
+// headerArrays are the columns of the headers that changed, an array for each.
+func headerArrays(rows map[outboard.SessionID]*row, full bool) []any {
 	var cols []any
 	for _, r := range rows {
 		if r == nil || !r.dirty {
 			continue
 		}
-		for i, v := range append([]any{r.num}, r.headerArgs()...) {
-			if len(cols) <= i {
-				cols = append(cols, nil)
-			}
+		vals := []any{r.num, r.base, r.Epoch, r.Head, micros(r.LastAt), micros(r.UpdatedAt)}
+		if full {
+			vals = append(append(vals[:3], r.headerArgs()...), flag(r.released))
+		}
+		if cols == nil {
+			cols = make([]any, len(vals), len(vals)+8)
+		}
+		for i, v := range vals {
 			switch v := v.(type) {
 			case int:
 				col, _ := cols[i].([]int64)
@@ -168,7 +211,26 @@ func queueHeaders(b *pgx.Batch, rows map[outboard.SessionID]*row) {
 			}
 		}
 	}
-	if cols != nil {
-		b.Queue(updateHeadersSQL, cols...)
+	return cols
+}
+
+// eventArrays are the columns of the events of all accepted commits.
+func eventArrays(group []*pending, rows map[outboard.SessionID]*row) []any {
+	n := 0
+	for _, p := range group {
+		n += len(p.events)
 	}
+	nums, seqs, ats := make([]int64, 0, n), make([]int64, 0, n), make([]int64, 0, n)
+	ids, threads, types, refs := make([]string, 0, n), make([]string, 0, n), make([]string, 0, n), make([]string, 0, n)
+	data := make([][]byte, 0, n)
+	for _, p := range group {
+		for i := range p.events {
+			e := &p.events[i]
+			nums, seqs, ats = append(nums, rows[e.Session].num), append(seqs, e.Seq), append(ats, e.Time.UnixMicro())
+			ids, threads = append(ids, string(e.ID)), append(threads, string(e.Thread))
+			types, refs = append(types, string(e.Type)), append(refs, string(e.Ref))
+			data = append(data, e.Data)
+		}
+	}
+	return []any{nums, seqs, ids, threads, types, refs, ats, data}
 }

@@ -14,9 +14,9 @@ import (
 // defaultPage is a page of a list without a limit.
 const defaultPage = 100
 
-const insertSessionSQL = `INSERT INTO sessions (id, thread, head, last_at, phase, stop, inbox, urgent, wake_at,
+const insertSessionSQL = `INSERT INTO sessions (id, thread, head, last_at, updated_at, phase, stop, inbox, urgent, wake_at,
 	input, output, cache_read, cache_write_5m, cache_write_1h, active, running_since, title, metadata,
-	updated_at, archived_at, worker, ready_at, agent, agent_version, environment, created_at, epoch)
+	archived_at, ready_at, agent, agent_version, environment, created_at, epoch, worker)
 	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING num`
 
 const insertConfigSQL = `INSERT INTO session_configs (session, config) VALUES (?, ?)`
@@ -57,7 +57,7 @@ func (s *Store) CreateSession(ctx context.Context, h outboard.Header, cfg outboa
 // insert writes a new session with its config and first events.
 func (r *row) insert(ctx context.Context, t tx, cfg outboard.SessionConfig, events []outboard.Event) error {
 	args := append([]any{string(r.ID), string(r.Thread)}, r.headerArgs()...)
-	args = append(args, string(r.AgentID), r.AgentVersion, string(r.EnvironmentID), micros(r.CreatedAt), r.Epoch)
+	args = append(args, string(r.AgentID), r.AgentVersion, string(r.EnvironmentID), micros(r.CreatedAt), r.Epoch, string(r.Worker))
 	if err := t.queryRow(ctx, insertSessionSQL, args...).Scan(&r.num); err != nil {
 		return err
 	}

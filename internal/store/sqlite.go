@@ -37,7 +37,7 @@ type sqliteDialect struct {
 	path        string
 	read, write *sql.DB
 
-	insert, update, load, once *sql.Stmt // prepared on the writing connection
+	insert, header, once, updateHead, updateAll *sql.Stmt // prepared on the writing connection
 
 	mu      sync.Mutex
 	version int64 // PRAGMA data_version of the writing connection at the last call of changed
@@ -185,7 +185,7 @@ func (d *sqliteDialect) changed(ctx context.Context) (bool, error) {
 // close implements dialect.
 func (d *sqliteDialect) close() error {
 	var errs []error
-	for _, st := range []*sql.Stmt{d.insert, d.update, d.load, d.once} {
+	for _, st := range []*sql.Stmt{d.insert, d.header, d.once, d.updateHead, d.updateAll} {
 		if st != nil {
 			errs = append(errs, st.Close())
 		}
@@ -196,94 +196,4 @@ func (d *sqliteDialect) close() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-const loadHeaderSQL = `SELECT ` + headerCols + ` FROM sessions WHERE id = ? AND deleted_at = 0`
-
-const updateHeaderSQL = `UPDATE sessions SET ` + setHeader + ` WHERE num = ?`
-
-const onceSQL = `SELECT 1 FROM events WHERE session = ? AND ref = ? AND type = ?
-	AND type IN ('call.finished', 'input.processed', 'input.confirmation', 'input.tool_result')`
-
-// prepare makes the statements of commit. It runs after the migrations.
-func (d *sqliteDialect) prepare(ctx context.Context) (err error) {
-	for q, st := range map[string]**sql.Stmt{
-		loadHeaderSQL: &d.load, updateHeaderSQL: &d.update, insertEventSQL: &d.insert, onceSQL: &d.once,
-	} {
-		if *st, err = d.write.PrepareContext(ctx, q); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// commit implements dialect.
-func (d *sqliteDialect) commit(ctx context.Context, group []*pending, now time.Time) (map[outboard.SessionID]*row, error) {
-	t, err := d.begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer t.Rollback() // after a commit it does nothing
-	rows, taken, err := d.loadGroup(ctx, t, group)
-	if err != nil {
-		return nil, err
-	}
-	plan(group, rows, taken, now)
-	insert, update := t.StmtContext(ctx, d.insert), t.StmtContext(ctx, d.update)
-	for _, p := range group {
-		if p.err != nil {
-			continue
-		}
-		num := rows[p.commit.Session].num
-		for i := range p.events {
-			e := &p.events[i]
-			if _, err := insert.ExecContext(ctx, eventArgs(num, e)...); err != nil {
-				return nil, err
-			}
-		}
-		for _, st := range p.extras(num) {
-			if _, err := t.ExecContext(ctx, st.query, st.args...); err != nil {
-				return nil, err
-			}
-		}
-	}
-	for _, r := range rows {
-		if !r.dirty {
-			continue
-		}
-		if _, err := update.ExecContext(ctx, append(r.headerArgs(), r.num)...); err != nil {
-			return nil, err
-		}
-	}
-	return rows, t.Commit()
-}
-
-// loadGroup reads the headers of a group and which of its once-only events exist already.
-func (d *sqliteDialect) loadGroup(ctx context.Context, t *sql.Tx, group []*pending) (map[outboard.SessionID]*row, map[onceKey]bool, error) {
-	rows, taken := map[outboard.SessionID]*row{}, map[onceKey]bool{}
-	load := t.StmtContext(ctx, d.load)
-	for _, p := range group {
-		id := p.commit.Session
-		if _, ok := rows[id]; !ok {
-			r, err := scanHeader(load.QueryRowContext(ctx, string(id)))
-			if err != nil && !errors.Is(err, sql.ErrNoRows) {
-				return nil, nil, err
-			}
-			if err == nil {
-				rows[id] = &r
-			}
-		}
-		for k := range p.onceKeys() {
-			if rows[id] == nil {
-				break
-			}
-			var n int
-			err := t.StmtContext(ctx, d.once).QueryRowContext(ctx, rows[id].num, string(k.ref), string(k.typ)).Scan(&n)
-			if err != nil && !errors.Is(err, sql.ErrNoRows) {
-				return nil, nil, err
-			}
-			taken[k] = err == nil
-		}
-	}
-	return rows, taken, nil
 }

@@ -56,6 +56,7 @@ type Store struct {
 	log         *slog.Logger
 	now         func() time.Time
 	hub         hub
+	cache       cache
 
 	queues  []chan *pending // one per writer; a session always goes through the same one
 	seed    maphash.Seed    // picks it

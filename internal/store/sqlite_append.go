@@ -1,0 +1,124 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+)
+
+const loadHeaderSQL = `SELECT ` + headerCols + ` FROM sessions WHERE id = ? AND deleted_at = 0`
+
+// unchanged is the condition that a header is still the one a commit was planned on.
+const unchanged = ` WHERE num = ? AND head = ? AND epoch = ? AND deleted_at = 0`
+
+const updateHeadSQL = `UPDATE sessions SET head = ?, last_at = ?, updated_at = ?` + unchanged
+
+const updateAllSQL = `UPDATE sessions SET ` + setHeader + `, worker = CASE ? WHEN 1 THEN '' ELSE worker END` + unchanged
+
+const onceSQL = `SELECT 1 FROM events WHERE session = ? AND ref = ? AND type = ?
+	AND type IN ('call.finished', 'input.processed', 'input.confirmation', 'input.tool_result')`
+
+// prepare makes the statements of commit. It runs after the migrations.
+func (d *sqliteDialect) prepare(ctx context.Context) (err error) {
+	for q, st := range map[string]**sql.Stmt{
+		loadHeaderSQL: &d.header, updateHeadSQL: &d.updateHead, updateAllSQL: &d.updateAll, insertEventSQL: &d.insert, onceSQL: &d.once,
+	} {
+		if *st, err = d.write.PrepareContext(ctx, q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commit implements dialect.
+func (d *sqliteDialect) commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, now time.Time) (map[outboard.SessionID]*row, error) {
+	t, err := d.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer t.Rollback() // after a commit it does nothing
+	cached := len(known) > 0
+	taken, err := d.load(ctx, t, group, known)
+	if err != nil {
+		return nil, err
+	}
+	if refused := plan(group, known, taken, now); refused && cached {
+		return nil, errStale
+	}
+	if err := d.writeHeaders(ctx, t, known); err != nil {
+		return nil, err
+	}
+	insert := t.StmtContext(ctx, d.insert)
+	for _, p := range group {
+		if p.err != nil {
+			continue
+		}
+		num := known[p.commit.Session].num
+		for i := range p.events {
+			if _, err := insert.ExecContext(ctx, eventArgs(num, &p.events[i])...); err != nil {
+				return nil, err
+			}
+		}
+		for _, st := range p.extras(num) {
+			if _, err := t.ExecContext(ctx, st.query, st.args...); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return known, t.Commit()
+}
+
+// writeHeaders updates the rows that changed, or finds one of them stale.
+func (d *sqliteDialect) writeHeaders(ctx context.Context, t *sql.Tx, rows map[outboard.SessionID]*row) error {
+	head, all := t.StmtContext(ctx, d.updateHead), t.StmtContext(ctx, d.updateAll)
+	for _, r := range rows {
+		if r == nil || !r.dirty {
+			continue
+		}
+		st, args := head, []any{r.Head, micros(r.LastAt), micros(r.UpdatedAt)}
+		if r.full {
+			st, args = all, append(r.headerArgs(), flag(r.released))
+		}
+		res, err := st.ExecContext(ctx, append(args, r.num, r.base, r.Epoch)...)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil || n != 1 {
+			return errors.Join(err, errStale)
+		}
+	}
+	return nil
+}
+
+// load adds the headers that lack, and returns which of the group's once-only events exist already.
+func (d *sqliteDialect) load(ctx context.Context, t *sql.Tx, group []*pending, rows map[outboard.SessionID]*row) (map[onceKey]bool, error) {
+	taken := map[onceKey]bool{}
+	for _, p := range group {
+		id := p.commit.Session
+		if _, ok := rows[id]; !ok {
+			r, err := scanHeader(t.StmtContext(ctx, d.header).QueryRowContext(ctx, string(id)))
+			if err != nil && !errors.Is(err, sql.ErrNoRows) {
+				return nil, err
+			}
+			rows[id] = nil
+			if err == nil {
+				rows[id] = &r
+			}
+		}
+		for k := range p.onceKeys() {
+			if rows[id] == nil {
+				break
+			}
+			var n int
+			err := t.StmtContext(ctx, d.once).QueryRowContext(ctx, rows[id].num, string(k.ref), string(k.typ)).Scan(&n)
+			if err != nil && !errors.Is(err, sql.ErrNoRows) {
+				return nil, err
+			}
+			taken[k] = err == nil
+		}
+	}
+	return taken, nil
+}
