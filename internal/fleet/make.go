@@ -186,6 +186,7 @@ func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, env outboard.E
 		ID:         row.ID,
 		Generation: row.Generation,
 		Rootfs:     env.Rootfs,
+		Env:        map[string]string{"OUTBOARD_SANDBOX": string(row.ID)}, // a command's marks can name where it ran
 		Limits:     env.Limits,
 		Isolation:  env.Isolation,
 	})
