@@ -1,0 +1,98 @@
+// Package boot turns the first process of new namespaces into the init of a sandbox: it builds the root file system, leaves the
+// host's behind, gives up privileges and puts the system call filter in place. It runs inside, before the guest serves its first
+// frame, and decides nothing: the host sends a Config that says what to build. It uses the standard library only.
+//
+// The order is the security argument. Everything that needs privileges happens while no foreign code exists in the namespaces;
+// the filter goes in before the guest accepts its first connection, so that every process that ever runs inside inherits it. A
+// step that fails ends the process: a half-built sandbox is never served.
+//
+// The host starts `outboard-guest init` with a fixed set of files:
+//
+//	0, 1, 2   /dev/null, the guest's log twice
+//	ListenFD  a listening unix socket, whose path stays on the host
+//	ControlFD one end of a stream socket pair: Config in (with the mount trees of Config.Trees), a Report out
+//	StateFD   the directory for receipts, outside everything the sandbox can name
+package boot
+
+// The files a guest inherits. All are marked close-on-exec before anything else happens.
+const (
+	ListenFD  = 3
+	ControlFD = 4
+	StateFD   = 5
+)
+
+// MaxConfig bounds the encoded Config, and MaxTrees the mount trees sent with it (the kernel takes 253 files per message).
+const (
+	MaxConfig = 256 << 10
+	MaxTrees  = 200
+)
+
+// Config is what the host wants built. It is sent as one JSON object, length first, with one file per Tree.
+type Config struct {
+	Generation string            `json:"generation"`
+	Hostname   string            `json:"hostname"`
+	Env        map[string]string `json:"env,omitempty"` // added to the base environment of every process inside
+
+	// ToolUID and ToolGID are the identity of tools inside. 0 means that tools share the guest's identity: then they differ from it
+	// only in having no capability, and the guest is protected by being init and not dumpable.
+	ToolUID int `json:"tool_uid"`
+	ToolGID int `json:"tool_gid"`
+
+	Upper     string   `json:"upper"`      // host path of a directory with empty "upper" and "work"; "" = keep them on a tmpfs
+	UpperSize int64    `json:"upper_size"` // bytes of that tmpfs
+	Lower     []string `json:"lower"`      // host paths of the overlay's lower directories, top first
+	Binds     []Bind   `json:"binds"`      // read-only parts of the host, in order
+	Trees     int      `json:"trees"`      // detached mounts sent along, one per Sources; 0 = open the paths here
+	Owned     []Dir    `json:"owned"`      // directories to make for the tool
+
+	TmpSize int64 `json:"tmp_size"` // bytes of /tmp
+	ShmSize int64 `json:"shm_size"` // bytes of /dev/shm
+
+	Masked   []string `json:"masked"`    // paths below /proc that are hidden behind an empty file or directory
+	ReadOnly []string `json:"read_only"` // paths below /proc that are made read-only
+
+	Files     uint64 `json:"files"`     // RLIMIT_NOFILE
+	Processes uint64 `json:"processes"` // RLIMIT_NPROC, 0 = unchanged: where no cgroup bounds them
+	DataBytes uint64 `json:"data"`      // RLIMIT_DATA, 0 = unchanged: where no cgroup bounds memory
+
+	Keep   uint64 `json:"keep"`   // capabilities the guest itself keeps, as a bit set
+	Filter []byte `json:"filter"` // a seccomp program in the machine's byte order
+}
+
+// Sources returns the host paths that the file systems are made from: Upper if there is one, then Lower, then Binds.
+func (c *Config) Sources() []string {
+	var paths []string
+	if c.Upper != "" {
+		paths = append(paths, c.Upper)
+	}
+	paths = append(paths, c.Lower...)
+	for _, b := range c.Binds {
+		paths = append(paths, b.Source)
+	}
+	return paths
+}
+
+// Bind shows one host directory or file inside, read-only, without set-uid bits and devices.
+type Bind struct {
+	Source string `json:"source"` // on the host
+	Target string `json:"target"` // inside, absolute; the mount point is made when it is missing
+	File   bool   `json:"file"`   // Source is not a directory
+}
+
+// Dir is a directory that belongs to the tool.
+type Dir struct {
+	Path string `json:"path"`
+	Mode uint32 `json:"mode"`
+	Tool bool   `json:"tool"` // owned by the tool, else by the guest
+}
+
+// Report is the guest's answer on the control socket: empty when it is ready, else what failed.
+type Report struct {
+	Error string `json:"error,omitempty"`
+}
+
+// Env is what a booted guest serves with.
+type Env struct {
+	Config
+	StateDir string // path of the receipts directory, usable by this process only
+}

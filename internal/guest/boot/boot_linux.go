@@ -1,0 +1,195 @@
+package boot
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"syscall"
+)
+
+// Init builds what the host asks for on ControlFD and tells it how that went. After a nil error the process is the init of a
+// finished sandbox, ready to serve on ListenFD. After an error it must exit.
+func Init() (*Env, error) {
+	if err := closeStrays(); err != nil {
+		return nil, fmt.Errorf("closing inherited files: %w", err)
+	}
+	control := os.NewFile(ControlFD, "control")
+	defer control.Close()
+	cfg, trees, err := receive(ControlFD)
+	if err != nil {
+		return nil, fmt.Errorf("receiving the configuration: %w", err)
+	}
+	err = build(cfg, trees)
+	report := Report{}
+	if err != nil {
+		report.Error = err.Error()
+	}
+	if werr := json.NewEncoder(control).Encode(report); werr != nil {
+		err = errors.Join(err, fmt.Errorf("reporting to the host: %w", werr))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Env{Config: *cfg, StateDir: "/proc/self/fd/" + strconv.Itoa(StateFD)}, nil
+}
+
+// closeStrays keeps every inherited file from being inherited again, and closes those the host did not mean to pass: a server
+// started with a stray open file must not hand it on.
+func closeStrays() error {
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, e := range fds {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd < ListenFD {
+			continue
+		}
+		if fd <= StateFD {
+			syscall.CloseOnExec(fd)
+			continue
+		}
+		flags, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_GETFD, 0)
+		if errno == 0 && flags&syscall.FD_CLOEXEC == 0 { // the runtime's own files are close-on-exec
+			syscall.Close(fd)
+		}
+	}
+	return nil
+}
+
+// receive reads the configuration and the mounts sent with it. The end of the stream before that means that the host is gone.
+func receive(fd int) (*Config, []tree, error) {
+	var head [4]byte
+	oob := make([]byte, syscall.CmsgSpace(4*MaxTrees))
+	n, oobn, _, _, err := syscall.Recvmsg(fd, head[:], oob, syscall.MSG_WAITALL|syscall.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return nil, nil, err
+	}
+	if n != len(head) {
+		return nil, nil, io.ErrUnexpectedEOF
+	}
+	size := binary.BigEndian.Uint32(head[:])
+	if size > MaxConfig {
+		return nil, nil, fmt.Errorf("%d bytes are too many", size)
+	}
+	body := make([]byte, size)
+	for got := 0; got < len(body); {
+		n, err := syscall.Read(fd, body[got:])
+		if err != nil {
+			return nil, nil, err
+		}
+		if n == 0 {
+			return nil, nil, io.ErrUnexpectedEOF
+		}
+		got += n
+	}
+	cfg := new(Config)
+	if err := json.Unmarshal(body, cfg); err != nil {
+		return nil, nil, err
+	}
+	trees, err := parseTrees(oob[:oobn])
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(trees) != cfg.Trees || cfg.Trees != 0 && cfg.Trees != len(cfg.Sources()) {
+		return nil, nil, fmt.Errorf("%d mounts came with a configuration of %d", len(trees), cfg.Trees)
+	}
+	return cfg, trees, nil
+}
+
+func parseTrees(oob []byte) ([]tree, error) {
+	if len(oob) == 0 {
+		return nil, nil
+	}
+	msgs, err := syscall.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	var trees []tree
+	for i := range msgs {
+		fds, err := syscall.ParseUnixRights(&msgs[i])
+		if err != nil {
+			return nil, err
+		}
+		for _, fd := range fds {
+			trees = append(trees, tree(fd))
+		}
+	}
+	return trees, nil
+}
+
+// build does all the work, in the order the package comment gives.
+func build(cfg *Config, trees []tree) error {
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("200"), 0); err != nil {
+		return fmt.Errorf("volunteering for the memory killer: %w", err)
+	}
+	// The cgroup namespace is taken here, not by the clone, because the host has moved us into our cgroup only since: so it is the
+	// root of what we see. Each thread needs it for the processes it will start.
+	if _, _, errno := syscall.AllThreadsSyscall(syscall.SYS_UNSHARE, cloneNewCgroup, 0, 0); errno != 0 {
+		return fmt.Errorf("taking a cgroup namespace: %w", errno)
+	}
+	if err := buildRoot(cfg, trees); err != nil {
+		return err
+	}
+	if err := syscall.Sethostname([]byte(cfg.Hostname)); err != nil {
+		return fmt.Errorf("setting the host name: %w", err)
+	}
+	if err := linkUp("lo"); err != nil {
+		return fmt.Errorf("raising the loopback interface: %w", err)
+	}
+	return dropPrivileges(cfg)
+}
+
+// dropPrivileges leaves the process with what Config.Keep names and its children with nothing.
+func dropPrivileges(cfg *Config) error {
+	limits := []struct {
+		resource int
+		value    uint64
+	}{
+		{syscall.RLIMIT_CORE, 0}, // a core dump would copy secrets into the workspace
+		{syscall.RLIMIT_NOFILE, cfg.Files},
+		{rlimitNproc, cfg.Processes},
+		{syscall.RLIMIT_DATA, cfg.DataBytes},
+	}
+	for _, l := range limits {
+		if l.value == 0 && l.resource != syscall.RLIMIT_CORE {
+			continue
+		}
+		if err := lowerLimit(l.resource, l.value); err != nil {
+			return fmt.Errorf("setting resource limit %d to %d: %w", l.resource, l.value, err)
+		}
+	}
+	syscall.Umask(0o022)
+	// Not dumpable: without CAP_SYS_PTRACE nobody opens /proc/1/{fd,mem,root,environ} or attaches, whatever its uid.
+	if _, _, errno := syscall.Syscall6(syscall.SYS_PRCTL, prSetDumpable, 0, 0, 0, 0, 0); errno != 0 {
+		return fmt.Errorf("making init not dumpable: %w", errno)
+	}
+	for c := uintptr(0); c < 64; c++ {
+		_, _, errno := syscall.AllThreadsSyscall(syscall.SYS_PRCTL, prCapbsetDrop, c, 0)
+		if errno == syscall.EINVAL && c > 0 {
+			break // past the last capability of this kernel
+		}
+		if errno != 0 {
+			return fmt.Errorf("dropping capability %d from the bounding set: %w", c, errno)
+		}
+	}
+	if err := setCapabilities(cfg.Keep); err != nil {
+		return err
+	}
+	return installFilter(cfg.Filter)
+}
+
+// lowerLimit sets both limits to value, or leaves a lower hard limit as it is.
+func lowerLimit(resource int, value uint64) error {
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(resource, &l); err != nil {
+		return err
+	}
+	l.Max = min(l.Max, value)
+	l.Cur = l.Max
+	return syscall.Setrlimit(resource, &l)
+}

@@ -1,0 +1,234 @@
+package boot
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"unsafe"
+)
+
+// System calls that package syscall does not know. From 424 on, every architecture uses the same numbers.
+const (
+	sysOpenTree     = 428
+	sysMoveMount    = 429
+	sysFsopen       = 430
+	sysFsconfig     = 431
+	sysFsmount      = 432
+	sysMountSetattr = 442
+)
+
+const (
+	atFdcwd     = -0x64
+	atEmptyPath = 0x1000
+	atRecursive = 0x8000
+
+	openTreeClone   = 1
+	openTreeCloexec = syscall.O_CLOEXEC
+	moveFromEmpty   = 0x4 // MOVE_MOUNT_F_EMPTY_PATH
+	fsCloexec       = 1   // FSOPEN_CLOEXEC and FSMOUNT_CLOEXEC
+
+	configSetFlag   = 0 // FSCONFIG_SET_FLAG
+	configSetString = 1 // FSCONFIG_SET_STRING
+	configCreate    = 6 // FSCONFIG_CMD_CREATE
+
+	prSetDumpable   = 4
+	prCapbsetDrop   = 24
+	prSetNoNewPrivs = 38
+
+	seccompSetFilter = 1 // SECCOMP_SET_MODE_FILTER
+	seccompTsync     = 1 // SECCOMP_FILTER_FLAG_TSYNC
+
+	cloneNewCgroup = 0x02000000
+	capVersion3    = 0x20080522
+	rlimitNproc    = 6
+)
+
+// Attributes of a mount.
+const (
+	attrReadOnly = 0x1
+	attrNoSuid   = 0x2
+	attrNoDev    = 0x4
+	attrNoExec   = 0x8
+)
+
+type mountAttr struct{ set, clear, propagation, userns uint64 }
+
+// tree is a file that stands for a mount which is not attached anywhere yet, or for the place it was attached to.
+type tree int
+
+func (t tree) close() { syscall.Close(int(t)) }
+
+// openTree copies the mount at path, with the mounts below it, into a detached one.
+func openTree(path string) (tree, error) {
+	p, err := syscall.BytePtrFromString(path)
+	if err != nil {
+		return -1, err
+	}
+	dir := atFdcwd
+	fd, _, errno := syscall.Syscall(sysOpenTree, uintptr(dir), uintptr(unsafe.Pointer(p)), openTreeClone|openTreeCloexec|atRecursive)
+	if errno != 0 {
+		return -1, fmt.Errorf("copying the mount at %s: %w", path, errno)
+	}
+	return tree(fd), nil
+}
+
+// restrict adds attributes to a detached mount, and to everything below it when recursive.
+func (t tree) restrict(attrs uint64, recursive bool) error {
+	a := mountAttr{set: attrs}
+	flags := uintptr(atEmptyPath)
+	if recursive {
+		flags |= atRecursive
+	}
+	_, _, errno := syscall.Syscall6(sysMountSetattr, uintptr(t), uintptr(unsafe.Pointer(&emptyPath[0])), flags,
+		uintptr(unsafe.Pointer(&a)), unsafe.Sizeof(a), 0)
+	if errno != 0 {
+		return fmt.Errorf("restricting a mount: %w", errno)
+	}
+	return nil
+}
+
+// attach puts a detached mount at path. The tree then stands for the mounted root.
+func (t tree) attach(path string) error {
+	p, err := syscall.BytePtrFromString(path)
+	if err != nil {
+		return err
+	}
+	dir := atFdcwd
+	_, _, errno := syscall.Syscall6(sysMoveMount, uintptr(t), uintptr(unsafe.Pointer(&emptyPath[0])), uintptr(dir),
+		uintptr(unsafe.Pointer(p)), moveFromEmpty, 0)
+	if errno != 0 {
+		return fmt.Errorf("mounting on %s: %w", path, errno)
+	}
+	return nil
+}
+
+var emptyPath = [1]byte{}
+
+// newFS makes a file system that is not attached anywhere. Options are "key" or "key=value".
+func newFS(kind string, attrs uintptr, options ...string) (tree, error) {
+	k, err := syscall.BytePtrFromString(kind)
+	if err != nil {
+		return -1, err
+	}
+	fd, _, errno := syscall.Syscall(sysFsopen, uintptr(unsafe.Pointer(k)), fsCloexec, 0)
+	if errno != 0 {
+		return -1, fmt.Errorf("opening file system %s: %w", kind, errno)
+	}
+	defer syscall.Close(int(fd))
+	for _, o := range options {
+		if err := setOption(int(fd), o); err != nil {
+			return -1, fmt.Errorf("setting option %s of %s: %w%s", o, kind, err, fsMessages(int(fd)))
+		}
+	}
+	if _, _, errno := syscall.Syscall6(sysFsconfig, fd, configCreate, 0, 0, 0, 0); errno != 0 {
+		return -1, fmt.Errorf("creating file system %s: %w%s", kind, errno, fsMessages(int(fd)))
+	}
+	t, _, errno := syscall.Syscall(sysFsmount, fd, fsCloexec, attrs)
+	if errno != 0 {
+		return -1, fmt.Errorf("making a mount of %s: %w", kind, errno)
+	}
+	return tree(t), nil
+}
+
+func setOption(fd int, option string) error {
+	key, value, isString := strings.Cut(option, "=")
+	k, err := syscall.BytePtrFromString(key)
+	if err != nil {
+		return err
+	}
+	cmd, v := uintptr(configSetFlag), (*byte)(nil)
+	if isString {
+		cmd = configSetString
+		if v, err = syscall.BytePtrFromString(value); err != nil {
+			return err
+		}
+	}
+	_, _, errno := syscall.Syscall6(sysFsconfig, uintptr(fd), cmd, uintptr(unsafe.Pointer(k)), uintptr(unsafe.Pointer(v)), 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// fsMessages returns what the kernel has to say about a failed file system context.
+func fsMessages(fd int) string {
+	var b [512]byte
+	n, err := syscall.Read(fd, b[:])
+	if err != nil || n <= 2 {
+		return ""
+	}
+	return " (" + strings.TrimSpace(string(b[2:n])) + ")"
+}
+
+// mountNew makes a file system and attaches it.
+func mountNew(path, kind string, attrs uintptr, options ...string) error {
+	t, err := newFS(kind, attrs, options...)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	return t.attach(path)
+}
+
+// linkUp raises a network interface of the current network namespace.
+func linkUp(name string) error {
+	s, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("opening a socket: %w", err)
+	}
+	defer syscall.Close(s)
+	var req struct {
+		name  [syscall.IFNAMSIZ]byte
+		flags uint16
+		_     [22]byte
+	}
+	copy(req.name[:syscall.IFNAMSIZ-1], name)
+	req.flags = syscall.IFF_UP | syscall.IFF_RUNNING
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(s), syscall.SIOCSIFFLAGS, uintptr(unsafe.Pointer(&req))); errno != 0 {
+		return os.NewSyscallError("ioctl", errno)
+	}
+	return nil
+}
+
+// setCapabilities leaves exactly keep effective and permitted, on every thread.
+func setCapabilities(keep uint64) error {
+	header := &struct {
+		version uint32
+		pid     int32
+	}{version: capVersion3}
+	data := &[2]struct{ effective, permitted, inheritable uint32 }{
+		{effective: uint32(keep), permitted: uint32(keep)},
+		{effective: uint32(keep >> 32), permitted: uint32(keep >> 32)},
+	}
+	_, _, errno := syscall.AllThreadsSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(header)), uintptr(unsafe.Pointer(data)), 0)
+	runtime.KeepAlive(header)
+	runtime.KeepAlive(data)
+	if errno != 0 {
+		return fmt.Errorf("giving up capabilities: %w", errno)
+	}
+	return nil
+}
+
+// installFilter puts a seccomp program on every thread, and no_new_privs with it.
+func installFilter(program []byte) error {
+	if len(program) == 0 || len(program)%8 != 0 || len(program)/8 > 4096 {
+		return fmt.Errorf("installing the system call filter: %d bytes are no program", len(program))
+	}
+	if _, _, errno := syscall.Syscall6(syscall.SYS_PRCTL, prSetNoNewPrivs, 1, 0, 0, 0, 0); errno != 0 {
+		return fmt.Errorf("setting no_new_privs: %w", errno)
+	}
+	prog := struct {
+		n    uint16
+		code *byte
+	}{uint16(len(program) / 8), &program[0]}
+	r, _, errno := syscall.Syscall(sysSeccomp, seccompSetFilter, seccompTsync, uintptr(unsafe.Pointer(&prog)))
+	if errno != 0 {
+		return fmt.Errorf("installing the system call filter: %w", errno)
+	}
+	if r != 0 {
+		return fmt.Errorf("installing the system call filter: thread %d could not take it", r)
+	}
+	return nil
+}

@@ -1,0 +1,3 @@
+package boot
+
+const sysSeccomp = 317

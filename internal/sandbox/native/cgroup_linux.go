@@ -1,0 +1,308 @@
+package native
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// cgroups is what this process may use of the host's control groups. Its zero value is nothing.
+type cgroups struct {
+	version int               // 1, 2, or 0 for none
+	roots   map[string]string // version 1: controller -> directory that holds the sandboxes' groups
+	root    string            // version 2: the same, for all controllers
+	limits  []string          // which of memory, pids, cpu hold
+	freeze  bool
+}
+
+// cgroupParent is the group of all sandboxes. It lies at the top of what this process may write, not in the process's own group:
+// a service manager that stops the server must not take the sandboxes with it.
+const cgroupParent = "outboard"
+
+// detectCgroups finds version 1 controllers first: where they are mounted, the unified hierarchy has none of them.
+func detectCgroups(mountinfo, self string) cgroups {
+	mounts := cgroupMounts(mountinfo)
+	c := cgroups{version: 1, roots: map[string]string{}}
+	for _, name := range []string{"memory", "pids", "cpu", "freezer"} {
+		dir, ok := mounts[name]
+		if !ok {
+			continue
+		}
+		dir = filepath.Join(dir, cgroupParent)
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) || unix.Access(dir, unix.W_OK) != nil {
+			continue
+		}
+		c.roots[name] = dir
+		if name == "freezer" {
+			c.freeze = true
+		} else {
+			c.limits = append(c.limits, name)
+		}
+	}
+	if len(c.roots) > 0 {
+		return c
+	}
+	if top, ok := mounts[""]; ok {
+		return detectUnified(top, self)
+	}
+	return cgroups{}
+}
+
+// cgroupMounts maps each version 1 controller, and "" for version 2, to where it is mounted.
+func cgroupMounts(mountinfo string) map[string]string {
+	mounts := map[string]string{}
+	for sc := bufio.NewScanner(strings.NewReader(mountinfo)); sc.Scan(); {
+		before, after, ok := strings.Cut(sc.Text(), " - ")
+		left, right := strings.Fields(before), strings.Fields(after)
+		if !ok || len(left) < 5 || len(right) < 3 {
+			continue
+		}
+		switch right[0] {
+		case "cgroup2":
+			mounts[""] = left[4]
+		case "cgroup":
+			for o := range strings.SplitSeq(right[2], ",") {
+				mounts[o] = left[4]
+			}
+		}
+	}
+	return mounts
+}
+
+// detectUnified finds the highest group of version 2 on the way to our own that we may use, and makes the sandboxes' parent there
+// with the controllers it can hand down.
+func detectUnified(top, self string) cgroups {
+	own := ""
+	for line := range strings.SplitSeq(self, "\n") {
+		if path, ok := strings.CutPrefix(line, "0::"); ok {
+			own = path
+		}
+	}
+	dir := top
+	for part := range strings.SplitSeq(strings.Trim(own, "/")+"/", "/") {
+		// A process moves between two groups only with the right to write the common parent's cgroup.procs.
+		if unix.Access(dir, unix.W_OK) == nil && unix.Access(filepath.Join(dir, "cgroup.procs"), unix.W_OK) == nil {
+			if c, ok := useUnified(dir); ok {
+				return c
+			}
+		}
+		if part == "" {
+			break
+		}
+		dir = filepath.Join(dir, part)
+	}
+	return cgroups{}
+}
+
+func useUnified(dir string) (cgroups, bool) {
+	parent := filepath.Join(dir, cgroupParent)
+	if err := os.Mkdir(parent, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return cgroups{}, false
+	}
+	c := cgroups{version: 2, root: parent, freeze: true}
+	for _, name := range []string{"memory", "pids", "cpu"} {
+		// Fails where the group above has processes of its own, or lacks the controller: then this limit does not hold.
+		enable := "+" + name
+		if writeControl(dir, "cgroup.subtree_control", enable) == nil &&
+			writeControl(parent, "cgroup.subtree_control", enable) == nil {
+			c.limits = append(c.limits, name)
+		}
+	}
+	return c, len(c.limits) > 0
+}
+
+// group is the cgroup directories of one sandbox. The zero value has none.
+type group struct {
+	version int
+	dirs    []string
+}
+
+// plan returns the group of a sandbox before it exists.
+func (c *cgroups) plan(id outboard.SandboxID) group {
+	g := group{version: c.version}
+	switch c.version {
+	case 1:
+		for _, root := range c.roots {
+			g.dirs = append(g.dirs, filepath.Join(root, string(id)))
+		}
+		slices.Sort(g.dirs)
+	case 2:
+		g.dirs = []string{filepath.Join(c.root, string(id))}
+	}
+	return g
+}
+
+// groupOf returns the group that a state file names.
+func (c *cgroups) groupOf(s *state) group { return group{version: c.version, dirs: s.Cgroups} }
+
+// makeGroup makes the directories and sets the limits.
+func (c *cgroups) makeGroup(g group, l outboard.SandboxLimits) error {
+	for _, dir := range g.dirs {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return fmt.Errorf("making cgroup: %w", err)
+		}
+		for _, s := range c.settings(filepath.Base(filepath.Dir(filepath.Dir(dir))), l) {
+			err := writeControl(dir, s.file, s.value)
+			if s.optional && errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("setting cgroup limit: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// writeControl writes one control file. It never tries to create one: what is missing is fs.ErrNotExist.
+func writeControl(dir, file, value string) error {
+	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
+}
+
+type setting struct {
+	file, value string
+	optional    bool // absent on kernels without swap accounting
+}
+
+// settings returns the files to write into one directory; controller is the hierarchy's mount name in version 1.
+func (c *cgroups) settings(controller string, l outboard.SandboxLimits) []setting {
+	const period = 100_000 // µs, the kernel's default
+	memory, pids := strconv.FormatInt(l.MemoryBytes, 10), strconv.Itoa(l.Pids+guestPids)
+	quota := strconv.FormatInt(int64(l.CPUs*period), 10)
+	if c.version == 2 {
+		all := map[string][]setting{
+			"memory": {{file: "memory.max", value: memory}, {file: "memory.swap.max", value: "0", optional: true},
+				{file: "memory.oom.group", value: "0", optional: true}},
+			"pids": {{file: "pids.max", value: pids}},
+			"cpu":  {{file: "cpu.max", value: quota + " " + strconv.Itoa(period)}},
+		}
+		var out []setting
+		for _, name := range c.limits {
+			out = append(out, all[name]...)
+		}
+		return out
+	}
+	switch root := c.rootOf(controller); root {
+	case "memory":
+		return []setting{{file: "memory.limit_in_bytes", value: memory},
+			{file: "memory.memsw.limit_in_bytes", value: memory, optional: true}}
+	case "pids":
+		return []setting{{file: "pids.max", value: pids}}
+	case "cpu":
+		return []setting{{file: "cpu.cfs_period_us", value: strconv.Itoa(period)}, {file: "cpu.cfs_quota_us", value: quota}}
+	}
+	return nil
+}
+
+// rootOf maps a mount's directory name to the controller we use it for: cpu is often mounted together with cpuacct.
+func (c *cgroups) rootOf(mount string) string {
+	for name, root := range c.roots {
+		if filepath.Base(filepath.Dir(root)) == mount {
+			return name
+		}
+	}
+	return ""
+}
+
+// attach moves a process, with its threads, into the group.
+func (g group) attach(pid int) error {
+	for _, dir := range g.dirs {
+		if err := writeControl(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil {
+			return fmt.Errorf("entering cgroup: %w", err)
+		}
+	}
+	return nil
+}
+
+// setFrozen stops or continues every process of the group and waits until that is so.
+func (g group) setFrozen(ctx context.Context, frozen bool) error {
+	for _, dir := range g.dirs {
+		file, value, check, want := "freezer.state", "THAWED", "freezer.state", "THAWED\n"
+		if frozen {
+			value, want = "FROZEN", "FROZEN\n"
+		}
+		if g.version == 2 {
+			file, value, check, want = "cgroup.freeze", "0", "cgroup.events", "frozen 0\n"
+			if frozen {
+				value, want = "1", "frozen 1\n"
+			}
+		}
+		err := writeControl(dir, file, value)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a hierarchy without a freezer, or a group that is gone
+		}
+		if err != nil {
+			return fmt.Errorf("writing freezer state: %w", err)
+		}
+		err = waitFor(ctx, func() (bool, error) {
+			data, err := os.ReadFile(filepath.Join(dir, check))
+			return strings.Contains(string(data), want), err
+		})
+		if err != nil {
+			return fmt.Errorf("waiting for the freezer: %w", err)
+		}
+	}
+	return nil
+}
+
+// kill sends SIGKILL to every process of the group. It is for what has no init to kill: a crash between clone and record.
+func (g group) kill() error {
+	for _, dir := range g.dirs {
+		if g.version == 2 && writeControl(dir, "cgroup.kill", "1") == nil {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("reading cgroup: %w", err)
+		}
+		for line := range strings.FieldsSeq(string(data)) {
+			pid, err := strconv.Atoi(line)
+			if err != nil || pid <= 1 {
+				continue
+			}
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("killing process %d of a cgroup: %w", pid, err)
+			}
+		}
+	}
+	return nil
+}
+
+// remove removes the directories once they are empty.
+func (g group) remove(ctx context.Context) error {
+	for _, dir := range g.dirs {
+		err := waitFor(ctx, func() (bool, error) {
+			err := unix.Rmdir(dir)
+			switch {
+			case err == nil, errors.Is(err, unix.ENOENT):
+				return true, nil
+			case errors.Is(err, unix.EBUSY):
+				return false, g.kill()
+			}
+			return false, err
+		})
+		if err != nil {
+			return fmt.Errorf("removing cgroup %s: %w", dir, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest/boot"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
+
+const (
+	hostname = "outboard"
+	toolHome = "/home/agent"
+)
+
+// maskedPaths and readOnlyPaths are the parts of /proc that speak of the host: the list of the OCI runtime specification.
+var (
+	maskedPaths = []string{
+		"/proc/acpi", "/proc/asound", "/proc/scsi", // hardware
+		"/proc/interrupts", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/latency_stats", // side channels
+		"/proc/kcore", "/proc/keys", "/proc/key-users", // kernel memory and keyrings
+		"/proc/kallsyms", "/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags", "/proc/vmallocinfo", "/proc/iomem", "/proc/ioports", // addresses
+		"/proc/swaps", "/proc/partitions", "/proc/diskstats", "/proc/mdstat", "/proc/modules", // the host's devices and modules
+	}
+	readOnlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/proc/mtrr"}
+)
+
+// toolDirs belong to the tool.
+var toolDirs = []boot.Dir{
+	{Path: sandbox.Workspace, Mode: 0o755, Tool: true},
+	{Path: sandbox.Uploads, Mode: 0o755, Tool: true},
+	{Path: sandbox.Outputs, Mode: 0o755, Tool: true},
+	{Path: toolHome, Mode: 0o755, Tool: true},
+	{Path: "/var/tmp", Mode: 0o1777},
+}
+
+// guestKeeps are the capabilities of the guest in its own user namespace, where it has an identity of its own: to become the
+// tool, to end its processes, and to read and give it any file of the sandbox.
+const guestKeeps = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_KILL | 1<<unix.CAP_CHOWN | 1<<unix.CAP_FOWNER |
+	1<<unix.CAP_FSETID | 1<<unix.CAP_DAC_OVERRIDE
+
+// Create makes a sandbox.
+func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+	if err := p.check(spec); err != nil {
+		return nil, err
+	}
+	b, err := p.box(spec.ID)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(b.dir, 0o700); errors.Is(err, fs.ErrExist) {
+		return nil, outboard.Errorf(outboard.Conflict, "sandbox %s exists", spec.ID)
+	} else if err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "making the sandbox's directory: %w", err)
+	}
+	unlock, err := b.lock(ctx)
+	if err != nil {
+		return nil, errors.Join(outboard.Errorf(outboard.Conflict, "sandbox %s was destroyed while it was made", spec.ID), unix.Rmdir(b.dir))
+	}
+	defer unlock()
+	m, err := p.create(ctx, b, spec)
+	if err == nil {
+		return m, nil
+	}
+	// The caller may have gone; what was begun must be undone all the same.
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), destroyTimeout)
+	defer cancel()
+	if rmErr := p.remove(undo, b); rmErr != nil {
+		p.log.Error("half-made sandbox not removed", "sandbox", spec.ID, "err", rmErr)
+	}
+	return nil, err
+}
+
+func (p *Provider) check(spec sandbox.Spec) error {
+	if spec.Generation == "" {
+		return outboard.Errorf(outboard.Invalid, "a sandbox needs a generation")
+	}
+	if spec.Isolation != "" && spec.Isolation != p.caps.Isolation && spec.Isolation != isolationRoot {
+		return unavailable("isolation %q is not what this host gives (%q)", spec.Isolation, p.caps.Isolation)
+	}
+	if spec.Isolation == isolationRoot && p.rootless {
+		return unavailable("isolation %q needs the server to run as root; here it is %q", spec.Isolation, p.caps.Isolation)
+	}
+	l := spec.Limits
+	if l.MemoryBytes < 0 || l.Pids < 0 || l.CPUs < 0 || l.DiskBytes < 0 {
+		return outboard.Errorf(outboard.Invalid, "a sandbox limit is negative")
+	}
+	return nil
+}
+
+// create does the work between lock and answer. What it made is found by remove, also when it did not get far.
+func (p *Provider) create(ctx context.Context, b box, spec sandbox.Spec) (*machine, error) {
+	limits := withDefaults(spec.Limits)
+	root, err := p.rootfs(spec.Rootfs)
+	if err != nil {
+		return nil, err
+	}
+	s := &state{ID: spec.ID, Generation: spec.Generation, Isolation: p.caps.Isolation, BootID: p.boot, Lower: root.cached(),
+		Cgroups: p.cgroups.plan(spec.ID).dirs, CreatedAt: time.Now().UTC()}
+	if p.uids != nil {
+		if s.UIDBase, err = p.uids.reserve(b.dir); err != nil {
+			return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
+		}
+	}
+	if err := b.save(s); err != nil {
+		if p.uids != nil {
+			err = errors.Join(err, p.uids.release(s.UIDBase))
+		}
+		return nil, err
+	}
+	if err := b.layout(s.UIDBase); err != nil {
+		return nil, fmt.Errorf("laying out the sandbox: %w", err)
+	}
+	group := p.cgroups.groupOf(s)
+	if err := p.cgroups.makeGroup(group, limits); err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
+	}
+	birth, err := p.spawn(b, s)
+	if err != nil {
+		return nil, err
+	}
+	p.adopt(spec.ID, birth.child)
+	defer birth.control.Close()
+	// The guest waits for its configuration, and ends when it does not come: it cannot outlive a crash before this record.
+	s.Pid, s.Start = birth.child.Pid, birth.start
+	if err := b.save(s); err != nil {
+		return nil, err
+	}
+	if err := group.attach(s.Pid); err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
+	}
+	if err := p.furnish(ctx, birth, p.config(b, spec, limits, root)); err != nil {
+		return nil, err
+	}
+	m := &machine{box: b, state: s, group: group, freezable: p.caps.Freeze}
+	if err := m.connect(ctx); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// furnish hands the guest its file systems and configuration.
+func (p *Provider) furnish(ctx context.Context, birth *birth, cfg *boot.Config) error {
+	var fds []int
+	defer func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	}()
+	if !p.rootless {
+		var err error
+		if fds, err = openTrees(cfg, birth.child.Pid); err != nil {
+			return err
+		}
+	}
+	return birth.configure(ctx, cfg, fds)
+}
+
+// layout makes the directories that the guest gets, owned by its root.
+func (b box) layout(uid uint32) error {
+	for _, d := range []struct {
+		name string
+		mode uint32
+	}{{"state", 0o700}, {"fs", 0o700}, {"fs/upper", 0o755}, {"fs/work", 0o755}} {
+		if err := os.Mkdir(b.path(d.name), os.FileMode(d.mode)); err != nil {
+			return err
+		}
+		if uid != 0 {
+			if err := os.Chown(b.path(d.name), int(uid), int(uid)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func withDefaults(l outboard.SandboxLimits) outboard.SandboxLimits {
+	if l.MemoryBytes == 0 {
+		l.MemoryBytes = DefaultMemory
+	}
+	if l.Pids == 0 {
+		l.Pids = DefaultPids
+	}
+	if l.CPUs == 0 {
+		l.CPUs = DefaultCPUs
+	}
+	return l
+}
+
+// config is what the guest is to build.
+func (p *Provider) config(b box, spec sandbox.Spec, l outboard.SandboxLimits, root *rootfs) *boot.Config {
+	cfg := &boot.Config{
+		Generation: spec.Generation, Hostname: hostname, Env: withPath(spec.Env, root.path),
+		Upper: b.path("fs"), UpperSize: l.MemoryBytes, Lower: root.lower, Binds: root.binds, Owned: toolDirs,
+		TmpSize: l.MemoryBytes / tmpShare, ShmSize: min(shmSize, l.MemoryBytes/tmpShare),
+		Masked: maskedPaths, ReadOnly: readOnlyPaths,
+		Files: maxFiles, Processes: uint64(l.Pids), Filter: filterBytes(),
+	}
+	if p.upperTmp {
+		cfg.Upper = ""
+	}
+	if !p.rootless {
+		cfg.ToolUID, cfg.ToolGID, cfg.Keep = toolUID, toolUID, guestKeeps
+	}
+	if !contains(p.caps.Limits, "memory") {
+		cfg.DataBytes = uint64(l.MemoryBytes)
+	}
+	return cfg
+}

@@ -1,0 +1,82 @@
+package native
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// mapsRange reports whether this process may give a sandbox a uid range of its own: it is root, and of a user namespace that has
+// those uids (root in a container often has not).
+func mapsRange() bool {
+	if os.Geteuid() != 0 {
+		return false
+	}
+	for _, file := range []string{"/proc/self/uid_map", "/proc/self/gid_map"} {
+		f, err := os.Open(file)
+		if err != nil {
+			return false
+		}
+		found := false
+		for sc := bufio.NewScanner(f); sc.Scan(); {
+			var inside, outside, count uint64
+			if n, _ := fmt.Sscan(sc.Text(), &inside, &outside, &count); n == 3 && inside <= uidBase && inside+count >= 1<<31 {
+				found = true
+			}
+		}
+		f.Close()
+		if !found {
+			return false
+		}
+	}
+	return true
+}
+
+// namespacesRefused returns why the kernel will not make a user namespace for us, as far as its settings tell, or "".
+func namespacesRefused() string {
+	if _, err := os.Stat("/proc/self/ns/user"); err != nil {
+		return "this kernel has no user namespaces"
+	}
+	if n, ok := sysctl("user/max_user_namespaces"); ok && n == 0 {
+		return "user namespaces are switched off (user.max_user_namespaces = 0)"
+	}
+	if os.Geteuid() == 0 {
+		return ""
+	}
+	if n, ok := sysctl("kernel/unprivileged_userns_clone"); ok && n == 0 {
+		return "user namespaces are for root only on this host (kernel.unprivileged_userns_clone = 0)"
+	}
+	if n, ok := sysctl("kernel/apparmor_restrict_unprivileged_userns"); ok && n != 0 {
+		return "AppArmor keeps user namespaces from ordinary users (kernel.apparmor_restrict_unprivileged_userns = " +
+			strconv.FormatInt(n, 10) + ")"
+	}
+	return ""
+}
+
+func sysctl(name string) (int64, bool) {
+	b, err := os.ReadFile("/proc/sys/" + name)
+	if err != nil {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	return n, err == nil
+}
+
+// holdsUpper reports whether dir's file system can be the writable layer of an overlay. Overlays themselves and network and FUSE
+// file systems cannot.
+func holdsUpper(dir string) bool {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return false
+	}
+	switch int64(st.Type) {
+	case unix.OVERLAYFS_SUPER_MAGIC, unix.NFS_SUPER_MAGIC, unix.FUSE_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.V9FS_MAGIC,
+		unix.ECRYPTFS_SUPER_MAGIC, unix.MSDOS_SUPER_MAGIC, unix.EXFAT_SUPER_MAGIC:
+		return false
+	}
+	return true
+}

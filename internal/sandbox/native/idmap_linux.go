@@ -1,0 +1,39 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest/boot"
+)
+
+// openTrees returns detached copies of what cfg's file systems are made from, for a guest that has no right to their paths. Where
+// the file system allows it the read-only ones are mapped into the user namespace of pid, so that files of the host's root belong
+// to the sandbox's root; elsewhere they show as nobody's. The caller closes the descriptors, also after an error.
+func openTrees(cfg *boot.Config, pid int) (fds []int, err error) {
+	userns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", pid))
+	if err != nil {
+		return nil, fmt.Errorf("opening the sandbox's user namespace: %w", err)
+	}
+	defer userns.Close()
+	mapped := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())}
+	for i, path := range cfg.Sources() {
+		fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		if err != nil {
+			return fds, outboard.Errorf(outboard.Unavailable, "copying the mount at %s: %w", path, err)
+		}
+		fds = append(fds, fd)
+		if i == 0 && cfg.Upper != "" {
+			continue // its files are the range's own
+		}
+		err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, mapped)
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EPERM) {
+			return fds, outboard.Errorf(outboard.Unavailable, "mapping the owners of %s: %w", path, err)
+		}
+	}
+	return fds, nil
+}

@@ -1,0 +1,48 @@
+package native
+
+import "time"
+
+// What a sandbox gets when its Spec does not say, and what bounds the provider's own work.
+const (
+	// DefaultMemory, DefaultPids and DefaultCPUs suit a build or a test run without letting one sandbox starve a small host.
+	DefaultMemory = 2 << 30
+	DefaultPids   = 512
+	DefaultCPUs   = 2
+
+	// guestPids is room above the pids limit that tools cannot take, so that the guest can still start a thread to kill them.
+	guestPids = 64
+	// maxFiles is RLIMIT_NOFILE inside: enough for any build tool, small enough that 512 processes do not exhaust the host's.
+	maxFiles = 65536
+	// tmpShare and shmSize size /tmp (a part of the memory limit, which it counts against) and /dev/shm.
+	tmpShare = 2
+	shmSize  = 64 << 20
+
+	// uidBase and uidRange place the uid ranges: above what distributions hand out to users, each as large as 16-bit uids need.
+	uidBase   = 1 << 20
+	uidRange  = 1 << 16
+	uidRanges = (1<<31 - uidBase) / uidRange
+
+	// toolUID is the identity of tools where the guest has its own.
+	toolUID = 1000
+
+	// createTimeout bounds one Create beyond its context: a guest that has not answered by then never will.
+	createTimeout = 30 * time.Second
+	// helloTimeout bounds the answer of a living guest in Open.
+	helloTimeout = 10 * time.Second
+	// destroyTimeout bounds how long Destroy waits for the kernel to finish with killed processes.
+	destroyTimeout = 30 * time.Second
+	// pollEvery is how often the kernel is asked about something it has no event for (a freezer's state, a busy cgroup, a lock).
+	pollEvery = 2 * time.Millisecond
+
+	// skeletonMaxAge is how old the check of the host's /etc may be when a sandbox is made from it.
+	skeletonMaxAge = 30 * time.Second
+	// layerMaxIdle is how long an unused host layer is kept; processes that use one touch it every skeletonMaxAge.
+	layerMaxIdle = time.Hour
+	// maxEtcFile bounds one file copied from the host's /etc; certificate bundles are the largest, well under a MiB.
+	maxEtcFile = 8 << 20
+	// maxTarEntries and maxTarBytes bound an unpacked root file system, against an archive made to fill the disk.
+	maxTarEntries = 2_000_000
+	maxTarBytes   = 64 << 30
+	// maxAccounts bounds a passwd or group file read from a root file system.
+	maxAccounts = 1 << 20
+)

@@ -1,0 +1,165 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
+
+// Probe looks at everything a sandbox needs, then makes one and removes it: the only proof that counts.
+func Probe(ctx context.Context, cfg Config) Report {
+	var r Report
+	r.Checks = append(r.Checks, checkKernel(), checkUserNamespaces(), checkSeccomp(), checkOverlay(cfg.Dir))
+	p, err := New(cfg)
+	if err != nil {
+		r.Checks = append(r.Checks, failed("provider", err))
+		return r
+	}
+	r.Checks = append(r.Checks, p.checkCgroups(), p.checkIDs())
+	trial := p.trial(ctx)
+	r.Checks = append(r.Checks, trial)
+	if r.Usable = trial.OK; r.Usable {
+		caps := p.Capabilities()
+		r.Isolation, r.Limits, r.Gaps = caps.Isolation, caps.Limits, caps.Gaps
+	}
+	return r
+}
+
+func failed(name string, err error) Check {
+	c := Check{Name: name, Detail: err.Error()}
+	if e, ok := errors.AsType[*outboard.Error](err); ok {
+		c.Fix = e.Hint
+	}
+	return c
+}
+
+// minKernel has what is relied on: mount_setattr and overlays in user namespaces. File systems that map owners came later, with
+// 5.19 for overlays over them, and are used where present.
+var minKernel = [2]int{5, 12}
+
+func checkKernel() Check {
+	c := Check{Name: "kernel"}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return failed("kernel", err)
+	}
+	c.Detail = "Linux " + unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Machine[:])
+	var have [2]int
+	_, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &have[0], &have[1])
+	if c.OK = err == nil && slices.Compare(have[:], minKernel[:]) >= 0; !c.OK {
+		c.Fix = fmt.Sprintf("run Linux %d.%d or later", minKernel[0], minKernel[1])
+	}
+	return c
+}
+
+func checkUserNamespaces() Check {
+	c := Check{Name: "user namespaces", Detail: namespacesRefused()}
+	if c.Detail == "" {
+		c.OK, c.Detail = true, "allowed"
+		return c
+	}
+	fixes := map[string]string{
+		"max_user_namespaces":                   "sysctl user.max_user_namespaces=10000",
+		"unprivileged_userns_clone":             "sysctl kernel.unprivileged_userns_clone=1, or run the server as root",
+		"apparmor_restrict_unprivileged_userns": "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or give outboard an AppArmor profile with the userns rule, or run the server as root",
+	}
+	c.Fix = "use a kernel built with CONFIG_USER_NS"
+	for setting, fix := range fixes {
+		if strings.Contains(c.Detail, setting) {
+			c.Fix = fix
+		}
+	}
+	return c
+}
+
+func checkSeccomp() Check {
+	const available = 2 // SECCOMP_GET_ACTION_AVAIL
+	action := uint32(unix.SECCOMP_RET_KILL_PROCESS)
+	_, _, e := unix.Syscall(unix.SYS_SECCOMP, available, 0, uintptr(unsafe.Pointer(&action)))
+	if e != 0 {
+		return Check{Name: "seccomp", Detail: "filters are not available: " + e.Error(), Fix: "use a kernel built with CONFIG_SECCOMP_FILTER"}
+	}
+	return Check{Name: "seccomp", OK: true, Detail: fmt.Sprintf("filters available; a sandbox gets a program of %d instructions", len(filter()))}
+}
+
+func checkOverlay(dir string) Check {
+	c := Check{Name: "overlay"}
+	data, err := os.ReadFile("/proc/filesystems")
+	if err != nil {
+		return failed("overlay", err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if strings.HasSuffix(strings.TrimSpace(line), "overlay") {
+			c.OK = true
+		}
+	}
+	if !c.OK {
+		c.Detail, c.Fix = "this kernel has no overlay file system loaded", "modprobe overlay"
+		return c
+	}
+	c.Detail = "writable layers under " + dir
+	if !holdsUpper(dir) {
+		c.Detail, c.Fix = "the file system of "+dir+" cannot hold writable layers; they are kept in memory", "use --data on ext4, xfs, btrfs or tmpfs"
+	}
+	return c
+}
+
+func (p *Provider) checkCgroups() Check {
+	c := Check{Name: "cgroups", OK: len(p.cgroups.limits) > 0}
+	if p.cgroups.version == 0 {
+		c.Detail = "no cgroup that this user may write: limits of a sandbox do not hold, and idle ones are not frozen"
+	} else {
+		freezer := "no freezer"
+		if p.cgroups.freeze {
+			freezer = "freezer"
+		}
+		c.Detail = fmt.Sprintf("version %d: %s; %s", p.cgroups.version, strings.Join(p.cgroups.limits, ", "), freezer)
+	}
+	if missing := slices.DeleteFunc([]string{"memory", "pids", "cpu"}, func(l string) bool { return slices.Contains(p.cgroups.limits, l) }); len(missing) > 0 {
+		c.OK = false
+		c.Fix = "run the server as root, or as a systemd user service with Delegate=" + strings.Join(missing, " ")
+	}
+	return c
+}
+
+func (p *Provider) checkIDs() Check {
+	if p.rootless {
+		return Check{Name: "identities", Detail: fmt.Sprintf("one uid (%d) for all sandboxes, guest and tools alike", os.Geteuid()),
+			Fix: "run the server as root to give every sandbox a uid range of its own"}
+	}
+	return Check{Name: "identities", OK: true, Detail: fmt.Sprintf("a range of %d uids per sandbox, reserved in %s", uidRange, p.uids.dir)}
+}
+
+// trial makes a sandbox in its own directory, so that it is not mistaken for a server's, and removes it.
+func (p *Provider) trial(ctx context.Context) Check {
+	const name = "sandbox"
+	dir, err := os.MkdirTemp(p.dir, ".probe-")
+	if err != nil {
+		return failed(name, err)
+	}
+	defer os.RemoveAll(dir)
+	t := &Provider{dir: dir, guest: p.guest, log: p.log, rootless: p.rootless, upperTmp: p.upperTmp, uids: p.uids, cgroups: p.cgroups,
+		caps: p.caps, boot: p.boot, children: make(map[outboard.SandboxID]*os.Process)}
+	if err := os.Mkdir(filepath.Join(dir, cacheDir), 0o700); err != nil {
+		return failed(name, err)
+	}
+	id := outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox)
+	s, err := t.Create(ctx, sandbox.Spec{ID: id, Generation: "probe"})
+	if err == nil {
+		err = s.Close()
+	}
+	if err = errors.Join(err, t.Destroy(ctx, id)); err != nil {
+		return failed(name, err)
+	}
+	return Check{Name: name, OK: true, Detail: "made one and removed it: " + p.caps.Isolation + ", loopback network only"}
+}

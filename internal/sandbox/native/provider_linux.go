@@ -1,0 +1,195 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
+
+// Provider makes native sandboxes in one directory.
+type Provider struct {
+	dir      string
+	guest    string
+	readOnly []string
+	log      *slog.Logger
+	rootless bool
+	upperTmp bool     // the directory's file system cannot hold an overlay's upper layer
+	uids     *uidPool // nil when rootless
+	cgroups  cgroups
+	caps     sandbox.Capabilities
+	boot     string
+
+	program  program  // the guest, ready to execute
+	skeleton skeleton // the host's root file system, as far as it is shown
+	archives archives // unpacked root file systems
+
+	mu       sync.Mutex
+	children map[outboard.SandboxID]*os.Process // made by this process and not yet reaped
+}
+
+var _ sandbox.Provider = (*Provider)(nil)
+
+// New looks at the host and returns a provider. It is Unavailable where this process cannot make namespaces, with the reason; it
+// makes no sandbox to find out, so a refusal by the kernel can also come from Create.
+func New(cfg Config) (*Provider, error) {
+	if cfg.Dir == "" || cfg.Guest == "" {
+		return nil, outboard.Errorf(outboard.Invalid, "native sandboxes need a directory and the outboard-guest program")
+	}
+	dir, err := filepath.Abs(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("locating the sandbox directory: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, cacheDir), 0o700); err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "making the sandbox directory: %w", err)
+	}
+	p := &Provider{dir: dir, guest: cfg.Guest, readOnly: slices.Clone(cfg.ReadOnly), log: cfg.Logger, boot: bootID(),
+		children: make(map[outboard.SandboxID]*os.Process)}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	if fi, err := os.Stat(cfg.Guest); err != nil || !fi.Mode().IsRegular() {
+		return nil, unavailable("the outboard-guest program is not at %s", cfg.Guest)
+	}
+	if reason := namespacesRefused(); reason != "" {
+		return nil, unavailable("%s", reason)
+	}
+	p.rootless = !mapsRange()
+	p.upperTmp = !holdsUpper(dir)
+	if !p.rootless {
+		if p.uids, err = newUIDPool(uidDir); errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+			p.uids, err = newUIDPool(filepath.Join(dir, "uids"))
+		}
+		if err != nil {
+			return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
+		}
+	}
+	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("reading the mounts: %w", err)
+	}
+	self, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("reading the control groups: %w", err)
+	}
+	p.cgroups = detectCgroups(string(mountinfo), string(self))
+	p.caps = p.capabilities()
+	return p, nil
+}
+
+func unavailable(format string, args ...any) error {
+	return outboard.Errorf(outboard.Unavailable, format, args...).WithHint("outboard doctor says what this host can do and how to fix the rest")
+}
+
+// Name returns "native".
+func (p *Provider) Name() string { return "native" }
+
+// Capabilities says what the mode and the host's cgroups allow.
+func (p *Provider) Capabilities() sandbox.Capabilities {
+	c := p.caps
+	c.Limits, c.Gaps = slices.Clone(c.Limits), slices.Clone(c.Gaps)
+	return c
+}
+
+// Names of what isolates.
+const (
+	isolationRoot     = "namespaces"
+	isolationRootless = "namespaces (rootless)"
+)
+
+func (p *Provider) capabilities() sandbox.Capabilities {
+	c := sandbox.Capabilities{
+		Isolation:  isolationRoot,
+		Freeze:     p.cgroups.freeze,
+		Limits:     slices.Clone(p.cgroups.limits),
+		SeparateID: true,
+		Network:    "none",
+		Gaps: []string{
+			"the kernel is shared with the host: a kernel vulnerability is an escape",
+			"disk use is not limited beyond the file system's own size",
+			"the host's programs and libraries under /usr are readable inside",
+		},
+	}
+	if p.rootless {
+		c.Isolation, c.SeparateID = isolationRootless, false
+		c.Gaps = append(c.Gaps, "files inside belong to the user who runs the server, as do the sandbox's processes; tools can end "+
+			"their own sandbox by exhausting it")
+	}
+	if p.upperTmp {
+		c.Gaps = append(c.Gaps, "files are kept in memory: the file system of the data directory cannot hold a writable layer")
+	}
+	for _, l := range []string{"memory", "pids", "cpu"} {
+		if slices.Contains(c.Limits, l) {
+			continue
+		}
+		switch l {
+		case "memory":
+			c.Gaps = append(c.Gaps, "memory is limited per process only, not for the sandbox: no writable memory cgroup")
+		case "pids":
+			c.Gaps = append(c.Gaps, "the number of processes is bounded by a resource limit, not by a cgroup")
+		case "cpu":
+			c.Gaps = append(c.Gaps, "cpu time is not limited: no writable cpu cgroup")
+		}
+	}
+	if !c.Freeze {
+		c.Gaps = append(c.Gaps, "idle sandboxes are not frozen: no writable freezer")
+	}
+	return c
+}
+
+// Open connects to a living sandbox, thawing it if a server died while it was frozen.
+func (p *Provider) Open(ctx context.Context, id outboard.SandboxID) (sandbox.Sandbox, error) {
+	b, err := p.box(id)
+	if err != nil {
+		return nil, err
+	}
+	s, err := b.load()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, outboard.Errorf(outboard.NotFound, "sandbox %s does not exist on this host", id)
+	}
+	if err != nil {
+		return nil, outboard.Errorf(outboard.NotFound, "sandbox %s is damaged: %w", id, err)
+	}
+	m := &machine{box: b, state: s, group: p.cgroups.groupOf(s), freezable: p.caps.Freeze}
+	if err := m.alive(); err != nil {
+		return nil, err
+	}
+	if err := m.group.setFrozen(ctx, false); err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "thawing sandbox %s: %w", id, err)
+	}
+	if err := m.connect(ctx); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// List returns the ids of all directories of sandboxes, whatever their state.
+func (p *Provider) List(context.Context) ([]outboard.SandboxID, error) { return p.ids() }
+
+// adopt remembers a child that this process must reap.
+func (p *Provider) adopt(id outboard.SandboxID, child *os.Process) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.children[id] = child
+}
+
+// reap collects a child's exit status after it was killed, if it is ours. The machine's init does so for orphans.
+func (p *Provider) reap(id outboard.SandboxID) {
+	p.mu.Lock()
+	child := p.children[id]
+	delete(p.children, id)
+	p.mu.Unlock()
+	if child != nil {
+		_, _ = child.Wait() // it was killed: the status says nothing new
+	}
+}

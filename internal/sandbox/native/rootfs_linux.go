@@ -1,0 +1,165 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest/boot"
+)
+
+// rootfs is what a sandbox's root is made from.
+type rootfs struct {
+	lower []string // top first
+	binds []boot.Bind
+	path  string // PATH for what is inside, or "" for the guest's default
+	cache string // the directory below which lower layers are ours
+}
+
+// cached returns the layers that must stay while the sandbox lives.
+func (r *rootfs) cached() []string {
+	var out []string
+	for _, l := range r.lower {
+		if filepath.Dir(l) == r.cache {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// rootfs resolves Spec.Rootfs.
+func (p *Provider) rootfs(name string) (*rootfs, error) {
+	r := &rootfs{cache: filepath.Join(p.dir, cacheDir)}
+	if name == "" || name == "host" {
+		layer, binds, err := p.skeleton.get(p)
+		if err != nil {
+			return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
+		}
+		r.lower, r.binds, r.path = []string{layer}, binds, hostPath(os.Getenv("PATH"), binds)
+		return r, nil
+	}
+	invalid := func(format string, args ...any) (*rootfs, error) {
+		return nil, outboard.Errorf(outboard.Invalid, "root file system %q: "+format, append([]any{name}, args...)...)
+	}
+	if !filepath.IsAbs(name) {
+		return invalid("neither \"host\" nor an absolute path of a directory or a .tar file")
+	}
+	// Resolved once, so that what is checked is what is used.
+	dir, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return invalid("%w", err)
+	}
+	fi, err := os.Stat(dir)
+	if err != nil {
+		return invalid("%w", err)
+	}
+	switch {
+	case fi.Mode().IsRegular():
+		if dir, err = p.archives.unpack(p, dir); err != nil {
+			return invalid("unpacking: %w", err)
+		}
+	case !fi.IsDir():
+		return invalid("neither a directory nor a file")
+	case within(p.dir, dir) || within(dir, p.dir):
+		return invalid("it contains, or is inside, the directory of the sandboxes")
+	}
+	accounts, err := p.accountLayer(dir)
+	if err != nil {
+		return invalid("%w", err)
+	}
+	r.lower = []string{accounts, dir}
+	return r, nil
+}
+
+// within reports whether path is dir or below it.
+func within(path, dir string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && filepath.IsLocal(rel)
+}
+
+// accountLayer returns a layer that goes over a foreign root: its accounts with the tool's added, and the names of the place.
+func (p *Provider) accountLayer(dir string) (string, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	if fi, err := root.Lstat("etc"); err == nil && !fi.IsDir() {
+		return "", errors.New("its /etc is not a directory")
+	}
+	passwd, err := readAccounts(root, "etc/passwd", agentPasswd)
+	if err != nil {
+		return "", err
+	}
+	group, err := readAccounts(root, "etc/group", agentGroup)
+	if err != nil {
+		return "", err
+	}
+	entries := append([]entry{{name: "etc", mode: fs.ModeDir | 0o755}, etcFile("passwd", passwd), etcFile("group", group)}, placeEntries()...)
+	layer := filepath.Join(p.dir, cacheDir, "accounts-"+digest(entries))
+	return layer, buildLayer(layer, func(root *os.Root) error { return writeEntries(root, entries) })
+}
+
+// readAccounts returns a file of colon-separated lines with the tool's line added where its id has none.
+func readAccounts(root *os.Root, name, line string) (string, error) {
+	f, err := root.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return line, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return "", fmt.Errorf("its /%s is not a regular file", name)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxAccounts))
+	if err != nil {
+		return "", err
+	}
+	text := string(data)
+	for l := range strings.Lines(text) {
+		if fields := strings.Split(strings.TrimSpace(l), ":"); len(fields) > 2 && fields[2] == strconv.Itoa(toolUID) {
+			return text, nil
+		}
+	}
+	if text != "" && !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	return text + line, nil
+}
+
+// hostPath is the search path for programs inside a sandbox that shows the host's: the usual places, then whatever of the server's
+// own path is shown as well, so that a compiler found outside is found inside.
+func hostPath(own string, binds []boot.Bind) string {
+	dirs := []string{"/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"}
+	const golang = "/usr/local/go/bin" // where Go's own instructions put it, often only in interactive shells' paths
+	for _, d := range append(filepath.SplitList(own), golang) {
+		shown := slices.ContainsFunc(binds, func(b boot.Bind) bool { return filepath.IsAbs(d) && within(d, b.Source) })
+		if _, err := os.Stat(d); err == nil && shown && !slices.Contains(dirs, d) {
+			dirs = append(dirs, d)
+		}
+	}
+	return strings.Join(dirs, ":")
+}
+
+// withPath adds PATH where the environment has none.
+func withPath(env map[string]string, path string) map[string]string {
+	if _, ok := env["PATH"]; ok || path == "" {
+		return env
+	}
+	env = maps.Clone(env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	env["PATH"] = path
+	return env
+}

@@ -1,0 +1,123 @@
+package native
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// uidDir holds one file per reserved uid range, named by the range and containing the directory of its sandbox. It is one place
+// for the whole host, because the uids are; a reboot clears it together with the sandboxes.
+const uidDir = "/run/outboard/uids"
+
+// uidPool hands out uid ranges that no sandbox of this host has.
+type uidPool struct {
+	dir   string
+	taken [][2]uint64 // ranges the host gave to users' own namespaces, first and past-the-end
+}
+
+func newUIDPool(dir string) (*uidPool, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making the uid range directory: %w", err)
+	}
+	u := &uidPool{dir: dir}
+	for _, file := range []string{"/etc/subuid", "/etc/subgid"} {
+		ranges, err := readSubIDs(file)
+		if err != nil {
+			return nil, err
+		}
+		u.taken = append(u.taken, ranges...)
+	}
+	return u, nil
+}
+
+// readSubIDs reads "name:first:count" lines.
+func readSubIDs(file string) ([][2]uint64, error) {
+	f, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading subordinate ids: %w", err)
+	}
+	defer f.Close()
+	var ranges [][2]uint64
+	for sc := bufio.NewScanner(f); sc.Scan(); {
+		parts := strings.Split(sc.Text(), ":")
+		if len(parts) != 3 {
+			continue
+		}
+		first, err1 := strconv.ParseUint(parts[1], 10, 32)
+		count, err2 := strconv.ParseUint(parts[2], 10, 32)
+		if err1 == nil && err2 == nil {
+			ranges = append(ranges, [2]uint64{first, first + count})
+		}
+	}
+	return ranges, nil
+}
+
+// reserve returns the first uid of a free range. Ranges are drawn at random, so that a new sandbox rarely gets the uids of the
+// last one, whose files might still be being removed.
+func (u *uidPool) reserve(owner string) (uint32, error) {
+	const tries = 4096
+	for range tries {
+		base := uint32(uidBase + rand.IntN(uidRanges)*uidRange)
+		if u.overlaps(uint64(base)) {
+			continue
+		}
+		f, err := os.OpenFile(u.file(base), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if errors.Is(err, fs.ErrExist) {
+			u.dropStale(base)
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("reserving a uid range: %w", err)
+		}
+		_, err = f.WriteString(owner)
+		if err = errors.Join(err, f.Close()); err != nil {
+			u.release(base)
+			return 0, fmt.Errorf("reserving a uid range: %w", err)
+		}
+		return base, nil
+	}
+	return 0, fmt.Errorf("reserving a uid range: none of %d tried was free", tries)
+}
+
+// dropStale forgets a reservation whose sandbox is gone without a trace, as when a data directory was deleted by hand. The range
+// is not handed out by the same call: another process may be doing the same.
+func (u *uidPool) dropStale(base uint32) {
+	owner, err := os.ReadFile(u.file(base))
+	if err != nil || len(owner) == 0 {
+		return
+	}
+	if _, err := os.Lstat(string(owner)); errors.Is(err, fs.ErrNotExist) {
+		u.release(base)
+	}
+}
+
+func (u *uidPool) overlaps(base uint64) bool {
+	for _, t := range u.taken {
+		if base < t[1] && t[0] < base+uidRange {
+			return true
+		}
+	}
+	return false
+}
+
+func (u *uidPool) release(base uint32) error {
+	err := os.Remove(u.file(base))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func (u *uidPool) file(base uint32) string {
+	return filepath.Join(u.dir, strconv.FormatUint(uint64(base), 10))
+}
