@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"strconv"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/control"
@@ -191,7 +192,7 @@ func (s *server) listAgents(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pageOf(q, list, func(a outboard.Agent) string { return string(a.ID) }, showAgent), nil
+	return pageOf(q, list, func(a outboard.Agent) (string, time.Time) { return string(a.ID), a.CreatedAt }, showAgent), nil
 }
 
 func (s *server) listAgentVersions(r *request) (any, error) {
@@ -204,5 +205,5 @@ func (s *server) listAgentVersions(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pageOf(q, list, func(a outboard.Agent) string { return strconv.Itoa(a.Version) }, showAgent), nil
+	return pageOf(q, list, func(a outboard.Agent) (string, time.Time) { return strconv.Itoa(a.Version), a.UpdatedAt }, showAgent), nil
 }

@@ -200,4 +200,3 @@ func (b *bench) append(session string, ps ...outboard.Payload) []outboard.Event 
 	}
 	return out
 }
-

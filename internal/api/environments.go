@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/control"
@@ -241,9 +242,9 @@ func (s *server) listEnvironments(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := s.ctl.Environments(r.Context(), r.by, q.page)
+	list, err := s.ctl.Environments(r.Context(), r.by, q.page, q.at)
 	if err != nil {
 		return nil, err
 	}
-	return pageOf(q, list, func(e outboard.Environment) string { return string(e.ID) }, showEnvironment), nil
+	return pageOf(q, list, func(e outboard.Environment) (string, time.Time) { return string(e.ID), e.CreatedAt }, showEnvironment), nil
 }

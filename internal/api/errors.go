@@ -20,7 +20,7 @@ var answers = map[outboard.Kind]answer{
 	outboard.Unauthenticated: {http.StatusUnauthorized, "authentication_error"},
 	outboard.Denied:          {http.StatusForbidden, "permission_error"},
 	outboard.NotFound:        {http.StatusNotFound, "not_found_error"},
-	outboard.Conflict:        {http.StatusConflict, "conflict_error"},
+	outboard.Conflict:        {http.StatusConflict, "invalid_request_error"}, // the OpenAPI document has no type of its own for it
 	outboard.TooLarge:        {http.StatusRequestEntityTooLarge, "request_too_large"},
 	outboard.Exhausted:       {http.StatusTooManyRequests, "rate_limit_error"},
 	outboard.Unavailable:     {http.StatusServiceUnavailable, "api_error"},
@@ -54,11 +54,15 @@ func errorFor(err error, requestID string) (errorBody, int) {
 		return b, a.status
 	}
 	b.Error.Message = err.Error()
-	if e.Hint != "" {
-		b.Error.Message += " (hint: " + e.Hint + ")"
-	}
+	details := map[string]any{}
 	if e.Code != "" {
-		b.Error.Details = map[string]any{"error_code": e.Code}
+		details["error_code"] = e.Code
+	}
+	if e.Hint != "" {
+		details["hint"] = e.Hint // Outboard's own
+	}
+	if len(details) > 0 {
+		b.Error.Details = details
 	}
 	return b, a.status
 }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"mime"
 	"mime/multipart"
@@ -206,7 +205,7 @@ func (s *server) listFiles(r *request) (any, error) {
 	if len(ids) > 0 {
 		q.page.Limit = control.MaxFileIDs
 	}
-	list, more, err := s.ctl.Files(r.Context(), r.by, outboard.SessionID(r.query.Get("scope_id")), ids, q.page)
+	list, more, err := s.ctl.Files(r.Context(), r.by, outboard.SessionID(r.query.Get("scope_id")), ids, q.page, q.at)
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +214,8 @@ func (s *server) listFiles(r *request) (any, error) {
 		out.Data = append(out.Data, showFile(f))
 	}
 	if more && len(ids) == 0 {
-		out.NextPage = cursor{List: "files", After: string(list[len(list)-1].ID)}.token()
+		last := list[len(list)-1]
+		out.NextPage = cursor{List: "files", After: string(last.ID), At: last.CreatedAt.UnixMicro()}.token()
 	}
 	return out, nil
 }
@@ -256,13 +256,13 @@ func (s *server) listFilesLegacy(r *request) (any, error) {
 // what the old shape costs.
 func (s *server) filesBefore(r *request, scope outboard.SessionID, before string, p control.Page) ([]outboard.File, bool, error) {
 	if before == "" {
-		return s.ctl.Files(r.Context(), r.by, scope, nil, p)
+		return s.ctl.Files(r.Context(), r.by, scope, nil, p, time.Time{})
 	}
 	limit := p.Limit
 	p.Limit = maxOtherPage
 	var kept []outboard.File
 	for skipped := false; ; {
-		list, more, err := s.ctl.Files(r.Context(), r.by, scope, nil, p)
+		list, more, err := s.ctl.Files(r.Context(), r.by, scope, nil, p, time.Time{})
 		if err != nil {
 			return nil, false, err
 		}
@@ -277,6 +277,6 @@ func (s *server) filesBefore(r *request, scope outboard.SessionID, before string
 		if !more {
 			return nil, false, bad("before_id: there is no file %q in this list", clip(before))
 		}
-		p.Cursor = fmt.Sprint(list[len(list)-1].ID)
+		p.Cursor = string(list[len(list)-1].ID)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"strings"
+	"time"
 
 	"github.com/outboard-dev/outboard/internal/control"
 )
@@ -13,6 +14,7 @@ type cursor struct {
 	List  string `json:"l"`           // which list, with whatever filter must not change
 	Order string `json:"o,omitempty"` // asc or desc
 	After string `json:"a,omitempty"` // id (or version, or position) of the last row of the page before
+	At    int64  `json:"t,omitempty"` // when that row was made, µs, where rows can be deleted
 	Back  bool   `json:"b,omitempty"` // towards the rows before After: a prev_page
 	Seq   int64  `json:"s,omitempty"` // events: position in the log
 	Sub   int    `json:"u,omitempty"` // events: how many wire events of that position were given
@@ -64,6 +66,7 @@ func badCursor() error {
 type rows struct {
 	list string
 	page control.Page // one row more than asked for, to know whether another page follows
+	at   time.Time    // when the cursor's row was made
 }
 
 // rows reads the parameters of such a list.
@@ -78,6 +81,9 @@ func (r *request) rows(list string, def, most int) (q rows, err error) {
 		return q, err
 	}
 	q.page.Cursor = c.After
+	if c.At != 0 {
+		q.at = time.UnixMicro(c.At).UTC()
+	}
 	if q.page.IncludeArchived, err = r.flag("include_archived"); err != nil {
 		return q, err
 	}
@@ -87,11 +93,12 @@ func (r *request) rows(list string, def, most int) (q rows, err error) {
 }
 
 // pageOf encodes one page.
-func pageOf[T, W any](q rows, list []T, id func(T) string, show func(T) W) listOut[W] {
+func pageOf[T, W any](q rows, list []T, row func(T) (string, time.Time), show func(T) W) listOut[W] {
 	out := listOut[W]{Data: []W{}}
 	if n := q.page.Limit - 1; len(list) > n {
 		list = list[:n]
-		out.NextPage = cursor{List: q.list, After: id(list[n-1])}.token()
+		id, at := row(list[n-1])
+		out.NextPage = cursor{List: q.list, After: id, At: at.UnixMicro()}.token()
 	}
 	for _, v := range list {
 		out.Data = append(out.Data, show(v))

@@ -12,6 +12,7 @@ package control
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -124,4 +125,29 @@ func look(what, id string, err error) error {
 		return missing(what, id)
 	}
 	return outboard.Errorf(outboard.KindOf(err), "reading %s %s: %w", what, id, err)
+}
+
+// tieRows is how many rows of one microsecond a page may have to step over when its cursor's row is gone.
+const tieRows = 16
+
+// listAfter reads a page of a list whose rows can be deleted while a client walks it. When the row of the cursor is gone, the page
+// begins after the time it had: at is that time, and key tells a row's time and id.
+func listAfter[T any](list func(Page) ([]T, error), p Page, at time.Time, key func(T) (time.Time, string)) ([]T, error) {
+	rows, err := list(p)
+	if err == nil || p.Cursor == "" || at.IsZero() || outboard.KindOf(err) != outboard.Invalid {
+		return rows, err
+	}
+	gone, limit := p.Cursor, p.Limit
+	p.Cursor, p.Limit = "", p.Limit+tieRows
+	if p.To.IsZero() || p.To.After(at) {
+		p.To = at
+	}
+	if rows, err = list(p); err != nil {
+		return nil, err
+	}
+	rows = slices.DeleteFunc(rows, func(v T) bool {
+		t, id := key(v)
+		return t.Equal(at) && id >= gone
+	})
+	return rows[:min(len(rows), limit)], nil
 }

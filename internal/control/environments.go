@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 )
@@ -78,12 +79,13 @@ func (c *Control) Environment(ctx context.Context, by outboard.Caller, id outboa
 	return e, look("environment", string(id), err)
 }
 
-// Environments returns one page, newest first.
-func (c *Control) Environments(ctx context.Context, by outboard.Caller, p Page) ([]outboard.Environment, error) {
+// Environments returns one page, newest first. at is when the cursor's row was made: it may be deleted by now.
+func (c *Control) Environments(ctx context.Context, by outboard.Caller, p Page, at time.Time) ([]outboard.Environment, error) {
 	if err := known(by); err != nil {
 		return nil, err
 	}
-	list, err := c.store.Environments(ctx, p)
+	list, err := listAfter(func(p Page) ([]outboard.Environment, error) { return c.store.Environments(ctx, p) }, p, at,
+		func(e outboard.Environment) (time.Time, string) { return e.CreatedAt, string(e.ID) })
 	return list, look("environments", "", err)
 }
 

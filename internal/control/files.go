@@ -99,15 +99,16 @@ func (c *Control) expired(f outboard.File) bool {
 }
 
 // Files returns one page, newest first, of a session's files, or of all when session is "". Expired ones are left out.
-// more tells whether older rows follow.
-func (c *Control) Files(ctx context.Context, by outboard.Caller, session outboard.SessionID, ids []outboard.FileID, p Page) (files []outboard.File, more bool, err error) {
+// more tells whether older rows follow. at is when the cursor's row was made: it may be deleted by now.
+func (c *Control) Files(ctx context.Context, by outboard.Caller, session outboard.SessionID, ids []outboard.FileID, p Page, at time.Time) (files []outboard.File, more bool, err error) {
 	if err := known(by); err != nil {
 		return nil, false, err
 	}
 	limit := p.Limit
 	p.Limit++
 	for {
-		page, err := c.store.Files(ctx, session, ids, p)
+		page, err := listAfter(func(p Page) ([]outboard.File, error) { return c.store.Files(ctx, session, ids, p) }, p, at,
+			func(f outboard.File) (time.Time, string) { return f.CreatedAt, string(f.ID) })
 		if err != nil {
 			return nil, false, look("files", "", err)
 		}
@@ -123,7 +124,7 @@ func (c *Control) Files(ctx context.Context, by outboard.Caller, session outboar
 		if len(page) < p.Limit || len(ids) > 0 {
 			return files, false, nil
 		}
-		p.Cursor = string(page[len(page)-1].ID)
+		p.Cursor, at = string(page[len(page)-1].ID), page[len(page)-1].CreatedAt
 	}
 }
 
