@@ -140,6 +140,9 @@ func (s *Store) commitGroup(group []*pending) {
 		if err != nil {
 			p.events, p.err = nil, s.fail("appending to "+string(p.commit.Session), err)
 		}
+		if p.err == nil {
+			s.commits.Add(1)
+		}
 		close(p.done)
 	}
 	if err == nil {

@@ -18,6 +18,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -67,7 +68,11 @@ type Store struct {
 	loops   sync.WaitGroup // poller and the dialect's own
 	once    sync.Once
 	closed  error
+	commits atomic.Int64
 }
+
+// Commits is how many appends this process has made durable. Several may have shared one transaction.
+func (s *Store) Commits() int64 { return s.commits.Load() }
 
 // Open connects, migrates up and starts the writer. Close stops it; appends after that fail with Unavailable.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
