@@ -1,0 +1,260 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/sandbox/native"
+)
+
+// HandsConfig says what the benches that need sandboxes measure.
+type HandsConfig struct {
+	Dir   string // on the disk to measure
+	Guest string // the outboard-guest program
+	N     int    // calls or turns
+}
+
+// Exec measures one call in a live sandbox, from Start to its result, against F, the spawn and wait of a static program on the
+// host. The program is run by path, so that a shell's built-in does not flatter the figure.
+func Exec(ctx context.Context, cfg HandsConfig) ([]Row, error) {
+	samples, floor, err := execSamples(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return []Row{
+		Latency("exec/bin-true", samples["/bin/true"], quantile(floor, 0.5)).AtMost(3),
+		Latency("exec/shell-true", samples["true"], quantile(floor, 0.5)),
+	}, nil
+}
+
+func execSamples(ctx context.Context, cfg HandsConfig) (map[string][]time.Duration, []time.Duration, error) {
+	p, err := native.New(native.Config{Dir: filepath.Join(cfg.Dir, "exec"), Guest: cfg.Guest})
+	if err != nil {
+		return nil, nil, err
+	}
+	id := outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox)
+	box, err := p.Create(ctx, sandbox.Spec{ID: id, Generation: string(id)})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer p.Destroy(context.WithoutCancel(ctx), id)
+	defer box.Close()
+	floor, err := SpawnFloor(cfg.Dir, cfg.N)
+	if err != nil {
+		return nil, nil, err
+	}
+	out := map[string][]time.Duration{}
+	for _, command := range []string{"/bin/true", "true"} {
+		for i := range cfg.N + 1 {
+			d, err := execOnce(ctx, box, command, fmt.Sprintf("%s/%d", command, i))
+			if err != nil {
+				return nil, nil, err
+			}
+			if i > 0 { // the first starts the shell
+				out[command] = append(out[command], d)
+			}
+		}
+	}
+	more, err := SpawnFloor(cfg.Dir, cfg.N)
+	return out, slices.Concat(floor, more), err
+}
+
+func execOnce(ctx context.Context, box sandbox.Sandbox, command, key string) (time.Duration, error) {
+	input, err := json.Marshal(map[string]string{"command": command})
+	if err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	res, err := box.Start(ctx, guest.Start{Key: key, Epoch: 1, Generation: box.Generation(), Digest: key, Op: "bash",
+		Input: input, Shell: "bench", TimeoutMs: 10_000, OutputLimit: 1 << 10})
+	if err == nil && res.State != guest.StateDone {
+		res, err = box.Wait(ctx, key, 1)
+	}
+	took := time.Since(begin)
+	switch {
+	case err != nil:
+		return 0, err
+	case res.ExitCode == nil || *res.ExitCode != 0:
+		return 0, fmt.Errorf("%s ended as %+v", command, res)
+	}
+	return took, box.Ack(ctx, key, 1)
+}
+
+// Turn measures a turn with one bash call on a live sandbox, SQLite. Its floor is what the protocol cannot do without: the turn's
+// durable commits, each an fdatasync, and the exec itself.
+func Turn(ctx context.Context, cfg HandsConfig) ([]Row, error) {
+	exec, _, err := execSamples(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	st, err := newStack(ctx, filepath.Join(cfg.Dir, "turn"), "", cfg.Guest, 4)
+	if err != nil {
+		return nil, err
+	}
+	h, err := st.session(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer st.close(context.WithoutCancel(ctx), []outboard.SessionID{h.ID})
+	const steps = "- bash: /bin/true\n- say: done\n"
+	if err := st.turn(ctx, h, steps); err != nil { // makes the sandbox
+		return nil, err
+	}
+	syncs, err := SyncFloor(cfg.Dir, cfg.N)
+	if err != nil {
+		return nil, err
+	}
+	before := st.store.Commits()
+	var samples []time.Duration
+	for range cfg.N {
+		begin := time.Now()
+		if err := st.turn(ctx, h, steps); err != nil {
+			return nil, err
+		}
+		samples = append(samples, time.Since(begin))
+	}
+	commits := float64(st.store.Commits()-before) / float64(cfg.N)
+	more, err := SyncFloor(cfg.Dir, cfg.N)
+	if err != nil {
+		return nil, err
+	}
+	sync := quantile(slices.Concat(syncs, more), 0.5)
+	floor := time.Duration(commits*float64(sync)) + quantile(exec["/bin/true"], 0.5)
+	row := Latency("turn/one-bash-call", samples, floor).AtMost(2)
+	row.Note = fmt.Sprintf("floor = %.1f commits x %s fdatasync + exec p50", commits, sync.Round(time.Microsecond))
+	return []Row{row}, nil
+}
+
+// SessionsConfig sizes the density bench.
+type SessionsConfig struct {
+	HandsConfig
+	Idle, Running, Turns int
+}
+
+// Sessions measures what waiting sessions cost (memory of this process per idle session) and how many turns a crowd completes.
+func Sessions(ctx context.Context, cfg SessionsConfig) ([]Row, error) {
+	idle, err := idleRow(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	crowd, err := crowdRow(ctx, cfg)
+	return []Row{idle, crowd}, err
+}
+
+// idleRow lets sessions run one turn each and come to rest, and then compares the process's live memory with before.
+func idleRow(ctx context.Context, cfg SessionsConfig) (Row, error) {
+	st, err := newStack(ctx, filepath.Join(cfg.Dir, "idle"), "", cfg.Guest, 64)
+	if err != nil {
+		return Row{}, err
+	}
+	defer st.close(context.WithoutCancel(ctx), nil)
+	warm := func(n int) error {
+		_, err := inParallel(n, 64, func() error {
+			h, err := st.session(ctx)
+			if err != nil {
+				return err
+			}
+			return st.turn(ctx, h, "- say: hi\n")
+		})
+		return err
+	}
+	if err := warm(200); err != nil { // caches, pools and connections reach their size
+		return Row{}, err
+	}
+	before, routines := liveMemory(), runtime.NumGoroutine()
+	if err := warm(cfg.Idle); err != nil {
+		return Row{}, err
+	}
+	per := float64(max(liveMemory()-before, 0)) / float64(cfg.Idle)
+	row := Row{Name: "sessions/idle-memory", Unit: "bytes", N: cfg.Idle, P50: round(per), P99: round(per), Floor: 1024, Ratio: per / 1024,
+		Note: fmt.Sprintf("heap and stacks per session; floor is 1 KiB; goroutines %+d", runtime.NumGoroutine()-routines)}
+	return row.AtMost(1), nil
+}
+
+// liveMemory is what the process holds after collection: heap objects and stacks.
+func liveMemory() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
+
+// crowdRow runs sessions side by side, each for a number of turns with one bash call.
+func crowdRow(ctx context.Context, cfg SessionsConfig) (Row, error) {
+	st, err := newStack(ctx, filepath.Join(cfg.Dir, "crowd"), "", cfg.Guest, cfg.Running)
+	if err != nil {
+		return Row{}, err
+	}
+	var (
+		mu      sync.Mutex
+		ids     []outboard.SessionID
+		samples []time.Duration
+	)
+	defer func() { st.close(context.WithoutCancel(ctx), ids) }()
+	took, err := inParallel(cfg.Running, cfg.Running, func() error {
+		h, err := st.session(ctx)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		ids = append(ids, h.ID)
+		mu.Unlock()
+		for range cfg.Turns {
+			begin := time.Now()
+			if err := st.turn(ctx, h, "- bash: 'true'\n- say: done\n"); err != nil {
+				return err
+			}
+			mu.Lock()
+			samples = append(samples, time.Since(begin))
+			mu.Unlock()
+		}
+		return nil
+	})
+	if err != nil {
+		return Row{}, fmt.Errorf("running %d sessions: %w", cfg.Running, err)
+	}
+	row := Rate("sessions/running", float64(len(samples))/took.Seconds(), 0, samples)
+	row.Unit = "turns/s"
+	row.Note = fmt.Sprintf("%d sessions x %d turns, sandboxes made on the way, no error; p99 is a turn's latency in us", cfg.Running, cfg.Turns)
+	return row, nil
+}
+
+// inParallel runs f n times, at most width at once, and gives the time it took. The first error ends it.
+func inParallel(n, width int, f func() error) (time.Duration, error) {
+	begin := time.Now()
+	var (
+		wg      sync.WaitGroup
+		mu      sync.Mutex
+		failure error
+		tickets = make(chan struct{}, width)
+	)
+	for range n {
+		tickets <- struct{}{}
+		mu.Lock()
+		stop := failure != nil
+		mu.Unlock()
+		if stop {
+			break
+		}
+		wg.Go(func() {
+			defer func() { <-tickets }()
+			if err := f(); err != nil {
+				mu.Lock()
+				failure = err
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return time.Since(begin), failure
+}

@@ -1,0 +1,26 @@
+//go:build !linux
+
+package bench
+
+import "context"
+
+// HandsConfig says what the benches that need sandboxes measure.
+type HandsConfig struct {
+	Dir, Guest string
+	N          int
+}
+
+// SessionsConfig sizes the density bench.
+type SessionsConfig struct {
+	HandsConfig
+	Idle, Running, Turns int
+}
+
+// Exec is measured on Linux only.
+func Exec(context.Context, HandsConfig) ([]Row, error) { return nil, errNotLinux }
+
+// Turn is measured on Linux only.
+func Turn(context.Context, HandsConfig) ([]Row, error) { return nil, errNotLinux }
+
+// Sessions is measured on Linux only.
+func Sessions(context.Context, SessionsConfig) ([]Row, error) { return nil, errNotLinux }
