@@ -124,6 +124,7 @@ func (l *loop) request(s *outboard.State) llm.Request {
 		History:  slices.Clip(s.History),
 		Effort:   s.Config.Agent.Model.Effort,
 		Speed:    s.Config.Agent.Model.Speed,
+		Geo:      s.Config.Agent.Model.Geo,
 		Load:     l.t.Load,
 		CacheKey: string(s.Thread),
 		Attempt:  s.Attempt,

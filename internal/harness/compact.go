@@ -16,8 +16,8 @@ const (
 	bytesPerToken = 4
 	// imageTokens stands for one image or binary document.
 	imageTokens = 1600
-	// maxSummary bounds a summary, so that its event stays well under MaxEventData.
-	maxSummary = 96 << 10
+	// maxSummary bounds a summary as its event holds it, where escapes count.
+	maxSummary = outboard.MaxEventData / 2
 )
 
 // instruction asks for the summary.
@@ -134,8 +134,8 @@ func summaryOf(resp *llm.Response) string {
 		}
 	}
 	text := strings.TrimSpace(strings.Join(parts, "\n"))
-	if len(text) > maxSummary {
-		text = strings.ToValidUTF8(text[:maxSummary], "")
+	for encoded(text) > maxSummary {
+		text = strings.ToValidUTF8(text[:len(text)*3/4], "")
 	}
 	return text
 }

@@ -34,7 +34,7 @@ func (l *loop) respond(ctx context.Context, request outboard.EventID, resp *llm.
 	}
 	fin := &outboard.ModelFinished{Request: request, Provider: resp.Provider, Raw: resp.Raw, Stop: resp.Stop, Usage: resp.Usage,
 		Details: resp.Details}
-	if len(resp.Raw) > outboard.MaxInlineContent {
+	if large(resp.Raw) {
 		fin.Raw, fin.RawBlob = nil, w.spill(resp.Raw)
 	}
 	w.event(outboard.NewEvent(w.thread, fin))
@@ -66,10 +66,24 @@ func garbage(r *llm.Response) string {
 		return fmt.Sprintf("%d blocks, over the limit of %d", len(r.Blocks), maxBlocks)
 	case len(r.Raw) > 0 && !json.Valid(r.Raw):
 		return "its raw form is not JSON"
-	case len(r.Details) > 0 && (!json.Valid(r.Details) || len(r.Details) > outboard.MaxInlineContent):
+	case len(r.Details) > 0 && (!json.Valid(r.Details) || large(r.Details)):
 		return "its stop details are not JSON, or too long"
 	}
 	return ""
+}
+
+// large reports whether a value goes to a blob.
+func large[T string | outboard.Raw](v T) bool {
+	return len(v) > outboard.MaxInlineContent || encoded(v) > outboard.MaxInlineContent
+}
+
+// encoded is the length of a value as an event holds it: escapes can make it six times as long.
+func encoded[T string | outboard.Raw](v T) int {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return len(v) // not JSON, which garbage and call see to
+	}
+	return len(b)
 }
 
 // writer collects the events of one response. The first failing spill sticks in err.
@@ -94,14 +108,14 @@ func (w *writer) spill(b []byte) *outboard.BlobRef {
 }
 
 func (w *writer) text(s string) []outboard.Content {
-	if len(s) <= outboard.MaxInlineContent {
+	if !large(s) {
 		return []outboard.Content{outboard.Text(s)}
 	}
 	return []outboard.Content{{Type: "text", Blob: w.spill([]byte(s))}}
 }
 
 func (w *writer) thinking(s string) *outboard.AgentThinking {
-	if len(s) <= outboard.MaxInlineContent {
+	if !large(s) {
 		return &outboard.AgentThinking{Text: s}
 	}
 	return &outboard.AgentThinking{Blob: w.spill([]byte(s))}
@@ -118,7 +132,7 @@ func (w *writer) call(b llm.Block) {
 	}
 	req, over := w.l.t.Decide(b.Name, input)
 	req.ToolUseID, req.Input, req.InputBlob = b.ToolUseID, input, nil
-	if len(input) > outboard.MaxInlineContent {
+	if large(input) {
 		req.Input, req.InputBlob = nil, w.spill(input)
 	}
 	e := outboard.NewEvent(w.thread, &req)

@@ -39,6 +39,10 @@ type job struct {
 	def   tool.Def
 	input outboard.Raw
 	sent  *outboard.CallStarted // the intent it runs under
+
+	// Calls of one shell reach the guest in the order the model made them.
+	after <-chan struct{} // closed when the call before it has been started; nil = at once
+	begun chan struct{}   // closed when this one has been, or will not be
 }
 
 func (j *job) local() bool { return j.def.Place == tool.InControl }
@@ -277,13 +281,16 @@ func (t *turn) collect(ctx context.Context, jobs []*job) error {
 	var senders sync.WaitGroup
 	defer senders.Wait()
 	defer cancel(errStopping)
-	for _, j := range jobs {
-		senders.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			results <- t.perform(ctx, box, j, sets)
-		})
-	}
+	order(jobs)
+	senders.Go(func() {
+		for _, j := range jobs {
+			slots <- struct{}{} // taken in order, so that a call never waits for one without a slot
+			senders.Go(func() {
+				defer func() { <-slots }()
+				results <- t.perform(ctx, box, j, sets)
+			})
+		}
+	})
 	lost := false
 	for left := len(jobs); left > 0; {
 		batch := []result{<-results}
@@ -315,6 +322,17 @@ func (t *turn) collect(ctx context.Context, jobs []*job) error {
 		t.dropBox()
 	}
 	return nil
+}
+
+// order chains the calls that share a shell.
+func order(jobs []*job) {
+	var last <-chan struct{}
+	for _, j := range jobs {
+		j.begun = make(chan struct{})
+		if j.def.Name == "bash" {
+			j.after, last = last, j.begun
+		}
+	}
 }
 
 // record stages the outcomes of a batch, the checkpoint they leave behind and the files they delivered. It reports whether the

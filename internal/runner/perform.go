@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -46,7 +47,7 @@ func (t *turn) perform(ctx context.Context, box *fleet.Box, j *job, sets []outbo
 		r.lost = true
 	case refused:
 		t.log.Error("the guest refused a call", "call", j.call.ID, "err", err)
-		r.fin = new(tool.Failed(j.call.ID, outboard.OutcomeError, "The sandbox refused this call ("+refusal.Code+"): "+refusal.Message))
+		r.fin = new(refusedBy(refusal, j))
 	case ctx.Err() != nil && !stopped(ctx):
 		r.err = context.Cause(ctx)
 	default:
@@ -56,12 +57,29 @@ func (t *turn) perform(ctx context.Context, box *fleet.Box, j *job, sets []outbo
 	return r
 }
 
+// refusedBy is the outcome of a call that the guest answers with an error. When it is the guest's own, nothing is known.
+func refusedBy(e *guest.Error, j *job) outboard.CallFinished {
+	outcome, text := outboard.OutcomeError, "The sandbox refused this call ("+e.Code+"): "+e.Message
+	if e.Code == guest.Internal && j.def.Class == outboard.ClassEffect {
+		outcome, text = outboard.OutcomeUnknown, "OUTCOME UNKNOWN. The sandbox could not keep account of this call, which ran at most once: "+e.Message
+	}
+	return tool.Failed(j.call.ID, outcome, text)
+}
+
 // send starts the call, or finds that it was started before, and waits for its end. An interrupt, or time far beyond the call's
 // own timeout (late), kills it; what it had come to by then is its true result.
 func (t *turn) send(ctx context.Context, box *fleet.Box, j *job) (res guest.Result, late bool, err error) {
 	key := j.sent.Key
 	wctx, cancel := context.WithDeadline(ctx, t.latest(j))
 	defer cancel()
+	begun := sync.OnceFunc(func() { close(j.begun) })
+	defer begun()
+	if j.after != nil {
+		select {
+		case <-j.after:
+		case <-wctx.Done():
+		}
+	}
 	if err = context.Cause(ctx); err == nil {
 		start := j.def.Start(key, t.epoch, j.sent.Generation, t.durable.Thread, j.input)
 		start.Digest = j.sent.Digest
@@ -69,6 +87,7 @@ func (t *turn) send(ctx context.Context, box *fleet.Box, j *job) (res guest.Resu
 			t.pause(wctx, busyPause) // nothing was recorded inside: asking again is not sending twice
 		}
 	}
+	begun()
 	if err == nil && !over(res) {
 		res, err = box.Wait(wctx, key, t.epoch)
 	}

@@ -147,7 +147,11 @@ func (r *Runner) run(ctx context.Context, w *worker) {
 				return
 			}
 			next := r.newWorker()
-			if err := r.cfg.Store.Register(ctx, next.id, r.cfg.Host); err != nil {
+			err := r.cfg.fault("register")
+			if err == nil {
+				err = r.cfg.Store.Register(ctx, next.id, r.cfg.Host)
+			}
+			if err != nil {
 				r.log.Error("cannot register as a worker", "err", err)
 				r.pause(ctx, retryPause)
 				continue
@@ -258,7 +262,11 @@ func (w *worker) claim(ctx, turns context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		claimed, err := w.cfg.Store.Claim(ctx, w.id, min(cap(w.slots)-len(w.slots), maxClaim))
+		var claimed []outboard.Header
+		err := w.cfg.fault("claim")
+		if err == nil {
+			claimed, err = w.cfg.Store.Claim(ctx, w.id, min(cap(w.slots)-len(w.slots), maxClaim))
+		}
 		for _, h := range claimed {
 			w.slots <- struct{}{}
 			w.sessions.Go(func() {

@@ -18,7 +18,7 @@ func TestOneCallTurn(t *testing.T) {
 	var commits atomicInt
 	r.start(func(c *Config) {
 		c.fault = func(point string) error {
-			if point == "after commit" {
+			if point == "before commit" {
 				commits.add(1)
 			}
 			return nil
@@ -27,7 +27,7 @@ func TestOneCallTurn(t *testing.T) {
 	r.say(id, "- think: let me see", "- bash: echo hello", "- say: done")
 	r.rests(id, "end_turn")
 	want := []string{"input.message", "turn.started", "input.processed", "model.started", "agent.thinking", "call.requested",
-		"model.finished", "sandbox.ready", "call.started", "call.finished", "model.started", "agent.message", "model.finished", "turn.ended"}
+		"model.finished", "sandbox.ready", "call.started", "call.finished", "checkpoint.created", "model.started", "agent.message", "model.finished", "turn.ended"}
 	if got := r.types(id); !slices.Equal(got, want) {
 		t.Errorf("log = %v\nwant  %v", got, want)
 	}

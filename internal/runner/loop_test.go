@@ -1,0 +1,519 @@
+//go:build linux
+
+package runner
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/fleet"
+	"github.com/outboard-dev/outboard/internal/harness"
+	"github.com/outboard-dev/outboard/internal/llm"
+)
+
+// gate is a named pipe on which a command in a sandbox and the test meet.
+type gate struct {
+	t    testing.TB
+	path string
+}
+
+func newGate(t testing.TB) *gate {
+	t.Helper()
+	g := &gate{t, filepath.Join(t.TempDir(), "gate")}
+	if err := syscall.Mkfifo(g.path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// meet waits until a command opens the other end of the gate, and closes it again.
+func (g *gate) meet(flag int) {
+	g.t.Helper()
+	f, err := os.OpenFile(g.path, flag, 0)
+	if err == nil && flag == os.O_RDONLY {
+		_, err = io.Copy(io.Discard, f) // to the end, or its writer gets a signal
+	}
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// arrive waits until the command runs "echo > gate"; pass lets a command go on that runs "cat gate".
+func (g *gate) arrive() { g.t.Helper(); g.meet(os.O_RDONLY) }
+func (g *gate) pass()   { g.t.Helper(); g.meet(os.O_WRONLY) }
+
+// tail is the log's types from the first event of a type on.
+func tail(types []string, from outboard.EventType) []string {
+	return types[max(0, slices.Index(types, string(from))):]
+}
+
+func wantTypes(t *testing.T, r *rig, id outboard.SessionID, from outboard.EventType, want ...string) {
+	t.Helper()
+	got := slices.DeleteFunc(tail(r.types(id), from), func(s string) bool { return s == string(outboard.TypeCheckpointCreated) })
+	if !slices.Equal(got, want) {
+		t.Errorf("log from %s = %v\nwant %v\n%s", from, got, want, r.dump(id))
+	}
+}
+
+// If this fails, what a user sends while the agent works is lost, reordered, or comes only after the work is done.
+func TestSteering(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	g := newGate(t)
+	id := r.steps("- bash: cat "+g.path, "- say: first")
+	r.until(id, "the call runs", func(s *outboard.State) bool { return len(s.Calls) == 1 && s.Calls[0].Started != nil })
+	r.say(id, "- say: second")
+	r.say(id, "- say: third")
+	g.pass()
+	r.rests(id, "end_turn")
+	wantTypes(t, r, id, outboard.TypeCallStarted, "call.started", "input.message", "input.message", "call.finished", "input.processed",
+		"input.processed", "model.started", "agent.message", "agent.message", "agent.message", "model.finished", "turn.ended")
+}
+
+// If this fails, a message that arrives during the last model call of a turn waits for ever or is answered in a turn of its own.
+func TestMessageDuringTheLastModelCallContinuesTheTurn(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	id := r.steps("- sleep: 300ms", "- say: first")
+	r.until(id, "the model runs", func(s *outboard.State) bool { return s.Request != "" })
+	r.say(id, "- say: second")
+	s := r.rests(id, "end_turn")
+	wantTypes(t, r, id, outboard.TypeModelStarted, "model.started", "input.message", "agent.message", "model.finished", "input.processed",
+		"model.started", "agent.message", "model.finished", "turn.ended")
+	if s.Turn != 1 {
+		t.Errorf("turn = %d, want 1", s.Turn)
+	}
+}
+
+// If this fails, an interrupt does not stop a model that talks, its half response stays, or messages behind it are lost.
+func TestInterruptCutsTheModel(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	id := r.steps("- say: partial", "- sleep: 1h")
+	r.until(id, "the model runs", func(s *outboard.State) bool { return s.Request != "" })
+	r.say(id, "- say: next")
+	r.send(id, &outboard.InputInterrupt{})
+	r.until(id, "second turn", func(s *outboard.State) bool { return s.Turn == 2 && s.Phase == outboard.PhaseIdle })
+	wantTypes(t, r, id, outboard.TypeModelStarted, "model.started", "input.message", "input.interrupt", "model.failed", "input.processed",
+		"turn.ended", "turn.started", "input.processed", "model.started", "agent.message", "model.finished", "turn.ended")
+	if f := payloads[*outboard.ModelFailed](r, id); f[0].Error.Type != "" {
+		t.Errorf("the cut call is reported as %+v", f[0].Error)
+	}
+	if e := payloads[*outboard.TurnEnded](r, id); e[0].Stop.Type != "end_turn" {
+		t.Errorf("the interrupted turn ended with %s", e[0].Stop.Type)
+	}
+}
+
+// If this fails, an interrupt leaves commands running, loses what they printed, or falsifies the outcome of one that had ended.
+func TestInterruptKillsRunningCalls(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	g := newGate(t)
+	id := r.session("script/steps", asks("write"))
+	r.say(id, "- parallel:", "  - glob: '*'", "  - bash: echo begun; "+r.mark()+"; echo > "+g.path+"; sleep 1000; "+r.mark(),
+		"  - bash: "+r.mark(), "  - write: {path: /workspace/x, content: x}", "- say: never")
+	g.arrive()
+	r.until(id, "glob has ended", func(s *outboard.State) bool { return len(s.Calls) == 4 && s.Calls[0].Finished != nil })
+	r.send(id, &outboard.InputInterrupt{})
+	r.rests(id, "end_turn")
+	out := r.outcomes(id)
+	if out[1].Outcome != outboard.OutcomeCanceled || !strings.Contains(text(out[1]), "begun") || !out[1].IsError {
+		t.Errorf("the running call: %+v", out[1])
+	}
+	if out[2].Outcome != outboard.OutcomeCanceled || out[3].Outcome != outboard.OutcomeCanceled {
+		t.Errorf("the waiting calls: %s, %s", out[2].Outcome, out[3].Outcome)
+	}
+	if out[0].Outcome != outboard.OutcomeOK && !strings.Contains(text(out[0]), "unknown operation") {
+		t.Errorf("the call that had ended: %+v", out[0])
+	}
+	if n := len(r.marks()); n != 1 {
+		t.Errorf("%d calls ran, want only the first", n)
+	}
+}
+
+// If this fails, an interrupt of a parked session leaves it waiting, or one of an idle session does something.
+func TestInterruptOfARestingSession(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	id := r.session("script/steps", allTools)
+	r.send(id, &outboard.InputInterrupt{})
+	r.until(id, "it is taken in", func(s *outboard.State) bool { return len(s.Waiting) == 0 && s.Head > 1 })
+	wantTypes(t, r, id, outboard.TypeInputInterrupt, "input.interrupt", "input.processed")
+
+	r.say(id, "- parallel:", "  - call: {name: ticket, input: {}}", "  - call: {name: ticket, input: {a: 1}}", "- say: never")
+	r.rests(id, "requires_action")
+	r.send(id, &outboard.InputInterrupt{})
+	r.rests(id, "end_turn")
+	wantTypes(t, r, id, outboard.TypeCallRequested, "call.requested", "call.requested", "model.finished", "turn.ended", "input.interrupt",
+		"input.processed", "call.finished", "call.finished", "turn.ended")
+	for _, f := range r.outcomes(id) {
+		if f.Outcome != outboard.OutcomeCanceled || !f.IsError {
+			t.Errorf("a closed call: %+v", f)
+		}
+	}
+}
+
+// If this fails, a call that needs a person's word runs without it, or does not run with it; or a partial answer loses the rest.
+func TestAsksAndCustomTools(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	id := r.session("script/steps", asks("bash"))
+	r.say(id, "- parallel:", "  - glob: '*'", "  - bash: "+r.mark(), "  - bash: echo no; "+r.mark(),
+		"  - call: {name: ticket, input: {title: x}}", "- say: done")
+	s := r.rests(id, "requires_action")
+	calls := []outboard.CallID{s.Calls[1].ID, s.Calls[2].ID, s.Calls[3].ID}
+	if !slices.Equal(s.Stop.EventIDs, calls) || s.Calls[0].Finished == nil {
+		t.Fatalf("parked on %v, want %v, with the allowed call finished: %v", s.Stop.EventIDs, calls, s.Calls[0].Finished)
+	}
+	if n := len(r.marks()); n != 0 {
+		t.Fatalf("%d calls ran before they were allowed", n)
+	}
+	parkedOn := func(ids ...outboard.CallID) {
+		t.Helper()
+		r.until(id, "parked with the remainder", func(s *outboard.State) bool {
+			return s.Parked() && slices.Equal(s.Stop.EventIDs, ids) && len(s.Waiting) == 0
+		})
+	}
+	r.send(id, &outboard.InputConfirmation{Call: calls[0], Allow: true})
+	parkedOn(calls[1], calls[2])
+	r.send(id, &outboard.InputToolResult{Call: calls[2], Custom: true, Content: []outboard.Content{outboard.Text("T-1")}})
+	parkedOn(calls[1])
+	if n := len(r.marks()); n != 0 {
+		t.Fatalf("an allowed call ran while the session was idle")
+	}
+	r.say(id, "- say: and more") // a message does not disturb a parked session
+	r.send(id, &outboard.InputConfirmation{Call: calls[1], Allow: false, Message: "use the other one"})
+	r.rests(id, "end_turn")
+	out := r.outcomes(id)
+	if out[1].Outcome != outboard.OutcomeOK || out[3].Outcome != outboard.OutcomeOK || text(out[3]) != "T-1" {
+		t.Errorf("allowed call and custom tool: %+v, %+v", out[1], out[3])
+	}
+	if out[2].Outcome != outboard.OutcomeDenied || !out[2].IsError || !strings.Contains(text(out[2]), "use the other one") {
+		t.Errorf("denied call: %+v", out[2])
+	}
+	if m := r.marks(); len(m) != 1 || m[outboard.CallKey(id, calls[0])] != 1 {
+		t.Errorf("commands that ran: %v, want the allowed one once", m)
+	}
+	if n := len(payloads[*outboard.TurnResumed](r, id)); n != 1 {
+		t.Errorf("%d turn.resumed, want 1", n)
+	}
+}
+
+// If this fails, an answer that was sent before the session parked is forgotten, and the session waits for ever.
+func TestAnswerBeforeTheTurnParks(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	g := newGate(t)
+	id := r.steps("- parallel:", "  - bash: cat "+g.path, "  - call: {name: ticket, input: {}}", "- say: done")
+	s := r.until(id, "the call runs", func(s *outboard.State) bool { return len(s.Calls) == 2 && s.Calls[0].Started != nil })
+	r.send(id, &outboard.InputToolResult{Call: s.Calls[1].ID, Custom: true, IsError: true, Content: []outboard.Content{outboard.Text("down")}})
+	g.pass()
+	r.rests(id, "end_turn")
+	if out := r.outcomes(id)[1]; !out.IsError || text(out) != "down" {
+		t.Errorf("custom result: %+v", out)
+	}
+	if slices.Contains(r.types(id), "turn.resumed") {
+		t.Errorf("the turn parked although the answer was there\n%s", r.dump(id))
+	}
+}
+
+// If this fails, a model's mistake (a tool that is not there, arguments that do not fit) ends the turn instead of being told to it.
+func TestModelMistakesAreToldToTheModel(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	sets := asks()
+	sets[0].Configs = []outboard.ToolConfig{{Name: "grep"}}
+	id := r.session("script/steps", sets)
+	r.say(id, "- call: {name: rm, input: {}}", "- call: {name: bash, input: {cmd: ls}}", "- call: {name: grep, input: {pattern: x}}",
+		"- call: {name: read, input: {file_path: 7}}", "- say: done")
+	r.rests(id, "end_turn")
+	out := r.outcomes(id)
+	for i, want := range []struct {
+		outcome outboard.Outcome
+		text    string
+	}{{outboard.OutcomeDenied, `"rm"`}, {outboard.OutcomeError, `"cmd"`}, {outboard.OutcomeDenied, "disabled"}, {outboard.OutcomeError, "file_path"}} {
+		if out[i].Outcome != want.outcome || !out[i].IsError || !strings.Contains(text(out[i]), want.text) {
+			t.Errorf("call %d: %s %q, want %s naming %s", i, out[i].Outcome, text(out[i]), want.outcome, want.text)
+		}
+	}
+	for _, c := range payloads[*outboard.CallRequested](r, id) {
+		if c.Decision != outboard.Deny || c.Policy != "" {
+			t.Errorf("%s: decision %s by %q", c.Name, c.Decision, c.Policy)
+		}
+	}
+	if slices.Contains(r.types(id), "sandbox.ready") {
+		t.Error("a sandbox was made for calls that never ran")
+	}
+}
+
+// If this fails, a passing fault of a provider ends the user's turn, or a lasting one is retried for ever.
+func TestRetries(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	id := r.steps("- fail: {status: 529, times: 2}", "- say: done")
+	r.rests(id, "end_turn")
+	wantTypes(t, r, id, outboard.TypeTurnStarted, "turn.started", "input.processed", "model.started", "model.failed", "turn.retrying",
+		"turn.resumed", "model.started", "model.failed", "turn.retrying", "turn.resumed", "model.started", "agent.message", "model.finished",
+		"turn.ended")
+	if f := payloads[*outboard.ModelFailed](r, id)[1]; f.Error.Type != llm.Overloaded || f.Error.Retry != "retrying" {
+		t.Errorf("failure = %+v", f.Error)
+	}
+
+	cases := map[string]struct {
+		step     string
+		attempts int
+		kind     string
+	}{
+		"lasting":        {"- fail: {status: 429, times: 99}", outboard.MaxModelAttempts, llm.RateLimited},
+		"not retryable":  {"- fail: 400", 1, llm.Failed},
+		"content seen":   {"- fail: 529 after 5 bytes", 1, llm.Overloaded},
+		"not in reach":   {"- fail: {status: 429, retry_after: 1h}", 1, llm.RateLimited},
+		"connection":     {"- fail: {status: connection, times: 99}", outboard.MaxModelAttempts, llm.Failed},
+		"no such script": {"not a list", 1, llm.Failed},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			id := r.steps(c.step, "- say: never")
+			r.rests(id, "retries_exhausted")
+			if n := len(payloads[*outboard.ModelStarted](r, id)); n != c.attempts {
+				t.Errorf("%d attempts, want %d", n, c.attempts)
+			}
+			f := payloads[*outboard.TurnFailed](r, id)
+			if len(f) != 1 || f[0].Error.Type != c.kind || f[0].Error.Retry != "exhausted" || f[0].Error.Message == "" {
+				t.Errorf("turn.failed = %+v", f)
+			}
+			r.say(id, "- say: hello again")
+			r.rests(id, "end_turn")
+		})
+	}
+}
+
+// If this fails, a retrying session holds a worker, is woken by messages, or cannot be interrupted.
+func TestRetryingIsRowsOnly(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	id := r.steps("- fail: {status: 529, retry_after: 10m}", "- say: done")
+	retrying := func(s *outboard.State) bool { return s.Phase == outboard.PhaseRetrying }
+	r.until(id, "retrying", retrying)
+	r.say(id, "- say: me too")
+	h, err := r.store.Session(t.Context(), id)
+	if err != nil || h.Phase != outboard.PhaseRetrying || h.Worker != "" || h.Inbox != 1 {
+		t.Fatalf("while retrying: phase %s, lease %q, inbox %d, %v", h.Phase, h.Worker, h.Inbox, err)
+	}
+	r.advance(11 * 60 * 1e9)
+	r.rests(id, "end_turn")
+	wantTypes(t, r, id, outboard.TypeTurnRetrying, "turn.retrying", "input.message", "turn.resumed", "input.processed", "model.started",
+		"agent.message", "agent.message", "model.finished", "turn.ended")
+
+	id = r.steps("- fail: {status: 529, retry_after: 10m}", "- say: never")
+	r.until(id, "retrying", retrying)
+	r.send(id, &outboard.InputInterrupt{})
+	r.rests(id, "end_turn")
+	wantTypes(t, r, id, outboard.TypeTurnRetrying, "turn.retrying", "input.interrupt", "input.processed", "turn.ended")
+}
+
+// If this fails, a failed turn leaves messages in the inbox that would start it again at once.
+func TestFailedTurnFlushesItsInbox(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	id := r.steps("- sleep: 300ms", "- fail: 400")
+	r.until(id, "the model runs", func(s *outboard.State) bool { return s.Request != "" })
+	r.say(id, "- say: flushed")
+	r.until(id, "the end", func(s *outboard.State) bool { return s.Phase == outboard.PhaseIdle && s.Turn == 1 })
+	wantTypes(t, r, id, outboard.TypeModelStarted, "model.started", "input.message", "model.failed", "turn.failed", "input.processed",
+		"turn.ended")
+}
+
+// If this fails, a refusal is shown as an ordinary end.
+func TestRefusal(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	id := r.steps("- say: no", "- stop: refusal")
+	r.rests(id, "refusal")
+	if e := payloads[*outboard.TurnEnded](r, id)[0]; !bytes.Contains(e.Details, []byte(`"refusal"`)) {
+		t.Errorf("details = %s", e.Details)
+	}
+}
+
+// If this fails, a model that never ends its turn costs without bound.
+func TestModelCallLimit(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	id := r.steps(slices.Repeat([]string{"- call: {name: none, input: {}}"}, outboard.MaxModelCalls+1)...)
+	r.rests(id, "retries_exhausted")
+	if f := payloads[*outboard.TurnFailed](r, id)[0]; f.Error.Type != "tool_use_limit_reached_error" {
+		t.Errorf("failure = %+v", f.Error)
+	}
+	if n := len(payloads[*outboard.ModelFinished](r, id)); n != outboard.MaxModelCalls {
+		t.Errorf("%d model calls, want %d", n, outboard.MaxModelCalls)
+	}
+}
+
+// If this fails, a long conversation ends in an error of the provider instead of being summarised, or loses its place.
+func TestCompaction(t *testing.T) {
+	r := newRig(t, llm.Config{Scripts: llm.Scripts{Context: 20_000}})
+	r.start(nil)
+	id := r.steps(append(slices.Repeat([]string{"- bash: seq 4000"}, 6), "- say: done")...)
+	s := r.rests(id, "end_turn")
+	if n := len(payloads[*outboard.ContextCompacted](r, id)); n == 0 {
+		t.Errorf("nothing was compacted; context %d\n%s", s.Context, r.dump(id))
+	}
+	if n := len(payloads[*outboard.ModelFinished](r, id)); n != 7 {
+		t.Errorf("%d responses, want 7: one per step", n)
+	}
+	if s.History[0].Role != "summary" {
+		t.Errorf("the model's view begins with %s", s.History[0].Role)
+	}
+}
+
+// If this fails, a conversation that no summary makes small enough is summarised again and again.
+func TestCompactionLimit(t *testing.T) {
+	r := newRig(t, llm.Config{Scripts: llm.Scripts{Context: 200}})
+	r.start(nil)
+	id := r.steps("- say: "+strings.Repeat("x", 4000), "- say: never")
+	r.rests(id, "retries_exhausted")
+	if f := payloads[*outboard.TurnFailed](r, id); f[0].Error.Type != "compaction_limit_reached_error" {
+		t.Errorf("failure = %+v", f[0].Error)
+	}
+	if n := len(payloads[*outboard.ContextCompacted](r, id)); n > 5 {
+		t.Errorf("%d compactions", n)
+	}
+}
+
+// If this fails, large inputs and outputs break the log's limit, or come back changed.
+func TestLargeContentGoesToBlobs(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	big := strings.Repeat("<&> ", 40_000)
+	ref, err := r.blob.Put(t.Context(), strings.NewReader("- bash: |\n    echo begin; : '"+big+"'\n- bash: seq 20000\n- say: "+big), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := r.session("script/steps", allTools)
+	r.send(id, &outboard.InputMessage{Content: []outboard.Content{{Type: "text", Blob: &ref}}})
+	r.rests(id, "end_turn")
+	req := payloads[*outboard.CallRequested](r, id)[0]
+	if req.InputBlob == nil || len(req.Input) > 4 {
+		t.Fatalf("input of %d bytes is inline", len(req.Input))
+	}
+	out := r.outcomes(id)
+	if text(out[0]) != "begin\n" {
+		t.Errorf("call with a large input: %q", text(out[0]))
+	}
+	blob := out[1].Content[0].Blob
+	if blob == nil || !out[1].Truncated {
+		t.Fatalf("output is inline, truncated %v", out[1].Truncated)
+	}
+	b, err := (&turn{Runner: New(r.config())}).Load(t.Context(), *blob)
+	if err != nil || !bytes.HasPrefix(b, []byte("1\n2\n3\n")) || !bytes.Contains(b, []byte("20000\n")) {
+		t.Errorf("loaded %d bytes, %v", len(b), err)
+	}
+	if m := payloads[*outboard.AgentMessage](r, id)[0]; m.Content[0].Blob == nil {
+		t.Error("a large message is inline")
+	}
+}
+
+// If this fails, a host that cannot isolate ends the turn in an internal error, or worse runs the command anyway.
+func TestNoSandboxProvider(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(func(c *Config) {
+		c.Fleet = fleet.New(fleet.Config{Store: r.store, Blob: r.blob, Host: "here", Logger: slog.New(slog.DiscardHandler)})
+	})
+	id := r.steps("- bash: "+r.mark(), "- say: sorry")
+	r.rests(id, "end_turn")
+	if out := r.outcomes(id)[0]; out.Outcome != outboard.OutcomeError || !strings.Contains(text(out), "outboard doctor") {
+		t.Errorf("outcome = %+v", out)
+	}
+	if len(r.marks()) != 0 {
+		t.Error("the command ran")
+	}
+}
+
+// panics is a harness that panics in its first turn, and then works.
+type panics struct {
+	harness.Builtin
+	left atomicInt
+}
+
+func (p *panics) Run(ctx context.Context, t harness.Turn) error {
+	if p.left.get() > 0 {
+		p.left.add(-1)
+		t.Stage(outboard.NewEvent(t.State().Thread, &outboard.TurnStarted{Turn: 1}))
+		panic("boom")
+	}
+	return p.Builtin.Run(ctx, t)
+}
+
+// If this fails, a bug in one turn takes the process down, or makes the session fail for ever.
+func TestPanicEndsOneTurn(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	h := &panics{}
+	h.left.add(1)
+	r.start(func(c *Config) { c.Harness = h })
+	id := r.steps("- say: hello")
+	r.rests(id, "retries_exhausted")
+	f := payloads[*outboard.TurnFailed](r, id)
+	if len(f) != 1 || f[0].Error.Type != "unknown_error" || strings.Contains(f[0].Error.Message, "boom") {
+		t.Errorf("turn.failed = %+v", f)
+	}
+	r.say(id, "- say: hello")
+	r.rests(id, "end_turn")
+}
+
+// If this fails, an archived session keeps on working.
+func TestArchiveStopsTheTurn(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	n := r.start(nil)
+	id := r.steps("- sleep: 1h", "- say: never")
+	r.until(id, "the model runs", func(s *outboard.State) bool { return s.Request != "" })
+	r.send(id, &outboard.SessionArchived{})
+	n.Stop() // would take its grace time if the model call went on
+	if types := r.types(id); types[len(types)-1] != "session.archived" {
+		t.Errorf("log ends with %v", types)
+	}
+}
+
+// If this fails, live readers see text under an id that never becomes an event, or see nothing.
+func TestDeltasCarryTheIDOfTheirEvent(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	id := r.steps("- think: deep thought", "- say: hello there, this is more than one piece of text")
+	deltas := r.hub.Follow(t.Context(), id)
+	r.start(nil)
+	r.rests(id, "end_turn")
+	said := map[outboard.EventID]string{}
+	for len(deltas) > 0 {
+		d := <-deltas
+		said[d.Event] += d.Text
+	}
+	for _, e := range r.events(id) {
+		p, _ := e.Decode()
+		want := ""
+		switch p := p.(type) {
+		case *outboard.AgentMessage:
+			want = outboard.PlainText(p.Content)
+		case *outboard.AgentThinking:
+			want = p.Text
+		default:
+			continue
+		}
+		if said[e.ID] != want {
+			t.Errorf("%s %s: live text %q, logged %q", e.Type, e.ID, said[e.ID], want)
+		}
+		delete(said, e.ID)
+	}
+	if len(said) > 0 {
+		t.Errorf("live text without an event: %v", said)
+	}
+}
