@@ -102,17 +102,3 @@ func probeFloor(b *testing.B) (p50 time.Duration, rate float64) {
 	slices.Sort(took)
 	return took[len(took)/2], rate
 }
-
-// newSession creates an empty session.
-func newSession(tb testing.TB, s *store.Store) outboard.Header {
-	tb.Helper()
-	h := outboard.Header{
-		ID:     outboard.NewID[outboard.SessionID](outboard.PrefixSession),
-		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread),
-	}
-	h, err := s.CreateSession(tb.Context(), h, outboard.SessionConfig{}, outboard.NewEvent(h.Thread, &outboard.SessionCreated{}))
-	if err != nil {
-		tb.Fatalf("creating session: %v", err)
-	}
-	return h
-}

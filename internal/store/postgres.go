@@ -61,11 +61,14 @@ func openPostgres(ctx context.Context, url string) (*postgresDialect, error) {
 	d.at = fmt.Sprintf("%s on %s", cfg.ConnConfig.Database, cfg.ConnConfig.Host)
 	if err := pool.Ping(ctx); err != nil {
 		d.close()
-		return nil, outboard.Errorf(outboard.Unavailable, "database %s cannot be reached: %w", d.at, err).
+		return nil, outboard.Errorf(outboard.Unavailable, "database %s cannot be reached: %s", d.at, sentence(err)).
 			WithHint("check that PostgreSQL runs there, and the user and password of the URL")
 	}
 	return d, nil
 }
+
+// sentence is an error of the driver on one line.
+func sentence(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
 // durable makes a commit wait for the disk even where the server's default is not to. Stricter defaults stay.
 func durable(ctx context.Context, c *pgx.Conn) error {
@@ -124,7 +127,7 @@ func (d *postgresDialect) explain(err error) *outboard.Error {
 		return nil
 	}
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		return outboard.Errorf(outboard.Unavailable, "database %s cannot be reached: %v", d.at, err)
+		return outboard.Errorf(outboard.Unavailable, "database %s cannot be reached: %s", d.at, sentence(err))
 	}
 	if _, ok := errors.AsType[net.Error](err); ok || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, pgconn.ErrConnClosed) {
 		return outboard.Errorf(outboard.Unavailable, "the connection to database %s broke: %v", d.at, err)

@@ -119,8 +119,7 @@ const lockHeadersSQL = `SELECT ` + headerCols + ` FROM sessions WHERE id = ANY($
 
 const takenSQL = `SELECT s.id, e.ref, e.type FROM unnest($1::text[], $2::text[], $3::text[]) AS k(id, ref, type)
 	JOIN sessions AS s ON s.id = k.id
-	JOIN events AS e ON e.session = s.num AND e.ref = k.ref AND e.type = k.type
-		AND e.type IN ('call.finished', 'input.processed', 'input.confirmation', 'input.tool_result')`
+	JOIN events AS e ON e.session = s.num AND e.ref = k.ref AND e.type = k.type AND e.` + isOnce
 
 // loadBatch begins the transaction, locks the headers of a group and reads which of its once-only events exist already. The
 // second query sees what was committed before the locks were granted.

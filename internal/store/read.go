@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -102,6 +103,12 @@ func (s *Store) Read(ctx context.Context, id outboard.SessionID, after int64) it
 	}
 }
 
+// The conditions of the partial indexes events_inputs and events_once. A query that repeats one word for word may use its index.
+const (
+	isInput = `type IN ('input.message', 'input.system', 'input.interrupt', 'input.confirmation', 'input.tool_result')`
+	isOnce  = `type IN ('call.finished', 'input.processed', 'input.confirmation', 'input.tool_result')`
+)
+
 // EventQuery selects events of one session by position. Zero values select everything in ascending order.
 type EventQuery struct {
 	After, Before int64     // exclusive bounds on seq; 0 = none
@@ -138,6 +145,9 @@ func (s *Store) Events(ctx context.Context, id outboard.SessionID, q EventQuery)
 	}
 	if len(q.Types) > 0 {
 		add(` AND type IN (`+marks(len(q.Types))+`)`, texts(q.Types)...)
+		if !slices.ContainsFunc(q.Types, func(t outboard.EventType) bool { return !t.IsInput() }) {
+			add(` AND ` + isInput)
+		}
 	}
 	b.WriteString(order("seq", !q.Desc) + ` LIMIT ?`)
 	args = append(args, limitOr(q.Limit, defaultEvents))
@@ -178,11 +188,9 @@ func (s *Store) EventsAbout(ctx context.Context, id outboard.SessionID, ref outb
 }
 
 // The header says how many inputs wait, so the search, newest first, ends with the oldest that does.
-const waitingSQL = `SELECT ` + eventCols + ` FROM events AS e
-	WHERE session = ?
-	AND type IN ('input.message', 'input.system', 'input.interrupt', 'input.confirmation', 'input.tool_result')
+const waitingSQL = `SELECT ` + eventCols + ` FROM events AS e WHERE session = ? AND ` + isInput + `
 	AND NOT EXISTS (SELECT 1 FROM events AS p WHERE p.session = e.session AND p.ref = e.id AND p.type = 'input.processed'
-		AND p.type IN ('call.finished', 'input.processed', 'input.confirmation', 'input.tool_result'))
+		AND p.` + isOnce + `)
 	ORDER BY seq DESC
 	LIMIT (SELECT inbox + urgent FROM sessions WHERE num = ?)`
 
@@ -193,9 +201,7 @@ func (s *Store) Waiting(ctx context.Context, id outboard.SessionID) ([]outboard.
 		return nil, err
 	}
 	out, err := s.events(ctx, id, waitingSQL, num, num)
-	for i, j := 0, len(out)-1; i < j; i, j = i+1, j-1 {
-		out[i], out[j] = out[j], out[i]
-	}
+	slices.Reverse(out)
 	return out, err
 }
 

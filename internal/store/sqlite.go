@@ -65,16 +65,23 @@ func openSQLite(ctx context.Context, path string) (*sqliteDialect, error) {
 	if d.read, err = openPool(d.dsn("deferred", lockWait, "query_only(1)"), readConns); err != nil {
 		return nil, errors.Join(err, d.write.Close())
 	}
-	return d, d.ping(ctx)
+	if err := d.ping(ctx); err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
 // ping makes the writing connection, within lockWait of another process.
 func (d *sqliteDialect) ping(ctx context.Context) error {
 	err := retryLocked(ctx, d, func() error { return d.write.PingContext(ctx) })
-	if err != nil {
-		return errors.Join(err, d.close())
+	if err == nil {
+		return nil
 	}
-	return nil
+	d.close() // the error that matters is the first
+	if e := d.explain(err); e != nil {
+		return e
+	}
+	return outboard.Errorf(outboard.Unavailable, "opening database %s: %w", d.path, err)
 }
 
 // dsn is the driver's name for the file with settings every connection shares. recursive_triggers makes the insert-only

@@ -18,8 +18,7 @@ const updateHeadSQL = `UPDATE sessions SET head = ?, last_at = ?, updated_at = ?
 
 const updateAllSQL = `UPDATE sessions SET ` + setHeader + `, worker = CASE ? WHEN 1 THEN '' ELSE worker END` + unchanged
 
-const onceSQL = `SELECT 1 FROM events WHERE session = ? AND ref = ? AND type = ?
-	AND type IN ('call.finished', 'input.processed', 'input.confirmation', 'input.tool_result')`
+const onceSQL = `SELECT 1 FROM events WHERE session = ? AND ref = ? AND type = ? AND ` + isOnce
 
 // prepare makes the statements of commit. It runs after the migrations.
 func (d *sqliteDialect) prepare(ctx context.Context) (err error) {

@@ -5,6 +5,7 @@ package storetest
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -50,9 +51,9 @@ func Open(t testing.TB, cfg store.Config) *store.Store {
 	return s
 }
 
-// Postgres returns the URL of a new database that is dropped when the test ends. The server is the one OUTBOARD_TEST_POSTGRES
-// names (a URL whose user may create databases), else one started from the binaries on this machine. Without either the test
-// fails in CI, and is skipped elsewhere.
+// Postgres returns the URL of a new and empty schema that is dropped when the test ends. The server is the one
+// OUTBOARD_TEST_POSTGRES names (a URL whose user may create schemas), else one started from the binaries on this machine.
+// Without either the test fails in CI, and is skipped elsewhere.
 func Postgres(t testing.TB) string {
 	t.Helper()
 	base := os.Getenv("OUTBOARD_TEST_POSTGRES")
@@ -62,20 +63,22 @@ func Postgres(t testing.TB) string {
 			skip(t, "no PostgreSQL for this test: "+err.Error()+" (install the postgresql package, or set OUTBOARD_TEST_POSTGRES)")
 		}
 	}
-	name := "outboard_" + strings.ToLower(rand.Text())
-	if err := execute(t.Context(), base, `CREATE DATABASE `+name); err != nil {
-		t.Fatalf("creating a database: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := execute(context.Background(), base, `DROP DATABASE `+name+` WITH (FORCE)`); err != nil {
-			t.Errorf("dropping a database: %v", err)
-		}
-	})
 	u, err := url.Parse(base)
 	if err != nil {
 		t.Fatalf("OUTBOARD_TEST_POSTGRES: %v", err)
 	}
-	u.Path = "/" + name
+	name := "outboard_" + strings.ToLower(rand.Text())
+	if err := execute(t.Context(), base, `CREATE SCHEMA `+name); err != nil {
+		t.Fatalf("creating a schema: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := execute(context.Background(), base, `DROP SCHEMA `+name+` CASCADE`); err != nil {
+			t.Errorf("dropping a schema: %v", err)
+		}
+	})
+	q := u.Query()
+	q.Set("search_path", name)
+	u.RawQuery = q.Encode()
 	return u.String()
 }
 
@@ -94,7 +97,6 @@ func execute(ctx context.Context, url, query string) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx)
 	_, err = conn.Exec(ctx, query)
-	return err
+	return errors.Join(err, conn.Close(ctx))
 }
