@@ -142,11 +142,18 @@ func TestRunnable(t *testing.T) {
 		{"message waits", true, func(l *log) { l.message("x") }},
 		{"interrupt of an idle session", true, func(l *log) { l.add(&outboard.InputInterrupt{}) }},
 		{"running", true, turn},
-		{"ended", false, func(l *log) { turn(l); l.add(&outboard.TurnEnded{Turn: 1, Stop: outboard.StopReason{Type: "end_turn"}}) }},
+		{"ended", false, func(l *log) {
+			turn(l)
+			l.add(&outboard.TurnEnded{Turn: 1, Stop: outboard.StopReason{Type: "end_turn"}})
+		}},
 		{"parked", false, park},
 		{"parked, message waits", false, func(l *log) { park(l); l.message("x") }},
 		{"parked, answer waits", true, func(l *log) { park(l); l.add(&outboard.InputToolResult{}) }},
-		{"retry later", false, func(l *log) { turn(l); l.add(&outboard.TurnRetrying{Turn: 1, Attempt: 1, At: now.Add(1)}); l.message("x") }},
+		{"retry later", false, func(l *log) {
+			turn(l)
+			l.add(&outboard.TurnRetrying{Turn: 1, Attempt: 1, At: now.Add(1)})
+			l.message("x")
+		}},
 		{"retry now", true, func(l *log) { turn(l); l.add(&outboard.TurnRetrying{Turn: 1, Attempt: 1, At: now}) }},
 		{"archived", false, func(l *log) { l.message("x"); l.add(&outboard.SessionArchived{}) }},
 	}
@@ -187,7 +194,9 @@ func anyLog(t *rapid.T) *log {
 	inputs := []outboard.EventType{outboard.TypeInputMessage, outboard.TypeInputSystem, outboard.TypeInputInterrupt,
 		outboard.TypeInputConfirmation, outboard.TypeInputToolResult}
 	makers := []func() outboard.Payload{
-		func() outboard.Payload { return &outboard.InputMessage{Content: []outboard.Content{outboard.Text("m")}} },
+		func() outboard.Payload {
+			return &outboard.InputMessage{Content: []outboard.Content{outboard.Text("m")}}
+		},
 		func() outboard.Payload { return &outboard.InputSystem{} },
 		func() outboard.Payload { return &outboard.InputInterrupt{} },
 		func() outboard.Payload {
@@ -209,10 +218,16 @@ func anyLog(t *rapid.T) *log {
 		func() outboard.Payload {
 			return &outboard.ModelFinished{Request: pick(), Raw: outboard.Raw(`[]`), Usage: outboard.Usage{Input: 3, Output: 1}}
 		},
-		func() outboard.Payload { return &outboard.ModelFailed{Request: pick(), Usage: outboard.Usage{Input: 1}} },
+		func() outboard.Payload {
+			return &outboard.ModelFailed{Request: pick(), Usage: outboard.Usage{Input: 1}}
+		},
 		func() outboard.Payload { return &outboard.AgentThinking{Text: "t"} },
-		func() outboard.Payload { return &outboard.AgentMessage{Content: []outboard.Content{outboard.Text("a")}} },
-		func() outboard.Payload { return &outboard.ContextCompacted{Summary: "s", Usage: outboard.Usage{Output: 2}} },
+		func() outboard.Payload {
+			return &outboard.AgentMessage{Content: []outboard.Content{outboard.Text("a")}}
+		},
+		func() outboard.Payload {
+			return &outboard.ContextCompacted{Summary: "s", Usage: outboard.Usage{Output: 2}}
+		},
 		func() outboard.Payload {
 			d := rapid.SampledFrom([]outboard.Decision{outboard.Allow, outboard.Ask, outboard.Deny}).Draw(t, "decision")
 			c := call(rapid.SampledFrom([]string{"builtin", "custom"}).Draw(t, "kind"), d)
@@ -224,7 +239,9 @@ func anyLog(t *rapid.T) *log {
 		func() outboard.Payload { return &outboard.SandboxLost{Sandbox: "sbx_1", Restore: "ckpt_1"} },
 		func() outboard.Payload { return &outboard.CheckpointCreated{Checkpoint: "ckpt_2", Call: pick()} },
 		func() outboard.Payload { return &outboard.FileHarvested{} },
-		func() outboard.Payload { return &outboard.SessionUpdated{Title: new("t"), Metadata: map[string]string{"k": "v"}} },
+		func() outboard.Payload {
+			return &outboard.SessionUpdated{Title: new("t"), Metadata: map[string]string{"k": "v"}}
+		},
 		func() outboard.Payload { return &outboard.SessionArchived{} },
 	}
 	for range rapid.IntRange(0, 60).Draw(t, "events") {
