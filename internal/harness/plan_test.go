@@ -72,7 +72,8 @@ func (w *world) check(e outboard.Event) {
 		ok = p.Request == s.Request && s.Request != ""
 	case *outboard.CallFinished:
 		c := s.Call(p.Call)
-		ok = c != nil && c.Finished == nil && (p.Outcome == outboard.OutcomeUnknown) == (c.Started != nil)
+		ok = c != nil && c.Finished == nil && (p.Outcome == outboard.OutcomeUnknown) == (c.Started != nil) &&
+			(p.Outcome != outboard.OutcomeDenied || c.Answer != nil && !c.Answer.Allow)
 	case *outboard.TurnEnded:
 		ok = s.InTurn && p.Turn == s.Turn && s.Request == ""
 		if p.Stop.Type == "requires_action" {
@@ -119,7 +120,8 @@ func (w *world) answer() {
 	switch rapid.IntRange(0, 6).Draw(w.t, "model") {
 	case 0:
 		w.add(&outboard.ModelFailed{Request: request, Error: failure})
-		w.add(&outboard.TurnRetrying{Turn: w.s.Turn, Attempt: w.s.Attempt + 1, At: w.now.Add(time.Second), Error: failure})
+		w.add(&outboard.TurnRetrying{Turn: w.s.Turn, Attempt: w.s.Attempt + 1, Error: failure,
+			At: w.now.Add(time.Duration(rapid.IntRange(0, 20).Draw(w.t, "wait")) * time.Second)})
 		return
 	case 1:
 		w.add(&outboard.ModelFailed{Request: request, Error: failure})
