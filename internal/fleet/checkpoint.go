@@ -14,8 +14,9 @@ import (
 // Checkpoint saves what changed since parent, for the call just finished. It returns nil when nothing changed. The row is to be
 // committed together with the call's outcome (store.Commit.Checkpoint).
 //
-// The guest labels each saved state with its checkpoint's id. A checkpoint whose row was never committed leaves the guest with a
-// label that nobody names again, and the next save is then a whole workspace: more bytes, never a gap.
+// The guest labels each saved state with its checkpoint's id and is asked for what changed since the newest committed one. Where
+// it no longer knows that state, because a checkpoint was saved and never committed, it sends everything: more bytes, never a
+// gap.
 func (f *Fleet) Checkpoint(ctx context.Context, b *Box, session outboard.SessionID, epoch int64, parent outboard.CheckpointID, call outboard.CallID) (*outboard.Checkpoint, error) {
 	m := b.use.machine
 	m.saving.Lock()
@@ -75,8 +76,14 @@ func (f *Fleet) save(ctx context.Context, m *machine, s guest.Save) (saved guest
 	if err == nil && !saved.Changed {
 		return saved, outboard.BlobRef{}, nil
 	}
-	if putErr != nil {
-		return saved, ref, putErr // it is the cause when both ends failed, or wraps it
+	return saved, ref, firstCause(err, putErr)
+}
+
+// firstCause picks the error to report of the two ends of a pipe: each passes its own on to the other, so that where both failed
+// the one that wraps the other came later.
+func firstCause(writer, reader error) error {
+	if reader != nil && (writer == nil || !errors.Is(reader, writer)) {
+		return reader
 	}
-	return saved, ref, err
+	return writer
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"unicode"
@@ -46,12 +47,14 @@ func (f *Fleet) Harvest(ctx context.Context, b *Box, session outboard.SessionID)
 	if err != nil {
 		return nil, err
 	}
+	slices.SortFunc(stats, func(a, b guest.Stat) int { return strings.Compare(a.Path, b.Path) })
 	known, now := f.known(m.ID()), map[string]output{}
 	var files []outboard.File
+	var skipped []string
 	for _, st := range stats {
 		rel, ok := outputPath(st)
 		if !ok || st.Size > outboard.MaxFile || len(now) >= MaxOutputs {
-			f.log.Warn("output not harvested", "session", session, "path", clip(st.Path), "bytes", st.Size, "files", len(stats))
+			skipped = append(skipped, st.Path)
 			continue
 		}
 		out, ok := known[rel]
@@ -60,8 +63,8 @@ func (f *Fleet) Harvest(ctx context.Context, b *Box, session outboard.SessionID)
 				if ctx.Err() != nil || !m.usable() || outboard.KindOf(err) == outboard.Unavailable {
 					return nil, fmt.Errorf("harvesting %s: %w", rel, err)
 				}
-				f.log.Warn("output not harvested", "session", session, "path", rel, "err", err)
-				continue // removed or grown over the limit since it was listed
+				skipped = append(skipped, st.Path) // removed or grown over the limit since it was listed
+				continue
 			}
 		}
 		now[rel] = out
@@ -70,6 +73,9 @@ func (f *Fleet) Harvest(ctx context.Context, b *Box, session outboard.SessionID)
 		}
 	}
 	f.remember(m.ID(), now)
+	if len(skipped) > 0 {
+		f.log.Warn("outputs not harvested", "session", session, "files", len(skipped), "first", clip(skipped[0]))
+	}
 	return files, nil
 }
 
@@ -121,7 +127,7 @@ func (f *Fleet) fetch(ctx context.Context, m *machine, st guest.Stat, rel string
 	ref, err := f.cfg.Blob.Put(ctx, pr, outboard.MaxFile)
 	pr.CloseWithError(err)
 	wg.Wait()
-	if err != nil {
+	if err := firstCause(getErr, err); err != nil {
 		return output{}, err
 	}
 	return output{size: st.Size, modTime: st.ModTime, ref: ref, media: mediaType(rel, head.head)}, nil
