@@ -220,7 +220,8 @@ func (sh *shell) status(ctx context.Context, nonce string) (int, error) {
 // ends as well; what earlier calls left does not.
 func (sh *shell) interrupt(nonce string, since uint64) {
 	if !sh.plain {
-		signalAll(append(members(sh.proc.pid, since), sh.proc.pid), syscall.SIGINT)
+		// The shell first: it takes the interrupt for its own only when it knows of it before its child is dead.
+		signalAll(append([]int{sh.proc.pid}, members(sh.proc.pid, since)...), syscall.SIGINT)
 		ctx, cancel := context.WithTimeout(context.Background(), interruptPatience)
 		_, err := sh.status(ctx, nonce)
 		cancel()

@@ -56,7 +56,11 @@ func bareGuest(config string) error {
 		return err
 	}
 	f.Close()
-	cfg.Listener = l
+	const prSetChildSubreaper = 36
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0); errno != 0 {
+		return os.NewSyscallError("prctl", errno)
+	}
+	cfg.Listener, cfg.Init = l, true // a guest is the parent of all orphans of its sandbox
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	syscall.CloseOnExec(lifelineFD)

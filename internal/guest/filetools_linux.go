@@ -1,0 +1,321 @@
+package guest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+)
+
+// Limits of the file tools.
+const (
+	// maxRead is the executor's of the reference wire: what one read returns.
+	maxRead = 256 << 10
+	// maxEdit bounds a file that edit loads as a whole.
+	maxEdit = 8 << 20
+)
+
+// fileTool runs one of the file tools with the tool's identity.
+func (s *server) fileTool(ctx context.Context, c Start, k *sink) outcome {
+	tools := map[string]func(context.Context, json.RawMessage, io.Writer) error{
+		"read": s.read, "write": s.write, "edit": s.edit, "glob": s.glob, "grep": s.grep,
+	}
+	tool, ok := tools[c.Op]
+	if !ok {
+		return refused(k, "unknown operation %q", c.Op)
+	}
+	ctx, cancel, limit := lifetime(ctx, c, 0)
+	defer cancel()
+	err := s.asTool(func() error {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return tool(ctx, c.Input, k)
+	})
+	switch {
+	case err == nil:
+		return outcome{Cause: causeExited}
+	case ctx.Err() != nil:
+		o := ended(ctx)
+		if o.Cause == causeTimeout {
+			fmt.Fprintf(k, "\n[timed out after %s]\n", limit)
+		}
+		return o
+	}
+	return refused(k, "%s: %s", c.Op, plain(err))
+}
+
+// plain says what went wrong without the guest's own words around it.
+func plain(err error) string {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pe.Err
+	}
+	switch {
+	case errors.Is(err, syscall.ELOOP):
+		return "is a symbolic link that leads nowhere"
+	case errors.Is(err, syscall.ENXIO):
+		return errNotRegular.Error()
+	}
+	return err.Error()
+}
+
+// unpack decodes a tool's input and checks that its path is there.
+func unpack(input json.RawMessage, v any, file *string) error {
+	if err := json.Unmarshal(input, v); err != nil {
+		return fmt.Errorf("unreadable input: %w", err)
+	}
+	if file != nil && *file == "" {
+		return errors.New("file_path is required")
+	}
+	return nil
+}
+
+// open opens a regular file for reading.
+func (s *server) open(p string) (*os.File, int64, error) {
+	at, err := s.resolve(p, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer at.close()
+	f, st, err := openRegular(at.dir, at.name)
+	if err == nil {
+		return f, st.Size, nil
+	}
+	var kind syscall.Stat_t
+	if errors.Is(err, errNotRegular) && fstatat(at.dir, at.name, &kind) == nil && kind.Mode&syscall.S_IFMT == syscall.S_IFDIR {
+		err = errIsDir
+	}
+	return nil, 0, err
+}
+
+// read writes a file, or a range of its lines, as it is.
+func (s *server) read(_ context.Context, input json.RawMessage, w io.Writer) error {
+	var in struct {
+		FilePath  string  `json:"file_path"`
+		ViewRange []int64 `json:"view_range"`
+	}
+	if err := unpack(input, &in, &in.FilePath); err != nil {
+		return err
+	}
+	if n := len(in.ViewRange); n != 0 && n != 2 {
+		return errors.New("view_range must be [start_line, end_line]")
+	}
+	f, size, err := s.open(in.FilePath)
+	if err != nil {
+		return fmt.Errorf("%s: %s", in.FilePath, plain(err))
+	}
+	defer f.Close()
+	if len(in.ViewRange) == 0 {
+		b, whole, err := readAll(f, maxRead)
+		if err == nil && !whole {
+			err = fmt.Errorf("%d bytes are more than the %d that one read returns; use view_range, e.g. [1, 500]", size, maxRead)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %s", in.FilePath, plain(err))
+		}
+		w.Write(b)
+		return nil
+	}
+	first, last := in.ViewRange[0], in.ViewRange[1]
+	b, err := lines(f, first, last)
+	if err != nil {
+		return fmt.Errorf("%s: %s", in.FilePath, plain(err))
+	}
+	w.Write(b)
+	return nil
+}
+
+// lines returns lines first to last (from 1; last below 1 means the end) without the line feed of the last. Memory stays bounded
+// however long the file's lines are.
+func lines(r io.Reader, first, last int64) ([]byte, error) {
+	br := bufio.NewReaderSize(r, 64<<10)
+	var out []byte
+	for n := int64(1); last < 1 || n <= last; {
+		part, err := br.ReadSlice('\n')
+		if n >= first {
+			if out = append(out, part...); len(out) > maxRead {
+				return nil, fmt.Errorf("lines %d to %d are more than the %d bytes that one read returns; use a smaller view_range",
+					first, n, maxRead)
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return out, nil
+		case err == nil:
+			n++
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		}
+	}
+	return bytes.TrimSuffix(out, []byte("\n")), nil
+}
+
+// write replaces or makes a file.
+func (s *server) write(_ context.Context, input json.RawMessage, w io.Writer) error {
+	var in struct {
+		FilePath string  `json:"file_path"`
+		Content  *string `json:"content"`
+	}
+	if err := unpack(input, &in, &in.FilePath); err != nil {
+		return err
+	}
+	if in.Content == nil {
+		return errors.New("content is required")
+	}
+	if strings.HasSuffix(in.FilePath, "/") {
+		return fmt.Errorf("%s: names a directory", in.FilePath)
+	}
+	if err := s.replace(in.FilePath, strings.NewReader(*in.Content)); err != nil {
+		return fmt.Errorf("%s: %s", in.FilePath, plain(err))
+	}
+	fmt.Fprintf(w, "wrote %d bytes to %s", len(*in.Content), in.FilePath)
+	return nil
+}
+
+// edit replaces one string by another.
+func (s *server) edit(_ context.Context, input json.RawMessage, w io.Writer) error {
+	var in struct {
+		FilePath   string `json:"file_path"`
+		OldString  string `json:"old_string"`
+		NewString  string `json:"new_string"`
+		ReplaceAll bool   `json:"replace_all"`
+	}
+	if err := unpack(input, &in, &in.FilePath); err != nil {
+		return err
+	}
+	switch {
+	case in.OldString == "":
+		return errors.New("old_string is required")
+	case in.OldString == in.NewString:
+		return errors.New("old_string and new_string are the same")
+	}
+	f, size, err := s.open(in.FilePath)
+	if err != nil {
+		return fmt.Errorf("%s: %s", in.FilePath, plain(err))
+	}
+	b, whole, err := readAll(f, maxEdit)
+	f.Close()
+	if err == nil && !whole {
+		err = fmt.Errorf("%d bytes are more than the %d that edit takes", size, maxEdit)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %s", in.FilePath, plain(err))
+	}
+	text := string(b)
+	n := strings.Count(text, in.OldString)
+	switch {
+	case n == 0:
+		return fmt.Errorf("%s: old_string was not found", in.FilePath)
+	case n > 1 && !in.ReplaceAll:
+		return fmt.Errorf("%s: old_string occurs %d times; make it unique or set replace_all", in.FilePath, n)
+	}
+	if grown := len(text) + n*(len(in.NewString)-len(in.OldString)); grown > 4*maxEdit {
+		return fmt.Errorf("%s: the result would have %d bytes; at most %d", in.FilePath, grown, 4*maxEdit)
+	}
+	if err := s.replace(in.FilePath, strings.NewReader(strings.ReplaceAll(text, in.OldString, in.NewString))); err != nil {
+		return fmt.Errorf("%s: %s", in.FilePath, plain(err))
+	}
+	fmt.Fprintf(w, "edited %s (%d replacements)", in.FilePath, n)
+	return nil
+}
+
+// replace makes a file's content appear at once, keeping the mode of the one that was there. Where the directory forbids a second
+// name, it writes into the file.
+func (s *server) replace(p string, r io.Reader) error {
+	at, err := s.resolve(p, makeParents)
+	if err != nil {
+		return err
+	}
+	defer at.close()
+	mode := uint32(0o644)
+	var st syscall.Stat_t
+	switch err := fstatat(at.dir, at.name, &st); {
+	case err == syscall.ENOENT:
+	case err != nil:
+		return err
+	case st.Mode&syscall.S_IFMT == syscall.S_IFDIR:
+		return errIsDir
+	case st.Mode&syscall.S_IFMT != syscall.S_IFREG:
+		return errNotRegular
+	default:
+		mode = st.Mode & 0o777
+		if err := writable(at); err != nil { // a rename would go around the file's own mode
+			return err
+		}
+	}
+	f, err := at.create(mode)
+	if errors.Is(err, syscall.EACCES) && st.Ino != 0 {
+		return at.overwrite(r)
+	}
+	if err != nil {
+		return err
+	}
+	return at.commit(f, r, nil)
+}
+
+// writable reports whether the file at a place may be written.
+func writable(at place) error {
+	fd, err := openAt(at.dir, at.name, syscall.O_WRONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return err
+	}
+	return syscall.Close(fd)
+}
+
+// create makes a temporary file beside a place.
+func (p place) create(mode uint32) (*os.File, error) {
+	for n := range 100 {
+		name := fmt.Sprintf(".outboard-%d-%d", os.Getpid(), n)
+		fd, err := openAt(p.dir, name, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+		if err == syscall.EEXIST {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		f := os.NewFile(uintptr(fd), name)
+		if err := syscall.Fchmod(fd, mode); err != nil {
+			return nil, errors.Join(err, f.Close(), unlinkAt(p.dir, name, 0))
+		}
+		return f, nil
+	}
+	return nil, errors.New("no name for a temporary file is free")
+}
+
+// commit fills a temporary file and gives it the place's name; last runs between the two.
+func (p place) commit(f *os.File, r io.Reader, last func(fd int) error) error {
+	_, err := io.Copy(struct{ io.Writer }{f}, r)
+	if err == nil && last != nil {
+		err = last(int(f.Fd()))
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = syscall.Renameat(p.dir, path.Base(f.Name()), p.dir, p.name)
+	}
+	if err != nil {
+		unlinkAt(p.dir, path.Base(f.Name()), 0)
+	}
+	return err
+}
+
+// overwrite writes into an existing regular file.
+func (p place) overwrite(r io.Reader) error {
+	fd, err := openAt(p.dir, p.name, syscall.O_WRONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), p.name)
+	err = syscall.Ftruncate(fd, 0)
+	if err == nil {
+		_, err = io.Copy(struct{ io.Writer }{f}, r)
+	}
+	return errors.Join(err, f.Close())
+}

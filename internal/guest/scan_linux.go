@@ -1,0 +1,260 @@
+package guest
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// workspace knows the state of the saved directories at up to two labels, so that Save can tell what changed.
+type workspace struct {
+	mu    sync.Mutex // one Save or Load at a time
+	scans []*scan    // the newest last
+}
+
+const (
+	// maxEntries bounds names under the saved directories; each costs some 250 bytes here, twice.
+	maxEntries = 1_000_000
+	// granule is how much later than a file's change time a look at it must be to be sure that a later change shows: more than the
+	// tick of any kernel's coarse clock.
+	granule = 20 * time.Millisecond
+)
+
+// scan is a complete look at the saved directories.
+type scan struct {
+	label  string
+	at     time.Time // when it began
+	order  []*item   // parents before children, names in order
+	byPath map[string]*item
+}
+
+// item is one name under a saved directory. Two looks at an unchanged one are equal in the fields of its mark.
+type item struct {
+	path string // as the tar has it: the name inside the sandbox, without the leading slash
+	mark mark
+	link string   // of symbolic links
+	sum  [32]byte // of the content, when the look came too soon after the last change to tell the next one by times
+	racy bool     // sum counts
+}
+
+type mark struct {
+	mode         uint32
+	dev, ino     uint64
+	size         int64
+	mtime, ctime syscall.Timespec
+	nlink        uint64
+}
+
+func markOf(st *syscall.Stat_t) mark {
+	m := mark{mode: st.Mode, dev: uint64(st.Dev), ino: st.Ino, mtime: st.Mtim}
+	if m.is(syscall.S_IFDIR) { // what is inside has marks of its own; other fields of a directory say nothing or too much
+		m.dev, m.ino = 0, 0
+		return m
+	}
+	m.size, m.ctime, m.nlink = st.Size, st.Ctim, uint64(st.Nlink)
+	return m
+}
+
+func (m *mark) is(format uint32) bool { return m.mode&syscall.S_IFMT == format }
+
+// saved reports whether names of this kind are part of a workspace. Sockets and devices mean nothing without their process.
+func (m *mark) saved() bool {
+	return m.is(syscall.S_IFREG) || m.is(syscall.S_IFDIR) || m.is(syscall.S_IFLNK) || m.is(syscall.S_IFIFO)
+}
+
+// look scans the saved directories. Roots that do not exist, and roots inside others, are passed over.
+func (s *server) look(label string) (*scan, error) {
+	sc := &scan{label: label, at: time.Now(), byPath: make(map[string]*item)}
+	for _, root := range s.roots() {
+		at, err := s.resolve(root, 0)
+		if err != nil {
+			continue
+		}
+		err = s.lookAt(sc, root, at)
+		at.close()
+		if err != nil {
+			return nil, fmt.Errorf("scanning %s: %w", root, err)
+		}
+	}
+	return sc, nil
+}
+
+// roots are the saved directories without those that lie in another.
+func (s *server) roots() []string {
+	return slices.DeleteFunc(slices.Clone(s.cfg.Roots), func(r string) bool {
+		return slices.ContainsFunc(s.cfg.Roots, func(other string) bool {
+			rest, ok := below(r, other)
+			return ok && rest != ""
+		})
+	})
+}
+
+func (s *server) lookAt(sc *scan, root string, at place) error {
+	fd, err := openDir(at.dir, at.name)
+	if err == syscall.ENOENT || err == syscall.ENOTDIR {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	dir := os.NewFile(uintptr(fd), root)
+	defer dir.Close()
+	prefix := strings.TrimPrefix(root, "/")
+	var st syscall.Stat_t
+	if err := syscall.Fstat(fd, &st); err != nil {
+		return err
+	}
+	sc.add(&item{path: prefix, mark: markOf(&st)})
+	var reclose []func()
+	defer func() {
+		for _, f := range slices.Backward(reclose) {
+			f()
+		}
+	}()
+	return tree(dir, "", 0, func(n *node) (bool, error) {
+		it := &item{path: path.Join(prefix, n.path), mark: markOf(&n.st)}
+		if !it.mark.saved() {
+			return false, nil
+		}
+		if len(sc.order) >= maxEntries {
+			return false, fmt.Errorf("more than %d files", maxEntries)
+		}
+		if it.mark.is(syscall.S_IFLNK) {
+			link, err := readlinkAt(n.dir, n.name)
+			if err != nil {
+				return false, gone(n.path, err)
+			}
+			it.link = link
+		}
+		if n.is(syscall.S_IFDIR) && n.st.Mode&0o500 != 0o500 && os.Geteuid() != 0 {
+			// Its owner closed it, and the guest has no power to read any directory.
+			syscall.Fchmodat(n.dir, n.name, n.st.Mode&0o7777|0o500, 0)
+			reclose = append(reclose, func() { s.reclose(it) })
+		}
+		sc.add(it)
+		return true, nil
+	}, gone)
+}
+
+// reclose gives an item's name its mode back.
+func (s *server) reclose(it *item) {
+	if at, err := s.within(it.path, 0, nil); err == nil {
+		syscall.Fchmodat(at.dir, at.name, it.mark.mode&0o7777, 0)
+		at.close()
+	}
+}
+
+// gone passes over what disappeared during a look.
+func gone(p string, err error) error {
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EINVAL) ||
+		errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) || errors.Is(err, errNotRegular) {
+		return nil
+	}
+	return fmt.Errorf("%q: %w", p, err)
+}
+
+func (sc *scan) add(it *item) {
+	sc.order = append(sc.order, it)
+	sc.byPath[it.path] = it
+}
+
+// early reports whether the scan came too soon after the item's last change to see a next one by its times.
+func (sc *scan) early(it *item) bool {
+	return it.mark.is(syscall.S_IFREG) && !time.Unix(it.mark.ctime.Unix()).Before(sc.at.Add(-granule))
+}
+
+// diff compares with an older scan: what is new or different, and what is no more (of a removed directory, only itself). Unchanged
+// items keep what the older scan knew of their content.
+func (s *server) diff(base, now *scan) (changed []*item, deleted []string, err error) {
+	for _, it := range now.order {
+		old := base.byPath[it.path]
+		switch {
+		case old == nil || old.mark != it.mark || old.link != it.link:
+			changed = append(changed, it)
+		case old.racy:
+			sum, err := s.sum(it)
+			if err != nil {
+				return nil, nil, err
+			}
+			if sum != old.sum {
+				changed = append(changed, it)
+			} else if now.early(it) {
+				it.racy, it.sum = true, sum
+			}
+		}
+	}
+	for _, it := range base.order {
+		if now.byPath[it.path] != nil && sameKind(now.byPath[it.path], it) {
+			continue
+		}
+		if parent := path.Dir(it.path); base.byPath[parent] != nil {
+			p := now.byPath[parent]
+			if p == nil || !p.mark.is(syscall.S_IFDIR) {
+				continue // goes with its parent
+			}
+		}
+		deleted = append(deleted, it.path)
+	}
+	return changed, deleted, nil
+}
+
+func sameKind(a, b *item) bool { return a.mark.mode&syscall.S_IFMT == b.mark.mode&syscall.S_IFMT }
+
+// settle notes the content of files that the scan saw too early, after a Load: nothing else runs then.
+func (s *server) settle(sc *scan) (err error) {
+	for _, it := range sc.order {
+		if sc.early(it) {
+			it.racy = true
+			if it.sum, err = s.sum(it); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sum hashes a file's content now; of a file that is gone, nothing.
+func (s *server) sum(it *item) (sum [32]byte, err error) {
+	f, err := s.reach(it)
+	if err != nil || f == nil {
+		return sum, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return sum, fmt.Errorf("reading %q: %w", it.path, err)
+	}
+	h.Sum(sum[:0])
+	return sum, nil
+}
+
+// reach opens the regular file of an item, or returns nil when there is none at its path any more.
+func (s *server) reach(it *item) (*os.File, error) {
+	at, err := s.within(it.path, 0, nil)
+	if err != nil {
+		return nil, gone(it.path, err)
+	}
+	defer at.close()
+	f, _, err := openRegular(at.dir, at.name)
+	if err == syscall.EACCES && os.Geteuid() != 0 { // its owner took the right to read from itself
+		syscall.Fchmodat(at.dir, at.name, it.mark.mode&0o7777|0o400, 0)
+		f, _, err = openRegular(at.dir, at.name)
+		syscall.Fchmodat(at.dir, at.name, it.mark.mode&0o7777, 0)
+		var st syscall.Stat_t
+		if fstatat(at.dir, at.name, &st) == nil && st.Mtim == it.mark.mtime {
+			it.mark.ctime = st.Ctim
+		}
+	}
+	if err != nil {
+		return nil, gone(it.path, err)
+	}
+	return f, nil
+}

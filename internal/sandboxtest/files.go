@@ -1,0 +1,357 @@
+//go:build linux
+
+package sandboxtest
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/outboard-dev/outboard/internal/guest"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
+
+type m = map[string]any
+
+// If this fails, a model does not see a file as it is, or does not write what it meant.
+func testFileTools(t *testing.T, r *rig) {
+	b := r.create(t)
+	want(t, "write", b.tool("write", m{"file_path": "a/b/c.txt", "content": "one\ntwo\nthree\n"}), "wrote 14 bytes to a/b/c.txt")
+	want(t, "what bash sees", b.sh("cat a/b/c.txt; stat -c %a a/b/c.txt a/b"), "one\ntwo\nthree\n644\n755\n")
+	want(t, "read", b.tool("read", m{"file_path": "/workspace/a/b/c.txt"}), "one\ntwo\nthree\n")
+	for _, c := range []struct {
+		from, to int
+		want     string
+	}{{1, 1, "one"}, {2, 3, "two\nthree"}, {2, 99, "two\nthree\n"}, {2, -1, "two\nthree\n"}, {0, 1, "one"}, {9, 12, ""}, {3, 2, ""}} {
+		got := b.tool("read", m{"file_path": "a/b/c.txt", "view_range": []int{c.from, c.to}})
+		want(t, fmt.Sprintf("lines %d to %d", c.from, c.to), got, c.want)
+	}
+	b.sh("chmod 755 a/b/c.txt; ln -s a/b/c.txt link; printf 'x\\xff\\0y' > bin; seq 100000 > long; head -c 300000 /dev/zero | tr '\\0' z > line")
+	b.tool("write", m{"file_path": "link", "content": "new"})
+	want(t, "through a link, mode kept", b.sh("cat a/b/c.txt; test -L link; stat -c ' %a' a/b/c.txt"), "new 755\n")
+	want(t, "bytes", b.tool("read", m{"file_path": "bin"}), "x\xff\x00y")
+	want(t, "a range of a large file", b.tool("read", m{"file_path": "long", "view_range": []int{99999, 100000}}), "99999\n100000")
+	b.refuses("read", m{"file_path": "long"}, "view_range")
+	b.refuses("read", m{"file_path": "line", "view_range": []int{1, 1}}, "more than")
+	b.refuses("read", m{"file_path": "long", "view_range": []int{1}}, "view_range must be")
+	want(t, "an empty file", b.tool("write", m{"file_path": "empty", "content": ""})+b.tool("read", m{"file_path": "empty"}), "wrote 0 bytes to empty")
+	s := b.call("read", m{"file_path": "long", "view_range": []int{1, 30000}})
+	s.OutputLimit = 3000
+	res := b.run(s)
+	if !res.Truncated || len(res.Output) > 3000 || !strings.HasPrefix(string(res.Output), "1\n2\n") || res.FullPath == "" {
+		t.Errorf("a long answer of a file tool: %s, %d bytes", show(res), len(res.Output))
+	}
+}
+
+// If this fails, an edit changes something else, or nothing.
+func testEditTool(t *testing.T, r *rig) {
+	b := r.create(t)
+	b.sh("printf 'a b a\\n' > f; chmod 600 f; ln -s f l")
+	want(t, "edit", b.tool("edit", m{"file_path": "f", "old_string": "b", "new_string": "c"}), "edited f (1 replacements)")
+	b.refuses("edit", m{"file_path": "f", "old_string": "a", "new_string": "x"}, "2 times")
+	b.refuses("edit", m{"file_path": "f", "old_string": "zzz", "new_string": "x"}, "not found")
+	b.refuses("edit", m{"file_path": "f", "old_string": "", "new_string": "x"}, "old_string is required")
+	b.refuses("edit", m{"file_path": "f", "old_string": "a", "new_string": "a"}, "the same")
+	b.refuses("edit", m{"file_path": "none", "old_string": "a", "new_string": "b"}, "no such file")
+	b.tool("edit", m{"file_path": "l", "old_string": "a", "new_string": "x", "replace_all": true})
+	want(t, "result", b.sh("cat f; stat -c %a f; test -L l"), "x c x\n600\n")
+}
+
+// If this fails, a model does not find what is there.
+func testSearchTools(t *testing.T, r *rig) {
+	b := r.create(t)
+	b.sh(`mkdir -p a/b .git node_modules; echo 'func Main() {}' > a/b/x.go; echo 'main()' > y.go; echo main > z.txt
+touch -d '2001-01-01' a/b/x.go; touch -d '2002-01-01' y.go; touch -d '2003-01-01' z.txt
+echo main > .git/config; echo main > node_modules/m.js; printf 'main\0' > bin; mkfifo pipe; ln -s / root`)
+	want(t, "glob **", b.tool("glob", m{"pattern": "**/*.go"}), "/workspace/y.go\n/workspace/a/b/x.go\n")
+	want(t, "glob *", b.tool("glob", m{"pattern": "*.go"}), "/workspace/y.go\n")
+	want(t, "glob {}", b.tool("glob", m{"pattern": "*.{go,txt}"}), "/workspace/z.txt\n/workspace/y.go\n")
+	want(t, "glob path", b.tool("glob", m{"pattern": "*", "path": "a/b"}), "/workspace/a/b/x.go\n")
+	want(t, "glob absolute", b.tool("glob", m{"pattern": "/workspace/a/**/*.go"}), "/workspace/a/b/x.go\n")
+	want(t, "glob nothing", b.tool("glob", m{"pattern": "*.rs"}), "no matches")
+	b.refuses("glob", m{"pattern": "../*"}, "..")
+	b.refuses("glob", m{"pattern": "[a"}, "pattern")
+	b.refuses("glob", m{}, "pattern is required")
+	want(t, "grep", b.tool("grep", m{"pattern": `\bmain\b`}), "/workspace/y.go:1:main()\n/workspace/z.txt:1:main\n")
+	want(t, "grep (?i) in a path", b.tool("grep", m{"pattern": "(?i)main", "path": "a"}), "/workspace/a/b/x.go:1:func Main() {}\n")
+	want(t, "grep a file", b.tool("grep", m{"pattern": "m", "path": "z.txt"}), "/workspace/z.txt:1:main\n")
+	want(t, "grep nothing", b.tool("grep", m{"pattern": "absent"}), "no matches")
+	b.refuses("grep", m{"pattern": "("}, "pattern")
+	b.refuses("grep", m{"pattern": "x", "path": "none"}, "no such file")
+	b.sh("mkdir many; cd many; for i in $(seq 250); do echo line $i > f$i; done; seq 100000 > big")
+	if got := b.tool("glob", m{"pattern": "many/f*"}); strings.Count(got, "\n") != 201 || !strings.Contains(got, "200 of 250") {
+		t.Errorf("glob of 250: %d lines", strings.Count(got, "\n"))
+	}
+	if got := b.tool("grep", m{"pattern": ".", "path": "many/big"}); len(got) > 101<<10 || !strings.Contains(got, "ended after") {
+		t.Errorf("grep of much: %d bytes", len(got))
+	}
+}
+
+// If this fails, a path of a model's choice blocks the guest or makes it act for the tool.
+func testFileRefusals(t *testing.T, r *rig) {
+	b := r.create(t)
+	b.sh("mkfifo pipe; mkdir dir; ln -s loop loop; ln -s /proc/self/environ envlink; ln -s /dev/zero zero; ln -s /proc/self/fd fds")
+	for _, c := range []struct{ path, why string }{
+		{"none", "no such file"}, {"dir", "is a directory"}, {"pipe", "not a regular file"}, {"zero", "not a regular file"},
+		{"/dev/null", "not a regular file"}, {"loop", "symbolic link"}, {"envlink", "/proc"}, {"fds/3", "/proc"},
+		{"/proc/self/environ", "/proc"}, {"/proc/1/environ", "/proc"}, {"/proc/self/fd/3", "/proc"}, {"/proc/self/mem", "/proc"},
+		{"/proc/thread-self/root/etc/passwd", "/proc"}, {"/sys/kernel/uevent_seqnum", "/proc and /sys"}, {"dir/../none", "no such file"},
+		{"none/x", "no such file"}, {"", "required"}, {"a\x00b", "invalid argument"}, {strings.Repeat("x", 5000), "too long"},
+	} {
+		b.refuses("read", m{"file_path": c.path}, c.why)
+	}
+	b.refuses("write", m{"file_path": "dir", "content": "x"}, "is a directory")
+	b.refuses("write", m{"file_path": "pipe", "content": "x"}, "not a regular file")
+	b.refuses("write", m{"file_path": "/proc/self/comm", "content": "x"}, "/proc")
+	b.refuses("write", m{"file_path": "x"}, "content is required")
+	b.refuses("write", m{"file_path": "x/", "content": "x"}, "directory")
+	b.refuses("edit", m{"file_path": "pipe", "old_string": "a", "new_string": "b"}, "not a regular file")
+	b.refuses("read", m{"file_path": 7}, "unreadable input")
+	if b.caps.SeparateID {
+		b.refuses("write", m{"file_path": "/etc/outboard-probe", "content": "x"}, "")
+		b.refuses("read", m{"file_path": "/etc/shadow"}, "")
+	}
+}
+
+// If this fails, files do not get into a sandbox or out of it.
+func testTransfer(t *testing.T, r *rig) {
+	b := r.create(t)
+	big := strings.Repeat("0123456789abcdef", 300_000) // more than the protocol's window
+	b.put("/workspace/new/dir/big", big)
+	if got := b.get("/workspace/new/dir/big"); got != big {
+		t.Errorf("big file: %d bytes came back", len(got))
+	}
+	want(t, "owner", b.sh("(cd new/dir; echo x >> big; rm big; echo ok)"), "ok\n")
+	if err := b.Put(ctx(t), "/workspace/script", 0o755, false, strings.NewReader("#!/bin/sh\necho ran\n")); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "mode", b.sh("./script; stat -c %a script"), "ran\n755\n")
+	b.put("/workspace/script", "replaced")
+	want(t, "replaced", b.get("/workspace/script"), "replaced")
+	if err := b.Put(ctx(t), sandbox.Uploads+"/data.csv", 0o444, true, strings.NewReader("data")); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "an upload", b.get(sandbox.Uploads+"/data.csv"), "data")
+	if b.caps.SeparateID {
+		b.fails("echo x >> " + sandbox.Uploads + "/data.csv")
+		b.fails("chmod u+w " + sandbox.Uploads + "/data.csv")
+		b.refuses("write", m{"file_path": sandbox.Uploads + "/data.csv", "content": "x"}, "permission denied")
+		want(t, "it is readable", b.sh("cat "+sandbox.Uploads+"/data.csv"), "data")
+	}
+	b.sh("mkdir d; mkfifo p; ln -s /proc/self/environ e")
+	for path, code := range map[string]string{
+		"/workspace/none": guest.NotFound, "/workspace/d": guest.Invalid, "/workspace/p": guest.Invalid, "/workspace/e": guest.Invalid,
+		"relative": guest.Invalid, "": guest.Invalid, "/workspace/script/x": guest.Invalid, "/workspace/\x00": guest.Invalid,
+	} {
+		want(t, fmt.Sprintf("Get %q", path), refusal(b.Get(ctx(t), path, io.Discard)), code)
+	}
+	b.sh("ln -s /proc/self l")
+	for _, path := range []string{"/proc/x", "/workspace/l/comm", "/workspace/d", "rel", "/workspace/script/x"} {
+		if err := b.Put(ctx(t), path, 0o644, false, strings.NewReader("x")); refusal(err) != guest.Invalid {
+			t.Errorf("Put %q: %v", path, err)
+		}
+	}
+	err := b.Put(ctx(t), "/workspace/half", 0o644, false, io.MultiReader(strings.NewReader("half"), broken{}))
+	if err == nil || !strings.Contains(err.Error(), "reader broke") {
+		t.Errorf("Put from a broken reader: %v", err)
+	}
+	want(t, "no half file", b.sh("ls -A half 2>/dev/null; ls -A | grep '^.outboard' || echo none"), "none\n")
+}
+
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, fmt.Errorf("reader broke") }
+
+// If this fails, deliverables are missed.
+func testList(t *testing.T, r *rig) {
+	b := r.create(t)
+	names := []string{"a", "sub/deep/b", "new\nline", "inv\xffalid", "sp ace", ".hidden"}
+	for _, n := range names {
+		b.put(sandbox.Outputs+"/"+n, n)
+	}
+	b.put(sandbox.Workspace+"/outside", "x")
+	stats, err := b.List(ctx(t), sandbox.Outputs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range stats {
+		name := strings.TrimPrefix(s.Path, sandbox.Outputs+"/")
+		got = append(got, name)
+		if s.Size != int64(len(name)) || s.Mode != 0o644 || s.ModTime < 1e15 {
+			t.Errorf("%+v", s)
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(names)
+	if !slices.Equal(got, names) {
+		t.Errorf("List: %q, want %q", got, names)
+	}
+	_, err = b.List(ctx(t), "/workspace/none")
+	want(t, "a directory that is not there", refusal(err), guest.NotFound)
+	_, err = b.List(ctx(t), "/workspace/outside")
+	want(t, "a file", refusal(err), guest.Invalid)
+	_, err = b.List(ctx(t), "/proc")
+	want(t, "/proc", refusal(err), guest.Invalid)
+}
+
+// save saves into memory.
+func (b *box) save(base, next string) (guest.Saved, []byte) {
+	b.t.Helper()
+	var buf bytes.Buffer
+	saved, err := b.Save(ctx(b.t), guest.Save{Epoch: 1, Base: base, Next: next}, &buf)
+	if err != nil {
+		b.t.Fatalf("Save from %q to %q: %v", base, next, err)
+	}
+	return saved, buf.Bytes()
+}
+
+func (b *box) load(label string, tars ...[]byte) {
+	b.t.Helper()
+	if err := b.Load(ctx(b.t), label, bytes.NewReader(bytes.Join(tars, nil))); err != nil {
+		b.t.Fatalf("Load %q: %v", label, err)
+	}
+}
+
+// listing describes the workspace and the home directory in all that a checkpoint keeps.
+const listing = `for d in "$OLDPWD" "$HOME"; do cd "$d"; find . ! -type s -printf '%p %y %m %s %T@ %l %n\n' | sed 's/^\(.* d [0-9]*\) [0-9]* /\1 - /' | sort
+find . -type f -exec cksum {} + | sort; done`
+
+func (b *box) listing() string {
+	b.t.Helper()
+	s := b.bash("cd \"$OUTBOARD_ROOT\" 2>/dev/null; cd /; " + listing)
+	s.Shell = "" // a fresh shell that stands in the workspace
+	return string(b.run(s).Output)
+}
+
+// If this fails, a restored session finds another workspace than it left.
+func testSaveLoad(t *testing.T, r *rig) {
+	a := r.create(t)
+	a.sh(`mkdir -p d/e empty; echo one > d/one; ln d/one d/e/hard; ln -s ../nowhere d/link; ln -s d dirlink; mkfifo pipe
+chmod 750 d; chmod 4755 d/one; chmod 1777 empty; printf x > $'new\nline'; printf y > $'inv\xffalid'; printf z > 'sp ace'
+head -c 3000000 /dev/urandom > big; touch -d '2001-02-03 04:05:06.789012345' old; mkdir -p readonly/sub; echo r > readonly/sub/f
+chmod 500 readonly/sub; echo h > "$HOME/.config-file"; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("sock")' 2>/dev/null
+n=; for i in $(seq 20); do n=${n}0123456789; done; mkdir $n; echo deep > $n/$n; chmod 000 'sp ace'; true`)
+	a.put(sandbox.Outputs+"/result", "done")
+	saved, full := a.save("", "one")
+	if !saved.Changed || !saved.Full || saved.Bytes != int64(len(full)) || saved.Entries == 0 {
+		t.Errorf("first Save: %+v, %d bytes", saved, len(full))
+	}
+	if again, data := a.save("one", "two"); again.Changed || len(data) != 0 {
+		t.Errorf("Save without a change: %+v", again)
+	}
+	if again, _ := a.save("one", "two"); again.Changed {
+		t.Errorf("Save without a change, again: %+v", again)
+	}
+	a.sh("chmod u-s d/one") // is not kept
+	b := r.create(t)
+	b.sh("touch left-over; mkdir -p d/one")
+	b.load("one", full)
+	want(t, "the restored workspace", b.listing(), a.listing())
+	want(t, "the outputs", b.get(sandbox.Outputs+"/result"), "done")
+	if same, _ := b.save("one", "two"); same.Changed {
+		t.Errorf("Save right after Load: %+v", same)
+	}
+	want(t, "the tool owns it", b.sh("chmod 600 'sp ace'; cat 'sp ace'; rm -rf d dirlink big; echo ok"), "zok\n")
+}
+
+// If this fails, checkpoints miss changes, or grow with the workspace instead of with the change.
+func testSaveDelta(t *testing.T, r *rig) {
+	a := r.create(t)
+	a.sh("mkdir -p keep/x gone/y; head -c 1000000 /dev/urandom > keep/big; echo 1 > gone/y/f; echo 1 > f; ln f g; ln -s f s; echo 1 > kind")
+	_, full := a.save("", "c1")
+	steps := []string{
+		"echo 2 > f", // same length
+		"rm -rf gone; echo new > new",
+		"rm kind; mkdir kind; echo in > kind/in",
+		"rm -rf kind; ln -s f kind; mv new moved; chmod 600 keep/big",
+		"ln f h; ln -sfn keep s; rm g",
+		"mkdir -p gone/y; echo back > gone/y/f",
+		"touch -d 2001-01-01 f; rmdir keep/x",
+	}
+	tars := [][]byte{full}
+	base := "c1"
+	for i, step := range steps {
+		a.sh(step)
+		next := fmt.Sprintf("c%d", i+2)
+		saved, delta := a.save(base, next)
+		if !saved.Changed || saved.Full {
+			t.Errorf("%s: %+v", step, saved)
+		}
+		if len(delta) > 100_000 && !strings.Contains(step, "big") {
+			t.Errorf("%s: a delta of %d bytes", step, len(delta))
+		}
+		tars, base = append(tars, delta), next
+	}
+	want1 := a.listing()
+	b := r.create(t)
+	b.load(base, tars...)
+	want(t, "restored in one go", b.listing(), want1)
+	c := r.create(t)
+	for i, tar := range tars {
+		c.load(fmt.Sprintf("c%d", i+1), tar)
+	}
+	want(t, "restored one by one", c.listing(), want1)
+	c.sh("echo more > more")
+	saved, _ := c.save(base, "next")
+	if saved.Full || !saved.Changed || saved.Entries > 3 {
+		t.Errorf("a delta to what was loaded: %+v", saved)
+	}
+	saved, _ = a.save("c1", "again") // older than the two states that are kept
+	want(t, "a base long gone", saved.Full, true)
+	saved, _ = a.save("unknown", "again2")
+	want(t, "an unknown base", saved.Full, true)
+	a.sh("echo 3 > f")
+	saved, _ = a.save("again", "retry1")
+	saved2, _ := a.save("again", "retry2") // the answer to the first was lost
+	if saved.Full || saved2.Full || saved.Entries != saved2.Entries {
+		t.Errorf("a repeated Save: %+v, then %+v", saved, saved2)
+	}
+	_, err := a.Save(ctx(t), guest.Save{Epoch: 1, Base: "again"}, io.Discard)
+	want(t, "Save without a label", refusal(err), guest.Invalid)
+}
+
+// If this fails, files that change while they are saved break a checkpoint, or their last state is never saved.
+func testSaveHostile(t *testing.T, r *rig) {
+	a := r.create(t)
+	a.sh(`mkdir w; (i=0; while [ -e w ]; do i=$((i+1)); echo $i > w/count; head -c $((RANDOM * 30)) /dev/zero > w/size
+mkdir -p w/d; rm -rf w/d; ln -sfn / w/d; rm -f w/d; mv w/size w/size2 2>/dev/null; done) 2>/dev/null & echo $! > pid`)
+	base := ""
+	var tars [][]byte
+	for i := range 12 {
+		next := fmt.Sprint("h", i)
+		saved, data := a.save(base, next)
+		if saved.Changed {
+			tars, base = append(tars, data), next
+		}
+	}
+	a.sh("kill $(cat pid); wait $(cat pid) 2>/dev/null; touch done")
+	_, last := a.save(base, "end")
+	b := r.create(t)
+	b.load("end", append(tars, last)...)
+	want(t, "the last state", b.listing(), a.listing())
+}
+
+// If this fails, a damaged or forged checkpoint writes where it must not.
+func testLoadRefusals(t *testing.T, r *rig) {
+	b := r.create(t)
+	b.sh("echo safe > f")
+	_, full := b.save("", "good")
+	for name, tar := range forged(t) {
+		err := b.Load(ctx(t), "forged", bytes.NewReader(tar))
+		if refusal(err) != guest.Invalid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, n := range []int{1, 100, 512, 600, 1024, 1500, len(full) - 1024, len(full) - 1} {
+		if err := b.Load(ctx(t), "cut", bytes.NewReader(full[:n])); err == nil {
+			t.Errorf("a tar cut after %d bytes was loaded", n)
+		}
+	}
+	b.load("good", full)
+	want(t, "after all that", b.sh("cat f; ls -d /outboard-escape* /tmp/outboard-escape* 2>/dev/null | wc -l"), "safe\n0\n")
+	want(t, "Load without a label", refusal(b.Load(ctx(t), "", bytes.NewReader(full))), guest.Invalid)
+}

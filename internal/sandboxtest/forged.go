@@ -1,0 +1,65 @@
+//go:build linux
+
+package sandboxtest
+
+import (
+	"archive/tar"
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// forged returns tars that no guest writes.
+func forged(t *testing.T) map[string][]byte {
+	t.Helper()
+	pack := func(headers ...*tar.Header) []byte {
+		var buf bytes.Buffer
+		w := tar.NewWriter(&buf)
+		for _, h := range headers {
+			body := "escaped"
+			if h.Typeflag == tar.TypeReg && h.Size == 0 {
+				h.Size = int64(len(body))
+			}
+			h.Mode = 0o777
+			if err := w.WriteHeader(h); err != nil {
+				t.Fatal(err)
+			}
+			if h.Typeflag == tar.TypeReg {
+				if _, err := w.Write([]byte(body)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return buf.Bytes()
+	}
+	file := func(name string) *tar.Header { return &tar.Header{Typeflag: tar.TypeReg, Name: name} }
+	link := func(name, to string) *tar.Header {
+		return &tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: to}
+	}
+	return map[string][]byte{
+		"outside":            pack(file("outboard-escape")),
+		"absolute":           pack(file("/outboard-escape")),
+		"dotdot":             pack(file("workspace/../outboard-escape")),
+		"dotdot first":       pack(file("../outboard-escape")),
+		"a look-alike root":  pack(file("workspace2/outboard-escape")),
+		"double slash":       pack(file("workspace//outboard-escape")),
+		"dot":                pack(file("workspace/./outboard-escape")),
+		"through a link":     pack(link("workspace/out", "/tmp"), file("workspace/out/outboard-escape")),
+		"through a rel link": pack(link("workspace/out", "../../../../tmp"), file("workspace/out/outboard-escape")),
+		"root as a link":     pack(link("workspace", "/tmp"), file("workspace/outboard-escape")),
+		"root as a file":     pack(file("workspace")),
+		"hard link outside":  pack(&tar.Header{Typeflag: tar.TypeLink, Name: "workspace/passwd", Linkname: "etc/passwd"}),
+		"hard link dotdot":   pack(&tar.Header{Typeflag: tar.TypeLink, Name: "workspace/passwd", Linkname: "workspace/../etc/passwd"}),
+		"hard link through":  pack(link("workspace/e", "/etc"), &tar.Header{Typeflag: tar.TypeLink, Name: "workspace/p", Linkname: "workspace/e/passwd"}),
+		"device":             pack(&tar.Header{Typeflag: tar.TypeChar, Name: "workspace/null", Devmajor: 1, Devminor: 3}),
+		"block device":       pack(&tar.Header{Typeflag: tar.TypeBlock, Name: "workspace/disk", Devmajor: 8}),
+		"a file as a parent": pack(file("workspace/f"), file("workspace/f/outboard-escape")),
+		"delete outside":     pack(&tar.Header{Typeflag: tar.TypeReg, Name: ".outboard/deleted", Size: 7}),
+		"garbage":            bytes.Repeat([]byte("garbage "), 200),
+		"zeros and garbage":  append(make([]byte, 1024), bytes.Repeat([]byte("x"), 700)...),
+		"a name too long":    pack(file("workspace/" + strings.Repeat("n", 300))),
+	}
+}

@@ -1,0 +1,180 @@
+//go:build linux
+
+package sandboxtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
+
+// If this fails, a frozen machine goes on, or never wakes.
+func testFreeze(t *testing.T, r *rig) {
+	b := r.create(t)
+	if !r.p.Capabilities().Freeze {
+		wantKind(t, "Freeze", b.Freeze(ctx(t)), outboard.Unavailable)
+		wantKind(t, "Thaw", b.Thaw(ctx(t)), outboard.Unavailable)
+		return
+	}
+	b.sh("(while :; do echo >> ticks; sleep 0.01; done) >/dev/null 2>&1 & echo $! > pid")
+	for range 2 { // freezing what is frozen is fine
+		if err := b.Freeze(ctx(t)); err != nil {
+			t.Fatalf("Freeze: %v", err)
+		}
+	}
+	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := b.Start(short, b.bash("true")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a frozen machine answers: %v", err)
+	}
+	again, err := r.p.Open(ctx(t), b.spec.ID)
+	if err == nil { // a provider may thaw on Open, or wait
+		again.Close()
+	}
+	for range 2 {
+		if err := b.Thaw(ctx(t)); err != nil {
+			t.Fatalf("Thaw: %v", err)
+		}
+	}
+	b.until("[ -s ticks ]")
+	before := strings.TrimSpace(b.sh("wc -l < ticks"))
+	b.until("[ $(wc -l < ticks) -gt " + before + " ]")
+	if err := b.Freeze(ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.p.Destroy(ctx(t), b.spec.ID); err != nil {
+		t.Errorf("destroying a frozen machine: %v", err)
+	}
+}
+
+func holds(r *rig, limit string) bool { return slices.Contains(r.p.Capabilities().Limits, limit) }
+
+// If this fails, one sandbox takes the memory of all.
+func testMemory(t *testing.T, r *rig) {
+	if !holds(r, "memory") {
+		return
+	}
+	b := r.create(t, func(s *sandbox.Spec) { s.Limits.MemoryBytes = 128 << 20 })
+	want(t, "what fits", b.sh("head -c 30000000 /dev/zero | tail -c 20000000 | wc -c"), "20000000\n")
+	res := b.run(b.bash("head -c 400000000 /dev/zero | tail -c 390000000 | wc -c"))
+	if strings.TrimSpace(string(res.Output)) == "390000000" {
+		t.Error("390 MB in a sandbox of 128 MiB")
+	}
+	want(t, "after it", strings.HasSuffix(b.sh("echo alive"), "alive\n"), true)
+}
+
+// If this fails, a fork bomb takes the host.
+func testPids(t *testing.T, r *rig) {
+	if !holds(r, "pids") {
+		return
+	}
+	b := r.create(t, func(s *sandbox.Spec) { s.Limits.Pids = 64 })
+	want(t, "what fits", b.sh("seq 10 | xargs -P 10 -n 1 sh -c 'sleep 0.01; echo x' | wc -l"), "10\n")
+	out := b.fails("seq 300 | xargs -P 300 -n 1 sh -c 'exec sleep 2'")
+	if !strings.Contains(out, "fork") {
+		t.Errorf("300 processes in a sandbox of 64: %.200q", out)
+	}
+	want(t, "after it", b.sh("echo alive"), "alive\n")
+}
+
+// If this fails, one sandbox fills the disk of all.
+func testDisk(t *testing.T, r *rig) {
+	if !holds(r, "disk") {
+		return
+	}
+	b := r.create(t, func(s *sandbox.Spec) { s.Limits.DiskBytes = 64 << 20 })
+	b.sh("head -c 10000000 /dev/zero > fits")
+	b.fails("head -c 200000000 /dev/zero > too-much")
+	want(t, "after it", b.sh("rm -f too-much; echo fine > f; cat f"), "fine\n")
+}
+
+// If this fails, one sandbox takes the processors of all.
+func testCPU(t *testing.T, r *rig) {
+	if !holds(r, "cpu") {
+		return
+	}
+	b := r.create(t, func(s *sandbox.Spec) { s.Limits.CPUs = 0.2 })
+	var used float64
+	out := b.sh("TIMEFORMAT=%U; { time timeout 2 sh -c 'while :; do :; done'; } 2>&1 || true")
+	if _, err := fmt.Sscan(out, &used); err != nil || used > 1 {
+		t.Errorf("2 s of a busy loop at 0.2 processors used %q s", out)
+	}
+}
+
+// If this fails, a tool can take over the guest that reports on it.
+func testIdentity(t *testing.T, r *rig) {
+	if !r.p.Capabilities().SeparateID {
+		return
+	}
+	b := r.create(t)
+	want(t, "the tool is not root", b.sh("[ $(id -u) != 0 ] && echo ok"), "ok\n")
+	want(t, "no groups of the guest", b.sh("[ \"$(id -G)\" = \"$(id -g)\" ] && echo ok"), "ok\n")
+	want(t, "no capability", b.sh("grep -E '^Cap(Prm|Eff|Amb)' /proc/self/status | grep -v 0000000000000000 || echo none"), "none\n")
+	b.fails("kill -9 1")
+	b.fails("cat /proc/1/environ")
+	b.fails("ls -l /proc/1/fd")
+	b.fails("ls /proc/1/root/")
+	b.fails("head -c 1 /proc/1/mem")
+	want(t, "the guest", b.sh("echo alive"), "alive\n")
+	for _, tool := range []string{"write", "edit"} {
+		b.refuses(tool, m{"file_path": "/usr/bin/env", "content": "x", "old_string": "a", "new_string": "b"}, "")
+	}
+}
+
+// If this fails, code inside reaches the network without asking.
+func testNetwork(t *testing.T, r *rig) {
+	if r.p.Capabilities().Network != "none" {
+		return
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	host, port, _ := net.SplitHostPort(l.Addr().String())
+	probe := fmt.Sprintf("exec 3<>/dev/tcp/%s/%s", host, port)
+	b := r.create(t)
+	b.fails("(" + probe + ")")
+	b.fails("(exec 3<>/dev/tcp/1.1.1.1/53)")
+	want(t, "interfaces", b.sh("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '"), "lo\n")
+	conn, err := net.Dial("tcp", l.Addr().String()) // the control: outside it works
+	if err != nil {
+		t.Fatalf("the probe's own listener: %v", err)
+	}
+	conn.Close()
+	want(t, "loopback inside", b.sh("type python3 >/dev/null 2>&1 || { echo ok; exit; }; python3 -c 'import socket\ns=socket.socket(); s.bind((\"127.0.0.1\",0)); s.listen(); c=socket.create_connection(s.getsockname()); print(\"ok\")'"), "ok\n")
+}
+
+// If this fails, a sandbox sees its host or its neighbours.
+func testIsolation(t *testing.T, r *rig) {
+	if r.p.Capabilities().Isolation == "none" {
+		return
+	}
+	canary := filepath.Join(t.TempDir(), "canary")
+	if err := os.WriteFile(canary, []byte("host secret"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	a, b := r.create(t), r.create(t)
+	b.fails("cat " + canary)
+	b.refuses("read", m{"file_path": canary}, "")
+	b.fails("kill -0 " + fmt.Sprint(os.Getpid()))
+	a.sh("echo secret > /tmp/neighbour; echo secret > neighbour; sleep 1000 >/dev/null 2>&1 & true")
+	b.fails("cat /tmp/neighbour neighbour")
+	want(t, "processes of the neighbour", b.sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 1000' || true"), "0\n")
+	want(t, "process 1 is the guest", b.sh("[ $(ls -d /proc/[0-9]* | wc -l) -lt 20 ] && echo ok"), "ok\n")
+	b.fails("echo x > /usr/outboard-probe")
+	b.fails("mount -t tmpfs none /mnt")
+	b.fails("unshare -U true")
+	want(t, "no new privileges", b.sh("grep NoNewPrivs /proc/self/status"), "NoNewPrivs:\t1\n")
+	want(t, "a system call filter", b.sh("grep -E '^Seccomp:' /proc/self/status"), "Seccomp:\t2\n")
+}
