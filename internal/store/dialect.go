@@ -25,6 +25,8 @@ type dialect interface {
 	begin(ctx context.Context) (*sql.Tx, error)
 	// lockSchema makes other processes wait until tx has migrated.
 	lockSchema(ctx context.Context, tx *sql.Tx) error
+	// prepare makes what commit needs; the schema is up to date.
+	prepare(ctx context.Context) error
 	// explain classifies an error of the database; nil when it is none.
 	explain(err error) *outboard.Error
 	// again reports whether the transaction lost against another one and may simply be run once more.

@@ -92,6 +92,9 @@ func (d *postgresDialect) locking(skip bool) string {
 	return ` FOR UPDATE`
 }
 
+// prepare implements dialect. The driver prepares statements where it first uses them.
+func (d *postgresDialect) prepare(context.Context) error { return nil }
+
 // schemaLock is an arbitrary number of ours.
 const schemaLock = 0x6f7574626f617264
 

@@ -20,7 +20,7 @@ const updateAllSQL = `UPDATE sessions SET ` + setHeader + `, worker = CASE ? WHE
 
 const onceSQL = `SELECT 1 FROM events WHERE session = ? AND ref = ? AND type = ? AND ` + isOnce
 
-// prepare makes the statements of commit. It runs after the migrations.
+// prepare implements dialect.
 func (d *sqliteDialect) prepare(ctx context.Context) (err error) {
 	for q, st := range map[string]**sql.Stmt{
 		loadHeaderSQL: &d.header, updateHeadSQL: &d.updateHead, updateAllSQL: &d.updateAll, insertEventSQL: &d.insert, onceSQL: &d.once,

@@ -15,6 +15,8 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"sync"
@@ -76,6 +78,15 @@ func (s *Store) Commits() int64 { return s.commits.Load() }
 
 // Open connects, migrates up and starts the writer. Close stops it; appends after that fail with Unavailable.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
+	latest, err := latestSchema()
+	if err != nil {
+		return nil, fmt.Errorf("listing migrations: %w", err)
+	}
+	return openAt(ctx, cfg, latest)
+}
+
+// openAt is Open with a schema of a given age.
+func openAt(ctx context.Context, cfg Config, schema int) (*Store, error) {
 	run, cancel := context.WithCancel(context.Background()) // of the loops; ctx is only for opening
 	s := &Store{log: cfg.Logger, now: cfg.Now, seed: maphash.MakeSeed(), closing: run.Done(), cancel: cancel,
 		stopped: make(chan struct{})}
@@ -90,6 +101,14 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		cancel()
 		return nil, err
 	}
+	err := s.migrate(ctx, schema)
+	if err == nil {
+		err = s.fail("preparing statements", s.d.prepare(ctx))
+	}
+	if err != nil {
+		cancel()
+		return nil, errors.Join(err, s.d.close())
+	}
 	for range s.d.writers() {
 		q := make(chan *pending, queueSize)
 		s.queues = append(s.queues, q)
@@ -100,36 +119,24 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// connect opens the database and brings its schema up to date.
+// connect opens the database.
 func (s *Store) connect(ctx context.Context, cfg Config) error {
-	switch {
-	case cfg.URL != "":
+	if cfg.URL != "" {
 		d, err := openPostgres(ctx, cfg.URL)
 		if err != nil {
 			return err
 		}
 		s.d, s.read, s.write = d, d.db, d.db
-		if err := s.migrate(ctx); err != nil {
-			d.close()
-			return err
-		}
-	case cfg.Path != "":
-		d, err := openSQLite(ctx, cfg.Path)
-		if err != nil {
-			return err
-		}
-		s.d, s.read, s.write = d, d.read, d.write
-		err = s.migrate(ctx)
-		if err == nil {
-			err = s.fail("preparing statements", d.prepare(ctx))
-		}
-		if err != nil {
-			d.close()
-			return err
-		}
-	default:
+		return nil
+	}
+	if cfg.Path == "" {
 		return outboard.Errorf(outboard.Invalid, "no database: neither a file nor a URL was given")
 	}
+	d, err := openSQLite(ctx, cfg.Path)
+	if err != nil {
+		return err
+	}
+	s.d, s.read, s.write = d, d.read, d.write
 	return nil
 }
 

@@ -1,0 +1,123 @@
+package store_test
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/store/storetest"
+)
+
+// An upgrade must keep what any released version wrote: testdata/schema/NNNN.sql holds rows as schema NNNN has them.
+func TestMigrateFromEveryRelease(t *testing.T) {
+	latest, err := store.LatestSchema()
+	if err != nil || latest == 0 {
+		t.Fatalf("%d schemas, %v", latest, err)
+	}
+	for v := 1; v <= latest; v++ {
+		t.Run(fmt.Sprintf("%04d", v), func(t *testing.T) {
+			rows, err := os.ReadFile(fmt.Sprintf("testdata/schema/%04d.sql", v))
+			if err != nil {
+				t.Fatalf("a released schema without rows to test it: %v", err)
+			}
+			storetest.EachConfig(t, func(t *testing.T, cfg store.Config) { upgrade(t, cfg, v, string(rows)) })
+		})
+	}
+}
+
+func upgrade(t *testing.T, cfg store.Config, version int, rows string) {
+	old, err := store.OpenAt(t.Context(), cfg, version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bytes := "BLOB"
+	if cfg.URL != "" {
+		bytes = "BYTEA"
+	}
+	if _, err := old.Exec(t.Context(), strings.ReplaceAll(rows, "BYTES", bytes)); err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := storetest.Open(t, cfg)
+	if log := readAll(t, s, "sesn_1"); len(log) != 2 || log[1].ID != "sevt_2" || string(log[1].Data) != `{"content":[]}` {
+		t.Errorf("the log is %+v", log)
+	}
+	h := mustSession(t, s, "sesn_1")
+	if h.Head != 2 || h.Inbox != 1 || h.Stop.Type != "end_turn" || h.Metadata["a"] != "b" || h.Usage.CacheWrite1h != 5 || h.Epoch != 3 {
+		t.Errorf("the header is %+v", h)
+	}
+	if got := mustAppend(t, s, "sesn_1", said("x")); got[0].Seq != 3 {
+		t.Errorf("an append after the upgrade is at %d", got[0].Seq)
+	}
+	if ws, err := s.Waiting(t.Context(), "sesn_1"); err != nil || len(ws) != 1 {
+		t.Errorf("waiting: %v, %v", ws, err)
+	}
+	if c, err := s.SessionConfig(t.Context(), "sesn_1"); err != nil || c.Environment != "env_1" {
+		t.Errorf("config: %+v, %v", c, err)
+	}
+	for what, err := range map[string]error{
+		"agent":       second(s.Agent(t.Context(), "agent_1", 0)),
+		"environment": second(s.Environment(t.Context(), "env_1")),
+		"file":        second(s.File(t.Context(), "file_1")),
+		"checkpoint":  second(s.Checkpoint(t.Context(), "ckpt_1")),
+		"sandbox":     second(s.Sandbox(t.Context(), "sbx_1")),
+		"key":         second(s.KeyByHash(t.Context(), "h")),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if hs, err := s.Claim(t.Context(), newWorker(t, s), 9); err != nil || len(hs) != 1 || hs[0].Epoch != 4 {
+		t.Errorf("claimed %v, %v", hs, err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// The dialects must move in step, else a number means two things.
+func TestDialectsHaveSameMigrations(t *testing.T) {
+	var names [2][]string
+	for i, d := range []string{"sqlite", "postgres"} {
+		found, err := fs.Glob(store.Migrations, "migrations/"+d+"/*.sql")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range found {
+			names[i] = append(names[i], strings.TrimPrefix(f, "migrations/"+d))
+		}
+	}
+	if a, b := fmt.Sprint(names[0]), fmt.Sprint(names[1]); a != b || len(names[0]) == 0 {
+		t.Fatalf("sqlite has %s, postgres has %s", a, b)
+	}
+}
+
+// A full disk must be reported as such, leave the log as it was, and stop being an error once there is space.
+func TestFullDisk(t *testing.T) {
+	s := storetest.Open(t, storetest.SQLite(t))
+	id := newSession(t, s).ID
+	limit := func(pages int) {
+		t.Helper()
+		if _, err := s.Exec(t.Context(), fmt.Sprintf("PRAGMA max_page_count = %d", pages)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit(60)
+	var err error
+	for range 100 {
+		if _, err = s.Append(t.Context(), id, 0, store.Any, said(strings.Repeat("x", 10_000))); err != nil {
+			break
+		}
+	}
+	mustKind(t, err, outboard.Unavailable, "the disk that holds", "is full")
+	if h, n := mustSession(t, s, id), len(readAll(t, s, id)); h.Head != int64(n) || n < 2 {
+		t.Fatalf("the head is %d and there are %d events", h.Head, n)
+	}
+	limit(10_000)
+	mustAppend(t, s, id, said(strings.Repeat("x", 10_000)))
+}
