@@ -61,20 +61,32 @@ type Scripts struct {
 }
 
 // Secret is text that must not be shown. Every way of printing it gives a placeholder; only Reveal returns it.
-type Secret struct{ value string }
+//
+// The text is behind a pointer, because fmt calls no methods on what it finds in unexported fields and prints their content.
+type Secret struct{ value *string }
 
 // NewSecret returns s as a Secret.
-func NewSecret(s string) Secret { return Secret{s} }
+func NewSecret(s string) Secret {
+	if s == "" {
+		return Secret{}
+	}
+	return Secret{&s}
+}
 
 // Reveal returns the text, for the one place that sends it.
-func (s Secret) Reveal() string { return s.value }
+func (s Secret) Reveal() string {
+	if s.value == nil {
+		return ""
+	}
+	return *s.value
+}
 
 // IsZero reports whether there is no secret.
-func (s Secret) IsZero() bool { return s.value == "" }
+func (s Secret) IsZero() bool { return s.value == nil }
 
 // String returns a placeholder.
 func (s Secret) String() string {
-	if s.value == "" {
+	if s.value == nil {
 		return ""
 	}
 	return "[secret]"
@@ -94,6 +106,6 @@ func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
 
 // UnmarshalText reads a secret from a configuration file.
 func (s *Secret) UnmarshalText(b []byte) error {
-	s.value = string(b)
+	*s = NewSecret(string(b))
 	return nil
 }

@@ -199,7 +199,8 @@ func TestSecretsDoNotShow(t *testing.T) {
 	y, _ := yaml.Marshal(p)
 	var log strings.Builder
 	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "provider", p, "key", p.APIKey)
-	all := fmt.Sprintf("%v %+v %#v %s %q %x %s %s %s", p, p, p, p.APIKey, p.APIKey, p.APIKey.String(), j, y, log.String())
+	hidden := struct{ p Provider }{p}
+	all := fmt.Sprintf("%v %+v %#v ", hidden, hidden, hidden) + fmt.Sprintf("%v %+v %#v %s %q %x %s %s %s", p, p, p, p.APIKey, p.APIKey, p.APIKey.String(), j, y, log.String())
 	if strings.Contains(all, testKey) || strings.Contains(all, fmt.Sprintf("%x", testKey)) {
 		t.Errorf("the key shows: %s", all)
 	}

@@ -32,7 +32,10 @@ const pieceBytes = 16
 const markPrefix = "outboard-script: "
 
 // maxMarkText bounds how much of a message or a result a summary remembers for a named script's conditions.
-const maxMarkText = 16 << 10
+const maxMarkText = 4 << 10
+
+// maxMark bounds the remaining steps that a summary can hold: a summary is one event, and harnesses bound it too.
+const maxMark = 64 << 10
 
 // script is a deterministic model. With rules it is a named script, without it is script/steps.
 type script struct {
@@ -54,7 +57,11 @@ func (s *script) Generate(ctx context.Context, req Request, emit func(Delta)) (*
 		return nil, err
 	}
 	if req.Purpose == PurposeSummary {
-		return s.play(ctx, req, p, []step{{kind: "say", text: p.summary(s.rules != nil)}}, emit)
+		text := p.summary(s.rules != nil)
+		if len(text) > maxMark {
+			return nil, s.failed("the remaining steps are %d bytes; a conversation with more than %d cannot be compacted", len(text), maxMark)
+		}
+		return s.play(ctx, req, p, []step{{kind: "say", text: text}}, emit)
 	}
 	if p.bad != nil {
 		return nil, s.failed("%v. Send a YAML list of steps, for example:\n- bash: ls\n- say: done", p.bad)
@@ -200,9 +207,15 @@ func (p *position) summary(rules bool) string {
 func (p *position) restore(summary string, current bool) {
 	for line := range strings.Lines(summary) {
 		text, ok := strings.CutPrefix(strings.TrimSpace(line), markPrefix)
-		var m mark
-		if !ok || json.Unmarshal([]byte(text), &m) != nil {
+		if !ok {
 			continue
+		}
+		var m mark
+		if err := json.Unmarshal([]byte(text), &m); err != nil {
+			if current {
+				p.bad = fmt.Errorf("the position in the summary cannot be read: %w", err)
+			}
+			return
 		}
 		p.responses, p.since, p.user = m.Responses, m.Since, m.User
 		if !current {

@@ -1,0 +1,183 @@
+// Package config reads the server's configuration: one YAML file, and environment variables that override it. It is strict: an
+// unknown key, a value of the wrong type or a repeated key is an error that names the line. docs/config.md describes the keys.
+//
+// Precedence, where a setting has several sources: a command's flag, then the environment, then the file, then the default.
+package config
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/llm"
+	"go.yaml.in/yaml/v3"
+)
+
+// maxFile bounds the configuration file, inline scripts included.
+const maxFile = 4 << 20
+
+// maxSlots bounds limits.slots: each running session holds connections and memory of its own.
+const maxSlots = 10_000
+
+// Config is the configuration of one server process. Zero values mean the command's default.
+type Config struct {
+	Listen   string     `yaml:"listen,omitempty"`    // address of the API; OUTBOARD_LISTEN
+	Data     string     `yaml:"data,omitempty"`      // data directory; OUTBOARD_DATA
+	DB       string     `yaml:"db,omitempty"`        // postgres://..., "" = SQLite in the data directory; OUTBOARD_DB
+	Hosts    []string   `yaml:"hosts,omitempty"`     // names the server may be called by, besides its addresses
+	LogLevel string     `yaml:"log_level,omitempty"` // debug, info, warn, error; OUTBOARD_LOG
+	Limits   Limits     `yaml:"limits,omitempty"`
+	LLM      llm.Config `yaml:"llm,omitempty"`
+}
+
+// Limits bounds what one process does.
+type Limits struct {
+	Slots int `yaml:"slots,omitempty"` // sessions run at a time, 0 = the runner's default; OUTBOARD_SLOTS
+}
+
+// IsZero reports whether no limit is set.
+func (l Limits) IsZero() bool { return l == Limits{} }
+
+//go:embed example.yaml
+var example string
+
+// Example returns a commented configuration to start from.
+func Example() string { return example }
+
+// Load reads the file at path, or none if path is "", and then the environment. A file that does not exist is NotFound; any
+// other mistake is Invalid and names the file and the line. Relative paths in the file are relative to its directory.
+func Load(path string, env func(string) string) (*Config, error) {
+	var c Config
+	if path != "" {
+		text, err := readFile(path)
+		if err != nil {
+			return nil, err
+		}
+		if err := decode(text, &c); err != nil {
+			return nil, outboard.Errorf(outboard.Invalid, "reading the configuration %s: %w", path, err).
+				WithHint("outboard config init writes an example; docs/config.md describes every key")
+		}
+		c.resolve(filepath.Dir(path))
+	}
+	if err := c.override(env); err != nil {
+		return nil, err
+	}
+	if c.LogLevel != "" && !slices.Contains(levels, c.LogLevel) {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring the log: level %q is not debug, info, warn or error", c.LogLevel)
+	}
+	if c.Limits.Slots < 0 || c.Limits.Slots > maxSlots {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: slots is %d; it must be from 0 to %d", c.Limits.Slots, maxSlots)
+	}
+	c.LLM = llm.FromEnv(c.LLM, env)
+	return &c, nil
+}
+
+var levels = []string{"debug", "info", "warn", "error"}
+
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, outboard.Errorf(outboard.NotFound, "reading the configuration: %w", err).WithHint("outboard config init writes one")
+	}
+	if err != nil {
+		return nil, outboard.Errorf(outboard.Invalid, "reading the configuration: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, outboard.Errorf(outboard.Invalid, "reading the configuration: %w", err)
+	}
+	if len(text) > maxFile {
+		return nil, outboard.Errorf(outboard.TooLarge, "reading the configuration %s: it is larger than %d bytes", path, maxFile)
+	}
+	return text, nil
+}
+
+// decode fills c from YAML text.
+func decode(text []byte, c *Config) error {
+	dec := yaml.NewDecoder(bytes.NewReader(text))
+	var doc, more yaml.Node
+	switch err := dec.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return nil // an empty file configures nothing
+	case err != nil:
+		return err
+	}
+	if !errors.Is(dec.Decode(&more), io.EOF) {
+		return errors.New("it has more than one YAML document")
+	}
+	if err := check(&doc, c); err != nil {
+		return err
+	}
+	return doc.Decode(c)
+}
+
+// resolve makes the file's relative paths absolute.
+func (c *Config) resolve(dir string) {
+	for _, p := range []*string{&c.Data, &c.LLM.Scripts.Dir} {
+		if *p != "" && !filepath.IsAbs(*p) {
+			*p = filepath.Join(dir, *p)
+		}
+	}
+}
+
+// override takes in the environment.
+func (c *Config) override(env func(string) string) error {
+	for name, value := range map[string]*string{"OUTBOARD_LISTEN": &c.Listen, "OUTBOARD_DATA": &c.Data, "OUTBOARD_DB": &c.DB,
+		"OUTBOARD_LOG": &c.LogLevel} {
+		if v := env(name); v != "" {
+			*value = v
+		}
+	}
+	if v := env("OUTBOARD_SLOTS"); v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil {
+			return outboard.Errorf(outboard.Invalid, "reading OUTBOARD_SLOTS: %q is no number", v)
+		}
+		c.Limits.Slots = n
+	}
+	return nil
+}
+
+// Redacted returns a copy that can be shown: without the database's password. Keys are of a type that never shows them.
+func (c Config) Redacted() Config {
+	if c.DB == "" {
+		return c
+	}
+	u, err := url.Parse(c.DB)
+	if err != nil || u.Scheme == "" {
+		c.DB = "[not shown: it is no URL]" // it may hold a password in some other form
+		return c
+	}
+	q := u.Query()
+	if q.Has("password") {
+		q.Set("password", "xxxxx")
+		u.RawQuery = q.Encode()
+	}
+	c.DB = u.Redacted()
+	return c
+}
+
+// MarshalYAML shows the redacted form, so that no way of printing a Config shows a password.
+func (c Config) MarshalYAML() (any, error) {
+	type shown Config
+	return shown(c.Redacted()), nil
+}
+
+// String shows the redacted form.
+func (c Config) String() string {
+	b, err := yaml.Marshal(c)
+	if err != nil {
+		return fmt.Sprintf("configuration that cannot be shown: %v", err)
+	}
+	return string(b)
+}
