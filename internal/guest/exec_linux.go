@@ -96,14 +96,14 @@ func (s *server) exec(ctx context.Context, c Start, k *sink) outcome {
 		o.ExitCode = new(p.exitCode())
 	case <-ctx.Done():
 		o = ended(ctx)
-		signalAll(append(members(p.pid, 0), p.pid), syscall.SIGTERM)
+		signalAll(append(members(p.pid, moment0), p.pid), syscall.SIGTERM)
 		select {
 		case <-p.done:
 		case <-time.After(killPatience):
 		}
 		p.handle.Kill()
 		<-p.done
-		sweep(p.pid, 0)
+		sweep(p.pid, moment0)
 	}
 	if pump.finish() {
 		r.Close()

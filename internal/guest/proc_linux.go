@@ -111,26 +111,46 @@ func (c *children) reapOne() bool {
 // sigPidOffset is where siginfo_t has si_pid: after three ints and, on 64-bit machines, padding.
 const sigPidOffset = 12 + 4*(^uintptr(0)>>63)
 
-// ticks returns the time since boot in the unit of /proc/pid/stat's start times.
-func ticks() uint64 {
-	const clockBoottime, perSecond = 7, 100 // USER_HZ is 100 on every Linux port Go has
-	var ts syscall.Timespec
-	if _, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0); errno != 0 {
-		return 0
-	}
-	return uint64(ts.Sec)*perSecond + uint64(ts.Nsec)/(uint64(time.Second)/perSecond)
+// moment is a point in the order in which processes are made, as fine as /proc tells it.
+type moment struct {
+	tick uint64 // since boot, in the unit of /proc/pid/stat's start times
+	last int    // pid of the newest process then
 }
 
-// stat is what /proc says about a process.
+// moment0 is before everything.
+var moment0 = moment{}
+
+// thisMoment is now. Where a part of it is unknown, more processes count as later.
+func thisMoment() moment {
+	const clockBoottime, perSecond = 7, 100 // USER_HZ is 100 on every Linux port Go has
+	var m moment
+	var ts syscall.Timespec
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0); errno == 0 {
+		m.tick = uint64(ts.Sec)*perSecond + uint64(ts.Nsec)/(uint64(time.Second)/perSecond)
+	}
+	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
+		if f := bytes.Fields(b); len(f) == 5 {
+			m.last, _ = strconv.Atoi(string(f[4]))
+		}
+	}
+	return m
+}
+
+// after reports whether a process was made after m. A tick is long: within it, pids tell, unless they just wrapped around.
+func (s *procStat) after(m moment) bool {
+	return s.started > m.tick || s.started == m.tick && s.pid > m.last
+}
+
+// procStat is what /proc says about a process.
 type procStat struct {
 	pid, parent, session int
 	started              uint64
 	zombie               bool
 }
 
-// members returns the processes that belong to leader, itself excluded: those of its session and its descendants, that started at
-// since or later. Without /proc it finds none.
-func members(leader int, since uint64) []int {
+// members returns the processes that belong to leader, itself excluded: those of its session and its descendants, made after
+// since. Without /proc it finds none.
+func members(leader int, since moment) []int {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil
@@ -147,7 +167,7 @@ func members(leader int, since uint64) []int {
 	}
 	var found []int
 	for pid, s := range procs {
-		if pid != leader && !s.zombie && s.started >= since && (s.session == leader || descends(procs, pid, leader)) {
+		if pid != leader && !s.zombie && s.after(since) && (s.session == leader || descends(procs, pid, leader)) {
 			found = append(found, pid)
 		}
 	}

@@ -146,7 +146,7 @@ func (ss *shells) command(ctx context.Context, sh *shell, key, text string, p *p
 		return outcome{Cause: causeError}
 	}
 	defer os.Remove(file)
-	since := ticks()
+	since := thisMoment()
 	if _, err := sh.ctl.WriteString(sh.script(key, file, p.path, nonce)); err != nil {
 		sh.end(true)
 		sh.lost = "the previous one did not answer"
@@ -218,7 +218,7 @@ func (sh *shell) status(ctx context.Context, nonce string) (int, error) {
 
 // interrupt ends a command: first as a person would (^C), then by ending the shell with it. What the call left in the background
 // ends as well; what earlier calls left does not.
-func (sh *shell) interrupt(nonce string, since uint64) {
+func (sh *shell) interrupt(nonce string, since moment) {
 	if !sh.plain {
 		// The shell first: it takes the interrupt for its own only when it knows of it before its child is dead.
 		signalAll(append([]int{sh.proc.pid}, members(sh.proc.pid, since)...), syscall.SIGINT)
@@ -239,7 +239,7 @@ func (sh *shell) interrupt(nonce string, since uint64) {
 }
 
 // sweep ends what a session has started since then, and returns when it is gone or was sent SIGKILL.
-func sweep(leader int, since uint64) {
+func sweep(leader int, since moment) {
 	left := members(leader, since)
 	signalAll(left, syscall.SIGTERM)
 	tick := time.NewTicker(killPatience / 20)
@@ -271,13 +271,13 @@ func (sh *shell) end(everything bool) {
 	}
 	var rest []int
 	if everything {
-		rest = members(sh.proc.pid, 0)
+		rest = members(sh.proc.pid, moment0)
 	}
 	sh.proc.handle.Kill()
 	<-sh.proc.done
 	signalAll(rest, syscall.SIGKILL)
 	if everything {
-		signalAll(members(sh.proc.pid, 0), syscall.SIGKILL)
+		signalAll(members(sh.proc.pid, moment0), syscall.SIGKILL)
 	}
 	sh.ctl.Close()
 	sh.proc, sh.ctl = nil, nil
