@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/guest/boot"
@@ -20,10 +18,6 @@ func runInit(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("building the sandbox: %w", err)
 	}
-	// A signal without a handler would end the Go runtime, and with it the sandbox. Nothing inside may do that by a signal.
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGABRT, syscall.SIGSEGV,
-		syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL, syscall.SIGTRAP, syscall.SIGSYS, syscall.SIGPIPE, syscall.SIGUSR1, syscall.SIGUSR2)
 	file := os.NewFile(boot.ListenFD, "listener")
 	listener, err := net.FileListener(file)
 	if err != nil {

@@ -141,6 +141,9 @@ func build(cfg *Config, trees []tree) error {
 	if err := linkUp("lo"); err != nil {
 		return fmt.Errorf("raising the loopback interface: %w", err)
 	}
+	if err := defaultSignals(); err != nil {
+		return err
+	}
 	return dropPrivileges(cfg)
 }
 

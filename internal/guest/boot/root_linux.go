@@ -34,11 +34,6 @@ func buildRoot(cfg *Config, trees []tree) error {
 	if err := pivot(); err != nil {
 		return err
 	}
-	for i, b := range binds {
-		if err := attachAt(b, cfg.Binds[i].Target, cfg.Binds[i].File); err != nil {
-			return err
-		}
-	}
 	if err := attachAt(proc, "/proc", false); err != nil {
 		return err
 	}
@@ -48,7 +43,15 @@ func buildRoot(cfg *Config, trees []tree) error {
 	if err := buildDev(cfg, devices); err != nil {
 		return err
 	}
-	return buildDirs(cfg)
+	if err := buildDirs(cfg); err != nil {
+		return err
+	}
+	for i, b := range binds { // after /tmp, which one of them may be in
+		if err := attachAt(b, cfg.Binds[i].Target, cfg.Binds[i].File); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // openSources returns Config.Sources as detached, restricted mounts.

@@ -192,6 +192,27 @@ func linkUp(name string) error {
 	return nil
 }
 
+// defaultSignals takes the Go runtime's handlers away from the signals that would end it. For the init of a pid namespace the
+// kernel drops what has no handler, so nothing inside can end the guest by a signal, not even with the guest's own uid. What the
+// runtime lives on stays: preemption (SIGURG), children (SIGCHLD) and the real-time signals. The price is that a fault in the
+// guest ends it without a Go stack trace.
+func defaultSignals() error {
+	const last = 31
+	for sig := syscall.Signal(1); sig <= last; sig++ {
+		switch sig {
+		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGURG, syscall.SIGCHLD:
+			continue
+		}
+		// All zero is SIG_DFL, without flags or mask, on every architecture.
+		var action struct{ handler, flags, restorer, mask uintptr }
+		_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, unsafe.Sizeof(action.mask), 0, 0)
+		if errno != 0 {
+			return fmt.Errorf("resetting signal %d: %w", sig, errno)
+		}
+	}
+	return nil
+}
+
 // setCapabilities leaves exactly keep effective and permitted, on every thread.
 func setCapabilities(keep uint64) error {
 	header := &struct {

@@ -29,6 +29,8 @@ const (
 	createTimeout = 30 * time.Second
 	// helloTimeout bounds the answer of a living guest in Open.
 	helloTimeout = 10 * time.Second
+	// dyingTimeout is how long a guest that closed its connections may take to be gone. It never closes one otherwise.
+	dyingTimeout = time.Second
 	// destroyTimeout bounds how long Destroy waits for the kernel to finish with killed processes.
 	destroyTimeout = 30 * time.Second
 	// pollEvery is how often the kernel is asked about something it has no event for (a freezer's state, a busy cgroup, a lock).

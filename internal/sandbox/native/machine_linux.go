@@ -88,6 +88,18 @@ func (m *machine) dial(ctx context.Context) (net.Conn, error) {
 
 func socketPath(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketFile) }
 
+// ended reports whether init is gone, giving a guest that has just dropped its connections the time to finish dying.
+func (m *machine) ended() bool {
+	pr, err := findProcess(m.state)
+	if err != nil || pr == nil {
+		return err == nil
+	}
+	defer pr.close()
+	ctx, cancel := context.WithTimeout(context.Background(), dyingTimeout)
+	defer cancel()
+	return pr.wait(ctx) == nil
+}
+
 // explain gives an error of the connection its kind: NotFound when the machine is gone, else Unavailable. What the guest refused
 // stays a *guest.Error.
 func (m *machine) explain(err error) error {
@@ -103,8 +115,8 @@ func (m *machine) explain(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	if gone := m.alive(); gone != nil {
-		return gone
+	if m.ended() {
+		return outboard.Errorf(outboard.NotFound, "sandbox %s has ended", m.id)
 	}
 	return outboard.Errorf(outboard.Unavailable, "talking to sandbox %s: %w", m.id, err)
 }

@@ -19,7 +19,7 @@ import (
 // Probe looks at everything a sandbox needs, then makes one and removes it: the only proof that counts.
 func Probe(ctx context.Context, cfg Config) Report {
 	var r Report
-	r.Checks = append(r.Checks, checkKernel(), checkUserNamespaces(), checkSeccomp(), checkOverlay(cfg.Dir))
+	r.Checks = append(r.Checks, checkKernel(), checkUserNamespaces(), checkSeccomp(), checkOverlay(existing(cfg.Dir)))
 	p, err := New(cfg)
 	if err != nil {
 		r.Checks = append(r.Checks, failed("provider", err))
@@ -112,6 +112,20 @@ func checkOverlay(dir string) Check {
 		c.Detail, c.Fix = "the file system of "+dir+" cannot hold writable layers; they are kept in memory", "use --data on ext4, xfs, btrfs or tmpfs"
 	}
 	return c
+}
+
+// existing returns the nearest directory to dir that is there already.
+func existing(dir string) string {
+	for {
+		if fi, err := os.Stat(dir); err == nil && fi.IsDir() {
+			return dir
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return dir
+		}
+		dir = parent
+	}
 }
 
 func (p *Provider) checkCgroups() Check {

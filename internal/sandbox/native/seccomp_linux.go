@@ -68,7 +68,7 @@ var allowedCalls = []callGroup{
 		unix.SYS_SETRESGID, unix.SYS_SETFSUID, unix.SYS_SETFSGID, unix.SYS_SETGROUPS, unix.SYS_CAPGET, unix.SYS_CAPSET}},
 	{"signals", []uint32{
 		unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK, unix.SYS_RT_SIGPENDING,
-		unix.SYS_RT_SIGRETURN, unix.SYS_RT_SIGSUSPEND, unix.SYS_RT_SIGTIMEDWAIT, unix.SYS_SIGALTSTACK, unix.SYS_RESTART_SYSCALL}},
+		unix.SYS_RT_SIGRETURN, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_RT_SIGSUSPEND, unix.SYS_RT_SIGTIMEDWAIT, unix.SYS_SIGALTSTACK, unix.SYS_RESTART_SYSCALL}},
 	{"threads and locks", []uint32{
 		unix.SYS_FUTEX, unix.SYS_FUTEX_WAITV, unix.SYS_FUTEX_WAIT, unix.SYS_FUTEX_WAKE, unix.SYS_FUTEX_REQUEUE,
 		unix.SYS_SET_ROBUST_LIST, unix.SYS_GET_ROBUST_LIST}},
@@ -119,12 +119,6 @@ var checkedCalls = []checked{
 	{unix.SYS_PRLIMIT64, "one's own limits: with a shared identity, another's would include the guest's", []clause{
 		{when: []cond{is(0, 0)}, then: allow},
 	}, errno(unix.EPERM)},
-	{unix.SYS_RT_SIGQUEUEINFO, "not to init: the sender chooses what the signal claims to be", []clause{
-		{when: []cond{is(0, 1)}, then: errno(unix.EPERM)},
-	}, allow},
-	{unix.SYS_RT_TGSIGQUEUEINFO, "the same", []clause{
-		{when: []cond{is(0, 1)}, then: errno(unix.EPERM)},
-	}, allow},
 }
 
 const (

@@ -1,0 +1,378 @@
+//go:build linux
+
+package native_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/sandbox/native"
+)
+
+// createAndWait is a server that makes a sandbox and is killed.
+func createAndWait(dir string, id outboard.SandboxID) int {
+	p, err := native.New(native.Config{Dir: dir, Guest: guestPath()})
+	if err == nil {
+		_, err = p.Create(context.Background(), sandbox.Spec{ID: id, Generation: "g-" + string(id)})
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println("created")
+	select {} // until SIGKILL
+}
+
+// initOf returns the host pid of a sandbox's init.
+func initOf(t *testing.T, dir string, id outboard.SandboxID) int {
+	t.Helper()
+	var s struct{ Pid int }
+	data, err := os.ReadFile(filepath.Join(dir, string(id), "state.json"))
+	if err == nil {
+		err = json.Unmarshal(data, &s)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Pid
+}
+
+// TestServerKilled: a sandbox would die with the server that made it, or could not be found again.
+func TestServerKilled(t *testing.T) {
+	p, dir := newProvider(t)
+	id := newID()
+	server := exec.CommandContext(t.Context(), "/proc/self/exe")
+	server.Env = append(os.Environ(), createEnv+"="+dir+" "+string(id), binariesEnv+"="+binaries)
+	server.Stderr = t.Output()
+	stdout, err := server.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
+		t.Fatalf("server said %q: %v", line, err)
+	}
+	first, err := p.Open(t.Context(), id)
+	if err != nil {
+		t.Fatalf("opening beside the server: %v", err)
+	}
+	defer first.Close()
+	if out := (&box{Sandbox: first}).sh(t, "echo kept > /workspace/f; echo $$ > /dev/null; echo ok"); out != "ok\n" {
+		t.Fatalf("before the kill: %q", out)
+	}
+	if err := server.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = server.Wait() // killed
+	s, err := p.Open(t.Context(), id)
+	if err != nil {
+		t.Fatalf("opening after the server was killed: %v", err)
+	}
+	defer s.Close()
+	if out := (&box{Sandbox: s, calls: 10}).sh(t, "cat /workspace/f"); out != "kept\n" {
+		t.Errorf("after the kill the file says %q", out)
+	}
+	if err := p.Destroy(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Open(t.Context(), id); !sandbox.Gone(err) {
+		t.Errorf("opening a destroyed sandbox: %v", err)
+	}
+}
+
+// TestGuestKilled: a dead sandbox would look alive, or a call on it would not say that it is gone.
+func TestGuestKilled(t *testing.T) {
+	p, dir := newProvider(t)
+	b := create(t, p, sandbox.Spec{})
+	if err := syscall.Kill(initOf(t, dir, b.ID()), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Wait(t.Context(), "none", 1); !sandbox.Gone(err) {
+		t.Errorf("waiting on a dead sandbox: %v", err)
+	}
+	if _, err := p.Open(t.Context(), b.ID()); !sandbox.Gone(err) {
+		t.Errorf("opening a dead sandbox: %v", err)
+	}
+	if ids, err := p.List(t.Context()); err != nil || len(ids) != 1 {
+		t.Errorf("a dead sandbox is not listed for the reaper: %v, %v", ids, err)
+	}
+}
+
+// TestFrozen: a frozen sandbox would go on working, or could not be opened or destroyed after its server died.
+func TestFrozen(t *testing.T) {
+	p, _ := newProvider(t)
+	b := create(t, p, sandbox.Spec{})
+	if !p.Capabilities().Freeze {
+		if err := b.Freeze(t.Context()); outboard.KindOf(err) != outboard.Unavailable {
+			t.Errorf("freezing where it cannot be: %v", err)
+		}
+		return
+	}
+	if err := b.Freeze(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again, err := p.Open(t.Context(), b.ID())
+	if err != nil {
+		t.Fatalf("opening a frozen sandbox: %v", err)
+	}
+	defer again.Close()
+	if out := (&box{Sandbox: again}).sh(t, "echo thawed"); out != "thawed\n" {
+		t.Errorf("after the thaw: %q", out)
+	}
+	if err := b.Freeze(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Destroy(t.Context(), b.ID()); err != nil {
+		t.Errorf("destroying a frozen sandbox: %v", err)
+	}
+}
+
+// leftovers is everything of a host that a sandbox could leave behind.
+func leftovers(t *testing.T, dir string) string {
+	t.Helper()
+	var out strings.Builder
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, "outboard") || strings.Contains(line, dir) {
+			out.WriteString(line)
+		}
+	}
+	for _, pattern := range []string{dir + "/*", dir + "/cache/.new-*", "/run/outboard/uids/*", "/sys/fs/cgroup/*/outboard/*", "/sys/fs/cgroup/outboard/*"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range found {
+			if fi, err := os.Stat(f); err == nil && (fi.IsDir() || strings.HasPrefix(f, "/run")) && filepath.Base(f) != "cache" {
+				if data, err := os.ReadFile(f); err != nil || strings.HasPrefix(string(data), dir) || strings.HasPrefix(f, dir) {
+					if strings.HasPrefix(f, "/sys") && !strings.HasPrefix(filepath.Base(f), "sbx_") {
+						continue
+					}
+					out.WriteString(f + "\n")
+				}
+			}
+		}
+	}
+	return out.String()
+}
+
+// TestDestroyLeavesNothing: mounts, cgroups, processes, uid ranges or files would pile up on a host.
+func TestDestroyLeavesNothing(t *testing.T) {
+	p, dir := newProvider(t)
+	before := openFiles(t)
+	ids := []outboard.SandboxID{newID(), newID(), newID()}
+	var pids []int
+	for _, id := range ids {
+		b := create(t, p, sandbox.Spec{ID: id})
+		b.sh(t, "cd /workspace; mkdir -p closed/in; touch closed/in/f; chmod 0 closed/in closed; "+
+			"i=0; while [ $i -lt 300 ]; do mkdir d && cd d; i=$((i+1)); done; touch \"$(printf 'new\\nline\\377')\"; (setsid sleep 1000 &) ; echo done")
+		pids = append(pids, initOf(t, dir, id))
+		b.Close()
+	}
+	if left := leftovers(t, dir); !strings.Contains(left, string(ids[0])) {
+		t.Fatalf("control: nothing is there while it lives: %q", left)
+	}
+	var wg sync.WaitGroup
+	for _, id := range append(ids, ids...) { // twice, and at the same time
+		wg.Go(func() {
+			if err := p.Destroy(t.Context(), id); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if left := leftoversOf(leftovers(t, dir), ids); left != "" {
+		t.Errorf("left behind:\n%s", left)
+	}
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+			t.Errorf("process %d is still there: %v", pid, err)
+		}
+	}
+	if after := openFiles(t); after > before+2 { // the program's copy, and the runtime's poller
+		t.Errorf("%d files open before, %d after", before, after)
+	}
+	if list, err := p.List(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("listed after: %v, %v", list, err)
+	}
+}
+
+// leftoversOf keeps the lines about the given sandboxes: other tests may be running on this host.
+func leftoversOf(all string, ids []outboard.SandboxID) string {
+	var out strings.Builder
+	for line := range strings.Lines(all) {
+		for _, id := range ids {
+			if strings.Contains(line, string(id)) {
+				out.WriteString(line)
+			}
+		}
+	}
+	return out.String()
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
+}
+
+// TestHalfMade: what a crash in the middle of Create leaves could not be removed.
+func TestHalfMade(t *testing.T) {
+	p, dir := newProvider(t)
+	empty, planned, filled := newID(), newID(), newID()
+	for _, id := range []outboard.SandboxID{empty, planned, filled} {
+		if err := os.Mkdir(filepath.Join(dir, string(id)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A pid that lives, but is not the one recorded: a reused number must never be killed.
+	state := fmt.Sprintf(`{"id":%q,"generation":"g","pid":%d,"start":1,"boot_id":"x","cgroups":["/sys/fs/cgroup/none/outboard/%s"]}`, planned, os.Getpid(), planned)
+	for path, data := range map[string]string{
+		filepath.Join(dir, string(planned), "state.json"):    state,
+		filepath.Join(dir, string(filled), "state.json.new"): `{"id`,
+		filepath.Join(dir, string(filled), "guest.log"):      "x",
+	} {
+		if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ids, err := p.List(t.Context()); err != nil || len(ids) != 3 {
+		t.Fatalf("listed %v, %v", ids, err)
+	}
+	for _, id := range []outboard.SandboxID{empty, planned, filled, newID()} {
+		if _, err := p.Open(t.Context(), id); !sandbox.Gone(err) {
+			t.Errorf("opening half-made %s: %v", id, err)
+		}
+		if err := p.Destroy(t.Context(), id); err != nil {
+			t.Errorf("destroying half-made %s: %v", id, err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, string(id))); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is still there: %v", id, err)
+		}
+	}
+}
+
+// TestCreateRefusals: a bad request would make something, or would not say what is wrong.
+func TestCreateRefusals(t *testing.T) {
+	p, dir := newProvider(t)
+	b := create(t, p, sandbox.Spec{})
+	link := filepath.Join(t.TempDir(), "proc-is-a-link")
+	if err := errors.Join(os.Mkdir(link, 0o755), os.Symlink("/tmp", filepath.Join(link, "proc"))); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		spec sandbox.Spec
+		kind outboard.Kind
+	}{
+		"the same id again":          {sandbox.Spec{ID: b.ID(), Generation: "g"}, outboard.Conflict},
+		"an id with a path":          {sandbox.Spec{ID: "sbx_../x", Generation: "g"}, outboard.Invalid},
+		"no generation":              {sandbox.Spec{ID: newID()}, outboard.Invalid},
+		"another isolation":          {sandbox.Spec{ID: newID(), Generation: "g", Isolation: "microvm"}, outboard.Unavailable},
+		"a negative limit":           {sandbox.Spec{ID: newID(), Generation: "g", Limits: outboard.SandboxLimits{Pids: -1}}, outboard.Invalid},
+		"a missing root":             {sandbox.Spec{ID: newID(), Generation: "g", Rootfs: "/no/such"}, outboard.Invalid},
+		"a relative root":            {sandbox.Spec{ID: newID(), Generation: "g", Rootfs: "etc"}, outboard.Invalid},
+		"the host's own root":        {sandbox.Spec{ID: newID(), Generation: "g", Rootfs: "/"}, outboard.Invalid},
+		"the sandbox directory":      {sandbox.Spec{ID: newID(), Generation: "g", Rootfs: dir}, outboard.Invalid},
+		"a root with a linked /proc": {sandbox.Spec{ID: newID(), Generation: "g", Rootfs: link}, outboard.Unavailable},
+	} {
+		s, err := p.Create(t.Context(), c.spec)
+		if err == nil {
+			s.Close()
+		}
+		if outboard.KindOf(err) != c.kind || err == nil {
+			t.Errorf("%s: %v, want kind %s", name, err, c.kind)
+		}
+	}
+	if ids, err := p.List(t.Context()); err != nil || len(ids) != 1 {
+		t.Errorf("refused sandboxes left %v, %v", ids, err)
+	}
+	if _, err := native.New(native.Config{Dir: t.TempDir(), Guest: "/no/such/guest"}); outboard.KindOf(err) != outboard.Unavailable {
+		t.Errorf("without a guest program: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.Create(ctx, sandbox.Spec{ID: newID(), Generation: "g"}); err == nil {
+		t.Error("created with a canceled context")
+	}
+}
+
+// TestLongPath: a data directory with a long path would make the guest unreachable.
+func TestLongPath(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 40))
+	p := openProvider(t, native.Config{Dir: dir})
+	b := create(t, p, sandbox.Spec{})
+	if out := b.sh(t, "echo hi"); out != "hi\n" {
+		t.Errorf("said %q", out)
+	}
+}
+
+// TestManyAtOnce: concurrent creations would collide in uids, names or cgroups.
+func TestManyAtOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "s")
+	providers := []*native.Provider{openProvider(t, native.Config{Dir: dir}), openProvider(t, native.Config{Dir: dir})}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			p := providers[i%2]
+			id := newID()
+			s, err := p.Create(t.Context(), sandbox.Spec{ID: id, Generation: "g-" + string(id)})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer s.Close()
+			if out := (&box{Sandbox: s}).sh(t, "cat /proc/sys/kernel/hostname"); out != "outboard\n" {
+				t.Errorf("%s said %q", id, out)
+			}
+			if err := providers[(i+1)%2].Destroy(t.Context(), id); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestProbe: doctor would promise what Create cannot do, or leave something behind.
+func TestProbe(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "s")
+	r := native.Probe(t.Context(), native.Config{Dir: dir, Guest: guestPath()})
+	if !r.Usable || r.Isolation == "" || len(r.Gaps) == 0 {
+		t.Fatalf("%+v", r)
+	}
+	for _, c := range r.Checks {
+		t.Logf("%-16s %v %s | %s", c.Name, c.OK, c.Detail, c.Fix)
+		if !c.OK && c.Fix == "" {
+			t.Errorf("%s: no fix named", c.Name)
+		}
+		if c.Detail == "" {
+			t.Errorf("%s: no detail", c.Name)
+		}
+	}
+	if entries, err := filepath.Glob(dir + "/.probe*"); err != nil || len(entries) != 0 {
+		t.Errorf("left %v, %v", entries, err)
+	}
+	if r := native.Probe(t.Context(), native.Config{Dir: dir, Guest: "/no/such"}); r.Usable || r.Isolation != "" {
+		t.Errorf("without a guest: %+v", r)
+	}
+}
