@@ -140,6 +140,11 @@ func (c *Client) FileContent(ctx context.Context, id string) (io.ReadCloser, err
 	return resp.Body, nil
 }
 
+// DeleteFile removes an uploaded file.
+func (c *Client) DeleteFile(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodDelete, "/v1/files/"+url.PathEscape(id), nil, nil, nil)
+}
+
 // Workspace returns the session's newest saved workspace as a tar; the caller closes it. NotFound while nothing was saved.
 func (c *Client) Workspace(ctx context.Context, id string) (io.ReadCloser, error) {
 	resp, err := c.send(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(id)+"/outboard/workspace", nil, nil)

@@ -16,6 +16,7 @@ type Agent struct {
 	Version    int               `json:"version"`
 	Name       string            `json:"name"`
 	Model      Model             `json:"model"`
+	Tools      json.RawMessage   `json:"tools"`
 	Metadata   map[string]string `json:"metadata"`
 	ArchivedAt *time.Time        `json:"archived_at"`
 }
