@@ -158,7 +158,7 @@ func Unpack(ctx context.Context, r io.Reader, prefix, dir string, want func(name
 		return 0, fmt.Errorf("opening %s: %w", dir, err)
 	}
 	defer root.Close()
-	u := unpacker{root: root, overwrite: overwrite}
+	u := unpacker{root: root, prefix: prefix, overwrite: overwrite}
 	tr := tar.NewReader(r)
 	for entries := 0; ; entries++ {
 		if ctx.Err() != nil {
@@ -219,6 +219,7 @@ func gitName(part string) bool {
 
 type unpacker struct {
 	root      *os.Root
+	prefix    string
 	overwrite bool
 	files     int
 	bytes     int64
@@ -228,9 +229,9 @@ func (u *unpacker) entry(h *tar.Header, name string, r io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeDir:
 		return u.root.MkdirAll(name, 0o755)
-	case tar.TypeReg, tar.TypeSymlink:
+	case tar.TypeReg, tar.TypeSymlink, tar.TypeLink:
 	default:
-		return nil // devices, pipes, sockets and hard links are not work
+		return nil // devices, pipes and sockets are not work
 	}
 	if dir := path.Dir(name); dir != "." {
 		if err := u.root.MkdirAll(dir, 0o755); err != nil {
@@ -242,21 +243,52 @@ func (u *unpacker) entry(h *tar.Header, name string, r io.Reader) error {
 			return err
 		}
 	}
-	u.files++
 	if h.Typeflag == tar.TypeSymlink {
+		u.files++
 		if h.Linkname == "" || len(h.Linkname) > maxLinkBytes {
 			return outboard.Errorf(outboard.Invalid, "a link without a usable target")
 		}
 		return u.root.Symlink(h.Linkname, name)
 	}
-	if u.bytes += h.Size; u.bytes > maxUnpacked {
+	size, mode := h.Size, fs.FileMode(h.Mode)
+	if h.Typeflag == tar.TypeLink {
+		from, info, err := u.linked(h.Linkname)
+		if err != nil || from == nil {
+			return err
+		}
+		defer from.Close()
+		r, size, mode = from, info.Size(), info.Mode()
+	}
+	return u.file(name, mode, size, r)
+}
+
+// linked opens the file that a hard link means: one this tar has made before. The link becomes a copy, so that no later change of
+// one file reaches another. It returns nil for a target that was left out.
+func (u *unpacker) linked(target string) (*os.File, fs.FileInfo, error) {
+	name, ok := entryName(target, u.prefix)
+	if !ok {
+		return nil, nil, nil
+	}
+	info, err := u.root.Lstat(name)
+	if os.IsNotExist(err) || err == nil && !info.Mode().IsRegular() {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err := u.root.Open(name)
+	return f, info, err
+}
+
+func (u *unpacker) file(name string, mode fs.FileMode, size int64, r io.Reader) error {
+	u.files++
+	if u.bytes += size; u.bytes > maxUnpacked {
 		return outboard.Errorf(outboard.TooLarge, "the workspace is larger than %d GB", maxUnpacked>>30)
 	}
-	mode := fs.FileMode(0o644)
-	if h.Mode&0o111 != 0 {
-		mode = 0o755
+	if mode &= 0o111; mode != 0 {
+		mode = 0o111
 	}
-	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_EXCL, mode)
+	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o644|mode)
 	if err != nil {
 		return err
 	}

@@ -470,6 +470,8 @@ func TestImportHostileWorkspaces(t *testing.T) {
 		{Name: "workspace/fifo", Typeflag: tar.TypeFifo},
 		{Name: "workspace/dev", Typeflag: tar.TypeChar},
 		{Name: "workspace/hard", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"},
+		{Name: "workspace/hard-out", Typeflag: tar.TypeLink, Linkname: "workspace/link"},
+		{Name: "workspace/hard-in", Typeflag: tar.TypeLink, Linkname: "workspace/.gitattributes"},
 		{Name: "other/place.txt", Uname: "x"},
 		{Name: "workspace-evil/place.txt", Uname: "x"},
 	}
@@ -479,7 +481,7 @@ func TestImportHostileWorkspaces(t *testing.T) {
 	}
 	defer res.Close()
 	names, err := res.Diff(t.Context(), NameOnly)
-	if err != nil || string(names) != ".gitattributes\na.txt\nlink\n" {
+	if err != nil || string(names) != ".gitattributes\na.txt\nhard-in\nlink\n" {
 		t.Errorf("the result changes %q, %v", names, err)
 	}
 	if links, err := res.Links(t.Context()); err != nil || !slices.Equal(links, []string{"link -> " + outside}) {
