@@ -27,7 +27,9 @@ type app struct {
 // commands lists every command, in the order help shows them. A new command is one file and one line here.
 func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
-		newVersion(a),
+		newDemo(a), newServe(a), newRun(a), newList(a), newShow(a), newAttach(a), newLogs(a), newSend(a), newInterrupt(a), newApprove(a),
+		newDeny(a), newDiff(a), newApply(a), newPull(a), newStop(a), newRemove(a),
+		newDoctor(a), newConfig(a), newVersion(a),
 	}
 }
 

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/term"
+	"github.com/outboard-dev/outboard/internal/worktree"
+	"github.com/spf13/cobra"
+)
+
+type applyOptions struct {
+	check  bool
+	branch string
+}
+
+func newApply(a *app) *cobra.Command {
+	var o applyOptions
+	cmd := &cobra.Command{Use: "apply SESSION", Short: "Bring a session's result onto your files", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
+		Long: "Apply what the session changed to the files it was sent from, on top of whatever you did meanwhile. It is all or nothing:\n" +
+			"when the patch does not fit, no file is touched, the result becomes a branch, and the exit code is 5.",
+		RunE: func(cmd *cobra.Command, args []string) error { return runApply(cmd.Context(), a, o, args[0]) }}
+	cmd.Flags().BoolVar(&o.check, "check", false, "only say whether it would fit")
+	cmd.Flags().StringVar(&o.branch, "branch", "", "make the result a branch of this name, and leave the files alone")
+	return cmd
+}
+
+type applyLine struct {
+	Type    string   `json:"type"`
+	Session string   `json:"session_id"`
+	Outcome string   `json:"outcome"` // applied, would_apply, nothing, already, branch, conflict
+	Files   []string `json:"files,omitempty"`
+	Branch  string   `json:"branch,omitempty"`
+	Root    string   `json:"root"`
+}
+
+func runApply(ctx context.Context, a *app, o applyOptions, ref string) error {
+	if o.check && o.branch != "" {
+		return usagef("--check and --branch exclude each other")
+	}
+	h, err := a.bringHome(ctx, ref)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	line := applyLine{Type: "apply", Session: h.session.ID, Outcome: "nothing", Root: h.sent.Root}
+	if h.result == nil || !h.result.Changed() {
+		return sayApplied(a, line)
+	}
+	names, err := h.diff(ctx, worktree.NameOnly)
+	if err != nil {
+		return err
+	}
+	line.Files = strings.Split(strings.TrimSuffix(string(names), "\n"), "\n")
+	if err := warnLinks(ctx, a, h); err != nil {
+		return err
+	}
+	if o.branch != "" {
+		line.Outcome = "branch"
+		if line.Branch, err = h.result.Branch(ctx, o.branch); err != nil {
+			return err
+		}
+		return sayApplied(a, line)
+	}
+	outcome, why, err := h.result.Apply(ctx, o.check)
+	if err != nil {
+		return err
+	}
+	switch outcome {
+	case worktree.Refused:
+		return refused(ctx, a, o, h, line, why)
+	case worktree.Already:
+		line.Outcome = "already"
+	case worktree.Applied:
+		line.Outcome = "applied"
+		if o.check {
+			line.Outcome = "would_apply"
+		}
+	}
+	return sayApplied(a, line)
+}
+
+// warnLinks names links that lead out of the tree: a program that later follows one reads or writes elsewhere.
+func warnLinks(ctx context.Context, a *app, h *home) error {
+	links, err := h.result.Links(ctx)
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		a.say("the result holds a link out of the tree: %s", term.Line(l, 0))
+	}
+	return nil
+}
+
+// refused puts the result where it can be merged from and says how.
+func refused(ctx context.Context, a *app, o applyOptions, h *home, line applyLine, why string) error {
+	name := sessionName(h.session.ID)
+	first, _, _ := strings.Cut(why, "\n")
+	e := outboard.Errorf(outboard.Conflict, "the result of %s does not fit your files, which are unchanged\n%s", name, first).WithCode("conflict")
+	switch {
+	case o.check:
+		e = e.WithHint("outboard apply %s would make it a branch to merge", name)
+	case h.sent.Plain:
+		e = e.WithHint("outboard pull %s . -o DIR brings the result into another directory", name)
+	default:
+		branch, err := h.result.Branch(ctx, "outboard/"+name)
+		if err != nil {
+			return err
+		}
+		line.Branch = branch
+		e = e.WithHint("commit or stash your work, then: git merge %s", branch)
+	}
+	if a.json {
+		line.Outcome = "conflict"
+		if err := a.object(line); err != nil {
+			return err
+		}
+	}
+	return e
+}
+
+func sayApplied(a *app, l applyLine) error {
+	if a.json {
+		return a.object(l)
+	}
+	name := sessionName(l.Session)
+	var err error
+	switch l.Outcome {
+	case "nothing":
+		a.say("%s changed nothing", name)
+	case "already":
+		a.say("%s holds the result of %s already", l.Root, name)
+	case "branch":
+		_, err = fmt.Fprintf(a.out, "%s\n", l.Branch)
+		a.say("git merge %s brings it into the current branch", l.Branch)
+	default:
+		for _, f := range l.Files {
+			if _, err = fmt.Fprintf(a.out, "%s\n", term.Line(f, 0)); err != nil {
+				return err
+			}
+		}
+		word := "applied to"
+		if l.Outcome == "would_apply" {
+			word = "fits"
+		}
+		a.say("%d files; the result %s %s", len(l.Files), word, l.Root)
+	}
+	return err
+}

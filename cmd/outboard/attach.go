@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/spf13/cobra"
+)
+
+func newAttach(a *app) *cobra.Command {
+	return &cobra.Command{Use: "attach SESSION", Short: "Watch a session and talk to it", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
+		Long: "Show what a session has done and does, until it rests.\n\n" +
+			"On a terminal it stays: what you type is sent when you press Enter, /stop interrupts, /quit or Ctrl-C detaches.",
+		RunE: func(cmd *cobra.Command, args []string) error { return runAttach(cmd.Context(), a, args[0]) }}
+}
+
+func runAttach(ctx context.Context, a *app, ref string) error {
+	c, err := a.connect(ctx, needWork)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	s, err := findSession(ctx, c.Client, ref)
+	if err != nil {
+		return err
+	}
+	w := &watch{a: a, c: c, id: s.ID, tl: a.newTimeline(), opt: client.FollowOptions{Past: true, Own: true}}
+	w.tl.users = true
+	if s.Status == "idle" || s.Status == "terminated" {
+		return attachResting(ctx, a, c, s, w)
+	}
+	return attachRunning(ctx, a, w)
+}
+
+// attachRunning follows a session at work; on a terminal it goes on, and passes on what the person types.
+func attachRunning(ctx context.Context, a *app, w *watch) error {
+	if !a.interactive() {
+		return attachPlain(ctx, a, w)
+	}
+	w.untilEnd = true
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	w.lines = newLineReader(a.in)
+	typed := make(chan error, 1)
+	go func() { typed <- w.talk(ctx, cancel) }()
+	_, err := w.follow(ctx)
+	quit := errors.Is(context.Cause(ctx), errQuit)
+	left := detached(ctx)
+	cancel(errQuit)
+	terr := <-typed
+	switch {
+	case quit:
+		a.say("detached from %s", sessionName(w.id))
+		return nil
+	case left:
+		return w.detach()
+	case err == nil && !errors.Is(terr, errQuit):
+		return terr
+	}
+	return err
+}
+
+var errQuit = errors.New("the person left")
+
+// talk sends what the person types until they leave.
+func (w *watch) talk(ctx context.Context, cancel context.CancelCauseFunc) error {
+	for {
+		line, err := w.lines.next(ctx)
+		switch {
+		case errors.Is(err, io.EOF):
+			cancel(errQuit)
+			return nil
+		case err != nil:
+			return nil // the watch has ended
+		}
+		if err := w.typed(ctx, strings.TrimSpace(line)); err != nil {
+			if errors.Is(err, errQuit) {
+				cancel(errQuit)
+				return nil
+			}
+			w.a.complain("failed", err.Error(), "", 0)
+		}
+	}
+}
+
+// typed does what one line says.
+func (w *watch) typed(ctx context.Context, line string) error {
+	switch line {
+	case "":
+		return nil
+	case "/quit":
+		return errQuit
+	case "/stop":
+		_, err := w.c.Send(ctx, w.id, client.Interrupt())
+		return err
+	}
+	if word, _, _ := strings.Cut(line, " "); word == "/allow" || word == "/deny" {
+		return w.typedAnswer(ctx, line)
+	}
+	_, err := w.c.Send(ctx, w.id, client.UserMessage(line))
+	return err
+}
+
+// typedAnswer answers every ask the session is parked at.
+func (w *watch) typedAnswer(ctx context.Context, line string) error {
+	word, why, _ := strings.Cut(line, " ")
+	calls, err := waitingCalls(ctx, w.c.Client, w.id)
+	if err != nil {
+		return err
+	}
+	var events []any
+	for _, c := range calls {
+		if !c.custom {
+			events = append(events, client.Confirmation(c.id, word == "/allow", strings.TrimSpace(why)))
+		}
+	}
+	if len(events) == 0 {
+		return outboard.Errorf(outboard.Conflict, "nothing waits for an approval")
+	}
+	_, err = w.c.Send(ctx, w.id, events...)
+	return err
+}
+
+// attachPlain follows until the session rests, for scripts.
+func attachPlain(ctx context.Context, a *app, w *watch) error {
+	rest, err := w.follow(ctx)
+	if err != nil {
+		if detached(ctx) {
+			return w.detach()
+		}
+		return err
+	}
+	line := resultLine{Type: "result", Session: w.id, Name: sessionName(w.id), Stop: rest, Calls: w.tl.done,
+		Seconds: w.tl.newest.Sub(w.tl.begun).Seconds(), Exit: restCode(rest)}
+	if rest == restDone || rest == restDeleted {
+		line.Exit = exitOK
+	}
+	if w.asked != nil {
+		line.Waiting = w.asked.ids
+	}
+	if a.json {
+		if err := a.object(line); err != nil {
+			return err
+		}
+	}
+	return restError(line, w)
+}
+
+// attachResting shows what a session at rest has done, and on a terminal waits for more.
+func attachResting(ctx context.Context, a *app, c *conn, s client.Session, w *watch) error {
+	if a.interactive() && s.Status == "idle" {
+		fmt.Fprintf(a.errs, "outboard: %s rests; type to go on, /quit to leave\n", sessionName(s.ID))
+		return attachRunning(ctx, a, w)
+	}
+	for ev, err := range c.Events(ctx, s.ID, client.EventQuery{Own: true}) {
+		if err != nil {
+			return err
+		}
+		if err := w.show(ev); err != nil {
+			return err
+		}
+	}
+	return nil
+}

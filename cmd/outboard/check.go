@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/client"
+	"go.yaml.in/yaml/v3"
+)
+
+// checkModel runs exactly the steps it is given.
+const checkModel = "script/steps"
+
+// checkTitle is the title of the sessions that checks run in.
+const checkTitle = "check of "
+
+// runCheck runs a command on a copy of a session's result, in a fresh sandbox that nothing of the agent's runs in, and reports
+// whether it exited with 0. It is a session of its own, so its log stays; it is archived at the end.
+func runCheck(ctx context.Context, a *app, c *conn, of client.Session, command string) (bool, error) {
+	n, err := checkSession(ctx, c, of, command)
+	if err != nil {
+		return false, err
+	}
+	s, err := c.CreateSession(ctx, n)
+	if err != nil {
+		return false, err
+	}
+	w := &watch{a: a, c: c, id: s.ID, tl: a.newTimeline(), opt: client.FollowOptions{Past: true, Own: true}}
+	w.tl.output, w.tl.tools = true, true
+	code, err := w.followCheck(ctx)
+	if err != nil {
+		return false, err
+	}
+	return code == 0, c.ArchiveSession(ctx, s.ID)
+}
+
+// checkSession describes the session that checks another one's result.
+func checkSession(ctx context.Context, c *conn, of client.Session, command string) (client.NewSession, error) {
+	var n client.NewSession
+	steps, err := yaml.Marshal([]map[string]any{{"bash": map[string]string{"command": command}}, {"say": "checked"}})
+	if err != nil {
+		return n, fmt.Errorf("writing the check: %w", err)
+	}
+	agent, err := agentByName(ctx, c.Client, "outboard-check", map[string]any{"name": "outboard-check", "model": checkModel,
+		"description": "Runs the --check command of outboard run.", "tools": []any{map[string]any{"type": toolsetName}}})
+	if err != nil {
+		return n, err
+	}
+	n = client.NewSession{Agent: agent, EnvironmentID: of.EnvironmentID, Title: checkTitle + sessionName(of.ID),
+		InitialEvents: []any{client.UserMessage(string(steps))}}
+	body, err := c.Workspace(ctx, of.ID)
+	if outboard.KindOf(err) == outboard.NotFound { // nothing was changed: what was sent is the result
+		if v := of.Metadata[workspaceKey]; v != "" {
+			n.Metadata = map[string]string{workspaceKey: v}
+		}
+		return n, nil
+	}
+	if err != nil {
+		return n, err
+	}
+	defer body.Close()
+	f, err := uploadTar(ctx, c.Client, func(w io.Writer) error { _, err := io.Copy(w, body); return err })
+	n.Metadata = map[string]string{workspaceKey: f.ID + ":tar"}
+	return n, err
+}
+
+// followCheck shows the check and returns its exit status.
+func (w *watch) followCheck(ctx context.Context) (int, error) {
+	code := -1
+	for ev, err := range w.c.Follow(ctx, w.id, w.opt) {
+		if err != nil {
+			return code, err
+		}
+		if ev.Type == ownPrefix+"call.finished" {
+			p, err := decodeOwn(ev)
+			if err != nil {
+				return code, err
+			}
+			if p.ExitCode != nil {
+				code = *p.ExitCode
+			}
+		}
+		if !w.a.json {
+			if err := w.tl.event(ev); err != nil {
+				return code, err
+			}
+		}
+		rest, err := w.rested(ctx, ev)
+		if err != nil {
+			return code, err
+		}
+		if rest != "" && code < 0 {
+			return code, outboard.Errorf(outboard.Unavailable, "the check did not run to an end (%s)", rest)
+		}
+		if rest != "" {
+			return code, nil
+		}
+	}
+	return code, errors.Join(context.Cause(ctx), errors.New("the check's session ended early"))
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/client"
+)
+
+// need says what a command wants of a server.
+type need int
+
+const (
+	needAnswers need = iota // somebody who answers is enough
+	needWork                // sessions must be run while the command lasts
+)
+
+// conn is a client, and the private server behind it if the command had to start one.
+type conn struct {
+	*client.Client
+	data    string  // the data directory, which also holds what this machine remembers of sessions
+	private *server // nil when the server is another process
+}
+
+// Close ends the connection, and the private server.
+func (c *conn) Close() {
+	c.Client.Close()
+	if c.private != nil {
+		c.private.Stop()
+	}
+}
+
+// connect finds the server: OUTBOARD_URL, else a server that runs on the data directory, else a private one in this process.
+func (a *app) connect(ctx context.Context, want need) (*conn, error) {
+	c, err := a.connectRunning(ctx)
+	if c != nil || err != nil {
+		return c, err
+	}
+	data, err := a.dataDir()
+	if err != nil {
+		return nil, err
+	}
+	return a.connectPrivate(ctx, data, want)
+}
+
+// connectRunning finds a server that is another process, or returns nil.
+func (a *app) connectRunning(ctx context.Context) (*conn, error) {
+	data, err := a.dataDir()
+	if err != nil {
+		return nil, err
+	}
+	if url := a.env("OUTBOARD_URL"); url != "" {
+		key := a.env("OUTBOARD_API_KEY")
+		if key == "" {
+			return nil, outboard.Errorf(outboard.Unauthenticated, "OUTBOARD_URL is set and OUTBOARD_API_KEY is not").
+				WithHint("the server wrote a key to admin.key in its data directory")
+		}
+		return a.dial(url, key, data, nil)
+	}
+	key, err := readKey(data)
+	if err != nil {
+		return nil, err
+	}
+	if addr, ok := readAddress(data); ok && key != "" {
+		c, err := a.dial(addr.URL, key, data, nil)
+		if err != nil {
+			return nil, err
+		}
+		if alive(ctx, c.Client) {
+			return c, nil
+		}
+		c.Close()
+	}
+	return nil, nil
+}
+
+// work makes sure that somebody runs sessions: the private server starts to, if it does not.
+func (c *conn) work(ctx context.Context) error {
+	if c.private == nil {
+		return nil
+	}
+	return c.private.Work(ctx)
+}
+
+// alive reports whether a server answers at all; what it answers is the command's business.
+func alive(ctx context.Context, c *client.Client) bool {
+	_, err := c.Session(ctx, outboard.PrefixSession+"_0100000000000000000000")
+	_, dead := errors.AsType[*client.TransportError](err)
+	return !dead
+}
+
+func (a *app) dial(url, key, data string, private *server) (*conn, error) {
+	c, err := client.New(client.Config{URL: url, Key: key, UserAgent: "outboard-cli/" + thisVersion().Version})
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Client: c, data: data, private: private}, nil
+}
+
+// connectPrivate starts a server in this process, on a port of its own, for as long as the command lasts.
+func (a *app) connectPrivate(ctx context.Context, data string, want need) (*conn, error) {
+	cfg, err := loadConfig(data, "", a.env)
+	if err != nil {
+		return nil, err
+	}
+	s, err := startServer(ctx, serverConfig{Data: data, Config: cfg, Env: a.env, Logger: a.logger(slog.LevelError + 1),
+		Serve: true, Work: want == needWork, Slots: cfg.Limits.Slots, Listen: "127.0.0.1:0"})
+	if err != nil {
+		return nil, err
+	}
+	key := a.env("OUTBOARD_API_KEY")
+	if key == "" {
+		if key, err = readKey(data); err == nil && key == "" {
+			err = outboard.Errorf(outboard.Unauthenticated, "the store has an admin key, and %s does not hold it", keyPath(data)).
+				WithHint("set OUTBOARD_API_KEY, or copy admin.key from the machine that made it")
+		}
+	}
+	if err != nil {
+		s.Stop()
+		return nil, err
+	}
+	c, err := a.dial(s.url, key, data, s)
+	if err != nil {
+		s.Stop()
+	}
+	return c, err
+}
+
+// logger returns a logger to stderr from the given level on, or from the one OUTBOARD_LOG names.
+func (a *app) logger(level slog.Level) *slog.Logger {
+	if name := a.env("OUTBOARD_LOG"); name != "" {
+		if err := level.UnmarshalText([]byte(name)); err != nil {
+			a.say("ignoring OUTBOARD_LOG=%q: levels are debug, info, warn, error", name)
+		}
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	if a.json {
+		return slog.New(slog.NewJSONHandler(a.errs, opts))
+	}
+	return slog.New(slog.NewTextHandler(a.errs, opts))
+}
+
+// runsDir is where this machine remembers what it sent to sessions.
+func runsDir(data string) (string, error) {
+	dir := filepath.Join(data, "runs")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", dataError(data, err)
+	}
+	return dir, nil
+}

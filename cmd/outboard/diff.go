@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/term"
+	"github.com/outboard-dev/outboard/internal/worktree"
+	"github.com/spf13/cobra"
+)
+
+func newDiff(a *app) *cobra.Command {
+	var stat, names bool
+	cmd := &cobra.Command{Use: "diff SESSION", Short: "Show what a session changed", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
+		Long: "Compare the session's newest saved workspace with the work that was sent. On a terminal control characters are shown as\n" +
+			"text; into a pipe or file goes the exact patch, which git apply takes.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			form := worktree.Patch
+			switch {
+			case stat && names:
+				return usagef("--stat and --name-only exclude each other")
+			case stat:
+				form = worktree.Stat
+			case names:
+				form = worktree.NameOnly
+			}
+			return runDiff(cmd.Context(), a, form, args[0])
+		}}
+	cmd.Flags().BoolVar(&stat, "stat", false, "how much changed in which file")
+	cmd.Flags().BoolVar(&names, "name-only", false, "names of changed files")
+	return cmd
+}
+
+func runDiff(ctx context.Context, a *app, form worktree.Form, ref string) error {
+	b, err := a.bringHome(ctx, ref)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	patch, err := b.diff(ctx, form)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.object(map[string]any{"type": "diff", "session_id": b.session.ID, "base": b.sent.Base, "changed": len(patch) > 0, "diff": string(patch)})
+	}
+	if len(patch) == 0 {
+		a.say("%s changed nothing", sessionName(b.session.ID))
+		return nil
+	}
+	if !term.IsTerminal(a.out) {
+		_, err = a.out.Write(patch)
+		return err
+	}
+	return showPatch(a.out, a.style(), patch)
+}
+
+// showPatch prints a patch for people.
+func showPatch(w io.Writer, st term.Style, patch []byte) error {
+	for line := range bytes.Lines(patch) {
+		text := strings.TrimSuffix(term.Clean(string(line)), "\n")
+		switch {
+		case strings.HasPrefix(text, "index "):
+			continue // object ids are for git apply
+		case strings.HasPrefix(text, "+++"), strings.HasPrefix(text, "---"), strings.HasPrefix(text, "diff "):
+			text = st.Bold(text)
+		case strings.HasPrefix(text, "+"):
+			text = st.Good(text)
+		case strings.HasPrefix(text, "-"):
+			text = st.Bad(text)
+		case strings.HasPrefix(text, "@@"):
+			text = st.Warn(text)
+		}
+		if _, err := fmt.Fprintln(w, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// home is a session's result, brought to this machine.
+type home struct {
+	session client.Session
+	sent    *sent
+	result  *worktree.Result // nil when nothing was saved yet: nothing changed
+}
+
+// Close removes the temporary copy.
+func (h *home) Close() error {
+	if h.result == nil {
+		return nil
+	}
+	return h.result.Close()
+}
+
+func (h *home) diff(ctx context.Context, form worktree.Form) ([]byte, error) {
+	if h.result == nil {
+		return nil, nil
+	}
+	return h.result.Diff(ctx, form)
+}
+
+// bringHome downloads a session's newest workspace and compares it with what was sent from here.
+func (a *app) bringHome(ctx context.Context, ref string) (*home, error) {
+	c, err := a.connect(ctx, needAnswers)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	h := &home{}
+	if h.session, err = findSession(ctx, c.Client, ref); err != nil {
+		return nil, err
+	}
+	if h.sent, err = loadSent(c.data, h.session.ID); err != nil {
+		return nil, err
+	}
+	body, err := c.Workspace(ctx, h.session.ID)
+	if outboard.KindOf(err) == outboard.NotFound {
+		return h, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	h.result, err = h.sent.tree().Import(ctx, h.sent.Base, workspacePrefix, body)
+	return h, err
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/sandbox/native"
+	"github.com/outboard-dev/outboard/internal/term"
+	"github.com/spf13/cobra"
+)
+
+func newDoctor(a *app) *cobra.Command {
+	return &cobra.Command{Use: "doctor", Short: "Say what this host can isolate, and how to fix the rest", Args: exactArgs(),
+		Long: "Try to make a sandbox and say what it protects and what it does not. Exits with 9 when none can be made.",
+		RunE: func(cmd *cobra.Command, _ []string) error { return runDoctor(cmd.Context(), a) }}
+}
+
+// diagnosis is what doctor found.
+type diagnosis struct {
+	Type string `json:"type"`
+	native.Report
+	Other  []native.Check `json:"other"` // what is not about sandboxes
+	Models []string       `json:"models"`
+}
+
+func runDoctor(ctx context.Context, a *app) error {
+	d := diagnosis{Type: "doctor"}
+	guest, guestErr := findGuest(a.env)
+	if guestErr == nil {
+		dir, err := os.MkdirTemp("", "outboard-doctor-")
+		if err != nil {
+			return fmt.Errorf("making a temporary directory: %w", err)
+		}
+		defer os.RemoveAll(dir)
+		d.Report = native.Probe(ctx, native.Config{Dir: dir, Guest: guest})
+	}
+	d.Checks = append([]native.Check{check("guest program", guest, guestErr)}, d.Checks...)
+	d.other(a)
+	if a.json {
+		if err := a.object(d); err != nil {
+			return err
+		}
+	} else if err := d.print(a); err != nil {
+		return err
+	}
+	if !d.Usable {
+		return &exitError{code: exitIsolation}
+	}
+	return nil
+}
+
+// check is one line about something that is there or whose absence has a hint.
+func check(name, detail string, err error) native.Check {
+	c := native.Check{Name: name, OK: err == nil, Detail: detail}
+	if err != nil {
+		c.Detail = err.Error()
+		if e, ok := err.(*outboard.Error); ok {
+			c.Fix = e.Hint
+		}
+	}
+	return c
+}
+
+// other looks at what runs need besides sandboxes.
+func (d *diagnosis) other(a *app) {
+	data, err := a.dataDir()
+	if err == nil {
+		err = writable(data)
+	}
+	d.Other = append(d.Other, check("data directory", data, err))
+	git, err := exec.LookPath("git")
+	if err != nil {
+		err = outboard.Errorf(outboard.Unavailable, "not installed: run cannot send work, diff and apply cannot bring it home").WithHint("install git")
+	}
+	d.Other = append(d.Other, check("git", git, err))
+	cfg, err := loadConfig(data, "", a.env)
+	if err == nil {
+		_, err = llm.NewRegistry(cfg.LLM)
+	}
+	if err == nil {
+		for _, p := range cfg.LLM.Providers {
+			d.Models = append(d.Models, p.Name)
+		}
+	}
+	d.Other = append(d.Other, check("configuration", "read without mistakes", err))
+	if len(d.Models) == 0 {
+		d.Other = append(d.Other, native.Check{Name: "models", Detail: "only the scripted model is configured",
+			Fix: "set ANTHROPIC_API_KEY, OPENAI_API_KEY or OLLAMA_HOST, or write a configuration: outboard config init"})
+	} else {
+		d.Other = append(d.Other, check("models", strings.Join(d.Models, ", "), nil))
+	}
+}
+
+// writable reports whether the data directory can be used, without leaving anything there that was not.
+func writable(dir string) error {
+	for {
+		st, err := os.Stat(dir)
+		if err == nil && !st.IsDir() {
+			return outboard.Errorf(outboard.Unavailable, "%s is not a directory", dir).WithHint("name another with --data")
+		}
+		if err == nil {
+			f, err := os.CreateTemp(dir, ".outboard-*")
+			if err != nil {
+				return outboard.Errorf(outboard.Unavailable, "%s cannot be written: %w", dir, err).WithHint("name another with --data")
+			}
+			f.Close()
+			return os.Remove(f.Name())
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return err
+		}
+		dir = up // it will be made below the nearest directory that is there
+	}
+}
+
+func (d *diagnosis) print(a *app) error {
+	st := a.style()
+	for _, group := range [][]native.Check{d.Checks, d.Other} {
+		for _, c := range group {
+			mark := st.Good("ok  ")
+			if !c.OK {
+				mark = st.Bad("no  ")
+			}
+			if _, err := fmt.Fprintf(a.out, "%s %-16s %s\n", mark, c.Name, term.Line(c.Detail, 0)); err != nil {
+				return err
+			}
+			if !c.OK && c.Fix != "" {
+				if _, err := fmt.Fprintf(a.out, "     %-16s fix: %s\n", "", term.Line(c.Fix, 0)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if !d.Usable {
+		_, err := fmt.Fprintln(a.out, "\nno sandbox can be made here, so sessions cannot run tools; nothing is ever run on the host instead")
+		return err
+	}
+	if _, err := fmt.Fprintf(a.out, "\nisolation        %s\nlimits           %s\n", d.Isolation, strings.Join(d.Limits, ", ")); err != nil {
+		return err
+	}
+	for i, gap := range d.Gaps {
+		label := ""
+		if i == 0 {
+			label = "not protected"
+		}
+		if _, err := fmt.Fprintf(a.out, "%-16s %s\n", label, gap); err != nil {
+			return err
+		}
+	}
+	return nil
+}

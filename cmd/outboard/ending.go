@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/term"
+)
+
+// resultLine is the last line of a run with --json.
+type resultLine struct {
+	Type    string   `json:"type"`
+	Session string   `json:"session_id"`
+	Name    string   `json:"name"`
+	Stop    string   `json:"stop"`
+	Calls   int      `json:"calls"`
+	Seconds float64  `json:"seconds"`
+	Check   string   `json:"check,omitempty"` // passed, failed
+	Waiting []string `json:"waiting,omitempty"`
+	Exit    int      `json:"exit"`
+}
+
+// end says how the session came to rest and what can be done next, and returns the matching exit code.
+func (o runOptions) end(ctx context.Context, a *app, c *conn, s client.Session, w *watch, rest string, hasWork bool) error {
+	line := resultLine{Type: "result", Session: s.ID, Name: sessionName(s.ID), Stop: rest, Calls: w.tl.done,
+		Seconds: w.tl.newest.Sub(w.tl.begun).Seconds(), Exit: restCode(rest)}
+	if w.asked != nil {
+		line.Waiting = w.asked.ids
+	}
+	if rest == restEndTurn && o.check != "" {
+		passed, err := runCheck(ctx, a, c, s, o.check)
+		if err != nil {
+			return fmt.Errorf("running the check: %w", err)
+		}
+		line.Check = "passed"
+		if !passed {
+			line.Check, line.Exit = "failed", exitCheck
+		}
+	}
+	if a.json {
+		if err := a.object(line); err != nil {
+			return err
+		}
+		if line.Exit == exitOK {
+			return nil
+		}
+		return &exitError{code: line.Exit}
+	}
+	if err := o.summary(a, line, w, hasWork); err != nil {
+		return err
+	}
+	return restError(line, w)
+}
+
+// summary prints the closing lines.
+func (o runOptions) summary(a *app, line resultLine, w *watch, hasWork bool) error {
+	st := a.style()
+	mark, word := st.Good("✓"), "done"
+	if line.Exit != exitOK {
+		mark, word = st.Bad("✗"), map[string]string{restEndTurn: "check failed", restApproval: "waiting"}[line.Stop]
+		if word == "" {
+			word = "stopped (" + strings.ReplaceAll(line.Stop, "_", " ") + ")"
+		}
+	}
+	text := fmt.Sprintf("%s %s in %s   %d calls", mark, word, formatDuration(time.Duration(line.Seconds*float64(time.Second))), line.Calls)
+	if line.Check != "" {
+		text += "   check " + line.Check + " (" + term.Line(o.check, 60) + ")"
+	}
+	next := "outboard send " + line.Name + ` "..."      outboard logs ` + line.Name
+	if hasWork {
+		next = "outboard diff " + line.Name + "      outboard apply " + line.Name + `      outboard send ` + line.Name + ` "..."`
+	}
+	_, err := fmt.Fprintf(a.out, "%s\n  %s\n", text, next)
+	return err
+}
+
+func restCode(rest string) int {
+	switch rest {
+	case restEndTurn:
+		return exitOK
+	case restApproval:
+		return exitApproval
+	case restBudget:
+		return exitLimit
+	}
+	return exitFailed
+}
+
+// restError is the error of a session that did not come to a good end.
+func restError(line resultLine, w *watch) error {
+	switch line.Exit {
+	case exitOK:
+		return nil
+	case exitApproval:
+		return &exitError{line.Exit, waitingError(line.Name, w)}
+	case exitCheck:
+		return &exitError{line.Exit, outboard.Errorf(outboard.Conflict, "the agent finished and the check failed").WithCode("check_failed").
+			WithHint("outboard send %s \"the check still fails\"", line.Name)}
+	}
+	return &exitError{line.Exit, outboard.Errorf(outboard.Unavailable, "the session stopped: %s", strings.ReplaceAll(line.Stop, "_", " ")).
+		WithCode(line.Stop).WithHint("outboard logs %s shows why", line.Name)}
+}
+
+// waitingError names the first call that waits and the command that answers it.
+func waitingError(name string, w *watch) error {
+	calls := w.tl.waiting(w.asked.ids)
+	if len(calls) == 0 {
+		return outboard.Errorf(outboard.Denied, "the session waits for an answer").WithCode("approval").WithHint("outboard show %s", name)
+	}
+	c := calls[0]
+	if c.custom {
+		return outboard.Errorf(outboard.Denied, "the session waits for the result of tool %s, which a client must send", term.Line(c.name, 60)).
+			WithCode("approval").WithHint("POST /v1/sessions/%s/events with a user.custom_tool_result", w.id)
+	}
+	return outboard.Errorf(outboard.Denied, "approval needed, and nobody can be asked here\n%s wants to run: %s (call %s)",
+		term.Line(c.name, 60), term.Line(c.what, 200), c.id).WithCode("approval").
+		WithHint("outboard approve %s, or outboard deny %s \"why\"; then outboard attach %s", name, name, name)
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// guestProgram is the in-sandbox half of the product.
+const guestProgram = "outboard-guest"
+
+// findGuest returns the path of the guest program: next to this executable, else where OUTBOARD_GUEST says, else on PATH.
+func findGuest(env func(string) string) (string, error) {
+	if exe, err := os.Executable(); err == nil {
+		if real, err := filepath.EvalSymlinks(exe); err == nil {
+			exe = real
+		}
+		if p := filepath.Join(filepath.Dir(exe), guestProgram); isProgram(p) {
+			return p, nil
+		}
+	}
+	if p := env("OUTBOARD_GUEST"); p != "" {
+		if isProgram(p) {
+			return filepath.Abs(p)
+		}
+		return "", outboard.Errorf(outboard.Unavailable, "OUTBOARD_GUEST=%s is not a program", p).
+			WithCode(codeNoIsolation).WithHint("make build, then OUTBOARD_GUEST=bin/%s", guestProgram)
+	}
+	if p, err := exec.LookPath(guestProgram); err == nil {
+		return filepath.Abs(p)
+	}
+	return "", outboard.Errorf(outboard.Unavailable, "the program %s, which runs inside sandboxes, is not there", guestProgram).
+		WithCode(codeNoIsolation).WithHint("make build puts it next to outboard; OUTBOARD_GUEST names another place")
+}
+
+func isProgram(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().IsRegular() && (runtime.GOOS == "windows" || st.Mode()&0o111 != 0)
+}
+
+// hostName names this machine and data directory in sandbox rows: a sandbox can be opened only where its directory is.
+func hostName(data string) string {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "unknown"
+	}
+	return fmt.Sprintf("%s/%.8x", name, sha256.Sum256([]byte(data)))
+}
+
+// A worker's host, as registered, is "<host> <kernel> <pid> <start>": kernel names one boot and one pid namespace, so that a
+// process found missing under the same kernel is certain to be dead.
+func workerHost(host string) string {
+	pid := os.Getpid()
+	return strings.Join([]string{host, kernelID(), strconv.Itoa(pid), processStart(pid)}, " ")
+}
+
+// deadWorker reports whether host was registered by a process of this kernel that no longer exists.
+func deadWorker(host, kernel string) bool {
+	f := strings.Fields(host)
+	if len(f) != 4 || f[1] != kernel || kernel == "" {
+		return false
+	}
+	pid, err := strconv.Atoi(f[2])
+	return err == nil && processStart(pid) != f[3]
+}
+
+// releaseDead gives up the leases of processes on this machine that were killed. A lease is only ever a hint about liveness: if
+// this were wrong, the epoch would still keep the old holder from writing.
+func releaseDead(ctx context.Context, st *store.Store, log *slog.Logger) error {
+	workers, err := st.Workers(ctx)
+	if err != nil {
+		return err
+	}
+	kernel := kernelID()
+	for _, w := range workers {
+		if !deadWorker(w.Host, kernel) {
+			continue
+		}
+		log.Info("releasing the sessions of a dead process", "worker", w.ID, "host", w.Host)
+		if err := st.Deregister(ctx, w.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keyPath is where the admin key of a data directory is.
+func keyPath(data string) string { return filepath.Join(data, "admin.key") }
+
+// readKey returns the admin key of a data directory, "" when there is none.
+func readKey(data string) (string, error) {
+	b, err := os.ReadFile(keyPath(data))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("reading the admin key: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// writePrivate writes a small file that only the user may read, durably and at once: a reader sees the old one or the new one.
+func writePrivate(path, text string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // made with mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/outboard-dev/outboard/internal/client"
+)
+
+// ownPrefix starts the types of Outboard's own events, which are the log's own types.
+const ownPrefix = "outboard."
+
+// ownPayload is the union of the fields of Outboard's own events that a timeline shows.
+type ownPayload struct {
+	Call       string `json:"call"`
+	Outcome    string `json:"outcome"`
+	ExitCode   *int   `json:"exit_code"`
+	IsError    bool   `json:"is_error"`
+	DurationUs int64  `json:"duration_us"`
+	Sandbox    string `json:"sandbox"`
+	Isolation  string `json:"isolation"`
+	Provider   string `json:"provider"`
+	From       string `json:"from"`
+	Reason     string `json:"reason"`
+	Path       string `json:"path"`
+	Turn       int    `json:"turn"`
+}
+
+// decodeOwn reads one of Outboard's own events.
+func decodeOwn(ev client.Event) (ownPayload, error) {
+	var body struct {
+		Payload ownPayload `json:"payload"`
+	}
+	if err := ev.Decode(&body); err != nil {
+		return body.Payload, fmt.Errorf("reading event %s: %w", ev.ID, err)
+	}
+	return body.Payload, nil
+}
+
+// outcome is how a call ended, in a word or two.
+func (t *timeline) outcome(p ownPayload) string {
+	text := strings.ReplaceAll(p.Outcome, "_", " ")
+	switch {
+	case p.ExitCode != nil && *p.ExitCode == 0:
+		return "exit 0"
+	case p.ExitCode != nil:
+		return t.st.Bad(fmt.Sprintf("exit %d", *p.ExitCode))
+	case p.Outcome == "unknown":
+		return t.st.Warn("outcome unknown")
+	case p.Outcome == "ok" && !p.IsError:
+		return ""
+	case p.Outcome == "ok":
+		return t.st.Bad("error")
+	}
+	return t.st.Bad(text)
+}
+
+// own shows one of Outboard's own events.
+func (t *timeline) own(kind string, ev client.Event) error {
+	p, err := decodeOwn(ev)
+	if err != nil {
+		return err
+	}
+	switch {
+	case kind == "call.finished":
+		return t.finished(ev, p)
+	case kind == "call.started":
+		if c := t.calls[p.Call]; c != nil {
+			c.since = ev.ProcessedAt
+		}
+		return nil
+	case t.tools:
+		return nil
+	}
+	switch kind {
+	case "sandbox.ready":
+		what := "ready: " + p.Provider + ", " + p.Isolation
+		if p.From != "" {
+			what += "; restored from checkpoint " + p.From
+		}
+		return t.line(ev.ProcessedAt, "box", what, "")
+	case "sandbox.lost":
+		return t.line(ev.ProcessedAt, "box", "lost: "+p.Reason, "")
+	case "file.harvested":
+		return t.line(ev.ProcessedAt, "file", p.Path, "")
+	}
+	return nil
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/config"
+	"github.com/spf13/cobra"
+)
+
+type serveOptions struct {
+	listen   string
+	db       string
+	config   string
+	role     string
+	cert     string
+	key      string
+	insecure bool
+	hosts    []string
+	slots    int
+	level    string
+}
+
+func newServe(a *app) *cobra.Command {
+	o := serveOptions{role: "all"}
+	cmd := &cobra.Command{Use: "serve", Short: "Run the server", Args: exactArgs(),
+		Long: "Run the server: the API, and the workers that run sessions.\n\n" +
+			"The first start makes an admin key and writes it to admin.key in the data directory. Several servers on one\n" +
+			"data directory, or on one --db, share the work.",
+		RunE: func(cmd *cobra.Command, _ []string) error { return runServe(cmd.Context(), a, &o) }}
+	f := cmd.Flags()
+	f.StringVar(&o.listen, "listen", "", "address; without a host 127.0.0.1, port 0 for any (default "+defaultListen+")")
+	f.StringVar(&o.db, "db", "", "PostgreSQL, postgres://... (default SQLite in the data directory)")
+	f.StringVar(&o.config, "config", "", "configuration file (default config.yaml in the data directory)")
+	f.StringVar(&o.role, "role", o.role, "all, api (only answers) or worker (only runs sessions)")
+	f.StringVar(&o.cert, "tls-cert", "", "certificate file, PEM")
+	f.StringVar(&o.key, "tls-key", "", "key file of the certificate, PEM")
+	f.BoolVar(&o.insecure, "insecure-listen", false, "listen beyond this machine without TLS: keys and content travel in clear text")
+	f.StringSliceVar(&o.hosts, "host", nil, "name this server may be called by, besides its addresses")
+	f.IntVar(&o.slots, "slots", 0, "sessions run at a time (default: the runner's)")
+	f.StringVar(&o.level, "log-level", "", "debug, info, warn or error (default info)")
+	return cmd
+}
+
+type readyLine struct {
+	Type      string `json:"type"`
+	URL       string `json:"url,omitempty"`
+	PID       int    `json:"pid"`
+	Data      string `json:"data"`
+	Role      string `json:"role"`
+	Isolation string `json:"isolation,omitempty"`
+	Problem   string `json:"problem,omitempty"` // why no sandbox can be made
+}
+
+func runServe(ctx context.Context, a *app, o *serveOptions) error {
+	cfg, err := o.server(a)
+	if err != nil {
+		return err
+	}
+	s, err := startServer(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer s.Stop()
+	if s.newKey {
+		a.say("made an admin key: %s", keyPath(cfg.Data))
+	}
+	if s.sandbox != nil && cfg.Work {
+		a.say("no sandbox can be made here, so every tool call will fail: %v", s.sandbox)
+	}
+	if s.url != "" {
+		if err := publish(cfg.Data, s.url); err != nil {
+			return dataError(cfg.Data, err)
+		}
+		defer func() {
+			if err := withdraw(cfg.Data); err != nil {
+				s.log.Warn("removing server.json failed", "err", err)
+			}
+		}()
+	}
+	if err := o.ready(a, s); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		s.log.Info("stopping", "cause", context.Cause(ctx))
+		return nil
+	case err := <-s.failed:
+		return err
+	}
+}
+
+// defaultListen is where a server answers when nothing else is said.
+const defaultListen = "127.0.0.1:7070"
+
+// configure lays the flags over the configuration: a flag wins over the environment, and that over the file.
+func (o *serveOptions) configure(a *app) (*config.Config, string, error) {
+	data, err := a.dataDir()
+	if err != nil {
+		return nil, "", err
+	}
+	cfg, err := loadConfig(data, o.config, a.env)
+	if err != nil {
+		return nil, "", err
+	}
+	if a.data == "" && cfg.Data != "" {
+		if data, err = filepath.Abs(cfg.Data); err != nil {
+			return nil, "", fmt.Errorf("resolving the data directory: %w", err)
+		}
+	}
+	cfg.Listen = cmp.Or(o.listen, cfg.Listen, defaultListen)
+	cfg.DB = cmp.Or(o.db, cfg.DB)
+	cfg.LogLevel = cmp.Or(o.level, cfg.LogLevel, "info")
+	cfg.Limits.Slots = cmp.Or(o.slots, cfg.Limits.Slots)
+	cfg.Hosts = append(cfg.Hosts, o.hosts...)
+	return cfg, data, nil
+}
+
+// server turns flags and configuration into what to start.
+func (o *serveOptions) server(a *app) (serverConfig, error) {
+	var out serverConfig
+	if o.role != "all" && o.role != "api" && o.role != "worker" {
+		return out, usagef("--role %q is not all, api or worker", o.role)
+	}
+	if o.slots < 0 {
+		return out, usagef("--slots must not be negative")
+	}
+	cfg, data, err := o.configure(a)
+	if err != nil {
+		return out, err
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
+		return out, usagef("--log-level %q is not debug, info, warn or error", cfg.LogLevel)
+	}
+	listen, loopback, err := splitListen(cfg.Listen)
+	if err != nil {
+		return out, err
+	}
+	out = serverConfig{Data: data, Config: cfg, Env: a.env, Logger: a.logger(level), Serve: o.role != "worker", Work: o.role != "api",
+		Slots: cfg.Limits.Slots, Listen: listen, Hosts: cfg.Hosts}
+	if out.TLS, err = o.certificate(); err != nil {
+		return out, err
+	}
+	if out.Serve && !loopback && out.TLS == nil && !o.insecure {
+		return out, usagef("refusing to listen on %s without TLS: keys would travel in clear text", listen).
+			WithHint("give --tls-cert and --tls-key, or --insecure-listen behind a proxy that has them")
+	}
+	return out, nil
+}
+
+func (o *serveOptions) certificate() (*tls.Config, error) {
+	if o.cert == "" && o.key == "" {
+		return nil, nil
+	}
+	if o.cert == "" || o.key == "" {
+		return nil, usagef("--tls-cert and --tls-key belong together")
+	}
+	pair, err := tls.LoadX509KeyPair(o.cert, o.key)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, outboard.Errorf(outboard.NotFound, "reading the certificate: %w", err)
+	}
+	if err != nil {
+		return nil, outboard.Errorf(outboard.Invalid, "reading the certificate: %w", err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}, nil
+}
+
+// ready prints the one line that says the server answers.
+func (o *serveOptions) ready(a *app, s *server) error {
+	if a.json {
+		line := readyLine{Type: "ready", URL: s.url, PID: os.Getpid(), Data: s.cfg.Data, Role: o.role, Isolation: s.caps.Isolation}
+		if s.sandbox != nil {
+			line.Problem = s.sandbox.Error()
+		}
+		return a.object(line)
+	}
+	where := s.url
+	if where == "" {
+		where = "worker on " + s.cfg.Data
+	}
+	_, err := fmt.Fprintf(a.out, "outboard ready: %s\n", where)
+	return err
+}

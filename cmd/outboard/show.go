@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/term"
+	"github.com/spf13/cobra"
+)
+
+func newShow(a *app) *cobra.Command {
+	return &cobra.Command{Use: "show SESSION", Short: "Show where a session stands", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
+		RunE: func(cmd *cobra.Command, args []string) error { return runShow(cmd.Context(), a, args[0]) }}
+}
+
+// waitingCall is a call that waits for an answer.
+type waitingCall struct {
+	Call   string `json:"call"`
+	Tool   string `json:"tool"`
+	Input  string `json:"input"`
+	Custom bool   `json:"custom,omitempty"`
+}
+
+type showLine struct {
+	sessionLine
+	Agent       string        `json:"agent"`
+	Environment string        `json:"environment_id"`
+	Root        string        `json:"root,omitempty"`
+	Waiting     []waitingCall `json:"waiting,omitempty"`
+}
+
+func runShow(ctx context.Context, a *app, ref string) error {
+	c, err := a.connect(ctx, needAnswers)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	s, err := findSession(ctx, c.Client, ref)
+	if err != nil {
+		return err
+	}
+	base, err := describeSession(ctx, c.Client, s)
+	if err != nil {
+		return err
+	}
+	l := showLine{sessionLine: base, Agent: fmt.Sprintf("%s v%d", s.Agent.Name, s.Agent.Version), Environment: s.EnvironmentID}
+	if rec, err := loadSent(c.data, s.ID); err == nil {
+		l.Root = rec.Root
+	}
+	calls, err := waitingCalls(ctx, c.Client, s.ID)
+	if err != nil {
+		return err
+	}
+	for _, call := range calls {
+		l.Waiting = append(l.Waiting, waitingCall{call.id, call.name, call.what, call.custom})
+	}
+	if a.json {
+		return a.object(l)
+	}
+	return printShow(a, l)
+}
+
+// waitingCalls returns the calls a session is parked at, in the order the model made them.
+func waitingCalls(ctx context.Context, c *client.Client, id string) ([]*openCall, error) {
+	var ids []string
+	for ev, err := range c.Events(ctx, id, client.EventQuery{Desc: true, Limit: 10, Types: []string{"session.status_idle", "session.status_running"}}) {
+		if err != nil {
+			return nil, err
+		}
+		var w wireEvent
+		if err := ev.Decode(&w); err != nil {
+			return nil, fmt.Errorf("reading event %s: %w", ev.ID, err)
+		}
+		if w.Stop != nil {
+			ids = w.Stop.EventIDs
+		}
+		break
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	tl := &timeline{out: discard{}, width: plainWidth, zone: time.Local, calls: map[string]*openCall{}}
+	q := client.EventQuery{Desc: true, Types: []string{"agent.tool_use", "agent.mcp_tool_use", "agent.custom_tool_use"}}
+	for ev, err := range c.Events(ctx, id, q) {
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(ids, ev.ID) {
+			if err := tl.event(ev); err != nil {
+				return nil, err
+			}
+		}
+		if len(tl.calls) == len(ids) {
+			break
+		}
+	}
+	return tl.waiting(ids), nil
+}
+
+func printShow(a *app, l showLine) error {
+	rows := [][2]string{{"session", l.Name + "  " + l.ID}, {"state", l.State}, {"doing", l.Doing}, {"title", l.Title}, {"agent", l.Agent},
+		{"model", l.Model}, {"from", l.Root}, {"created", l.Created.Local().Format(time.DateTime)}, {"tokens", fmt.Sprint(l.Tokens)},
+		{"active", formatDuration(time.Duration(l.Active * float64(time.Second)))}}
+	for _, r := range rows {
+		if r[1] == "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(a.out, "%-8s %s\n", r[0], term.Line(r[1], 0)); err != nil {
+			return err
+		}
+	}
+	for _, w := range l.Waiting {
+		if _, err := fmt.Fprintf(a.out, "waits    %s %s\n         outboard approve %s %s\n", term.Line(w.Tool, 40), term.Line(w.Input, 200), l.Name, w.Call); err != nil {
+			return err
+		}
+	}
+	return nil
+}

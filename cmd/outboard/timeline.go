@@ -1,0 +1,321 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/term"
+)
+
+const (
+	// plainWidth is the line width where there is no terminal to ask.
+	plainWidth = 110
+	// shownOutput bounds the lines of a tool's output that a full log shows.
+	shownOutput = 40
+)
+
+// wireEvent is the union of the fields of the events a timeline shows.
+type wireEvent struct {
+	Type       string           `json:"type"`
+	ID         string           `json:"id"`
+	Name       string           `json:"name"`
+	Input      json.RawMessage  `json:"input"`
+	Permission string           `json:"evaluated_permission"`
+	ToolUseID  string           `json:"tool_use_id"`
+	CustomID   string           `json:"custom_tool_use_id"`
+	Content    []client.Content `json:"content"`
+	IsError    bool             `json:"is_error"`
+	Result     string           `json:"result"`
+	Deny       string           `json:"deny_message"`
+	Stop       *stopReason      `json:"stop_reason"`
+	Error      *struct {
+		Type    string `json:"type"`
+		Message string `json:"message"`
+		Retry   struct {
+			Type string `json:"type"`
+		} `json:"retry_status"`
+	} `json:"error"`
+}
+
+type stopReason struct {
+	Type     string   `json:"type"`
+	EventIDs []string `json:"event_ids"`
+}
+
+// openCall is a tool call that has no result yet.
+type openCall struct {
+	id     string
+	name   string
+	what   string
+	text   string // the result, until the outcome is told
+	since  time.Time
+	asked  bool
+	custom bool
+}
+
+// timeline turns a session's events into lines for people. It shows what happened, not what is said about it: one line per
+// call, with its outcome and how long it took.
+type timeline struct {
+	out   io.Writer
+	st    term.Style
+	width int
+	zone  *time.Location
+
+	users  bool // show what the user said
+	output bool // show the calls' output
+	tools  bool // show calls only
+
+	calls  map[string]*openCall // without an outcome
+	done   int                  // calls with one
+	begun  time.Time
+	newest time.Time
+}
+
+// newTimeline returns a timeline that writes to the command's output.
+func (a *app) newTimeline() *timeline {
+	return &timeline{out: a.out, st: a.style(), width: term.Width(a.out, plainWidth), zone: time.Local, calls: map[string]*openCall{}}
+}
+
+// event shows one event.
+func (t *timeline) event(ev client.Event) error {
+	if t.begun.IsZero() {
+		t.begun = ev.ProcessedAt
+	}
+	if ev.ProcessedAt.After(t.newest) {
+		t.newest = ev.ProcessedAt
+	}
+	if own, ok := strings.CutPrefix(ev.Type, ownPrefix); ok {
+		return t.own(own, ev)
+	}
+	var w wireEvent
+	if err := ev.Decode(&w); err != nil {
+		return fmt.Errorf("reading event %s: %w", ev.ID, err)
+	}
+	switch ev.Type {
+	case "agent.tool_use", "agent.mcp_tool_use", "agent.custom_tool_use":
+		return t.called(ev, w)
+	case "agent.tool_result", "agent.mcp_tool_result":
+		t.result(w, w.ToolUseID)
+		return nil
+	case "user.custom_tool_result", "user.tool_result":
+		t.result(w, w.CustomID+w.ToolUseID)
+		return nil
+	}
+	if t.tools {
+		return nil
+	}
+	return t.talk(ev, w)
+}
+
+// talk shows what is not about a call.
+func (t *timeline) talk(ev client.Event, w wireEvent) error {
+	switch ev.Type {
+	case "user.message":
+		if t.users {
+			return t.text(ev.ProcessedAt, "you", client.Text(w.Content))
+		}
+	case "system.message":
+		return t.text(ev.ProcessedAt, "note", client.Text(w.Content))
+	case "agent.message":
+		return t.text(ev.ProcessedAt, "says", client.Text(w.Content))
+	case "user.interrupt":
+		return t.line(ev.ProcessedAt, "stop", "interrupted by the user", "")
+	case "user.tool_confirmation":
+		return t.confirmed(ev, w)
+	case "agent.thread_context_compacted":
+		return t.line(ev.ProcessedAt, "note", "context compacted", "")
+	case "session.status_rescheduled":
+		return t.line(ev.ProcessedAt, "wait", "trying again soon", "")
+	case "session.error":
+		if w.Error != nil {
+			return t.text(ev.ProcessedAt, "error", w.Error.Message+" ("+w.Error.Type+", "+w.Error.Retry.Type+")")
+		}
+	}
+	return nil
+}
+
+func (t *timeline) called(ev client.Event, w wireEvent) error {
+	c := &openCall{id: ev.ID, name: w.Name, what: describeCall(w.Name, w.Input), since: ev.ProcessedAt,
+		asked: w.Permission == "ask", custom: ev.Type == "agent.custom_tool_use"}
+	t.calls[ev.ID] = c
+	switch {
+	case c.asked:
+		return t.line(ev.ProcessedAt, "ask", c.name+" "+c.what, "")
+	case c.custom:
+		return t.line(ev.ProcessedAt, "call", c.name+" "+c.what, "waits for a client")
+	}
+	return nil
+}
+
+// confirmed restarts the clock of a call: how long a person thought is not how long it ran.
+func (t *timeline) confirmed(ev client.Event, w wireEvent) error {
+	c := t.calls[w.ToolUseID]
+	if c == nil {
+		return nil
+	}
+	c.since, c.asked = ev.ProcessedAt, false
+	if w.Result == "deny" {
+		return t.line(ev.ProcessedAt, "deny", c.name+" "+c.what, w.Deny)
+	}
+	return t.line(ev.ProcessedAt, "allow", c.name+" "+c.what, "")
+}
+
+// result keeps what a call gave until its outcome is told, which is the next event about it.
+func (t *timeline) result(w wireEvent, id string) {
+	if c := t.calls[id]; c != nil {
+		c.text = client.Text(w.Content)
+	}
+}
+
+// finished shows a call with its outcome. What took time is running it, not waiting for an answer, so the runner's own measure
+// is shown where there is one.
+func (t *timeline) finished(ev client.Event, p ownPayload) error {
+	c := t.calls[p.Call]
+	if c == nil {
+		return nil // it was asked for before this timeline began
+	}
+	delete(t.calls, p.Call)
+	t.done++
+	took := time.Duration(p.DurationUs) * time.Microsecond
+	if took == 0 {
+		took = ev.ProcessedAt.Sub(c.since)
+	}
+	if err := t.line(c.since, c.name, c.what, strings.TrimSpace(t.outcome(p)+"  "+formatDuration(took))); err != nil {
+		return err
+	}
+	refused := p.ExitCode == nil && (p.IsError || p.Outcome != "ok")
+	if c.text == "" || !t.output && !refused {
+		return nil
+	}
+	return t.block(c.text, shownOutput)
+}
+
+// waiting returns the calls that a person or client must answer, in order.
+func (t *timeline) waiting(ids []string) []*openCall {
+	var out []*openCall
+	for _, id := range ids {
+		if c := t.calls[id]; c != nil {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// line prints one row: time, verb, what, and how it ended, cut to the width.
+func (t *timeline) line(at time.Time, verb, what, end string) error {
+	const left = 2 + 8 + 2 + 6 + 1 // indent, time, gap, verb, gap
+	what = term.Line(what, max(20, t.width-left-visible(end)-2))
+	pad := ""
+	if end != "" {
+		pad = strings.Repeat(" ", max(2, min(60, t.width-left-visible(end))-utf8.RuneCountInString(what)))
+	}
+	_, err := fmt.Fprintf(t.out, "  %s  %-6s %s%s%s\n", t.st.Dim(at.In(t.zone).Format("15:04:05")), term.Line(verb, 12), what, pad, end)
+	return err
+}
+
+// visible is the width of text that may carry our own style codes.
+func visible(s string) int {
+	n, in := 0, false
+	for _, r := range s {
+		switch {
+		case r == '\x1b':
+			in = true
+		case in:
+			in = r != 'm'
+		default:
+			n++
+		}
+	}
+	return n
+}
+
+// text prints something said, whole.
+func (t *timeline) text(at time.Time, who, text string) error {
+	first, rest, _ := strings.Cut(strings.TrimSpace(term.Clean(text)), "\n")
+	if _, err := fmt.Fprintf(t.out, "  %s  %-6s %s\n", t.st.Dim(at.In(t.zone).Format("15:04:05")), who, first); err != nil || rest == "" {
+		return err
+	}
+	return t.block(rest, 0)
+}
+
+// block prints foreign lines below a row; limit 0 prints all.
+func (t *timeline) block(text string, limit int) error {
+	lines := strings.Split(strings.TrimRight(term.Clean(text), "\n"), "\n")
+	more := 0
+	if limit > 0 && len(lines) > limit {
+		more = len(lines) - limit
+		lines = lines[:limit]
+	}
+	for _, l := range lines {
+		if _, err := fmt.Fprintf(t.out, "                    %s\n", l); err != nil {
+			return err
+		}
+	}
+	if more == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(t.out, "                    %s\n", t.st.Dim(fmt.Sprintf("… %d more lines", more)))
+	return err
+}
+
+// describeCall is a call's input in a few words.
+func describeCall(name string, input json.RawMessage) string {
+	var in struct {
+		Command string `json:"command"`
+		Restart bool   `json:"restart"`
+		Path    string `json:"file_path"`
+		Pattern string `json:"pattern"`
+		In      string `json:"path"`
+		URL     string `json:"url"`
+		Content string `json:"content"`
+	}
+	if json.Unmarshal(input, &in) != nil {
+		return string(input)
+	}
+	switch name {
+	case "bash":
+		if in.Restart {
+			return "(restart)"
+		}
+		return in.Command
+	case "read", "edit":
+		return shortPath(in.Path)
+	case "write":
+		return fmt.Sprintf("%s (%d bytes)", shortPath(in.Path), len(in.Content))
+	case "glob", "grep":
+		return strings.TrimSpace(in.Pattern + " " + shortPath(in.In))
+	case "web_fetch":
+		return in.URL
+	}
+	return string(input)
+}
+
+// shortPath drops the workspace's own path, which every path inside has.
+func shortPath(p string) string {
+	if rest, ok := strings.CutPrefix(path.Clean("/"+p), workspacePath+"/"); ok && p != "" {
+		return rest
+	}
+	return p
+}
+
+// workspacePath is where the work is inside a sandbox.
+const workspacePath = "/workspace"
+
+// formatDuration is a duration for people: 0.4s, 3.1s, 2m05s.
+func formatDuration(d time.Duration) string {
+	switch {
+	case d < 0:
+		return ""
+	case d < 100*time.Second:
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	}
+	return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/term"
+)
+
+// secondPress is how soon a second Ctrl-C must follow the first to mean "stop the session".
+const secondPress = 2 * time.Second
+
+// How a watched session came to rest.
+const (
+	restEndTurn   = "end_turn"
+	restApproval  = "requires_action"
+	restExhausted = "retries_exhausted"
+	restBudget    = "budget_reached"
+	restRefusal   = "refusal"
+	restDone      = "terminated"
+	restDeleted   = "deleted"
+)
+
+// watch follows one session and shows it.
+type watch struct {
+	a        *app
+	c        *conn
+	id       string
+	tl       *timeline
+	opt      client.FollowOptions
+	untilEnd bool // go on after the session has come to rest, until it is archived or deleted
+	lines    *lineReader
+
+	ran   bool      // a turn was seen
+	asked *stopAsks // what the session waits for
+}
+
+// stopAsks are the calls that wait for an answer.
+type stopAsks struct{ ids []string }
+
+// follow shows events until the session rests (or, with untilEnd, ends) and returns how. An error is ctx's cause when the person
+// or a timeout ended it.
+func (w *watch) follow(ctx context.Context) (string, error) {
+	for ev, err := range w.c.Follow(ctx, w.id, w.opt) {
+		if err != nil {
+			return "", err
+		}
+		if err := w.show(ev); err != nil {
+			return "", err
+		}
+		rest, err := w.rested(ctx, ev)
+		if err != nil || rest != "" {
+			return rest, err
+		}
+		w.opt.After = ev.ProcessedAt
+	}
+	if err := context.Cause(ctx); err != nil {
+		return "", err
+	}
+	return restDeleted, nil
+}
+
+func (w *watch) show(ev client.Event) error {
+	if w.a.json {
+		return w.a.object(ev)
+	}
+	return w.tl.event(ev)
+}
+
+// rested returns how the session came to rest with this event, or "".
+func (w *watch) rested(ctx context.Context, ev client.Event) (string, error) {
+	switch ev.Type {
+	case "session.status_running":
+		w.ran, w.asked = true, nil
+	case "session.status_terminated":
+		return restDone, nil
+	case "session.deleted":
+		return restDeleted, nil
+	case "session.status_idle":
+		var body wireEvent
+		if err := ev.Decode(&body); err != nil || body.Stop == nil {
+			return "", err
+		}
+		if body.Stop.Type == restApproval {
+			w.asked = &stopAsks{body.Stop.EventIDs}
+			if w.lines != nil && w.answerable() {
+				return "", w.answer(ctx)
+			}
+		}
+		if w.ran && !w.untilEnd {
+			return body.Stop.Type, nil
+		}
+	}
+	return "", nil
+}
+
+// answerable reports whether every call the session waits for is an ask that this person can answer; a custom tool's result can
+// only come from its client.
+func (w *watch) answerable() bool {
+	calls := w.tl.waiting(w.asked.ids)
+	for _, c := range calls {
+		if c.custom {
+			return false
+		}
+	}
+	return len(calls) == len(w.asked.ids)
+}
+
+// answer asks the person about every waiting call and sends the answers.
+func (w *watch) answer(ctx context.Context) error {
+	var events []any
+	for _, c := range w.tl.waiting(w.asked.ids) {
+		fmt.Fprintf(w.a.errs, "outboard: allow %s %s? [y/n, or n and a reason] ", term.Line(c.name, 40), term.Line(c.what, 200))
+		line, err := w.lines.next(ctx)
+		if err != nil {
+			return err
+		}
+		yes, reason := parseAnswer(line)
+		events = append(events, client.Confirmation(c.id, yes, reason))
+	}
+	_, err := w.c.Send(ctx, w.id, events...)
+	return err
+}
+
+// parseAnswer takes anything but a yes for a no.
+func parseAnswer(line string) (allow bool, reason string) {
+	first, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+	switch strings.ToLower(first) {
+	case "y", "yes", "allow":
+		return true, ""
+	case "n", "no", "deny":
+		return false, strings.TrimSpace(rest)
+	}
+	return false, strings.TrimSpace(line)
+}
+
+// lineReader reads a person's lines. Its goroutine lives until the input ends, because nothing can interrupt a read from a
+// terminal; the process ends with it or before it.
+type lineReader struct {
+	once  sync.Once
+	in    io.Reader
+	lines chan string // capacity 0; closed by the reading goroutine at the end of the input
+}
+
+func newLineReader(in io.Reader) *lineReader { return &lineReader{in: in, lines: make(chan string)} }
+
+// next returns the next line, io.EOF at the end, or ctx's cause.
+func (r *lineReader) next(ctx context.Context) (string, error) {
+	r.once.Do(func() { go r.read() })
+	select {
+	case l, ok := <-r.lines:
+		if !ok {
+			return "", io.EOF
+		}
+		return l, nil
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+}
+
+func (r *lineReader) read() {
+	defer close(r.lines)
+	s := bufio.NewScanner(r.in)
+	s.Buffer(nil, outboard.MaxInlineContent)
+	for s.Scan() {
+		r.lines <- s.Text()
+	}
+}
+
+// detached reports whether ctx ended because the person pressed Ctrl-C (or the process was asked to end).
+func detached(ctx context.Context) bool {
+	return ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded)
+}
+
+// detach says what becomes of the session, and stops it if the person presses Ctrl-C again soon and confirms.
+func (w *watch) detach() error {
+	name := sessionName(w.id)
+	ctx := context.Background() // the command's own has ended
+	if !w.a.interactive() {
+		w.a.say("detached from %s", name)
+		return nil
+	}
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, os.Interrupt)
+	defer signal.Stop(again)
+	if w.c.private != nil {
+		w.a.say("detached from %s; it goes on when it is attached again, or when a server runs", name)
+	} else {
+		w.a.say("detached from %s; it goes on", name)
+	}
+	fmt.Fprintf(w.a.errs, "hint: outboard attach %s; Ctrl-C again within %v stops the session\n", name, secondPress)
+	t := time.NewTimer(secondPress)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-again:
+	}
+	fmt.Fprintf(w.a.errs, "outboard: stop %s? [y/N] ", name)
+	line, err := w.lines.next(ctx)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if yes, _ := parseAnswer(line); !yes {
+		return nil
+	}
+	if _, err := w.c.Send(ctx, w.id, client.Interrupt()); err != nil {
+		return err
+	}
+	w.a.say("interrupted %s", name)
+	return nil
+}

@@ -1,0 +1,265 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/api"
+	"github.com/outboard-dev/outboard/internal/blob"
+	"github.com/outboard-dev/outboard/internal/config"
+	"github.com/outboard-dev/outboard/internal/control"
+	"github.com/outboard-dev/outboard/internal/fleet"
+	"github.com/outboard-dev/outboard/internal/live"
+	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/runner"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/sandbox/native"
+	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/tool"
+)
+
+// The server's own time limits.
+const (
+	// closeTimeout bounds how long open requests may go on after the server stopped accepting.
+	closeTimeout = 5 * time.Second
+	// readHeaderTimeout and idleTimeout bound connections that say nothing.
+	readHeaderTimeout = 10 * time.Second
+	idleTimeout       = 2 * time.Minute
+	// maxHeader bounds a request's headers.
+	maxHeader = 64 << 10
+)
+
+// serverConfig says what one server process does.
+type serverConfig struct {
+	Data   string         // data directory
+	Config *config.Config // its db, llm
+	Env    func(string) string
+	Logger *slog.Logger
+
+	Serve bool // answer HTTP
+	Work  bool // run sessions
+	Slots int  // sessions run at a time, 0 = the runner's default
+
+	Listen string   // host:port
+	Hosts  []string // names this server may be called by
+	TLS    *tls.Config
+}
+
+// server is every part of one process, started.
+type server struct {
+	cfg     serverConfig
+	log     *slog.Logger
+	store   *store.Store
+	blob    *blob.Dir
+	models  *llm.Registry
+	host    string
+	live    live.Hub
+	fleet   *fleet.Fleet
+	control *control.Control
+	runner  *runner.Runner
+	http    *http.Server
+	ln      net.Listener
+	serving sync.WaitGroup
+	failed  chan error // capacity 1: what made serving end, if it was not Stop
+	cut     context.CancelFunc
+
+	url     string
+	newKey  bool  // this start made the admin key
+	sandbox error // why no sandbox can be made here, nil when it can
+	caps    sandbox.Capabilities
+}
+
+// startServer brings every part up, in the order they depend on each other. When one fails, those before it are stopped.
+func startServer(ctx context.Context, cfg serverConfig) (*server, error) {
+	s := &server{cfg: cfg, log: cfg.Logger, failed: make(chan error, 1)}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if err := s.start(ctx); err != nil {
+		s.Stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *server) start(ctx context.Context) error {
+	if err := os.MkdirAll(s.cfg.Data, 0o700); err != nil {
+		return dataError(s.cfg.Data, err)
+	}
+	if err := s.openState(ctx); err != nil {
+		return err
+	}
+	host := hostName(s.cfg.Data)
+	if err := s.openSandboxes(host); err != nil {
+		return err
+	}
+	s.host = host
+	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Live: &s.live, Logger: s.log})
+	made, err := s.control.EnsureAdminKey(ctx, func(secret string) error { return writePrivate(keyPath(s.cfg.Data), secret+"\n") })
+	if err != nil {
+		return err
+	}
+	s.newKey = made
+	if s.cfg.Work {
+		if err := s.Work(ctx); err != nil {
+			return err
+		}
+	}
+	if s.cfg.Serve {
+		return s.listen(ctx)
+	}
+	return nil
+}
+
+// openState opens what outlives the process, and the models.
+func (s *server) openState(ctx context.Context) (err error) {
+	s.store, err = store.Open(ctx, store.Config{Path: filepath.Join(s.cfg.Data, "outboard.db"), URL: s.cfg.Config.DB, Logger: s.log})
+	if err != nil {
+		return err
+	}
+	if s.blob, err = blob.NewDir(filepath.Join(s.cfg.Data, "blobs")); err != nil {
+		return dataError(s.cfg.Data, err)
+	}
+	s.models, err = llm.NewRegistry(s.cfg.Config.LLM)
+	return err
+}
+
+// openSandboxes makes the fleet; its reaper starts with the work, so a process without any leaves garbage to others. A host that can isolate nothing still serves: only tool calls fail there, with the reason.
+func (s *server) openSandboxes(host string) error {
+	var provider sandbox.Provider
+	guest, err := findGuest(s.cfg.Env)
+	if err == nil {
+		var p *native.Provider
+		p, err = native.New(native.Config{Dir: filepath.Join(s.cfg.Data, "sandboxes"), Guest: guest, Logger: s.log})
+		if err == nil {
+			provider, s.caps = p, p.Capabilities()
+		}
+	}
+	s.sandbox = err
+	locks := filepath.Join(s.cfg.Data, "locks")
+	if err := os.MkdirAll(locks, 0o700); err != nil {
+		return dataError(s.cfg.Data, err)
+	}
+	s.fleet = fleet.New(fleet.Config{Store: s.store, Blob: s.blob, Provider: provider, Host: host, Dir: locks, Logger: s.log})
+	return nil
+}
+
+// Work starts claiming sessions, if this process does not yet. Leases of processes of this host that were killed are given up
+// first, so that their sessions need not wait for the leases to run out.
+func (s *server) Work(ctx context.Context) error {
+	if s.runner != nil {
+		return nil
+	}
+	if s.sandbox == nil {
+		if err := s.fleet.Start(ctx); err != nil {
+			return err
+		}
+	}
+	if err := releaseDead(ctx, s.store, s.log); err != nil {
+		return err
+	}
+	s.runner = runner.New(runner.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Live: &s.live,
+		Fetcher: tool.NewFetcher(tool.FetcherConfig{}), Logger: s.log, Host: workerHost(s.host), Slots: s.cfg.Slots})
+	return s.runner.Start(ctx)
+}
+
+// listen starts answering requests.
+func (s *server) listen(ctx context.Context) error {
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Listen)
+	if err != nil {
+		return outboard.Errorf(outboard.Unavailable, "listening on %s: %w", s.cfg.Listen, err).WithHint("choose another address with --listen, or :0 for any port")
+	}
+	scheme := "http"
+	if s.cfg.TLS != nil {
+		ln, scheme = tls.NewListener(ln, s.cfg.TLS), "https"
+	}
+	s.ln, s.url = ln, scheme+"://"+ln.Addr().String()
+	base, cut := context.WithCancel(context.WithoutCancel(ctx))
+	s.cut = cut
+	s.http = &http.Server{
+		Handler:           api.New(api.Config{Control: s.control, Logger: s.log, Hosts: s.cfg.Hosts}),
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		BaseContext:       func(net.Listener) context.Context { return base },
+	}
+	s.serving.Go(func() {
+		if err := s.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			s.failed <- fmt.Errorf("serving: %w", err)
+		}
+	})
+	return nil
+}
+
+// Stop ends everything: stop accepting, stop claiming and finish or release turns (which pauses their sandboxes), stop the
+// reaper, close the store. It may be called on a server that is half started, and twice.
+func (s *server) Stop() {
+	if s.http != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		s.cut() // streams end when their context does
+		if err := s.http.Shutdown(ctx); err != nil {
+			s.http.Close()
+		}
+		cancel()
+		s.serving.Wait()
+		s.http = nil
+	}
+	if s.runner != nil {
+		s.runner.Stop()
+		s.runner = nil
+	}
+	if s.fleet != nil {
+		s.fleet.Stop()
+		s.fleet = nil
+	}
+	if s.store != nil {
+		if err := s.store.Close(); err != nil {
+			s.log.Error("closing the store failed", "err", err)
+		}
+		s.store = nil
+	}
+}
+
+// loadConfig reads the configuration file. A file that was named must exist; the default one need not.
+func loadConfig(data, path string, env func(string) string) (*config.Config, error) {
+	path = cmp.Or(path, env("OUTBOARD_CONFIG"))
+	if path == "" {
+		path = filepath.Join(data, "config.yaml")
+		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+			path = ""
+		}
+	}
+	return config.Load(path, env)
+}
+
+// dataError explains a data directory that cannot be used.
+func dataError(dir string, err error) error {
+	return outboard.Errorf(outboard.Unavailable, "using the data directory %s: %w", dir, err).
+		WithHint("name another with --data or OUTBOARD_DATA")
+}
+
+// splitListen completes a listen address: without a host it means this machine only. It reports whether the address is loopback.
+func splitListen(addr string) (full string, loopback bool, err error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", false, usagef("%q is not an address to listen on", addr).WithHint("use host:port, for example 127.0.0.1:7070 or :0")
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return net.JoinHostPort(host, port), host == "localhost" || ip != nil && ip.IsLoopback(), nil
+}
