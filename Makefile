@@ -13,8 +13,8 @@ help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 build: ## build bin/outboard and bin/outboard-guest
-	$(GO) build -trimpath -ldflags '-s -w' -o bin/outboard-guest ./cmd/outboard-guest
-	$(GO) build -trimpath -ldflags '-s -w' -o bin/outboard ./cmd/outboard
+	$(GO) build -ldflags '-s -w' -o bin/outboard-guest ./cmd/outboard-guest
+	$(GO) build -ldflags '-s -w' -o bin/outboard ./cmd/outboard
 
 demo: build ## watch an agent work in a sandbox while the harness is killed under it
 	@bin/outboard demo
