@@ -11,6 +11,7 @@ import "io"
 // Config says how much to break.
 type Config struct {
 	Binary   string    // the outboard program
+	Guest    string    // the outboard-guest program
 	Dir      string    // data directory, empty at the start
 	DB       string    // postgres://..., "" = SQLite in Dir
 	Sessions int       // sessions at the same time
@@ -35,5 +36,5 @@ type Summary struct {
 	Takeovers  int            `json:"takeovers"` // claims beyond a session's first
 	Kills      map[string]int `json:"kills"`
 	Seconds    float64        `json:"seconds"`
-	Violations []string       `json:"violations"`
+	Violations []string       `json:"violations"` // never null
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/sandbox/native"
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
@@ -22,7 +23,7 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, maxRun)
 	defer cancel()
-	sum := Summary{Type: "chaos", Database: "sqlite", Seed: cfg.Seed, Sessions: cfg.Sessions, Kills: map[string]int{}}
+	sum := Summary{Type: "chaos", Database: "sqlite", Seed: cfg.Seed, Sessions: cfg.Sessions, Kills: map[string]int{}, Violations: []string{}}
 	if cfg.DB != "" {
 		sum.Database = "postgres"
 	}
@@ -37,6 +38,9 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 	}
 	troop.disband()
 	if err := judge(ctx, cfg, records, &sum); err != nil {
+		return sum, err
+	}
+	if err := sweep(ctx, cfg); err != nil {
 		return sum, err
 	}
 	sum.Seconds = time.Since(start).Seconds()
@@ -149,6 +153,24 @@ func (s *Summary) count(h *history, head outboard.Header) {
 		}
 	}
 	s.Takeovers += int(head.Epoch)
+}
+
+// sweep removes the sandboxes that outlived the processes, as they should.
+func sweep(ctx context.Context, cfg Config) error {
+	p, err := native.New(native.Config{Dir: filepath.Join(cfg.Dir, "sandboxes"), Guest: cfg.Guest})
+	if err != nil {
+		return err
+	}
+	ids, err := p.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := p.Destroy(ctx, id); err != nil {
+			return fmt.Errorf("removing sandbox %s: %w", id, err)
+		}
+	}
+	return nil
 }
 
 // binary returns the program to run, by default the one that is running.
