@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/outboard-dev/outboard"
 )
 
 // statusError classifies a failed call by its HTTP status; 0 is a connection error. The caller adds the message.
@@ -24,6 +26,11 @@ func statusError(status int) *Error {
 		e.Retryable = true
 	}
 	return e
+}
+
+// loadError is the error for a request that could not be made because of our own side: content that cannot be loaded.
+func loadError(err error) *Error {
+	return &Error{Type: Failed, Message: err.Error(), Retryable: outboard.KindOf(err) == outboard.Unavailable, Err: err}
 }
 
 // statusOf maps the error types and codes that providers send inside a stream, after a status of 200, to the status they stand

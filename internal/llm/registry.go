@@ -2,6 +2,7 @@ package llm
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"net/http"
 	"net/url"
@@ -148,7 +149,7 @@ func (r *Registry) Resolve(id string) (Model, error) {
 	}
 	if target, ok := r.cfg.Aliases[id]; ok {
 		m, err := r.resolve(target)
-		if e, ok := err.(*outboard.Error); ok {
+		if e, ok := errors.AsType[*outboard.Error](err); ok {
 			return nil, outboard.Errorf(e.Kind, "model alias %q: %w", id, e).WithHint("%s", e.Hint)
 		}
 		return m, err

@@ -3,6 +3,7 @@ package llm
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -53,8 +54,11 @@ func (s *script) Generate(ctx context.Context, req Request, emit func(Delta)) (*
 		emit = func(Delta) {}
 	}
 	p, err := s.locate(ctx, req)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	if err != nil {
-		return nil, err
+		return nil, s.named(loadError(err))
 	}
 	if req.Purpose == PurposeSummary {
 		text := p.summary(s.rules != nil)
@@ -256,7 +260,7 @@ func (s *script) play(ctx context.Context, req Request, p position, steps []step
 
 // named adds the model's name to a scripted failure.
 func (s *script) named(err error) error {
-	if e, ok := err.(*Error); ok {
+	if e, ok := errors.AsType[*Error](err); ok {
 		e.Message = "model " + s.info.ID + ": " + e.Message
 	}
 	return err

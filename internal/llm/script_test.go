@@ -262,21 +262,21 @@ func TestScriptStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var text string
+	var text strings.Builder
 	starts := 0
 	for _, d := range got {
 		if d.Start {
 			starts++
 		}
 		if d.Kind == "text" {
-			text += d.Text
+			text.WriteString(d.Text)
 		}
 		if strings.ContainsRune(d.Text, '\uFFFD') || len(d.Text) > pieceBytes+3 {
 			t.Errorf("piece %q is cut inside a character or too large", d.Text)
 		}
 	}
-	if text != say || starts != 2 || len(got) < 6 {
-		t.Errorf("streamed %q in %d pieces with %d starts", text, len(got), starts)
+	if text.String() != say || starts != 2 || len(got) < 6 {
+		t.Errorf("streamed %q in %d pieces with %d starts", text.String(), len(got), starts)
 	}
 	if resp.Usage.Input != tokens(int64(len("- think: hm\n- say: "+say))) || resp.Usage.Output != tokens(int64(len(say)+2)) {
 		t.Errorf("usage %+v is not a quarter of the bytes", resp.Usage)

@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -181,11 +182,10 @@ func (x *exchange) fail(err error, api func(error) *Error) error {
 	if x.parent.Err() != nil {
 		return context.Cause(x.parent)
 	}
-	if _, ok := errors.AsType[*outboard.Error](err); ok {
-		return err // our own: content could not be loaded
-	}
 	var e Error
-	if cause, ok := errors.AsType[*Error](context.Cause(x.ctx)); ok {
+	if own, ok := errors.AsType[*outboard.Error](err); ok {
+		e = *loadError(own)
+	} else if cause, ok := errors.AsType[*Error](context.Cause(x.ctx)); ok {
 		e = *cause
 	} else if own, ok := errors.AsType[*Error](err); ok {
 		e = *own
@@ -206,7 +206,7 @@ func transportError(err error) *Error {
 	if syntax || kind {
 		return garbage("%v", err)
 	}
-	if strings.Contains(err.Error(), "token too long") { // bufio.ErrTooLong, which the SDKs may wrap
+	if errors.Is(err, bufio.ErrTooLong) {
 		return garbage("a line is too long")
 	}
 	e := statusError(0)
