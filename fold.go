@@ -27,8 +27,9 @@ type State struct {
 	Sandbox    *SandboxReady // the machine in use, nil when none was made or it was lost
 	Checkpoint CheckpointID  // the newest checkpoint
 
-	draft Message // assistant blocks appended before their ModelFinished
-	fresh int     // model calls since the last compaction
+	draft  Message // assistant blocks appended before their ModelFinished
+	shared bool    // a Clone has the same History: no element of it may be written to
+	fresh  int     // model calls since the last compaction
 }
 
 // Input is one waiting input event with its payload.
@@ -220,6 +221,9 @@ func (s *State) finish(e *Event, p *CallFinished) {
 		copy(s.History[i+1:], s.History[i:])
 		s.History[i] = Message{Role: "tool"}
 	}
+	if s.shared {
+		s.History, s.shared = slices.Clone(s.History), false
+	}
 	m := &s.History[i]
 	m.Seq = e.Seq
 	m.Results = append(slices.Clip(m.Results), ToolResult{c.Requested.ToolUseID, c.ID, p.Content, p.IsError})
@@ -277,10 +281,12 @@ func (s *State) update(p *SessionUpdated) {
 	}
 }
 
-// Clone returns a copy that can be advanced without changing s. Payloads are shared, since nobody changes one.
+// Clone returns a copy that can be advanced without changing s, in a time that does not depend on the length of the history.
+// Payloads are shared, since nobody changes one; so is the history, which is copied by whoever advances first.
 func (s *State) Clone() *State {
+	s.History, s.shared = slices.Clip(s.History), true
 	c := *s
-	c.Waiting, c.History, c.Calls = slices.Clone(s.Waiting), slices.Clone(s.History), slices.Clone(s.Calls)
+	c.Waiting, c.Calls = slices.Clone(s.Waiting), slices.Clone(s.Calls)
 	for i, call := range c.Calls {
 		c.Calls[i] = new(*call)
 	}

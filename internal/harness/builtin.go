@@ -51,8 +51,12 @@ func (b *Builtin) Run(ctx context.Context, t Turn) error {
 			}
 			continue
 		}
+		fresh := true
 		appended, err := t.Append(ctx, func(s *outboard.State) []outboard.Event {
-			events, _ := l.plan(s)
+			if !fresh { // the log has moved since
+				events, _ = l.plan(s)
+			}
+			fresh = false
 			return events
 		})
 		if err != nil {

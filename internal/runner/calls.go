@@ -83,7 +83,7 @@ func (t *turn) jobs(ctx context.Context) ([]*job, error) {
 			}
 			j.input = b
 		}
-		def, ok := tool.Lookup(c.Requested.Name)
+		def, ok := t.tool(c.Requested.Name)
 		if !ok {
 			t.Stage(t.event(new(tool.Failed(c.ID, outboard.OutcomeError, "the tool "+c.Requested.Name+" is not available"))))
 			continue

@@ -19,6 +19,9 @@ func (w *worker) drive(ctx context.Context, h outboard.Header) {
 	}
 	err = t.run()
 	t.close()
+	if err == nil {
+		w.folds.keep(t.id, fold{state: t.durable, size: t.size})
+	}
 	t.part(context.WithoutCancel(ctx), err, context.Cause(ctx))
 }
 

@@ -25,7 +25,7 @@ func (t *turn) Tools() []llm.Tool {
 		case "custom":
 			add(llm.Tool{Name: set.Name, Description: set.Description, InputSchema: set.InputSchema})
 		case "builtin":
-			for _, def := range tool.Builtins() {
+			for _, def := range t.tools {
 				if policy.Setting(set, def.Name).Enabled {
 					add(llm.Tool{Name: def.Name, Description: def.Description, InputSchema: def.Schema})
 				}
@@ -35,12 +35,22 @@ func (t *turn) Tools() []llm.Tool {
 	return out
 }
 
+// tool returns a built-in tool.
+func (r *Runner) tool(name string) (tool.Def, bool) {
+	for _, def := range r.tools {
+		if def.Name == name {
+			return def, true
+		}
+	}
+	return tool.Def{}, false
+}
+
 // System implements harness.Turn: the agent's own prompt, then what the platform has to say about where its tools act. It
 // changes only when the session's configuration does, so that providers can cache it.
 func (t *turn) System() string {
 	cfg := &t.durable.Config
 	sandboxed := slices.ContainsFunc(policy.Offered(cfg.Agent.Tools), func(name string) bool {
-		def, ok := tool.Lookup(name)
+		def, ok := t.tool(name)
 		return ok && def.Place == tool.InSandbox
 	})
 	if !sandboxed {

@@ -6,7 +6,8 @@
 //   - A call of class effect is sent under one intent, into one generation of one sandbox. If that is gone before the outcome was
 //     read, the outcome is unknown and stays so.
 //   - Every append carries the lease's epoch. A fenced runner stops the turn where it stands: it starts, kills and releases nothing.
-//   - A session that waits costs no goroutine and no memory here. One that runs costs one goroutine, plus one per call.
+//   - A session that waits costs no goroutine here and, once its last turn is some seconds old, no memory. One that runs costs one
+//     goroutine, plus one per call.
 //   - Any process may continue a session after any append, and a process may be killed at any instant.
 package runner
 
@@ -62,8 +63,10 @@ type Config struct {
 
 // Runner claims and drives sessions from Start to Stop.
 type Runner struct {
-	cfg Config
-	log *slog.Logger
+	cfg   Config
+	log   *slog.Logger
+	folds folds
+	tools []tool.Def // the built-in ones
 
 	mu       sync.Mutex
 	started  bool
@@ -91,7 +94,7 @@ func New(cfg Config) *Runner {
 	if cfg.fault == nil {
 		cfg.fault = func(string) error { return nil }
 	}
-	return &Runner{cfg: cfg, log: cfg.Logger, stopping: make(chan struct{}), done: make(chan struct{})}
+	return &Runner{cfg: cfg, log: cfg.Logger, tools: tool.Builtins(), stopping: make(chan struct{}), done: make(chan struct{})}
 }
 
 // errStopping ends turns at their next append when the process is shutting down.
@@ -239,6 +242,7 @@ func (w *worker) renew(ctx context.Context, cancel context.CancelCauseFunc) {
 			return
 		case <-tick.C:
 		}
+		w.folds.expire()
 		err := w.cfg.Store.Renew(ctx, w.id)
 		switch {
 		case err == nil:

@@ -18,7 +18,6 @@ import (
 	"github.com/outboard-dev/outboard/internal/llm"
 	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/store"
-	"github.com/outboard-dev/outboard/internal/tool"
 )
 
 // turn is one claimed session: what a harness works with. Its methods are called from the goroutine that drives it; only the
@@ -32,6 +31,7 @@ type turn struct {
 	log    *slog.Logger
 
 	durable *outboard.State // the fold of the log
+	size    int64           // about what durable takes in memory
 	view    *outboard.State // the same with what is staged; durable itself when nothing is
 	staged  []outboard.Event
 	rows    rows // to be committed with what is staged
@@ -56,7 +56,8 @@ type rows struct {
 // open folds the log of a session that was just claimed.
 func (r *Runner) open(ctx context.Context, h outboard.Header) (*turn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	t := &turn{Runner: r, ctx: ctx, cancel: cancel, id: h.ID, epoch: h.Epoch, held: true, durable: new(outboard.State),
+	k := r.folds.take(h.ID)
+	t := &turn{Runner: r, ctx: ctx, cancel: cancel, id: h.ID, epoch: h.Epoch, held: true, durable: k.state, size: k.size,
 		log: r.log.With("session", h.ID)}
 	t.view = t.durable
 	t.woken, t.unwatch = r.cfg.Store.Watch(h.ID) // before the log is read, so that nothing falls between
@@ -99,12 +100,18 @@ func (t *turn) Sync(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := t.durable.Apply(&e); err != nil {
+		if err := t.apply(&e); err != nil {
 			return err
 		}
 	}
 	t.look()
 	return nil
+}
+
+// apply folds the next event of the log.
+func (t *turn) apply(e *outboard.Event) error {
+	t.size += int64(len(e.Data)) + eventOverhead
+	return t.durable.Apply(e)
 }
 
 // look makes the view from the fold and what is staged.
@@ -165,9 +172,12 @@ func (t *turn) Append(ctx context.Context, plan func(*outboard.State) []outboard
 
 // commit appends events, which begin with what is staged, and folds them.
 func (t *turn) commit(ctx context.Context, events []outboard.Event) error {
-	after := t.view.Clone()
+	after := t.view.Header
 	for _, e := range events[len(t.staged):] {
-		after.Assume(e)
+		e.Seq = after.Head + 1
+		if err := outboard.Project(&after, &e); err != nil {
+			return err
+		}
 	}
 	c := store.Commit{Session: t.id, Epoch: t.epoch, Expect: t.durable.Head, Events: events, Release: !after.Runnable(t.cfg.Now()),
 		Checkpoint: t.rows.checkpoint, Files: t.rows.files}
@@ -183,7 +193,7 @@ func (t *turn) commit(ctx context.Context, events []outboard.Event) error {
 		return err
 	}
 	for i := range stored {
-		if err := t.durable.Apply(&stored[i]); err != nil {
+		if err := t.apply(&stored[i]); err != nil {
 			return err
 		}
 	}
@@ -243,7 +253,7 @@ func (t *turn) Decide(name string, input outboard.Raw) (outboard.CallRequested, 
 		return call, ""
 	}
 	err := fmt.Errorf("the tool %s is not available", name)
-	if def, ok := tool.Lookup(name); ok {
+	if def, ok := t.tool(name); ok {
 		err = def.Validate(input)
 	}
 	if err != nil {

@@ -1,0 +1,91 @@
+package runner
+
+import (
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// Bounds of the folds that are kept. A conversation goes on within seconds or is put aside; one that is put aside is rows only.
+const (
+	// foldTTL is how long after its turn a session's fold is kept, in case the next message follows at once.
+	foldTTL = 15 * time.Second
+	// maxFolds and maxFoldBytes bound them all, whatever the load.
+	maxFolds     = 64
+	maxFoldBytes = 32 << 20
+	// eventOverhead stands for what a folded event takes beyond its data.
+	eventOverhead = 256
+)
+
+// folds keeps the folds of sessions whose turn has just ended, so that the next turn reads only the tail of the log. A fold is
+// never wrong, only short: the log behind it does not change. Its methods may be called from any goroutine.
+type folds struct {
+	mu   sync.Mutex
+	kept map[outboard.SessionID]fold
+	size int64
+}
+
+// fold is a state and about how much memory it takes.
+type fold struct {
+	state *outboard.State
+	size  int64
+	until time.Time
+}
+
+// take returns the session's fold, which is the caller's from now on, or an empty one.
+func (f *folds) take(id outboard.SessionID) fold {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	k, ok := f.kept[id]
+	if !ok {
+		return fold{state: new(outboard.State)}
+	}
+	f.dropLocked(id)
+	return k
+}
+
+// keep takes over a fold that its turn no longer needs, or lets it go.
+func (f *folds) keep(id outboard.SessionID, k fold) {
+	if k.size > maxFoldBytes/4 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dropLocked(id)
+	for f.size+k.size > maxFoldBytes || len(f.kept) >= maxFolds {
+		f.dropLocked(f.oldestLocked())
+	}
+	if f.kept == nil {
+		f.kept = map[outboard.SessionID]fold{}
+	}
+	k.until = time.Now().Add(foldTTL)
+	f.kept[id] = k
+	f.size += k.size
+}
+
+// expire lets go what nobody came back for.
+func (f *folds) expire() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	for id, k := range f.kept {
+		if k.until.Before(now) {
+			f.dropLocked(id)
+		}
+	}
+}
+
+func (f *folds) dropLocked(id outboard.SessionID) {
+	f.size -= f.kept[id].size
+	delete(f.kept, id)
+}
+
+func (f *folds) oldestLocked() (oldest outboard.SessionID) {
+	for id, k := range f.kept {
+		if oldest == "" || k.until.Before(f.kept[oldest].until) {
+			oldest = id
+		}
+	}
+	return oldest
+}
