@@ -55,7 +55,7 @@ func (t *turn) part(ctx context.Context, err, cut error) {
 	switch {
 	case err == nil && !t.held, errors.Is(err, store.ErrFenced), errors.Is(cut, store.ErrFenced):
 		if err != nil {
-			t.log.Info("the turn was taken over", "epoch", t.epoch)
+			t.fenced(ctx)
 		}
 		return
 	case err == nil, cut != nil, errors.Is(err, errStopping), errors.Is(err, store.ErrTerminated):
@@ -71,6 +71,19 @@ func (t *turn) part(ctx context.Context, err, cut error) {
 		t.pause(ctx, retryPause)
 	}
 	t.release(ctx)
+}
+
+// fenced tells the two ways of being fenced apart. When the lease is still ours it was the sandbox that refused: it has seen a
+// later lease than the database gives. Then the lease is kept, because no other process could do better, until somebody has looked.
+func (t *turn) fenced(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, partingTime)
+	defer cancel()
+	h, err := t.cfg.Store.Session(ctx, t.id)
+	if err == nil && h.Epoch == t.epoch && h.Worker != "" {
+		t.log.Error("the sandbox has seen a later lease than the database knows: was an older database restored?", "epoch", t.epoch)
+		return
+	}
+	t.log.Info("the turn was taken over", "epoch", t.epoch)
 }
 
 // gone reports whether the session was deleted.

@@ -52,8 +52,12 @@ func (r *rig) advance(d time.Duration) { r.offset.Add(int64(d)) }
 
 func newRig(t testing.TB, cfg llm.Config) *rig {
 	t.Helper()
+	return newRigOn(t, cfg, storetest.SQLite(t))
+}
+
+func newRigOn(t testing.TB, cfg llm.Config, sc store.Config) *rig {
+	t.Helper()
 	r := &rig{t: t, oracle: filepath.Join(t.TempDir(), "oracle"), log: slog.New(slog.NewTextHandler(t.Output(), nil))}
-	sc := storetest.SQLite(t)
 	sc.Now = r.now
 	r.store = storetest.Open(t, sc)
 	var err error

@@ -16,6 +16,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/llm"
 	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
 var seed = flag.Uint64("seed", 1, "seed of the random deaths of the crash simulation")
@@ -60,7 +61,12 @@ func (m *mortal) points() int {
 // canonical log, and how many points the last process passed.
 func simulate(t *testing.T, deaths ...int) (log string, points int) {
 	t.Helper()
-	r := newRig(t, llm.Config{})
+	return simulateOn(t, storetest.SQLite(t), deaths...)
+}
+
+func simulateOn(t *testing.T, sc store.Config, deaths ...int) (log string, points int) {
+	t.Helper()
+	r := newRigOn(t, llm.Config{}, sc)
 	g := newGate(t)
 	id := r.session("script/steps", asks("write"))
 	r.say(id, "- parallel:", "  - bash: echo one; "+r.mark(), "  - bash: echo two; "+r.mark(), "- fail: 529",
@@ -173,6 +179,18 @@ func TestDyingAtEveryAppendGivesTheSameLog(t *testing.T) {
 				t.Errorf("after dying at point %d of %d the log is\n%s\nwant\n%s", k, points, got, want)
 			}
 		})
+	}
+}
+
+// If this fails, what holds on SQLite does not hold where several machines share a Postgres.
+func TestDyingOnPostgresGivesTheSameLog(t *testing.T) {
+	want, points := simulate(t)
+	rng := rand.New(rand.NewPCG(*seed, 1))
+	for range 3 {
+		deaths := []int{rng.IntN(points), rng.IntN(points / 2)}
+		if got, _ := simulateOn(t, store.Config{URL: storetest.Postgres(t)}, deaths...); got != want {
+			t.Errorf("seed %d, deaths at %v: the log is\n%s\nwant\n%s", *seed, deaths, got, want)
+		}
 	}
 }
 

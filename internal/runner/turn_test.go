@@ -3,11 +3,15 @@
 package runner
 
 import (
+	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/harness"
 	"github.com/outboard-dev/outboard/internal/llm"
 )
 
@@ -59,5 +63,89 @@ func TestCallsOfOneThreadShareAShell(t *testing.T) {
 	out := r.outcomes(id)
 	if len(out) != 5 || !strings.HasSuffix(strings.TrimSpace(text(out[2])), "/d") || !out[3].IsError || !strings.Contains(text(out[4]), "1") {
 		t.Errorf("outcomes:\n%s", r.dump(id))
+	}
+}
+
+// If this fails, a process drives more sessions than it has slots for, or forgets those that had to wait.
+func TestSlots(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	var ids []outboard.SessionID
+	for range 5 {
+		ids = append(ids, r.steps("- call: {name: none, input: {}}", "- say: done"))
+	}
+	var busy, most atomicInt
+	r.start(func(c *Config) {
+		c.Slots = 2
+		c.Harness = counting{c.Harness, &busy, &most}
+	})
+	for _, id := range ids {
+		r.rests(id, "end_turn")
+	}
+	if most.get() != 2 {
+		t.Errorf("at most %d sessions were driven at a time, want 2", most.get())
+	}
+}
+
+// counting is a harness that counts how many sessions are driven at a time.
+type counting struct {
+	harness.Harness
+	busy, most *atomicInt
+}
+
+func (c counting) Run(ctx context.Context, t harness.Turn) error {
+	c.busy.add(1)
+	defer c.busy.add(-1)
+	for n := c.busy.get(); n > c.most.get(); {
+		c.most.add(1)
+	}
+	return c.Harness.Run(ctx, t)
+}
+
+// If this fails, a session whose model was taken out of the configuration fails in a circle, or without saying why.
+func TestModelThatIsNotThere(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	id := r.session("nobody/nothing", allTools)
+	r.say(id, "hello")
+	r.rests(id, "retries_exhausted")
+	wantTypes(t, r, id, outboard.TypeTurnStarted, "turn.started", "turn.failed", "input.processed", "turn.ended")
+	if f := payloads[*outboard.TurnFailed](r, id)[0].Error; f.Type != llm.Failed || !strings.Contains(f.Message, "nobody/nothing") {
+		t.Errorf("failure = %+v", f)
+	}
+}
+
+// If this fails, every turn of a long conversation reads all of it again, or idle conversations stay in memory.
+func TestFoldsAreKeptForAWhileAndWithinBounds(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	n := r.start(nil)
+	id := r.steps("- say: one")
+	r.rests(id, "end_turn")
+	n.Stop() // the turn has been put away
+	k := n.folds.take(id)
+	if k.state.Head != int64(len(r.events(id))) || k.size < 1000 {
+		t.Fatalf("kept a fold up to %d of %d events, %d bytes", k.state.Head, len(r.events(id)), k.size)
+	}
+	if again := n.folds.take(id); again.state.Head != 0 {
+		t.Error("one fold was given out twice")
+	}
+	var f folds
+	for i := range 3 * maxFolds {
+		f.keep(outboard.SessionID(strconv.Itoa(i)), fold{state: new(outboard.State), size: maxFoldBytes / 32})
+	}
+	f.keep("large", fold{state: new(outboard.State), size: maxFoldBytes})
+	if len(f.kept) != 32 || f.size != maxFoldBytes {
+		t.Errorf("%d folds of %d bytes are kept", len(f.kept), f.size)
+	}
+	f.expire()
+	if len(f.kept) != 32 {
+		t.Errorf("%d folds are kept before their time is over", len(f.kept))
+	}
+	for id, k := range f.kept {
+		k.until = time.Now()
+		f.kept[id] = k
+	}
+	f.expire()
+	if len(f.kept) != 0 || f.size != 0 {
+		t.Errorf("%d folds of %d bytes are kept after their time", len(f.kept), f.size)
 	}
 }
