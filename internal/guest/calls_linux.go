@@ -58,11 +58,15 @@ var (
 	errStopping = errors.New("the guest is stopping")
 )
 
+// preparer takes a call's place in line, at once; what it returns runs the call to its end. That may get ready for the call, but
+// not begin it, before durable is closed, and not at all when ctx has ended by then.
+type preparer func(s Start) func(ctx context.Context, durable <-chan struct{}) outcome
+
 // table is the set of receipts, and what runs.
 type table struct {
 	gen     string
-	prepare func(s Start) func(ctx context.Context) outcome // takes the call's place in line; the result runs it to its end
-	outputs string                                          // directory of the calls' output files
+	prepare preparer
+	outputs string // directory of the calls' output files
 
 	compacting sync.RWMutex // read-held from a journal write to its sync; taken before mu
 	journal    *journal
@@ -79,7 +83,7 @@ type table struct {
 }
 
 // openTable reads the receipts in state. Runs end with ctx.
-func openTable(ctx context.Context, state, outputs, gen string, prepare func(Start) func(context.Context) outcome) (*table, error) {
+func openTable(ctx context.Context, state, outputs, gen string, prepare preparer) (*table, error) {
 	t := &table{gen: gen, outputs: outputs, calls: make(map[string]*call), ctx: ctx, prepare: prepare}
 	j, err := openJournal(state, t.replay)
 	if err != nil {
@@ -149,18 +153,19 @@ func (t *table) find(ctx context.Context, key string, epoch int64) (*call, error
 	}
 }
 
-// enter fences and looks a call up, or makes its receipt durable as r, atomically: fresh is true for the one caller that made it.
-func (t *table) enter(ctx context.Context, key string, epoch int64, r record) (c *call, fresh bool, err error) {
-	if key == "" || len(key) > maxKey || len(r.Digest) > maxKey {
-		return nil, false, &Error{Code: Invalid, Message: "a call needs a key and a digest of at most 512 bytes"}
+// enter fences and looks a call up, or makes its receipt durable: that of a call to run, or with tombstone of one that never may.
+func (t *table) enter(ctx context.Context, s Start, tombstone bool) (c *call, err error) {
+	if s.Key == "" || len(s.Key) > maxKey || len(s.Digest) > maxKey {
+		return nil, &Error{Code: Invalid, Message: "a call needs a key and a digest of at most 512 bytes"}
 	}
+	fresh := false
 	t.compacting.RLock()
 	t.mu.Lock()
-	off, runs := t.maxOff, r.Type == recAccepted
-	if err = t.fenceLocked(epoch); err == nil {
+	off := t.maxOff
+	if err = t.fenceLocked(s.Epoch); err == nil {
 		off = t.maxOff
-		if c = t.calls[key]; c == nil {
-			c, off, err = t.makeLocked(key, r)
+		if c = t.calls[s.Key]; c == nil {
+			c, off, err = t.makeLocked(s, tombstone)
 			fresh = err == nil
 		}
 	}
@@ -170,48 +175,91 @@ func (t *table) enter(ctx context.Context, key string, epoch int64, r record) (c
 	}
 	t.compacting.RUnlock()
 	if fresh {
-		t.mu.Lock()
-		c.failed = err
-		if runs && err != nil {
-			t.live--
-			c.kill(err)
-			close(c.done)
-		}
-		t.mu.Unlock()
-		close(c.ready)
+		t.receive(c, err)
 	}
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	select {
 	case <-c.ready:
-		return c, fresh, nil
+		return c, nil
 	case <-ctx.Done():
-		return nil, false, context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 }
 
-// makeLocked enters a new call and writes its receipt.
-func (t *table) makeLocked(key string, r record) (*call, int64, error) {
+// makeLocked enters a new call, writes its receipt, and lets it get ready while the receipt becomes durable.
+func (t *table) makeLocked(s Start, tombstone bool) (*call, int64, error) {
 	if t.live >= maxLive || len(t.calls) >= maxReceipts || t.over.Load() {
 		return nil, 0, &Error{Code: Busy, Message: fmt.Sprintf("%d calls under way, %d receipts", t.live, len(t.calls))}
 	}
-	c := &call{key: key, digest: r.Digest, ready: make(chan struct{}), done: closed, state: r.Type}
-	runs, promise := r.Type == recAccepted, int64(0)
-	if runs {
-		promise = maxRecord
+	c := &call{key: s.Key, digest: s.Digest, ready: make(chan struct{}), done: closed, state: StateAccepted}
+	r, promise := record{Type: recAccepted, Key: s.Key, Digest: s.Digest}, int64(maxRecord)
+	if tombstone {
+		c.state, r.Type, promise = StateKilled, recKilled, 0
 	}
 	off, err := t.journal.write(r, promise)
 	if err != nil {
 		return nil, 0, internal(err)
 	}
-	if runs {
+	t.calls[s.Key] = c
+	if !tombstone {
 		t.live++
 		c.done = make(chan struct{})
 		c.ctx, c.kill = context.WithCancelCause(t.ctx)
+		run := t.prepare(s)
+		t.wg.Go(func() { t.run(c, run) })
 	}
-	t.calls[key] = c
 	return c, off, nil
+}
+
+// receive tells everybody who waits whether a call's receipt is durable.
+func (t *table) receive(c *call, err error) {
+	t.mu.Lock()
+	c.failed = err
+	if c.kill != nil && err == nil {
+		c.state = StateRunning
+	}
+	t.mu.Unlock()
+	if c.kill != nil && err != nil {
+		c.kill(err)
+	}
+	close(c.ready)
+}
+
+// run runs a call, and makes its outcome durable before it tells it.
+func (t *table) run(c *call, run func(context.Context, <-chan struct{}) outcome) {
+	defer c.kill(nil)
+	began := time.Now()
+	o := run(c.ctx, c.ready)
+	o.DurationUs = time.Since(began).Microseconds()
+	<-c.ready
+	t.mu.Lock()
+	err := c.failed
+	t.mu.Unlock()
+	if err == nil {
+		err = t.record(c, &o)
+	}
+	t.mu.Lock()
+	if err != nil {
+		c.failed = internal(err)
+	} else {
+		c.state, c.res = StateDone, &o
+	}
+	t.live--
+	t.mu.Unlock()
+	close(c.done)
+}
+
+// record makes an outcome durable.
+func (t *table) record(c *call, o *outcome) error {
+	t.compacting.RLock()
+	defer t.compacting.RUnlock()
+	off, err := t.journal.write(record{Type: recDone, Key: c.key, Done: o}, -maxRecord)
+	if err != nil {
+		return err
+	}
+	return t.journal.sync(off)
 }
 
 // start is Start of the protocol.
@@ -219,12 +267,9 @@ func (t *table) start(ctx context.Context, s Start) (Result, error) {
 	if s.Generation != t.gen {
 		return Result{}, &Error{Code: WrongGeneration, Message: "this sandbox is of generation " + t.gen}
 	}
-	c, fresh, err := t.enter(ctx, s.Key, s.Epoch, record{Type: recAccepted, Key: s.Key, Digest: s.Digest})
+	c, err := t.enter(ctx, s, false)
 	if err != nil {
 		return Result{}, err
-	}
-	if fresh {
-		t.spawn(c, s)
 	}
 	t.mu.Lock()
 	other := c.digest != s.Digest && c.state != StateKilled
@@ -233,40 +278,6 @@ func (t *table) start(ctx context.Context, s Start) (Result, error) {
 		return Result{}, &Error{Code: Conflict, Message: "key " + s.Key + " belongs to another call"}
 	}
 	return t.answer(c)
-}
-
-// spawn runs a call whose receipt is durable.
-func (t *table) spawn(c *call, s Start) {
-	t.mu.Lock()
-	c.state = StateRunning
-	t.mu.Unlock()
-	run := t.prepare(s)
-	t.wg.Go(func() {
-		defer c.kill(nil)
-		began := time.Now()
-		o := run(c.ctx)
-		o.DurationUs = time.Since(began).Microseconds()
-		t.finish(c, &o)
-	})
-}
-
-// finish makes an outcome durable, and only then tells it.
-func (t *table) finish(c *call, o *outcome) {
-	t.compacting.RLock()
-	off, err := t.journal.write(record{Type: recDone, Key: c.key, Done: o}, -maxRecord)
-	if err == nil {
-		err = t.journal.sync(off)
-	}
-	t.compacting.RUnlock()
-	t.mu.Lock()
-	if err != nil {
-		c.failed = internal(err)
-	} else {
-		c.state, c.res = StateDone, o
-	}
-	t.live--
-	t.mu.Unlock()
-	close(c.done)
 }
 
 // wait is Wait of the protocol.
@@ -288,7 +299,7 @@ func (t *table) wait(ctx context.Context, a keyArg) (Result, error) {
 
 // stop is Kill of the protocol. It returns when the call has ended.
 func (t *table) stop(ctx context.Context, a keyArg) (Result, error) {
-	c, _, err := t.enter(ctx, a.Key, a.Epoch, record{Type: recKilled, Key: a.Key})
+	c, err := t.enter(ctx, Start{Key: a.Key, Epoch: a.Epoch}, true)
 	if err != nil {
 		return Result{}, err
 	}

@@ -55,7 +55,7 @@ func (s *server) env() []string {
 }
 
 // exec runs one process without a shell.
-func (s *server) exec(ctx context.Context, c Start, k *sink) outcome {
+func (s *server) exec(ctx context.Context, durable <-chan struct{}, c Start, k *sink) outcome {
 	var in execInput
 	if err := json.Unmarshal(c.Input, &in); err != nil {
 		return refused(k, "exec: unreadable input: %v", err)
@@ -63,6 +63,7 @@ func (s *server) exec(ctx context.Context, c Start, k *sink) outcome {
 	if len(in.Argv) == 0 || in.Argv[0] == "" {
 		return refused(k, "exec: argv is required")
 	}
+	<-durable
 	ctx, cancel, limit := lifetime(ctx, c, 0)
 	defer cancel()
 	if ctx.Err() != nil {

@@ -24,7 +24,7 @@ const (
 )
 
 // fileTool runs one of the file tools with the tool's identity.
-func (s *server) fileTool(ctx context.Context, c Start, k *sink) outcome {
+func (s *server) fileTool(ctx context.Context, durable <-chan struct{}, c Start, k *sink) outcome {
 	tools := map[string]func(context.Context, json.RawMessage, io.Writer) error{
 		"read": s.read, "write": s.write, "edit": s.edit, "glob": s.glob, "grep": s.grep,
 	}
@@ -32,14 +32,17 @@ func (s *server) fileTool(ctx context.Context, c Start, k *sink) outcome {
 	if !ok {
 		return refused(k, "unknown operation %q", c.Op)
 	}
+	<-durable
 	ctx, cancel, limit := lifetime(ctx, c, 0)
 	defer cancel()
+	var answer bytes.Buffer // the sink may have to make a file where the tool's identity may not; every tool bounds what it says
 	err := s.asTool(func() error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return tool(ctx, c.Input, k)
+		return tool(ctx, c.Input, &answer)
 	})
+	k.Write(answer.Bytes())
 	switch {
 	case err == nil:
 		return outcome{Cause: causeExited}

@@ -279,8 +279,8 @@ func (s *server) start(ctx context.Context, h requestHead, body []byte, st *stre
 }
 
 // prepare takes a call's place in line and returns what runs it.
-func (s *server) prepare(c Start) func(context.Context) outcome {
-	var body func(context.Context, Start, *sink) outcome
+func (s *server) prepare(c Start) func(context.Context, <-chan struct{}) outcome {
+	var body func(context.Context, <-chan struct{}, Start, *sink) outcome
 	switch c.Op {
 	case "bash":
 		body = s.shells.bash(c.Shell)
@@ -289,9 +289,9 @@ func (s *server) prepare(c Start) func(context.Context) outcome {
 	default:
 		body = s.fileTool
 	}
-	return func(ctx context.Context) outcome {
+	return func(ctx context.Context, durable <-chan struct{}) outcome {
 		k := &sink{path: s.table.path(c.Key)}
-		o := body(ctx, c, k)
+		o := body(ctx, durable, c, k)
 		o.Limit = c.OutputLimit
 		k.close(&o)
 		return o

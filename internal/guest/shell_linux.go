@@ -23,7 +23,6 @@ type shells struct {
 	mu     sync.Mutex
 	byName map[string]*shell
 	n      int // for names of command files
-	over   bool
 }
 
 const (
@@ -37,10 +36,11 @@ const (
 
 // shell is one persistent shell. Its calls run one at a time, in the order of their receipts.
 //
-// The shell reads two lines per call from its standard input: one that evaluates the call's command, read from a file, with input
-// from /dev/null and output to the call's pipe, and one that reports the status with the call's nonce on a descriptor that the
-// command does not have. It is an interactive bash without a terminal, because only that one survives an interrupt: it drops the
-// rest of the first line and goes on with the second.
+// The shell reads two lines per call from its standard input: one that reads the call's variables from a file and evaluates its
+// command, with input from /dev/null and output to the call's pipe, and one that reports the status with the call's nonce on a
+// descriptor that the command does not have. It is an interactive bash without a terminal, because only that one survives an
+// interrupt: it drops the rest of the first line and goes on with the second. The lines are short because a shell has to read
+// them byte by byte.
 type shell struct {
 	line queue
 
@@ -48,6 +48,7 @@ type shell struct {
 	proc  *process
 	ctl   *os.File
 	lines chan string // status lines, closed with the descriptor
+	file  *os.File    // the variables of the call
 	lost  string      // why there is no shell although there was one; told by the next call
 	plain bool        // not bash: cannot be interrupted
 }
@@ -60,7 +61,7 @@ type bashInput struct {
 }
 
 // bash takes a place in the line of the named shell and returns what runs the call.
-func (ss *shells) bash(name string) func(context.Context, Start, *sink) outcome {
+func (ss *shells) bash(name string) func(context.Context, <-chan struct{}, Start, *sink) outcome {
 	ss.mu.Lock()
 	sh := ss.byName[name]
 	if sh == nil && len(ss.byName) < maxShells {
@@ -69,23 +70,23 @@ func (ss *shells) bash(name string) func(context.Context, Start, *sink) outcome 
 	}
 	ss.mu.Unlock()
 	if sh == nil {
-		return func(_ context.Context, _ Start, k *sink) outcome {
+		return func(_ context.Context, _ <-chan struct{}, _ Start, k *sink) outcome {
 			return refused(k, "bash: there are %d shells already", maxShells)
 		}
 	}
 	place := sh.line.join()
-	return func(ctx context.Context, c Start, k *sink) outcome {
+	return func(ctx context.Context, durable <-chan struct{}, c Start, k *sink) outcome {
 		defer sh.line.leave(place)
 		if err := sh.line.wait(ctx, place); err != nil {
 			fmt.Fprintf(k, "[killed before it ran]\n")
 			return outcome{Cause: causeKilled}
 		}
-		return ss.run(ctx, sh, c, k)
+		return ss.run(ctx, durable, sh, c, k)
 	}
 }
 
 // run runs one call at the head of its shell's line.
-func (ss *shells) run(ctx context.Context, sh *shell, c Start, k *sink) outcome {
+func (ss *shells) run(ctx context.Context, durable <-chan struct{}, sh *shell, c Start, k *sink) outcome {
 	var in bashInput
 	if err := json.Unmarshal(c.Input, &in); err != nil {
 		return refused(k, "bash: unreadable input: %v", err)
@@ -97,6 +98,7 @@ func (ss *shells) run(ctx context.Context, sh *shell, c Start, k *sink) outcome 
 		return refused(k, "bash: command contains a NUL byte")
 	}
 	if in.Restart {
+		<-durable
 		sh.end(true)
 		sh.lost = ""
 		if in.Command == "" {
@@ -121,7 +123,7 @@ func (ss *shells) run(ctx context.Context, sh *shell, c Start, k *sink) outcome 
 		return refused(k, "bash: %v", err)
 	}
 	pump := startPump(p.r, k, &ss.s.wg)
-	o := ss.command(ctx, sh, c.Key, in.Command, p)
+	o := ss.command(ctx, durable, sh, p, c.Key, in.Command)
 	p.w.Close()
 	ss.s.pipes.give(p, pump.finish())
 	if o.Cause == causeTimeout || o.Cause == causeKilled {
@@ -138,18 +140,21 @@ func (ss *shells) run(ctx context.Context, sh *shell, c Start, k *sink) outcome 
 	return o
 }
 
-// command gives one command to a living shell and waits for its end.
-func (ss *shells) command(ctx context.Context, sh *shell, key, text string, p *pipe) outcome {
-	nonce := rand.Text()
-	file, err := ss.write(text)
-	if err != nil {
-		return outcome{Cause: causeError}
-	}
-	defer os.Remove(file)
+// command gives one command to a living shell, once the call's receipt is durable, and waits for its end.
+func (ss *shells) command(ctx context.Context, durable <-chan struct{}, sh *shell, p *pipe, key, text string) outcome {
+	nonce := rand.Text()[:16]
+	err := sh.tell("export OUTBOARD_CALL_KEY=" + quote(key) + "\n__outboard_out=" + quote(p.path) + "\n__outboard=" + quote(text) + "\n")
 	since := thisMoment()
-	if _, err := sh.ctl.WriteString(sh.script(key, file, p.path, nonce)); err != nil {
+	<-durable
+	if ctx.Err() != nil {
+		return ended(ctx)
+	}
+	if err == nil {
+		_, err = sh.ctl.WriteString(sh.script(nonce))
+	}
+	if err != nil {
 		sh.end(true)
-		sh.lost = "the previous one did not answer"
+		sh.lost = "the previous one could not be reached"
 		return outcome{Cause: causeError}
 	}
 	code, err := sh.status(ctx, nonce)
@@ -166,31 +171,31 @@ func (ss *shells) command(ctx context.Context, sh *shell, key, text string, p *p
 	return ended(ctx)
 }
 
-// script is the two lines for one call.
-func (sh *shell) script(key, file, out, nonce string) string {
+// script is the two lines for one call. Without its file the command of an earlier call must not run again, hence the &&.
+func (sh *shell) script(nonce string) string {
 	if sh.plain {
-		return "export OUTBOARD_CALL_KEY=" + quote(key) + ";command eval \"$(cat " + quote(file) + ")\" </dev/null >" + quote(out) +
-			" 2>&1 3>&-\nprintf '%s\\n' \"" + nonce + " $?\" >&3\n"
+		return ". $__outboard_in&&command eval \"$__outboard\" </dev/null >$__outboard_out 2>&1 3>&-\necho " + nonce + " $?>&3\n"
 	}
-	return "export OUTBOARD_CALL_KEY=" + quote(key) + ";IFS= builtin read -r -d '' __outboard <" + quote(file) +
-		"||:;builtin eval \"$__outboard\" </dev/null >" + quote(out) + " 2>&1 3>&-\n" +
-		"builtin printf '%s\\n' \"" + nonce + " $?\" >&3\n"
+	return ". $__outboard_in&&builtin eval \"$__outboard\" </dev/null >$__outboard_out 2>&1 3>&-\nbuiltin echo " + nonce + " $?>&3\n"
+}
+
+// tell puts the variables of the next call where the shell reads them.
+func (sh *shell) tell(vars string) error {
+	if _, err := sh.file.WriteAt([]byte(vars), 0); err != nil {
+		return err
+	}
+	return sh.file.Truncate(int64(len(vars)))
 }
 
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// write puts a command into a file that the shell can read.
-func (ss *shells) write(text string) (string, error) {
+// open makes the file through which a shell gets its calls. Only the guest can write it.
+func (ss *shells) open() (*os.File, error) {
 	ss.mu.Lock()
 	ss.n++
 	name := filepath.Join(ss.s.cfg.Run, fmt.Sprintf("c%d-%d", os.Getpid(), ss.n))
 	ss.mu.Unlock()
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o644)
-	if err != nil {
-		return "", err
-	}
-	_, err = f.WriteString(text)
-	return name, errors.Join(err, f.Close())
+	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o644)
 }
 
 var errShellExited = errors.New("shell exited")
@@ -280,7 +285,9 @@ func (sh *shell) end(everything bool) {
 		signalAll(members(sh.proc.pid, moment0), syscall.SIGKILL)
 	}
 	sh.ctl.Close()
-	sh.proc, sh.ctl = nil, nil
+	sh.file.Close()
+	os.Remove(sh.file.Name())
+	sh.proc, sh.ctl, sh.file = nil, nil, nil
 }
 
 // ensure starts the shell's process if it does not live.
@@ -295,36 +302,48 @@ func (ss *shells) ensure(sh *shell) error {
 		}
 	}
 	argv := []string{"/bin/bash", "--noprofile", "--norc", "--noediting", "-i"}
-	setup := "PS1= PS2=;unset MAILCHECK;set +o history +H +m;shopt -s expand_aliases;exit(){ builtin exit \"$@\" 2>/dev/null;}\n"
+	setup := "PS1= PS2=;unset MAILCHECK;set +o history +H +m;shopt -s expand_aliases;exit(){ builtin exit \"$@\" 2>/dev/null;};"
 	if _, err := os.Stat(argv[0]); err != nil {
 		argv, setup, sh.plain = []string{"/bin/sh"}, "", true
 	}
-	ctlR, ctlW, err := pipe2(1)
+	file, err := ss.open()
 	if err != nil {
 		return err
+	}
+	if sh.proc, sh.ctl, sh.lines, err = ss.spawn(argv); err != nil {
+		return errors.Join(err, file.Close(), os.Remove(file.Name()))
+	}
+	sh.file = file
+	_, err = sh.ctl.WriteString(setup + "__outboard_in=" + quote(file.Name()) + "\n")
+	return err
+}
+
+// spawn starts a shell's process with its control pipe as input and its status pipe as descriptor 3.
+func (ss *shells) spawn(argv []string) (*process, *os.File, chan string, error) {
+	ctlR, ctlW, err := pipe2(1)
+	if err != nil {
+		return nil, nil, nil, err
 	}
 	defer ctlR.Close()
 	statR, statW, err := pipe2(0)
 	if err != nil {
-		return errors.Join(err, ctlW.Close())
+		return nil, nil, nil, errors.Join(err, ctlW.Close())
 	}
 	defer statW.Close()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return errors.Join(err, ctlW.Close(), statR.Close())
+		return nil, nil, nil, errors.Join(err, ctlW.Close(), statR.Close())
 	}
 	defer null.Close()
 	attr := ss.s.attr("")
 	attr.Files = []*os.File{ctlR, null, null, statW}
 	proc, err := ss.s.children.start(argv[0], argv, attr, &ss.s.wg)
 	if err != nil {
-		return errors.Join(fmt.Errorf("starting %s: %w", argv[0], err), ctlW.Close(), statR.Close())
+		return nil, nil, nil, errors.Join(fmt.Errorf("starting %s: %w", argv[0], err), ctlW.Close(), statR.Close())
 	}
-	sh.proc, sh.ctl, sh.lines = proc, ctlW, make(chan string, 16)
-	lines := sh.lines
+	lines := make(chan string, 16)
 	ss.s.wg.Go(func() { readLines(statR, lines, proc.done) })
-	_, err = sh.ctl.WriteString(setup)
-	return err
+	return proc, ctlW, lines, nil
 }
 
 // readLines passes status lines on until the shell is gone. It is the only sender on lines.
