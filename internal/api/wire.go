@@ -79,8 +79,8 @@ type skillOut struct {
 	Version string `json:"version"`
 }
 
-// sessionAgentOut is an agent as a session shows it.
-type sessionAgentOut struct {
+// threadAgentOut is an agent as a thread shows it: what every form of an agent has.
+type threadAgentOut struct {
 	Type        string         `json:"type"`
 	ID          string         `json:"id"`
 	Version     int            `json:"version"`
@@ -91,8 +91,13 @@ type sessionAgentOut struct {
 	Tools       []any          `json:"tools"`
 	MCPServers  []mcpServerOut `json:"mcp_servers"`
 	Skills      []skillOut     `json:"skills"`
-	Multiagent  *struct{}      `json:"multiagent"`
 	Identity    any            `json:"execution_identity"`
+}
+
+// sessionAgentOut is an agent as a session shows it.
+type sessionAgentOut struct {
+	threadAgentOut
+	Multiagent *struct{} `json:"multiagent"`
 }
 
 type agentOut struct {
@@ -103,8 +108,10 @@ type agentOut struct {
 	ArchivedAt *string           `json:"archived_at"`
 }
 
-func showSessionAgent(a *outboard.Agent) sessionAgentOut {
-	out := sessionAgentOut{Type: "agent", ID: string(a.ID), Version: a.Version, Name: a.Name, Description: textOrNull(a.Description),
+func showSessionAgent(a *outboard.Agent) sessionAgentOut { return sessionAgentOut{threadAgentOut: showThreadAgent(a)} }
+
+func showThreadAgent(a *outboard.Agent) threadAgentOut {
+	out := threadAgentOut{Type: "agent", ID: string(a.ID), Version: a.Version, Name: a.Name, Description: textOrNull(a.Description),
 		System: textOrNull(a.System), Model: modelOut{ID: a.Model.ID, Speed: a.Model.Speed, Geo: a.Model.Geo},
 		Tools: []any{}, MCPServers: []mcpServerOut{}, Skills: []skillOut{}, Identity: typeOut{"service_account"}}
 	if a.Model.Effort != "" {

@@ -60,7 +60,7 @@ type threadOut struct {
 	SessionID     string          `json:"session_id"`
 	WorkflowRunID *string         `json:"workflow_run_id"`
 	Status        string          `json:"status"`
-	Agent         sessionAgentOut `json:"agent"`
+	Agent         threadAgentOut `json:"agent"`
 	ParentID      *string         `json:"parent_thread_id"`
 	CreatedAt     string          `json:"created_at"`
 	UpdatedAt     string          `json:"updated_at"`
@@ -116,7 +116,7 @@ func (s *server) showSession(v control.Session) sessionOut {
 func (s *server) showThread(v control.Session) threadOut {
 	now := s.now()
 	out := threadOut{Type: "session_thread", ID: string(v.Thread), SessionID: string(v.ID), Status: string(s.ctl.Status(&v.Header)),
-		Agent: showSessionAgent(&v.Config.Agent), CreatedAt: stamp(v.CreatedAt), UpdatedAt: stamp(v.UpdatedAt),
+		Agent: showThreadAgent(&v.Config.Agent), CreatedAt: stamp(v.CreatedAt), UpdatedAt: stamp(v.UpdatedAt),
 		ArchivedAt: stampOrNull(v.ArchivedAt)}
 	if v.Stop != nil || v.Active > 0 { // null until the first idle transition
 		out.Usage = new(showUsage(&v.Header, now))
