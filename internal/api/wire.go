@@ -108,7 +108,9 @@ type agentOut struct {
 	ArchivedAt *string           `json:"archived_at"`
 }
 
-func showSessionAgent(a *outboard.Agent) sessionAgentOut { return sessionAgentOut{threadAgentOut: showThreadAgent(a)} }
+func showSessionAgent(a *outboard.Agent) sessionAgentOut {
+	return sessionAgentOut{threadAgentOut: showThreadAgent(a)}
+}
 
 func showThreadAgent(a *outboard.Agent) threadAgentOut {
 	out := threadAgentOut{Type: "agent", ID: string(a.ID), Version: a.Version, Name: a.Name, Description: textOrNull(a.Description),

@@ -55,18 +55,18 @@ type statsOut struct {
 }
 
 type threadOut struct {
-	Type          string          `json:"type"`
-	ID            string          `json:"id"`
-	SessionID     string          `json:"session_id"`
-	WorkflowRunID *string         `json:"workflow_run_id"`
-	Status        string          `json:"status"`
+	Type          string         `json:"type"`
+	ID            string         `json:"id"`
+	SessionID     string         `json:"session_id"`
+	WorkflowRunID *string        `json:"workflow_run_id"`
+	Status        string         `json:"status"`
 	Agent         threadAgentOut `json:"agent"`
-	ParentID      *string         `json:"parent_thread_id"`
-	CreatedAt     string          `json:"created_at"`
-	UpdatedAt     string          `json:"updated_at"`
-	ArchivedAt    *string         `json:"archived_at"`
-	Usage         *usageOut       `json:"usage"`
-	Stats         *statsOut       `json:"stats"`
+	ParentID      *string        `json:"parent_thread_id"`
+	CreatedAt     string         `json:"created_at"`
+	UpdatedAt     string         `json:"updated_at"`
+	ArchivedAt    *string        `json:"archived_at"`
+	Usage         *usageOut      `json:"usage"`
+	Stats         *statsOut      `json:"stats"`
 }
 
 // active is how long the session has been running in all, up to now.
