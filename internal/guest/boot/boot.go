@@ -6,7 +6,8 @@
 // the filter goes in before the guest accepts its first connection, so that every process that ever runs inside inherits it. A
 // step that fails ends the process: a half-built sandbox is never served.
 //
-// The host starts `outboard-guest init` with a fixed set of files:
+// The host starts `outboard-guest init` in its cgroups and in a cgroup namespace of its own, as root of its user namespace, with an
+// empty capability bounding set (which is a thread's, and there is only one before the exec), and with a fixed set of files:
 //
 //	0, 1, 2   /dev/null, the guest's log twice
 //	ListenFD  a listening unix socket, whose path stays on the host

@@ -14,8 +14,8 @@ import (
 // Init builds what the host asks for on ControlFD and tells it how that went. After a nil error the process is the init of a
 // finished sandbox, ready to serve on ListenFD. After an error it must exit.
 func Init() (*Env, error) {
-	if err := closeStrays(); err != nil {
-		return nil, fmt.Errorf("closing inherited files: %w", err)
+	for fd := ListenFD; fd <= StateFD; fd++ {
+		syscall.CloseOnExec(fd)
 	}
 	control := os.NewFile(ControlFD, "control")
 	defer control.Close()
@@ -35,30 +35,6 @@ func Init() (*Env, error) {
 		return nil, err
 	}
 	return &Env{Config: *cfg, StateDir: "/proc/self/fd/" + strconv.Itoa(StateFD)}, nil
-}
-
-// closeStrays keeps every inherited file from being inherited again, and closes those the host did not mean to pass: a server
-// started with a stray open file must not hand it on.
-func closeStrays() error {
-	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return err
-	}
-	for _, e := range fds {
-		fd, err := strconv.Atoi(e.Name())
-		if err != nil || fd < ListenFD {
-			continue
-		}
-		if fd <= StateFD {
-			syscall.CloseOnExec(fd)
-			continue
-		}
-		flags, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_GETFD, 0)
-		if errno == 0 && flags&syscall.FD_CLOEXEC == 0 { // the runtime's own files are close-on-exec
-			syscall.Close(fd)
-		}
-	}
-	return nil
 }
 
 // receive reads the configuration and the mounts sent with it. The end of the stream before that means that the host is gone.
@@ -127,11 +103,6 @@ func build(cfg *Config, trees []tree) error {
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("200"), 0); err != nil {
 		return fmt.Errorf("volunteering for the memory killer: %w", err)
 	}
-	// The cgroup namespace is taken here, not by the clone, because the host has moved us into our cgroup only since: so it is the
-	// root of what we see. Each thread needs it for the processes it will start.
-	if _, _, errno := syscall.AllThreadsSyscall(syscall.SYS_UNSHARE, cloneNewCgroup, 0, 0); errno != 0 {
-		return fmt.Errorf("taking a cgroup namespace: %w", errno)
-	}
 	if err := buildRoot(cfg, trees); err != nil {
 		return err
 	}
@@ -171,19 +142,27 @@ func dropPrivileges(cfg *Config) error {
 	if _, _, errno := syscall.Syscall6(syscall.SYS_PRCTL, prSetDumpable, 0, 0, 0, 0, 0); errno != 0 {
 		return fmt.Errorf("making init not dumpable: %w", errno)
 	}
-	for c := uintptr(0); c < 64; c++ {
-		_, _, errno := syscall.AllThreadsSyscall(syscall.SYS_PRCTL, prCapbsetDrop, c, 0)
-		if errno == syscall.EINVAL && c > 0 {
-			break // past the last capability of this kernel
-		}
-		if errno != 0 {
-			return fmt.Errorf("dropping capability %d from the bounding set: %w", c, errno)
-		}
+	if err := checkBounding(); err != nil {
+		return err
 	}
 	if err := setCapabilities(cfg.Keep); err != nil {
 		return err
 	}
 	return installFilter(cfg.Filter)
+}
+
+// checkBounding makes sure that the host has emptied the capability bounding set before the exec, when this was one thread.
+func checkBounding() error {
+	for c := uintptr(0); c < 64; c++ {
+		have, _, errno := syscall.Syscall(syscall.SYS_PRCTL, prCapbsetRead, c, 0)
+		if errno == syscall.EINVAL && c > 0 {
+			return nil // past the last capability of this kernel
+		}
+		if errno != 0 || have != 0 {
+			return fmt.Errorf("capability %d is still in the bounding set", c)
+		}
+	}
+	return nil
 }
 
 // lowerLimit sets both limits to value, or leaves a lower hard limit as it is.

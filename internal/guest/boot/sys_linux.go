@@ -34,15 +34,14 @@ const (
 	configCreate    = 6 // FSCONFIG_CMD_CREATE
 
 	prSetDumpable   = 4
-	prCapbsetDrop   = 24
+	prCapbsetRead   = 23
 	prSetNoNewPrivs = 38
 
 	seccompSetFilter = 1 // SECCOMP_SET_MODE_FILTER
 	seccompTsync     = 1 // SECCOMP_FILTER_FLAG_TSYNC
 
-	cloneNewCgroup = 0x02000000
-	capVersion3    = 0x20080522
-	rlimitNproc    = 6
+	capVersion3 = 0x20080522
+	rlimitNproc = 6
 )
 
 // Attributes of a mount.

@@ -1,0 +1,178 @@
+package guest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+)
+
+// If this fails, bytes from the other side of a sandbox's border crash this one, or are read as something they are not.
+func FuzzReadFrame(f *testing.F) {
+	f.Add(appendFrame(nil, frame{kind: kindRequest, id: 1, head: []byte(`{"op":"hello"}`)}))
+	f.Add(appendFrame(nil, frame{kind: kindData, id: 7, body: []byte("data")}))
+	f.Add([]byte{0, 0, 0, 0})
+	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 1, 2, 3})
+	f.Add([]byte{0, 0, 0, 9, 2, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r := bufio.NewReader(bytes.NewReader(data))
+		var again []byte
+		for {
+			fr, err := readFrame(r)
+			if err != nil {
+				break
+			}
+			again = appendFrame(again, fr)
+		}
+		if !bytes.HasPrefix(data, again) {
+			t.Errorf("%x was read as %x", data, again)
+		}
+	})
+}
+
+// hostile is a guest that answers with given bytes, whatever it is asked.
+func hostile(t testing.TB, answer func(conn net.Conn)) *Client {
+	t.Helper()
+	here, there := net.Pipe()
+	var wg sync.WaitGroup
+	wg.Go(func() { io.Copy(io.Discard, there) })
+	wg.Go(func() { answer(there) })
+	c := NewClient(here)
+	t.Cleanup(func() {
+		c.Close()
+		there.Close()
+		wg.Wait()
+	})
+	return c
+}
+
+// If this fails, a sandbox that was taken over crashes its host, or holds it up.
+func FuzzClient(f *testing.F) {
+	res := func(id uint32, head string, body []byte) []byte {
+		return appendFrame(nil, frame{kind: kindResponse, id: id, head: []byte(head), body: body})
+	}
+	f.Add(res(1, `{"version":1}`, nil))
+	f.Add(res(2, `{"key":"k","state":"done","exit_code":0}`, []byte("out")))
+	f.Add(res(99, `{}`, nil))
+	f.Add(res(1, `{"version":`, nil))
+	f.Add(appendFrame(nil, frame{kind: kindData, id: 3, body: []byte("tar")}))
+	f.Add(appendFrame(nil, frame{kind: kindCredit, id: 4}))
+	f.Add(appendFrame(nil, frame{kind: kindFailure, id: 3, head: []byte(`{"code":"fenced"}`)}))
+	f.Add(appendFrame(appendFrame(nil, frame{kind: kindEnd, id: 5}), frame{kind: kindResponse, id: 5, head: []byte(`null`)}))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c := hostile(t, func(conn net.Conn) {
+			conn.Write(data)
+			conn.Close()
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		var wg sync.WaitGroup
+		for _, op := range []func() error{
+			func() error { _, err := c.Hello(ctx); return err },
+			func() error { _, err := c.Start(ctx, Start{Key: "k"}); return err },
+			func() error { _, err := c.Save(ctx, Save{Next: "n"}, io.Discard); return err },
+			func() error { return c.Load(ctx, "l", bytes.NewReader(make([]byte, 200_000))) },
+			func() error { _, err := c.List(ctx, "/x"); return err },
+			func() error { return c.Get(ctx, "/x", io.Discard) },
+		} {
+			wg.Go(func() {
+				if err := op(); errors.Is(err, context.DeadlineExceeded) {
+					t.Error("held up")
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// If this fails, a peer that only sends and never reads, or claims what is not so, wins against the host.
+func TestHostileGuest(t *testing.T) {
+	forever := func(f frame) func(net.Conn) {
+		return func(conn net.Conn) {
+			b := appendFrame(nil, f)
+			for {
+				if _, err := conn.Write(b); err != nil {
+					return
+				}
+			}
+		}
+	}
+	once := func(frames ...frame) func(net.Conn) {
+		return func(conn net.Conn) {
+			for _, f := range frames {
+				conn.Write(appendFrame(nil, f))
+			}
+		}
+	}
+	save := func(ctx context.Context, c *Client) error {
+		_, err := c.Save(ctx, Save{Next: "n"}, io.Discard)
+		return err
+	}
+	start := func(ctx context.Context, c *Client) error {
+		_, err := c.Start(ctx, Start{Key: "k"})
+		return err
+	}
+	list := func(ctx context.Context, c *Client) error {
+		_, err := c.List(ctx, "/")
+		return err
+	}
+	data := frame{kind: kindData, id: 1, body: make([]byte, chunkSize)}
+	for name, c := range map[string]struct {
+		answer func(net.Conn)
+		op     func(context.Context, *Client) error
+		want   error
+	}{
+		"silence":                {func(net.Conn) {}, start, context.DeadlineExceeded},
+		"an endless tar":         {forever(data), save, ErrDisconnected}, // beyond the window: it ignores flow control
+		"endless data, no need":  {forever(data), start, ErrDisconnected},
+		"an endless list":        {forever(data), list, ErrDisconnected},
+		"endless credit":         {forever(frame{kind: kindCredit, id: 1}), start, ErrDisconnected},
+		"endless other answers":  {forever(frame{kind: kindResponse, id: 9}), start, ErrDisconnected},
+		"requests":               {once(frame{kind: kindRequest, id: 1}), start, ErrDisconnected},
+		"data after the end":     {once(frame{kind: kindEnd, id: 1}, frame{kind: kindData, id: 1}), start, ErrDisconnected},
+		"an oversized chunk":     {once(frame{kind: kindData, id: 1, body: make([]byte, chunkSize+1)}), save, ErrDisconnected},
+		"garbage":                {func(c net.Conn) { c.Write(bytes.Repeat([]byte("garbage!"), 100)) }, start, ErrDisconnected},
+		"half a frame":           {func(c net.Conn) { c.Write([]byte{0, 0, 1}); c.Close() }, start, ErrDisconnected},
+		"bad JSON":               {once(frame{kind: kindResponse, id: 1, head: []byte("{")}), start, ErrDisconnected},
+		"another call's result":  {once(frame{kind: kindResponse, id: 1, head: []byte(`{"key":"x","state":"done"}`)}), start, ErrDisconnected},
+		"an unheard-of state":    {once(frame{kind: kindResponse, id: 1, head: []byte(`{"key":"k","state":"happy"}`)}), start, ErrDisconnected},
+		"a list of garbage":      {once(data, frame{kind: kindResponse, id: 1, head: []byte(`{}`)}), list, ErrDisconnected},
+		"a hang-up":              {func(c net.Conn) { c.Close() }, start, ErrDisconnected},
+		"an unreadable refusal":  {once(frame{kind: kindFailure, id: 1, head: []byte("x")}), start, nil},
+		"a tar of another size":  {once(data, frame{kind: kindResponse, id: 1, head: []byte(`{"changed":true,"bytes":7}`)}), save, nil},
+		"a change without a tar": {once(frame{kind: kindResponse, id: 1, head: []byte(`{"changed":true}`)}), save, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			err := c.op(ctx, hostile(t, c.answer))
+			if err == nil || c.want != nil && !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+			if c.want == nil && errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("held up: %v", err)
+			}
+		})
+	}
+}
+
+// If this fails, a guest that does not read blocks a caller beyond its context, or for good.
+func TestGuestThatDoesNotRead(t *testing.T) {
+	here, there := net.Pipe()
+	defer there.Close()
+	c := NewClient(here)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := c.Start(ctx, Start{Key: "k"}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Start: %v", err)
+	}
+	if _, err := c.Wait(t.Context(), "k", 1); !errors.Is(err, ErrDisconnected) {
+		t.Errorf("after a cut frame: %v", err)
+	}
+}
