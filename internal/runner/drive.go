@@ -54,7 +54,7 @@ func asPanic(v any) *panicked {
 func (t *turn) part(ctx context.Context, err, cut error) {
 	switch {
 	case err == nil && !t.held, errors.Is(err, store.ErrFenced), errors.Is(cut, store.ErrFenced):
-		if err != nil {
+		if err != nil && cut == nil {
 			t.fenced(ctx)
 		}
 		return

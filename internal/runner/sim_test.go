@@ -3,6 +3,7 @@
 package runner
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -208,5 +209,52 @@ func TestDyingAgainAndAgainGivesTheSameLog(t *testing.T) {
 				t.Errorf("seed %d, deaths at %v: the log is\n%s\nwant\n%s", *seed, deaths, got, want)
 			}
 		})
+	}
+}
+
+// If this fails, two processes that both believe to hold a session, as after a pause or a clock that jumped, get into each other's way.
+func TestStolenLeases(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	for range 3 {
+		r.start(func(c *Config) { c.Fleet = r.newFleet() })
+	}
+	var ids []outboard.SessionID
+	for range 6 {
+		ids = append(ids, r.steps("- bash: sleep 0.2; "+r.mark(), "- parallel:", "  - bash: "+r.mark(), "  - glob: '*'", "  - bash: sleep 0.1; "+r.mark(),
+			"- bash: "+r.mark(), "- say: done"))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var thieves sync.WaitGroup
+	for _, id := range ids {
+		thieves.Go(func() {
+			for e, err := range r.store.Follow(ctx, id, 0) {
+				if err != nil || e.Type != outboard.TypeCallStarted && e.Type != outboard.TypeModelStarted {
+					continue
+				}
+				r.advance(outboard.LeaseTTL + time.Second)                                      // every lease is over; who still works does not know
+				if err := r.store.Deregister(ctx, "wkr_none"); err != nil && ctx.Err() == nil { // wakes the claimers
+					t.Error(err)
+				}
+			}
+		})
+	}
+	stolen := int64(0)
+	for _, id := range ids {
+		r.rests(id, "end_turn")
+		marks := r.marks()
+		for i, f := range r.outcomes(id) {
+			if f.Outcome != outboard.OutcomeOK || i != 2 && marks[outboard.CallKey(id, f.Call)] != 1 {
+				t.Errorf("call %d of %s: %s, ran %d times\n%s", i, id, f.Outcome, marks[outboard.CallKey(id, f.Call)], r.dump(id))
+			}
+		}
+		for _, s := range payloads[*outboard.CallStarted](r, id) {
+			stolen = max(stolen, s.Epoch)
+		}
+	}
+	cancel()
+	thieves.Wait()
+	t.Logf("sessions changed hands up to %d times", stolen-1)
+	if stolen < 2 {
+		t.Error("no session changed hands: the test did not test anything")
 	}
 }
