@@ -56,34 +56,37 @@ var errUnchanged = errors.New("unchanged")
 
 // save streams a workspace from the guest into a blob.
 func (f *Fleet) save(ctx context.Context, m *machine, s guest.Save) (saved guest.Saved, ref outboard.BlobRef, err error) {
-	pr, pw := io.Pipe()
-	var putErr error
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		ref, putErr = f.cfg.Blob.Put(ctx, pr, MaxCheckpoint)
-		pr.CloseWithError(putErr)
+	ref, err = f.receive(ctx, MaxCheckpoint, func(w io.Writer) error {
+		var err error
+		saved, err = m.Save(ctx, s, w)
+		if err == nil && !saved.Changed {
+			return errUnchanged
+		}
+		return err
 	})
-	saved, err = m.Save(ctx, s, pw)
-	switch {
-	case err != nil:
-		pw.CloseWithError(err)
-	case !saved.Changed:
-		pw.CloseWithError(errUnchanged)
-	default:
-		pw.Close()
-	}
-	wg.Wait()
-	if err == nil && !saved.Changed {
+	if errors.Is(err, errUnchanged) {
 		return saved, outboard.BlobRef{}, nil
 	}
-	return saved, ref, firstCause(err, putErr)
+	return saved, ref, err
 }
 
-// firstCause picks the error to report of the two ends of a pipe: each passes its own on to the other, so that where both failed
-// the one that wraps the other came later.
-func firstCause(writer, reader error) error {
-	if reader != nil && (writer == nil || !errors.Is(reader, writer)) {
-		return reader
+// receive streams what send writes into a blob. Where it cannot be stored, for instance on a full disk, it is read to its end all
+// the same: giving up in the middle would cost the connection to the guest, and with it the calls that use it too.
+func (f *Fleet) receive(ctx context.Context, limit int64, send func(io.Writer) error) (outboard.BlobRef, error) {
+	pr, pw := io.Pipe()
+	var sendErr error
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		sendErr = send(pw)
+		pw.CloseWithError(sendErr) // nil is the end
+	})
+	ref, err := f.cfg.Blob.Put(ctx, pr, limit)
+	if err != nil {
+		_, _ = io.Copy(io.Discard, pr) // its error is sendErr
 	}
-	return writer
+	wg.Wait()
+	if sendErr != nil && (err == nil || errors.Is(err, sendErr)) {
+		return outboard.BlobRef{}, sendErr
+	}
+	return ref, err
 }

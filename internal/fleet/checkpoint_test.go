@@ -131,7 +131,7 @@ func TestCheckpointFullDisk(t *testing.T) {
 	id := r.session(t)
 	b := r.acquire(t, f, id)
 	cause := outboard.Errorf(outboard.Unavailable, "no space left")
-	r.bash(t, b, "head -c 30000 /dev/urandom > a; echo 1 > ../outputs/o")
+	r.bash(t, b, "head -c 3000000 /dev/urandom > a; echo 1 > ../outputs/o")
 	good := f.cfg.Blob
 	f.cfg.Blob = full{cause}
 	if c, err := f.Checkpoint(t.Context(), b, id, 1, "", ""); !errors.Is(err, cause) || c != nil {
@@ -141,7 +141,7 @@ func TestCheckpointFullDisk(t *testing.T) {
 		t.Errorf("harvest: %+v, %v", files, err)
 	}
 	f.cfg.Blob = good
-	if c := r.checkpoint(t, f, b, id); c == nil || c.Delta.Size < 30000 {
+	if c := r.checkpoint(t, f, b, id); c == nil || c.Delta.Size < 3000000 {
 		t.Errorf("checkpoint after it: %+v", c)
 	}
 	if files, err := f.Harvest(t.Context(), b, id); err != nil || len(files) != 1 {

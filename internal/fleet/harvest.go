@@ -7,7 +7,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -116,21 +115,17 @@ func (f *Fleet) harvested(ctx context.Context, session outboard.SessionID) (map[
 // fetch reads one output file into a blob. Its size and time are those of the listing: a file that is written meanwhile has
 // others the next time, and is read again.
 func (f *Fleet) fetch(ctx context.Context, m *machine, st guest.Stat, rel string) (output, error) {
-	pr, pw := io.Pipe()
-	head := &sniffer{w: pw}
-	var getErr error
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		getErr = m.Get(ctx, path.Join(sandbox.Outputs, rel), head)
-		pw.CloseWithError(getErr)
+	var head []byte
+	ref, err := f.receive(ctx, outboard.MaxFile, func(w io.Writer) error {
+		sniff := &sniffer{w: w}
+		err := m.Get(ctx, path.Join(sandbox.Outputs, rel), sniff)
+		head = sniff.head
+		return err
 	})
-	ref, err := f.cfg.Blob.Put(ctx, pr, outboard.MaxFile)
-	pr.CloseWithError(err)
-	wg.Wait()
-	if err := firstCause(getErr, err); err != nil {
+	if err != nil {
 		return output{}, err
 	}
-	return output{size: st.Size, modTime: st.ModTime, ref: ref, media: mediaType(rel, head.head)}, nil
+	return output{size: st.Size, modTime: st.ModTime, ref: ref, media: mediaType(rel, head)}, nil
 }
 
 // outputPath returns a listed file's path below Outputs. The guest is not trusted to name files that can be named here.

@@ -385,3 +385,17 @@ func TestFetchTLS(t *testing.T) {
 		t.Errorf("control: %q", text)
 	}
 }
+
+// Broken if an agent's rules for web_fetch do not reach the fetcher.
+func TestWebOf(t *testing.T) {
+	sets := []outboard.Toolset{
+		{Kind: "custom", Name: "web_fetch"},
+		{Kind: "builtin", Configs: []outboard.ToolConfig{{Name: "bash"}, {Name: "web_fetch", Web: outboard.Raw(`{"allowed_domains":["a"]}`)}}},
+	}
+	if got := string(WebOf(sets)); got != `{"allowed_domains":["a"]}` {
+		t.Errorf("%s", got)
+	}
+	if got := WebOf(sets[:1]); got != nil {
+		t.Errorf("without any: %s", got)
+	}
+}
