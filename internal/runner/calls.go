@@ -401,7 +401,7 @@ func (t *turn) save(calls []*outboard.CallFinished) (events []outboard.Event, lo
 // harvest takes in what calls left in the outputs directory.
 func (t *turn) harvest(last outboard.CallID) []outboard.Event {
 	files, err := t.cfg.Fleet.Harvest(t.ctx, t.box, t.id)
-	if err != nil {
+	if err != nil && t.ctx.Err() == nil {
 		t.log.Error("outputs were not harvested", "call", last, "err", err)
 	}
 	if len(files) > maxFiles { // the rest is found by the harvest after the next change

@@ -16,13 +16,12 @@ import (
 	"github.com/outboard-dev/outboard/internal/tool"
 )
 
-// The tests of this file are the rows of the failure table of docs/spec/guest.md and the durability protocol: what dies, how the
-// session recovers, how often the command's effect happened.
+// The tests of this file are the rows of the protocol's failure table: what dies, how the session recovers, how often the command's
+// effect happened.
 
-// deadAt returns the point before (or after) the commit that contains an event of the type first appears in the log of a steps
-// session, counted as mortal counts.
-func dieAt(r *rig, point int) (m *mortal) {
-	m = newMortal(point)
+// dieAt starts a runner that dies at a point.
+func dieAt(r *rig, point int) *mortal {
+	m := newMortal(point)
 	r.start(func(c *Config) { c.fault, c.Fleet = m.fault, r.newFleet() })
 	return m
 }
@@ -37,7 +36,7 @@ func (r *rig) next(m *mortal) *Runner {
 	return r.start(func(c *Config) { c.Fleet = r.newFleet() })
 }
 
-// once asserts that the only marked command ran n times, and that it had the outcome.
+// ran asserts that a call has the outcome, and that its marked command ran n times.
 func (r *rig) ran(id outboard.SessionID, call, n int, outcome outboard.Outcome) outboard.CallFinished {
 	r.t.Helper()
 	out := r.outcomes(id)
@@ -128,7 +127,7 @@ func TestWorkerDiesDuringTheRun(t *testing.T) {
 	g.arrive()
 	r.advance(outboard.LeaseTTL + time.Second)
 	r.next(nil)
-	h := r.until2(id, func(h outboard.Header) bool { return h.Epoch == 2 })
+	h := r.row(id, func(h outboard.Header) bool { return h.Epoch == 2 })
 	if h.Phase != outboard.PhaseRunning {
 		t.Fatalf("phase %s", h.Phase)
 	}
@@ -139,8 +138,8 @@ func TestWorkerDiesDuringTheRun(t *testing.T) {
 	}
 }
 
-// until2 waits until the session's row fulfils cond.
-func (r *rig) until2(id outboard.SessionID, cond func(outboard.Header) bool) outboard.Header {
+// row waits until the session's row fulfils cond.
+func (r *rig) row(id outboard.SessionID, cond func(outboard.Header) bool) outboard.Header {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
 	defer cancel()
@@ -299,7 +298,7 @@ func TestFencedWorkerStartsOver(t *testing.T) {
 	id := r.steps("- sleep: 1h", "- say: never")
 	r.until(id, "the model runs", func(s *outboard.State) bool { return s.Request != "" })
 	r.advance(outboard.LeaseTTL + time.Second)
-	h := r.until2(id, func(h outboard.Header) bool { return h.Epoch > 1 }) // its own next claim finds the lease over
+	h := r.row(id, func(h outboard.Header) bool { return h.Epoch > 1 }) // its own next claim finds the lease over
 	if h.Worker == "" {
 		t.Errorf("claimed by nobody: %+v", h)
 	}
