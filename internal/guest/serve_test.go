@@ -17,7 +17,18 @@ const testGen = "gen-1"
 // guestAt starts a server on dir (made when it has no state yet) and returns a client and what stops both.
 func guestAt(t *testing.T, dir string) (*Client, func()) {
 	t.Helper()
-	cfg := configAt(t, dir)
+	return serveUntil(t, dir, configAt(t, dir))
+}
+
+func serveAt(t *testing.T, dir string, cfg ServerConfig) *Client {
+	t.Helper()
+	c, _ := serveUntil(t, dir, cfg)
+	return c
+}
+
+// serveUntil starts a server and returns a client and what stops both.
+func serveUntil(t *testing.T, dir string, cfg ServerConfig) (*Client, func()) {
+	t.Helper()
 	sock := filepath.Join(dir, "s")
 	os.Remove(sock)
 	l, err := net.Listen("unix", sock)

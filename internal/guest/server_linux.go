@@ -91,7 +91,7 @@ func (s *server) accept(ctx context.Context) error {
 		select {
 		case slots <- struct{}{}:
 			conns.Go(func() {
-				s.serve(ctx, conn)
+				serve(ctx, conn, s.handle)
 				<-slots
 			})
 		default:
@@ -102,9 +102,9 @@ func (s *server) accept(ctx context.Context) error {
 
 // peer is one connection of the host.
 type peer struct {
-	s    *server
-	w    *wire
-	gone chan struct{}
+	handle func(ctx context.Context, h requestHead, body []byte, st *stream) (any, []byte, error)
+	w      *wire
+	gone   chan struct{}
 
 	mu   sync.Mutex
 	open map[uint32]*job
@@ -117,10 +117,10 @@ type job struct {
 }
 
 // serve runs one connection to its end.
-func (s *server) serve(ctx context.Context, conn net.Conn) {
+func serve(ctx context.Context, conn net.Conn, handle func(context.Context, requestHead, []byte, *stream) (any, []byte, error)) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	p := &peer{s: s, w: newWire(conn), gone: make(chan struct{}), open: make(map[uint32]*job)}
+	p := &peer{handle: handle, w: newWire(conn), gone: make(chan struct{}), open: make(map[uint32]*job)}
 	var jobs sync.WaitGroup
 	r := bufio.NewReaderSize(conn, chunkSize)
 	for {
@@ -179,7 +179,7 @@ func (p *peer) begin(ctx context.Context, f frame, jobs *sync.WaitGroup) error {
 	jobs.Go(func() {
 		defer cancel()
 		answer := frame{kind: kindResponse, id: f.id}
-		v, body, err := p.s.handle(ctx, h, f.body, j.stream)
+		v, body, err := p.handle(ctx, h, f.body, j.stream)
 		if err == nil {
 			answer.body = body
 			answer.head, err = json.Marshal(v)
