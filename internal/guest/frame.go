@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"time"
 )
 
@@ -117,27 +118,34 @@ type wire struct {
 
 func newWire(conn net.Conn) *wire { return &wire{conn: conn, sem: make(chan struct{}, 1)} }
 
-// send writes one frame, or gives up with ctx. An error that is not ctx's own means that the connection is unusable; so is the
-// connection after a frame that ctx cut in the middle, which send reports as a plain error as well.
+// send writes one frame, or gives up with ctx. A frame that was cut in the middle costs the connection, which send closes; giving
+// up before the first byte costs nothing.
 func (w *wire) send(ctx context.Context, f frame) error {
 	select {
 	case w.sem <- struct{}{}:
 	case <-ctx.Done():
-		return ctx.Err()
+		return context.Cause(ctx)
 	}
 	defer func() { <-w.sem }()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	buf := appendFrame(make([]byte, 0, lengthSize+fixedSize+len(f.head)+len(f.body)), f)
 	cut := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		w.conn.SetWriteDeadline(time.Unix(1, 0)) // a peer that does not read must not hold the caller
 		close(cut)
 	})
-	_, err := w.conn.Write(buf)
+	n, err := w.conn.Write(buf)
 	if !stop() {
 		<-cut
 		w.conn.SetWriteDeadline(time.Time{})
 	}
+	if n == 0 && ctx.Err() != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+		return context.Cause(ctx)
+	}
 	if err != nil {
+		w.conn.Close()
 		return &wireError{err}
 	}
 	return nil

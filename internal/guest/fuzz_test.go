@@ -169,7 +169,87 @@ func TestGuestThatDoesNotRead(t *testing.T) {
 	if _, err := c.Start(ctx, Start{Key: "k"}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Start: %v", err)
 	}
+	half := make([]byte, 7)
+	done := make(chan error, 1)
+	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	go func() {
+		_, err := c.Start(ctx, Start{Key: "k"})
+		done <- err
+	}()
+	if _, err := io.ReadFull(there, half); err != nil { // nothing of the first request is in the way
+		t.Fatal(err)
+	}
+	if err := <-done; !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a cut frame: %v", err)
+	}
 	if _, err := c.Wait(t.Context(), "k", 1); !errors.Is(err, ErrDisconnected) {
 		t.Errorf("after a cut frame: %v", err)
+	}
+}
+
+// If this fails, callers that give up take the connection of the others with them.
+func TestGivingUpIsCheap(t *testing.T) {
+	c, _ := newGuestConn(t)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	var wg sync.WaitGroup
+	for i := range 200 {
+		wg.Go(func() {
+			ctx := gone
+			if i%2 == 0 {
+				var stop context.CancelFunc
+				ctx, stop = context.WithTimeout(t.Context(), time.Duration(i)*20*time.Microsecond)
+				defer stop()
+			}
+			c.Wait(ctx, "k", 1)
+			c.Save(ctx, Save{Next: "n"}, io.Discard)
+			c.Load(ctx, "n", bytes.NewReader(make([]byte, 300_000)))
+		})
+	}
+	wg.Wait()
+	if err := c.Get(t.Context(), "/x", failing{}); err == nil || errors.Is(err, ErrDisconnected) {
+		t.Errorf("a writer that fails: %v", err)
+	}
+	if _, err := c.Hello(t.Context()); err != nil {
+		t.Errorf("after many gave up: %v", err)
+	}
+}
+
+type failing struct{}
+
+func (failing) Write([]byte) (int, error) { return 0, errors.New("disk full") }
+
+// newGuestConn is a client of a server without a sandbox: it answers hello, sends much for get, and never ends anything else.
+func newGuestConn(t *testing.T) (*Client, net.Conn) {
+	t.Helper()
+	here, there := net.Pipe()
+	var wg sync.WaitGroup
+	wg.Go(func() { answerAll(t.Context(), there) })
+	c := NewClient(here)
+	t.Cleanup(func() {
+		c.Close()
+		there.Close()
+		wg.Wait()
+	})
+	return c, there
+}
+
+func answerAll(ctx context.Context, conn net.Conn) {
+	w, r := newWire(conn), bufio.NewReader(conn)
+	for {
+		f, err := readFrame(r)
+		if err != nil {
+			return
+		}
+		switch {
+		case f.kind != kindRequest:
+		case bytes.Contains(f.head, []byte(opHello)):
+			w.send(ctx, frame{kind: kindResponse, id: f.id, head: []byte(`{"version":1}`)})
+		case bytes.Contains(f.head, []byte(opGet)):
+			for range window {
+				w.send(ctx, frame{kind: kindData, id: f.id, body: make([]byte, chunkSize)})
+			}
+		}
 	}
 }

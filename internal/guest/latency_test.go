@@ -5,6 +5,7 @@ package guest
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -89,4 +90,23 @@ func exitProgram(b *testing.B) []byte {
 		e = le.AppendUint64(e, v)
 	}
 	return append(e, code...)
+}
+
+// BenchmarkSaveUnchanged is a checkpoint of a small workspace in which nothing changed: what every harmless call costs.
+func BenchmarkSaveUnchanged(b *testing.B) {
+	dir := b.TempDir()
+	c := benchGuest(b, dir)
+	for i := range 20 {
+		if err := os.WriteFile(filepath.Join(dir, "workspace", fmt.Sprint("f", i)), make([]byte, 1000), 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if _, err := c.Save(b.Context(), Save{Epoch: 1, Next: "a"}, io.Discard); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if s, err := c.Save(b.Context(), Save{Epoch: 1, Base: "a", Next: "b"}, io.Discard); err != nil || s.Changed {
+			b.Fatal(s, err)
+		}
+	}
 }
