@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"hash/maphash"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -13,7 +12,7 @@ import (
 const (
 	// maxGroup bounds the commits that share one transaction, and so how long the first of them waits for the last.
 	maxGroup = 256
-	// queueSize bounds commits waiting for each writer; senders block beyond it.
+	// queueSize bounds commits waiting for the writer; senders block beyond it.
 	queueSize = 1024
 	// commitWait bounds one group's transaction, against a database that hangs.
 	commitWait = 60 * time.Second
@@ -54,7 +53,7 @@ func (s *Store) Commit(ctx context.Context, c Commit) ([]outboard.Event, error) 
 	}
 	p := &pending{commit: c, done: make(chan struct{})}
 	select {
-	case s.queues[maphash.String(s.seed, string(c.Session))%uint64(len(s.queues))] <- p:
+	case s.queue <- p:
 	case <-s.closing:
 		return nil, errClosed
 	case <-ctx.Done():
@@ -65,7 +64,7 @@ func (s *Store) Commit(ctx context.Context, c Commit) ([]outboard.Event, error) 
 		return p.events, p.err
 	case <-ctx.Done():
 		return nil, s.fail("appending", ctx.Err())
-	case <-s.stopped: // no writer is left; p was done, or nobody took it
+	case <-s.stopped: // the writer is gone; p was done, or nobody took it
 		select {
 		case <-p.done:
 			return p.events, p.err
@@ -92,16 +91,17 @@ func (c *Commit) check() error {
 	return nil
 }
 
-// writer commits what arrives on queue, in groups, until the store closes and the queue is empty.
-func (s *Store) writer(queue <-chan *pending) {
+// writer commits what is queued, in groups, until the store closes and the queue is empty. There is one of it: a second one
+// would only halve the groups, and the work of a commit is per group more than per event.
+func (s *Store) writer() {
 	for {
 		select {
-		case p := <-queue:
-			s.commitGroup(drain(queue, p))
+		case p := <-s.queue:
+			s.commitGroup(s.drain(p))
 		case <-s.closing:
 			select {
-			case p := <-queue:
-				s.commitGroup(drain(queue, p))
+			case p := <-s.queue:
+				s.commitGroup(s.drain(p))
 			default:
 				return
 			}
@@ -110,11 +110,11 @@ func (s *Store) writer(queue <-chan *pending) {
 }
 
 // drain takes what waits behind first, up to a group.
-func drain(queue <-chan *pending, first *pending) []*pending {
+func (s *Store) drain(first *pending) []*pending {
 	group := []*pending{first}
 	for len(group) < maxGroup {
 		select {
-		case p := <-queue:
+		case p := <-s.queue:
 			group = append(group, p)
 		default:
 			return group

@@ -33,8 +33,6 @@ type dialect interface {
 	again(err error) bool
 	// unique reports whether a unique index refused a row.
 	unique(err error) bool
-	// writers is how many groups may commit at the same time.
-	writers() int
 	// commit runs a group as one transaction: it adds to known the headers that lack, plans, and writes. It returns known. The
 	// headers it was given need not be the database's: then it changes nothing and returns errStale.
 	commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, now time.Time) (map[outboard.SessionID]*row, error)

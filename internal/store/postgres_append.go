@@ -33,10 +33,14 @@ const (
 	e AS (` + insertEventsSQL + ` SELECT * FROM unnest($24::bigint[], $25::bigint[], $26::text[], $27::text[], $28::text[],
 		$29::text[], $30::bigint[], $31::bytea[]))` + allOrNothing
 
-	asPlanned       = ` WHERE s.num = k.num AND s.head = k.base AND s.epoch = k.epoch AND s.deleted_at = 0 RETURNING s.num`
+	asPlanned       = ` WHERE s.num = k.num AND s.head = k.base AND s.epoch = k.epoch AND s.deleted_at + 0 = 0 RETURNING s.num`
 	insertEventsSQL = `INSERT INTO events (session, seq, id, thread, type, ref, at, data)`
 	allOrNothing    = ` SELECT 1 / CASE count(*) WHEN cardinality($1::bigint[]) THEN 1 ELSE 0 END FROM u`
 )
+
+const writeOneSQL = `WITH u AS (UPDATE sessions SET head = $5, last_at = $10, updated_at = $3
+	WHERE num = $4 AND head = $1 AND epoch = $2 AND deleted_at + 0 = 0 RETURNING num)
+	` + insertEventsSQL + ` SELECT num, $5, $6, $7, $8, $9, $10, $11 FROM u`
 
 // pgDivision is the code of a division by zero.
 const pgDivision = "22012"
@@ -54,7 +58,10 @@ func (d *postgresDialect) commit(ctx context.Context, group []*pending, known ma
 			return nil, errStale // perhaps; only fresh headers can refuse
 		}
 		query, args := write(group, known)
-		_, err := conn.Exec(ctx, query, args...)
+		tag, err := conn.Exec(ctx, query, args...)
+		if err == nil && tag.RowsAffected() == 0 {
+			err = errStale
+		}
 		return known, stale(err)
 	}
 	rows, err := locked(ctx, conn.Conn(), group, now)
@@ -166,14 +173,18 @@ func loadBatch(ctx context.Context, conn *pgx.Conn, group []*pending) (map[outbo
 
 // write returns the statement that writes the headers that changed and the events of the group, or "" when none did.
 func write(group []*pending, rows map[outboard.SessionID]*row) (string, []any) {
-	full, any := false, false
+	full, some := false, false
 	for _, r := range rows {
 		if r != nil && r.dirty {
-			full, any = full || r.full, true
+			full, some = full || r.full, true
 		}
 	}
-	if !any {
+	if !some {
 		return "", nil
+	}
+	if len(group) == 1 && len(rows) == 1 && !full && len(group[0].events) == 1 {
+		r, e := rows[group[0].commit.Session], &group[0].events[0]
+		return writeOneSQL, append([]any{r.base, r.Epoch, micros(r.UpdatedAt)}, eventArgs(r.num, e)...)
 	}
 	query := writeHeadSQL
 	if full {

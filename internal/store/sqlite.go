@@ -107,8 +107,7 @@ func (d *sqliteDialect) name() string                              { return "sql
 func (d *sqliteDialect) where() string                             { return d.path }
 func (d *sqliteDialect) rebind(query string) string                { return query }
 func (d *sqliteDialect) locking(bool) string                       { return "" }
-func (d *sqliteDialect) lockSchema(context.Context, *sql.Tx) error { return nil } // the transaction is immediate
-func (d *sqliteDialect) writers() int                              { return 1 }
+func (d *sqliteDialect) lockSchema(context.Context, *sql.Tx) error { return nil }   // the transaction is immediate
 func (d *sqliteDialect) again(error) bool                          { return false } // one writer at a time loses to nobody
 func (d *sqliteDialect) ring(map[outboard.SessionID]*row)          {}               // others look at data_version
 func (d *sqliteDialect) start(context.Context, *Store)             {}

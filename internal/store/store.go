@@ -17,7 +17,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -61,13 +60,12 @@ type Store struct {
 	hub         hub
 	cache       cache
 
-	queues  []chan *pending // one per writer; a session always goes through the same one
-	seed    maphash.Seed    // picks it
+	queue   chan *pending   // to the writer
 	closing <-chan struct{} // closed by Close: no new appends, and the loops end
 	cancel  func()          // closes it
-	stopped chan struct{}   // closed when the writers have drained their queues
-	writers sync.WaitGroup
-	loops   sync.WaitGroup // poller and the dialect's own
+	stopped chan struct{}   // closed when the writer has drained the queue
+	appends sync.WaitGroup  // the writer
+	loops   sync.WaitGroup  // poller and the dialect's own
 	once    sync.Once
 	closed  error
 	commits atomic.Int64
@@ -88,8 +86,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // openAt is Open with a schema of a given age.
 func openAt(ctx context.Context, cfg Config, schema int) (*Store, error) {
 	run, cancel := context.WithCancel(context.Background()) // of the loops; ctx is only for opening
-	s := &Store{log: cfg.Logger, now: cfg.Now, seed: maphash.MakeSeed(), closing: run.Done(), cancel: cancel,
-		stopped: make(chan struct{})}
+	s := &Store{log: cfg.Logger, now: cfg.Now, queue: make(chan *pending, queueSize), closing: run.Done(),
+		cancel: cancel, stopped: make(chan struct{})}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -109,11 +107,7 @@ func openAt(ctx context.Context, cfg Config, schema int) (*Store, error) {
 		cancel()
 		return nil, errors.Join(err, s.d.close())
 	}
-	for range s.d.writers() {
-		q := make(chan *pending, queueSize)
-		s.queues = append(s.queues, q)
-		s.writers.Go(func() { s.writer(q) })
-	}
+	s.appends.Go(s.writer)
 	s.loops.Go(func() { s.poll(run) })
 	s.d.start(run, s)
 	return s, nil
@@ -144,7 +138,7 @@ func (s *Store) connect(ctx context.Context, cfg Config) error {
 func (s *Store) Close() error {
 	s.once.Do(func() {
 		s.cancel()
-		s.writers.Wait()
+		s.appends.Wait()
 		close(s.stopped)
 		s.loops.Wait()
 		s.closed = s.fail("closing the store", s.d.close())
