@@ -156,16 +156,18 @@ func (s *server) fileContent(r *request) (any, error) {
 	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": f.Filename}))
 	h.Set("X-Content-Type-Options", "nosniff") // a model wrote this: no browser may take it for a page of ours
 	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
-	s.copyOut(r, body)
+	if _, err := io.Copy(r.w, body); err != nil {
+		s.cut(r, err)
+	}
 	return nil, nil
 }
 
-// copyOut sends bytes. A failure after the first of them can only be shown by cutting the connection.
-func (s *server) copyOut(r *request, body io.Reader) {
-	if _, err := io.Copy(r.w, body); err != nil {
+// cut ends a response that failed after its first byte: cutting the connection is all that can still tell the client.
+func (s *server) cut(r *request, err error) {
+	if r.Context().Err() == nil {
 		s.log.Warn("sending content", "request", requestID(r.Context()), "path", r.URL.Path, "err", err)
-		panic(http.ErrAbortHandler)
 	}
+	panic(http.ErrAbortHandler)
 }
 
 // fileIDs reads ids[], which stands alone.

@@ -1,10 +1,6 @@
 package api
 
-import (
-	"net/http"
-
-	"github.com/outboard-dev/outboard"
-)
+import "github.com/outboard-dev/outboard"
 
 // workspace sends the session's newest saved workspace as a tar: Outboard's own, and what diff, apply and pull are made from.
 func (s *server) workspace(r *request) (any, error) {
@@ -17,8 +13,7 @@ func (s *server) workspace(r *request) (any, error) {
 	h.Set("Content-Disposition", `attachment; filename="workspace.tar"`)
 	h.Set("X-Content-Type-Options", "nosniff")
 	if err := ws.Write(r.Context(), r.w); err != nil {
-		s.log.Warn("sending a workspace", "request", requestID(r.Context()), "err", err)
-		panic(http.ErrAbortHandler) // the status is out: only a cut connection can say that the tar is not whole
+		s.cut(r, err)
 	}
 	return nil, nil
 }
