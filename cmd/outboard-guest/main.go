@@ -28,6 +28,7 @@ func main() {
 }
 
 func run(args []string) error {
+	syscall.Umask(0o022) // tools inherit it, and must be able to read what the guest writes for them
 	switch {
 	case len(args) == 1 && args[0] == "init":
 		return runInit(context.Background())

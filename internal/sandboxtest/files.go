@@ -25,7 +25,9 @@ func testFileTools(t *testing.T, r *rig) {
 	for _, c := range []struct {
 		from, to int
 		want     string
-	}{{1, 1, "one"}, {2, 3, "two\nthree"}, {2, 99, "two\nthree\n"}, {2, -1, "two\nthree\n"}, {0, 1, "one"}, {9, 12, ""}, {3, 2, ""}} {
+	}{
+		{1, 1, "one"}, {2, 3, "two\nthree"}, {2, 99, "two\nthree\n"}, {2, -1, "two\nthree\n"}, {0, 1, "one"}, {9, 12, ""}, {3, 2, ""},
+	} {
 		got := b.tool("read", m{"file_path": "a/b/c.txt", "view_range": []int{c.from, c.to}})
 		want(t, fmt.Sprintf("lines %d to %d", c.from, c.to), got, c.want)
 	}
@@ -163,6 +165,7 @@ func testTransfer(t *testing.T, r *rig) {
 
 type broken struct{}
 
+// Read fails.
 func (broken) Read([]byte) (int, error) { return 0, fmt.Errorf("reader broke") }
 
 // If this fails, deliverables are missed.
@@ -217,7 +220,7 @@ func (b *box) load(label string, tars ...[]byte) {
 }
 
 // listing describes the workspace and the home directory in all that a checkpoint keeps.
-const listing = `for d in "$OLDPWD" "$HOME"; do cd "$d"; find . ! -type s -printf '%p %y %m %s %T@ %l %n\n' | sed 's/^\(.* d [0-9]*\) [0-9]* /\1 - /' | sort
+const listing = `for d in "$OLDPWD" "$HOME"; do cd "$d"; find . ! -type s -printf '%p %y %m %s %T@ %l %n\n' | sed 's/^\(.* d [0-9]*\) [0-9]* \(.*\) [0-9]*$/\1 - \2/' | sort
 find . -type f -exec cksum {} + | sort; done`
 
 func (b *box) listing() string {
@@ -317,7 +320,8 @@ func testSaveDelta(t *testing.T, r *rig) {
 // If this fails, files that change while they are saved break a checkpoint, or their last state is never saved.
 func testSaveHostile(t *testing.T, r *rig) {
 	a := r.create(t)
-	a.sh(`mkdir w; (i=0; while [ -e w ]; do i=$((i+1)); echo $i > w/count; head -c $((RANDOM * 30)) /dev/zero > w/size
+	a.sh(`mkdir w; (i=0; while [ -e w ]; do
+i=$((i+1)); echo $i > w/count; head -c $((RANDOM * 30)) /dev/zero > w/size
 mkdir -p w/d; rm -rf w/d; ln -sfn / w/d; rm -f w/d; mv w/size w/size2 2>/dev/null; done) 2>/dev/null & echo $! > pid`)
 	base := ""
 	var tars [][]byte

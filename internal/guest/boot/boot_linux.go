@@ -153,7 +153,7 @@ func dropPrivileges(cfg *Config) error {
 
 // checkBounding makes sure that the host has emptied the capability bounding set before the exec, when this was one thread.
 func checkBounding() error {
-	for c := uintptr(0); c < 64; c++ {
+	for c := range uintptr(64) {
 		have, _, errno := syscall.Syscall(syscall.SYS_PRCTL, prCapbsetRead, c, 0)
 		if errno == syscall.EINVAL && c > 0 {
 			return nil // past the last capability of this kernel

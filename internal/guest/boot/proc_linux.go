@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"syscall"
 )
 
 // devices are the host's device nodes that every program may expect. A user namespace cannot make nodes, so they are binds.
@@ -109,7 +108,8 @@ func maskProc(cfg *Config) error {
 	if err := mountPoint("/tmp", false); err != nil {
 		return err
 	}
-	// One empty read-only file and directory, bound over each masked path. Their file system is only on /tmp until that is done.
+	// One empty read-only file and directory, bound over each masked path. Their file system stays under the real /tmp, which will
+	// cover it: to unmount it would be to wait for a grace period of the kernel, a good part of a sandbox's start.
 	cover, err := newFS("tmpfs", attrNoSuid|attrNoDev|attrNoExec, "mode=0555", "size=4k")
 	if err != nil {
 		return err
@@ -133,9 +133,6 @@ func maskProc(cfg *Config) error {
 		if err := coverPath(path, path, path, attrReadOnly|attrNoSuid|attrNoDev|attrNoExec); err != nil {
 			return err
 		}
-	}
-	if err := syscall.Unmount("/tmp", syscall.MNT_DETACH); err != nil {
-		return fmt.Errorf("removing the cover's source: %w", err)
 	}
 	return nil
 }

@@ -218,14 +218,30 @@ func buildDirs(cfg *Config) error {
 		}
 	}
 	for _, d := range cfg.Owned {
-		if err := mountPoint(d.Path, false); err != nil {
+		if err := ownDir(cfg, d); err != nil {
 			return err
 		}
-		if d.Tool {
-			if err := os.Lchown(d.Path, cfg.ToolUID, cfg.ToolGID); err != nil {
-				return fmt.Errorf("giving a directory to the tool: %w", err)
-			}
+	}
+	return nil
+}
+
+// ownDir makes one of the tool's directories, or what a lower layer has into it. Where nothing needs to change nothing is written:
+// a change copies the directory up.
+func ownDir(cfg *Config, d Dir) error {
+	if err := mountPoint(d.Path, false); err != nil {
+		return err
+	}
+	var st syscall.Stat_t
+	if err := syscall.Lstat(d.Path, &st); err != nil {
+		return fmt.Errorf("looking at a directory of the tool: %w", err)
+	}
+	if d.Tool && (int(st.Uid) != cfg.ToolUID || int(st.Gid) != cfg.ToolGID) {
+		if err := os.Lchown(d.Path, cfg.ToolUID, cfg.ToolGID); err != nil {
+			return fmt.Errorf("giving a directory to the tool: %w", err)
 		}
+	}
+	const bits = 0o7777
+	if uint32(st.Mode)&bits != d.Mode {
 		if err := syscall.Chmod(d.Path, d.Mode); err != nil {
 			return fmt.Errorf("setting the mode of a directory: %w", err)
 		}

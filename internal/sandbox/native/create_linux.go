@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,19 +33,24 @@ var (
 	readOnlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/proc/mtrr"}
 )
 
-// toolDirs belong to the tool.
+// toolDirs are the directories that are written to.
 var toolDirs = []boot.Dir{
 	{Path: sandbox.Workspace, Mode: 0o755, Tool: true},
 	{Path: sandbox.Uploads, Mode: 0o755, Tool: true},
 	{Path: sandbox.Outputs, Mode: 0o755, Tool: true},
 	{Path: toolHome, Mode: 0o755, Tool: true},
 	{Path: "/var/tmp", Mode: 0o1777},
+	{Path: "/run/outboard", Mode: 0o755}, // the guest's, for output
 }
 
 // guestKeeps are the capabilities of the guest in its own user namespace, where it has an identity of its own: to become the
 // tool, to end its processes, and to read and give it any file of the sandbox.
 const guestKeeps = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_KILL | 1<<unix.CAP_CHOWN | 1<<unix.CAP_FOWNER |
 	1<<unix.CAP_FSETID | 1<<unix.CAP_DAC_OVERRIDE
+
+// guestKeepsRootless is what it keeps where it shares the tools' identity: to save files that a tool has closed to itself. It
+// reaches no file of the host, whose owners have no id inside.
+const guestKeepsRootless = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER
 
 // Create makes a sandbox.
 func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
@@ -122,19 +128,21 @@ func (p *Provider) create(ctx context.Context, b box, spec sandbox.Spec) (*machi
 	if err := p.cgroups.makeGroup(group, limits); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
 	}
-	birth, err := p.spawn(b, s)
+	birth, err := p.spawn(b)
 	if err != nil {
 		return nil, err
 	}
-	p.adopt(spec.ID, birth.child)
-	defer birth.control.Close()
-	// The guest waits for its configuration, and ends when it does not come: it cannot outlive a crash before this record.
-	s.Pid, s.Start = birth.child.Pid, birth.start
+	defer birth.close()
+	p.adopt(spec.ID, birth.pid)
+	s.Pid, s.Start = birth.pid, birth.start
 	if err := b.save(s); err != nil {
 		return nil, err
 	}
 	if err := group.attach(s.Pid); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
+	}
+	if err := writeMaps(s.Pid, s.UIDBase, p.rootless); err != nil {
+		return nil, unavailable("%w", err)
 	}
 	if err := p.furnish(ctx, birth, p.config(b, spec, limits, root)); err != nil {
 		return nil, err
@@ -146,7 +154,7 @@ func (p *Provider) create(ctx context.Context, b box, spec sandbox.Spec) (*machi
 	return m, nil
 }
 
-// furnish hands the guest its file systems and configuration.
+// furnish lets the guest begin and hands it its file systems and configuration.
 func (p *Provider) furnish(ctx context.Context, birth *birth, cfg *boot.Config) error {
 	var fds []int
 	defer func() {
@@ -154,9 +162,12 @@ func (p *Provider) furnish(ctx context.Context, birth *birth, cfg *boot.Config) 
 			unix.Close(fd)
 		}
 	}()
+	if err := birth.gate.open(); err != nil {
+		return err
+	}
 	if !p.rootless {
 		var err error
-		if fds, err = openTrees(cfg, birth.child.Pid); err != nil {
+		if fds, err = openTrees(cfg, birth.pid); err != nil {
 			return err
 		}
 	}
@@ -206,10 +217,10 @@ func (p *Provider) config(b box, spec sandbox.Spec, l outboard.SandboxLimits, ro
 	if p.upperTmp {
 		cfg.Upper = ""
 	}
-	if !p.rootless {
+	if cfg.Keep = guestKeepsRootless; !p.rootless {
 		cfg.ToolUID, cfg.ToolGID, cfg.Keep = toolUID, toolUID, guestKeeps
 	}
-	if !contains(p.caps.Limits, "memory") {
+	if !slices.Contains(p.caps.Limits, "memory") {
 		cfg.DataBytes = uint64(l.MemoryBytes)
 	}
 	return cfg

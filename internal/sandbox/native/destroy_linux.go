@@ -7,12 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/outboard-dev/outboard"
 )
-
-func contains(list []string, s string) bool { return slices.Contains(list, s) }
 
 // Destroy kills and removes everything of a sandbox, whatever state it is in.
 func (p *Provider) Destroy(ctx context.Context, id outboard.SandboxID) error {
@@ -24,7 +21,10 @@ func (p *Provider) Destroy(ctx context.Context, id outboard.SandboxID) error {
 	defer cancel()
 	unlock, err := b.lock(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
-		p.reap(id)
+		// Destroyed, perhaps by another process, which could not collect our child.
+		if err := p.reap(ctx, id); err != nil {
+			return outboard.Errorf(outboard.Unavailable, "destroying sandbox %s: waiting for its init: %w", id, err)
+		}
 		return nil
 	}
 	if err != nil {
@@ -48,7 +48,9 @@ func (p *Provider) remove(ctx context.Context, b box) error {
 	if err := p.end(ctx, s); err != nil {
 		return err
 	}
-	p.reap(b.id)
+	if err := p.reap(ctx, b.id); err != nil {
+		return fmt.Errorf("waiting for init to end: %w", err)
+	}
 	if err := p.cgroups.groupOf(s).remove(ctx); err != nil {
 		return err
 	}

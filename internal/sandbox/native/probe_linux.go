@@ -163,7 +163,7 @@ func (p *Provider) trial(ctx context.Context) Check {
 	}
 	defer os.RemoveAll(dir)
 	t := &Provider{dir: dir, guest: p.guest, log: p.log, rootless: p.rootless, upperTmp: p.upperTmp, uids: p.uids, cgroups: p.cgroups,
-		caps: p.caps, boot: p.boot, children: make(map[outboard.SandboxID]*os.Process)}
+		caps: p.caps, boot: p.boot, children: make(map[outboard.SandboxID]int)}
 	if err := os.Mkdir(filepath.Join(dir, cacheDir), 0o700); err != nil {
 		return failed(name, err)
 	}

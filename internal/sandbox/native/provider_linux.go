@@ -35,7 +35,7 @@ type Provider struct {
 	archives archives // unpacked root file systems
 
 	mu       sync.Mutex
-	children map[outboard.SandboxID]*os.Process // made by this process and not yet reaped
+	children map[outboard.SandboxID]int // pids made by this process and not yet reaped
 }
 
 var _ sandbox.Provider = (*Provider)(nil)
@@ -54,7 +54,7 @@ func New(cfg Config) (*Provider, error) {
 		return nil, outboard.Errorf(outboard.Unavailable, "making the sandbox directory: %w", err)
 	}
 	p := &Provider{dir: dir, guest: cfg.Guest, readOnly: slices.Clone(cfg.ReadOnly), log: cfg.Logger, boot: bootID(),
-		children: make(map[outboard.SandboxID]*os.Process)}
+		children: make(map[outboard.SandboxID]int)}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -177,19 +177,27 @@ func (p *Provider) Open(ctx context.Context, id outboard.SandboxID) (sandbox.San
 func (p *Provider) List(context.Context) ([]outboard.SandboxID, error) { return p.ids() }
 
 // adopt remembers a child that this process must reap.
-func (p *Provider) adopt(id outboard.SandboxID, child *os.Process) {
+func (p *Provider) adopt(id outboard.SandboxID, pid int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.children[id] = child
+	p.children[id] = pid
 }
 
-// reap collects a child's exit status after it was killed, if it is ours. The machine's init does so for orphans.
-func (p *Provider) reap(id outboard.SandboxID) {
+// reap collects the exit status of a child that is ending, if it is ours; the machine's init does so for orphans. How it ended
+// says nothing: it was killed, or it died and was found dead.
+func (p *Provider) reap(ctx context.Context, id outboard.SandboxID) error {
 	p.mu.Lock()
-	child := p.children[id]
-	delete(p.children, id)
-	p.mu.Unlock()
-	if child != nil {
-		_, _ = child.Wait() // it was killed: the status says nothing new
+	defer p.mu.Unlock()
+	pid, ours := p.children[id]
+	if !ours {
+		return nil
 	}
+	err := waitFor(ctx, func() (bool, error) {
+		got, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		return got == pid || errors.Is(err, unix.ECHILD), nil
+	})
+	if err == nil {
+		delete(p.children, id)
+	}
+	return err
 }

@@ -85,7 +85,8 @@ func within(path, dir string) bool {
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// accountLayer returns a layer that goes over a foreign root: its accounts with the tool's added, and the names of the place.
+// accountLayer returns a layer that goes over a foreign root: its accounts with the tool's added, the tool's directories, and the
+// names of the place.
 func (p *Provider) accountLayer(dir string) (string, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -104,6 +105,7 @@ func (p *Provider) accountLayer(dir string) (string, error) {
 		return "", err
 	}
 	entries := append([]entry{{name: "etc", mode: fs.ModeDir | 0o755}, etcFile("passwd", passwd), etcFile("group", group)}, placeEntries()...)
+	entries = append(entries, p.toolEntries()...)
 	layer := filepath.Join(p.dir, cacheDir, "accounts-"+digest(entries))
 	return layer, buildLayer(layer, func(root *os.Root) error { return writeEntries(root, entries) })
 }

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/outboard-dev/outboard/internal/guest/boot"
 )
 
@@ -60,9 +62,10 @@ type skeleton struct {
 
 // entry is one file, link or directory of a layer.
 type entry struct {
-	name string // relative
-	mode fs.FileMode
-	data string // content, or the link's target
+	name  string // relative
+	mode  fs.FileMode
+	data  string // content, or the link's target
+	owner int    // uid and gid inside, where sandboxes have ranges; else everything is ours
 }
 
 // get returns the layer, looking at the host again when the last look is old.
@@ -122,6 +125,7 @@ func (p *Provider) hostEntries() ([]entry, []boot.Bind, error) {
 		entries = append(entries, e...)
 	}
 	entries = append(entries, accountEntries(p.rootless)...)
+	entries = append(entries, p.toolEntries()...)
 	slices.SortStableFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
 	return slices.CompactFunc(entries, func(a, b entry) bool { return a.name == b.name }), binds, nil
 }
@@ -135,6 +139,29 @@ func accountEntries(rootless bool) []entry {
 	passwd := "root:x:0:0:root:" + rootHome + ":/bin/bash\n" + agentPasswd + "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 	return append(placeEntries(), etcFile("passwd", passwd),
 		etcFile("group", "root:x:0:\ntty:x:5:\nusers:x:100:\n"+agentGroup+"nogroup:x:65534:\n"))
+}
+
+// toolEntries are the tool's directories. They are in the layer, with the tool as owner, because making them in each sandbox's
+// own layer is the dearest part of a start; the guest makes what is not there or not the tool's.
+func (p *Provider) toolEntries() []entry {
+	var entries []entry
+	for _, d := range toolDirs {
+		name := strings.TrimPrefix(d.Path, "/")
+		for i, c := range name {
+			if c == '/' {
+				entries = append(entries, entry{name: name[:i], mode: fs.ModeDir | 0o755})
+			}
+		}
+		e := entry{name: name, mode: fs.ModeDir | fs.FileMode(d.Mode).Perm()}
+		if d.Mode&unix.S_ISVTX != 0 {
+			e.mode |= fs.ModeSticky
+		}
+		if d.Tool && !p.rootless {
+			e.owner = toolUID
+		}
+		entries = append(entries, e)
+	}
+	return entries
 }
 
 const (
@@ -216,7 +243,7 @@ func readEntry(file, name string) (*entry, error) {
 func digest(entries []entry) string {
 	h := sha256.New()
 	for _, e := range entries {
-		fmt.Fprintf(h, "%q %o %d\n%s", e.name, e.mode, len(e.data), e.data)
+		fmt.Fprintf(h, "%q %o %d %d\n%s", e.name, e.mode, e.owner, len(e.data), e.data)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:12])
 }
@@ -226,11 +253,16 @@ func writeEntries(root *os.Root, entries []entry) error {
 		var err error
 		switch {
 		case e.mode.IsDir():
-			err = root.MkdirAll(e.name, 0o755)
+			if err = root.MkdirAll(e.name, 0o755); err == nil {
+				err = root.Chmod(e.name, e.mode&(fs.ModePerm|fs.ModeSticky))
+			}
 		case e.mode&fs.ModeSymlink != 0:
 			err = root.Symlink(e.data, e.name)
 		default:
 			err = root.WriteFile(e.name, []byte(e.data), e.mode.Perm())
+		}
+		if err == nil && e.owner != 0 {
+			err = root.Lchown(e.name, e.owner, e.owner)
 		}
 		if err != nil {
 			return fmt.Errorf("writing %s: %w", e.name, err)

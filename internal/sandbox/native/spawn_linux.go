@@ -4,14 +4,12 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -58,69 +56,79 @@ func (g *program) open(path string) (*os.File, error) {
 
 // birth is a sandbox being started.
 type birth struct {
-	child   *os.Process
+	pid     int
+	start   uint64        // the process's start time
+	gate    gate          // holds the process back until its ids and cgroups are ready
 	control *net.UnixConn // our end of the control socket
-	start   uint64        // the child's start time
 }
 
-const programFD = boot.StateFD + 1
+func (b *birth) close() {
+	b.gate.Close()
+	b.control.Close()
+}
 
-// spawn clones the guest into new namespaces. It has done nothing yet when spawn returns, and ends when our end of the control
-// socket is closed before it got its configuration.
-func (p *Provider) spawn(b box, s *state) (*birth, error) {
-	files, theirs, ours, err := p.files(b)
+// spawn clones this process into new namespaces. The child does nothing until the gate opens, and ends when the gate or the
+// control socket is closed before that: it cannot outlive a host that died before it knew the pid.
+func (p *Provider) spawn(b box) (_ *birth, err error) {
+	files, ours, err := p.files(b)
 	defer closeAll(files)
 	if err != nil {
 		return nil, err
 	}
-	files = append(files, theirs)
-	handles := [programFD + 1]*os.File{boot.ControlFD: theirs}
-	handles[0], handles[1], handles[2] = files[0], files[1], files[1]
-	handles[boot.ListenFD], handles[boot.StateFD] = files[2], files[3]
-	if handles[programFD], err = p.program.open(p.guest); err != nil {
-		ours.Close()
+	nb := &birth{control: ours}
+	defer func() {
+		if err != nil {
+			ours.Close()
+		}
+	}()
+	program, err := p.program.open(p.guest)
+	if err != nil {
 		return nil, fmt.Errorf("reading the guest program: %w", err)
 	}
-	child, err := os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", programFD), []string{"outboard-guest", "init"}, &os.ProcAttr{
-		Dir: "/", Env: []string{}, Files: handles[:], Sys: p.attributes(s)})
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		ours.Close()
-		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EUSERS) {
-			return nil, unavailable("the kernel refuses new namespaces: %w", err)
-		}
-		return nil, fmt.Errorf("starting the guest: %w", err)
+		return nil, os.NewSyscallError("socketpair", err)
 	}
-	st, err := readStat(child.Pid)
+	nb.gate = gate{os.NewFile(uintptr(pair[0]), "gate")}
+	theirs := os.NewFile(uintptr(pair[1]), "gate")
+	defer theirs.Close()
+	fds := make([]int, 0, len(files)+2)
+	defer func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	}()
+	// Copies above the numbers they will get, so that none is overwritten before its turn.
+	for _, f := range append(files, program, theirs) {
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, firstFree)
+		if err != nil {
+			nb.gate.Close()
+			return nil, os.NewSyscallError("fcntl", err)
+		}
+		fds = append(fds, fd)
+	}
+	null, log, listen, state, control := fds[0], fds[1], fds[2], fds[3], fds[4]
+	c, err := newChild([firstFree]int{null, log, log, listen, control, state}, fds[5], fds[6], p.rootless)
+	if err == nil {
+		nb.pid, err = c.fork()
+	}
 	if err != nil {
-		ours.Close()
-		_ = child.Kill() // it may be gone already
-		_, _ = child.Wait()
+		nb.gate.Close()
+		return nil, unavailable("the kernel refuses new namespaces: %w", err)
+	}
+	st, err := readStat(nb.pid)
+	if err != nil {
+		nb.gate.Close() // ends it
+		_, _ = unix.Wait4(nb.pid, nil, 0, nil)
 		return nil, fmt.Errorf("looking at the guest: %w", err)
 	}
-	return &birth{child: child, control: ours, start: st.start}, nil
+	nb.start = st.start
+	return nb, nil
 }
 
-// attributes says how to clone: every namespace but time and cgroup, in a session of its own and without a parent-death signal, so
-// that the machine outlives the server. The guest takes its cgroup namespace itself, once it is in its cgroup.
-func (p *Provider) attributes(s *state) *syscall.SysProcAttr {
-	a := &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
-		Setsid:     true,
-		Credential: &syscall.Credential{Uid: 0, Gid: 0, NoSetGroups: p.rootless},
-	}
-	if p.rootless {
-		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
-		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
-		return a
-	}
-	a.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(s.UIDBase), Size: uidRange}}
-	a.GidMappings = a.UidMappings
-	a.GidMappingsEnableSetgroups = true
-	return a
-}
-
-// files opens what the guest inherits: null, log, socket, state; and makes the control socket.
-func (p *Provider) files(b box) (files []*os.File, theirs *os.File, ours *net.UnixConn, err error) {
+// files opens what the guest inherits: null, log, socket, state directory and its end of the control socket, whose other end is
+// ours. The caller closes the files, also after an error.
+func (p *Provider) files(b box) (files []*os.File, ours *net.UnixConn, err error) {
 	for _, o := range []struct {
 		path  string
 		flags int
@@ -130,32 +138,32 @@ func (p *Provider) files(b box) (files []*os.File, theirs *os.File, ours *net.Un
 	} {
 		f, err := os.OpenFile(o.path, o.flags, 0o600)
 		if err != nil {
-			return files, nil, nil, err
+			return files, nil, err
 		}
 		files = append(files, f)
 	}
 	l, err := b.listen()
 	if err != nil {
-		return files, nil, nil, err
+		return files, nil, err
 	}
 	files = append(files, l)
 	dir, err := os.OpenFile(b.path("state"), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return files, nil, nil, err
+		return files, nil, err
 	}
 	files = append(files, dir)
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return files, nil, nil, os.NewSyscallError("socketpair", err)
+		return files, nil, os.NewSyscallError("socketpair", err)
 	}
-	theirs, mine := os.NewFile(uintptr(pair[1]), "control"), os.NewFile(uintptr(pair[0]), "control")
+	files = append(files, os.NewFile(uintptr(pair[1]), "control"))
+	mine := os.NewFile(uintptr(pair[0]), "control")
 	defer mine.Close()
 	conn, err := net.FileConn(mine)
 	if err != nil {
-		theirs.Close()
-		return files, nil, nil, fmt.Errorf("opening the control socket: %w", err)
+		return files, nil, fmt.Errorf("opening the control socket: %w", err)
 	}
-	return files, theirs, conn.(*net.UnixConn), nil
+	return files, conn.(*net.UnixConn), nil
 }
 
 // listen makes the socket on which the guest serves. Its path stays outside the sandbox.
@@ -230,6 +238,9 @@ func (b *birth) configure(ctx context.Context, cfg *boot.Config, trees []int) er
 func (b *birth) silent(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	if why := b.gate.failure(); why != nil {
+		return unavailable("the sandbox could not be built: %w", why)
 	}
 	return fmt.Errorf("waiting for the guest: %w", err)
 }

@@ -1,0 +1,195 @@
+//go:build linux
+
+package native_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
+
+// miniRoot makes a root file system with one program.
+func miniRoot(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "root")
+	for _, d := range []string{"bin", "etc", "data"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, data := range map[string]string{"etc/passwd": "root:x:0:0::/:/bin/sh", "etc/resolv.conf": "nameserver 192.0.2.1\n", "data/f": "image"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := copyFile(filepath.Join(dir, "bin/hostile"), hostilePath(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// checkMini runs a sandbox of miniRoot and looks around.
+func checkMini(t *testing.T, p sandbox.Provider, rootfs string) {
+	t.Helper()
+	b := create(t, p, sandbox.Spec{Rootfs: rootfs})
+	out, code := b.run(t, "/bin/hostile", "cat", "/etc/passwd", "/etc/resolv.conf", "/data/f", "/usr/bin/env", "/etc/os-release")
+	if code != 0 {
+		t.Fatalf("exit status %d: %s", code, out)
+	}
+	got := answers(out)
+	if !strings.Contains(got["/etc/passwd"], `root:x:0:0::/:/bin/sh\nagent:x:1000:1000:`) {
+		t.Errorf("accounts: %s", got["/etc/passwd"])
+	}
+	if got["/etc/resolv.conf"] != `read ""` || got["/data/f"] != `read "image"` {
+		t.Errorf("files: %v", got)
+	}
+	for _, host := range []string{"/usr/bin/env", "/etc/os-release"} {
+		if got[host] != "unreadable" {
+			t.Errorf("the host's %s shows in a foreign root", host)
+		}
+	}
+	stats, err := b.List(t.Context(), "/data")
+	if err != nil || len(stats) != 1 {
+		t.Errorf("listing: %v, %v", stats, err)
+	}
+	if err := b.Put(t.Context(), "/workspace/f", 0o644, false, strings.NewReader("mine")); err != nil {
+		t.Error(err)
+	}
+	if err := p.Destroy(t.Context(), b.ID()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDirectoryRoot: a directory as root file system would be missing parts, show the host's, or be changed by a sandbox.
+func TestDirectoryRoot(t *testing.T) {
+	p, _ := newProvider(t)
+	root := miniRoot(t)
+	checkMini(t, p, root)
+	for _, made := range []string{"workspace", "proc", "home", "dev"} {
+		if _, err := os.Lstat(filepath.Join(root, made)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the sandbox made %s in the directory itself: %v", made, err)
+		}
+	}
+}
+
+// archive packs a directory.
+func archive(t *testing.T, dir string) []byte {
+	t.Helper()
+	var buf bytes.Buffer
+	zw := gzip.NewWriter(&buf)
+	tw := tar.NewWriter(zw)
+	if err := errors.Join(tw.AddFS(os.DirFS(dir)), tw.Close(), zw.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+// TestArchiveRoot: a root file system from an archive would be wrong, or be unpacked for every sandbox again.
+func TestArchiveRoot(t *testing.T) {
+	p, dir := newProvider(t)
+	data := archive(t, miniRoot(t))
+	for _, name := range []string{"one.tar", "two.tar"} { // the same content under another name
+		file := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(file, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		checkMini(t, p, file)
+	}
+	layers, err := filepath.Glob(filepath.Join(dir, "cache", "tar-*"))
+	if err != nil || len(layers) != 1 {
+		t.Errorf("unpacked into %v, %v", layers, err)
+	}
+}
+
+// TestHostileArchive: an archive could write outside its directory, or bring devices and set-uid programs.
+func TestHostileArchive(t *testing.T) {
+	p, dir := newProvider(t)
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := errors.Join(os.Mkdir(outside, 0o755), os.WriteFile(filepath.Join(outside, "secret"), []byte(canary), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	file := func(name string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644} }
+	link := func(name, to string) tar.Header {
+		return tar.Header{Name: name, Linkname: to, Typeflag: tar.TypeSymlink, Mode: 0o777}
+	}
+	for name, headers := range map[string][]tar.Header{
+		"parent":             {file("../evil")},
+		"parent inside":      {file("a/../../evil")},
+		"absolute parent":    {file("/../evil")},
+		"through a link":     {link("l", outside), file("l/evil")},
+		"through a relative": {link("l", "../../../../../../../../.."+outside), file("l/evil")},
+		"through two links":  {link("a", "."), link("a/b", ".."), link("a/b/c", ".."), file("a/b/c/evil")},
+		"hard link out":      {{Name: "h", Linkname: outside + "/secret", Typeflag: tar.TypeLink}},
+		"hard link by link":  {link("l", outside), {Name: "h", Linkname: "l/secret", Typeflag: tar.TypeLink}},
+		"a linked etc":       {link("etc", outside), file("f")},
+		"nothing":            {},
+	} {
+		if s, err := p.Create(t.Context(), sandbox.Spec{ID: newID(), Generation: "g", Rootfs: pack(t, headers)}); outboard.KindOf(err) != outboard.Invalid || err == nil {
+			t.Errorf("%s: %v", name, err)
+			if err == nil {
+				s.Close()
+			}
+		}
+	}
+	if entries, err := os.ReadDir(outside); err != nil || len(entries) != 1 {
+		t.Errorf("written outside: %v, %v", entries, err)
+	}
+	for _, evil := range []string{filepath.Join(dir, "evil"), filepath.Join(dir, "cache", "evil")} {
+		if _, err := os.Lstat(evil); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s was written: %v", evil, err)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "cache", ".new-*")); err != nil || len(left) != 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+	b := create(t, p, sandbox.Spec{Rootfs: pack(t, []tar.Header{{Name: "dev/disk", Typeflag: tar.TypeBlock, Devmajor: 254, Mode: 0o666},
+		{Name: "node", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 1, Mode: 0o666}, {Name: "setuid", Typeflag: tar.TypeReg, Mode: 0o4755},
+		{Name: "f", Typeflag: tar.TypeReg, Mode: 0o644}, {Name: "f", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "f/g", Typeflag: tar.TypeReg, Mode: 0o644}})})
+	stats, err := b.List(t.Context(), "/f")
+	if err != nil || len(stats) != 1 {
+		t.Errorf("the last of two entries of one name: %v, %v", stats, err)
+	}
+	layers, err := filepath.Glob(filepath.Join(dir, "cache", "tar-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, layer := range layers {
+		for _, name := range []string{"node", "dev/disk"} {
+			if _, err := os.Lstat(filepath.Join(layer, name)); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("device %s was made: %v", name, err)
+			}
+		}
+		if fi, err := os.Lstat(filepath.Join(layer, "setuid")); err == nil && fi.Mode()&fs.ModeSetuid != 0 {
+			t.Errorf("a set-uid file was made")
+		}
+	}
+}
+
+// pack writes an archive of empty files.
+func pack(t *testing.T, headers []tar.Header) string {
+	t.Helper()
+	var buf bytes.Buffer
+	tw := tar.NewWriter(&buf)
+	for _, h := range headers {
+		if err := tw.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "root.tar")
+	if err := os.WriteFile(file, buf.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
