@@ -23,6 +23,10 @@ const (
 	maxKey = 512
 	// inlineOutput is the largest output kept in the journal, durable with the outcome. Larger output is a file.
 	inlineOutput = 2 << 10
+	// maxKept bounds the bytes of output files that stay after Ack because their call's result names them. The oldest go first.
+	maxKept = 256 << 20
+	// logSuffix ends the names of output files.
+	logSuffix = ".log"
 )
 
 // outcome is what a receipt keeps of a finished call.
@@ -76,6 +80,8 @@ type table struct {
 	maxOff int64 // where the journal holds it: to be synced before an answer
 	calls  map[string]*call
 	live   int
+	kept   []*call // acknowledged, with a file that stays; the oldest first
+	keptN  int64   // bytes of those files
 
 	ctx  context.Context // ends the runs with the server
 	wg   sync.WaitGroup  // of the runs
@@ -330,17 +336,10 @@ func (t *table) ack(ctx context.Context, a keyArg) error {
 	}
 	first := !c.acked
 	c.acked = true
-	var drop bool
-	if c.res != nil {
-		drop = c.res.File && c.res.Total <= int64(c.res.Limit) // a longer one is what the model was pointed to
-		o := *c.res
-		o.Inline = nil
-		c.res = &o
+	if first {
+		t.dropLocked(c)
 	}
 	t.mu.Unlock()
-	if drop {
-		os.Remove(t.path(c.key))
-	}
 	if !first {
 		return nil
 	}
@@ -351,6 +350,31 @@ func (t *table) ack(ctx context.Context, a keyArg) error {
 		err = t.compact()
 	}
 	return internal(err)
+}
+
+// dropLocked lets go of an acknowledged call's output. A file that the call's result names stays, while there is room.
+func (t *table) dropLocked(c *call) {
+	if c.res == nil {
+		return
+	}
+	o := *c.res
+	o.Inline = nil
+	c.res = &o
+	if !o.File {
+		return
+	}
+	if o.Total <= int64(o.Limit) {
+		os.Remove(t.path(c.key))
+		return
+	}
+	t.kept = append(t.kept, c)
+	t.keptN += min(o.Total, maxStored)
+	for t.keptN > maxKept {
+		old := t.kept[0]
+		t.kept = t.kept[1:]
+		t.keptN -= min(old.res.Total, maxStored)
+		os.Remove(t.path(old.key))
+	}
 }
 
 // compact drops acknowledged output from the journal. Every record kept is one that a restart would read.
@@ -419,7 +443,7 @@ func (t *table) path(key string) string {
 	if len(name) > 200 || strings.ContainsFunc(key, func(r rune) bool { return !plain(r) }) {
 		name = fmt.Sprintf("%x", sha256.Sum256([]byte(key)))
 	}
-	return filepath.Join(t.outputs, name+".log")
+	return filepath.Join(t.outputs, name+logSuffix)
 }
 
 // internal wraps an error that is the guest's own.

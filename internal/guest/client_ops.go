@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"unicode/utf8"
 )
 
 // The operations of the wire.
@@ -23,8 +24,8 @@ const (
 	opList  = "list"
 )
 
-// maxList bounds the encoded answer to List.
-const maxList = 64 << 20
+// maxList bounds the encoded answer to List; more files are a refusal.
+const maxList = 32 << 20
 
 // keyArg is the argument of wait, kill and ack.
 type keyArg struct {
@@ -156,8 +157,8 @@ func (c *Client) result(ctx context.Context, q request, key string) (Result, err
 	if err := json.Unmarshal(f.head, &r); err != nil {
 		return Result{}, c.garbage(err)
 	}
-	if r.Key != key || !validState(r.State) {
-		return Result{}, c.garbage(errors.New("answer about another call"))
+	if r.Key != key || !validState(r.State) || !validCause(r.Cause) || len(r.FullPath) > maxPath || !utf8.ValidString(r.FullPath) {
+		return Result{}, c.garbage(errors.New("no possible answer about this call"))
 	}
 	r.Output = f.body
 	if len(r.Output) == 0 {
@@ -168,6 +169,13 @@ func (c *Client) result(ctx context.Context, q request, key string) (Result, err
 
 func validState(s string) bool {
 	return s == StateAccepted || s == StateRunning || s == StateDone || s == StateKilled
+}
+
+// maxPath bounds a path that the guest names.
+const maxPath = 4096
+
+func validCause(s string) bool {
+	return s == "" || s == causeExited || s == causeTimeout || s == causeKilled || s == causeError
 }
 
 // garbage drops the connection of a guest that does not speak the protocol.
@@ -182,6 +190,7 @@ type counter struct {
 	n int64
 }
 
+// Write passes p on.
 func (c *counter) Write(p []byte) (int, error) {
 	n, err := c.w.Write(p)
 	c.n += int64(n)

@@ -154,5 +154,8 @@ func (w *wire) send(ctx context.Context, f frame) error {
 // wireError marks an error after which the connection cannot be used.
 type wireError struct{ err error }
 
+// Error returns the cause's text.
 func (e *wireError) Error() string { return e.err.Error() }
+
+// Unwrap returns the cause.
 func (e *wireError) Unwrap() error { return e.err }

@@ -71,6 +71,7 @@ type ending struct {
 	zeros int
 }
 
+// Read reads and counts.
 func (e *ending) Read(p []byte) (int, error) {
 	n, err := e.r.Read(p)
 	tail := n - len(bytes.TrimRight(p[:n], "\x00"))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -48,10 +49,14 @@ func (k *sink) Write(p []byte) (int, error) {
 
 // spill moves the output to its file.
 func (k *sink) spill() {
-	f, err := os.OpenFile(k.path, os.O_RDWR|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o644)
-	if err != nil {
-		k.full = true
+	const flags = os.O_RDWR | os.O_CREATE | os.O_EXCL | syscall.O_NOFOLLOW
+	f, err := os.OpenFile(k.path, flags, 0o644)
+	if err != nil { // a tool that shares the guest's identity may have removed the directory, or taken the name
+		os.MkdirAll(filepath.Dir(k.path), 0o755)
+		os.RemoveAll(k.path)
+		f, err = os.OpenFile(k.path, flags, 0o644)
 	}
+	k.full = err != nil
 	buf := k.buf
 	k.file, k.buf = f, nil
 	k.store(buf)

@@ -18,6 +18,14 @@
 // Op "bash": Input {command, restart, timeout_ms}; runs in the persistent shell named Shell (cwd, environment and background
 // jobs survive between calls). "read", "write", "edit", "glob", "grep": the file tools, with the input schemas of package tool,
 // run with the tool's identity. "exec": Input {argv, env, cwd}; one process without a shell.
+//
+// # Wire
+//
+// Both sides send frames: length of the rest (4 bytes, big endian), kind (1), id (4), length of the head (4), head (JSON), body
+// (bytes). The host opens an exchange with a request under a new id; a response or a failure ends it. In between each side may
+// send data frames, at most 64 KiB each and 16 ahead of the other's consumption, which credit frames acknowledge by eights, and
+// one end frame. A cancel frame says that the host gave up. Any number of exchanges share a connection, and any number of
+// connections a guest. What does not fit this is answered by closing the connection.
 package guest
 
 import "encoding/json"
@@ -57,6 +65,14 @@ type Result struct {
 	FullPath   string `json:"full_path,omitempty"` // file in the sandbox that holds all of it, when truncated
 	DurationUs int64  `json:"duration_us,omitempty"`
 }
+
+// Causes of a done call.
+const (
+	causeExited  = "exited"
+	causeTimeout = "timeout"
+	causeKilled  = "killed"
+	causeError   = "error"
+)
 
 // Save asks for the workspace as a tar.
 type Save struct {

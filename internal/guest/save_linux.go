@@ -177,6 +177,7 @@ func (p *packer) file(it *item, h *tar.Header) error {
 // zeros reads as zero bytes without end.
 type zeros struct{}
 
+// Read fills p.
 func (zeros) Read(p []byte) (int, error) {
 	clear(p)
 	return len(p), nil

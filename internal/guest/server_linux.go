@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -41,7 +42,7 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 	if err := cfg.fill(); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(cfg.Run, 0o755); err != nil {
+	if err := clean(cfg.Run); err != nil {
 		return fmt.Errorf("making the run directory: %w", err)
 	}
 	runs, stop := context.WithCancelCause(context.Background())
@@ -68,6 +69,20 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 	close(quit)
 	s.wg.Wait()
 	return errors.Join(err, s.table.journal.close())
+}
+
+// clean makes the run directory and removes what a guest before this one left there, but for output.
+func clean(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), logSuffix) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	return err
 }
 
 // accept serves connections until ctx ends, and returns when the last one has ended.
@@ -303,14 +318,6 @@ func refused(k *sink, format string, args ...any) outcome {
 	fmt.Fprintf(k, format, args...)
 	return outcome{Cause: causeError}
 }
-
-// Causes of an outcome.
-const (
-	causeExited  = "exited"
-	causeTimeout = "timeout"
-	causeKilled  = "killed"
-	causeError   = "error"
-)
 
 // lifetime applies a call's timeout to its context. The cause of the end tells the two apart.
 func lifetime(ctx context.Context, c Start, asked int64) (context.Context, context.CancelFunc, time.Duration) {

@@ -102,7 +102,8 @@ func TestIdentity(t *testing.T) {
 	if err != nil || info.Sys().(*syscall.Stat_t).Uid != uint32(uid) || info.Sys().(*syscall.Stat_t).Gid != uint32(gid) {
 		t.Errorf("write: %s %v %+v", r.Output, err, info)
 	}
-	if out := string(runCall(t, c, bashStart("id", "id -u; id -g; id -G")).Output); out != fmt.Sprintf("%d\n%d\n%d\n", uid, gid, gid) && os.Geteuid() == 0 {
+	out := string(runCall(t, c, bashStart("id", "id -u; id -g; id -G")).Output)
+	if want := fmt.Sprintf("%d\n%d\n%d\n", uid, gid, gid); out != want && os.Geteuid() == 0 {
 		t.Errorf("identity of a command: %q", out)
 	}
 	var got bytes.Buffer
@@ -156,7 +157,8 @@ func TestSaveLoadIdentity(t *testing.T) {
 		}
 		return string(r.Output)
 	}
-	step(a, "1", "mkdir -p m/cache/x; echo one > m/cache/x/f; chmod 444 m/cache/x/f; chmod -R a-w m; echo s > shut; chmod 0 shut; mkdir -m 0 closed")
+	step(a, "1", "mkdir -p m/cache/x; echo one > m/cache/x/f; chmod 444 m/cache/x/f; chmod -R a-w m")
+	step(a, "1b", "echo s > shut; chmod 0 shut; mkdir -m 0 closed")
 	var full, delta bytes.Buffer
 	if _, err := a.Save(t.Context(), Save{Epoch: 1, Next: "1"}, &full); err != nil {
 		t.Fatal(err)
@@ -244,5 +246,51 @@ func TestNoisyBackground(t *testing.T) {
 	}
 	if out := string(runCall(t, c, bashStart("quiet", "kill %1 %2 %3 %4 %5; echo quiet")).Output); !strings.Contains(out, "quiet\n") {
 		t.Errorf("%q", out)
+	}
+}
+
+// If this fails, a tool that shares the guest's identity and empties the temporary directory ends its session.
+func TestRunDirectoryRemoved(t *testing.T) {
+	c, dir := newGuest(t)
+	runCall(t, c, bashStart("1", "X=1; true"))
+	runCall(t, c, bashStart("2", "rm -rf "+dir+"/run"))
+	for i, command := range []string{"echo fine", "seq 100000; echo fine", "echo fine"} {
+		r := runCall(t, c, bashStart(fmt.Sprint("after", i), command))
+		if r.ExitCode == nil || *r.ExitCode != 0 || !strings.HasSuffix(string(r.Output), "fine\n") {
+			t.Errorf("%s: %+v", command, r)
+		}
+	}
+}
+
+// If this fails, a guest that was restarted trips over what the one before left behind, or loses what it had finished.
+func TestRestartKeepsResults(t *testing.T) {
+	dir, err := os.MkdirTemp("", "og")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	c, stop := guestAt(t, dir)
+	small := runCall(t, c, bashStart("small", "echo small; exit 2"))
+	large := runCall(t, c, bashStart("large", "seq 5000"))
+	running := bashStart("running", "echo begun; sleep 1000")
+	if _, err := c.Start(t.Context(), running); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	for _, name := range []string{"c1-1", "o1-1"} {
+		if err := os.WriteFile(filepath.Join(dir, "run", name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, _ = guestAt(t, dir)
+	for _, want := range []Result{small, large} {
+		got, err := c.Wait(t.Context(), want.Key, 1)
+		if err != nil || got.State != StateDone || *got.ExitCode != *want.ExitCode || !bytes.Equal(got.Output, want.Output) {
+			t.Errorf("%s after a restart: %+v, %v", want.Key, got, err)
+		}
+	}
+	// A guest that is told to stop ends its calls, and says so.
+	if got, err := c.Wait(t.Context(), "running", 1); err != nil || got.State != StateDone || got.Cause != causeKilled {
+		t.Errorf("running: %+v, %v", got, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -195,7 +196,13 @@ func (ss *shells) open() (*os.File, error) {
 	ss.n++
 	name := filepath.Join(ss.s.cfg.Run, fmt.Sprintf("c%d-%d", os.Getpid(), ss.n))
 	ss.mu.Unlock()
-	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o644)
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL | syscall.O_NOFOLLOW
+	f, err := os.OpenFile(name, flags, 0o644)
+	if errors.Is(err, fs.ErrNotExist) { // removed by a tool that shares the guest's identity
+		os.MkdirAll(ss.s.cfg.Run, 0o755)
+		f, err = os.OpenFile(name, flags, 0o644)
+	}
+	return f, err
 }
 
 var errShellExited = errors.New("shell exited")
@@ -296,10 +303,14 @@ func (ss *shells) ensure(sh *shell) error {
 		select {
 		case <-sh.proc.done:
 			sh.lost = "the previous one exited with status " + strconv.Itoa(sh.proc.exitCode())
-			sh.end(false)
 		default:
-			return nil
+			var st syscall.Stat_t
+			if syscall.Fstat(int(sh.file.Fd()), &st) == nil && st.Nlink > 0 {
+				return nil
+			}
+			sh.lost = "the files of the previous one were removed"
 		}
+		sh.end(false)
 	}
 	argv := []string{"/bin/bash", "--noprofile", "--norc", "--noediting", "-i"}
 	setup := "PS1= PS2=;unset MAILCHECK;set +o history +H +m;shopt -s expand_aliases;exit(){ builtin exit \"$@\" 2>/dev/null;};"

@@ -132,6 +132,7 @@ type sender struct {
 	n   int64
 }
 
+// Write sends every chunk that p completes.
 func (w *sender) Write(p []byte) (int, error) {
 	w.n += int64(len(p))
 	if w.buf == nil {
@@ -162,6 +163,7 @@ type receiver struct {
 	rest []byte
 }
 
+// Read returns what the peer sent next.
 func (r *receiver) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 {
 		b, err := r.s.recv(r.ctx)

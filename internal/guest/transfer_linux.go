@@ -12,9 +12,6 @@ import (
 	"syscall"
 )
 
-// maxListed bounds the files of one List.
-const maxListed = 100_000
-
 // transfer runs the operations that move files between the sandbox and the host.
 func (s *server) transfer(ctx context.Context, h requestHead, body []byte, st *stream) (any, []byte, error) {
 	var none struct{}
@@ -37,7 +34,8 @@ func (s *server) transfer(ctx context.Context, h requestHead, body []byte, st *s
 		if err := decode(h.Arg, &a); err != nil {
 			return nil, nil, err
 		}
-		return none, nil, fileError(string(a.Path), s.file(ctx, h.Op, a, &receiver{ctx: ctx, s: st, rest: body}, st))
+		err := s.file(ctx, h.Op, a, &receiver{ctx: ctx, s: st, rest: body}, st)
+		return none, nil, fileError(string(a.Path), err)
 	}
 	return nil, nil, &Error{Code: Invalid, Message: "unknown operation " + h.Op}
 }
@@ -160,7 +158,7 @@ func (s *server) get(p string, w io.Writer) error {
 
 // list sends the regular files below a directory as a JSON array.
 func (s *server) list(p string, w io.Writer) error {
-	stats := []statWire{}
+	stats, size := []statWire{}, 0
 	err := s.asTool(func() error {
 		root, err := s.openTree(p)
 		if err != nil {
@@ -171,8 +169,9 @@ func (s *server) list(p string, w io.Writer) error {
 			if !n.is(syscall.S_IFREG) {
 				return n.is(syscall.S_IFDIR), nil
 			}
-			if len(stats) >= maxListed {
-				return false, &Error{Code: Invalid, Message: fmt.Sprintf("more than %d files below %s", maxListed, p)}
+			const perFile = 100 // encoded, beside the path
+			if size += perFile + (len(p)+len(n.path)+2)*4/3; size > maxList {
+				return false, &Error{Code: Invalid, Message: fmt.Sprintf("more than %d files below %s", len(stats), p)}
 			}
 			stats = append(stats, statWire{
 				Path: []byte(path.Join(p, n.path)), Size: n.st.Size, Mode: uint32(goMode(n.st.Mode)),

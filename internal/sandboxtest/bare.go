@@ -357,14 +357,21 @@ type bareSandbox struct {
 	spec sandbox.Spec
 }
 
+// ID is the spec's.
 func (s *bareSandbox) ID() outboard.SandboxID { return s.spec.ID }
-func (s *bareSandbox) Generation() string     { return s.spec.Generation }
-func (s *bareSandbox) Isolation() string      { return "none" }
 
+// Generation is the spec's.
+func (s *bareSandbox) Generation() string { return s.spec.Generation }
+
+// Isolation is "none".
+func (s *bareSandbox) Isolation() string { return "none" }
+
+// Freeze is Unavailable.
 func (s *bareSandbox) Freeze(context.Context) error {
 	return outboard.Errorf(outboard.Unavailable, "the bare provider cannot freeze")
 }
 
+// Thaw is Unavailable.
 func (s *bareSandbox) Thaw(context.Context) error {
 	return outboard.Errorf(outboard.Unavailable, "the bare provider cannot thaw")
 }

@@ -98,6 +98,7 @@ func testRefusals(t *testing.T, r *rig) {
 
 type discard struct{}
 
+// Write drops p.
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 // If this fails, a command runs twice.

@@ -153,7 +153,10 @@ func testNetwork(t *testing.T, r *rig) {
 		t.Fatalf("the probe's own listener: %v", err)
 	}
 	conn.Close()
-	want(t, "loopback inside", b.sh("type python3 >/dev/null 2>&1 || { echo ok; exit; }; python3 -c 'import socket\ns=socket.socket(); s.bind((\"127.0.0.1\",0)); s.listen(); c=socket.create_connection(s.getsockname()); print(\"ok\")'"), "ok\n")
+	loopback := `type python3 >/dev/null 2>&1 || { echo ok; exit; }
+python3 -c 'import socket
+s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(); socket.create_connection(s.getsockname()); print("ok")'`
+	want(t, "loopback inside", b.sh(loopback), "ok\n")
 }
 
 // If this fails, a sandbox sees its host or its neighbours.
