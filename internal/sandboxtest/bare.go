@@ -309,17 +309,28 @@ func (b *Bare) Destroy(_ context.Context, id outboard.SandboxID) error {
 			break
 		}
 	}
-	err := os.RemoveAll(box.dir)
+	err := removeTree(box.dir)
 	for range 10 { // a process that was just killed may still create a file
-		if !errors.Is(err, syscall.ENOTEMPTY) {
+		if err == nil {
 			break
 		}
-		err = os.RemoveAll(box.dir)
+		err = removeTree(box.dir)
 	}
 	b.mu.Lock()
 	delete(b.boxes, id)
 	b.mu.Unlock()
 	return err
+}
+
+// removeTree removes dir with everything below, directories that their owner closed included.
+func removeTree(dir string) error {
+	filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if d != nil && d.IsDir() {
+			os.Chmod(path, 0o700)
+		}
+		return nil
+	})
+	return os.RemoveAll(dir)
 }
 
 // killMarked kills every process of a sandbox and reports how many there were.
