@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"maps"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -135,9 +136,7 @@ func decodePackages(raw json.RawMessage) (func(*outboard.EnvConfig), error) {
 	}
 	return func(c *outboard.EnvConfig) {
 		merged := map[string][]string{}
-		for k, v := range c.Packages {
-			merged[k] = v
-		}
+		maps.Copy(merged, c.Packages)
 		for k, v := range map[string]*[]string{"apt": in.Apt, "cargo": in.Cargo, "gem": in.Gem, "go": in.Go, "npm": in.Npm, "pip": in.Pip} {
 			if v != nil {
 				merged[k] = *v

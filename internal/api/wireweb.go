@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"maps"
 
 	"github.com/outboard-dev/outboard"
 )
@@ -150,7 +151,5 @@ func showWeb(m map[string]any, c outboard.ToolConfig) {
 	if len(c.Web) == 0 || json.Unmarshal(c.Web, &own) != nil {
 		return
 	}
-	for k, v := range own {
-		m[k] = v
-	}
+	maps.Copy(m, own)
 }

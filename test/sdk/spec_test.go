@@ -117,11 +117,11 @@ func sameShape(template, path string) bool {
 
 // schema compiles the schema at a place in the document.
 func (s *spec) schema(place ...string) (*jsonschema.Schema, error) {
-	ptr := ""
+	var ptr strings.Builder
 	for _, p := range place {
-		ptr += "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(p)
+		ptr.WriteString("/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(p))
 	}
-	at := specURL + "#" + (&url.URL{Fragment: ptr}).EscapedFragment()
+	at := specURL + "#" + (&url.URL{Fragment: ptr.String()}).EscapedFragment()
 	if sch := s.compiled[at]; sch != nil {
 		return sch, nil
 	}
