@@ -21,8 +21,6 @@ const (
 	maxConns = 256
 	// maxExchanges bounds the requests of one connection that are under way.
 	maxExchanges = maxPending
-	// stopPatience is how long a stopping server waits for tools that do not end when told.
-	stopPatience = 10 * time.Second
 )
 
 // server is one guest.

@@ -84,7 +84,6 @@ type Bare struct {
 type bareBox struct {
 	spec     sandbox.Spec
 	dir      string
-	listener *net.UnixListener
 	cmd      *exec.Cmd
 	lifeline *os.File
 	dead     chan struct{}

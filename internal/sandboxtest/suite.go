@@ -56,7 +56,6 @@ func Run(t *testing.T, c Config) {
 type rig struct {
 	Config
 	p sandbox.Provider
-	n int
 }
 
 func ctx(t testing.TB) context.Context {
