@@ -18,7 +18,7 @@ func (w *worker) drive(ctx context.Context, h outboard.Header) {
 		return
 	}
 	err = t.run()
-	t.close()
+	t.close(err == nil)
 	if err == nil {
 		w.folds.keep(t.id, fold{state: t.durable, size: t.size})
 	}
@@ -70,7 +70,7 @@ func (t *turn) part(ctx context.Context, err, cut error) {
 		}
 		t.pause(ctx, retryPause)
 	}
-	t.release(ctx)
+	t.endLease(ctx)
 }
 
 // fenced tells the two ways of being fenced apart. When the lease is still ours it was the sandbox that refused: it has seen a
@@ -92,7 +92,8 @@ func (t *turn) gone(ctx context.Context) bool {
 	return outboard.KindOf(err) == outboard.NotFound
 }
 
-func (t *turn) release(ctx context.Context) {
+// endLease ends the lease of a session that is not at rest.
+func (t *turn) endLease(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, partingTime)
 	defer cancel()
 	err := t.cfg.fault("release")

@@ -65,8 +65,10 @@ type Config struct {
 type Runner struct {
 	cfg   Config
 	log   *slog.Logger
-	folds folds
 	tools []tool.Def // the built-in ones
+
+	folds     folds
+	lingering lingering
 
 	mu       sync.Mutex
 	started  bool
@@ -193,6 +195,7 @@ func (w *worker) live(ctx context.Context) {
 	claiming, stopClaiming := context.WithCancelCause(ctx)
 	var loops sync.WaitGroup
 	loops.Go(func() { w.renew(ctx, cancel) })
+	loops.Go(func() { w.tidy(ctx) })
 	loops.Go(func() {
 		select {
 		case <-w.stopping:
@@ -211,7 +214,7 @@ func (w *worker) live(ctx context.Context) {
 	grace.Stop()
 	cancel(errStopping)
 	stopClaiming(errStopping)
-	loops.Wait()
+	loops.Wait() // renew, and tidy with all that lingers
 	if !lost {
 		w.leave(context.WithoutCancel(ctx))
 	}
@@ -242,7 +245,6 @@ func (w *worker) renew(ctx context.Context, cancel context.CancelCauseFunc) {
 			return
 		case <-tick.C:
 		}
-		w.folds.expire()
 		err := w.cfg.Store.Renew(ctx, w.id)
 		switch {
 		case err == nil:

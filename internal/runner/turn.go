@@ -62,16 +62,19 @@ func (r *Runner) open(ctx context.Context, h outboard.Header) (*turn, error) {
 	t.view = t.durable
 	t.woken, t.unwatch = r.cfg.Store.Watch(h.ID) // before the log is read, so that nothing falls between
 	if err := t.Sync(ctx); err != nil {
-		t.close()
+		t.close(false)
 		return nil, fmt.Errorf("folding the log: %w", err)
 	}
 	return t, nil
 }
 
-// close ends what the turn holds in this process. The sandbox is let go in any case: fleet freezes it only if no call runs in it
-// and nobody else uses it.
-func (t *turn) close() {
+// close ends what the turn holds in this process. After a turn that came to its end the sandbox lingers.
+func (t *turn) close(done bool) {
+	t.acks.Wait()
 	t.cancel(errStopping)
+	if done && t.box != nil {
+		t.box = t.lingering.keep(t.id, t.box)
+	}
 	t.dropBox()
 	t.unwatch()
 }
@@ -82,9 +85,7 @@ func (t *turn) dropBox() {
 	if t.box == nil {
 		return
 	}
-	if err := t.cfg.Fleet.Release(t.ctx, t.box); err != nil {
-		t.log.Warn("letting the sandbox go", "sandbox", t.box.ID(), "err", err)
-	}
+	t.release(t.ctx, t.box)
 	t.box = nil
 }
 
@@ -284,28 +285,35 @@ func (t *turn) Interrupted(ctx context.Context) (context.Context, context.Cancel
 	}
 }
 
-// watch looks for an interrupt after each commit to the session.
+// lookAfter is the wait between a commit to a running session and the look for an interrupt in it. Most commits are the turn's own,
+// and most of what runs is over by then; nobody notices that an interrupt takes this much longer.
+const lookAfter = 10 * time.Millisecond
+
+// watch looks for an interrupt after commits to the session.
 func (t *turn) watch(ctx context.Context, cancel context.CancelCauseFunc, after int64) {
 	q := store.EventQuery{After: after, Types: []outboard.EventType{outboard.TypeInputInterrupt, outboard.TypeSessionArchived}, Limit: 1}
-	for again := false; ; {
-		if !again {
+	for wait := lookAfter; ; {
+		if wait == lookAfter {
 			select {
 			case <-ctx.Done():
 				return
 			case <-t.woken:
 			}
 		}
-		found, err := t.cfg.Store.Events(ctx, t.id, q)
-		again = err != nil
+		if !sleep(ctx, wait) {
+			return
+		}
+		found, err := t.cfg.Store.Events(t.ctx, t.id, q) // not ctx: to break off a query costs more than to let it end
+		wait = lookAfter
 		switch {
-		case ctx.Err() != nil:
+		case t.ctx.Err() != nil:
 			return
 		case outboard.KindOf(err) == outboard.NotFound:
 			t.cancel(err)
 			return
 		case err != nil:
 			t.log.Warn("looking for an interrupt", "err", err)
-			t.pause(ctx, retryPause)
+			wait = retryPause
 		case len(found) > 0 && found[0].Type == outboard.TypeSessionArchived:
 			t.cancel(store.ErrTerminated)
 			return
@@ -313,6 +321,18 @@ func (t *turn) watch(ctx context.Context, cancel context.CancelCauseFunc, after 
 			cancel(harness.ErrInterrupted)
 			return
 		}
+	}
+}
+
+// sleep waits, and reports whether ctx lasted as long.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 

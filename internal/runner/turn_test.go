@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/harness"
 	"github.com/outboard-dev/outboard/internal/llm"
 )
@@ -147,5 +148,39 @@ func TestFoldsAreKeptForAWhileAndWithinBounds(t *testing.T) {
 	f.expire()
 	if len(f.kept) != 0 || f.size != 0 {
 		t.Errorf("%d folds of %d bytes are kept after their time", len(f.kept), f.size)
+	}
+}
+
+// If this fails, a program that talks to a session pays for a new connection with every message, or an idle session keeps its
+// sandbox awake.
+func TestSandboxLingers(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	n := r.start(nil)
+	id := r.steps("- bash: 'true'", "- say: done")
+	r.rests(id, "end_turn")
+	other := r.steps("- say: no sandbox")
+	r.rests(other, "end_turn")
+	n.Stop()
+	if left := n.lingering.expired(time.Now().Add(time.Hour)); len(left) != 0 {
+		t.Errorf("%d boxes were left behind by Stop", len(left))
+	}
+	var l lingering
+	boxes := make([]fleet.Box, maxLingering+2)
+	for i := range maxLingering {
+		if over := l.keep(outboard.SessionID(strconv.Itoa(i)), &boxes[i]); over != nil {
+			t.Fatalf("box %d was not kept", i)
+		}
+	}
+	if over := l.keep("more", &boxes[maxLingering]); over != &boxes[maxLingering] {
+		t.Error("more boxes linger than may")
+	}
+	if old := l.keep("0", &boxes[maxLingering+1]); old != &boxes[0] {
+		t.Error("a session's older box was not given back")
+	}
+	if now := l.expired(time.Now()); len(now) != 0 {
+		t.Errorf("%d boxes expired at once", len(now))
+	}
+	if all := l.expired(time.Now().Add(2 * lingerTime)); len(all) != maxLingering {
+		t.Errorf("%d boxes expired, want %d", len(all), maxLingering)
 	}
 }
