@@ -37,12 +37,18 @@ var stepNames = map[byte]string{stepWait: "waiting for the host", stepCgroup: "t
 
 const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
-// firstFree is the first descriptor number that the child does not give a meaning to.
-const firstFree = boot.StateFD + 1
+// The child's descriptor numbers: below firstFree those the guest is told of, then its program and its gate, which end with the
+// exec. Everything from childFDs on is closed.
+const (
+	firstFree = boot.StateFD + 1
+	programFD = firstFree
+	gateFD    = firstFree + 1
+	childFDs  = firstFree + 2
+)
 
 // child is everything the forked process needs, made before the fork: after it nothing may allocate, lock or grow a stack.
 type child struct {
-	files      [firstFree]int // what becomes descriptor 0, 1, ...; all of them firstFree or above
+	files      [firstFree]int // what becomes descriptor 0, 1, ...; these, program and gate are childFDs or above
 	program    int
 	gate       int // reads one byte when it may go on; answers with step and errno when it cannot
 	keepGroups bool
@@ -105,7 +111,7 @@ func (c *child) clone() (uintptr, syscall.Errno) {
 	}
 	step, errno := c.run()
 	c.answer = [2]byte{step, byte(errno)}
-	syscall.RawSyscall(syscall.SYS_WRITE, uintptr(c.gate), uintptr(unsafe.Pointer(&c.answer)), 2)
+	syscall.RawSyscall(syscall.SYS_WRITE, gateFD, uintptr(unsafe.Pointer(&c.answer)), 2)
 	for {
 		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 1, 0, 0)
 	}
@@ -117,8 +123,11 @@ func (c *child) clone() (uintptr, syscall.Errno) {
 //go:norace
 //go:nosplit
 func (c *child) run() (byte, syscall.Errno) {
+	if errno := c.arrange(); errno != 0 {
+		return stepFiles, errno
+	}
 	// The host maps our uids and moves us into our cgroups meanwhile. The end of the stream means that it died.
-	n, _, errno := syscall.RawSyscall(syscall.SYS_READ, uintptr(c.gate), uintptr(unsafe.Pointer(&c.answer)), 1)
+	n, _, errno := syscall.RawSyscall(syscall.SYS_READ, gateFD, uintptr(unsafe.Pointer(&c.answer)), 1)
 	if errno != 0 || n != 1 {
 		return stepWait, errno
 	}
@@ -155,26 +164,40 @@ func (c *child) run() (byte, syscall.Errno) {
 	return c.exec()
 }
 
-// exec arranges the files and becomes the guest.
+// arrange gives the files their numbers and closes everything else the server has open, even what it was started with and does not
+// know of. It comes before the wait: a copy of another child's gate or of a lock would otherwise keep both alive after the
+// server's death, each waiting for the other.
+//
+//go:noinline
+//go:norace
+//go:nosplit
+func (c *child) arrange() syscall.Errno {
+	for fd := range firstFree {
+		if _, _, errno := syscall.RawSyscall(unix.SYS_DUP3, uintptr(c.files[fd]), uintptr(fd), 0); errno != 0 {
+			return errno
+		}
+	}
+	if _, _, errno := syscall.RawSyscall(unix.SYS_DUP3, uintptr(c.program), programFD, unix.O_CLOEXEC); errno != 0 {
+		return errno
+	}
+	if _, _, errno := syscall.RawSyscall(unix.SYS_DUP3, uintptr(c.gate), gateFD, unix.O_CLOEXEC); errno != 0 {
+		return errno
+	}
+	_, _, errno := syscall.RawSyscall(unix.SYS_CLOSE_RANGE, childFDs, ^uintptr(0)>>33, 0)
+	return errno
+}
+
+// exec becomes the guest.
 //
 //go:noinline
 //go:norace
 //go:nosplit
 func (c *child) exec() (byte, syscall.Errno) {
-	for fd := range firstFree {
-		if _, _, errno := syscall.RawSyscall(unix.SYS_DUP3, uintptr(c.files[fd]), uintptr(fd), 0); errno != 0 {
-			return stepFiles, errno
-		}
-	}
-	// Whatever else the server has open, even what it was started with and does not know of, ends with the exec.
-	if _, _, errno := syscall.RawSyscall(unix.SYS_CLOSE_RANGE, firstFree, ^uintptr(0)>>33, unix.CLOSE_RANGE_CLOEXEC); errno != 0 {
-		return stepFiles, errno
-	}
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_CHDIR, uintptr(unsafe.Pointer(c.root)), 0, 0); errno != 0 {
 		return stepFiles, errno
 	}
 	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&c.noSignals)), 0, 8, 0, 0)
-	_, _, errno := syscall.RawSyscall6(unix.SYS_EXECVEAT, uintptr(c.program), uintptr(unsafe.Pointer(c.empty)), uintptr(unsafe.Pointer(&c.argv[0])),
+	_, _, errno := syscall.RawSyscall6(unix.SYS_EXECVEAT, programFD, uintptr(unsafe.Pointer(c.empty)), uintptr(unsafe.Pointer(&c.argv[0])),
 		uintptr(unsafe.Pointer(&c.envp[0])), unix.AT_EMPTY_PATH, 0)
 	return stepExec, errno
 }

@@ -100,7 +100,7 @@ func (p *Provider) spawn(b box) (_ *birth, err error) {
 	}()
 	// Copies above the numbers they will get, so that none is overwritten before its turn.
 	for _, f := range append(files, program, theirs) {
-		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, firstFree)
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, childFDs)
 		if err != nil {
 			nb.gate.Close()
 			return nil, os.NewSyscallError("fcntl", err)
