@@ -27,6 +27,7 @@ func runInit(ctx context.Context) error {
 	cfg := guest.ServerConfig{
 		Listener: listener, Generation: env.Generation, State: env.StateDir, Run: "/run/outboard", Home: "/home/agent",
 		ToolUID: env.ToolUID, ToolGID: env.ToolGID, Init: true,
+		Env: []string{"USER=agent", "LOGNAME=agent"},
 	}
 	for name, value := range env.Env {
 		cfg.Env = append(cfg.Env, name+"="+value)

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strconv"
+	"sync"
 	"syscall"
 )
 
@@ -23,7 +25,9 @@ func Init() (*Env, error) {
 	if err != nil {
 		return nil, fmt.Errorf("receiving the configuration: %w", err)
 	}
-	err = build(cfg, trees)
+	if err = build(cfg, trees); err == nil && cfg.Processes != 0 && cfg.ToolUID == os.Getuid() {
+		keepThreads()
+	}
 	report := Report{}
 	if err != nil {
 		report.Error = err.Error()
@@ -35,6 +39,26 @@ func Init() (*Env, error) {
 		return nil, err
 	}
 	return &Env{Config: *cfg, StateDir: "/proc/self/fd/" + strconv.Itoa(StateFD)}, nil
+}
+
+// keepThreads makes the Go runtime start threads that it keeps for later. Where tools share the guest's identity they share its
+// limit of processes, and a runtime that cannot have a thread when it needs one ends the program.
+func keepThreads() {
+	const spare = 16 // more than the guest has busy at once: connections and calls wait in the poller, not in threads
+	var ready, done sync.WaitGroup
+	ready.Add(spare)
+	release := make(chan struct{})
+	for range spare {
+		done.Go(func() {
+			runtime.LockOSThread() // one thread each
+			defer runtime.UnlockOSThread()
+			ready.Done()
+			<-release
+		})
+	}
+	ready.Wait()
+	close(release)
+	done.Wait()
 }
 
 // receive reads the configuration and the mounts sent with it. The end of the stream before that means that the host is gone.
@@ -124,13 +148,15 @@ func dropPrivileges(cfg *Config) error {
 		resource int
 		value    uint64
 	}{
-		{syscall.RLIMIT_CORE, 0}, // a core dump would copy secrets into the workspace
+		// No core dumps: they would copy memory into the workspace, or to the host's crash handler. 1 is too little for any, and
+		// unlike 0 it holds for handlers that are given dumps through a pipe.
+		{syscall.RLIMIT_CORE, 1},
 		{syscall.RLIMIT_NOFILE, cfg.Files},
 		{rlimitNproc, cfg.Processes},
 		{syscall.RLIMIT_DATA, cfg.DataBytes},
 	}
 	for _, l := range limits {
-		if l.value == 0 && l.resource != syscall.RLIMIT_CORE {
+		if l.value == 0 {
 			continue
 		}
 		if err := lowerLimit(l.resource, l.value); err != nil {

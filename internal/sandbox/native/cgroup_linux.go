@@ -119,7 +119,7 @@ func useUnified(dir string) (cgroups, bool) {
 			c.limits = append(c.limits, name)
 		}
 	}
-	return c, len(c.limits) > 0
+	return c, true
 }
 
 // group is the cgroup directories of one sandbox. The zero value has none.

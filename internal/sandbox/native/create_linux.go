@@ -117,7 +117,7 @@ func (p *Provider) create(ctx context.Context, b box, spec sandbox.Spec) (*machi
 	}
 	if err := b.save(s); err != nil {
 		if p.uids != nil {
-			err = errors.Join(err, p.uids.release(s.UIDBase))
+			err = errors.Join(err, p.uids.release(s.UIDBase, b.dir))
 		}
 		return nil, err
 	}

@@ -58,7 +58,7 @@ func (p *Provider) remove(ctx context.Context, b box) error {
 		return fmt.Errorf("removing the sandbox's files: %w", err)
 	}
 	if p.uids != nil && s.UIDBase != 0 {
-		if err := p.uids.release(s.UIDBase); err != nil {
+		if err := p.uids.release(s.UIDBase, b.dir); err != nil {
 			return fmt.Errorf("releasing the uid range: %w", err)
 		}
 	}

@@ -214,7 +214,7 @@ func TestHostProcesses(t *testing.T) {
 
 // TestNoPrivilegeGain: a set-uid or capable program that is visible inside would give its privileges.
 func TestNoPrivilegeGain(t *testing.T) {
-	needRoot(t)
+	native.NeedRoot(t)
 	shown, err := os.MkdirTemp("", "outboard-setuid-")
 	if err != nil {
 		t.Fatal(err)

@@ -24,8 +24,8 @@ import (
 // Every test runs in the mode of the user who runs it. Under root, TestAsOrdinaryUser runs all of them again as somebody else,
 // through these variables.
 const (
-	binariesEnv = "OUTBOARD_TEST_NATIVE_BINARIES" // directory of the built programs: this is the second run
-	createEnv   = "OUTBOARD_TEST_NATIVE_CREATE"   // "dir id": make that sandbox, say so, and wait to be killed
+	binariesEnv = native.SecondRun              // directory of the built programs: this is the second run
+	createEnv   = "OUTBOARD_TEST_NATIVE_CREATE" // "dir id": make that sandbox, say so, and wait to be killed
 )
 
 // binaries is where TestMain put the programs.
@@ -88,18 +88,6 @@ func hostilePath() string { return filepath.Join(binaries, "hostile") }
 
 // isRoot reports whether this run has uid ranges and cgroups of its own.
 func isRoot() bool { return os.Geteuid() == 0 }
-
-// needRoot is for tests of what only root has. In CI the suite must have been started as root, so that both modes are covered.
-func needRoot(t *testing.T) {
-	t.Helper()
-	if isRoot() {
-		return
-	}
-	if os.Getenv("CI") != "" && os.Getenv(binariesEnv) == "" {
-		t.Fatal("CI must run these tests as root")
-	}
-	t.Skip("needs root")
-}
 
 // newProvider returns a provider on a directory that goes with the test, in which nothing may be left.
 func newProvider(t *testing.T) (*native.Provider, string) {
@@ -228,9 +216,7 @@ func answers(out string) map[string]string {
 
 // TestAsOrdinaryUser: without it nothing would show that sandboxes work, and hold, for a user who is not root.
 func TestAsOrdinaryUser(t *testing.T) {
-	if !isRoot() {
-		t.Skip("this is the ordinary user's run")
-	}
+	native.NeedRoot(t)
 	const uid = 61234 // nobody's: no file on any host belongs to it
 	home, err := os.MkdirTemp("", "outboard-user-")
 	if err != nil {

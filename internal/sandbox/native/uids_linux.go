@@ -81,7 +81,7 @@ func (u *uidPool) reserve(owner string) (uint32, error) {
 		}
 		_, err = f.WriteString(owner)
 		if err = errors.Join(err, f.Close()); err != nil {
-			u.release(base)
+			_ = os.Remove(u.file(base)) // ours, but without a name in it
 			return 0, fmt.Errorf("reserving a uid range: %w", err)
 		}
 		return base, nil
@@ -97,7 +97,7 @@ func (u *uidPool) dropStale(base uint32) {
 		return
 	}
 	if _, err := os.Lstat(string(owner)); errors.Is(err, fs.ErrNotExist) {
-		u.release(base)
+		_ = u.release(base, string(owner)) // another draw will do
 	}
 }
 
@@ -110,12 +110,19 @@ func (u *uidPool) overlaps(base uint64) bool {
 	return false
 }
 
-func (u *uidPool) release(base uint32) error {
-	err := os.Remove(u.file(base))
-	if errors.Is(err, fs.ErrNotExist) {
+// release gives a range back, if it is still owner's: after a reboot it may have become another's.
+func (u *uidPool) release(base uint32, owner string) error {
+	now, err := os.ReadFile(u.file(base))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && string(now) != owner {
 		return nil
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(u.file(base)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 func (u *uidPool) file(base uint32) string {

@@ -1,0 +1,73 @@
+package native
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// TestUnifiedCgroup: freezing, killing or removing a group of version 2 would not work. Where a host's controllers are of version
+// 1, as on machines that mount both, the limits of version 2 are not covered by this test; everything else is.
+func TestUnifiedCgroup(t *testing.T) {
+	NeedRoot(t)
+	all, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var unified strings.Builder
+	for line := range strings.Lines(string(all)) {
+		if strings.Contains(line, " - cgroup2 ") {
+			unified.WriteString(line)
+		}
+	}
+	self, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := detectCgroups(unified.String(), string(self))
+	if c.version != 2 {
+		missing(t, false, "a writable cgroup of version 2")
+	}
+	t.Logf("limits that hold here: %v", c.limits)
+	id := outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox)
+	g := c.plan(id)
+	if err := c.makeGroup(g, withDefaults(outboard.SandboxLimits{})); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	t.Cleanup(func() {
+		if err := g.remove(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	child := exec.CommandContext(ctx, "sleep", "1000")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.attach(child.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	for _, frozen := range []bool{true, false, true} {
+		if err := g.setFrozen(ctx, frozen); err != nil {
+			t.Fatalf("frozen %v: %v", frozen, err)
+		}
+	}
+	if err := g.kill(); err != nil { // a frozen process of version 2 dies all the same
+		t.Fatal(err)
+	}
+	if err := child.Wait(); err == nil {
+		t.Error("the child ended by itself")
+	}
+	if err := g.remove(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(g.dirs[0]); !os.IsNotExist(err) {
+		t.Errorf("the group is still there: %v", err)
+	}
+}
