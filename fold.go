@@ -216,13 +216,13 @@ func (s *State) finish(e *Event, p *CallFinished) {
 	for i > 0 && s.History[i-1].Role != "assistant" {
 		i--
 	}
+	if i < len(s.History) && s.shared {
+		s.History, s.shared = slices.Clone(s.History), false
+	}
 	if i == len(s.History) || s.History[i].Role != "tool" {
 		s.History = append(s.History, Message{})
 		copy(s.History[i+1:], s.History[i:])
 		s.History[i] = Message{Role: "tool"}
-	}
-	if s.shared {
-		s.History, s.shared = slices.Clone(s.History), false
 	}
 	m := &s.History[i]
 	m.Seq = e.Seq
@@ -282,11 +282,11 @@ func (s *State) update(p *SessionUpdated) {
 }
 
 // Clone returns a copy that can be advanced without changing s, in a time that does not depend on the length of the history.
-// Payloads are shared, since nobody changes one; so is the history, which is copied by whoever advances first.
+// Payloads are shared, since nobody changes one; so is the history, until the copy adds to it.
 func (s *State) Clone() *State {
-	s.History, s.shared = slices.Clip(s.History), true
+	s.shared = true
 	c := *s
-	c.Waiting, c.Calls = slices.Clone(s.Waiting), slices.Clone(s.Calls)
+	c.Waiting, c.History, c.Calls = slices.Clone(s.Waiting), slices.Clip(s.History), slices.Clone(s.Calls)
 	for i, call := range c.Calls {
 		c.Calls[i] = new(*call)
 	}

@@ -280,7 +280,7 @@ func TestAssumingOnACloneLeavesTheOriginal(t *testing.T) {
 			rt.Fatal(err)
 		}
 		before := snapshot(rt, s)
-		c := s.Clone()
+		c, still := s.Clone(), s.Clone()
 		for _, e := range l.events[cut:] {
 			c.Assume(e)
 		}
@@ -291,6 +291,9 @@ func TestAssumingOnACloneLeavesTheOriginal(t *testing.T) {
 			if err := s.Apply(&l.events[cut+i]); err != nil {
 				rt.Fatal(err)
 			}
+		}
+		if after := snapshot(rt, still); after != before {
+			rt.Fatalf("a clone changed with the original\nfrom %s\nto   %s", before, after)
 		}
 		if !slices.Equal(roles(s), roles(c)) || len(s.Calls) != len(c.Calls) || s.Phase != c.Phase || s.Request != c.Request {
 			rt.Fatalf("assumed and applied differ: %v %v, %d %d calls", roles(s), roles(c), len(s.Calls), len(c.Calls))
