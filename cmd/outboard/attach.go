@@ -31,7 +31,11 @@ func runAttach(ctx context.Context, a *app, ref string) error {
 	}
 	w := &watch{a: a, c: c, id: s.ID, tl: a.newTimeline(), opt: client.FollowOptions{Past: true, Own: true}}
 	w.tl.users = true
-	if s.Status == "idle" || s.Status == "terminated" {
+	resting := false
+	if w.old, resting, err = restingSince(ctx, c.Client, s.ID); err != nil {
+		return err
+	}
+	if resting {
 		return attachResting(ctx, a, c, s, w)
 	}
 	return attachRunning(ctx, a, w)
@@ -153,7 +157,7 @@ func attachPlain(ctx context.Context, a *app, w *watch) error {
 
 // attachResting shows what a session at rest has done, and on a terminal waits for more.
 func attachResting(ctx context.Context, a *app, c *conn, s client.Session, w *watch) error {
-	if a.interactive() && s.Status == "idle" {
+	if a.interactive() && s.ArchivedAt == nil {
 		fmt.Fprintf(a.errs, "outboard: %s rests; type to go on, /quit to leave\n", sessionName(s.ID))
 		return attachRunning(ctx, a, w)
 	}

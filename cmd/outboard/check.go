@@ -83,10 +83,8 @@ func (w *watch) followCheck(ctx context.Context) (int, error) {
 				code = *p.ExitCode
 			}
 		}
-		if !w.a.json {
-			if err := w.tl.event(ev); err != nil {
-				return code, err
-			}
+		if err := w.tl.event(ev); err != nil {
+			return code, err
 		}
 		rest, err := w.rested(ctx, ev)
 		if err != nil {

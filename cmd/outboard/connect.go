@@ -63,7 +63,7 @@ func (a *app) connectRunning(ctx context.Context) (*conn, error) {
 	}
 	key, err := readKey(data)
 	if err != nil {
-		return nil, err
+		return nil, dataError(data, err)
 	}
 	if addr, ok := readAddress(data); ok && key != "" {
 		c, err := a.dial(addr.URL, key, data, nil)

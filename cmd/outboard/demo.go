@@ -150,7 +150,7 @@ func (d *demo) start(ctx context.Context) (err error) {
 	}
 	key, err := readKey(d.dir)
 	if err != nil {
-		return err
+		return fmt.Errorf("reading the admin key: %w", err)
 	}
 	if d.c != nil {
 		d.c.Close()

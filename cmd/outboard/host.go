@@ -105,7 +105,7 @@ func readKey(data string) (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("reading the admin key: %w", err)
+		return "", err
 	}
 	return strings.TrimSpace(string(b)), nil
 }

@@ -121,7 +121,7 @@ type view struct {
 
 // look reads the newest events.
 func look(ctx context.Context, c *client.Client, id string) (view, error) {
-	v := view{tl: &timeline{out: discard{}, width: plainWidth, zone: time.Local, calls: map[string]*openCall{}}}
+	v := view{tl: silentTimeline()}
 	var events []client.Event
 	for ev, err := range c.Events(ctx, id, client.EventQuery{Desc: true, Limit: recent, Own: true}) {
 		if err != nil {
@@ -163,12 +163,6 @@ func (v *view) doing(now time.Time) string {
 	}
 	return strings.TrimSpace(first.name + " " + first.what + " (" + formatAge(now.Sub(first.since)) + ")")
 }
-
-// discard is an output nobody reads.
-type discard struct{}
-
-// Write drops p.
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 // formatAge is a duration in one unit: 40s, 6m, 3h, 2d.
 func formatAge(d time.Duration) string {

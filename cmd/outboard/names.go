@@ -26,7 +26,7 @@ const (
 func sessionName(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	a, n := strings.Fields(adjectives), strings.Fields(nouns)
-	return fmt.Sprintf("%s-%s-%x%x", a[int(sum[0])%len(a)], n[int(sum[1])%len(n)], sum[2], sum[3]>>4)
+	return fmt.Sprintf("%s-%s-%02x%x", a[int(sum[0])%len(a)], n[int(sum[1])%len(n)], sum[2], sum[3]>>4)
 }
 
 // findSession resolves a name, an id, or an unambiguous beginning of either.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/term"
@@ -53,6 +54,7 @@ func (a *app) root() *cobra.Command {
 		},
 		Args: cobra.ArbitraryArgs,
 	}
+	root.SetFlagErrorFunc(flagError)
 	root.SetIn(a.in)
 	root.SetOut(a.out)
 	root.SetErr(a.errs)
@@ -61,6 +63,15 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(a.commands()...)
 	root.CompletionOptions.HiddenDefaultCmd = false
 	return root
+}
+
+// flagError explains a flag that is none; most often it is a task or message that begins with a dash.
+func flagError(cmd *cobra.Command, err error) error {
+	e := usagef("%v", err)
+	if strings.Contains(err.Error(), "shorthand flag: ' '") {
+		return e.WithHint("put -- before an argument that begins with a dash, or give - and the text on standard input")
+	}
+	return e.WithHint("%s --help lists the flags", cmd.CommandPath())
 }
 
 // dataDir returns the data directory in use.

@@ -56,7 +56,8 @@ type readyLine struct {
 	Data      string `json:"data"`
 	Role      string `json:"role"`
 	Isolation string `json:"isolation,omitempty"`
-	Problem   string `json:"problem,omitempty"` // why no sandbox can be made
+	Problem   string `json:"problem,omitempty"`   // why no sandbox can be made
+	AdminKey  string `json:"admin_key,omitempty"` // where the key is that this start made
 }
 
 func runServe(ctx context.Context, a *app, o *serveOptions) error {
@@ -179,6 +180,9 @@ func (o *serveOptions) ready(a *app, s *server) error {
 		line := readyLine{Type: "ready", URL: s.url, PID: os.Getpid(), Data: s.cfg.Data, Role: o.role, Isolation: s.caps.Isolation}
 		if s.sandbox != nil {
 			line.Problem = s.sandbox.Error()
+		}
+		if s.newKey {
+			line.AdminKey = keyPath(s.cfg.Data)
 		}
 		return a.object(line)
 	}

@@ -82,7 +82,7 @@ func waitingCalls(ctx context.Context, c *client.Client, id string) ([]*openCall
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	tl := &timeline{out: discard{}, width: plainWidth, zone: time.Local, calls: map[string]*openCall{}}
+	tl := silentTimeline()
 	q := client.EventQuery{Desc: true, Types: []string{"agent.tool_use", "agent.mcp_tool_use", "agent.custom_tool_use"}}
 	for ev, err := range c.Events(ctx, id, q) {
 		if err != nil {

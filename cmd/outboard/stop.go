@@ -11,8 +11,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// restTimeout bounds how long stop and rm wait for a running session to come to rest. Cancelling a call takes a second or two.
-const restTimeout = 30 * time.Second
+const (
+	// restTimeout bounds how long stop and rm wait for a running session to come to rest. Cancelling a call takes a second or two.
+	restTimeout = 30 * time.Second
+	// interruptEvery is how long one interrupt may take before it is sent again.
+	interruptEvery = 3 * time.Second
+)
 
 func newStop(a *app) *cobra.Command {
 	return &cobra.Command{Use: "stop SESSION...", Short: "End sessions for good; their logs stay", Args: rangeArgs(1, -1, "a session"), ValidArgsFunction: a.completeSessions,
@@ -40,10 +44,7 @@ func endSessions(ctx context.Context, a *app, refs []string, what string, end fu
 	for _, ref := range refs {
 		s, err := findSession(ctx, c.Client, ref)
 		if err == nil {
-			err = rest(ctx, c, s)
-		}
-		if err == nil {
-			err = end(ctx, c, s)
+			err = endSession(ctx, c, s, end)
 		}
 		switch {
 		case err != nil:
@@ -58,37 +59,73 @@ func endSessions(ctx context.Context, a *app, refs []string, what string, end fu
 	return all
 }
 
-// rest interrupts a session that runs and waits until it rests. Where no server runs sessions, one is started for it.
-func rest(ctx context.Context, c *conn, s client.Session) error {
-	if s.Status != "running" && s.Status != "rescheduling" {
-		return nil
+// restingSince returns the time of the session's newest event, and whether the session rests. A session that does not rest then
+// has an event of coming to rest after that time, whatever happens meanwhile.
+func restingSince(ctx context.Context, c *client.Client, id string) (newest time.Time, resting bool, err error) {
+	for ev, err := range c.Events(ctx, id, client.EventQuery{Desc: true, Limit: 5}) {
+		if err != nil {
+			return newest, false, err
+		}
+		if newest = ev.ProcessedAt; !newest.IsZero() { // queued messages come first here, and have none
+			break
+		}
 	}
-	if err := c.work(ctx); err != nil {
-		return err
-	}
+	s, err := c.Session(ctx, id) // after the event was read, not before: see above
+	return newest, s.Status == "idle" || s.Status == "terminated", err
+}
+
+// endSession brings a session to rest and ends it, within restTimeout. Messages that were queued may set it off again in between.
+func endSession(ctx context.Context, c *conn, s client.Session, end func(context.Context, *conn, client.Session) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, restTimeout, outboard.Errorf(outboard.Unavailable, "%s did not come to rest within %v",
 		sessionName(s.ID), restTimeout).WithHint("is a server with workers running? outboard serve"))
 	defer cancel()
-	from := time.Time{}
-	for ev, err := range c.Events(ctx, s.ID, client.EventQuery{Desc: true, Limit: 1}) {
-		if err != nil {
+	for {
+		if err := rest(ctx, c, s.ID); err != nil {
 			return err
 		}
-		from = ev.ProcessedAt
-		break
+		err := end(ctx, c, s)
+		if err == nil || ctx.Err() != nil || outboard.KindOf(err) != outboard.Conflict && outboard.KindOf(err) != outboard.Invalid {
+			return err
+		}
+		if _, resting, rerr := restingSince(ctx, c.Client, s.ID); rerr != nil || resting {
+			return err
+		}
 	}
-	if _, err := c.Send(ctx, s.ID, client.Interrupt()); err != nil {
-		return err
+}
+
+// rest interrupts a session until it rests. One interrupt may not do: it jumps the queue, so a message that waited begins after it.
+// Where no server runs sessions, one is started for it.
+func rest(ctx context.Context, c *conn, id string) error {
+	for {
+		from, resting, err := restingSince(ctx, c.Client, id)
+		if err != nil || resting {
+			return err
+		}
+		if err := c.work(ctx); err != nil {
+			return err
+		}
+		if _, err := c.Send(ctx, id, client.Interrupt()); err != nil {
+			return err
+		}
+		if err := awaitRest(ctx, c.Client, id, from); err != nil || ctx.Err() != nil {
+			return errors.Join(err, context.Cause(ctx))
+		}
 	}
-	for ev, err := range c.Follow(ctx, s.ID, client.FollowOptions{Past: true, After: from}) {
+}
+
+// awaitRest returns when the session came to rest after a time, or after interruptEvery.
+func awaitRest(ctx context.Context, c *client.Client, id string, from time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, interruptEvery)
+	defer cancel()
+	for ev, err := range c.Follow(ctx, id, client.FollowOptions{Past: true, After: from}) {
 		if err != nil {
 			return err
 		}
 		if ev.Type == "session.status_idle" || ev.Type == "session.status_terminated" {
-			return nil
+			break
 		}
 	}
-	return context.Cause(ctx)
+	return nil
 }
 
 func archive(ctx context.Context, c *conn, s client.Session) error {

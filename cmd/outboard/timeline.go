@@ -77,9 +77,17 @@ type timeline struct {
 	newest time.Time
 }
 
-// newTimeline returns a timeline that writes to the command's output.
+// newTimeline returns a timeline that writes to the command's output, or only keeps track where that is for machines.
 func (a *app) newTimeline() *timeline {
+	if a.json {
+		return silentTimeline()
+	}
 	return &timeline{out: a.out, st: a.style(), width: term.Width(a.out, plainWidth), zone: time.Local, calls: map[string]*openCall{}}
+}
+
+// silentTimeline returns a timeline that only keeps track.
+func silentTimeline() *timeline {
+	return &timeline{out: io.Discard, width: plainWidth, zone: time.Local, calls: map[string]*openCall{}}
 }
 
 // event shows one event.

@@ -38,7 +38,8 @@ type watch struct {
 	id       string
 	tl       *timeline
 	opt      client.FollowOptions
-	untilEnd bool // go on after the session has come to rest, until it is archived or deleted
+	old      time.Time // what came to rest up to then is history
+	untilEnd bool      // go on after the session has come to rest, until it is archived or deleted
 	lines    *lineReader
 
 	ran   bool      // a turn was seen
@@ -70,15 +71,22 @@ func (w *watch) follow(ctx context.Context) (string, error) {
 	return restDeleted, nil
 }
 
+// show prints an event; the timeline learns of it in any case.
 func (w *watch) show(ev client.Event) error {
 	if w.a.json {
-		return w.a.object(ev)
+		if err := w.a.object(ev); err != nil {
+			return err
+		}
 	}
 	return w.tl.event(ev)
 }
 
 // rested returns how the session came to rest with this event, or "".
 func (w *watch) rested(ctx context.Context, ev client.Event) (string, error) {
+	if !ev.ProcessedAt.After(w.old) {
+		w.ran = w.ran || ev.Type == "session.status_running"
+		return "", nil
+	}
 	switch ev.Type {
 	case "session.status_running":
 		w.ran, w.asked = true, nil

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// mainEnv makes this test binary behave as the program itself. Children inherit it, so the demo's servers are this binary too.
+const mainEnv = "OUTBOARD_TEST_MAIN"
+
+// guestPath is the guest program, built for these tests.
+var guestPath string
+
+func TestMain(m *testing.M) {
+	if os.Getenv(mainEnv) == "1" {
+		main()
+	}
+	os.Exit(testMain(m))
+}
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "outboard-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil { // the guest is executed under other uids
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	guestPath = filepath.Join(dir, guestProgram)
+	cmd := exec.Command("go", "build", "-o", guestPath, "github.com/outboard-dev/outboard/cmd/outboard-guest")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "building the guest: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// Every command's happy path and its errors, as a user types them: real servers, real sandboxes, the scripted model.
+func TestScripts(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                 filepath.Join("testdata", "script"),
+		RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			bin := filepath.Join(e.WorkDir, ".bin")
+			if err := os.Mkdir(bin, 0o755); err != nil {
+				return err
+			}
+			if err := os.Symlink(exe, filepath.Join(bin, "outboard")); err != nil {
+				return err
+			}
+			e.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+			e.Setenv("HOME", e.WorkDir)
+			e.Setenv(mainEnv, "1")
+			e.Setenv("OUTBOARD_GUEST", guestPath)
+			e.Setenv("OUTBOARD_DATA", filepath.Join(e.WorkDir, ".data"))
+			e.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
+			e.Setenv("GIT_CONFIG_NOSYSTEM", "1")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"session": scriptSession, "await": scriptAwait, "perm": scriptPerm},
+	})
+}
+
+var nameRE = regexp.MustCompile(`\b[a-z]+-[a-z]+-[0-9a-f]{3}\b`)
+
+// scriptSession sets the named variable to the first session name in the last command's output.
+func scriptSession(ts *testscript.TestScript, neg bool, args []string) {
+	name := nameRE.FindString(ts.ReadFile("stdout"))
+	if name == "" {
+		name = nameRE.FindString(ts.ReadFile("stderr"))
+	}
+	if len(args) != 1 || name == "" || neg {
+		ts.Fatalf("session NAME: no session name in the output")
+	}
+	ts.Setenv(args[0], name)
+}
+
+// scriptAwait waits until a file is there: a process in the background has come so far.
+func scriptAwait(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 || neg {
+		ts.Fatalf("await FILE")
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
+		if _, err := os.Stat(ts.MkAbs(args[0])); err == nil {
+			tick.Stop()
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("%s did not come", args[0])
+		}
+	}
+}
+
+// scriptPerm checks a file's permission bits.
+func scriptPerm(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 || neg {
+		ts.Fatalf("perm MODE FILE")
+	}
+	st, err := os.Stat(ts.MkAbs(args[1]))
+	ts.Check(err)
+	if got := fmt.Sprintf("%04o", st.Mode().Perm()); got != args[0] {
+		ts.Fatalf("%s has mode %s, want %s", args[1], got, args[0])
+	}
+}

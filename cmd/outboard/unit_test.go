@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// A name that differed between machines, or meant two sessions, would send somebody's words to the wrong one.
+func TestSessionNames(t *testing.T) {
+	if got := sessionName("sesn_01DsQnvsBgUc4mrDPPdhMKB6"); got != sessionName("sesn_01DsQnvsBgUc4mrDPPdhMKB6") || !nameRE.MatchString(got) {
+		t.Errorf("name = %q", got)
+	}
+	for _, words := range []string{adjectives, nouns} {
+		seen := map[string]bool{}
+		for w := range strings.FieldsSeq(words) {
+			if seen[w] {
+				t.Errorf("%q is there twice", w)
+			}
+			seen[w] = true
+		}
+		if len(seen) != 64 {
+			t.Errorf("%d words, want 64", len(seen))
+		}
+	}
+}
+
+// The beginning of a name must find its one session, and refuse to guess between two.
+func TestPickSession(t *testing.T) {
+	var all []client.Session
+	for i := range 200 {
+		all = append(all, client.Session{ID: fmt.Sprintf("sesn_01%04d", i)})
+	}
+	list := func(yield func(client.Session, error) bool) {
+		for _, s := range all {
+			if !yield(s, nil) {
+				return
+			}
+		}
+	}
+	var seq iter.Seq2[client.Session, error] = list
+	for _, ref := range []string{"sesn_010007", sessionName("sesn_010007")} {
+		if s, err := pickSession(ref, seq); err != nil || s.ID != "sesn_010007" {
+			t.Errorf("pick %q = %q, %v", ref, s.ID, err)
+		}
+	}
+	if _, err := pickSession("sesn_01", seq); outboard.KindOf(err) != outboard.Invalid {
+		t.Errorf("an ambiguous beginning: %v", err)
+	}
+	for _, ref := range []string{"", "nobody", "sesn_019"} {
+		if _, err := pickSession(ref, seq); outboard.KindOf(err) != outboard.NotFound {
+			t.Errorf("pick %q: %v", ref, err)
+		}
+	}
+}
+
+// Scripts branch on exit codes: each kind of failure has one, and it must not move.
+func TestExitCodes(t *testing.T) {
+	tests := []struct {
+		err  error
+		want int
+	}{
+		{nil, 0},
+		{errors.New("x"), 1},
+		{outboard.Errorf(outboard.Internal, "x"), 1},
+		{outboard.Errorf(outboard.Unavailable, "x"), 1},
+		{outboard.Errorf(outboard.Invalid, "x"), 2},
+		{outboard.Errorf(outboard.TooLarge, "x"), 2},
+		{fmt.Errorf("wrapped: %w", outboard.Errorf(outboard.NotFound, "x")), 3},
+		{outboard.Errorf(outboard.Unauthenticated, "x"), 4},
+		{outboard.Errorf(outboard.Denied, "x"), 4},
+		{outboard.Errorf(outboard.Conflict, "x"), 5},
+		{&exitError{code: 6}, 6},
+		{outboard.Errorf(outboard.Exhausted, "x"), 7},
+		{noIsolation(errors.New("x")), 9},
+		{context.DeadlineExceeded, 124},
+		{&client.TransportError{URL: "x", Err: errors.New("x")}, 255},
+	}
+	for _, tt := range tests {
+		if got := exitCode(tt.err); got != tt.want {
+			t.Errorf("exit code of %v = %d, want %d", tt.err, got, tt.want)
+		}
+	}
+}
+
+// A listen address that means more than it says would put a server with one key onto the network.
+func TestSplitListen(t *testing.T) {
+	tests := []struct {
+		in, full string
+		loopback bool
+	}{
+		{":0", "127.0.0.1:0", true},
+		{":7070", "127.0.0.1:7070", true},
+		{"localhost:1", "localhost:1", true},
+		{"[::1]:1", "[::1]:1", true},
+		{"127.8.9.1:1", "127.8.9.1:1", true},
+		{"0.0.0.0:1", "0.0.0.0:1", false},
+		{"[::]:1", "[::]:1", false},
+		{"10.0.0.1:1", "10.0.0.1:1", false},
+		{"example.org:1", "example.org:1", false},
+		{"localhost.example.org:1", "localhost.example.org:1", false},
+	}
+	for _, tt := range tests {
+		full, loopback, err := splitListen(tt.in)
+		if err != nil || full != tt.full || loopback != tt.loopback {
+			t.Errorf("splitListen(%q) = %q, %v, %v", tt.in, full, loopback, err)
+		}
+	}
+	if _, _, err := splitListen("7070"); err == nil {
+		t.Error("an address without a port was taken")
+	}
+}
+
+// Without this a session of a killed server would stand still until its lease ran out; done to a living one, it would be taken
+// from under its feet.
+func TestReleaseDead(t *testing.T) {
+	ctx := t.Context()
+	st, err := store.Open(ctx, store.Config{Path: filepath.Join(t.TempDir(), "x.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	cmd := exec.CommandContext(ctx, "true")
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	gone := cmd.Process.Pid
+	for id, host := range map[outboard.WorkerID]string{
+		"wkr_self":  workerHost("here/1"),
+		"wkr_dead":  fmt.Sprintf("here/1 %s %d 12345", kernelID(), gone),
+		"wkr_reuse": fmt.Sprintf("here/1 %s %d 1", kernelID(), os.Getpid()), // our pid, another start: the pid was used again
+		"wkr_boot":  fmt.Sprintf("here/1 another-boot:pid %d 12345", gone),
+		"wkr_far":   "there/2",
+	} {
+		if err := st.Register(ctx, id, host); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := releaseDead(ctx, st, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	left, err := st.Workers(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, w := range left {
+		ids = append(ids, string(w.ID))
+	}
+	if got := strings.Join(ids, " "); got != "wkr_boot wkr_far wkr_self" {
+		t.Errorf("workers left: %s", got)
+	}
+}
+
+// server.json is a hint that may be stale: a key must not be sent to whoever has the port by now.
+func TestReadAddress(t *testing.T) {
+	dir := t.TempDir()
+	if _, ok := readAddress(dir); ok {
+		t.Error("an address was read from nowhere")
+	}
+	if err := publish(dir, "http://127.0.0.1:1"); err != nil {
+		t.Fatal(err)
+	}
+	if a, ok := readAddress(dir); !ok || a.URL != "http://127.0.0.1:1" {
+		t.Errorf("own address = %+v, %v", a, ok)
+	}
+	stale := fmt.Sprintf(`{"url":"http://127.0.0.1:1","pid":%d,"start":"1","kernel":%q}`, os.Getpid(), kernelID())
+	if err := writePrivate(addressPath(dir), stale); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := readAddress(dir); ok {
+		t.Error("the address of another process with the same pid was taken")
+	}
+	if err := withdraw(dir); err != nil {
+		t.Errorf("withdraw: %v", err)
+	}
+}
+
+// An answer that is not clearly a yes must not let a command run.
+func TestParseAnswer(t *testing.T) {
+	for line, want := range map[string]bool{"y": true, "YES": true, " yes ": true, "allow": true, "": false, "n": false, "no": false,
+		"yesterday": false, "maybe y": false, "yn": false} {
+		if got, _ := parseAnswer(line); got != want {
+			t.Errorf("answer %q allows: %v", line, got)
+		}
+	}
+	if _, why := parseAnswer("no it is not safe"); why != "it is not safe" {
+		t.Errorf("reason = %q", why)
+	}
+}
