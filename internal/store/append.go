@@ -175,9 +175,13 @@ func (s *Store) tryGroup(group []*pending) (map[outboard.SessionID]*row, error) 
 		for _, p := range group {
 			s.cache.drop(p.commit.Session)
 		}
-		if !errors.Is(err, errStale) && !s.d.again(err) {
+		retry := errors.Is(err, errStale) || s.d.again(err) || try == 0 && s.d.unique(err) // fresh headers tell who is to blame
+		if !retry {
 			break
 		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = outboard.Errorf(outboard.Unavailable, "database %s did not answer for %v", s.d.where(), commitWait)
 	}
 	return nil, err
 }

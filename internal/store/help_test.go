@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -16,6 +17,9 @@ import (
 func TestMain(m *testing.M) {
 	if cfg := os.Getenv(childEnv); cfg != "" {
 		os.Exit(appendForever(cfg))
+	}
+	if err := flag.Set("rapid.checks", "25"); err != nil { // each is some thirty steps on a real database; the command line wins
+		panic(err)
 	}
 	os.Exit(m.Run())
 }

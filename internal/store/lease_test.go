@@ -101,6 +101,10 @@ func TestLeaseExpires(t *testing.T) {
 		if err := s.Renew(t.Context(), lively); err != nil {
 			t.Fatalf("the lively worker: %v", err)
 		}
+		known, err := s.Workers(t.Context())
+		if err != nil || len(known) != 2 || slices.ContainsFunc(known, func(w store.Worker) bool { return w.ID == silent || w.Host != "host" }) {
+			t.Fatalf("workers: %v, %v", known, err)
+		}
 	})
 }
 

@@ -24,6 +24,9 @@ func TestAgainstModel(t *testing.T) {
 		rapid.Check(t, func(rt *rapid.T) {
 			m := &machine{clock: c, stores: stores, tb: t, leases: map[outboard.WorkerID]time.Time{}, sessions: map[outboard.SessionID]*modelled{}}
 			rt.Repeat(rapid.StateMachineActions(m))
+			for _, s := range m.sessions {
+				m.compare(rt, s)
+			}
 			for id := range m.sessions { // leave nothing for the next run to claim
 				if err := stores[0].DeleteSession(t.Context(), id); err != nil {
 					rt.Fatal(err)
@@ -41,6 +44,7 @@ type machine struct {
 	leases   map[outboard.WorkerID]time.Time
 	sessions map[outboard.SessionID]*modelled
 	order    []outboard.SessionID
+	steps    int
 }
 
 type modelled struct {
@@ -297,22 +301,27 @@ func (m *machine) Pass(t *rapid.T) {
 	m.advance(time.Duration(rapid.IntRange(0, 20).Draw(t, "seconds")) * time.Second)
 }
 
-// Check compares every session with the model.
+// Check compares one session with the model after every step, in turn; all are compared at the end.
 func (m *machine) Check(t *rapid.T) {
-	for id, want := range m.sessions {
-		st := m.stores[len(want.waiting)%2]
-		got, err := st.Session(m.tb.Context(), id)
-		if err != nil || !reflect.DeepEqual(got, want.Header) {
-			t.Fatalf("session is\n %+v, %v, want\n %+v", got, err, want.Header)
-		}
-		ws, err := st.Waiting(m.tb.Context(), id)
-		if err != nil || len(ws) != len(want.waiting) {
-			t.Fatalf("%d inputs wait, %v, want %d", len(ws), err, len(want.waiting))
-		}
-		for i := range ws {
-			if ws[i].ID != want.waiting[i].ID {
-				t.Fatalf("input %d is %s, want %s", i, ws[i].ID, want.waiting[i].ID)
-			}
+	m.steps++
+	if len(m.order) > 0 {
+		m.compare(t, m.sessions[m.order[m.steps%len(m.order)]])
+	}
+}
+
+func (m *machine) compare(t *rapid.T, want *modelled) {
+	st := m.stores[m.steps%2]
+	got, err := st.Session(m.tb.Context(), want.ID)
+	if err != nil || !reflect.DeepEqual(got, want.Header) {
+		t.Fatalf("session is\n %+v, %v, want\n %+v", got, err, want.Header)
+	}
+	ws, err := st.Waiting(m.tb.Context(), want.ID)
+	if err != nil || len(ws) != len(want.waiting) {
+		t.Fatalf("%d inputs wait, %v, want %d", len(ws), err, len(want.waiting))
+	}
+	for i := range ws {
+		if ws[i].ID != want.waiting[i].ID {
+			t.Fatalf("input %d is %s, want %s", i, ws[i].ID, want.waiting[i].ID)
 		}
 	}
 }

@@ -34,6 +34,7 @@ func (d *sqliteDialect) prepare(ctx context.Context) (err error) {
 
 // commit implements dialect.
 func (d *sqliteDialect) commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, now time.Time) (map[outboard.SessionID]*row, error) {
+	ctx = context.WithoutCancel(ctx) // the driver starts a goroutine per statement to watch one that can end; a file needs none
 	t, err := d.begin(ctx)
 	if err != nil {
 		return nil, err
