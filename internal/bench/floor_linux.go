@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -34,35 +36,47 @@ func SyncFloor(dir string, n int) ([]time.Duration, error) {
 	return samples, nil
 }
 
-// SpawnFloor measures F: spawning and reaping the smallest static program there can be, n times. The program is an ELF file of one
-// exit system call that is written on the spot, so that the figure holds no runtime's start-up.
-func SpawnFloor(dir string, n int) ([]time.Duration, error) {
+// SpawnFloor measures F: spawning and reaping a static program that does nothing, n times. The program is `int main(){return 0;}`
+// linked statically by the host's C compiler, the F of docs/bench.md. Without a compiler it is an ELF file of one exit system call
+// written on the spot, which has no C library to start and makes for a floor several times lower: kind says which it was.
+func SpawnFloor(dir string, n int) (samples []time.Duration, kind string, err error) {
 	path := filepath.Join(dir, "floor-true")
-	image, err := exitProgram()
-	if err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(path, image, 0o755); err != nil {
-		return nil, fmt.Errorf("probing spawn: %w", err)
+	if kind, err = doNothing(path); err != nil {
+		return nil, "", fmt.Errorf("probing spawn: %w", err)
 	}
 	defer os.Remove(path)
-	samples := make([]time.Duration, 0, n)
 	for range n {
 		start := time.Now()
 		pid, err := syscall.ForkExec(path, []string{path}, &syscall.ProcAttr{})
 		if err != nil {
-			return nil, fmt.Errorf("probing spawn: %w", err)
+			return nil, "", fmt.Errorf("probing spawn: %w", err)
 		}
 		var status syscall.WaitStatus
 		if _, err := syscall.Wait4(pid, &status, 0, nil); err != nil {
-			return nil, fmt.Errorf("probing spawn: %w", err)
+			return nil, "", fmt.Errorf("probing spawn: %w", err)
 		}
 		if status.ExitStatus() != 0 {
-			return nil, fmt.Errorf("probing spawn: exit status %d", status.ExitStatus())
+			return nil, "", fmt.Errorf("probing spawn: exit status %d", status.ExitStatus())
 		}
 		samples = append(samples, time.Since(start))
 	}
-	return samples, nil
+	return samples, kind, nil
+}
+
+// doNothing makes the program at path and says how.
+func doNothing(path string) (kind string, err error) {
+	if cc, err := exec.LookPath("cc"); err == nil {
+		c := exec.Command(cc, "-x", "c", "-O2", "-static", "-o", path, "-")
+		c.Stdin = strings.NewReader("int main(void) { return 0; }\n")
+		if c.Run() == nil {
+			return "a static C program", nil
+		}
+	}
+	image, err := exitProgram()
+	if err != nil {
+		return "", err
+	}
+	return "one exit system call; install gcc for the usual floor", os.WriteFile(path, image, 0o755)
 }
 
 // exitProgram returns a static ELF64 executable that calls exit(0): one header, one loadable segment, a few instructions.

@@ -14,4 +14,4 @@ var errNotLinux = outboard.Errorf(outboard.Unavailable, "benches measure a serve
 func SyncFloor(string, int) ([]time.Duration, error) { return nil, errNotLinux }
 
 // SpawnFloor is measured on Linux only.
-func SpawnFloor(string, int) ([]time.Duration, error) { return nil, errNotLinux }
+func SpawnFloor(string, int) ([]time.Duration, string, error) { return nil, "", errNotLinux }

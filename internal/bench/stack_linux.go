@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/outboard-dev/outboard"
@@ -24,6 +25,9 @@ type stack struct {
 
 // newStack starts one on dir. db is a postgres:// URL or "" for SQLite.
 func newStack(ctx context.Context, dir, db, guest string, slots int) (*stack, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making a data directory: %w", err)
+	}
 	st, err := store.Open(ctx, store.Config{Path: filepath.Join(dir, "outboard.db"), URL: db})
 	if err != nil {
 		return nil, err

@@ -26,46 +26,45 @@ type HandsConfig struct {
 // Exec measures one call in a live sandbox, from Start to its result, against F, the spawn and wait of a static program on the
 // host. The program is run by path, so that a shell's built-in does not flatter the figure.
 func Exec(ctx context.Context, cfg HandsConfig) ([]Row, error) {
-	samples, floor, err := execSamples(ctx, cfg)
+	samples, floor, kind, err := execSamples(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return []Row{
-		Latency("exec/bin-true", samples["/bin/true"], quantile(floor, 0.5)).AtMost(3),
-		Latency("exec/shell-true", samples["true"], quantile(floor, 0.5)),
-	}, nil
+	run := Latency("exec/bin-true", samples["/bin/true"], quantile(floor, 0.5)).AtMost(3)
+	run.Note = "floor is F, the spawn of " + kind
+	return []Row{run, Latency("exec/shell-true", samples["true"], quantile(floor, 0.5))}, nil
 }
 
-func execSamples(ctx context.Context, cfg HandsConfig) (map[string][]time.Duration, []time.Duration, error) {
+func execSamples(ctx context.Context, cfg HandsConfig) (_ map[string][]time.Duration, floor []time.Duration, kind string, err error) {
 	p, err := native.New(native.Config{Dir: filepath.Join(cfg.Dir, "exec"), Guest: cfg.Guest})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, "", err
 	}
 	id := outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox)
 	box, err := p.Create(ctx, sandbox.Spec{ID: id, Generation: string(id)})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, "", err
 	}
 	defer p.Destroy(context.WithoutCancel(ctx), id)
 	defer box.Close()
-	floor, err := SpawnFloor(cfg.Dir, cfg.N)
+	floor, kind, err = SpawnFloor(cfg.Dir, cfg.N)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, "", err
 	}
 	out := map[string][]time.Duration{}
 	for _, command := range []string{"/bin/true", "true"} {
 		for i := range cfg.N + 1 {
 			d, err := execOnce(ctx, box, command, fmt.Sprintf("%s/%d", command, i))
 			if err != nil {
-				return nil, nil, err
+				return nil, nil, "", err
 			}
 			if i > 0 { // the first starts the shell
 				out[command] = append(out[command], d)
 			}
 		}
 	}
-	more, err := SpawnFloor(cfg.Dir, cfg.N)
-	return out, slices.Concat(floor, more), err
+	more, _, err := SpawnFloor(cfg.Dir, cfg.N)
+	return out, slices.Concat(floor, more), kind, err
 }
 
 func execOnce(ctx context.Context, box sandbox.Sandbox, command, key string) (time.Duration, error) {
@@ -92,7 +91,7 @@ func execOnce(ctx context.Context, box sandbox.Sandbox, command, key string) (ti
 // Turn measures a turn with one bash call on a live sandbox, SQLite. Its floor is what the protocol cannot do without: the turn's
 // durable commits, each an fdatasync, and the exec itself.
 func Turn(ctx context.Context, cfg HandsConfig) ([]Row, error) {
-	exec, _, err := execSamples(ctx, cfg)
+	exec, _, _, err := execSamples(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
