@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -186,11 +187,51 @@ func TestFoldCountsFruitlessCompactions(t *testing.T) {
 	}
 }
 
+// If this fails, a state and its clone write over each other's history: a model is shown what was only planned.
+func TestCloneAndOriginalKeepTheirOwnHistory(t *testing.T) {
+	fin := func(id outboard.CallID, text string) outboard.Event {
+		return outboard.NewEvent("sthr_1", &outboard.CallFinished{Call: id, Content: []outboard.Content{outboard.Text(text)}})
+	}
+	note := func(why string) outboard.Event {
+		return outboard.NewEvent("sthr_1", &outboard.SandboxLost{Reason: why})
+	}
+	for name, before := range map[string]func(l *log, ids []outboard.CallID){
+		"no result yet":     func(*log, []outboard.CallID) {},
+		"one result":        func(l *log, ids []outboard.CallID) { l.finish(ids[2], "first") },
+		"notes stand there": func(l *log, _ []outboard.CallID) { l.add(&outboard.SandboxLost{}); l.add(&outboard.SandboxLost{}) },
+	} {
+		l := newLog()
+		ids := l.respond(call("builtin", outboard.Allow), call("builtin", outboard.Allow), call("builtin", outboard.Allow))
+		before(l, ids)
+		s := l.fold(t)
+		a, b := s.Clone(), s.Clone()
+		a.Assume(note("of a"))
+		s.Assume(note("of s"))
+		if last := a.History[len(a.History)-1]; !strings.Contains(last.Content[0].Text, "of a") {
+			t.Errorf("%s: the clone's note is %q", name, last.Content[0].Text)
+		}
+		b.Assume(fin(ids[1], "b"))
+		s.Assume(fin(ids[0], "s"))
+		a.Assume(fin(ids[1], "a"))
+		want := map[*outboard.State]string{s: "s", a: "a", b: "b"}
+		for st, text := range want {
+			i := slices.IndexFunc(st.History, func(m outboard.Message) bool { return m.Role == "tool" })
+			if r := st.History[i].Results; r[len(r)-1].Content[0].Text != text || i != 1 {
+				t.Errorf("%s: results at %d are %+v, want the last to be %q", name, i, r, text)
+			}
+		}
+		if len(s.Calls) != len(b.Calls) || s.Call(ids[1]).Finished != nil || b.Call(ids[0]).Finished != nil {
+			t.Errorf("%s: the calls of original and clone are mixed up", name)
+		}
+	}
+}
+
 // anyLog draws a log of arbitrary events that refer to each other at random: sense is not required, only that each is well formed.
 func anyLog(t *rapid.T) *log {
 	l := newLog()
-	ids := []outboard.EventID{"sevt_none"}
+	ids, calls := []outboard.EventID{"sevt_none"}, []outboard.CallID{"sevt_none"}
 	pick := func() outboard.EventID { return rapid.SampledFrom(ids).Draw(t, "id") }
+	pickCall := func() outboard.CallID { return rapid.SampledFrom(calls).Draw(t, "call") }
 	inputs := []outboard.EventType{outboard.TypeInputMessage, outboard.TypeInputSystem, outboard.TypeInputInterrupt,
 		outboard.TypeInputConfirmation, outboard.TypeInputToolResult}
 	makers := []func() outboard.Payload{
@@ -200,9 +241,9 @@ func anyLog(t *rapid.T) *log {
 		func() outboard.Payload { return &outboard.InputSystem{} },
 		func() outboard.Payload { return &outboard.InputInterrupt{} },
 		func() outboard.Payload {
-			return &outboard.InputConfirmation{Call: pick(), Allow: rapid.Bool().Draw(t, "allow")}
+			return &outboard.InputConfirmation{Call: pickCall(), Allow: rapid.Bool().Draw(t, "allow")}
 		},
-		func() outboard.Payload { return &outboard.InputToolResult{Call: pick(), Custom: true} },
+		func() outboard.Payload { return &outboard.InputToolResult{Call: pickCall(), Custom: true} },
 		func() outboard.Payload {
 			return &outboard.InputProcessed{Input: pick(), Of: rapid.SampledFrom(inputs).Draw(t, "of")}
 		},
@@ -233,11 +274,13 @@ func anyLog(t *rapid.T) *log {
 			c := call(rapid.SampledFrom([]string{"builtin", "custom"}).Draw(t, "kind"), d)
 			return &c
 		},
-		func() outboard.Payload { return &outboard.CallStarted{Call: pick(), Sandbox: "sbx_1", Generation: "g"} },
-		func() outboard.Payload { return &outboard.CallFinished{Call: pick(), Outcome: outboard.OutcomeOK} },
+		func() outboard.Payload {
+			return &outboard.CallStarted{Call: pickCall(), Sandbox: "sbx_1", Generation: "g"}
+		},
+		func() outboard.Payload { return &outboard.CallFinished{Call: pickCall(), Outcome: outboard.OutcomeOK} },
 		func() outboard.Payload { return &outboard.SandboxReady{Sandbox: "sbx_1", Generation: "g"} },
 		func() outboard.Payload { return &outboard.SandboxLost{Sandbox: "sbx_1", Restore: "ckpt_1"} },
-		func() outboard.Payload { return &outboard.CheckpointCreated{Checkpoint: "ckpt_2", Call: pick()} },
+		func() outboard.Payload { return &outboard.CheckpointCreated{Checkpoint: "ckpt_2", Call: pickCall()} },
 		func() outboard.Payload { return &outboard.FileHarvested{} },
 		func() outboard.Payload {
 			return &outboard.SessionUpdated{Title: new("t"), Metadata: map[string]string{"k": "v"}}
@@ -245,7 +288,12 @@ func anyLog(t *rapid.T) *log {
 		func() outboard.Payload { return &outboard.SessionArchived{} },
 	}
 	for range rapid.IntRange(0, 60).Draw(t, "events") {
-		ids = append(ids, l.add(rapid.SampledFrom(makers).Draw(t, "event")()))
+		p := rapid.SampledFrom(makers).Draw(t, "event")()
+		id := l.add(p)
+		ids = append(ids, id)
+		if p.EventType() == outboard.TypeCallRequested {
+			calls = append(calls, id)
+		}
 	}
 	return l
 }
