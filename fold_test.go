@@ -204,16 +204,17 @@ func TestCloneAndOriginalKeepTheirOwnHistory(t *testing.T) {
 		ids := l.respond(call("builtin", outboard.Allow), call("builtin", outboard.Allow), call("builtin", outboard.Allow))
 		before(l, ids)
 		s := l.fold(t)
-		a, b := s.Clone(), s.Clone()
+		a, b, c := s.Clone(), s.Clone(), s.Clone()
+		c.Assume(fin(ids[1], "c"))
+		b.Assume(fin(ids[1], "b"))
 		a.Assume(note("of a"))
 		s.Assume(note("of s"))
 		if last := a.History[len(a.History)-1]; !strings.Contains(last.Content[0].Text, "of a") {
 			t.Errorf("%s: the clone's note is %q", name, last.Content[0].Text)
 		}
-		b.Assume(fin(ids[1], "b"))
 		s.Assume(fin(ids[0], "s"))
 		a.Assume(fin(ids[1], "a"))
-		want := map[*outboard.State]string{s: "s", a: "a", b: "b"}
+		want := map[*outboard.State]string{s: "s", a: "a", b: "b", c: "c"}
 		for st, text := range want {
 			i := slices.IndexFunc(st.History, func(m outboard.Message) bool { return m.Role == "tool" })
 			if r := st.History[i].Results; r[len(r)-1].Content[0].Text != text || i != 1 {
