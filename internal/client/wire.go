@@ -2,6 +2,7 @@ package client
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 )
 
@@ -101,13 +102,13 @@ type Content struct {
 
 // Text joins the text blocks.
 func Text(blocks []Content) string {
-	var s string
+	var s strings.Builder
 	for _, b := range blocks {
 		if b.Type == "text" {
-			s += b.Text
+			s.WriteString(b.Text)
 		}
 	}
-	return s
+	return s.String()
 }
 
 // Event is one event of a session as the wire shows it. Raw is the whole object.

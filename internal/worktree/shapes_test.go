@@ -1,0 +1,135 @@
+package worktree
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// A repository without a commit has work to send all the same.
+func TestSendWithoutCommit(t *testing.T) {
+	r := newRepo(t)
+	r.write(map[string]string{"new.txt": "n\n"})
+	tree, snap, box := r.send()
+	if box.read("new.txt") != "n\n" || snap.Head != "" {
+		t.Errorf("snapshot %+v", snap)
+	}
+	if _, err := tree.Snapshot(t.Context(), true); outboard.KindOf(err) != outboard.Invalid {
+		t.Errorf("--clean without a commit: %v", err)
+	}
+}
+
+// An empty repository must still bring a result home.
+func TestSendEmptyRepository(t *testing.T) {
+	r := newRepo(t)
+	tree, snap, box := r.send()
+	box.write(map[string]string{"made.txt": "m\n"})
+	r.apply(box.result(tree, snap.Base), Applied)
+	if r.read("made.txt") != "m\n" {
+		t.Error("result missing")
+	}
+}
+
+// Run from a subdirectory, or from a hook with its variables, the whole right repository must be sent.
+func TestSendFromSubdirectory(t *testing.T) {
+	r := newRepo(t)
+	r.commit(map[string]string{"top.txt": "t\n", "sub/x.txt": "x\n"})
+	t.Setenv("GIT_DIR", "/nonexistent")
+	t.Setenv("GIT_INDEX_FILE", "/nonexistent/index")
+	tree, err := Open(t.Context(), filepath.Join(r.dir, "sub"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, box := sendTree(t, tree)
+	if got, err := os.ReadFile(filepath.Join(box.dir, "top.txt")); err != nil || string(got) != "t\n" {
+		t.Errorf("top.txt: %q, %v", got, err)
+	}
+}
+
+// A merge in progress must neither stop the sending nor be disturbed by it.
+func TestSendDuringMergeConflict(t *testing.T) {
+	r := newRepo(t)
+	r.commit(map[string]string{"a.txt": "base\n"})
+	r.git("checkout", "-q", "-b", "other")
+	r.commit(map[string]string{"a.txt": "other\n"})
+	r.git("checkout", "-q", "main")
+	r.commit(map[string]string{"a.txt": "main\n"})
+	cmd := exec.CommandContext(t.Context(), "git", "merge", "other")
+	cmd.Dir = r.dir
+	if err := cmd.Run(); err == nil {
+		t.Fatal("the merge was meant to conflict")
+	}
+	before := r.state()
+	_, _, box := r.send()
+	if got := box.read("a.txt"); !strings.Contains(got, "<<<<<<<") {
+		t.Errorf("a.txt = %q", got)
+	}
+	if r.state() != before {
+		t.Error("the merge in progress was disturbed")
+	}
+}
+
+// A submodule that is not sent must be named, and not come back as removed.
+func TestSubmodulesStayAtHome(t *testing.T) {
+	r := newRepo(t)
+	r.commit(map[string]string{"a.txt": "a\n"})
+	inner := newRepo(t)
+	inner.commit(map[string]string{"inner.txt": "i\n"})
+	r.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", inner.dir, "mod")
+	r.git("commit", "-q", "-m", "module")
+	tree, snap, box := r.send()
+	if len(snap.Notes) != 1 || !strings.Contains(snap.Notes[0], "mod") {
+		t.Errorf("notes = %q", snap.Notes)
+	}
+	if err := os.RemoveAll(filepath.Join(box.dir, "mod")); err != nil {
+		t.Fatal(err)
+	}
+	box.write(map[string]string{"a.txt": "b\n"})
+	res := box.result(tree, snap.Base)
+	if names, err := res.Diff(t.Context(), NameOnly); err != nil || string(names) != "a.txt\n" {
+		t.Errorf("changed: %q, %v", names, err)
+	}
+}
+
+// A bare repository has nothing to send: that must be said, not found out later.
+func TestOpenBareRepository(t *testing.T) {
+	r := newRepo(t)
+	r.git("config", "core.bare", "true")
+	if _, err := Open(t.Context(), filepath.Join(r.dir, ".git"), ""); outboard.KindOf(err) != outboard.Invalid {
+		t.Errorf("Open: %v", err)
+	}
+}
+
+// A shallow clone lacks history that git refuses to make up: it must make the round trip.
+func TestShallowClone(t *testing.T) {
+	r := newRepo(t)
+	r.commit(map[string]string{"a.txt": "1\n"})
+	r.commit(map[string]string{"a.txt": "2\n"})
+	clone := &repo{t, filepath.Join(t.TempDir(), "clone")}
+	r.git("clone", "-q", "--depth", "1", "file://"+r.dir, clone.dir)
+	tree, snap, box := clone.send()
+	box.write(map[string]string{"a.txt": "3\n"})
+	clone.apply(box.result(tree, snap.Base), Applied)
+	if clone.read("a.txt") != "3\n" {
+		t.Error("result missing")
+	}
+}
+
+// In a linked worktree, index and files are its own and objects are shared: neither may be mixed up.
+func TestLinkedWorktree(t *testing.T) {
+	r := newRepo(t)
+	r.commit(map[string]string{"a.txt": "1\n"})
+	linked := &repo{t, filepath.Join(t.TempDir(), "linked")}
+	r.git("worktree", "add", "-q", "-b", "side", linked.dir)
+	linked.write(map[string]string{"only-here.txt": "x\n"})
+	tree, snap, box := linked.send()
+	box.write(map[string]string{"a.txt": "2\n"})
+	linked.apply(box.result(tree, snap.Base), Applied)
+	if linked.read("a.txt") != "2\n" || r.read("a.txt") != "1\n" || box.read("only-here.txt") != "x\n" {
+		t.Error("the wrong work tree was read or written")
+	}
+}
