@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,7 +74,8 @@ func TestScripts(t *testing.T) {
 			e.Setenv("GIT_CONFIG_NOSYSTEM", "1")
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"session": scriptSession, "await": scriptAwait, "perm": scriptPerm},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"session": scriptSession, "await": scriptAwait,
+			"await-session": scriptAwaitSession, "perm": scriptPerm},
 	})
 }
 
@@ -103,6 +106,28 @@ func scriptAwait(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		if time.Now().After(deadline) {
 			ts.Fatalf("%s did not come", args[0])
+		}
+	}
+}
+
+// scriptAwaitSession sets the named variable to the first session that is running a command, the others named left out.
+func scriptAwaitSession(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 1 || neg {
+		ts.Fatalf("await-session NAME [SESSION...]")
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for tick := time.NewTicker(50 * time.Millisecond); ; <-tick.C {
+		ts.Check(ts.Exec("outboard", "ls"))
+		for line := range strings.Lines(ts.ReadFile("stdout")) {
+			name, rest, _ := strings.Cut(line, " ")
+			if strings.Contains(rest, "running") && strings.Contains(rest, "bash") && !slices.Contains(args[1:], name) {
+				tick.Stop()
+				ts.Setenv(args[0], name)
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("no session runs a command")
 		}
 	}
 }
