@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync"
 
 	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/guest/boot"
@@ -32,5 +33,13 @@ func runInit(ctx context.Context) error {
 	for name, value := range env.Env {
 		cfg.Env = append(cfg.Env, name+"="+value)
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer cancel()
+	watch.Go(func() {
+		env.Orphaned(ctx)
+		cancel()
+	})
 	return guest.Serve(ctx, cfg)
 }

@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // Init builds what the host asks for on ControlFD and tells it how that went. After a nil error the process is the init of a
@@ -39,6 +41,28 @@ func Init() (*Env, error) {
 		return nil, err
 	}
 	return &Env{Config: *cfg, StateDir: "/proc/self/fd/" + strconv.Itoa(StateFD)}, nil
+}
+
+// orphanCheck is how often a guest looks whether its directory on the host is still there. The kernel has no event for it while
+// the directory is held open.
+const orphanCheck = 15 * time.Second
+
+// Orphaned returns when the host's directory of this sandbox was deleted under it, or with ctx. Nobody can reach the sandbox
+// then, or destroy it: it must end by itself.
+func (*Env) Orphaned(ctx context.Context) {
+	t := time.NewTicker(orphanCheck)
+	defer t.Stop()
+	for {
+		var st syscall.Stat_t
+		if err := syscall.Fstat(StateFD, &st); err == nil && st.Nlink == 0 {
+			return
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // keepThreads makes the Go runtime start threads that it keeps for later. Where tools share the guest's identity they share its

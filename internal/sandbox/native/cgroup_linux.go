@@ -261,6 +261,17 @@ func (g group) setFrozen(ctx context.Context, frozen bool) error {
 	return nil
 }
 
+// busy reports whether a process may be in the group. Without a group nobody knows.
+func (g group) busy() (bool, error) {
+	for _, dir := range g.dirs {
+		data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if len(data) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return true, err
+		}
+	}
+	return len(g.dirs) == 0, nil
+}
+
 // kill sends SIGKILL to every process of the group. It is for what has no init to kill: a crash between clone and record.
 func (g group) kill() error {
 	for _, dir := range g.dirs {

@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
@@ -235,6 +237,43 @@ func openFiles(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return len(fds)
+}
+
+// TestOrphaned: a sandbox whose directory was deleted by hand would run for ever, and keep its uids and cgroups.
+func TestOrphaned(t *testing.T) {
+	p, dir := newProvider(t)
+	b := create(t, p, sandbox.Spec{})
+	pid := initOf(t, dir, b.ID())
+	if p.Capabilities().Freeze {
+		if err := b.Freeze(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	own := filepath.Join(dir, string(b.ID()))
+	if err := filepath.WalkDir(filepath.Join(own, "fs/work"), func(path string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Chmod(path, 0o700)) // the kernel's, closed to ordinary users
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(own); err != nil {
+		t.Fatal(err)
+	}
+	openProvider(t, native.Config{Dir: filepath.Join(t.TempDir(), "other")}) // a server that starts thaws it
+	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 60_000); n != 1 {
+		t.Fatalf("the orphan is still there: %v", err)
+	}
+	if err := p.Destroy(t.Context(), b.ID()); err != nil {
+		t.Error(err)
+	}
+	openProvider(t, native.Config{Dir: filepath.Join(t.TempDir(), "third")}) // and one after that clears up
+	if left := leftoversOf(leftovers(t, dir), []outboard.SandboxID{b.ID()}); left != "" {
+		t.Errorf("left behind:\n%s", left)
+	}
 }
 
 // TestHalfMade: what a crash in the middle of Create leaves could not be removed.

@@ -84,6 +84,13 @@ func New(cfg Config) (*Provider, error) {
 	}
 	p.cgroups = detectCgroups(string(mountinfo), string(self))
 	p.caps = p.capabilities()
+	if p.uids != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
+		defer cancel()
+		if err := p.sweep(ctx); err != nil {
+			p.log.Warn("orphaned sandboxes not swept", "err", err)
+		}
+	}
 	return p, nil
 }
 

@@ -2,6 +2,7 @@ package native
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/outboard-dev/outboard"
 )
 
 // uidDir holds one file per reserved uid range, named by the range and containing the directory of its sandbox. It is one place
@@ -73,7 +76,6 @@ func (u *uidPool) reserve(owner string) (uint32, error) {
 		}
 		f, err := os.OpenFile(u.file(base), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if errors.Is(err, fs.ErrExist) {
-			u.dropStale(base)
 			continue
 		}
 		if err != nil {
@@ -87,18 +89,6 @@ func (u *uidPool) reserve(owner string) (uint32, error) {
 		return base, nil
 	}
 	return 0, fmt.Errorf("reserving a uid range: none of %d tried was free", tries)
-}
-
-// dropStale forgets a reservation whose sandbox is gone without a trace, as when a data directory was deleted by hand. The range
-// is not handed out by the same call: another process may be doing the same.
-func (u *uidPool) dropStale(base uint32) {
-	owner, err := os.ReadFile(u.file(base))
-	if err != nil || len(owner) == 0 {
-		return
-	}
-	if _, err := os.Lstat(string(owner)); errors.Is(err, fs.ErrNotExist) {
-		_ = u.release(base, string(owner)) // another draw will do
-	}
 }
 
 func (u *uidPool) overlaps(base uint64) bool {
@@ -127,4 +117,38 @@ func (u *uidPool) release(base uint32, owner string) error {
 
 func (u *uidPool) file(base uint32) string {
 	return filepath.Join(u.dir, strconv.FormatUint(uint64(base), 10))
+}
+
+// sweep looks at reservations whose sandbox has no directory any more, as when a data directory was deleted by hand. It thaws what
+// is frozen, so that the guest can see that it is an orphan and end, and gives back what has no process left. A directory that
+// only this process cannot see (another mount namespace) loses nothing by that.
+func (p *Provider) sweep(ctx context.Context) error {
+	entries, err := os.ReadDir(p.uids.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		base, err := strconv.ParseUint(e.Name(), 10, 32)
+		if err != nil {
+			continue
+		}
+		owner, err := os.ReadFile(p.uids.file(uint32(base)))
+		if err != nil || len(owner) == 0 {
+			continue // being made, or gone
+		}
+		if _, err := os.Lstat(string(owner)); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		g := p.cgroups.plan(outboard.SandboxID(filepath.Base(string(owner))))
+		if busy, err := g.busy(); err != nil || busy {
+			if err := g.setFrozen(ctx, false); err != nil {
+				p.log.Warn("orphaned sandbox not thawed", "dir", string(owner), "err", err)
+			}
+			continue
+		}
+		if err := errors.Join(g.remove(ctx), p.uids.release(uint32(base), string(owner))); err != nil {
+			return err
+		}
+	}
+	return nil
 }
