@@ -236,3 +236,18 @@ func longQueries(t *testing.T, s *store.Store, id outboard.SessionID, events int
 		t.Fatalf("an event that is not there: %v", err)
 	}
 }
+
+// Ten thousand idle watchers must cost the store no goroutine and one subscription each, whatever the database.
+func TestIdleWatchersAreCheap(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		mustAppend(t, s, newSession(t, s).ID, said("x")) // connects
+		before := runtime.NumGoroutine()
+		for range 10_000 {
+			_, stop := s.Watch(blank().ID)
+			defer stop()
+		}
+		if n := runtime.NumGoroutine(); n > before+2 { // a driver may be at work on its own
+			t.Errorf("%d goroutines for 10,000 watchers", n-before)
+		}
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -157,5 +158,35 @@ func TestCanceledAppend(t *testing.T) {
 		_, err := s.Append(ctx, id, 0, store.Any, said("x"))
 		mustKind(t, err, outboard.Canceled)
 		mustAppend(t, s, id, said("y"))
+	})
+}
+
+// Several processes may start on a new database at the same moment; each must find it whole, and none may fail.
+func TestOpenTogether(t *testing.T) {
+	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
+		var wg sync.WaitGroup
+		stores := make([]*store.Store, 6)
+		for i := range stores {
+			wg.Go(func() {
+				s, err := store.Open(t.Context(), cfg)
+				if err != nil {
+					t.Errorf("opening: %v", err)
+				}
+				stores[i] = s
+			})
+		}
+		wg.Wait()
+		if t.Failed() {
+			return
+		}
+		id := newSession(t, stores[0]).ID
+		for i, s := range stores {
+			if got := mustAppend(t, s, id, said("x")); got[0].Seq != int64(i)+2 {
+				t.Errorf("append %d is at %d", i, got[0].Seq)
+			}
+			if err := s.Close(); err != nil {
+				t.Errorf("closing: %v", err)
+			}
+		}
 	})
 }
