@@ -1,10 +1,8 @@
 package api
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"reflect"
 	"strconv"
 	"strings"
@@ -20,7 +18,8 @@ func bad(format string, args ...any) *outboard.Error {
 	return outboard.Errorf(outboard.Invalid, format, args...)
 }
 
-// checkDocument refuses what the decoder below would accept or repair silently: invalid UTF-8 and absurd nesting.
+// checkDocument refuses a body that is not one JSON document, and what a decoder would accept or repair silently: invalid UTF-8
+// and absurd nesting. Everything below relies on it.
 func checkDocument(b []byte) error {
 	if !utf8.Valid(b) {
 		return bad("the request body is not valid UTF-8")
@@ -41,7 +40,11 @@ func checkDocument(b []byte) error {
 			depth--
 		}
 	}
-	return nil
+	if json.Valid(b) {
+		return nil
+	}
+	var why json.RawMessage
+	return bad("the request body: %s", reason(json.Unmarshal(b, &why)))
 }
 
 // object decodes a JSON object into the struct v points at, strictly: field names must match exactly, none may be unknown or
@@ -66,7 +69,12 @@ func object(path string, b []byte, v any) error {
 		if !ok {
 			continue
 		}
-		if err := json.Unmarshal(raw, rv.Field(i).Addr().Interface()); err != nil {
+		to := rv.Field(i).Addr().Interface()
+		if r, ok := to.(*json.RawMessage); ok {
+			*r = raw // a body may be 32 MiB: nothing is copied that needs no decoding
+			continue
+		}
+		if err := json.Unmarshal(raw, to); err != nil {
 			return bad("%s: %s", join(path, name), reason(err))
 		}
 	}
@@ -78,43 +86,68 @@ func object(path string, b []byte, v any) error {
 	return nil
 }
 
-// members splits an object into its raw members.
+// members splits an object into its raw members, which share its memory. b is valid JSON: checkDocument has seen it.
 func members(path string, b []byte) (map[string]json.RawMessage, error) {
-	where := path
-	if where == "" {
-		where = "the request body"
-	}
-	dec := json.NewDecoder(bytes.NewReader(b))
-	t, err := dec.Token()
-	if err != nil {
-		return nil, bad("%s: %s", where, reason(err))
-	}
-	if t != json.Delim('{') {
-		return nil, bad("%s must be a JSON object", where)
+	i := skipSpace(b, 0)
+	if i == len(b) || b[i] != '{' {
+		if path == "" {
+			path = "the request body"
+		}
+		return nil, bad("%s must be a JSON object", path)
 	}
 	fields := map[string]json.RawMessage{}
-	for dec.More() {
-		t, err := dec.Token()
-		if err != nil {
-			return nil, bad("%s: %s", where, reason(err))
+	for i = skipSpace(b, i+1); i < len(b) && b[i] != '}'; {
+		end := skipValue(b, i)
+		var name string
+		if err := json.Unmarshal(b[i:end], &name); err != nil {
+			return nil, bad("%s: %s", path, reason(err))
 		}
-		name, _ := t.(string)
-		var raw json.RawMessage
-		if err := dec.Decode(&raw); err != nil {
-			return nil, bad("%s: %s", where, reason(err))
-		}
+		i = skipSpace(b, skipSpace(b, end)+1) // over the colon
+		end = skipValue(b, i)
 		if _, twice := fields[name]; twice {
 			return nil, bad("%s: given twice", join(path, name))
 		}
-		fields[name] = raw
-	}
-	if _, err := dec.Token(); err != nil {
-		return nil, bad("%s: %s", where, reason(err))
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, bad("%s: something follows the JSON object", where)
+		fields[name] = b[i:end]
+		if i = skipSpace(b, end); i < len(b) && b[i] == ',' {
+			i = skipSpace(b, i+1)
+		}
 	}
 	return fields, nil
+}
+
+func skipSpace(b []byte, i int) int {
+	for i < len(b) && (b[i] == ' ' || b[i] == '\t' || b[i] == '\n' || b[i] == '\r') {
+		i++
+	}
+	return min(i, len(b))
+}
+
+// skipValue returns the end of the JSON value that begins at i.
+func skipValue(b []byte, i int) int {
+	depth, inString := 0, false
+	for ; i < len(b); i++ {
+		switch c := b[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			if inString = !inString; !inString && depth == 0 {
+				return i + 1
+			}
+		case inString:
+		case c == '{' || c == '[':
+			depth++
+		case c == '}' || c == ']':
+			if depth == 0 {
+				return i // the end of what a number or a word stands in
+			}
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		case depth == 0 && (c == ',' || c == ':' || c == ' ' || c == '\t' || c == '\n' || c == '\r'):
+			return i
+		}
+	}
+	return len(b)
 }
 
 // reason says in plain words why decoding failed.
@@ -127,10 +160,10 @@ func reason(err error) string {
 		return s
 	}
 	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
+		if s.Error() == "unexpected end of JSON input" {
+			return "the JSON ends too early"
+		}
 		return "malformed JSON at byte " + strconv.FormatInt(s.Offset, 10) + ": " + s.Error()
-	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return "the JSON ends too early"
 	}
 	return err.Error()
 }
