@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
@@ -139,9 +140,14 @@ func attachPlain(ctx context.Context, a *app, w *watch) error {
 		}
 		return err
 	}
+	return w.conclude(a, rest)
+}
+
+// conclude says how the session rests, by the exit code and for machines. One that has ended, or has never run, is in order.
+func (w *watch) conclude(a *app, rest string) error {
 	line := resultLine{Type: "result", Session: w.id, Name: sessionName(w.id), Stop: rest, Calls: w.tl.done,
 		Seconds: w.tl.newest.Sub(w.tl.begun).Seconds(), Exit: restCode(rest)}
-	if rest == restDone || rest == restDeleted {
+	if rest == restDone || rest == restDeleted || rest == "" {
 		line.Exit = exitOK
 	}
 	if w.asked != nil {
@@ -161,6 +167,8 @@ func attachResting(ctx context.Context, a *app, c *conn, s client.Session, w *wa
 		fmt.Fprintf(a.errs, "outboard: %s rests; type to go on, /quit to leave\n", sessionName(s.ID))
 		return attachRunning(ctx, a, w)
 	}
+	last := ""
+	w.old = time.Time{}
 	for ev, err := range c.Events(ctx, s.ID, client.EventQuery{Own: true}) {
 		if err != nil {
 			return err
@@ -168,6 +176,13 @@ func attachResting(ctx context.Context, a *app, c *conn, s client.Session, w *wa
 		if err := w.show(ev); err != nil {
 			return err
 		}
+		rest, err := w.rested(ctx, ev)
+		if err != nil {
+			return err
+		}
+		if rest != "" {
+			last = rest
+		}
 	}
-	return nil
+	return w.conclude(a, last)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboard-dev/outboard/internal/sandbox/native"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -72,11 +74,34 @@ func TestScripts(t *testing.T) {
 			e.Setenv("OUTBOARD_DATA", filepath.Join(e.WorkDir, ".data"))
 			e.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
 			e.Setenv("GIT_CONFIG_NOSYSTEM", "1")
+			e.Defer(func() { removeSandboxes(t, filepath.Join(e.WorkDir, ".data", "sandboxes")) })
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"session": scriptSession, "await": scriptAwait,
 			"await-session": scriptAwaitSession, "perm": scriptPerm},
 	})
+}
+
+// removeSandboxes ends what a script's sessions left alive: sandboxes outlive the servers that made them.
+func removeSandboxes(t *testing.T, dir string) {
+	if _, err := os.Stat(dir); err != nil {
+		return
+	}
+	p, err := native.New(native.Config{Dir: dir, Guest: guestPath})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	ctx := context.Background() // the test's own is over
+	ids, err := p.List(ctx)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, id := range ids {
+		if err := p.Destroy(ctx, id); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 var nameRE = regexp.MustCompile(`\b[a-z]+-[a-z]+-[0-9a-f]{3}\b`)
