@@ -24,15 +24,30 @@ type HandsConfig struct {
 }
 
 // Exec measures one call in a live sandbox, from Start to its result, against F, the spawn and wait of a static program on the
-// host. The program is run by path, so that a shell's built-in does not flatter the figure.
+// host: true as the bash tool runs it (a built-in of the session's shell), true as a process without a shell, and /bin/true as a
+// child of that shell, so that the built-in does not flatter the figure.
 func Exec(ctx context.Context, cfg HandsConfig) ([]Row, error) {
 	samples, floor, kind, err := execSamples(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	run := Latency("exec/bin-true", samples["/bin/true"], quantile(floor, 0.5)).AtMost(3)
-	run.Note = "floor is F, the spawn of " + kind
-	return []Row{run, Latency("exec/shell-true", samples["true"], quantile(floor, 0.5))}, nil
+	var rows []Row
+	for _, p := range execProbes {
+		row := Latency("exec/"+p.name, samples[p.name], quantile(floor, 0.5)).AtMost(3)
+		row.Note = "floor is F, the spawn of " + kind
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// execProbes are the calls that are measured.
+var execProbes = []struct {
+	name, op string
+	input    any
+}{
+	{"bash-true", "bash", map[string]string{"command": "true"}},
+	{"process-true", "exec", map[string][]string{"argv": {"/bin/true"}}},
+	{"bash-bin-true", "bash", map[string]string{"command": "/bin/true"}},
 }
 
 func execSamples(ctx context.Context, cfg HandsConfig) (_ map[string][]time.Duration, floor []time.Duration, kind string, err error) {
@@ -52,14 +67,18 @@ func execSamples(ctx context.Context, cfg HandsConfig) (_ map[string][]time.Dura
 		return nil, nil, "", err
 	}
 	out := map[string][]time.Duration{}
-	for _, command := range []string{"/bin/true", "true"} {
+	for _, p := range execProbes {
+		input, err := json.Marshal(p.input)
+		if err != nil {
+			return nil, nil, "", err
+		}
 		for i := range cfg.N + 1 {
-			d, err := execOnce(ctx, box, command, fmt.Sprintf("%s/%d", command, i))
+			d, err := execOnce(ctx, box, p.op, input, fmt.Sprintf("%s/%d", p.name, i))
 			if err != nil {
 				return nil, nil, "", err
 			}
 			if i > 0 { // the first starts the shell
-				out[command] = append(out[command], d)
+				out[p.name] = append(out[p.name], d)
 			}
 		}
 	}
@@ -67,13 +86,9 @@ func execSamples(ctx context.Context, cfg HandsConfig) (_ map[string][]time.Dura
 	return out, slices.Concat(floor, more), kind, err
 }
 
-func execOnce(ctx context.Context, box sandbox.Sandbox, command, key string) (time.Duration, error) {
-	input, err := json.Marshal(map[string]string{"command": command})
-	if err != nil {
-		return 0, err
-	}
+func execOnce(ctx context.Context, box sandbox.Sandbox, op string, input []byte, key string) (time.Duration, error) {
 	begin := time.Now()
-	res, err := box.Start(ctx, guest.Start{Key: key, Epoch: 1, Generation: box.Generation(), Digest: key, Op: "bash",
+	res, err := box.Start(ctx, guest.Start{Key: key, Epoch: 1, Generation: box.Generation(), Digest: key, Op: op,
 		Input: input, Shell: "bench", TimeoutMs: 10_000, OutputLimit: 1 << 10})
 	if err == nil && res.State != guest.StateDone {
 		res, err = box.Wait(ctx, key, 1)
@@ -83,7 +98,7 @@ func execOnce(ctx context.Context, box sandbox.Sandbox, command, key string) (ti
 	case err != nil:
 		return 0, err
 	case res.ExitCode == nil || *res.ExitCode != 0:
-		return 0, fmt.Errorf("%s ended as %+v", command, res)
+		return 0, fmt.Errorf("%s ended as %+v", key, res)
 	}
 	return took, box.Ack(ctx, key, 1)
 }
@@ -104,7 +119,7 @@ func Turn(ctx context.Context, cfg HandsConfig) ([]Row, error) {
 		return nil, err
 	}
 	defer st.close(context.WithoutCancel(ctx), []outboard.SessionID{h.ID})
-	const steps = "- bash: /bin/true\n- say: done\n"
+	const steps = "- bash: 'true'\n- say: done\n"
 	if err := st.turn(ctx, h, steps); err != nil { // makes the sandbox
 		return nil, err
 	}
@@ -127,7 +142,7 @@ func Turn(ctx context.Context, cfg HandsConfig) ([]Row, error) {
 		return nil, err
 	}
 	sync := quantile(slices.Concat(syncs, more), 0.5)
-	floor := time.Duration(commits*float64(sync)) + quantile(exec["/bin/true"], 0.5)
+	floor := time.Duration(commits*float64(sync)) + quantile(exec["bash-true"], 0.5)
 	row := Latency("turn/one-bash-call", samples, floor).AtMost(2)
 	row.Note = fmt.Sprintf("floor = %.1f commits x %s fdatasync + exec p50", commits, sync.Round(time.Microsecond))
 	return []Row{row}, nil

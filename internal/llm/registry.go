@@ -273,10 +273,7 @@ func keyVariable(wire string) string {
 
 // choices lists what can be asked for, for messages.
 func (r *Registry) choices() string {
-	var out []string
-	for _, a := range slices.Sorted(maps.Keys(r.cfg.Aliases)) {
-		out = append(out, a)
-	}
+	out := slices.Sorted(maps.Keys(r.cfg.Aliases))
 	for _, n := range r.names {
 		p := r.providers[n]
 		if len(p.Models) == 0 {

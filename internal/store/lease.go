@@ -107,6 +107,7 @@ func (s *Store) Claim(ctx context.Context, w outboard.WorkerID, limit int) ([]ou
 	if err != nil {
 		return nil, err
 	}
+	s.commits.Add(1)
 	out := make([]outboard.Header, len(claimed))
 	for i, r := range claimed {
 		out[i] = r.Header

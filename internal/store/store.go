@@ -71,7 +71,7 @@ type Store struct {
 	commits atomic.Int64
 }
 
-// Commits is how many appends this process has made durable. Several may have shared one transaction.
+// Commits is how many appends and claims this process has made durable. Several appends may have shared one transaction.
 func (s *Store) Commits() int64 { return s.commits.Load() }
 
 // Open connects, migrates up and starts the writer. Close stops it; appends after that fail with Unavailable.
