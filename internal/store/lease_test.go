@@ -254,3 +254,25 @@ func TestTimerIsExact(t *testing.T) {
 		}
 	})
 }
+
+// Work that appears between a claim that found none and the wait for some must end that wait at once, not at the next poll.
+func TestWorkBeforeWait(t *testing.T) {
+	cfg := storetest.SQLite(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := storetest.Open(t, cfg)
+		mustAppend(t, s, newSession(t, s).ID, message("go"))
+		start := time.Now()
+		if err := s.WaitRunnable(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if waited := time.Since(start); waited >= outboard.PollFallback {
+			t.Errorf("waited %v for work that was there", waited)
+		}
+		if err := s.WaitRunnable(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if waited := time.Since(start); waited < outboard.PollFallback {
+			t.Errorf("the control, a wait for nothing, took %v", waited)
+		}
+	})
+}
