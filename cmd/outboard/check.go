@@ -19,10 +19,13 @@ const checkTitle = "check of "
 
 // runCheck runs a command on a copy of a session's result, in a fresh sandbox that nothing of the agent's runs in, and reports
 // whether it exited with 0. It is a session of its own, so its log stays; it is archived at the end.
-func runCheck(ctx context.Context, a *app, c *conn, of client.Session, command string) (bool, error) {
-	n, err := checkSession(ctx, c, of, command)
+func runCheck(ctx context.Context, a *app, c *conn, of client.Session, command string) (passed bool, err error) {
+	n, file, err := checkSession(ctx, c, of, command)
 	if err != nil {
 		return false, err
+	}
+	if file != "" {
+		defer func() { err = errors.Join(err, c.DeleteFile(context.WithoutCancel(ctx), file)) }()
 	}
 	s, err := c.CreateSession(ctx, n)
 	if err != nil {
@@ -37,17 +40,16 @@ func runCheck(ctx context.Context, a *app, c *conn, of client.Session, command s
 	return code == 0, c.ArchiveSession(ctx, s.ID)
 }
 
-// checkSession describes the session that checks another one's result.
-func checkSession(ctx context.Context, c *conn, of client.Session, command string) (client.NewSession, error) {
-	var n client.NewSession
+// checkSession describes the session that checks another one's result, and names the upload made for it, if one was.
+func checkSession(ctx context.Context, c *conn, of client.Session, command string) (n client.NewSession, file string, err error) {
 	steps, err := yaml.Marshal([]map[string]any{{"bash": map[string]string{"command": command}}, {"say": "checked"}})
 	if err != nil {
-		return n, fmt.Errorf("writing the check: %w", err)
+		return n, "", fmt.Errorf("writing the check: %w", err)
 	}
 	agent, err := agentByName(ctx, c.Client, "outboard-check", map[string]any{"name": "outboard-check", "model": checkModel,
 		"description": "Runs the --check command of outboard run.", "tools": []any{map[string]any{"type": toolsetName}}})
 	if err != nil {
-		return n, err
+		return n, "", err
 	}
 	n = client.NewSession{Agent: agent, EnvironmentID: of.EnvironmentID, Title: checkTitle + sessionName(of.ID),
 		InitialEvents: []any{client.UserMessage(string(steps))}}
@@ -56,15 +58,15 @@ func checkSession(ctx context.Context, c *conn, of client.Session, command strin
 		if v := of.Metadata[workspaceKey]; v != "" {
 			n.Metadata = map[string]string{workspaceKey: v}
 		}
-		return n, nil
+		return n, "", nil
 	}
 	if err != nil {
-		return n, err
+		return n, "", err
 	}
 	defer body.Close()
 	f, err := uploadTar(ctx, c.Client, func(w io.Writer) error { _, err := io.Copy(w, body); return err })
 	n.Metadata = map[string]string{workspaceKey: f.ID + ":tar"}
-	return n, err
+	return n, f.ID, err
 }
 
 // followCheck shows the check and returns its exit status.

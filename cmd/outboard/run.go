@@ -145,7 +145,11 @@ func (o runOptions) create(ctx context.Context, a *app, c *conn, task string) (c
 	}
 	s, err := c.CreateSession(ctx, n)
 	if err != nil {
-		return none, nil, explainModel(err, o.model)
+		err = explainModel(err, o.model)
+		if work != nil {
+			err = errors.Join(err, c.DeleteFile(context.WithoutCancel(ctx), work.file.ID))
+		}
+		return none, nil, err
 	}
 	if work != nil {
 		err = work.bind(ctx, c.data, s.ID)

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -37,8 +38,9 @@ const (
 type Config struct {
 	URL       string // http(s)://host:port
 	Key       string // API key
+	Insecure  bool   // accept http beyond this machine, where the key travels in clear text
 	UserAgent string
-	Transport http.RoundTripper // nil = a new one without proxies for loopback
+	Transport http.RoundTripper // nil = a new one
 }
 
 // Client is safe for concurrent use.
@@ -61,12 +63,15 @@ func (e *TransportError) Error() string { return fmt.Sprintf("reaching %s: %v", 
 // Unwrap returns the cause.
 func (e *TransportError) Unwrap() error { return e.Err }
 
-// New returns a client, or Invalid for an address that is none. An API key travels in clear text over http, so that is accepted
-// for loopback addresses only, unless the caller has said otherwise with insecure.
+// New returns a client, or Invalid for an address that is none or that would send the key in clear text over a network.
 func New(cfg Config) (*Client, error) {
 	u, err := url.Parse(strings.TrimSuffix(cfg.URL, "/"))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
 		return nil, outboard.Errorf(outboard.Invalid, "%q is not a server address", cfg.URL).WithHint("use http://127.0.0.1:7070 or https://host")
+	}
+	if u.Scheme == "http" && !loopback(u.Hostname()) && !cfg.Insecure {
+		return nil, outboard.Errorf(outboard.Invalid, "%s is not https: the key would travel in clear text", cfg.URL).
+			WithHint("use https, or set OUTBOARD_INSECURE=1 on a network you trust")
 	}
 	tr := cfg.Transport
 	if tr == nil {
@@ -77,6 +82,11 @@ func New(cfg Config) (*Client, error) {
 	// No overall timeout: streams last as long as a session. No redirects: the key would travel along.
 	hc := &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return &Client{base: u, key: cfg.Key, ua: cfg.UserAgent, http: hc}, nil
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // URL returns the server's address.

@@ -33,13 +33,15 @@ func serve(t *testing.T, h http.HandlerFunc) *Client {
 
 // A client that takes any address would send its key to it.
 func TestNewRefusesOddAddresses(t *testing.T) {
-	for _, u := range []string{"", "localhost:7070", "ftp://x", "http://", "http://user:pw@host", "://"} {
+	for _, u := range []string{"", "localhost:7070", "ftp://x", "http://", "http://user:pw@host", "://", "http://example.org", "http://10.0.0.1:7070"} {
 		if _, err := New(Config{URL: u}); outboard.KindOf(err) != outboard.Invalid {
 			t.Errorf("New(%q): %v", u, err)
 		}
 	}
-	if _, err := New(Config{URL: "https://host/"}); err != nil {
-		t.Errorf("a good address: %v", err)
+	for _, cfg := range []Config{{URL: "https://host/"}, {URL: "http://[::1]:1"}, {URL: "http://localhost:1"}, {URL: "http://10.0.0.1:1", Insecure: true}} {
+		if _, err := New(cfg); err != nil {
+			t.Errorf("a good address: %v", err)
+		}
 	}
 }
 

@@ -28,10 +28,9 @@ const (
 
 // FollowOptions says what Follow yields.
 type FollowOptions struct {
-	After  time.Time // only events processed later
-	Own    bool      // Outboard's own event types as well
-	Deltas bool      // text of messages while they are produced (event_start, event_delta)
-	Past   bool      // history first; false: from now on
+	After time.Time // only events processed later
+	Own   bool      // Outboard's own event types as well
+	Past  bool      // history first; false: from now on
 }
 
 // Follow yields a session's processed events, each once and in order, past and future, until ctx ends or the session is
@@ -84,9 +83,6 @@ func (f *follower) once(ctx context.Context) error {
 	q := url.Values{}
 	if f.opt.Own {
 		q.Set("include[]", "outboard")
-	}
-	if f.opt.Deltas {
-		q["event_deltas[]"] = []string{"agent.message"}
 	}
 	resp, err := f.c.once(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(f.id)+"/events/stream", q, nil, "")
 	if err != nil {
@@ -143,13 +139,10 @@ func (f *follower) read(ctx context.Context, cancel context.CancelCauseFunc, bod
 var errSilent = errors.New("the stream went silent")
 
 func (f *follower) emit(ev Event) {
-	switch {
-	case ev.Type == "event_start" || ev.Type == "event_delta":
-	case ev.ProcessedAt.IsZero() || !ev.ProcessedAt.After(f.last):
+	if !ev.ProcessedAt.After(f.last) { // or still queued
 		return
-	default:
-		f.last = ev.ProcessedAt
 	}
+	f.last = ev.ProcessedAt
 	if !f.yield(ev, nil) || ev.Type == "session.deleted" {
 		f.done = true
 	}
