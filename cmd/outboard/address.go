@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 )
@@ -16,6 +18,24 @@ type address struct {
 }
 
 func addressPath(data string) string { return filepath.Join(data, "server.json") }
+
+// localURL is how this machine reaches a server that may listen on every address.
+func localURL(server string) string {
+	u, err := url.Parse(server)
+	if err != nil {
+		return server
+	}
+	ip := net.ParseIP(u.Hostname())
+	switch {
+	case ip == nil || !ip.IsUnspecified():
+		return server
+	case ip.To4() != nil:
+		u.Host = net.JoinHostPort("127.0.0.1", u.Port())
+	default:
+		u.Host = net.JoinHostPort("::1", u.Port())
+	}
+	return u.String()
+}
 
 // publish writes where this process answers.
 func publish(data, url string) error {

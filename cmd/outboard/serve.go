@@ -77,7 +77,7 @@ func runServe(ctx context.Context, a *app, o *serveOptions) error {
 		a.say("no sandbox can be made here, so every tool call will fail: %v", s.sandbox)
 	}
 	if s.url != "" {
-		if err := publish(cfg.Data, s.url); err != nil {
+		if err := publish(cfg.Data, localURL(s.url)); err != nil {
 			return dataError(cfg.Data, err)
 		}
 		defer func() {

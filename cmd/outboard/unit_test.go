@@ -187,6 +187,16 @@ func TestReadAddress(t *testing.T) {
 	}
 }
 
+// A server that listens on every address must be found by its own machine under one of them.
+func TestLocalURL(t *testing.T) {
+	for in, want := range map[string]string{"http://127.0.0.1:1": "http://127.0.0.1:1", "http://0.0.0.0:1": "http://127.0.0.1:1",
+		"http://[::]:1": "http://[::1]:1", "https://example.org:1": "https://example.org:1"} {
+		if got := localURL(in); got != want {
+			t.Errorf("localURL(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
 // An answer that is not clearly a yes must not let a command run.
 func TestParseAnswer(t *testing.T) {
 	for line, want := range map[string]bool{"y": true, "YES": true, " yes ": true, "allow": true, "": false, "n": false, "no": false,

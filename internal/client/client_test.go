@@ -94,7 +94,9 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	var asked atomic.Bool
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Store(true) }))
 	defer other.Close()
-	c := serve(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect) })
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+	})
 	if _, err := c.Session(t.Context(), "sesn_01x"); err == nil || asked.Load() {
 		t.Errorf("followed: %v, %v", asked.Load(), err)
 	}
