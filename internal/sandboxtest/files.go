@@ -133,16 +133,6 @@ func testTransfer(t *testing.T, r *rig) {
 	want(t, "mode", b.sh("./script; stat -c %a script"), "ran\n755\n")
 	b.put("/workspace/script", "replaced")
 	want(t, "replaced", b.get("/workspace/script"), "replaced")
-	if err := b.Put(ctx(t), sandbox.Uploads+"/data.csv", 0o444, true, strings.NewReader("data")); err != nil {
-		t.Fatal(err)
-	}
-	want(t, "an upload", b.get(sandbox.Uploads+"/data.csv"), "data")
-	if b.caps.SeparateID {
-		b.fails("echo x >> " + sandbox.Uploads + "/data.csv")
-		b.fails("chmod u+w " + sandbox.Uploads + "/data.csv")
-		b.refuses("write", m{"file_path": sandbox.Uploads + "/data.csv", "content": "x"}, "permission denied")
-		want(t, "it is readable", b.sh("cat "+sandbox.Uploads+"/data.csv"), "data")
-	}
 	b.sh("mkdir d; mkfifo p; ln -s /proc/self/environ e")
 	for path, code := range map[string]string{
 		"/workspace/none": guest.NotFound, "/workspace/d": guest.Invalid, "/workspace/p": guest.Invalid, "/workspace/e": guest.Invalid,
@@ -161,6 +151,41 @@ func testTransfer(t *testing.T, r *rig) {
 		t.Errorf("Put from a broken reader: %v", err)
 	}
 	want(t, "no half file", b.sh("ls -A half 2>/dev/null; ls -A | grep '^.outboard' || echo none"), "none\n")
+}
+
+// If this fails, what a user uploaded does not arrive, or the tool passes its own file off as the user's.
+func testUploads(t *testing.T, r *rig) {
+	b := r.create(t)
+	data, deep := sandbox.Uploads+"/data.csv", sandbox.Uploads+"/sub/dir/deep.csv"
+	for _, file := range []string{data, deep} {
+		if err := b.Put(ctx(t), file, 0o444, true, strings.NewReader("data")); err != nil {
+			t.Fatal(err)
+		}
+		want(t, "an upload", b.get(file), "data")
+	}
+	stats, err := b.List(ctx(t), sandbox.Uploads)
+	if err != nil || len(stats) != 2 {
+		t.Errorf("List: %v, %v", stats, err)
+	}
+	if b.caps.SeparateID {
+		b.sh("echo forged > forged")
+		for _, file := range []string{data, deep} {
+			b.fails("echo x >> " + file)
+			b.fails("chmod u+w " + file)
+			b.fails("mv -f forged " + file)
+			b.fails("rm -f " + file)
+			b.fails("mv " + file + " " + file + ".old")
+			b.refuses("write", m{"file_path": file, "content": "x"}, "permission denied")
+		}
+		b.fails("mv " + sandbox.Uploads + "/sub " + sandbox.Uploads + "/other")
+		b.fails("mv " + sandbox.Uploads + " " + sandbox.Uploads + ".old")
+		b.fails("touch " + sandbox.Uploads + "/mine")
+		want(t, "they are readable", b.sh("cat "+data+" "+deep), "datadata")
+	}
+	if err := b.Put(ctx(t), data, 0o444, true, strings.NewReader("newer")); err != nil {
+		t.Errorf("putting it again: %v", err)
+	}
+	want(t, "a newer one", b.get(data), "newer")
 }
 
 type broken struct{}

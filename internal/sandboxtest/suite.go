@@ -43,7 +43,7 @@ func Run(t *testing.T, c Config) {
 		{"Shell", testShell}, {"ShellExit", testShellExit}, {"ShellRestart", testShellRestart}, {"Environment", testEnvironment},
 		{"Background", testBackground}, {"Timeout", testTimeout}, {"Kill", testKill}, {"Output", testOutput}, {"Exec", testExec},
 		{"FileTools", testFileTools}, {"EditTool", testEditTool}, {"SearchTools", testSearchTools}, {"FileRefusals", testFileRefusals},
-		{"Transfer", testTransfer}, {"List", testList}, {"SaveLoad", testSaveLoad}, {"SaveDelta", testSaveDelta},
+		{"Transfer", testTransfer}, {"Uploads", testUploads}, {"List", testList}, {"SaveLoad", testSaveLoad}, {"SaveDelta", testSaveDelta},
 		{"SaveHostile", testSaveHostile}, {"LoadRefusals", testLoadRefusals},
 		{"Freeze", testFreeze}, {"Memory", testMemory}, {"Pids", testPids}, {"Disk", testDisk}, {"CPU", testCPU},
 		{"Identity", testIdentity}, {"Network", testNetwork}, {"Isolation", testIsolation},

@@ -82,7 +82,7 @@ func testEnvironment(t *testing.T, r *rig) {
 	if r.NoPaths {
 		return
 	}
-	for _, dir := range []string{sandbox.Workspace, sandbox.Outputs, sandbox.Uploads, "/tmp"} {
+	for _, dir := range []string{sandbox.Workspace, sandbox.Outputs, "/tmp"} {
 		want(t, dir, b.sh("test -w "+dir+" && touch "+dir+"/probe && echo ok"), "ok\n")
 	}
 }

@@ -235,9 +235,15 @@ func ownDir(cfg *Config, d Dir) error {
 	if err := syscall.Lstat(d.Path, &st); err != nil {
 		return fmt.Errorf("looking at a directory of the tool: %w", err)
 	}
-	if d.Tool && (int(st.Uid) != cfg.ToolUID || int(st.Gid) != cfg.ToolGID) {
-		if err := os.Lchown(d.Path, cfg.ToolUID, cfg.ToolGID); err != nil {
-			return fmt.Errorf("giving a directory to the tool: %w", err)
+	uid, gid := cfg.ToolUID, cfg.ToolGID
+	give := int(st.Uid) != uid || int(st.Gid) != gid
+	if !d.Tool { // a lower layer may have given it to the tool
+		uid, gid = os.Geteuid(), os.Getegid()
+		give = int(st.Uid) == cfg.ToolUID && cfg.ToolUID != uid
+	}
+	if give {
+		if err := os.Lchown(d.Path, uid, gid); err != nil {
+			return fmt.Errorf("setting the owner of a directory: %w", err)
 		}
 	}
 	const bits = 0o7777

@@ -33,10 +33,11 @@ var (
 	readOnlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/proc/mtrr"}
 )
 
-// toolDirs are the directories that are written to.
+// toolDirs are the directories that are written to. What was uploaded is put by the guest: were the directory the tool's, it could
+// replace a file it may not write.
 var toolDirs = []boot.Dir{
 	{Path: sandbox.Workspace, Mode: 0o755, Tool: true},
-	{Path: sandbox.Uploads, Mode: 0o755, Tool: true},
+	{Path: sandbox.Uploads, Mode: 0o755},
 	{Path: sandbox.Outputs, Mode: 0o755, Tool: true},
 	{Path: toolHome, Mode: 0o755, Tool: true},
 	{Path: "/var/tmp", Mode: 0o1777},
