@@ -70,9 +70,9 @@ func sentence(err error) string { return strings.Join(strings.Fields(err.Error()
 
 // Settings of a connection. A commit waits for the disk even where the server's default is not to; stricter defaults stay. All
 // our queries go by an index and touch few rows, whatever the tables' statistics say while they are young, so a statement is
-// planned once, as a walk along indexes.
+// planned once, as a walk along indexes, and never compiled.
 const settingsSQL = `SELECT set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false),
-	set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false),
+	set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false),
 	CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', false) END`
 
 func settings(ctx context.Context, c *pgx.Conn) error {
