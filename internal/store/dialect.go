@@ -27,6 +27,11 @@ type dialect interface {
 	lockSchema(ctx context.Context, tx *sql.Tx) error
 	// prepare makes what commit needs; the schema is up to date.
 	prepare(ctx context.Context) error
+	// preparedRead and preparedWrite return a statement that prepare has made for a query, on the connections that read or write,
+	// or nil. Each is over in microseconds, so it is run under a context that does not end: a driver starts a
+	// goroutine per statement to watch one that can.
+	preparedRead(query string) *sql.Stmt
+	preparedWrite(query string) *sql.Stmt
 	// explain classifies an error of the database; nil when it is none.
 	explain(err error) *outboard.Error
 	// again reports whether the transaction lost against another one and may simply be run once more.
@@ -100,10 +105,16 @@ func notFound(what string, id any) error {
 }
 
 func (s *Store) queryRow(ctx context.Context, query string, args ...any) *sql.Row {
+	if st := s.d.preparedRead(query); st != nil && ctx.Err() == nil {
+		return st.QueryRowContext(context.WithoutCancel(ctx), args...)
+	}
 	return s.read.QueryRowContext(ctx, s.d.rebind(query), args...)
 }
 
 func (s *Store) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if st := s.d.preparedRead(query); st != nil && ctx.Err() == nil {
+		return st.QueryContext(context.WithoutCancel(ctx), args...)
+	}
 	return s.read.QueryContext(ctx, s.d.rebind(query), args...)
 }
 
@@ -150,12 +161,24 @@ func (t tx) exec(ctx context.Context, query string, args ...any) (int64, error) 
 }
 
 func (t tx) queryRow(ctx context.Context, query string, args ...any) *sql.Row {
+	if st := t.s.d.preparedWrite(query); st != nil && ctx.Err() == nil {
+		ctx = context.WithoutCancel(ctx)
+		return t.StmtContext(ctx, st).QueryRowContext(ctx, args...)
+	}
 	return t.QueryRowContext(ctx, t.s.d.rebind(query), args...)
+}
+
+func (t tx) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if st := t.s.d.preparedWrite(query); st != nil && ctx.Err() == nil {
+		ctx = context.WithoutCancel(ctx)
+		return t.StmtContext(ctx, st).QueryContext(ctx, args...)
+	}
+	return t.QueryContext(ctx, t.s.d.rebind(query), args...)
 }
 
 // collectTx is collect inside a write transaction. Errors come back as the database's own.
 func collectTx[T any](ctx context.Context, t tx, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
-	rows, err := t.QueryContext(ctx, t.s.d.rebind(query), args...)
+	rows, err := t.query(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -98,6 +98,9 @@ func (d *postgresDialect) locking(skip bool) string {
 // prepare implements dialect. The driver prepares statements where it first uses them.
 func (d *postgresDialect) prepare(context.Context) error { return nil }
 
+func (d *postgresDialect) preparedRead(string) *sql.Stmt  { return nil } // its connections remember statements themselves
+func (d *postgresDialect) preparedWrite(string) *sql.Stmt { return nil }
+
 // schemaLock is an arbitrary number of ours.
 const schemaLock = 0x6f7574626f617264
 

@@ -43,6 +43,7 @@ type sqliteDialect struct {
 	read, write *sql.DB
 
 	insert, header, once, updateHead, updateAll *sql.Stmt // prepared on the writing connection
+	hotReads, hotWrites                         map[string]*sql.Stmt
 
 	mu      sync.Mutex
 	version int64 // PRAGMA data_version of the writing connection at the last call of changed
@@ -220,7 +221,7 @@ func (d *sqliteDialect) changed(ctx context.Context) (bool, error) {
 
 // close implements dialect.
 func (d *sqliteDialect) close() error {
-	var errs []error
+	errs := []error{d.closeHot()}
 	for _, st := range []*sql.Stmt{d.insert, d.header, d.once, d.updateHead, d.updateAll} {
 		if st != nil {
 			errs = append(errs, st.Close())

@@ -29,7 +29,7 @@ func (d *sqliteDialect) prepare(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return nil
+	return d.prepareHot(ctx)
 }
 
 // commit implements dialect.

@@ -1,0 +1,52 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+)
+
+// hotReads and hotWrites are the statements outside a commit that a turn runs: compiling one of them takes SQLite several times as
+// long as running it.
+var (
+	hotReads  = []string{lookupSQL, pageSQL, claimableSQL, nextTimerSQL, checkpointSQL, loadHeaderSQL}
+	hotWrites = []string{expiredSQL, liveSQL, pickReadySQL + claimSQL}
+)
+
+// prepareHot compiles what prepared gives out.
+func (d *sqliteDialect) prepareHot(ctx context.Context) (err error) {
+	if d.hotReads, err = prepareAll(ctx, d.read, hotReads); err != nil {
+		return err
+	}
+	d.hotWrites, err = prepareAll(ctx, d.write, hotWrites)
+	return err
+}
+
+func prepareAll(ctx context.Context, db *sql.DB, queries []string) (map[string]*sql.Stmt, error) {
+	out := make(map[string]*sql.Stmt, len(queries))
+	for _, q := range queries {
+		st, err := db.PrepareContext(ctx, q)
+		if err != nil {
+			return out, err
+		}
+		out[q] = st
+	}
+	return out, nil
+}
+
+// preparedRead implements dialect.
+func (d *sqliteDialect) preparedRead(query string) *sql.Stmt { return d.hotReads[query] }
+
+// preparedWrite implements dialect.
+func (d *sqliteDialect) preparedWrite(query string) *sql.Stmt { return d.hotWrites[query] }
+
+// closeHot lets go of what prepareHot made.
+func (d *sqliteDialect) closeHot() error {
+	var errs []error
+	for _, hot := range []map[string]*sql.Stmt{d.hotReads, d.hotWrites} {
+		for _, st := range hot {
+			errs = append(errs, st.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
