@@ -231,11 +231,14 @@ func setCapabilities(keep uint64) error {
 	return nil
 }
 
-// installFilter puts a seccomp program on every thread, and no_new_privs with it.
+// installFilter puts a seccomp program on every thread, and no_new_privs with it. Both calls must come from one thread: the kernel
+// takes the filter of a thread without no_new_privs from none but an administrator, and gives the flag on together with the filter.
 func installFilter(program []byte) error {
 	if len(program) == 0 || len(program)%8 != 0 || len(program)/8 > 4096 {
 		return fmt.Errorf("installing the system call filter: %d bytes are no program", len(program))
 	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	if _, _, errno := syscall.Syscall6(syscall.SYS_PRCTL, prSetNoNewPrivs, 1, 0, 0, 0, 0); errno != 0 {
 		return fmt.Errorf("setting no_new_privs: %w", errno)
 	}
