@@ -125,8 +125,7 @@ var recorded = []string{"session.status_running", "session.thread_status_running
 	"span.model_request_end", "session.thread_status_idle", "session.usage", "session.status_idle"}
 
 // Fails if a turn's events come in another order than the recorded one, on the stream or in the list, or their times do not rise.
-func TestRecordedOrder(t *testing.T) {
-	b := whole(t, outboardtest.Options{})
+func recordedOrder(t *testing.T, b *bench) {
 	id := b.session()
 	f := b.follow(id, "")
 	b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- think: hm\n- bash: echo hi\n- say: done\n")))
@@ -160,8 +159,7 @@ func TestRecordedOrder(t *testing.T) {
 }
 
 // Fails if the confirmation, custom tool or interrupt flow does not work through the real runner, or a repeated answer does harm.
-func TestAskCustomInterrupt(t *testing.T) {
-	b := whole(t, outboardtest.Options{})
+func askCustomInterrupt(t *testing.T, b *bench) {
 	agent := b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": []any{
 		map[string]any{"type": "agent_toolset_20260401", "default_config": map[string]any{"permission_policy": map[string]any{"type": "always_ask"}}},
 		map[string]any{"type": "custom", "name": "lookup", "description": "d", "input_schema": map[string]any{"type": "object"}},

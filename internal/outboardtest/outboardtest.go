@@ -28,14 +28,15 @@ import (
 
 // Options change what Start starts. The zero value is a complete server.
 type Options struct {
-	Dir       string            // data directory; "" = a new temporary one
-	DB        string            // postgres://...; "" = SQLite in Dir
-	Models    llm.Config        // besides the script model, which is always there
-	Provider  sandbox.Provider  // nil = plain child processes, without isolation
-	NoRunner  bool              // accept everything, run nothing
-	Keepalive time.Duration     // of streams; 0 = the API's own
-	Logger    *slog.Logger      // nil = the test's output
-	API       func(*api.Config) // last word on the API's configuration
+	Dir       string             // data directory; "" = a new temporary one
+	DB        string             // postgres://...; "" = SQLite in Dir
+	Models    llm.Config         // besides the script model, which is always there
+	Fetch     tool.FetcherConfig // of web_fetch; the zero value reaches public addresses only
+	Provider  sandbox.Provider   // nil = plain child processes, without isolation
+	NoRunner  bool               // accept everything, run nothing
+	Keepalive time.Duration      // of streams; 0 = the API's own
+	Logger    *slog.Logger       // nil = the test's output
+	API       func(*api.Config)  // last word on the API's configuration
 }
 
 // Server is a running server. Its parts are exported for tests that reach behind the API.
@@ -113,7 +114,7 @@ func (s *Server) assemble(ctx context.Context, opt Options, later func(func())) 
 	later(s.Fleet.Stop)
 	if !opt.NoRunner {
 		r := runner.New(runner.Config{Store: s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: models, Live: s.Live,
-			Fetcher: tool.NewFetcher(tool.FetcherConfig{}), Logger: opt.Logger, Host: "test"})
+			Fetcher: tool.NewFetcher(opt.Fetch), Logger: opt.Logger, Host: "test"})
 		if err := r.Start(ctx); err != nil {
 			return err
 		}
