@@ -75,6 +75,10 @@ type Box struct {
 	released bool // guarded by the session's slot
 }
 
+// Usable reports whether nothing has shown yet that the sandbox, or the connection to it, is gone. It asks nobody. A box that is not
+// usable is released, and Acquire says what became of the sandbox.
+func (b *Box) Usable() bool { return b.use.machine.usable() }
+
 // Request says for whom.
 type Request struct {
 	Session    outboard.SessionID

@@ -128,6 +128,9 @@ func (t *turn) round(ctx context.Context, jobs []*job) error {
 
 // acquire gets the sandbox if a job needs it, and stages what happened to the one before. A refusal is why there is none.
 func (t *turn) acquire(ctx context.Context, jobs []*job) (refusal, err error) {
+	if t.box != nil && !t.box.Usable() { // known before anything is promised: no outcome need be unknown
+		t.dropBox()
+	}
 	if t.box != nil || !slices.ContainsFunc(jobs, func(j *job) bool { return !j.local() }) {
 		return nil, nil
 	}
