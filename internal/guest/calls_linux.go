@@ -21,6 +21,9 @@ const (
 	maxReceipts = 1 << 20
 	// maxKey bounds a call key and a digest.
 	maxKey = 512
+	// quickCall is how long the answer to Start waits for the call's end: most calls are over by then, and their outcome needs no
+	// second exchange. Calls of one shell are started one after the other, so it must not be felt.
+	quickCall = 10 * time.Millisecond
 	// inlineOutput is the largest output kept in the journal, durable with the outcome. Larger output is a file.
 	inlineOutput = 2 << 10
 	// maxKept bounds the bytes of output files that stay after Ack because their call's result names them. The oldest go first.
@@ -282,6 +285,14 @@ func (t *table) start(ctx context.Context, s Start) (Result, error) {
 	t.mu.Unlock()
 	if other {
 		return Result{}, &Error{Code: Conflict, Message: "key " + s.Key + " belongs to another call"}
+	}
+	soon := time.NewTimer(quickCall)
+	defer soon.Stop()
+	select {
+	case <-c.done:
+	case <-soon.C:
+	case <-ctx.Done():
+		return Result{}, context.Cause(ctx)
 	}
 	return t.answer(c)
 }

@@ -57,7 +57,8 @@ func (c *Client) Hello(ctx context.Context) (Hello, error) {
 	return h, nil
 }
 
-// Start starts a call, or finds it when its key is known. The answer is the call's state; Wait gets the outcome.
+// Start starts a call, or finds it when its key is known. The answer is the call's state, with the outcome when it ended at once; else
+// Wait gets that.
 func (c *Client) Start(ctx context.Context, s Start) (Result, error) {
 	input := s.Input
 	s.Input = nil

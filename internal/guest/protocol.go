@@ -9,9 +9,10 @@
 // Start(key, epoch, generation, ...) is idempotent. In this order the guest: refuses another generation (WrongGeneration);
 // refuses an epoch below the highest it has seen (Fenced) and makes a higher one durable; looks up the receipt of the key: if
 // there is one it answers with its state (Conflict when the digest differs) and starts nothing; else it makes a receipt durable
-// and only then runs the call. Output goes to files, not to the connection; the exit status is made durable before it is told.
-// A call outlives the connection that started it. Kill of a key that was never started leaves a tombstone that a late Start
-// finds. Ack lets the guest drop the output; the receipt stays for the life of the generation.
+// and only then runs the call. The answer to Start carries the outcome when the call ends at once; else Wait tells it. Output goes
+// to files, not to the connection; the exit status is made durable before it is told. A call outlives the connection that started
+// it. Kill of a key that was never started leaves a tombstone that a late Start finds. Ack lets the guest drop the output; the
+// receipt stays for the life of the generation.
 //
 // # Operations
 //
