@@ -171,7 +171,8 @@ func (p *planner) process(in outboard.Input) {
 	p.add(&outboard.InputProcessed{Input: in.Event.ID, Of: in.Event.Type})
 }
 
-// giveUp ends a failed turn: what waits is flushed, what is open is closed, and the session goes idle.
+// giveUp ends a failed turn: what waits is flushed, what is open is closed, and the session goes idle. A flushed message starts no
+// turn, which would fail like this one; it stays in the conversation, because its sender sees it there, and the next model call reads it.
 func (p *planner) giveUp() {
 	if len(p.v.Waiting) > 0 {
 		p.drain()

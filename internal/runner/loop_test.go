@@ -319,7 +319,7 @@ func TestRetryingIsRowsOnly(t *testing.T) {
 	wantTypes(t, r, id, outboard.TypeTurnRetrying, "turn.retrying", "input.interrupt", "input.processed", "turn.ended")
 }
 
-// If this fails, a failed turn leaves messages in the inbox that would start it again at once.
+// If this fails, a failed turn leaves messages in the inbox that would start it again at once, or the model never reads them.
 func TestFailedTurnFlushesItsInbox(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
@@ -329,4 +329,18 @@ func TestFailedTurnFlushesItsInbox(t *testing.T) {
 	r.until(id, "the end", func(s *outboard.State) bool { return s.Phase == outboard.PhaseIdle && s.Turn == 1 })
 	wantTypes(t, r, id, outboard.TypeModelStarted, "model.started", "input.message", "model.failed", "turn.failed", "input.processed",
 		"turn.ended")
+	r.say(id, "- say: next")
+	s := r.rests(id, "end_turn")
+	var read []string
+	for _, m := range s.History {
+		if m.Role == "user" {
+			read = append(read, outboard.PlainText(m.Content))
+		}
+	}
+	if !slices.Equal(read[1:], []string{"- say: flushed", "- say: next"}) {
+		t.Errorf("the model reads %q", read)
+	}
+	if said := payloads[*outboard.AgentMessage](r, id); len(said) != 1 || outboard.PlainText(said[0].Content) != "next" {
+		t.Errorf("the model said %+v", said)
+	}
 }
