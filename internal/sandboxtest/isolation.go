@@ -55,6 +55,18 @@ func testFreeze(t *testing.T, r *rig) {
 	if err := r.p.Destroy(ctx(t), b.spec.ID); err != nil {
 		t.Errorf("destroying a frozen machine: %v", err)
 	}
+	if r.Kill == nil {
+		return
+	}
+	dead := r.create(t)
+	if err := dead.Freeze(ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Kill(r.p, dead.spec.ID); err != nil {
+		t.Fatalf("killing a frozen machine: %v", err)
+	}
+	_, err = r.p.Open(ctx(t), dead.spec.ID)
+	wantKind(t, "opening a machine that was killed while frozen", err, outboard.NotFound)
 }
 
 func holds(r *rig, limit string) bool { return slices.Contains(r.p.Capabilities().Limits, limit) }
