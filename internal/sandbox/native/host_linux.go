@@ -2,6 +2,7 @@ package native
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -36,7 +37,8 @@ func mapsRange() bool {
 	return true
 }
 
-// namespacesRefused returns why the kernel will not make a user namespace for us, as far as its settings tell, or "".
+// namespacesRefused returns why the kernel will not make the namespaces of a sandbox for us, or "": a setting that says so, else
+// what it answers when asked.
 func namespacesRefused() string {
 	if _, err := os.Stat("/proc/self/ns/user"); err != nil {
 		return "this kernel has no user namespaces"
@@ -45,7 +47,7 @@ func namespacesRefused() string {
 		return "user namespaces are switched off (user.max_user_namespaces = 0)"
 	}
 	if os.Geteuid() == 0 {
-		return ""
+		return namespacesTried()
 	}
 	if n, ok := sysctl("kernel/unprivileged_userns_clone"); ok && n == 0 {
 		return "user namespaces are for root only on this host (kernel.unprivileged_userns_clone = 0)"
@@ -54,7 +56,19 @@ func namespacesRefused() string {
 		return "AppArmor keeps user namespaces from ordinary users (kernel.apparmor_restrict_unprivileged_userns = " +
 			strconv.FormatInt(n, 10) + ")"
 	}
-	return ""
+	return namespacesTried()
+}
+
+// namespacesTried returns why namespaces cannot be made here, or "".
+func namespacesTried() string {
+	switch err := tryNamespaces(); {
+	case err == nil:
+		return ""
+	case errors.Is(err, unix.ENOSPC): // the kernel's answer at a limit, which has nothing to do with a disk
+		return "a limit on namespaces is reached (user.max_*_namespaces, here or in an outer user namespace)"
+	default:
+		return "the kernel refuses new namespaces: " + err.Error()
+	}
 }
 
 func sysctl(name string) (int64, bool) {

@@ -415,3 +415,19 @@ func TestProbe(t *testing.T) {
 		t.Errorf("without a guest: %+v", r)
 	}
 }
+
+// If New trusted settings alone, a command in a container that forbids namespaces would start, and fail at its first tool call.
+func TestKernelRefuses(t *testing.T) {
+	cmd := exec.Command(filepath.Join(binaries, "self"))
+	cmd.Env = append(os.Environ(), refusedEnv+"="+t.TempDir(), binariesEnv+"="+binaries)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if got := string(out); !strings.HasPrefix(got, "unavailable ") || !strings.Contains(got, "a limit on namespaces is reached") {
+		t.Errorf("New, where network namespaces are refused: %s", got)
+	}
+}

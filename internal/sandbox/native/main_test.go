@@ -24,8 +24,9 @@ import (
 // Every test runs in the mode of the user who runs it. Under root, TestAsOrdinaryUser runs all of them again as somebody else,
 // through these variables.
 const (
-	binariesEnv = native.SecondRun              // directory of the built programs: this is the second run
-	createEnv   = "OUTBOARD_TEST_NATIVE_CREATE" // "dir id": make that sandbox, say so, and wait to be killed
+	binariesEnv = native.SecondRun               // directory of the built programs: this is the second run
+	createEnv   = "OUTBOARD_TEST_NATIVE_CREATE"  // "dir id": make that sandbox, say so, and wait to be killed
+	refusedEnv  = "OUTBOARD_TEST_NATIVE_REFUSED" // "dir": in a user namespace of one's own, forbid network namespaces and see New refuse
 )
 
 // binaries is where TestMain put the programs.
@@ -37,6 +38,9 @@ func testMain(m *testing.M) int {
 	binaries = os.Getenv(binariesEnv)
 	if args := strings.Fields(os.Getenv(createEnv)); len(args) == 2 {
 		return createAndWait(args[0], outboard.SandboxID(args[1]))
+	}
+	if dir := os.Getenv(refusedEnv); dir != "" {
+		return refuseAndTry(dir)
 	}
 	if binaries == "" {
 		dir, err := os.MkdirTemp("", "outboard-native-")
@@ -51,6 +55,25 @@ func testMain(m *testing.M) int {
 		}
 	}
 	return m.Run()
+}
+
+// refuseAndTry says what New returns before and after the kernel is told to refuse one of the namespaces.
+func refuseAndTry(dir string) int {
+	try := func() error {
+		_, err := native.New(native.Config{Dir: dir, Guest: guestPath()})
+		return err
+	}
+	if err := try(); err != nil {
+		fmt.Println("control:", err)
+		return 1
+	}
+	if err := os.WriteFile("/proc/sys/user/max_net_namespaces", []byte("0"), 0o600); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	err := try()
+	fmt.Println(outboard.KindOf(err), err)
+	return 0
 }
 
 // build compiles the guest and the hostile program, and puts a copy of this test beside them for the other user.

@@ -69,8 +69,11 @@ func checkUserNamespaces() Check {
 		return c
 	}
 	fixes := map[string]string{
-		"max_user_namespaces":                   "sysctl user.max_user_namespaces=10000",
-		"unprivileged_userns_clone":             "sysctl kernel.unprivileged_userns_clone=1, or run the server as root",
+		"max_user_namespaces":       "sysctl user.max_user_namespaces=10000",
+		"unprivileged_userns_clone": "sysctl kernel.unprivileged_userns_clone=1, or run the server as root",
+		"max_*_namespaces":          "raise user.max_user_namespaces, max_net_namespaces and their like, or end what holds namespaces",
+		"kernel refuses": "in a container, allow it the calls clone, unshare and mount (Docker: --security-opt seccomp=unconfined, and " +
+			"for root --cap-add SYS_ADMIN); elsewhere look for a security module that keeps namespaces from this user",
 		"apparmor_restrict_unprivileged_userns": "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or give outboard an AppArmor profile with the userns rule, or run the server as root",
 	}
 	c.Fix = "use a kernel built with CONFIG_USER_NS"

@@ -41,7 +41,7 @@ type Provider struct {
 var _ sandbox.Provider = (*Provider)(nil)
 
 // New looks at the host and returns a provider. It is Unavailable where this process cannot make namespaces, with the reason; it
-// makes no sandbox to find out, so a refusal by the kernel can also come from Create.
+// makes no whole sandbox to find out, so a refusal of a later step can also come from Create.
 func New(cfg Config) (*Provider, error) {
 	if cfg.Dir == "" || cfg.Guest == "" {
 		return nil, outboard.Errorf(outboard.Invalid, "native sandboxes need a directory and the outboard-guest program")
