@@ -267,9 +267,9 @@ func (r *Result) Branch(ctx context.Context, name string) (string, error) {
 	if _, err := r.git(ctx, "update-ref", "refs/heads/result", r.Commit); err != nil {
 		return "", fmt.Errorf("naming the result: %w", err)
 	}
-	free, err := r.freeName(ctx, name)
-	if err != nil || free == "" {
-		return name, err
+	free, have, err := r.freeName(ctx, name)
+	if err != nil || have {
+		return free, err
 	}
 	args := []string{"-c", "fetch.fsckObjects=true", "fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules",
 		"--no-auto-maintenance", filepath.Join(r.dir, "repo"), "refs/heads/result:refs/heads/" + free}
@@ -279,19 +279,19 @@ func (r *Result) Branch(ctx context.Context, name string) (string, error) {
 	return free, nil
 }
 
-// freeName returns name or the first numbered form of it that no branch has; "" when a branch of that name is the result already.
-func (r *Result) freeName(ctx context.Context, name string) (string, error) {
+// freeName returns name or the first numbered form of it that no branch has, or that is the result already.
+func (r *Result) freeName(ctx context.Context, name string) (free string, have bool, err error) {
 	for n, try := 1, name; n <= 100; n++ {
 		if n > 1 {
 			try = fmt.Sprintf("%s-%d", name, n)
 		}
 		out, err := r.tree.bare(ctx, nil, "rev-parse", "-q", "--verify", "refs/heads/"+try)
-		switch {
-		case err != nil && strings.TrimSpace(string(out)) == "":
-			return try, nil
-		case strings.TrimSpace(string(out)) == r.Commit && n == 1:
-			return "", nil
+		switch at := strings.TrimSpace(string(out)); {
+		case err != nil && at == "":
+			return try, false, nil
+		case at == r.Commit:
+			return try, true, nil
 		}
 	}
-	return "", outboard.Errorf(outboard.Conflict, "a hundred branches named %s exist", name)
+	return "", false, outboard.Errorf(outboard.Conflict, "a hundred branches named %s exist", name)
 }

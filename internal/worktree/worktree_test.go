@@ -322,8 +322,10 @@ func TestApplyConflictBecomesABranch(t *testing.T) {
 		t.Errorf("the same result again = %q, %v", again, err)
 	}
 	box.write(map[string]string{"b.txt": "agent 2\n"})
-	if next, err := box.result(tree, snap.Base).Branch(t.Context(), "outboard/calm-otter"); err != nil || next != name+"-2" {
-		t.Errorf("another result = %q, %v", next, err)
+	for range 2 { // the second time it is there already
+		if next, err := box.result(tree, snap.Base).Branch(t.Context(), "outboard/calm-otter"); err != nil || next != name+"-2" {
+			t.Errorf("another result = %q, %v", next, err)
+		}
 	}
 	if _, err := res.Branch(t.Context(), "bad..name"); outboard.KindOf(err) != outboard.Invalid {
 		t.Errorf("bad name: %v", err)
