@@ -17,12 +17,7 @@ import (
 
 func newConfig(a *app) *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Look at the configuration", Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usagef("config has no command %q", args[0]).WithHint("outboard config path|show|init|check")
-			}
-			return cmd.Help()
-		}}
+		RunE: groupRun}
 	cmd.AddCommand(
 		&cobra.Command{Use: "path", Short: "Print where the configuration is read from", Args: exactArgs(),
 			RunE: func(cmd *cobra.Command, _ []string) error { return runConfigPath(a) }},

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -76,7 +77,9 @@ func runDemo(ctx context.Context, a *app, keep bool) (err error) {
 	}
 	d := &demo{a: a, dir: dir, begun: time.Now()}
 	defer func() {
-		if cerr := d.clean(keep || err != nil); cerr != nil {
+		// What failed is worth a look, unless nothing had begun or only the reader of the output left.
+		failed := err != nil && d.session.ID != "" && !errors.Is(err, syscall.EPIPE)
+		if cerr := d.clean(keep || failed); cerr != nil {
 			err = errors.Join(err, fmt.Errorf("cleaning up: %w", cerr))
 		}
 	}()

@@ -57,6 +57,33 @@ func TestDemo(t *testing.T) {
 	}
 }
 
+// A reader that leaves (outboard demo | head) must not leave a server and a sandbox behind.
+func TestDemoWithoutReader(t *testing.T) {
+	tmp := t.TempDir()
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "demo")
+	cmd.Env = append(os.Environ(), mainEnv+"=1", "OUTBOARD_GUEST="+guestPath, "TMPDIR="+tmp, "OUTBOARD_URL=", "OUTBOARD_DATA=")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, rerr := bufio.NewReader(out).ReadString('\n')
+	if cerr := out.Close(); rerr != nil || cerr != nil || !strings.Contains(line, "script/demo") {
+		t.Errorf("the first line is %q (%v, %v)", line, rerr, cerr)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("demo: %v", err)
+	}
+	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+		t.Errorf("the demo left %v behind (%v)", left, err)
+	}
+}
+
 // A proof that cannot fail proves nothing: with each thing it must notice, it has to say no.
 func TestDemoProofCanFail(t *testing.T) {
 	exit := 0

@@ -18,6 +18,11 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv
 func run(args []string, in io.Reader, out, errs io.Writer, env func(string) string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	// A reader that goes away (outboard logs S | head) ends the write, not the process: what a command started must be put away.
+	// Handling the signal, rather than ignoring it, leaves it as it was for programs that are started from here.
+	gone := make(chan os.Signal, 1)
+	signal.Notify(gone, syscall.SIGPIPE)
+	defer signal.Stop(gone)
 	a := &app{in: in, out: out, errs: errs, env: env}
 	root := a.root()
 	root.SetArgs(args)

@@ -62,7 +62,34 @@ func (a *app) root() *cobra.Command {
 	root.PersistentFlags().StringVar(&a.data, "data", "", "data directory (default $OUTBOARD_DATA, else "+a.defaultData()+")")
 	root.AddCommand(a.commands()...)
 	root.CompletionOptions.HiddenDefaultCmd = false
+	root.InitDefaultCompletionCmd()
+	root.InitDefaultHelpCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "completion":
+			cmd.Args, cmd.RunE = cobra.ArbitraryArgs, groupRun
+		case "help":
+			cmd.Args = func(help *cobra.Command, args []string) error {
+				if found, _, err := help.Root().Find(args); err != nil || found == help.Root() && len(args) > 0 {
+					return usagef("there is no help for %q", strings.Join(args, " ")).WithHint("outboard help lists the commands")
+				}
+				return nil
+			}
+		}
+	}
 	return root
+}
+
+// groupRun is a command that only holds others: alone it shows its help, and an unknown word behind it is an error.
+func groupRun(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	names := []string{}
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	return usagef("%s has no command %q", cmd.Name(), args[0]).WithHint("%s %s", cmd.CommandPath(), strings.Join(names, "|"))
 }
 
 // flagError explains a flag that is none; most often it is a task or message that begins with a dash.

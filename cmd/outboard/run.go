@@ -40,7 +40,7 @@ func newRun(a *app) *cobra.Command {
 			"index, HEAD, branches and stash stay as they are. The result comes home with outboard diff and outboard apply.\n" +
 			"Ctrl-C detaches and the session goes on.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			task, err := readTask(a.in, args[0])
+			task, err := readTask(a.in, args[0], "task", `outboard run "make the tests pass"`)
 			if err != nil {
 				return err
 			}
@@ -61,19 +61,19 @@ func newRun(a *app) *cobra.Command {
 }
 
 // readTask returns the task, from standard input when it is "-".
-func readTask(in io.Reader, arg string) (string, error) {
+func readTask(in io.Reader, arg, what, example string) (string, error) {
 	if arg == "-" {
 		b, err := io.ReadAll(io.LimitReader(in, maxTask+1))
 		if err != nil {
-			return "", fmt.Errorf("reading the task: %w", err)
+			return "", fmt.Errorf("reading the %s: %w", what, err)
 		}
 		if len(b) > maxTask {
-			return "", outboard.Errorf(outboard.TooLarge, "the task is over %d MB", maxTask>>20)
+			return "", outboard.Errorf(outboard.TooLarge, "the %s is over %d MB", what, maxTask>>20)
 		}
 		arg = string(b)
 	}
 	if strings.TrimSpace(arg) == "" {
-		return "", usagef("the task is empty").WithHint(`outboard run "make the tests pass"`)
+		return "", usagef("the %s is empty", what).WithHint("%s", example)
 	}
 	return arg, nil
 }

@@ -21,7 +21,7 @@ func newSend(a *app) *cobra.Command {
 		ValidArgsFunction: a.completeSessions,
 		Long:              "Say something to a session. One that is at work gets it at its next step; one that rests starts again.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := readTask(a.in, args[1])
+			text, err := readTask(a.in, args[1], "message", "outboard send "+args[0]+` "go on"`)
 			if err != nil {
 				return err
 			}
