@@ -70,13 +70,13 @@ func of(evs []map[string]any, kind string) []map[string]any {
 // texts returns the text of every event of a type.
 func texts(evs []map[string]any, kind string) (out []string) {
 	for _, e := range of(evs, kind) {
-		text := ""
+		var text strings.Builder
 		blocks, _ := e["content"].([]any)
 		for _, c := range blocks {
 			s, _ := c.(map[string]any)["text"].(string)
-			text += s
+			text.WriteString(s)
 		}
-		out = append(out, text)
+		out = append(out, text.String())
 	}
 	return out
 }
