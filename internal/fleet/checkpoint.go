@@ -29,12 +29,12 @@ func (f *Fleet) Checkpoint(ctx context.Context, b *Box, session outboard.Session
 	}
 	save := guest.Save{Epoch: epoch, Next: string(c.ID)}
 	if parent != "" {
-		p, err := f.cfg.Store.Checkpoint(ctx, parent)
-		if err != nil && outboard.KindOf(err) != outboard.NotFound {
+		depth, known, err := f.depth(ctx, m, parent)
+		if err != nil {
 			return nil, err
 		}
-		if err == nil && p.Depth+1 < MaxChain {
-			save.Base, c.Parent, c.Depth = string(parent), parent, p.Depth+1
+		if known && depth+1 < MaxChain {
+			save.Base, c.Parent, c.Depth = string(parent), parent, depth+1
 		}
 	}
 	saved, delta, err := f.save(ctx, m, save)
@@ -49,6 +49,23 @@ func (f *Fleet) Checkpoint(ctx context.Context, b *Box, session outboard.Session
 	}
 	c.Delta = delta
 	return &c, nil
+}
+
+// depth returns how deep in its chain a committed checkpoint is; it is not known when there is no such row. Most calls change
+// nothing, so the same one is asked for again and again. m.saving is held.
+func (f *Fleet) depth(ctx context.Context, m *machine, id outboard.CheckpointID) (depth int, known bool, err error) {
+	if m.parent == id {
+		return m.depth, true, nil
+	}
+	c, err := f.cfg.Store.Checkpoint(ctx, id)
+	if outboard.KindOf(err) == outboard.NotFound {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	m.parent, m.depth = id, c.Depth
+	return c.Depth, true, nil
 }
 
 // errUnchanged ends a blob that nothing was written to.
@@ -74,19 +91,33 @@ func (f *Fleet) save(ctx context.Context, m *machine, s guest.Save) (saved guest
 // the same: giving up in the middle would cost the connection to the guest, and with it the calls that use it too.
 func (f *Fleet) receive(ctx context.Context, limit int64, send func(io.Writer) error) (outboard.BlobRef, error) {
 	pr, pw := io.Pipe()
-	var sendErr error
+	var ref outboard.BlobRef
+	var err error
 	var wg sync.WaitGroup
-	wg.Go(func() {
-		sendErr = send(pw)
-		pw.CloseWithError(sendErr) // nil is the end
+	begin := sync.OnceFunc(func() { // with the first byte: often there is none, and then no blob
+		wg.Go(func() {
+			if ref, err = f.cfg.Blob.Put(ctx, pr, limit); err != nil {
+				_, _ = io.Copy(io.Discard, pr) // its error is sendErr
+			}
+		})
 	})
-	ref, err := f.cfg.Blob.Put(ctx, pr, limit)
-	if err != nil {
-		_, _ = io.Copy(io.Discard, pr) // its error is sendErr
+	sendErr := send(writer(func(p []byte) (int, error) {
+		begin()
+		return pw.Write(p)
+	}))
+	if sendErr == nil {
+		begin()
 	}
+	pw.CloseWithError(sendErr) // nil is the end
 	wg.Wait()
 	if sendErr != nil && (err == nil || errors.Is(err, sendErr)) {
 		return outboard.BlobRef{}, sendErr
 	}
 	return ref, err
 }
+
+// writer is a function as an io.Writer.
+type writer func([]byte) (int, error)
+
+// Write calls w.
+func (w writer) Write(p []byte) (int, error) { return w(p) }

@@ -22,6 +22,10 @@ type machine struct {
 	running map[string]bool // keys of calls asked about here and not known to be over
 	mounted map[outboard.ResourceID]bool
 	broken  bool // a call reported that the machine or the connection is gone
+
+	// The checkpoint that was the parent of the last save, with its depth: rows do not change. Guarded by saving.
+	parent outboard.CheckpointID
+	depth  int
 }
 
 func newMachine(sb sandbox.Sandbox) *machine {

@@ -39,7 +39,7 @@ func (s *server) save(ctx context.Context, a Save, st *stream) (Saved, error) {
 		}
 		if len(changed)+len(deleted) == 0 {
 			base.adopt(now)
-			return Saved{}, st.end(ctx)
+			return Saved{}, nil // the answer ends the stream as well
 		}
 	}
 	w := &sender{ctx: ctx, s: st}

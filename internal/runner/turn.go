@@ -42,6 +42,7 @@ type turn struct {
 
 	woken   <-chan struct{} // commits to the session
 	unwatch func()
+	watcher sync.WaitGroup // of the newest Interrupted; it may still be ending when that was canceled
 }
 
 var _ harness.Turn = (*turn)(nil)
@@ -72,6 +73,7 @@ func (r *Runner) open(ctx context.Context, h outboard.Header) (*turn, error) {
 func (t *turn) close(done bool) {
 	t.acks.Wait()
 	t.cancel(errStopping)
+	t.watcher.Wait()
 	if done && t.box != nil {
 		t.box = t.lingering.keep(t.id, t.box)
 	}
@@ -276,13 +278,10 @@ func (t *turn) Interrupted(ctx context.Context) (context.Context, context.Cancel
 		cancel(harness.ErrInterrupted)
 		return ictx, func() {}
 	}
-	var watcher sync.WaitGroup
+	t.watcher.Wait() // the one before, so that there is one reader of woken
 	after := t.durable.Head
-	watcher.Go(func() { t.watch(ictx, cancel, after) })
-	return ictx, func() {
-		cancel(context.Canceled)
-		watcher.Wait()
-	}
+	t.watcher.Go(func() { t.watch(ictx, cancel, after) })
+	return ictx, func() { cancel(context.Canceled) } // to wait for the watcher here would cost a hand-over in every step of a turn
 }
 
 // lookAfter is the wait between a commit to a running session and the look for an interrupt in it. Most commits are the turn's own,
