@@ -60,15 +60,15 @@ func (s *script) Generate(ctx context.Context, req Request, emit func(Delta)) (*
 	if err != nil {
 		return nil, s.named(loadError(err))
 	}
+	if p.bad != nil { // also when a summary is asked for, which would forget it
+		return nil, s.failed("%v. Send a YAML list of steps, for example:\n- bash: ls\n- say: done", p.bad)
+	}
 	if req.Purpose == PurposeSummary {
 		text := p.summary(s.rules != nil)
 		if len(text) > maxMark {
 			return nil, s.failed("the remaining steps are %d bytes; a conversation with more than %d cannot be compacted", len(text), maxMark)
 		}
 		return s.play(ctx, req, p, []step{{kind: "say", text: text}}, emit)
-	}
-	if p.bad != nil {
-		return nil, s.failed("%v. Send a YAML list of steps, for example:\n- bash: ls\n- say: done", p.bad)
 	}
 	if s.rules == nil {
 		now, _ := take(p.queue)

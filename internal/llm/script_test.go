@@ -195,6 +195,16 @@ func TestStepsSurviveCompaction(t *testing.T) {
 	want(t, k.next("ok"), `toolu_4_1 bash {"command":"after"} -> tool_use`)
 }
 
+// If this failed, a message that is no script would be forgotten by a compaction, and the turn would end as if it had been done.
+func TestCompactionKeepsErrors(t *testing.T) {
+	k := newTalk(t, Config{}, "script/steps")
+	k.turn("this is no script")
+	k.req.Purpose = PurposeSummary
+	if resp, err := k.model.Generate(t.Context(), k.req, nil); err == nil {
+		t.Errorf("the summary is %q", resp.Blocks[0].Text)
+	}
+}
+
 // If this failed, retries could not be tried out: a scripted failure would never end, or would not happen.
 func TestFailures(t *testing.T) {
 	k := newTalk(t, Config{}, "script/steps")
