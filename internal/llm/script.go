@@ -142,12 +142,15 @@ func (s *script) locate(ctx context.Context, req Request) (position, error) {
 			if req.TurnSeq != 0 && m.Seq == 0 {
 				continue // an instruction of the harness, not of the log
 			}
+			p.since = 0
+			if s.rules == nil && !current {
+				continue // script/steps takes nothing from earlier turns, however many there are
+			}
 			text, err := plainText(ctx, req, m.Content)
 			if err != nil {
 				return p, err
 			}
-			p.user, p.since = text, 0
-			if s.rules != nil || !current {
+			if p.user = text; s.rules != nil {
 				continue
 			}
 			if err := p.add(text); err != nil && p.bad == nil {
