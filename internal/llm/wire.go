@@ -23,6 +23,10 @@ import (
 // ever. The largest responses of the slowest models take about an hour.
 const maxCall = 2 * time.Hour
 
+// minSecret is the shortest credential that is looked for in a provider's text. Servers without authentication are given
+// placeholders such as "x", and to blank every x would make errors unreadable and hide nothing.
+const minSecret = 6
+
 // maxMessage bounds the text of a provider's error that is passed on.
 const maxMessage = 500
 
@@ -219,6 +223,9 @@ func transportError(err error) *Error {
 // provider may have echoed.
 func (x *exchange) clean(s string) string {
 	for _, secret := range x.secrets() {
+		if len(secret) < minSecret {
+			continue
+		}
 		s = strings.ReplaceAll(s, secret, "[secret]")
 	}
 	s = strings.Map(func(r rune) rune {

@@ -401,3 +401,12 @@ func pretty(t *testing.T, body []byte) []byte {
 	b.WriteByte('\n')
 	return b.Bytes()
 }
+
+// If this failed, the placeholder key of a server without authentication would be cut out of every word of its errors.
+func TestPlaceholderKeyLeavesErrorsReadable(t *testing.T) {
+	s := newServer(t, status(400, `{"error":{"type":"invalid_request_error","message":"no such key: k-1"}}`))
+	m := remote(t, TypeChat, "m", s, func(c *Config) { c.Providers[0].APIKey = NewSecret("k") })
+	if e := mustFail(t, m, nil); !strings.Contains(e.Message, "no such key: k-1") {
+		t.Errorf("the message is %q", e.Message)
+	}
+}
