@@ -37,7 +37,7 @@ func Probe(ctx context.Context, cfg Config) Report {
 
 func failed(name string, err error) Check {
 	c := Check{Name: name, Detail: err.Error()}
-	if e, ok := errors.AsType[*outboard.Error](err); ok {
+	if e, ok := errors.AsType[*outboard.Error](err); ok && e.Hint != doctorHint { // which is where this is read
 		c.Fix = e.Hint
 	}
 	return c

@@ -94,8 +94,10 @@ func New(cfg Config) (*Provider, error) {
 	return p, nil
 }
 
+const doctorHint = "outboard doctor says what this host can do and how to fix the rest"
+
 func unavailable(format string, args ...any) error {
-	return outboard.Errorf(outboard.Unavailable, format, args...).WithHint("outboard doctor says what this host can do and how to fix the rest")
+	return outboard.Errorf(outboard.Unavailable, format, args...).WithHint(doctorHint)
 }
 
 // Name returns "native".
