@@ -145,7 +145,7 @@ func sayApplied(a *app, l applyLine) error {
 		if l.Outcome == "would_apply" {
 			word = "fits"
 		}
-		a.say("%d files; the result %s %s", len(l.Files), word, l.Root)
+		a.say("%s; the result %s %s", count(len(l.Files), "file"), word, l.Root)
 	}
 	return err
 }

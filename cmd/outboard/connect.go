@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
@@ -78,6 +79,10 @@ func (a *app) connectRunning(ctx context.Context) (*conn, error) {
 	return nil, nil
 }
 
+// privateGrace is how long a private server lets turns come to their next step when its command ends: somebody waits for the
+// prompt, running calls go on in their sandboxes, and the next server picks up the rest.
+const privateGrace = time.Second
+
 // work makes sure that somebody runs sessions: the private server starts to, if it does not.
 func (c *conn) work(ctx context.Context) error {
 	if c.private == nil {
@@ -107,8 +112,8 @@ func (a *app) connectPrivate(ctx context.Context, data string, want need) (*conn
 	if err != nil {
 		return nil, err
 	}
-	s, err := startServer(ctx, serverConfig{Data: data, Config: cfg, Env: a.env, Logger: a.logger(slog.LevelError + 1),
-		Serve: true, Work: want == needWork, Slots: cfg.Limits.Slots, Listen: "127.0.0.1:0"})
+	s, err := startServer(ctx, serverConfig{Data: data, Config: cfg, Env: a.env, Logger: a.privateLogger(),
+		Serve: true, Work: want == needWork, Slots: cfg.Limits.Slots, Grace: privateGrace, Listen: "127.0.0.1:0"})
 	if err != nil {
 		return nil, err
 	}

@@ -89,7 +89,7 @@ func (d *demo) prove(r *record, runs []byte) []claim {
 		}
 	}
 	add("every call was started once and has one outcome", once > 0 && once == len(r.started) && len(r.finished) == once,
-		"%d calls, %d of them exactly once", len(r.started), once)
+		"%s, %d of them exactly once", count(len(r.started), "call"), once)
 	known := 0
 	for _, f := range r.finished {
 		if f[0].Outcome == "ok" {

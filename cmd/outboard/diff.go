@@ -3,8 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"strings"
 
 	"github.com/outboard-dev/outboard"
@@ -118,6 +121,10 @@ func (a *app) bringHome(ctx context.Context, ref string) (*home, error) {
 	}
 	if h.sent, err = loadSent(c.data, h.session.ID); err != nil {
 		return nil, err
+	}
+	if _, err := os.Stat(h.sent.Root); errors.Is(err, fs.ErrNotExist) {
+		return nil, outboard.Errorf(outboard.NotFound, "%s, where the session's files came from, is gone", h.sent.Root).
+			WithHint("outboard pull %s . -o DIR brings the result into another directory", sessionName(h.session.ID))
 	}
 	body, err := c.Workspace(ctx, h.session.ID)
 	if outboard.KindOf(err) == outboard.NotFound {

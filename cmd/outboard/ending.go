@@ -66,7 +66,7 @@ func (o runOptions) summary(a *app, line resultLine, w *watch, hasWork bool) err
 			word = "stopped (" + strings.ReplaceAll(line.Stop, "_", " ") + ")"
 		}
 	}
-	text := fmt.Sprintf("%s %s in %s   %d calls", mark, word, formatDuration(time.Duration(line.Seconds*float64(time.Second))), line.Calls)
+	text := fmt.Sprintf("%s %s in %s   %s", mark, word, formatDuration(time.Duration(line.Seconds*float64(time.Second))), count(line.Calls, "call"))
 	if line.Check != "" {
 		text += "   check " + line.Check + " (" + term.Line(o.check, 60) + ")"
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -43,6 +44,14 @@ type pullLine struct {
 	Files   int    `json:"files"`
 }
 
+// existingFile is the name in an error about a file that exists.
+func existingFile(err error) string {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return term.Line(e.Path, 0)
+	}
+	return err.Error()
+}
+
 func runPull(ctx context.Context, a *app, o pullOptions, ref string, paths []string) error {
 	want, err := pathFilter(paths)
 	if err != nil {
@@ -67,7 +76,7 @@ func runPull(ctx context.Context, a *app, o pullOptions, ref string, paths []str
 		n, err = pullWorkspace(ctx, c.Client, s.ID, o, want)
 	}
 	if errors.Is(err, os.ErrExist) {
-		return outboard.Errorf(outboard.Conflict, "a file is already there: %w", err).WithHint("--force replaces it, -o DIR names another place")
+		return outboard.Errorf(outboard.Conflict, "a file is already there: %s", existingFile(err)).WithHint("--force replaces it, -o DIR names another place")
 	}
 	if err != nil {
 		return err
@@ -87,7 +96,7 @@ func sayPulled(a *app, l pullLine, paths []string) error {
 		a.say("%s has no deliverables under /mnt/session/outputs; outboard pull %s . brings its workspace", sessionName(l.Session), sessionName(l.Session))
 		return nil
 	}
-	a.say("%d files in %s", l.Files, l.Dir)
+	a.say("%s in %s", count(l.Files, "file"), l.Dir)
 	return nil
 }
 

@@ -182,6 +182,14 @@ func rangeArgs(least, most int, names ...string) cobra.PositionalArgs {
 	}
 }
 
+// count is a number of things, in words.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
 func usagef(format string, args ...any) *outboard.Error {
 	return outboard.Errorf(outboard.Invalid, format, args...).WithCode("usage")
 }

@@ -229,7 +229,7 @@ func (o runOptions) announce(a *app, s client.Session, work *sending) error {
 	context := "empty workspace"
 	if work != nil {
 		line.Files, line.Changed = work.snap.Files, work.snap.Changed
-		context = fmt.Sprintf("context %d files, %d uncommitted", line.Files, line.Changed)
+		context = fmt.Sprintf("context %s, %d uncommitted", count(line.Files, "file"), line.Changed)
 	}
 	if a.json {
 		return a.object(line)

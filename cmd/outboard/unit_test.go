@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -90,6 +91,28 @@ func TestExitCodes(t *testing.T) {
 	for _, tt := range tests {
 		if got := exitCode(tt.err); got != tt.want {
 			t.Errorf("exit code of %v = %d, want %d", tt.err, got, tt.want)
+		}
+	}
+}
+
+// A private server that cannot go on must say why, once, and nothing else: it tries again every second.
+func TestTroubleIsSaidOnce(t *testing.T) {
+	for asJSON, want := range map[bool]string{
+		false: "outboard: cannot go on: the disk is full\noutboard: other\n",
+		true: `{"error":{"code":"trouble","message":"cannot go on: the disk is full","exit":0}}` + "\n" +
+			`{"error":{"code":"trouble","message":"other","exit":0}}` + "\n",
+	} {
+		var errs bytes.Buffer
+		a := &app{errs: &errs, json: asJSON, env: func(string) string { return "" }}
+		log := a.privateLogger().With("session", "s")
+		for range 3 {
+			log.Info("working")
+			log.Warn("slow", "err", errors.New("x"))
+			log.Error("cannot go on", "worker", "w", "err", errors.New("the disk is full"))
+		}
+		log.Error("other")
+		if errs.String() != want {
+			t.Errorf("said %q, want %q", errs.String(), want)
 		}
 	}
 }

@@ -194,18 +194,17 @@ func detached(ctx context.Context) bool {
 func (w *watch) detach() error {
 	name := sessionName(w.id)
 	ctx := context.Background() // the command's own has ended
+	goesOn := "it goes on"
+	if w.c.private != nil {
+		goesOn = "it goes on when it is attached again, or when a server runs"
+	}
+	w.a.say("detached from %s; %s", name, goesOn)
 	if !w.a.interactive() {
-		w.a.say("detached from %s", name)
 		return nil
 	}
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, os.Interrupt)
 	defer signal.Stop(again)
-	if w.c.private != nil {
-		w.a.say("detached from %s; it goes on when it is attached again, or when a server runs", name)
-	} else {
-		w.a.say("detached from %s; it goes on", name)
-	}
 	fmt.Fprintf(w.a.errs, "hint: outboard attach %s; Ctrl-C again within %v stops the session\n", name, secondPress)
 	t := time.NewTimer(secondPress)
 	defer t.Stop()

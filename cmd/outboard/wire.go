@@ -48,9 +48,10 @@ type serverConfig struct {
 	Env    func(string) string
 	Logger *slog.Logger
 
-	Serve bool // answer HTTP
-	Work  bool // run sessions
-	Slots int  // sessions run at a time, 0 = the runner's default
+	Serve bool          // answer HTTP
+	Work  bool          // run sessions
+	Slots int           // sessions run at a time, 0 = the runner's default
+	Grace time.Duration // for turns to come to their next step at the end, 0 = the runner's default
 
 	Listen string   // host:port
 	Hosts  []string // names this server may be called by
@@ -171,7 +172,7 @@ func (s *server) Work(ctx context.Context) error {
 		return err
 	}
 	s.runner = runner.New(runner.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Live: &s.live,
-		Fetcher: tool.NewFetcher(tool.FetcherConfig{}), Logger: s.log, Host: workerHost(s.host), Slots: s.cfg.Slots})
+		Fetcher: tool.NewFetcher(tool.FetcherConfig{}), Logger: s.log, Host: workerHost(s.host), Slots: s.cfg.Slots, Grace: s.cfg.Grace})
 	return s.runner.Start(ctx)
 }
 
