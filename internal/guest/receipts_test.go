@@ -284,3 +284,39 @@ func (m *model) check() {
 		}
 	}
 }
+
+// If this fails, each quick call costs its caller a second exchange, or a long one holds up the answer to its Start.
+func TestStartOfQuickCall(t *testing.T) {
+	p := sandboxtest.NewBare(t).(*sandboxtest.Bare)
+	id := outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox)
+	sb, err := p.Create(t.Context(), sandbox.Spec{ID: id, Generation: "gen"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sb.Close()
+	start := func(key, command string) guest.Result {
+		t.Helper()
+		res, err := sb.Start(t.Context(), guest.Start{Key: key, Epoch: 1, Generation: "gen", Digest: key, Op: "bash", Shell: "s",
+			Input: fmt.Appendf(nil, `{"command":%q}`, command), TimeoutMs: 60_000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	quick := 0
+	for i := range 50 { // a busy machine may be slow with some of them
+		res := start(fmt.Sprint("quick", i), "echo hi")
+		if res.State == guest.StateDone && string(res.Output) == "hi\n" && res.ExitCode != nil && *res.ExitCode == 0 {
+			quick++
+		}
+	}
+	if quick == 0 {
+		t.Error("no Start was answered with the outcome")
+	}
+	if res := start("long", "sleep 60"); res.State != guest.StateRunning {
+		t.Errorf("Start of a long call was answered %q, want running", res.State)
+	}
+	if _, err := sb.Kill(t.Context(), "long", 1); err != nil {
+		t.Error(err)
+	}
+}
