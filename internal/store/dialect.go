@@ -28,8 +28,8 @@ type dialect interface {
 	// prepare makes what commit needs; the schema is up to date.
 	prepare(ctx context.Context) error
 	// preparedRead and preparedWrite return a statement that prepare has made for a query, on the connections that read or write,
-	// or nil. Each is over in microseconds, so it is run under a context that does not end: a driver starts a
-	// goroutine per statement to watch one that can.
+	// or nil. Each is over in microseconds, so it is run under a context that does not end: a driver starts a goroutine per
+	// statement to watch one that can.
 	preparedRead(query string) *sql.Stmt
 	preparedWrite(query string) *sql.Stmt
 	// explain classifies an error of the database; nil when it is none.
