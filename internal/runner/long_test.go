@@ -94,7 +94,7 @@ func (r *rig) answered(id outboard.SessionID, after int64) (head int64, said str
 
 // If this fails, a turn of a long session reads its log more than once, or the session stays in memory when it is idle.
 func TestLongSession(t *testing.T) {
-	r := newRig(t, llm.Config{})
+	r := newRig(t, llm.Config{Scripts: llm.Scripts{Context: 1 << 40}}) // or the conversation is summarised
 	r.log = slog.New(slog.DiscardHandler)
 	id := r.session("script/steps", allTools)
 	head := r.converse(id, 100_000)
