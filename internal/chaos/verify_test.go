@@ -45,6 +45,15 @@ func TestVerify(t *testing.T) {
 	if bad := verify(logOf(t, nil)); len(bad) > 0 {
 		t.Fatalf("a sound log is refused: %v", bad)
 	}
+	h, r := logOf(t, func(p []outboard.Payload) []outboard.Payload {
+		fin := p[1].(*outboard.CallFinished)
+		fin.IsError, fin.ExitCode = true, new(137)
+		return p
+	})
+	r.effects = nil
+	if bad := verify(h, r); len(bad) > 0 {
+		t.Errorf("a command that is recorded as killed must not need a mark: %v", bad)
+	}
 	type tails = func([]outboard.Payload) []outboard.Payload
 	planted := []struct {
 		name, want string
@@ -55,6 +64,10 @@ func TestVerify(t *testing.T) {
 		{"executed twice", "was executed 2 times", nil, func(r *record) { r.effects = append(r.effects, r.effects[0]) }},
 		{"ran elsewhere", "which no intent names", nil, func(r *record) { r.effects[0].sandbox = "sbx_2" }},
 		{"effect missing", "not in the workspace", nil, func(r *record) { r.effects = nil }},
+		{"failed without a mark", "not in the workspace", func(p []outboard.Payload) []outboard.Payload {
+			p[1].(*outboard.CallFinished).ExitCode = new(1)
+			return p
+		}, func(r *record) { r.effects = nil }},
 		{"unfinished", "has 0 outcomes", func(p []outboard.Payload) []outboard.Payload { return append(p[:1:1], p[2]) }, nil},
 		{"resent", "was started 2 times", func(p []outboard.Payload) []outboard.Payload {
 			return append([]outboard.Payload{p[0]}, p...)
