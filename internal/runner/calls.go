@@ -134,7 +134,8 @@ func (t *turn) acquire(ctx context.Context, jobs []*job) (refusal, err error) {
 	if t.box != nil || !slices.ContainsFunc(jobs, func(j *job) bool { return !j.local() }) {
 		return nil, nil
 	}
-	if t.view.Sandbox == nil && len(t.staged) > 0 { // making one takes a while: the response is shown, and safe, before
+	// Making one takes a while: the response is shown, and safe, before. And a checkpoint to restore from must be durable.
+	if (t.view.Sandbox == nil || t.rows.checkpoint != nil) && len(t.staged) > 0 {
 		if _, err := t.Append(t.ctx, nil); err != nil {
 			return nil, err
 		}
