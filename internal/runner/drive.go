@@ -41,6 +41,7 @@ type panicked struct {
 	stack []byte
 }
 
+// Error says what was panicked with; the stack is for the log.
 func (p *panicked) Error() string { return fmt.Sprintf("panic: %v", p.value) }
 
 func asPanic(v any) *panicked {
