@@ -138,16 +138,31 @@ func (st *streamer) pump(ctx context.Context, items <-chan logItem, deltas <-cha
 				deltas = nil
 				continue
 			}
-			if m := st.previews.delta(d); m != nil {
-				ok = st.frame(m)
-			}
+			ok = st.delta(d)
 		case it, open := <-items:
-			ok = open && st.item(ctx, it)
+			ok = open && st.published(deltas) && st.item(ctx, it)
 		}
 		if !ok {
 			return
 		}
 	}
+}
+
+func (st *streamer) delta(d control.Delta) bool {
+	m := st.previews.delta(d)
+	return m == nil || st.frame(m)
+}
+
+// published writes the deltas that have already arrived. The deltas of a message were published before the message was appended,
+// so that a message which is about to be written never overtakes its own.
+func (st *streamer) published(deltas <-chan control.Delta) bool {
+	for range len(deltas) {
+		d, open := <-deltas
+		if open && !st.delta(d) {
+			return false
+		}
+	}
+	return true
 }
 
 // item writes what one log event is on the wire; false ends the stream.
