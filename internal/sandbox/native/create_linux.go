@@ -175,24 +175,6 @@ func (p *Provider) furnish(ctx context.Context, birth *birth, cfg *boot.Config) 
 	return birth.configure(ctx, cfg, fds)
 }
 
-// layout makes the directories that the guest gets, owned by its root.
-func (b box) layout(uid uint32) error {
-	for _, d := range []struct {
-		name string
-		mode uint32
-	}{{"state", 0o700}, {"fs", 0o700}, {"fs/upper", 0o755}, {"fs/work", 0o755}} {
-		if err := os.Mkdir(b.path(d.name), os.FileMode(d.mode)); err != nil {
-			return err
-		}
-		if uid != 0 {
-			if err := os.Chown(b.path(d.name), int(uid), int(uid)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 func withDefaults(l outboard.SandboxLimits) outboard.SandboxLimits {
 	if l.MemoryBytes == 0 {
 		l.MemoryBytes = DefaultMemory

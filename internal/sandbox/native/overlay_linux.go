@@ -11,6 +11,24 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/boot"
 )
 
+// layout makes the directories that the guest gets, owned by its root.
+func (b box) layout(uid uint32) error {
+	for _, d := range []struct {
+		name string
+		mode uint32
+	}{{"state", 0o700}, {"fs", 0o700}, {"fs/upper", 0o755}, {"fs/work", 0o755}} {
+		if err := os.Mkdir(b.path(d.name), os.FileMode(d.mode)); err != nil {
+			return err
+		}
+		if uid != 0 {
+			if err := os.Chown(b.path(d.name), int(uid), int(uid)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // openTrees returns detached copies of what cfg's file systems are made from, for a guest that has no right to their paths. Where
 // the file system allows it the read-only ones are mapped into the user namespace of pid, so that files of the host's root belong
 // to the sandbox's root; elsewhere they show as nobody's. The caller closes the descriptors, also after an error.
