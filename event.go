@@ -30,6 +30,8 @@ const (
 	TypeSessionCreated    EventType = "session.created"
 	TypeSessionUpdated    EventType = "session.updated"
 	TypeSessionArchived   EventType = "session.archived"
+	TypeSessionForked     EventType = "session.forked"
+	TypeSessionRewound    EventType = "session.rewound"
 	TypeInputMessage      EventType = "input.message"
 	TypeInputSystem       EventType = "input.system"
 	TypeInputInterrupt    EventType = "input.interrupt"
@@ -338,6 +340,8 @@ var payloads = map[EventType]func() Payload{
 	TypeSessionCreated:    func() Payload { return new(SessionCreated) },
 	TypeSessionUpdated:    func() Payload { return new(SessionUpdated) },
 	TypeSessionArchived:   func() Payload { return new(SessionArchived) },
+	TypeSessionForked:     func() Payload { return new(SessionForked) },
+	TypeSessionRewound:    func() Payload { return new(SessionRewound) },
 	TypeInputMessage:      func() Payload { return new(InputMessage) },
 	TypeInputSystem:       func() Payload { return new(InputSystem) },
 	TypeInputInterrupt:    func() Payload { return new(InputInterrupt) },

@@ -27,6 +27,9 @@ type State struct {
 	Sandbox    *SandboxReady // the machine in use, nil when none was made or it was lost
 	Checkpoint CheckpointID  // the newest checkpoint
 
+	rewinds []Rewind // the conversation's rewinds that the fold was made for
+	live    []span   // the parts of the log that the conversation has, from the current one on; nil = all of it
+
 	draft  Message // assistant blocks appended before their ModelFinished
 	shared bool    // a Clone has the same History: no element of it may be written to
 	fresh  int     // model calls since the last compaction
@@ -99,7 +102,7 @@ type ToolResult struct {
 	IsError   bool
 }
 
-// Apply advances the state by one event, which must be the next one.
+// Apply advances the state by one event, which must be the next one. ErrRewound leaves the state as it was; see there.
 func (s *State) Apply(e *Event) error {
 	if e.Seq != s.Head+1 {
 		return Errorf(Internal, "folding session %s: event %d after %d", e.Session, e.Seq, s.Head)
@@ -107,18 +110,24 @@ func (s *State) Apply(e *Event) error {
 	if s.ID == "" {
 		s.ID, s.Thread = e.Session, e.Thread
 	}
-	if err := Project(&s.Header, e); err != nil {
-		return err
-	}
 	p, err := e.Decode()
 	if err != nil {
 		return err
 	}
-	if e.Type.IsInput() {
-		s.Waiting = append(s.Waiting, Input{*e, p})
-		return nil
+	if r, ok := p.(*SessionRewound); ok && r.Conversation && !s.foreseen(e.Seq) {
+		return ErrRewound
 	}
-	s.apply(e, p)
+	if err := Project(&s.Header, e); err != nil {
+		return err
+	}
+	switch {
+	case e.Type.IsInput():
+		s.Waiting = append(s.Waiting, Input{*e, p})
+	case s.alive(e.Seq):
+		s.apply(e, p)
+	default:
+		s.pass(p)
+	}
 	return nil
 }
 
@@ -129,6 +138,10 @@ func (s *State) apply(e *Event, p Payload) {
 		s.Phase = PhaseIdle
 	case *SessionUpdated:
 		s.update(p)
+	case *SessionForked:
+		s.forked(e, p)
+	case *SessionRewound:
+		s.rewound(e, p)
 	case *InputProcessed:
 		s.process(e, p.Input)
 	case *TurnStarted:
@@ -303,9 +316,25 @@ func (s *State) Assume(e Event) {
 	}
 }
 
-// Fold applies all events to a new state. It is for tests and tools; the runner folds as it reads.
+// Fold applies all events of a log to a new state. It is for tests and tools; the runner folds as it reads.
 func Fold(events []Event) (*State, error) {
-	s := new(State)
+	var rewinds []Rewind
+	for i := range events {
+		if events[i].Type != TypeSessionRewound {
+			continue
+		}
+		p, err := events[i].Decode()
+		if err != nil {
+			return nil, err
+		}
+		if r := p.(*SessionRewound); r.Conversation {
+			rewinds = append(rewinds, Rewind{events[i].Seq, r.To})
+		}
+	}
+	s, err := NewState(rewinds)
+	if err != nil {
+		return nil, err
+	}
 	for i := range events {
 		if err := s.Apply(&events[i]); err != nil {
 			return nil, err

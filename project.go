@@ -26,6 +26,10 @@ func Project(h *Header, e *Event) error {
 		h.rest(e, PhaseTerminated)
 		h.ArchivedAt = e.Time
 		return nil
+	case TypeSessionForked:
+		h.rest(e, PhaseIdle)
+		h.Inbox, h.Urgent, h.Usage, h.Active, h.ArchivedAt = 0, 0, Usage{}, 0, time.Time{}
+		return nil
 	case TypeInputProcessed, TypeTurnRetrying, TypeTurnEnded, TypeModelFinished, TypeModelFailed, TypeContextCompacted,
 		TypeSessionUpdated:
 		p, err := e.Decode()
