@@ -31,6 +31,8 @@ type (
 	CheckpointID string
 	// KeyID names an API key (not its secret).
 	KeyID string
+	// NetGrantID names a host that a session was let reach.
+	NetGrantID string
 	// WorkerID names one process that claims sessions; new at every start of that process.
 	WorkerID string
 )
@@ -48,6 +50,7 @@ const (
 	PrefixCheckpoint  = "ckpt"
 	PrefixKey         = "apikey"
 	PrefixWorker      = "wkr"
+	PrefixNetGrant    = "ngrt"
 	PrefixRequest     = "req"
 )
 

@@ -61,10 +61,11 @@ type Store struct {
 	cache       cache
 
 	queue   chan *pending   // to the writer
+	audits  chan *auditing  // to the auditor
 	closing <-chan struct{} // closed by Close: no new appends, and the loops end
 	cancel  func()          // closes it
 	stopped chan struct{}   // closed when the writer has drained the queue
-	appends sync.WaitGroup  // the writer
+	appends sync.WaitGroup  // the writer and the auditor
 	loops   sync.WaitGroup  // poller and the dialect's own
 	once    sync.Once
 	closed  error
@@ -86,7 +87,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // openAt is Open with a schema of a given age.
 func openAt(ctx context.Context, cfg Config, schema int) (*Store, error) {
 	run, cancel := context.WithCancel(context.Background()) // of the loops; ctx is only for opening
-	s := &Store{log: cfg.Logger, now: cfg.Now, queue: make(chan *pending, queueSize), closing: run.Done(),
+	s := &Store{log: cfg.Logger, now: cfg.Now, queue: make(chan *pending, queueSize), audits: make(chan *auditing, queueSize), closing: run.Done(),
 		cancel: cancel, stopped: make(chan struct{})}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -108,6 +109,7 @@ func openAt(ctx context.Context, cfg Config, schema int) (*Store, error) {
 		return nil, errors.Join(err, s.d.close())
 	}
 	s.appends.Go(s.writer)
+	s.appends.Go(s.auditor)
 	s.loops.Go(func() { s.poll(run) })
 	s.d.start(run, s)
 	return s, nil
