@@ -16,6 +16,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/outboardtest"
+	"github.com/outboard-dev/outboard/internal/outbound"
 	"github.com/outboard-dev/outboard/internal/sandboxtest"
 	"github.com/outboard-dev/outboard/internal/tool"
 )
@@ -126,10 +127,10 @@ func TestWebFetch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := whole(t, outboardtest.Options{Fetch: tool.FetcherConfig{AllowLoopback: true, Ports: []int{port},
+	b := whole(t, outboardtest.Options{Fetch: tool.FetcherConfig{Ports: []int{port}, Guard: outbound.Guard{Private: outbound.Loopback,
 		Resolve: func(context.Context, string) ([]netip.Addr, error) {
 			return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
-		}}})
+		}}}})
 	k := b.talk("always_allow")
 	site := "http://site.test:" + u.Port()
 	evs := k.turn("- web_fetch: "+site+"/page", "- parallel:", "  - web_fetch: "+site+"/inside", "  - web_fetch: http://10.0.0.1/", "- say: end")

@@ -5,6 +5,7 @@ package sandbox
 import (
 	"context"
 	"io"
+	"net"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest"
@@ -38,6 +39,25 @@ type Spec struct {
 	Env        map[string]string // added to the base environment of every process inside
 	Limits     outboard.SandboxLimits
 	Isolation  string // required isolation name, "" = the provider's
+	Network    *Network
+}
+
+// Network is a sandbox's connection to an egress gateway. Without one (nil) a sandbox has a loopback interface and no names.
+//
+// With one, every name resolves inside to one address that is the sandbox's own, and every TCP connection there, and every one to the
+// proxy that the environment variables name, arrives at the listener that Networked.Listen returns. No packet ever leaves.
+type Network struct {
+	CA []byte // certificate in PEM that is trusted inside, besides the system's own
+}
+
+// Networked is implemented by providers whose sandboxes can have a Network.
+type Networked interface {
+	// Listen returns the listener on which connections made inside a living sandbox arrive. Their LocalAddr is what the process
+	// inside meant to reach: the synthetic address (SyntheticAddr) with its port, or the proxy's address. Several processes of a
+	// host may listen at the same time; each connection goes to one. ca is made what the sandbox trusts, if it is not yet. The
+	// listener fails when the sandbox ends; closing it leaves the sandbox without network until somebody listens again.
+	// NotFound when the sandbox is gone, Invalid when it was made without a network.
+	Listen(ctx context.Context, id outboard.SandboxID, ca []byte) (net.Listener, error)
 }
 
 // Capabilities are what a provider can do here. What one lacks degrades loudly: the caller is told, never surprised.

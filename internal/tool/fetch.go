@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/outbound"
 )
 
 const (
@@ -27,20 +28,17 @@ const (
 	maxRedirects = 5
 	// maxURL bounds an address; servers refuse longer ones, and a longer one is data on its way out.
 	maxURL = 8 << 10
-	// maxAddresses bounds the addresses of one name that are tried.
-	maxAddresses = 4
-	// dialTimeout leaves time for another address within FetchTimeout.
-	dialTimeout = 7 * time.Second
+	// handshakeTimeout leaves time for another hop within FetchTimeout.
+	handshakeTimeout = 7 * time.Second
 	// bytesPerToken turns max_content_tokens into bytes: the usual rule of thumb for English text.
 	bytesPerToken = 4
 )
 
 // FetcherConfig makes a Fetcher. The zero value is right for production.
 type FetcherConfig struct {
-	Resolve       func(ctx context.Context, host string) ([]netip.Addr, error) // nil = the system's resolver; host is rooted ("a.b.")
-	Ports         []int                                                        // allowed besides 80 and 443
-	AllowLoopback bool                                                         // for tests and development only: loopback counts as public
-	Logger        *slog.Logger                                                 // nil = discard
+	Guard  outbound.Guard // which addresses; the zero value is the public internet
+	Ports  []int          // allowed besides 80 and 443
+	Logger *slog.Logger   // nil = discard
 }
 
 // Fetcher runs web_fetch calls in the control plane, where an address chosen by a model must not reach anything that is not on
@@ -57,11 +55,6 @@ type Fetcher struct {
 func NewFetcher(cfg FetcherConfig) *Fetcher {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	if cfg.Resolve == nil {
-		cfg.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
-			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-		}
 	}
 	return &Fetcher{cfg: cfg, timeout: FetchTimeout}
 }
@@ -205,7 +198,7 @@ func (f *Fetcher) checkURL(u *url.URL, rules webRules) (string, error) {
 		return refuse("port %s", clip(p))
 	}
 	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
-	if why := checkHost(host); why != "" {
+	if why := outbound.CheckHost(host); why != "" {
 		return refuse("%s", why)
 	}
 	if !rules.allow(host) {
@@ -223,25 +216,16 @@ func (f *Fetcher) allowsPort(port string) bool {
 	return false
 }
 
-// resolve returns the addresses of a host, all of them checked: one bad address condemns the name.
+// resolve returns the addresses of a host, all of them checked.
 func (f *Fetcher) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
-	addrs := []netip.Addr{}
-	if ip, err := netip.ParseAddr(host); err == nil {
-		addrs = append(addrs, ip)
-	} else if addrs, err = f.cfg.Resolve(ctx, host+"."); err != nil { // rooted: no search domain of this host may apply
-		return nil, fmt.Errorf("fetch failed: resolving %s: %w", host, err)
+	addrs, err := f.cfg.Guard.Lookup(ctx, host)
+	if r, ok := errors.AsType[*outbound.Refusal](err); ok {
+		return nil, &refusal{why: r.Why, detail: r.Detail}
 	}
-	own := ownAddresses()
-	for i, a := range addrs {
-		addrs[i] = a.Unmap()
-		if !public(addrs[i], f.cfg.AllowLoopback) || own[addrs[i]] && !addrs[i].IsLoopback() {
-			return nil, &refusal{why: "host " + host + " is not on the public internet", detail: a.String()}
-		}
+	if err != nil {
+		return nil, fmt.Errorf("fetch failed: %w", err)
 	}
-	if len(addrs) == 0 {
-		return nil, fmt.Errorf("fetch failed: %s has no address", host)
-	}
-	return addrs[:min(len(addrs), maxAddresses)], nil
+	return addrs, nil
 }
 
 // transport dials the checked addresses and nothing else, whatever the request says.
@@ -251,16 +235,7 @@ func (f *Fetcher) transport(addrs []netip.Addr) *http.Transport {
 		if err != nil {
 			return nil, err
 		}
-		d := net.Dialer{Timeout: dialTimeout}
-		var errs []error
-		for _, a := range addrs {
-			conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(a.String(), port))
-			if err == nil {
-				return conn, nil
-			}
-			errs = append(errs, err)
-		}
-		return nil, errors.Join(errs...)
+		return outbound.Dial(ctx, addrs, port)
 	}
 	return &http.Transport{
 		DialContext:            dial,
@@ -268,7 +243,7 @@ func (f *Fetcher) transport(addrs []netip.Addr) *http.Transport {
 		ForceAttemptHTTP2:      true,
 		TLSClientConfig:        &tls.Config{RootCAs: f.roots}, // the name to verify is the address's host
 		DisableKeepAlives:      true,
-		TLSHandshakeTimeout:    dialTimeout,
+		TLSHandshakeTimeout:    handshakeTimeout,
 		MaxResponseHeaderBytes: 64 << 10,
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/outbound"
 )
 
 // site is a web server on loopback under the names that its fetcher resolves to it.
@@ -48,7 +49,7 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.fetcher = NewFetcher(FetcherConfig{AllowLoopback: true, Ports: []int{port}, Resolve: s.resolve})
+	s.fetcher = NewFetcher(FetcherConfig{Guard: outbound.Guard{Private: outbound.Loopback, Resolve: s.resolve}, Ports: []int{port}})
 	return s
 }
 
@@ -152,7 +153,7 @@ func TestFetchRefusesAddresses(t *testing.T) {
 	} {
 		s.refused(t, address, "")
 	}
-	s.fetcher.cfg.AllowLoopback = false
+	s.fetcher.cfg.Guard.Private = nil
 	for _, address := range []string{"http://127.0.0.1:" + s.port + "/", "http://www.test:" + s.port + "/", "http://[::1]:" + s.port + "/"} {
 		s.refused(t, address, "")
 	}
@@ -172,7 +173,7 @@ func TestFetchResolvesOnce(t *testing.T) {
 	s := newSite(t)
 	s.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "from the checked address") })
 	var lookups atomic.Int64
-	s.fetcher.cfg.Resolve = func(context.Context, string) ([]netip.Addr, error) {
+	s.fetcher.cfg.Guard.Resolve = func(context.Context, string) ([]netip.Addr, error) {
 		if lookups.Add(1) > 1 {
 			return []netip.Addr{netip.MustParseAddr("10.0.0.1")}, nil
 		}

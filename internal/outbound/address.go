@@ -1,8 +1,9 @@
-package tool
+package outbound
 
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -45,23 +46,20 @@ func prefixes(list ...string) []netip.Prefix {
 	return out
 }
 
-// public reports whether an address is one that web_fetch may dial. a is unmapped.
-func public(a netip.Addr, allowLoopback bool) bool {
-	if !a.IsValid() || a.Zone() != "" {
-		return false
-	}
-	if a.IsLoopback() {
-		return allowLoopback
-	}
+// metadata are the services that clouds give every machine its credentials by. No setting makes them reachable.
+var metadata = prefixes("169.254.0.0/16", "100.100.100.200/32", "100.96.0.96/32", "168.63.129.16/32", "192.0.0.192/32", "fe80::/10",
+	"fd00:ec2::254/128", "fd20:ce::254/128")
+
+func contains(list []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// public reports whether a valid, unmapped address is on the public internet.
+func public(a netip.Addr) bool {
 	if a.Is6() && (!globalV6.Contains(a) || isatap(a)) {
 		return false
 	}
-	for _, p := range forbidden {
-		if p.Contains(a) {
-			return false
-		}
-	}
-	return true
+	return !contains(forbidden, a)
 }
 
 // isatap reports whether an IPv6 address embeds an IPv4 one as an ISATAP interface identifier.
@@ -85,11 +83,15 @@ func ownAddresses() map[netip.Addr]bool {
 	return own
 }
 
-// checkHost says what is wrong with a host, lower-case and without a final dot, or "".
-func checkHost(host string) string {
+// CheckHost says what is wrong with a host, lower-case and without a final dot, or "". A host that passes is a plain DNS name, or an
+// IP address in its usual form.
+func CheckHost(host string) string {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		if ip.Is4In6() {
 			return "IPv4 addresses must be written as such"
+		}
+		if ip.Zone() != "" {
+			return "an address must not have a zone"
 		}
 		return ""
 	}
@@ -107,7 +109,7 @@ func checkHost(host string) string {
 		return "numbers that some resolvers take for an IP address are not hosts" // 2130706433, 0x7f.1, 127.1, 0177.0.0.1
 	}
 	if labels[0] == "metadata" || host == "instance-data" {
-		return "metadata services cannot be fetched"
+		return "metadata services are out of reach"
 	}
 	return ""
 }

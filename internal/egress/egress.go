@@ -1,0 +1,99 @@
+// Package egress is the only way from a sandbox to the network. It accepts the connections that processes inside a sandbox make,
+// ends their TLS, judges each request, and forwards what is allowed, with the credentials that belong to it.
+//
+// # One request
+//
+// Identify (by the listener a connection came from, which lies in the network namespace of one sandbox) -> canonical target ->
+// may this happen now (Gate: kill switch, budgets) -> rules -> Policy -> Credentials -> audit record, durable -> dial a checked
+// address -> forward, scrubbing what comes back. Every step fails closed: an error in it is an answer of 4xx or 5xx from the
+// gateway itself and nothing is forwarded. There is no way around: the sandbox has no other network.
+//
+// # What it holds
+//
+// The key of each sandbox's certificate authority, and the credentials of a request while it is under way. Neither is ever inside a
+// sandbox.
+package egress
+
+import (
+	"context"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// Subject is who makes a request: known from the socket it arrived on, never from what it says.
+type Subject struct {
+	Sandbox outboard.SandboxID
+	Session outboard.SessionID // "" for a raw sandbox
+	Org     string
+	Config  outboard.SessionConfig // as the session has it: environment, agent, vaults
+}
+
+// Request is one HTTP request in canonical form: what is judged is what is forwarded.
+type Request struct {
+	Subject Subject
+	Scheme  string // http or https
+	Method  string
+	Host    string // lower-case, without final dot or port
+	Port    int
+	Path    string // decoded, clean, absolute
+	Query   string // raw, without "?"
+}
+
+// Verdict is an answer to a request.
+type Verdict struct {
+	Allow  bool
+	Rule   string // what decided, for the audit and for whoever was refused
+	Reason string // why, in one sentence; for a refusal
+	Hint   string // how to change that: a command, when there is one
+}
+
+// Policy judges a request that the network rules allow. An error is a refusal. It may be called from any goroutine.
+type Policy interface {
+	Decide(ctx context.Context, r Request) (Verdict, error)
+}
+
+// Gate says whether an effect of a subject may happen now: the one place for a kill switch and for budgets. It is asked before
+// every request, and again every second for as long as one lasts; an error ends it.
+type Gate interface {
+	May(ctx context.Context, s Subject) error
+}
+
+// Credentials finds what a request is to be sent with. It may be called from any goroutine. An error of any kind keeps the request
+// from being sent: a request that should carry a credential never leaves without it. Its text is shown inside the sandbox.
+type Credentials interface {
+	For(ctx context.Context, r Request) (Injection, error)
+}
+
+// Injection is what happens to one request on its way out, and to its answer.
+type Injection struct {
+	// Names are the credentials in use, for the audit: names or ids, never values.
+	Names []string
+	// Set replaces headers: whatever the client sent under the name is gone.
+	Set map[string]string
+	// Strip removes headers and query parameters by which a client could bring a credential of its own.
+	Strip      []string
+	StripQuery []string
+	// Replace puts values in the place of placeholders, in the surfaces it names.
+	Replace []Placeholder
+	// Sign, when set, is called last with the request as it will be sent, and may change its headers and URL only.
+	Sign func(ctx context.Context, r *SignRequest) error
+	// Scrub are the values that must not come back in an answer, in any usual encoding.
+	Scrub []string
+}
+
+// Placeholder is a value that a tool holds in the place of a secret.
+type Placeholder struct {
+	Placeholder string
+	Value       string
+	Header      bool // substitute in header values, Basic authorization included
+	Query       bool // substitute in the query
+	Body        bool // substitute in a body, which is streamed
+}
+
+// SignRequest is what a signer sees and may change. Body is nil unless the request's body is short enough to hold (MaxSigned).
+type SignRequest struct {
+	Method  string
+	URL     string // absolute; a signer may add query parameters
+	Headers map[string][]string
+	Body    []byte
+}
