@@ -3,6 +3,8 @@ package outboard
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // Ids that collide, change form or cannot be recognised would mix up sessions.
@@ -15,6 +17,9 @@ func TestIDs(t *testing.T) {
 		}
 		seen[id] = true
 	}
+	if a := encode58([16]byte{15: 57}); a != strings.Repeat("1", 21)+"z" || encode58([16]byte{14: 1}) != strings.Repeat("1", 20)+"5R" {
+		t.Errorf("57 in base 58 is %q", a)
+	}
 	a := DeriveID[EventID](PrefixEvent, "sevt_1", "x")
 	if a != DeriveID[EventID](PrefixEvent, "sevt_1", "x") || a == DeriveID[EventID](PrefixEvent, "sevt_1", "y") {
 		t.Error("a derived id is not a function of its parent and label")
@@ -24,6 +29,21 @@ func TestIDs(t *testing.T) {
 			t.Errorf("%q counts as a session id", bad)
 		}
 	}
+}
+
+// Ids in no order would scatter what a session appends over all pages of its indexes, and make each commit write them all.
+func TestIDsSortByTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		last := ""
+		for range 1000 {
+			id := NewID[string](PrefixEvent)
+			if id <= last {
+				t.Fatalf("%q was made after %q and sorts before it", id, last)
+			}
+			last = id
+			time.Sleep(time.Millisecond)
+		}
+	})
 }
 
 // An error's kind decides status and exit codes, so it must survive wrapping and keep its cause.
