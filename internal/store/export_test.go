@@ -7,7 +7,13 @@ import (
 )
 
 // OpenAt opens a store whose schema is as old as the program that wrote it.
-var OpenAt = openAt
+func OpenAt(ctx context.Context, cfg Config, schema int) (*Store, error) {
+	latest, err := latestSchema()
+	if err != nil {
+		return nil, err
+	}
+	return openAt(ctx, cfg, schema, latest)
+}
 
 // LatestSchema is the newest schema.
 var LatestSchema = latestSchema

@@ -16,9 +16,9 @@ func (s *Store) Follow(ctx context.Context, id outboard.SessionID, after int64) 
 		woken, stop := s.hub.subscribe(id) // before the first look, so that nothing falls between
 		defer stop()
 		for ok := true; ok; {
-			num, head, err := s.lookup(ctx, id)
+			l, err := s.lookup(ctx, id)
 			if err == nil {
-				after, ok = s.pages(ctx, id, num, after, head, func(e outboard.Event, err error) bool {
+				after, ok = s.pages(ctx, l, after, func(e outboard.Event, err error) bool {
 					return (err == nil || ctx.Err() == nil) && yield(e, err)
 				})
 			} else if ctx.Err() == nil {

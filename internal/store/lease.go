@@ -150,6 +150,8 @@ func scanText[T ~string](sc scanner) (T, error) {
 
 const releaseSQL = `UPDATE sessions SET worker = '' WHERE id = ? AND epoch = ? AND deleted_at = 0`
 
+const existsSQL = `SELECT num FROM sessions WHERE id = ? AND deleted_at = 0`
+
 // Release gives up one lease, if epoch still holds it; else ErrFenced, or NotFound.
 func (s *Store) Release(ctx context.Context, id outboard.SessionID, epoch int64) error {
 	err := s.update(ctx, "releasing", func(t tx) error {
@@ -157,8 +159,8 @@ func (s *Store) Release(ctx context.Context, id outboard.SessionID, epoch int64)
 		if err != nil || n > 0 {
 			return err
 		}
-		var num, head int64
-		err = t.queryRow(ctx, lookupSQL, string(id)).Scan(&num, &head)
+		var num int64
+		err = t.queryRow(ctx, existsSQL, string(id)).Scan(&num)
 		if errors.Is(err, sql.ErrNoRows) {
 			return notFound("session", id)
 		}

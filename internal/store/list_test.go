@@ -351,7 +351,9 @@ func sandboxes(t *testing.T, s *store.Store) {
 	mustKind(t, err, outboard.NotFound)
 	_, err = s.Checkpoint(t.Context(), "ckpt_none")
 	mustKind(t, err, outboard.NotFound)
-	if ks, err := s.Checkpoints(t.Context(), "sesn_0"); err != nil || len(ks) != 0 {
+	_, err = s.Checkpoints(t.Context(), "sesn_0") // a sandbox of it is no session
+	mustKind(t, err, outboard.NotFound)
+	if ks, err := s.Checkpoints(t.Context(), newSession(t, s).ID); err != nil || len(ks) != 0 {
 		t.Fatalf("got %v, %v", ks, err)
 	}
 }

@@ -73,6 +73,11 @@ func upgrade(t *testing.T, cfg store.Config, version int, rows string) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	if version >= 3 {
+		if log := readAll(t, s, "sesn_2"); len(log) != 2 || log[0].ID != "sevt_1" || log[1].ID != "sevt_3" {
+			t.Errorf("the fork's log is %+v", log)
+		}
+	}
 	if hs, err := s.Claim(t.Context(), newWorker(t, s), 9); err != nil || len(hs) != 1 || hs[0].Epoch != 4 {
 		t.Errorf("claimed %v, %v", hs, err)
 	}

@@ -2,8 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"iter"
 	"slices"
 	"strings"
@@ -35,22 +33,12 @@ func scanEvent(sc scanner) (outboard.Event, error) {
 	return e, err
 }
 
-const lookupSQL = `SELECT num, head FROM sessions WHERE id = ? AND deleted_at = 0`
-
-// lookup returns what events are read by: the session's number and its head.
-func (s *Store) lookup(ctx context.Context, id outboard.SessionID) (num, head int64, err error) {
-	err = s.queryRow(ctx, lookupSQL, string(id)).Scan(&num, &head)
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, 0, notFound("session", id)
-	}
-	return num, head, s.fail("reading session", err)
-}
-
 const pageSQL = `SELECT ` + eventCols + ` FROM events WHERE session = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?`
 
 // page returns the next events after a position, at most a page of them.
-func (s *Store) page(ctx context.Context, id outboard.SessionID, num, after, head int64) ([]outboard.Event, error) {
-	rows, err := s.query(ctx, pageSQL, num, after, head, pageRows)
+func (s *Store) page(ctx context.Context, l *log, after int64) ([]outboard.Event, error) {
+	from := l.at(after)
+	rows, err := s.query(ctx, pageSQL, from.num, after, from.upto, pageRows)
 	if err != nil {
 		return nil, s.fail("reading events", err)
 	}
@@ -61,20 +49,20 @@ func (s *Store) page(ctx context.Context, id outboard.SessionID, num, after, hea
 		if err != nil {
 			return nil, s.fail("reading events", err)
 		}
-		e.Session = id
+		l.adopt(from, &e)
 		size += len(e.Data)
 		out = append(out, e)
 	}
 	return out, s.fail("reading events", rows.Err())
 }
 
-// pages yields the events after a position up to head and returns the position reached; ok is false when the consumer
+// pages yields the events after a position up to the head and returns the position reached; ok is false when the consumer
 // stopped or an error was yielded.
-func (s *Store) pages(ctx context.Context, id outboard.SessionID, num, after, head int64, yield func(outboard.Event, error) bool) (pos int64, ok bool) {
-	for after < head {
-		events, err := s.page(ctx, id, num, after, head)
+func (s *Store) pages(ctx context.Context, l *log, after int64, yield func(outboard.Event, error) bool) (pos int64, ok bool) {
+	for after < l.head {
+		events, err := s.page(ctx, l, after)
 		if err == nil && len(events) == 0 {
-			err = outboard.Errorf(outboard.Internal, "session %s has no event %d, though its head is %d", id, after+1, head)
+			err = outboard.Errorf(outboard.Internal, "session %s has no event %d, though its head is %d", l.id, after+1, l.head)
 		}
 		if err != nil {
 			yield(outboard.Event{}, err)
@@ -94,12 +82,12 @@ func (s *Store) pages(ctx context.Context, id outboard.SessionID, num, after, he
 // holds the whole log. No connection is held while the consumer works.
 func (s *Store) Read(ctx context.Context, id outboard.SessionID, after int64) iter.Seq2[outboard.Event, error] {
 	return func(yield func(outboard.Event, error) bool) {
-		num, head, err := s.lookup(ctx, id)
+		l, err := s.lookup(ctx, id)
 		if err != nil {
 			yield(outboard.Event{}, err)
 			return
 		}
-		s.pages(ctx, id, num, after, head, yield)
+		s.pages(ctx, l, after, yield)
 	}
 }
 
@@ -120,22 +108,41 @@ type EventQuery struct {
 
 // Events returns one page of events.
 func (s *Store) Events(ctx context.Context, id outboard.SessionID, q EventQuery) ([]outboard.Event, error) {
-	num, _, err := s.lookup(ctx, id)
+	l, err := s.lookup(ctx, id)
 	if err != nil {
 		return nil, err
 	}
+	var out []outboard.Event
+	parts := l.between(q.After, q.Before)
+	if q.Desc {
+		slices.Reverse(parts)
+	}
+	for limit := limitOr(q.Limit, defaultEvents); len(parts) > 0 && len(out) < limit; parts = parts[1:] {
+		query, args := q.of(parts[0], limit-len(out))
+		more, err := collect(ctx, s, "reading events", scanEvent, query, args...)
+		if err != nil {
+			return nil, err
+		}
+		for i := range more {
+			l.adopt(parts[0], &more[i])
+		}
+		out = append(out, more...)
+	}
+	return out, nil
+}
+
+// of is the query for the events of one part of a log.
+func (q *EventQuery) of(p part, limit int) (string, []any) {
 	var b strings.Builder
-	b.WriteString(`SELECT ` + eventCols + ` FROM events WHERE session = ?`)
-	args := []any{num}
+	b.WriteString(`SELECT ` + eventCols + ` FROM events WHERE session = ? AND seq > ? AND seq <= ?`)
+	upto := p.upto
+	if q.Before > 0 {
+		upto = min(upto, q.Before-1)
+	}
+	args := []any{p.num, max(p.after, q.After), upto}
 	add := func(cond string, vs ...any) {
 		b.WriteString(cond)
 		args = append(args, vs...)
-	}
-	if q.After > 0 {
-		add(` AND seq > ?`, q.After)
-	}
-	if q.Before > 0 {
-		add(` AND seq < ?`, q.Before)
 	}
 	if !q.Since.IsZero() {
 		add(` AND at >= ?`, micros(q.Since))
@@ -150,41 +157,41 @@ func (s *Store) Events(ctx context.Context, id outboard.SessionID, q EventQuery)
 		}
 	}
 	b.WriteString(order("seq", !q.Desc) + ` LIMIT ?`)
-	args = append(args, limitOr(q.Limit, defaultEvents))
-	return s.events(ctx, id, b.String(), args...)
+	return b.String(), append(args, limit)
 }
 
-// events runs a query of eventCols.
-func (s *Store) events(ctx context.Context, id outboard.SessionID, query string, args ...any) ([]outboard.Event, error) {
-	out, err := collect(ctx, s, "reading events", scanEvent, query, args...)
-	for i := range out {
-		out[i].Session = id
-	}
-	return out, err
-}
-
-const eventSQL = `SELECT ` + eventCols + ` FROM events WHERE session = ? AND id = ?`
+const eventSQL = `SELECT session, ` + eventCols + ` FROM events WHERE id = ? AND session IN (`
 
 // Event returns one event by id. NotFound if the session has none such.
 func (s *Store) Event(ctx context.Context, id outboard.SessionID, ev outboard.EventID) (outboard.Event, error) {
-	num, _, err := s.lookup(ctx, id)
+	out, err := s.owned(ctx, id, eventSQL, string(ev), `)`)
+	if err == nil && len(out) == 0 {
+		err = notFound("event", ev)
+	}
 	if err != nil {
 		return outboard.Event{}, err
 	}
-	e, err := one(ctx, s, "event", ev, scanEvent, eventSQL, num, string(ev))
-	e.Session = id
-	return e, err
+	return out[0], nil
 }
 
-const aboutSQL = `SELECT ` + eventCols + ` FROM events WHERE session = ? AND ref = ? AND ref <> '' ORDER BY seq`
+const aboutSQL = `SELECT session, ` + eventCols + ` FROM events WHERE ref = ? AND ref <> '' AND session IN (`
 
 // EventsAbout returns the events whose Ref is ref, in order.
 func (s *Store) EventsAbout(ctx context.Context, id outboard.SessionID, ref outboard.EventID) ([]outboard.Event, error) {
-	num, _, err := s.lookup(ctx, id)
+	return s.owned(ctx, id, aboutSQL, string(ref), `) ORDER BY seq`)
+}
+
+// owned runs a query with one argument over all parts of a log.
+func (s *Store) owned(ctx context.Context, id outboard.SessionID, query, arg, tail string) ([]outboard.Event, error) {
+	l, err := s.lookup(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return s.events(ctx, id, aboutSQL, num, string(ref))
+	rows, err := collect(ctx, s, "reading events", scanOwned, query+marks(len(l.parts))+tail, append([]any{arg}, l.nums()...)...)
+	if err != nil {
+		return nil, err
+	}
+	return l.mine(rows), nil
 }
 
 // The header says how many inputs wait, so the search, newest first, ends with the oldest that does.
@@ -194,13 +201,16 @@ const waitingSQL = `SELECT ` + eventCols + ` FROM events AS e WHERE session = ? 
 	ORDER BY seq DESC
 	LIMIT (SELECT inbox + urgent FROM sessions WHERE num = ?)`
 
-// Waiting returns the inputs that no input.processed names yet, in order.
+// Waiting returns the inputs that no input.processed names yet, in order. What waited where a fork begins is not the fork's.
 func (s *Store) Waiting(ctx context.Context, id outboard.SessionID) ([]outboard.Event, error) {
-	num, _, err := s.lookup(ctx, id)
+	l, err := s.lookup(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	out, err := s.events(ctx, id, waitingSQL, num, num)
+	out, err := collect(ctx, s, "reading events", scanEvent, waitingSQL, l.own().num, l.own().num)
+	for i := range out {
+		out[i].Session = id
+	}
 	slices.Reverse(out)
 	return out, err
 }

@@ -69,9 +69,21 @@ func (s *Store) Checkpoint(ctx context.Context, id outboard.CheckpointID) (outbo
 	return one(ctx, s, "checkpoint", id, scanCheckpoint, checkpointSQL, string(id))
 }
 
-const checkpointsSQL = `SELECT ` + checkpointCols + ` FROM checkpoints WHERE session = ? ORDER BY seq, created_at`
+const checkpointsSQL = `SELECT ` + checkpointCols + ` FROM checkpoints WHERE session = ? AND seq <= ? ORDER BY seq, created_at`
 
-// Checkpoints returns a session's checkpoints, oldest first.
+// Checkpoints returns a session's checkpoints, oldest first. A fork has those of its ancestors from before it, under their names.
 func (s *Store) Checkpoints(ctx context.Context, session outboard.SessionID) ([]outboard.Checkpoint, error) {
-	return collect(ctx, s, "listing checkpoints", scanCheckpoint, checkpointsSQL, string(session))
+	l, err := s.lookup(ctx, session)
+	if err != nil {
+		return nil, err
+	}
+	var out []outboard.Checkpoint
+	for _, p := range l.parts {
+		more, err := collect(ctx, s, "listing checkpoints", scanCheckpoint, checkpointsSQL, string(p.session), p.upto)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, more...)
+	}
+	return out, nil
 }

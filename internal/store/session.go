@@ -29,16 +29,7 @@ func (s *Store) CreateSession(ctx context.Context, h outboard.Header, cfg outboa
 		return h, err
 	}
 	now := s.now()
-	if h.Phase == "" {
-		h.Phase = outboard.PhaseIdle
-	}
-	if h.CreatedAt.IsZero() {
-		h.CreatedAt = now.UTC().Truncate(time.Microsecond)
-	}
-	if h.UpdatedAt.IsZero() {
-		h.UpdatedAt = h.CreatedAt
-	}
-	r := &row{Header: h, dirty: true}
+	r := newRow(h, now)
 	stored, err := r.apply(&c, now)
 	if err != nil {
 		return h, err
@@ -52,6 +43,20 @@ func (s *Store) CreateSession(ctx context.Context, h outboard.Header, cfg outboa
 	}
 	s.announce(map[outboard.SessionID]*row{h.ID: r})
 	return r.Header, nil
+}
+
+// newRow is the row of a session that is about to be created.
+func newRow(h outboard.Header, now time.Time) *row {
+	if h.Phase == "" {
+		h.Phase = outboard.PhaseIdle
+	}
+	if h.CreatedAt.IsZero() {
+		h.CreatedAt = now.UTC().Truncate(time.Microsecond)
+	}
+	if h.UpdatedAt.IsZero() {
+		h.UpdatedAt = h.CreatedAt
+	}
+	return &row{Header: h, dirty: true}
 }
 
 // insert writes a new session with its config and first events.
@@ -188,8 +193,6 @@ const hideSessionSQL = `UPDATE sessions SET deleted_at = ?, worker = '', ready_a
 
 const deleteFilesSQL = `DELETE FROM files WHERE session = ?`
 
-const deleteCheckpointsSQL = `DELETE FROM checkpoints WHERE session = ?`
-
 // DeleteSession hides the session and everything of it for good. Its log rows stay in the database, unreachable, because
 // events are insert-only. Rows of its sandboxes stay until fleet has destroyed the machines.
 func (s *Store) DeleteSession(ctx context.Context, id outboard.SessionID) error {
@@ -205,7 +208,7 @@ func (s *Store) DeleteSession(ctx context.Context, id outboard.SessionID) error 
 		if _, err := t.exec(ctx, deleteFilesSQL, string(id)); err != nil {
 			return err
 		}
-		_, err = t.exec(ctx, deleteCheckpointsSQL, string(id))
+		_, err = t.exec(ctx, deleteCheckpointsSQL, string(id), string(id))
 		return err
 	})
 	if err == nil {
