@@ -152,7 +152,7 @@ type Fork struct {
 
 const shareSQL = `SELECT num, head, shared FROM sessions WHERE id = ? AND deleted_at = 0`
 
-const eventAtSQL = `SELECT at FROM events WHERE session = ? AND seq = ?`
+const eventAtSQL = `SELECT at FROM events WHERE key = ?`
 
 const setParentSQL = `UPDATE sessions SET parent = ?, shared = ? WHERE num = ?`
 
@@ -217,7 +217,7 @@ func (s *Store) shared(ctx context.Context, t tx, id outboard.SessionID, seq int
 			WithHint("export it and import the file: that makes a session without ancestors")
 	}
 	var us int64
-	err = t.queryRow(ctx, eventAtSQL, last.num, seq).Scan(&us)
+	err = t.queryRow(ctx, eventAtSQL, eventKey(last.num, seq)).Scan(&us)
 	return parts, timeOf(us), err
 }
 

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"testing"
@@ -102,7 +103,9 @@ func TestEventPages(t *testing.T) {
 		c := newClock()
 		cfg.Now = c.now
 		s := storetest.Open(t, cfg)
+		newSession(t, s) // its events are next to those of the other two, which no position reaches
 		id := newSession(t, s).ID
+		newSession(t, s)
 		in := message("a")
 		var evs []outboard.Event
 		for _, e := range []outboard.Event{in, said("b"), processed(in), said("c"), outboard.NewEvent("", &outboard.CallStarted{Call: in.ID})} {
@@ -120,6 +123,8 @@ func TestEventPages(t *testing.T) {
 			"inputs":  {store.EventQuery{Types: []outboard.EventType{outboard.TypeInputMessage}}, []int64{2}},
 			"times":   {store.EventQuery{Since: evs[1].Time, Until: evs[3].Time}, []int64{3, 4, 5}},
 			"none":    {store.EventQuery{After: 6}, nil},
+			"beyond":  {store.EventQuery{After: 1 << 32}, nil},
+			"outside": {store.EventQuery{After: -1 << 40, Before: math.MaxInt64}, []int64{1, 2, 3, 4, 5, 6}},
 		} {
 			got, err := s.Events(t.Context(), id, q.q)
 			var seqs []int64

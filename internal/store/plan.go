@@ -8,12 +8,19 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-const insertEventSQL = `INSERT INTO events (session, seq, id, thread, type, ref, at, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
+const insertEventSQL = `INSERT INTO events (key, session, seq, id, thread, type, ref, at, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 // eventArgs are the values of insertEventSQL.
 func eventArgs(num int64, e *outboard.Event) []any {
-	return []any{num, e.Seq, string(e.ID), string(e.Thread), string(e.Type), string(e.Ref), e.Time.UnixMicro(), []byte(e.Data)}
+	return []any{eventKey(num, e.Seq), num, e.Seq, string(e.ID), string(e.Thread), string(e.Type), string(e.Ref), e.Time.UnixMicro(), []byte(e.Data)}
 }
+
+// maxSeq is beyond the last event a log may have; see eventKey.
+const maxSeq = 1 << 32
+
+// eventKey is the place of an event among all: the events of a session lie side by side. A position that no log has is brought to
+// the nearest end, so that it never names an event of another session.
+func eventKey(num, seq int64) int64 { return num<<32 + max(0, min(seq, maxSeq)) }
 
 // onceKey names an event of which a session may have only one.
 type onceKey struct {
@@ -22,7 +29,7 @@ type onceKey struct {
 	typ     outboard.EventType
 }
 
-// onceKeys yields the keys of the commit's once-only events; the unique index events_once is the backstop.
+// onceKeys yields the keys of the commit's once-only events; the unique index events_ref is the backstop.
 func (p *pending) onceKeys() iter.Seq[onceKey] {
 	return func(yield func(onceKey) bool) {
 		for i := range p.commit.Events {

@@ -17,8 +17,8 @@ const (
 	writeHeadSQL = `WITH u AS (UPDATE sessions AS s SET head = k.head, last_at = k.last_at, updated_at = k.updated_at
 	FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
 	AS k(num, base, epoch, head, last_at, updated_at)` + asPlanned + `),
-	e AS (` + insertEventsSQL + ` SELECT * FROM unnest($7::bigint[], $8::bigint[], $9::text[], $10::text[], $11::text[],
-		$12::text[], $13::bigint[], $14::bytea[]))` + allOrNothing
+	e AS (` + insertEventsSQL + ` SELECT * FROM unnest($7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::text[],
+		$12::text[], $13::text[], $14::bigint[], $15::bytea[]))` + allOrNothing
 
 	writeAllSQL = `WITH u AS (UPDATE sessions AS s SET head = k.head, last_at = k.last_at, updated_at = k.updated_at,
 	phase = k.phase, stop = k.stop, inbox = k.inbox, urgent = k.urgent, wake_at = k.wake_at, input = k.input, output = k.output,
@@ -30,17 +30,17 @@ const (
 		$17::bigint[], $18::bigint[], $19::text[], $20::text[], $21::bigint[], $22::bigint[], $23::bigint[])
 	AS k(num, base, epoch, head, last_at, updated_at, phase, stop, inbox, urgent, wake_at, input, output, cache_read,
 		cache_write_5m, cache_write_1h, active, running_since, title, metadata, archived_at, ready_at, released)` + asPlanned + `),
-	e AS (` + insertEventsSQL + ` SELECT * FROM unnest($24::bigint[], $25::bigint[], $26::text[], $27::text[], $28::text[],
-		$29::text[], $30::bigint[], $31::bytea[]))` + allOrNothing
+	e AS (` + insertEventsSQL + ` SELECT * FROM unnest($24::bigint[], $25::bigint[], $26::bigint[], $27::text[], $28::text[],
+		$29::text[], $30::text[], $31::bigint[], $32::bytea[]))` + allOrNothing
 
 	asPlanned       = ` WHERE s.num = k.num AND s.head = k.base AND s.epoch = k.epoch AND s.deleted_at + 0 = 0 RETURNING s.num`
-	insertEventsSQL = `INSERT INTO events (session, seq, id, thread, type, ref, at, data)`
+	insertEventsSQL = `INSERT INTO events (key, session, seq, id, thread, type, ref, at, data)`
 	allOrNothing    = ` SELECT 1 / CASE count(*) WHEN cardinality($1::bigint[]) THEN 1 ELSE 0 END FROM u`
 )
 
-const writeOneSQL = `WITH u AS (UPDATE sessions SET head = $5, last_at = $10, updated_at = $3
-	WHERE num = $4 AND head = $1 AND epoch = $2 AND deleted_at + 0 = 0 RETURNING num)
-	` + insertEventsSQL + ` SELECT num, $5, $6, $7, $8, $9, $10, $11 FROM u`
+const writeOneSQL = `WITH u AS (UPDATE sessions SET head = $6, last_at = $11, updated_at = $3
+	WHERE num = $5 AND head = $1 AND epoch = $2 AND deleted_at + 0 = 0 RETURNING num)
+	` + insertEventsSQL + ` SELECT $4::bigint, num, $6, $7, $8, $9, $10, $11, $12 FROM u`
 
 // pgDivision is the code of a division by zero.
 const pgDivision = "22012"
@@ -126,7 +126,7 @@ const lockHeadersSQL = `SELECT ` + headerCols + ` FROM sessions WHERE id = ANY($
 
 const takenSQL = `SELECT s.id, e.ref, e.type FROM unnest($1::text[], $2::text[], $3::text[]) AS k(id, ref, type)
 	JOIN sessions AS s ON s.id = k.id
-	JOIN events AS e ON e.session = s.num AND e.ref = k.ref AND e.type = k.type AND e.` + isOnce
+	JOIN events AS e ON e.session = s.num AND e.ref = k.ref AND e.type = k.type AND e.ref <> ''`
 
 // loadBatch begins the transaction, locks the headers of a group and reads which of its once-only events exist already. The
 // second query sees what was committed before the locks were granted.
@@ -230,17 +230,18 @@ func eventArrays(group []*pending, rows map[outboard.SessionID]*row) []any {
 	for _, p := range group {
 		n += len(p.events)
 	}
-	nums, seqs, ats := make([]int64, 0, n), make([]int64, 0, n), make([]int64, 0, n)
+	keys, nums, seqs, ats := make([]int64, 0, n), make([]int64, 0, n), make([]int64, 0, n), make([]int64, 0, n)
 	ids, threads, types, refs := make([]string, 0, n), make([]string, 0, n), make([]string, 0, n), make([]string, 0, n)
 	data := make([][]byte, 0, n)
 	for _, p := range group {
 		for i := range p.events {
 			e := &p.events[i]
-			nums, seqs, ats = append(nums, rows[e.Session].num), append(seqs, e.Seq), append(ats, e.Time.UnixMicro())
+			num := rows[e.Session].num
+			keys, nums, seqs, ats = append(keys, eventKey(num, e.Seq)), append(nums, num), append(seqs, e.Seq), append(ats, e.Time.UnixMicro())
 			ids, threads = append(ids, string(e.ID)), append(threads, string(e.Thread))
 			types, refs = append(types, string(e.Type)), append(refs, string(e.Ref))
 			data = append(data, e.Data)
 		}
 	}
-	return []any{nums, seqs, ids, threads, types, refs, ats, data}
+	return []any{keys, nums, seqs, ids, threads, types, refs, ats, data}
 }

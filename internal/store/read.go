@@ -33,12 +33,12 @@ func scanEvent(sc scanner) (outboard.Event, error) {
 	return e, err
 }
 
-const pageSQL = `SELECT ` + eventCols + ` FROM events WHERE session = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?`
+const pageSQL = `SELECT ` + eventCols + ` FROM events WHERE key > ? AND key <= ? ORDER BY key LIMIT ?`
 
 // page returns the next events after a position, at most a page of them.
 func (s *Store) page(ctx context.Context, l *log, after int64) ([]outboard.Event, error) {
 	from := l.at(after)
-	rows, err := s.query(ctx, pageSQL, from.num, after, from.upto, pageRows)
+	rows, err := s.query(ctx, pageSQL, eventKey(from.num, after), eventKey(from.num, from.upto), pageRows)
 	if err != nil {
 		return nil, s.fail("reading events", err)
 	}
@@ -91,11 +91,8 @@ func (s *Store) Read(ctx context.Context, id outboard.SessionID, after int64) it
 	}
 }
 
-// The conditions of the partial indexes events_inputs and events_once. A query that repeats one word for word may use its index.
-const (
-	isInput = `type IN ('input.message', 'input.system', 'input.interrupt', 'input.confirmation', 'input.tool_result')`
-	isOnce  = `type IN ('call.finished', 'input.processed', 'input.confirmation', 'input.tool_result')`
-)
+// isInput is the condition of the partial index events_inputs. A query that repeats it word for word may use that.
+const isInput = `type IN ('input.message', 'input.system', 'input.interrupt', 'input.confirmation', 'input.tool_result')`
 
 // EventQuery selects events of one session by position. Zero values select everything in ascending order.
 type EventQuery struct {
@@ -134,15 +131,21 @@ func (s *Store) Events(ctx context.Context, id outboard.SessionID, q EventQuery)
 // of is the query for the events of one part of a log.
 func (q *EventQuery) of(p part, limit int) (string, []any) {
 	var b strings.Builder
-	b.WriteString(`SELECT ` + eventCols + ` FROM events WHERE session = ? AND seq > ? AND seq <= ?`)
-	upto := p.upto
+	b.WriteString(`SELECT ` + eventCols + ` FROM events WHERE `)
+	after, upto, place := max(p.after, q.After), p.upto, "key"
 	if q.Before > 0 {
 		upto = min(upto, q.Before-1)
 	}
-	args := []any{p.num, max(p.after, q.After), upto}
+	var args []any
 	add := func(cond string, vs ...any) {
 		b.WriteString(cond)
 		args = append(args, vs...)
+	}
+	if len(q.Types) > 0 && !slices.ContainsFunc(q.Types, func(t outboard.EventType) bool { return !t.IsInput() }) {
+		place = "seq" // for the index of inputs
+		add(`session = ? AND seq > ? AND seq <= ? AND `+isInput, p.num, after, upto)
+	} else {
+		add(`key > ? AND key <= ?`, eventKey(p.num, after), eventKey(p.num, upto))
 	}
 	if !q.Since.IsZero() {
 		add(` AND at >= ?`, micros(q.Since))
@@ -152,11 +155,8 @@ func (q *EventQuery) of(p part, limit int) (string, []any) {
 	}
 	if len(q.Types) > 0 {
 		add(` AND type IN (`+marks(len(q.Types))+`)`, texts(q.Types)...)
-		if !slices.ContainsFunc(q.Types, func(t outboard.EventType) bool { return !t.IsInput() }) {
-			add(` AND ` + isInput)
-		}
 	}
-	b.WriteString(order("seq", !q.Desc) + ` LIMIT ?`)
+	b.WriteString(order(place, !q.Desc) + ` LIMIT ?`)
 	return b.String(), append(args, limit)
 }
 
@@ -197,7 +197,7 @@ func (s *Store) owned(ctx context.Context, id outboard.SessionID, query, arg, ta
 // The header says how many inputs wait, so the search, newest first, ends with the oldest that does.
 const waitingSQL = `SELECT ` + eventCols + ` FROM events AS e WHERE session = ? AND ` + isInput + `
 	AND NOT EXISTS (SELECT 1 FROM events AS p WHERE p.session = e.session AND p.ref = e.id AND p.type = 'input.processed'
-		AND p.` + isOnce + `)
+		AND p.ref <> '')
 	ORDER BY seq DESC
 	LIMIT (SELECT inbox + urgent FROM sessions WHERE num = ?)`
 

@@ -18,7 +18,7 @@ const updateHeadSQL = `UPDATE sessions SET head = ?, last_at = ?, updated_at = ?
 
 const updateAllSQL = `UPDATE sessions SET ` + setHeader + `, worker = CASE ? WHEN 1 THEN '' ELSE worker END` + unchanged
 
-const onceSQL = `SELECT 1 FROM events WHERE session = ? AND ref = ? AND type = ? AND ` + isOnce
+const onceSQL = `SELECT 1 FROM events WHERE session = ? AND ref = ? AND type = ? AND ref <> ''`
 
 // prepare implements dialect.
 func (d *sqliteDialect) prepare(ctx context.Context) (err error) {

@@ -43,6 +43,7 @@ CREATE TABLE session_configs (
 
 -- The log. No foreign key: the only writer holds the session's row when it inserts.
 CREATE TABLE events (
+  key     BIGINT  PRIMARY KEY,              -- session << 32 | seq
   session BIGINT  NOT NULL,                 -- sessions.num
   seq     BIGINT  NOT NULL,
   id      TEXT COLLATE "C" NOT NULL,
@@ -50,14 +51,14 @@ CREATE TABLE events (
   type    TEXT COLLATE "C" NOT NULL,
   ref     TEXT COLLATE "C" NOT NULL,                 -- the event this one is about, '' = none
   at      BIGINT  NOT NULL,
-  data    BYTEA   NOT NULL,                 -- JSON, byte for byte
-  PRIMARY KEY (session, seq)
+  data    BYTEA   NOT NULL                  -- JSON, byte for byte
 ) WITH (toast_tuple_target = 4080);         -- an ordinary event stays in its row, uncompressed
 
 CREATE UNIQUE INDEX events_id ON events (session, id);
-CREATE INDEX events_ref ON events (session, ref) WHERE ref <> '';
-CREATE UNIQUE INDEX events_once ON events (session, ref, type)
-  WHERE type IN ('call.finished', 'input.processed', 'input.confirmation', 'input.tool_result');
+-- Of some types there is one event about another at most. One index serves that and the search.
+CREATE UNIQUE INDEX events_ref ON events (session, ref, type,
+  (CASE WHEN type IN ('call.finished', 'input.processed', 'input.confirmation', 'input.tool_result') THEN 0 ELSE seq END))
+  WHERE ref <> '';
 CREATE INDEX events_inputs ON events (session, seq)
   WHERE type IN ('input.message', 'input.system', 'input.interrupt', 'input.confirmation', 'input.tool_result');
 

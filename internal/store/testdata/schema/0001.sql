@@ -4,10 +4,10 @@ INSERT INTO sessions (id, thread, head, last_at, phase, stop, inbox, urgent, wak
 VALUES ('sesn_1', 'sthr_1', 2, 2000, 'idle', '{"type":"end_turn"}', 1, 0, 0, 1, 2, 3, 4, 5, 6000, 0, 'title', '{"a":"b"}',
   'agent_1', 1, 'env_1', 1000, 2000, 0, 3, '', 2000);
 INSERT INTO session_configs (session, config) VALUES (1, '{"environment_id":"env_1"}');
-INSERT INTO events (session, seq, id, thread, type, ref, at, data)
-VALUES (1, 1, 'sevt_1', 'sthr_1', 'session.created', '', 1000, CAST('{}' AS BYTES));
-INSERT INTO events (session, seq, id, thread, type, ref, at, data)
-VALUES (1, 2, 'sevt_2', 'sthr_1', 'input.message', '', 2000, CAST('{"content":[]}' AS BYTES));
+INSERT INTO events (key, session, seq, id, thread, type, ref, at, data)
+VALUES (4294967297, 1, 1, 'sevt_1', 'sthr_1', 'session.created', '', 1000, CAST('{}' AS BYTES));
+INSERT INTO events (key, session, seq, id, thread, type, ref, at, data)
+VALUES (4294967298, 1, 2, 'sevt_2', 'sthr_1', 'input.message', '', 2000, CAST('{"content":[]}' AS BYTES));
 INSERT INTO agents (id, version, created_at, archived_at) VALUES ('agent_1', 1, 1000, 0);
 INSERT INTO agent_versions (agent, version, body) VALUES ('agent_1', 1, '{"id":"agent_1","version":1,"name":"n"}');
 INSERT INTO environments (id, created_at, archived_at, body) VALUES ('env_1', 1000, 0, '{"id":"env_1","name":"e"}');
