@@ -150,32 +150,67 @@ func (f *Fleet) garbage(ctx context.Context, row outboard.Sandbox, present bool)
 	case h.Phase == outboard.PhaseTerminated:
 		return "its session is archived", true, nil
 	}
-	cur, err := f.current(ctx, row.Session)
-	if err != nil {
+	cur, gone, err := f.current(ctx, row.Session)
+	switch {
+	case err != nil:
 		return "", false, err
-	}
-	if cur != row.ID {
+	case gone == row.ID:
+		return "its session was rewound", true, nil // whoever still holds it does so for nothing
+	case cur != row.ID:
 		return "its session uses another one", false, nil
 	}
 	return "", false, nil
 }
 
-// current returns the machine that the session's log names, or "".
-func (f *Fleet) current(ctx context.Context, id outboard.SessionID) (outboard.SandboxID, error) {
-	events, err := f.cfg.Store.Events(ctx, id, store.EventQuery{
-		Types: []outboard.EventType{outboard.TypeSandboxReady, outboard.TypeSandboxLost},
-		Desc:  true,
-		Limit: 1,
-	})
-	if err != nil || len(events) == 0 {
-		return "", err
+// current returns the machine that the session's log names, or "", and the one that its newest rewind gave up, if no other has come
+// since.
+func (f *Fleet) current(ctx context.Context, id outboard.SessionID) (cur, gone outboard.SandboxID, err error) {
+	q := store.EventQuery{Desc: true, Limit: 8, Types: []outboard.EventType{outboard.TypeSandboxReady, outboard.TypeSandboxLost,
+		outboard.TypeSessionRewound, outboard.TypeSessionForked}}
+	for {
+		events, err := f.cfg.Store.Events(ctx, id, q)
+		if err != nil {
+			return "", "", err
+		}
+		for i := range events {
+			p, err := events[i].Decode()
+			if err != nil {
+				return "", "", err
+			}
+			switch p := p.(type) {
+			case *outboard.SandboxReady:
+				return p.Sandbox, "", nil
+			case *outboard.SessionRewound:
+				if p.Machine {
+					return "", p.Sandbox, nil
+				}
+			default: // lost, or its parent's before the fork
+				return "", "", nil
+			}
+		}
+		if len(events) < q.Limit {
+			return "", "", nil
+		}
+		q.Before = events[len(events)-1].Seq
 	}
-	p, err := events[0].Decode()
+}
+
+// Tidy destroys what the session's log no longer names, as the reaper would within ReapEvery.
+func (f *Fleet) Tidy(ctx context.Context, id outboard.SessionID) error {
+	if f.cfg.Provider == nil {
+		return nil
+	}
+	rows, err := f.cfg.Store.Sandboxes(ctx, f.cfg.Host, id)
 	if err != nil {
-		return "", err
+		return err
 	}
-	if ready, ok := p.(*outboard.SandboxReady); ok {
-		return ready.Sandbox, nil
+	for _, row := range rows {
+		if row.Provider != f.cfg.Provider.Name() {
+			continue
+		}
+		if err := f.reapRow(ctx, row, true); err != nil {
+			return err
+		}
 	}
-	return "", nil
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -54,6 +55,10 @@ type rows struct {
 	acks       []string // call keys
 }
 
+// longLog is from how many events on a log is asked for its rewinds before it is folded. A shorter one is folded again when it turns
+// out to have some, which is cheaper than to ask for each session.
+const longLog = 1000
+
 // open folds the log of a session that was just claimed.
 func (r *Runner) open(ctx context.Context, h outboard.Header) (*turn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -62,7 +67,14 @@ func (r *Runner) open(ctx context.Context, h outboard.Header) (*turn, error) {
 		log: r.log.With("session", h.ID)}
 	t.view = t.durable
 	t.woken, t.unwatch = r.cfg.Store.Watch(h.ID) // before the log is read, so that nothing falls between
-	if err := t.Sync(ctx); err != nil {
+	var err error
+	if k.state.Head == 0 && h.Head > longLog {
+		err = t.startOver(ctx)
+	}
+	if err == nil {
+		err = t.Sync(ctx)
+	}
+	if err != nil {
 		t.close(false)
 		return nil, fmt.Errorf("folding the log: %w", err)
 	}
@@ -97,18 +109,43 @@ func (t *turn) State() *outboard.State { return t.view }
 // Held implements harness.Turn.
 func (t *turn) Held() bool { return t.held }
 
-// Sync implements harness.Turn. It pages through the log from where the fold is; nothing is read twice.
+// Sync implements harness.Turn. It pages through the log from where the fold is; nothing is read twice, unless the conversation was
+// rewound since.
 func (t *turn) Sync(ctx context.Context) error {
+	err := t.read(ctx)
+	for errors.Is(err, outboard.ErrRewound) {
+		if err = t.startOver(ctx); err == nil {
+			err = t.read(ctx)
+		}
+	}
+	if err == nil {
+		t.look()
+	}
+	return err
+}
+
+// read folds what the log has beyond the fold.
+func (t *turn) read(ctx context.Context) error {
 	for e, err := range t.cfg.Store.Read(ctx, t.id, t.durable.Head) {
+		if err == nil {
+			err = t.apply(&e)
+		}
 		if err != nil {
 			return err
 		}
-		if err := t.apply(&e); err != nil {
-			return err
-		}
 	}
-	t.look()
 	return nil
+}
+
+// startOver begins the fold again with the rewinds that the log has.
+func (t *turn) startOver(ctx context.Context) error {
+	rewinds, err := t.cfg.Store.Rewinds(ctx, t.id, math.MaxInt64)
+	if err != nil {
+		return err
+	}
+	t.durable, err = outboard.NewState(rewinds)
+	t.size = 0
+	return err
 }
 
 // apply folds the next event of the log.
