@@ -26,7 +26,7 @@ func runInit(ctx context.Context) error {
 	}
 	file.Close()
 	cfg := guest.ServerConfig{
-		Listener: listener, Generation: env.Generation, State: env.StateDir, Run: "/run/outboard", Home: "/home/agent",
+		Listener: listener, Generation: env.Generation, State: env.StateDir, Volatile: true, Run: "/run/outboard", Home: "/home/agent",
 		ToolUID: env.ToolUID, ToolGID: env.ToolGID, Init: true,
 		Env: []string{"USER=agent", "LOGNAME=agent"},
 	}

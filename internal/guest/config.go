@@ -16,6 +16,8 @@ type ServerConfig struct {
 	Generation string `json:"generation"`
 	// State is an existing directory for the receipts that the tool's user must not be able to reach. "/proc/self/fd/N" works.
 	State string `json:"state"`
+	// Volatile says that the sandbox does not survive the machine it runs on, so that receipts need no sync to disk.
+	Volatile bool `json:"volatile,omitempty"`
 	// Run is a directory inside the sandbox for call output and shell plumbing, made when absent: readable by the tool's user.
 	// Default /tmp/outboard.
 	Run string `json:"run,omitempty"`

@@ -18,8 +18,12 @@ import (
 // making a record durable is one fdatasync that changes no metadata. A record is: length (4 bytes, big endian), CRC-32C of the
 // payload (4), payload (JSON). A length of zero is the end. A record that a crash tore fails its checksum and is the end as well:
 // it was not answered, so nobody relies on it.
+//
+// A volatile journal is for a sandbox that ends with the machine's boot, as its processes and its overlay do: nobody reads the file
+// after that, so it lives in the page cache and nothing waits for a disk. A guest that dies and starts again finds it all the same.
 type journal struct {
-	dir string
+	dir      string
+	volatile bool
 
 	mu       sync.Mutex // guards the fields below; held for writes into the page cache, never for a sync
 	f        *os.File
@@ -63,8 +67,8 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // openJournal opens or makes the journal in dir, replays its records in order, and clears whatever a crash left after them.
-func openJournal(dir string, replay func(record)) (*journal, error) {
-	j := &journal{dir: dir}
+func openJournal(dir string, volatile bool, replay func(record)) (*journal, error) {
+	j := &journal{dir: dir, volatile: volatile}
 	f, err := os.OpenFile(filepath.Join(dir, journalName), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening journal: %w", err)
@@ -99,7 +103,7 @@ func (j *journal) recover(replay func(record)) error {
 		return err
 	}
 	j.synced = j.off
-	return syncDir(j.dir)
+	return j.flush(func() error { return syncDir(j.dir) })
 }
 
 // readRecord returns the next record and its size, or size 0 at the end.
@@ -149,17 +153,37 @@ func encodeRecord(rec record) ([]byte, error) {
 // extend makes room for need more bytes after off. A full disk fails here, before anything was written, and is not sticky.
 func (j *journal) extend(need int64) error {
 	for j.size < j.off+need {
-		if _, err := j.f.WriteAt(make([]byte, journalStep), j.size); err != nil {
+		if err := j.fill(); err != nil {
 			j.f.Truncate(j.size)
 			return fmt.Errorf("extending journal: %w", err)
 		}
-		if err := j.f.Sync(); err != nil {
+		if err := j.flush(j.f.Sync); err != nil {
 			j.err = fmt.Errorf("extending journal: %w", err)
 			return j.err
 		}
 		j.size += journalStep
 	}
 	return nil
+}
+
+// fill takes the next step of room. Without a sync to come the blocks need not be written, only taken.
+func (j *journal) fill() error {
+	if j.volatile {
+		err := syscall.Fallocate(int(j.f.Fd()), 0, j.size, journalStep)
+		if err != syscall.EOPNOTSUPP {
+			return err
+		}
+	}
+	_, err := j.f.WriteAt(make([]byte, journalStep), j.size)
+	return err
+}
+
+// flush runs a sync where one is needed.
+func (j *journal) flush(sync func() error) error {
+	if j.volatile {
+		return nil
+	}
+	return sync()
 }
 
 // write puts a record into the file and returns the offset up to which sync must go to make it durable. promise changes the room
@@ -196,7 +220,7 @@ func (j *journal) sync(off int64) error {
 	if err != nil || j.synced >= off {
 		return err
 	}
-	if err := syscall.Fdatasync(int(j.f.Fd())); err != nil {
+	if err := j.flush(func() error { return syscall.Fdatasync(int(j.f.Fd())) }); err != nil {
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		j.err = fmt.Errorf("syncing journal: %w", err)
@@ -227,7 +251,7 @@ func (j *journal) compact(records func(yield func(record) bool)) error {
 		err = errors.Join(err, encErr, wErr)
 		off += int64(n)
 	}
-	err = errors.Join(err, w.Flush(), f.Sync())
+	err = errors.Join(err, w.Flush(), j.flush(f.Sync))
 	if err == nil {
 		err = os.Rename(tmp, filepath.Join(j.dir, journalName))
 	}
@@ -242,7 +266,7 @@ func (j *journal) compact(records func(yield func(record) bool)) error {
 	defer j.mu.Unlock()
 	j.f.Close()
 	j.f, j.off, j.size, j.synced = f, off, off, off
-	if err := errors.Join(syncDir(j.dir), j.extend(1+j.promised)); err != nil {
+	if err := errors.Join(j.flush(func() error { return syncDir(j.dir) }), j.extend(1+j.promised)); err != nil {
 		j.err = fmt.Errorf("compacting journal: %w", err)
 	}
 	return j.err

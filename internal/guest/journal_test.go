@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -17,7 +18,7 @@ import (
 func replayed(t *testing.T, dir string) (*journal, []string) {
 	t.Helper()
 	var keys []string
-	j, err := openJournal(dir, func(r record) { keys = append(keys, r.Type+" "+r.Key) })
+	j, err := openJournal(dir, false, func(r record) { keys = append(keys, r.Type+" "+r.Key) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +83,7 @@ func FuzzJournal(f *testing.F) {
 		if err := os.WriteFile(filepath.Join(dir, journalName), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		table, err := openTable(t.Context(), dir, dir, "g", nil)
+		table, err := openTable(t.Context(), dir, false, dir, "g", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,6 +95,24 @@ func FuzzJournal(f *testing.F) {
 			t.Errorf("the record after recovery is lost: %q", keys)
 		}
 	})
+}
+
+// If this fails, a guest that dies and starts again on the same machine has forgotten what it ran.
+func TestJournalVolatile(t *testing.T) {
+	dir := t.TempDir()
+	j, err := openJournal(dir, true, func(record) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.close() // after the second one reads: the first guest did not end in good order
+	for i := range 100 {
+		put(t, j, record{Type: recAccepted, Key: fmt.Sprint(i), Digest: strings.Repeat("x", 8000)})
+	}
+	again, keys := replayed(t, dir)
+	defer again.close()
+	if len(keys) != 100 || keys[99] != "accepted 99" {
+		t.Errorf("%d of 100 records: %q", len(keys), keys)
+	}
 }
 
 // If this fails, concurrent receipts each pay for a sync, or are answered before one.
@@ -130,7 +149,7 @@ func TestJournalConcurrent(t *testing.T) {
 // If this fails, a long session's receipts grow without end, or compaction forgets one.
 func TestJournalCompaction(t *testing.T) {
 	dir := t.TempDir()
-	table, err := openTable(t.Context(), dir, dir, "g", nil)
+	table, err := openTable(t.Context(), dir, false, dir, "g", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +173,7 @@ func TestJournalCompaction(t *testing.T) {
 	}
 	put(t, table.journal, record{Type: recAccepted, Key: "after", Digest: "d"})
 	table.journal.close()
-	again, err := openTable(t.Context(), dir, dir, "g", nil)
+	again, err := openTable(t.Context(), dir, false, dir, "g", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +190,7 @@ func TestJournalCompaction(t *testing.T) {
 // If this fails, a full disk lets a call run without a receipt, or stops the guest for good.
 func TestJournalFullDisk(t *testing.T) {
 	dir := t.TempDir()
-	table, err := openTable(t.Context(), dir, dir, "g", nil)
+	table, err := openTable(t.Context(), dir, false, dir, "g", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

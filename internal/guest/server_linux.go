@@ -49,7 +49,7 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 	s.pipes = pipes{dir: cfg.Run, lingering: make(map[*os.File]bool)}
 	s.shells = shells{s: s, byName: make(map[string]*shell)}
 
-	t, err := openTable(runs, cfg.State, cfg.Run, cfg.Generation, s.prepare)
+	t, err := openTable(runs, cfg.State, cfg.Volatile, cfg.Run, cfg.Generation, s.prepare)
 	if err != nil {
 		return err
 	}

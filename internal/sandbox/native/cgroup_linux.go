@@ -220,8 +220,27 @@ func (c *cgroups) rootOf(mount string) string {
 	return ""
 }
 
-// attach moves a process, with its threads, into the group.
+// doors opens the files by which a process of one thread enters a group of version 1: it writes "0", itself, to each. Version 2 has
+// none.
+func (g group) doors() (files []*os.File, err error) {
+	if g.version != 1 {
+		return nil, nil
+	}
+	for _, dir := range g.dirs {
+		fd, err := unix.Open(filepath.Join(dir, "tasks"), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return files, fmt.Errorf("opening cgroup %s: %w", dir, err)
+		}
+		files = append(files, os.NewFile(uintptr(fd), "tasks"))
+	}
+	return files, nil
+}
+
+// attach moves a process, with its threads, into a group of version 2.
 func (g group) attach(pid int) error {
+	if g.version == 1 {
+		return nil // it went by itself
+	}
 	for _, dir := range g.dirs {
 		if err := writeControl(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil {
 			return fmt.Errorf("entering cgroup: %w", err)

@@ -129,7 +129,7 @@ func (p *Provider) create(ctx context.Context, b box, spec sandbox.Spec) (*machi
 	if err := p.cgroups.makeGroup(group, limits); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
 	}
-	birth, err := p.spawn(b)
+	birth, err := p.spawn(b, group)
 	if err != nil {
 		return nil, err
 	}

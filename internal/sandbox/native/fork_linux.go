@@ -13,14 +13,15 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/boot"
 )
 
-// Package os can clone into namespaces, but not what comes between that and the exec here: a cgroup namespace taken after the move
-// into the cgroup, and an empty capability bounding set. The set belongs to a thread; emptied before the exec, while there is one,
+// Package os can clone into namespaces, but not what comes between that and the exec here: a move into the cgroups, a cgroup namespace
+// taken after it, and an empty capability bounding set. The set belongs to a thread; emptied before the exec, while there is one,
 // it costs 40 system calls, and after it 40 rounds of stopping every thread of the guest's Go runtime, which is most of the time
 // that a sandbox would take to start.
 
 // Steps of the child, for its error message.
 const (
-	stepWait = iota + 1
+	stepEnter = iota + 1
+	stepWait
 	stepCgroup
 	stepSession
 	stepGroups
@@ -31,7 +32,7 @@ const (
 	stepExec
 )
 
-var stepNames = map[byte]string{stepWait: "waiting for the host", stepCgroup: "taking a cgroup namespace", stepSession: "starting a session",
+var stepNames = map[byte]string{stepEnter: "entering its cgroups", stepWait: "waiting for the host", stepCgroup: "taking a cgroup namespace", stepSession: "starting a session",
 	stepGroups: "leaving the server's groups", stepIdentity: "becoming root of the user namespace", stepInherit: "keeping capabilities over the exec",
 	stepBounding: "emptying the bounding set", stepFiles: "arranging files", stepExec: "executing the guest"}
 
@@ -50,7 +51,8 @@ const (
 type child struct {
 	files      [firstFree]int // what becomes descriptor 0, 1, ...; these, program and gate are childFDs or above
 	program    int
-	gate       int // reads one byte when it may go on; answers with step and errno when it cannot
+	gate       int   // reads one byte when it may go on; answers with step and errno when it cannot
+	groups     []int // files to enter the cgroups by, see group.doors
 	keepGroups bool
 	root       *byte
 	empty      *byte
@@ -63,15 +65,17 @@ type child struct {
 		data [2]struct{ effective, permitted, inheritable uint32 }
 	}
 	noSignals uint64
+	self      *byte
 	answer    [2]byte
 }
 
-func newChild(files [firstFree]int, program, gate int, keepGroups bool) (*child, error) {
+func newChild(files [firstFree]int, program, gate int, groups []int, keepGroups bool) (*child, error) {
 	argv, err := syscall.SlicePtrFromStrings([]string{"outboard-guest", "init"})
 	if err != nil {
 		return nil, err
 	}
-	c := &child{files: files, program: program, gate: gate, keepGroups: keepGroups, root: &[]byte("/\x00")[0], empty: &[]byte("\x00")[0],
+	c := &child{files: files, program: program, gate: gate, groups: groups, keepGroups: keepGroups,
+		self: &[]byte("0")[0], root: &[]byte("/\x00")[0], empty: &[]byte("\x00")[0],
 		argv: argv, envp: []*byte{nil}}
 	c.caps.header.version = unix.LINUX_CAPABILITY_VERSION_3
 	for i := range c.caps.data {
@@ -158,10 +162,17 @@ func (c *child) clone() (uintptr, syscall.Errno) {
 //go:norace
 //go:nosplit
 func (c *child) run() (byte, syscall.Errno) {
+	// A thread that moves itself waits for nobody. To be moved by another means that the kernel waits until no process anywhere forks
+	// or ends, which is milliseconds.
+	for _, fd := range c.groups {
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(c.self)), 1); errno != 0 {
+			return stepEnter, errno
+		}
+	}
 	if errno := c.arrange(); errno != 0 {
 		return stepFiles, errno
 	}
-	// The host maps our uids and moves us into our cgroups meanwhile. The end of the stream means that it died.
+	// The host maps our uids meanwhile, and in version 2 moves us into our cgroup. The end of the stream means that it died.
 	n, _, errno := syscall.RawSyscall(syscall.SYS_READ, gateFD, uintptr(unsafe.Pointer(&c.answer)), 1)
 	if errno != 0 || n != 1 {
 		return stepWait, errno

@@ -69,7 +69,7 @@ func (b *birth) close() {
 
 // spawn clones this process into new namespaces. The child does nothing until the gate opens, and ends when the gate or the
 // control socket is closed before that: it cannot outlive a host that died before it knew the pid.
-func (p *Provider) spawn(b box) (_ *birth, err error) {
+func (p *Provider) spawn(b box, g group) (_ *birth, err error) {
 	files, ours, err := p.files(b)
 	defer closeAll(files)
 	if err != nil {
@@ -92,6 +92,12 @@ func (p *Provider) spawn(b box) (_ *birth, err error) {
 	nb.gate = gate{os.NewFile(uintptr(pair[0]), "gate")}
 	theirs := os.NewFile(uintptr(pair[1]), "gate")
 	defer theirs.Close()
+	doors, err := g.doors()
+	defer closeAll(doors)
+	if err != nil {
+		nb.gate.Close()
+		return nil, err
+	}
 	fds := make([]int, 0, len(files)+2)
 	defer func() {
 		for _, fd := range fds {
@@ -108,7 +114,11 @@ func (p *Provider) spawn(b box) (_ *birth, err error) {
 		fds = append(fds, fd)
 	}
 	null, log, listen, state, control := fds[0], fds[1], fds[2], fds[3], fds[4]
-	c, err := newChild([firstFree]int{null, log, log, listen, control, state}, fds[5], fds[6], p.rootless)
+	var groups []int
+	for _, d := range doors {
+		groups = append(groups, int(d.Fd()))
+	}
+	c, err := newChild([firstFree]int{null, log, log, listen, control, state}, fds[5], fds[6], groups, p.rootless)
 	if err == nil {
 		nb.pid, err = c.fork()
 	}
