@@ -23,10 +23,11 @@ type benchOptions struct {
 
 func newBench(a *app) *cobra.Command {
 	var opt benchOptions
-	cmd := &cobra.Command{Use: "bench {log|exec|turn|sessions}", Short: "Measure against this machine's own floors",
+	cmd := &cobra.Command{Use: "bench {log|exec|turn|sandbox|sessions}", Short: "Measure against this machine's own floors",
 		Long: "bench prints one row per figure, beside a floor measured in the same run: log (durable appends), exec (one call in a\n" +
-			"live sandbox), turn (a whole turn with one call), sessions (memory of idle ones, turns of a crowd).",
-		Args: exactArgs("log, exec, turn or sessions"), ValidArgs: []string{"log", "exec", "turn", "sessions"},
+			"live sandbox), turn (a whole turn with one call), sandbox (making,\n" +
+			"freezing and destroying sandboxes, beside the runtimes installed here), sessions (memory of idle ones, turns of a crowd).",
+		Args: exactArgs("log, exec, turn, sandbox or sessions"), ValidArgs: []string{"log", "exec", "turn", "sandbox", "sessions"},
 		RunE: func(cmd *cobra.Command, args []string) error { return runBench(cmd.Context(), a, args[0], opt) }}
 	f := cmd.Flags()
 	f.StringVar(&opt.db, "db", "", "PostgreSQL URL, for the log's Postgres rows")
@@ -72,8 +73,10 @@ func measure(ctx context.Context, a *app, what, dir string, opt benchOptions) ([
 		return bench.Exec(ctx, hands)
 	case "turn":
 		return bench.Turn(ctx, hands)
+	case "sandbox":
+		return bench.Sandbox(ctx, bench.SandboxConfig{HandsConfig: hands})
 	case "sessions":
 		return bench.Sessions(ctx, bench.SessionsConfig{HandsConfig: hands, Idle: opt.idle, Running: opt.run, Turns: 10})
 	}
-	return nil, usagef("there is no bench %q", what).WithHint("outboard bench log|exec|turn|sessions")
+	return nil, usagef("there is no bench %q", what).WithHint("outboard bench log|exec|turn|sandbox|sessions")
 }

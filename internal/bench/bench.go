@@ -27,6 +27,8 @@ type Row struct {
 	Bar   string  `json:"bar"`
 	OK    bool    `json:"ok"`
 	Note  string  `json:"note,omitempty"`
+
+	max float64 // bar to set once the floor is known, 0 for none
 }
 
 // AtMost sets the bar "ratio <= max".

@@ -16,6 +16,12 @@ type SessionsConfig struct {
 	Idle, Running, Turns int
 }
 
+// SandboxConfig says what the sandbox bench measures.
+type SandboxConfig struct{ HandsConfig }
+
+// Sandbox is measured on Linux only.
+func Sandbox(context.Context, SandboxConfig) ([]Row, error) { return nil, errNotLinux }
+
 // Exec is measured on Linux only.
 func Exec(context.Context, HandsConfig) ([]Row, error) { return nil, errNotLinux }
 

@@ -46,6 +46,9 @@ type Config struct {
 	Trees     int      `json:"trees"`      // detached mounts sent along, one per Sources; 0 = open the paths here
 	Owned     []Dir    `json:"owned"`      // directories to make for the tool
 
+	// Networked says that the host has made and furnished the network namespace. Else it is the clone's, and the guest does it.
+	Networked bool `json:"networked"`
+
 	TmpSize int64 `json:"tmp_size"` // bytes of /tmp
 	ShmSize int64 `json:"shm_size"` // bytes of /dev/shm
 

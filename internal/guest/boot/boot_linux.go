@@ -157,9 +157,6 @@ func build(cfg *Config, trees []tree) error {
 	if err := syscall.Sethostname([]byte(cfg.Hostname)); err != nil {
 		return fmt.Errorf("setting the host name: %w", err)
 	}
-	if err := linkUp("lo"); err != nil {
-		return fmt.Errorf("raising the loopback interface: %w", err)
-	}
 	if err := defaultSignals(); err != nil {
 		return err
 	}

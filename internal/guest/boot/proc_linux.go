@@ -101,9 +101,10 @@ func newProc(cfg *Config) (tree, error) {
 
 // maskProc hides and freezes the parts of /proc that show or steer the host's kernel.
 func maskProc(cfg *Config) error {
-	// Tools have no capability, so let them bind any port of their own loopback.
-	if err := os.WriteFile("/proc/sys/net/ipv4/ip_unprivileged_port_start", []byte("0"), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("opening low ports: %w", err)
+	if !cfg.Networked {
+		if err := Network(); err != nil {
+			return err
+		}
 	}
 	if err := mountPoint("/tmp", false); err != nil {
 		return err

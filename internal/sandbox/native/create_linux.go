@@ -129,7 +129,14 @@ func (p *Provider) create(ctx context.Context, b box, spec sandbox.Spec) (*machi
 	if err := p.cgroups.makeGroup(group, limits); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
 	}
-	birth, err := p.spawn(b, group)
+	var net network
+	if !p.rootless {
+		if net, err = newNetwork(); err != nil {
+			return nil, unavailable("%w", err)
+		}
+		defer net.close()
+	}
+	birth, err := p.spawn(b, group, net)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +152,7 @@ func (p *Provider) create(ctx context.Context, b box, spec sandbox.Spec) (*machi
 	if err := writeMaps(s.Pid, s.UIDBase, p.rootless); err != nil {
 		return nil, unavailable("%w", err)
 	}
-	if err := p.furnish(ctx, birth, p.config(b, spec, limits, root)); err != nil {
+	if err := p.furnish(ctx, birth, p.config(b, spec, limits, root, net)); err != nil {
 		return nil, err
 	}
 	m := &machine{box: b, state: s, group: group, freezable: p.caps.Freeze}
@@ -189,11 +196,12 @@ func withDefaults(l outboard.SandboxLimits) outboard.SandboxLimits {
 }
 
 // config is what the guest is to build.
-func (p *Provider) config(b box, spec sandbox.Spec, l outboard.SandboxLimits, root *rootfs) *boot.Config {
+func (p *Provider) config(b box, spec sandbox.Spec, l outboard.SandboxLimits, root *rootfs, net network) *boot.Config {
 	cfg := &boot.Config{
 		Generation: spec.Generation, Hostname: hostname, Env: withPath(spec.Env, root.path),
 		Upper: b.path("fs"), UpperSize: l.MemoryBytes, Lower: root.lower, Binds: root.binds, Owned: toolDirs,
-		TmpSize: l.MemoryBytes / tmpShare, ShmSize: min(shmSize, l.MemoryBytes/tmpShare),
+		Networked: net.made(),
+		TmpSize:   l.MemoryBytes / tmpShare, ShmSize: min(shmSize, l.MemoryBytes/tmpShare),
 		Masked: maskedPaths, ReadOnly: readOnlyPaths,
 		Files: maxFiles, Processes: uint64(l.Pids), Filter: filterBytes(),
 	}

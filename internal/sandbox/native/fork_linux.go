@@ -36,7 +36,7 @@ var stepNames = map[byte]string{stepEnter: "entering its cgroups", stepWait: "wa
 	stepGroups: "leaving the server's groups", stepIdentity: "becoming root of the user namespace", stepInherit: "keeping capabilities over the exec",
 	stepBounding: "emptying the bounding set", stepFiles: "arranging files", stepExec: "executing the guest"}
 
-const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
 // The child's descriptor numbers: below firstFree those the guest is told of, then its program and its gate, which end with the
 // exec. Everything from childFDs on is closed.
@@ -51,8 +51,9 @@ const (
 type child struct {
 	files      [firstFree]int // what becomes descriptor 0, 1, ...; these, program and gate are childFDs or above
 	program    int
-	gate       int   // reads one byte when it may go on; answers with step and errno when it cannot
-	groups     []int // files to enter the cgroups by, see group.doors
+	gate       int     // reads one byte when it may go on; answers with step and errno when it cannot
+	groups     []int   // files to enter the cgroups by, see group.doors
+	flags      uintptr // namespaces to make
 	keepGroups bool
 	root       *byte
 	empty      *byte
@@ -85,9 +86,20 @@ func newChild(files [firstFree]int, program, gate int, groups []int, keepGroups 
 	return c, nil
 }
 
-// fork clones this process into new namespaces and runs c in it.
-func (c *child) fork() (pid int, err error) {
-	pid, err = forkBy(c.clone)
+// fork clones this process into new namespaces, and into a network made before, and runs c in it.
+func (c *child) fork(n network) (pid int, err error) {
+	if c.flags = namespaces; !n.made() {
+		c.flags |= unix.CLONE_NEWNET
+		pid, err = forkBy(c.clone)
+	} else {
+		err = elsewhere(func() error {
+			if err := n.enter(); err != nil {
+				return err
+			}
+			pid, err = forkBy(c.clone)
+			return err
+		})
+	}
 	runtime.KeepAlive(c)
 	return pid, err
 }
@@ -112,7 +124,7 @@ func tryNamespaces() error {
 //go:norace
 //go:nosplit
 func cloneAndEnd() (uintptr, syscall.Errno) {
-	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD)|namespaces, 0, 0, 0, 0, 0)
+	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD)|namespaces|unix.CLONE_NEWNET, 0, 0, 0, 0, 0)
 	if errno != 0 || pid != 0 {
 		return pid, errno
 	}
@@ -144,7 +156,7 @@ func forkBy(clone func() (uintptr, syscall.Errno)) (pid int, err error) {
 //go:norace
 //go:nosplit
 func (c *child) clone() (uintptr, syscall.Errno) {
-	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD)|namespaces, 0, 0, 0, 0, 0)
+	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD)|c.flags, 0, 0, 0, 0, 0)
 	if errno != 0 || pid != 0 {
 		return pid, errno
 	}

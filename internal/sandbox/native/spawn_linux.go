@@ -69,7 +69,7 @@ func (b *birth) close() {
 
 // spawn clones this process into new namespaces. The child does nothing until the gate opens, and ends when the gate or the
 // control socket is closed before that: it cannot outlive a host that died before it knew the pid.
-func (p *Provider) spawn(b box, g group) (_ *birth, err error) {
+func (p *Provider) spawn(b box, g group, n network) (_ *birth, err error) {
 	files, ours, err := p.files(b)
 	defer closeAll(files)
 	if err != nil {
@@ -120,7 +120,7 @@ func (p *Provider) spawn(b box, g group) (_ *birth, err error) {
 	}
 	c, err := newChild([firstFree]int{null, log, log, listen, control, state}, fds[5], fds[6], groups, p.rootless)
 	if err == nil {
-		nb.pid, err = c.fork()
+		nb.pid, err = c.fork(n)
 	}
 	if err != nil {
 		nb.gate.Close()

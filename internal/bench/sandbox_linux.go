@@ -1,0 +1,168 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/sandbox/native"
+)
+
+// SandboxConfig says what the sandbox bench measures.
+type SandboxConfig struct {
+	HandsConfig
+}
+
+// sandboxRows are the parts of the sandbox bench, in order. A part gets a machine that is otherwise at rest and leaves it so. To add
+// a figure, add a function here; samples go beside F with hands.latency, which measures the floor anew around each part.
+var sandboxRows = []struct {
+	name string
+	run  func(context.Context, *hands) ([]Row, error)
+}{
+	{"create", createRows},
+	{"live", liveRows},
+}
+
+// Sandbox measures making, using, stopping and destroying native sandboxes, and the runtimes that are installed beside them. Its floor
+// is F, the spawn and wait of a static program.
+func Sandbox(ctx context.Context, cfg SandboxConfig) ([]Row, error) {
+	var rows []Row
+	for _, part := range sandboxRows {
+		h := &hands{SandboxConfig: cfg}
+		h.Dir = filepath.Join(cfg.Dir, part.name)
+		got, err := h.part(ctx, part.run)
+		if err != nil {
+			return rows, fmt.Errorf("measuring %s: %w", part.name, err)
+		}
+		rows = append(rows, got...)
+	}
+	return rows, nil
+}
+
+// hands is what one part of the sandbox bench works with.
+type hands struct {
+	SandboxConfig
+	native *native.Provider
+	kind   string // what F spawned
+}
+
+// part measures F, runs one part and measures F again; the rows' ratios are to the median of both.
+func (h *hands) part(ctx context.Context, run func(context.Context, *hands) ([]Row, error)) ([]Row, error) {
+	p, err := native.New(native.Config{Dir: h.Dir, Guest: h.Guest})
+	if err != nil {
+		return nil, err
+	}
+	h.native = p
+	before, kind, err := SpawnFloor(h.Dir, 300)
+	if err != nil {
+		return nil, err
+	}
+	h.kind = kind
+	rows, err := run(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	after, _, err := SpawnFloor(h.Dir, 300)
+	if err != nil {
+		return nil, err
+	}
+	return h.against(rows, quantile(slices.Concat(before, after), 0.5)), nil
+}
+
+// against sets the floor of the rows that are measured in microseconds, and judges those whose bar waits for it.
+func (h *hands) against(rows []Row, floor time.Duration) []Row {
+	for i, r := range rows {
+		if r.Unit != "us" {
+			continue
+		}
+		r.Floor, r.Ratio = micros(floor), ratio(r.P50, micros(floor))
+		if r.max > 0 {
+			r = r.AtMost(r.max)
+		}
+		if i == 0 {
+			r.Note = "floor is F, the spawn of " + h.kind
+		}
+		rows[i] = r
+	}
+	return rows
+}
+
+// latency is a row whose floor comes later; max is its bar in F, 0 for none.
+func latency(name string, samples []time.Duration, max float64) Row {
+	r := Latency("sandbox/"+name, samples, 0)
+	r.max = max
+	return r
+}
+
+// make makes a sandbox and returns how long that took.
+func (h *hands) make(ctx context.Context) (sandbox.Sandbox, time.Duration, error) {
+	id := outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox)
+	begin := time.Now()
+	box, err := h.native.Create(ctx, sandbox.Spec{ID: id, Generation: string(id)})
+	return box, time.Since(begin), err
+}
+
+var processTrue, _ = json.Marshal(map[string][]string{"argv": {"/bin/true"}})
+
+// createRows makes sandboxes one after the other, each with its first command, and destroys them.
+func createRows(ctx context.Context, h *hands) ([]Row, error) {
+	var create, first, destroy []time.Duration
+	for i := range h.N/5 + 5 {
+		box, made, err := h.make(ctx)
+		if err != nil {
+			return nil, err
+		}
+		ran, err := execOnce(ctx, box, "exec", processTrue, string(box.ID())+"/1")
+		if err != nil {
+			return nil, errors.Join(err, h.native.Destroy(ctx, box.ID()))
+		}
+		begin := time.Now()
+		if err := errors.Join(box.Close(), h.native.Destroy(ctx, box.ID())); err != nil {
+			return nil, err
+		}
+		if i < 5 { // layers, pools and the program's copy come to be
+			continue
+		}
+		create, first, destroy = append(create, made), append(first, made+ran), append(destroy, time.Since(begin))
+	}
+	return []Row{latency("create", create, 10), latency("create-first", first, 12), latency("destroy", destroy, 0)}, nil
+}
+
+// liveRows uses one sandbox.
+func liveRows(ctx context.Context, h *hands) ([]Row, error) {
+	box, _, err := h.make(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer h.native.Destroy(context.WithoutCancel(ctx), box.ID())
+	defer box.Close()
+	var run, freeze, thaw []time.Duration
+	input, _ := json.Marshal(map[string]string{"command": "true"})
+	for i := range h.N + 1 {
+		d, err := execOnce(ctx, box, "bash", input, fmt.Sprint("run/", i))
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 { // the first starts the shell
+			run = append(run, d)
+		}
+	}
+	for range h.N {
+		begin := time.Now()
+		if err := box.Freeze(ctx); err != nil {
+			return nil, err
+		}
+		frozen := time.Now()
+		if err := box.Thaw(ctx); err != nil {
+			return nil, err
+		}
+		freeze, thaw = append(freeze, frozen.Sub(begin)), append(thaw, time.Since(frozen))
+	}
+	return []Row{latency("exec-true", run, 2.5), latency("freeze", freeze, 1), latency("thaw", thaw, 1)}, nil
+}

@@ -1,0 +1,74 @@
+package native
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outboard-dev/outboard/internal/guest/boot"
+)
+
+// network is the network namespace of one sandbox, made before it. It belongs to the host's user namespace: root inside has no right to
+// its interfaces, routes and filters, whatever it becomes. The zero value stands for a namespace that the sandbox's own clone makes,
+// which is all that an ordinary user can have; the guest furnishes that one while it still may.
+//
+// A namespace is used once. A used one has counters and sockets in their last wait that would tell the next sandbox about this one.
+type network struct{ ns *os.File }
+
+// newNetwork makes a namespace with a loopback interface that is up and nothing else.
+func newNetwork() (n network, err error) {
+	err = elsewhere(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return os.NewSyscallError("unshare", err)
+		}
+		if err := boot.Network(); err != nil {
+			return err
+		}
+		n.ns, err = os.Open("/proc/thread-self/ns/net")
+		return err
+	})
+	if err != nil {
+		return network{}, fmt.Errorf("making a network namespace: %w", err)
+	}
+	return n, nil
+}
+
+func (n network) made() bool { return n.ns != nil }
+
+// enter moves the calling thread, which must be one of elsewhere's, into the namespace.
+func (n network) enter() error {
+	if n.ns == nil {
+		return nil
+	}
+	return os.NewSyscallError("setns", unix.Setns(int(n.ns.Fd()), unix.CLONE_NEWNET))
+}
+
+func (n network) close() {
+	if n.ns != nil {
+		n.ns.Close()
+	}
+}
+
+// elsewhere runs f on a thread that may change its network namespace, and brings the thread back. One that does not come back ends:
+// nothing of the server may ever run in a sandbox's network.
+func elsewhere(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		home, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			runtime.UnlockOSThread()
+			done <- err
+			return
+		}
+		defer home.Close()
+		err = f()
+		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	return <-done
+}
