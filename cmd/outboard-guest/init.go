@@ -26,9 +26,8 @@ func runInit(ctx context.Context) error {
 	}
 	file.Close()
 	cfg := guest.ServerConfig{
-		Listener: listener, Generation: env.Generation, State: env.StateDir, Volatile: true, Run: "/run/outboard", Home: "/home/agent",
+		Listener: listener, Generation: env.Generation, State: env.StateDir, Volatile: true, Run: "/run/outboard",
 		ToolUID: env.ToolUID, ToolGID: env.ToolGID, Init: true,
-		Env: []string{"USER=agent", "LOGNAME=agent"},
 	}
 	for name, value := range env.Env {
 		cfg.Env = append(cfg.Env, name+"="+value)

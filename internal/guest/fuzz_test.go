@@ -77,6 +77,19 @@ func FuzzClient(f *testing.F) {
 			func() error { _, err := c.Start(ctx, Start{Key: "k"}); return err },
 			func() error { _, err := c.Save(ctx, Save{Next: "n"}, io.Discard); return err },
 			func() error { return c.Load(ctx, "l", bytes.NewReader(make([]byte, 200_000))) },
+			func() error { _, err := c.Processes(ctx); return err },
+			func() error {
+				_, _, err := c.StartProcess(ctx, ProcessStart{Argv: []string{"x"}}, func(ProcessEvent) error { return nil })
+				return err
+			},
+			func() error { return c.Watch(ctx, FileRef{Path: "/x"}, true, func(Change) error { return nil }) },
+			func() error {
+				conn, err := c.DialPort(ctx, 80)
+				if err == nil {
+					conn.Close()
+				}
+				return err
+			},
 			func() error { _, err := c.List(ctx, "/x"); return err },
 			func() error { return c.Get(ctx, "/x", io.Discard) },
 		} {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -15,22 +14,7 @@ import (
 // asTool runs f with the tool's identity for the file system: the kernel takes every file capability from the thread that f runs
 // on, so that f reaches what the tool itself reaches and the guest is no confused deputy. f must not start goroutines.
 func (s *server) asTool(f func() error) error {
-	if s.sameID() {
-		return f()
-	}
-	done := make(chan error, 1)
-	s.wg.Go(func() {
-		runtime.LockOSThread()
-		err := setFS(s.cfg.ToolUID, s.cfg.ToolGID)
-		if err == nil {
-			err = f()
-		}
-		if setFS(os.Geteuid(), os.Getegid()) == nil {
-			runtime.UnlockOSThread() // else the thread ends with this goroutine
-		}
-		done <- err
-	})
-	return <-done
+	return s.as(account{uid: s.cfg.ToolUID, gid: s.cfg.ToolGID}, f)
 }
 
 // setFS sets the thread's file system ids, and checks that it worked: the calls themselves never fail.
@@ -286,8 +270,11 @@ func subtree(n *node, dev uint64, depth int, visit func(*node) (bool, error), sk
 }
 
 // openTree opens the directory at p for a tree walk.
-func (s *server) openTree(p string) (*os.File, error) {
-	at, err := s.resolve(p, 0)
+func (s *server) openTree(p string) (*os.File, error) { return s.openTreeWith(p, 0) }
+
+// openTreeWith is openTree with options for the walk there.
+func (s *server) openTreeWith(p string, opts int) (*os.File, error) {
+	at, err := s.resolve(p, opts)
 	if err != nil {
 		return nil, err
 	}

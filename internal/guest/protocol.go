@@ -20,6 +20,12 @@
 // jobs survive between calls). "read", "write", "edit", "glob", "grep": the file tools, with the input schemas of package tool,
 // run with the tool's identity. "exec": Input {argv, env, cwd}; one process without a shell.
 //
+// # Processes, files, ports
+//
+// Beside calls there are long-lived processes of clients ("process."), operations on files with a user's identity ("fs.") and
+// connections to the sandbox's own ports ("dial"). They have no receipts: they are for people and programs that watch what happens.
+// What a process says is kept up to a bound and numbered by a cursor, so that any number of attachments read it, at once or again.
+//
 // # Wire
 //
 // Both sides send frames: length of the rest (4 bytes, big endian), kind (1), id (4), length of the head (4), head (JSON), body
@@ -123,5 +129,6 @@ const (
 	NotFound        = "not_found"
 	Invalid         = "invalid"
 	Internal        = "internal"
-	Busy            = "busy" // too many calls under way; nothing was recorded, the same Start may work later
+	Denied          = "denied" // no such user of the sandbox
+	Busy            = "busy"   // too many calls under way; nothing was recorded, the same Start may work later
 )

@@ -31,6 +31,8 @@ type server struct {
 	shells   shells
 	pipes    pipes
 	store    workspace
+	procs    processes
+	watches  chan struct{} // capacity maxWatches
 
 	wg sync.WaitGroup // of everything but runs
 }
@@ -45,7 +47,8 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 	}
 	runs, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
-	s := &server{cfg: cfg, children: newChildren()}
+	s := &server{cfg: cfg, children: newChildren(), watches: make(chan struct{}, maxWatches)}
+	s.procs.s = s
 	s.pipes = pipes{dir: cfg.Run, lingering: make(map[*os.File]bool)}
 	s.shells = shells{s: s, byName: make(map[string]*shell)}
 
@@ -63,6 +66,7 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 	stop(errStopping)
 	s.table.wg.Wait()
 	s.shells.stop()
+	s.procs.stop()
 	s.pipes.stop()
 	close(quit)
 	s.wg.Wait()
@@ -244,6 +248,14 @@ func (s *server) handle(ctx context.Context, h requestHead, body []byte, st *str
 			return split(s.table.stop(ctx, a))
 		}
 		return struct{}{}, nil, s.table.ack(ctx, a)
+	case opProcStart, opProcAttach, opProcInput, opProcEOF, opProcResize, opProcSignal, opProcList:
+		v, err := s.procs.handle(ctx, h, body, st)
+		return v, nil, err
+	case opStat, opReadDir, opMkdir, opMove, opRemove, opRead, opWrite, opWatch:
+		v, err := s.fsOp(ctx, h, body, st)
+		return v, nil, err
+	case opDial:
+		return struct{}{}, nil, s.dial(ctx, h, st)
 	}
 	return s.transfer(ctx, h, body, st)
 }

@@ -101,12 +101,48 @@ type Sandbox interface {
 	Get(ctx context.Context, path string, w io.Writer) error
 	List(ctx context.Context, dir string) ([]guest.Stat, error)
 
+	Processes
+	Files
+
 	// Freeze stops all processes until Thaw; Unavailable where Capabilities.Freeze is false.
 	Freeze(ctx context.Context) error
 	Thaw(ctx context.Context) error
 
 	// Close drops the connection; the machine lives on.
 	Close() error
+}
+
+// Processes are long-lived programs of a person or a client, beside the calls of an agent: they have no receipt and no epoch, only a
+// pid that means something while the machine lives. Their output is kept for a while, and whoever attaches reads from a cursor.
+type Processes interface {
+	// StartProcess starts one. With f it stays attached until the process ends and returns how; the end of ctx, or an error of f, ends
+	// the attachment only. Without f it returns the pid at once. Refusals are *guest.Error.
+	StartProcess(ctx context.Context, p guest.ProcessStart, f func(guest.ProcessEvent) error) (int, guest.ProcessExit, error)
+	// AttachProcess shows what one does from a cursor on: guest.FromStart, guest.FromNow, or where another attachment ended.
+	AttachProcess(ctx context.Context, ref guest.ProcessRef, from int64, f func(guest.ProcessEvent) error) (guest.ProcessExit, error)
+	// InputProcess writes r to its input; CloseInput ends that.
+	InputProcess(ctx context.Context, ref guest.ProcessRef, r io.Reader) error
+	CloseInput(ctx context.Context, ref guest.ProcessRef) error
+	ResizeProcess(ctx context.Context, ref guest.ProcessRef, size guest.Size) error
+	// SignalProcess signals its process group; after SIGKILL it returns when the process is gone.
+	SignalProcess(ctx context.Context, ref guest.ProcessRef, signal int) error
+	Processes(ctx context.Context) ([]guest.ProcessInfo, error)
+	// DialPort connects to a TCP port of the machine's own loopback, whatever network it has. NotFound when nothing listens.
+	DialPort(ctx context.Context, port uint16) (net.Conn, error)
+}
+
+// Files are operations on any path inside with the identity of a user of the machine; what that user may not, the guest does for it,
+// without following links. Refusals are *guest.Error.
+type Files interface {
+	Stat(ctx context.Context, f guest.FileRef) (guest.Entry, error)
+	ReadDir(ctx context.Context, f guest.FileRef, depth int) ([]guest.Entry, error)
+	Mkdir(ctx context.Context, f guest.FileRef) (guest.Entry, error)
+	Move(ctx context.Context, f guest.FileRef, to string) (guest.Entry, error)
+	Remove(ctx context.Context, f guest.FileRef) error
+	ReadFile(ctx context.Context, f guest.FileRef, offset, length int64, w io.Writer) error
+	WriteFile(ctx context.Context, f guest.FileRef, attrs map[string]string, r io.Reader) (guest.Entry, error)
+	// Watch tells each what changes, guest.OpReady first, until ctx ends or the directory is gone.
+	Watch(ctx context.Context, f guest.FileRef, recursive bool, each func(guest.Change) error) error
 }
 
 // Gone reports whether err says that the sandbox no longer exists.

@@ -45,6 +45,9 @@ func Run(t *testing.T, c Config) {
 		{"FileTools", testFileTools}, {"EditTool", testEditTool}, {"SearchTools", testSearchTools}, {"FileRefusals", testFileRefusals},
 		{"Transfer", testTransfer}, {"Uploads", testUploads}, {"List", testList}, {"SaveLoad", testSaveLoad}, {"SaveDelta", testSaveDelta},
 		{"SaveHostile", testSaveHostile}, {"LoadRefusals", testLoadRefusals},
+		{"Process", testProcess}, {"ProcessAttach", testProcessAttach}, {"ProcessOutput", testProcessOutput}, {"Terminal", testTerminal},
+		{"ProcessEnd", testProcessEnd}, {"ProcessUser", testProcessUser}, {"DialPort", testDialPort}, {"Entries", testEntries},
+		{"EntryLinks", testEntryLinks}, {"Watch", testWatch},
 		{"Freeze", testFreeze}, {"Memory", testMemory}, {"Pids", testPids}, {"Disk", testDisk}, {"CPU", testCPU},
 		{"Identity", testIdentity}, {"Network", testNetwork}, {"Isolation", testIsolation},
 	} {

@@ -18,7 +18,7 @@ import (
 
 const (
 	hostname = "outboard"
-	toolHome = "/home/agent"
+	toolHome = "/home/user"
 )
 
 // maskedPaths and readOnlyPaths are the parts of /proc that speak of the host: the list of the OCI runtime specification.

@@ -102,7 +102,7 @@ func TestMountsAreOurs(t *testing.T) {
 			t.Errorf("%s can be written: %s", path, out)
 		}
 	}
-	for _, path := range []string{"/workspace/x", "/home/agent/x", "/tmp/x", "/var/tmp/x", "/mnt/session/outputs/x", "/dev/null", "/dev/shm/x"} {
+	for _, path := range []string{"/workspace/x", "/home/user/x", "/tmp/x", "/var/tmp/x", "/mnt/session/outputs/x", "/dev/null", "/dev/shm/x"} {
 		if out, code := b.run(t, "/bin/sh", "-c", "echo x > "+path); code != 0 {
 			t.Errorf("%s cannot be written: %s", path, out)
 		}

@@ -96,11 +96,11 @@ func (p *Provider) accountLayer(dir string) (string, error) {
 	if fi, err := root.Lstat("etc"); err == nil && !fi.IsDir() {
 		return "", errors.New("its /etc is not a directory")
 	}
-	passwd, err := readAccounts(root, "etc/passwd", agentPasswd)
+	passwd, err := readAccounts(root, "etc/passwd", toolPasswd)
 	if err != nil {
 		return "", err
 	}
-	group, err := readAccounts(root, "etc/group", agentGroup)
+	group, err := readAccounts(root, "etc/group", toolGroup)
 	if err != nil {
 		return "", err
 	}

@@ -46,7 +46,7 @@ func checkMini(t *testing.T, p sandbox.Provider, rootfs string) {
 		t.Fatalf("exit status %d: %s", code, out)
 	}
 	got := answers(out)
-	if !strings.Contains(got["/etc/passwd"], `root:x:0:0::/:/bin/sh\nagent:x:1000:1000:`) {
+	if !strings.Contains(got["/etc/passwd"], `root:x:0:0::/:/bin/sh\nuser:x:1000:1000:`) {
 		t.Errorf("accounts: %s", got["/etc/passwd"])
 	}
 	if got["/etc/resolv.conf"] != `read ""` || got["/data/f"] != `read "image"` {

@@ -136,9 +136,9 @@ func accountEntries(rootless bool) []entry {
 	if rootless {
 		rootHome = toolHome // tools are root by name there
 	}
-	passwd := "root:x:0:0:root:" + rootHome + ":/bin/bash\n" + agentPasswd + "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+	passwd := "root:x:0:0:root:" + rootHome + ":/bin/bash\n" + toolPasswd + "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 	return append(placeEntries(), etcFile("passwd", passwd),
-		etcFile("group", "root:x:0:\ntty:x:5:\nusers:x:100:\n"+agentGroup+"nogroup:x:65534:\n"))
+		etcFile("group", "root:x:0:\ntty:x:5:\nusers:x:100:\n"+toolGroup+"nogroup:x:65534:\n"))
 }
 
 // toolEntries are the tool's directories. They are in the layer, with the tool as owner, because making them in each sandbox's
@@ -165,8 +165,8 @@ func (p *Provider) toolEntries() []entry {
 }
 
 const (
-	agentPasswd = "agent:x:1000:1000:agent:" + toolHome + ":/bin/bash\n"
-	agentGroup  = "agent:x:1000:\n"
+	toolPasswd = "user:x:1000:1000:user:" + toolHome + ":/bin/bash\n"
+	toolGroup  = "user:x:1000:\n"
 )
 
 func etcFile(name, data string) entry { return entry{name: "etc/" + name, mode: 0o644, data: data} }
