@@ -1,0 +1,177 @@
+package vault
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// jwtLife is how long a signed claim to be the app is valid: GitHub takes up to ten minutes, and clocks differ.
+const jwtLife = 5 * time.Minute
+
+// minted is a token that an issuer has made for a version of a credential. It is kept in memory only.
+type minted struct {
+	token outboard.Secret
+	until time.Time
+}
+
+// maxMinted bounds the tokens in memory.
+const maxMinted = 1024
+
+// installationToken returns a token for exactly the scope of a credential, made by the issuer or still valid. Several requests at
+// once make one.
+func (k *Keeper) installationToken(ctx context.Context, c *outboard.Credential, s Secrets) (outboard.Secret, error) {
+	key := fmt.Sprintf("%s/%d", c.ID, c.Version)
+	k.mu.Lock()
+	m, ok := k.minted[key]
+	k.mu.Unlock()
+	if ok && k.cfg.Now().Add(renewBefore).Before(m.until) {
+		return m.token, nil
+	}
+	return k.flights.do(ctx, key, func(ctx context.Context) (outboard.Secret, error) {
+		m, err := k.mint(ctx, c.Auth.GitHub, s.Value)
+		if err != nil {
+			return outboard.Secret{}, err
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if len(k.minted) >= maxMinted {
+			clear(k.minted)
+		}
+		k.minted[key] = m
+		return m.token, nil
+	})
+}
+
+// mint asks the issuer for an installation token.
+func (k *Keeper) mint(ctx context.Context, g *outboard.GitHubScope, key outboard.Secret) (minted, error) {
+	jwt, err := appJWT(g.AppID, key, k.cfg.Now())
+	if err != nil {
+		return minted{}, err
+	}
+	names := make([]string, len(g.Repositories))
+	for i, r := range g.Repositories {
+		names[i] = r[strings.LastIndexByte(r, '/')+1:]
+	}
+	body, err := json.Marshal(map[string]any{"repositories": names, "permissions": g.Permissions})
+	if err != nil {
+		return minted{}, outboard.Errorf(outboard.Internal, "encoding a token request: %w", err)
+	}
+	target := fmt.Sprintf("%s/app/installations/%d/access_tokens", strings.TrimSuffix(g.APIURL, "/"), g.InstallationID)
+	ctx, cancel := context.WithTimeout(ctx, issuerTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(body))
+	if err != nil {
+		return minted{}, outboard.Errorf(outboard.Invalid, "the API URL of the GitHub App is malformed")
+	}
+	req.Header.Set("Accept", "application/vnd.github+json")
+	req.Header.Set("Authorization", "Bearer "+jwt)
+	req.Header.Set("Content-Type", "application/json")
+	a, err := k.ask(req)
+	if err != nil {
+		return minted{}, outboard.Errorf(outboard.Unavailable, "asking %s for a token: %w", req.URL.Host, err)
+	}
+	if a.status != http.StatusCreated {
+		return minted{}, outboard.Errorf(outboard.Unavailable, "asking %s for a token: it answered %d", req.URL.Host, a.status).
+			WithHint("check the app's id, installation, key, repositories and permissions: outboard secret test")
+	}
+	return grantOf(g, a.body)
+}
+
+// grantOf reads an issued token and refuses one that can do more than was asked for.
+func grantOf(g *outboard.GitHubScope, body []byte) (minted, error) {
+	var out struct {
+		Token        string            `json:"token"`
+		ExpiresAt    time.Time         `json:"expires_at"`
+		Permissions  map[string]string `json:"permissions"`
+		Selection    string            `json:"repository_selection"`
+		Repositories []struct {
+			FullName string `json:"full_name"`
+		} `json:"repositories"`
+	}
+	if err := json.Unmarshal(body, &out); err != nil || out.Token == "" {
+		return minted{}, outboard.Errorf(outboard.Unavailable, "the GitHub App's issuer sent no token")
+	}
+	for name, level := range out.Permissions {
+		if permissionRank(level) > permissionRank(g.Permissions[name]) && name != "metadata" {
+			return minted{}, outboard.Errorf(outboard.Denied, "the issued token has permission %s:%s, which its credential does not name", name, level)
+		}
+	}
+	if out.Selection == "all" {
+		return minted{}, outboard.Errorf(outboard.Denied, "the issued token reaches every repository, and its credential names %d", len(g.Repositories))
+	}
+	for _, r := range out.Repositories {
+		if !slices.ContainsFunc(g.Repositories, func(s string) bool { return strings.EqualFold(s, r.FullName) }) {
+			return minted{}, outboard.Errorf(outboard.Denied, "the issued token reaches repository %s, which its credential does not name", r.FullName)
+		}
+	}
+	return minted{outboard.NewSecret(out.Token), out.ExpiresAt}, nil
+}
+
+// permissionRank orders permission levels; an unknown one is above all.
+func permissionRank(level string) int {
+	if i := slices.Index([]string{"", "read", "write", "admin"}, level); i >= 0 {
+		return i
+	}
+	return 4
+}
+
+// appJWT is the app's claim to be itself, signed with RS256.
+func appJWT(app int64, key outboard.Secret, now time.Time) (string, error) {
+	priv, err := ParseRSAKey(key)
+	if err != nil {
+		return "", err
+	}
+	claims, err := json.Marshal(map[string]any{"iat": now.Add(-time.Minute).Unix(), "exp": now.Add(jwtLife).Unix(), "iss": fmt.Sprint(app)})
+	if err != nil {
+		return "", outboard.Errorf(outboard.Internal, "encoding a claim: %w", err)
+	}
+	enc := base64.RawURLEncoding.EncodeToString
+	text := enc([]byte(`{"alg":"RS256","typ":"JWT"}`)) + "." + enc(claims)
+	sum := sha256.Sum256([]byte(text))
+	sig, err := rsa.SignPKCS1v15(rand.Reader, priv, crypto.SHA256, sum[:])
+	if err != nil {
+		return "", outboard.Errorf(outboard.Internal, "signing a claim")
+	}
+	return text + "." + enc(sig), nil
+}
+
+// ParseRSAKey reads a private key in PEM, PKCS #1 or #8. No error repeats any of it.
+func ParseRSAKey(s outboard.Secret) (*rsa.PrivateKey, error) {
+	bad := outboard.Errorf(outboard.Invalid, "the private key is not an RSA key in PEM")
+	block, _ := pem.Decode([]byte(s.Reveal()))
+	if block == nil {
+		return nil, bad
+	}
+	if key, err := x509.ParsePKCS1PrivateKey(block.Bytes); err == nil {
+		return key, nil
+	}
+	any, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if key, ok := any.(*rsa.PrivateKey); err == nil && ok {
+		return key, nil
+	}
+	return nil, bad
+}
+
+// gitHubHeader is how a token is sent: as a bearer to the API, and the way git does to everything else.
+func gitHubHeader(g *outboard.GitHubScope, host string, token outboard.Secret) outboard.Secret {
+	if u, err := url.Parse(g.APIURL); err == nil && strings.EqualFold(u.Hostname(), host) {
+		return outboard.NewSecret("Bearer " + token.Reveal())
+	}
+	return outboard.NewSecret("Basic " + base64.StdEncoding.EncodeToString([]byte("x-access-token:"+token.Reveal())))
+}

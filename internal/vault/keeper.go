@@ -1,0 +1,377 @@
+package vault
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// Config makes a Keeper.
+type Config struct {
+	Store *store.Store
+	// Wrappers open the data key. The first one also wraps new ones; the others are for moving from one technology to another.
+	Wrappers []Wrapper
+	// Mark is a file that remembers the highest sequence seen; an older database is refused. "" = only within this process.
+	Mark string
+	// HTTP reaches token issuers and MCP servers. It must refuse addresses inside the operator's network and follow no redirects.
+	HTTP   *http.Client
+	Logger *slog.Logger     // nil = discard
+	Now    func() time.Time // nil = time.Now
+}
+
+// Keeper seals and opens secrets. It needs no key before its first use, and is safe for concurrent use.
+type Keeper struct {
+	cfg Config
+	org string
+	log *slog.Logger
+
+	mu       sync.Mutex
+	keys     *keys
+	sequence int64 // highest that was verified
+	index    map[outboard.CredentialID]store.CredentialMark
+	seen     time.Time // when the sequence was last compared with the store's
+	sessions map[outboard.SessionID]*held
+	minted   map[string]minted
+	flights  flights
+}
+
+// New returns a Keeper. It reads nothing yet.
+func New(cfg Config) *Keeper {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Keeper{cfg: cfg, org: outboard.DefaultOrg, log: cfg.Logger, sessions: map[outboard.SessionID]*held{},
+		minted: map[string]minted{}}
+}
+
+// errMoved: another process changed the key while an edit was decided.
+var errMoved = outboard.Errorf(outboard.Conflict, "the vault key was changed by another process")
+
+// state is a verified view of the vault.
+type state struct {
+	keys     *keys
+	sequence int64
+	index    map[outboard.CredentialID]store.CredentialMark // replaced, never written to
+}
+
+// current returns the state, not older than Freshness. keys is nil when there is no vault yet.
+func (k *Keeper) current(ctx context.Context) (state, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.cfg.Now()
+	if k.keys != nil && now.Sub(k.seen) < Freshness && !now.Before(k.seen) {
+		return state{k.keys, k.sequence, k.index}, nil
+	}
+	row, err := k.cfg.Store.VaultKey(ctx, k.org)
+	if err != nil {
+		return state{}, locked(err)
+	}
+	if k.keys == nil || row.ID != k.keys.id || row.Sequence != k.sequence {
+		if err := k.load(ctx); err != nil {
+			return state{}, err
+		}
+	}
+	k.seen = now
+	return state{k.keys, k.sequence, k.index}, nil
+}
+
+// locked says that the vault cannot be used at all.
+func locked(err error) error {
+	if outboard.KindOf(err) == outboard.Canceled {
+		return err
+	}
+	e := outboard.Errorf(outboard.Unavailable, "the vault is locked: %w", err)
+	if cause, ok := errors.AsType[*outboard.Error](err); ok && cause.Hint != "" {
+		e = e.WithHint("%s", cause.Hint)
+	}
+	return e
+}
+
+// load reads and verifies the whole state. Called with mu held.
+func (k *Keeper) load(ctx context.Context) error {
+	st, err := k.cfg.Store.VaultState(ctx, k.org)
+	if err != nil {
+		return locked(err)
+	}
+	if st.Key.ID == "" {
+		if k.sequence > 0 || k.mark() > 0 {
+			return locked(rolledBack(0, max(k.sequence, k.mark()), k.cfg.Mark))
+		}
+		return nil
+	}
+	ks := k.keys
+	if ks == nil || ks.id != st.Key.ID {
+		if ks, err = k.unwrap(ctx, &st.Key); err != nil {
+			return locked(err)
+		}
+	}
+	if err := k.verify(ks, &st, k.sequence); err != nil {
+		return locked(err)
+	}
+	k.keep(ks, st.Key.Sequence, st.Marks)
+	return nil
+}
+
+// keep remembers a verified state. Called with mu held.
+func (k *Keeper) keep(ks *keys, sequence int64, marks []store.CredentialMark) {
+	if sequence != k.sequence {
+		clear(k.sessions)
+	}
+	k.keys, k.sequence, k.index = ks, sequence, map[outboard.CredentialID]store.CredentialMark{}
+	for _, m := range marks {
+		k.index[m.ID] = m
+	}
+	if err := k.remember(sequence); err != nil {
+		k.log.Warn("remembering the vault's sequence failed", "err", err)
+	}
+}
+
+// verify checks that nobody but a Keeper wrote a state, and that it is not older than one seen before.
+func (k *Keeper) verify(ks *keys, st *store.VaultState, least int64) error {
+	if !bytes.Equal(ks.sum(k.org, st.Key.Sequence, st.Marks), st.Key.Tag) {
+		return outboard.Errorf(outboard.Denied, "the credentials in the database are not those that were stored").
+			WithHint("a row was added, removed or replaced by something other than outboard; restore the database")
+	}
+	if least = max(least, k.mark()); st.Key.Sequence < least {
+		return rolledBack(st.Key.Sequence, least, k.cfg.Mark)
+	}
+	return nil
+}
+
+func rolledBack(have, least int64, mark string) error {
+	return outboard.Errorf(outboard.Denied, "the credentials in the database are older (%d) than those seen before (%d)", have, least).
+		WithHint("someone restored an old database; if it was you, remove %s and set again what was changed or revoked since", mark)
+}
+
+// mark reads the highest sequence seen by any process here. What cannot be read is no witness.
+func (k *Keeper) mark() int64 {
+	if k.cfg.Mark == "" {
+		return 0
+	}
+	b, err := os.ReadFile(k.cfg.Mark)
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	return n
+}
+
+func (k *Keeper) remember(sequence int64) error {
+	if k.cfg.Mark == "" || sequence <= k.mark() {
+		return nil
+	}
+	f, err := os.CreateTemp(filepath.Dir(k.cfg.Mark), "."+filepath.Base(k.cfg.Mark)+"-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(strconv.FormatInt(sequence, 10) + "\n")
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), k.cfg.Mark)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}
+
+// unwrap opens a data key with whichever wrapper made it.
+func (k *Keeper) unwrap(ctx context.Context, row *outboard.VaultKey) (*keys, error) {
+	w, err := parseWrapping(row.Wrapping)
+	if err != nil {
+		return nil, err
+	}
+	err = outboard.Errorf(outboard.NotFound, "the vault key is wrapped by %q, which is not configured", w.Kind).
+		WithHint("configure vault in the configuration as it was; docs/config.md")
+	for _, by := range k.cfg.Wrappers {
+		if by.Kind() != w.Kind {
+			continue
+		}
+		var b []byte
+		if b, err = by.Unwrap(ctx, row.Wrapping, row.Wrapped, keyAAD(k.org, row.ID)); err == nil {
+			return parseKeys(row.ID, b)
+		}
+	}
+	return nil, err
+}
+
+// wrap wraps new data keys with the first wrapper.
+func (k *Keeper) wrap(ctx context.Context, ks *keys) (outboard.VaultKey, func(json.RawMessage) error, error) {
+	if len(k.cfg.Wrappers) == 0 {
+		return outboard.VaultKey{}, nil, outboard.Errorf(outboard.Unavailable, "the vault is locked: no key-encryption key is configured")
+	}
+	raw, wrapped, settle, err := k.cfg.Wrappers[0].Wrap(ctx, ks.bytes(), keyAAD(k.org, ks.id))
+	return outboard.VaultKey{Org: k.org, ID: ks.id, Wrapping: raw, Wrapped: wrapped}, settle, err
+}
+
+// maxEdits bounds how often an edit is decided again because another process changed the key. Each loss means another one won.
+const maxEdits = 8
+
+// edit changes credentials. decide gets keys to seal with and the living state; it fills in what to put and drop, and may run more
+// than once. The first edit makes the key.
+func (k *Keeper) edit(ctx context.Context, decide func(ks *keys, st *store.VaultState) (store.VaultEdit, error)) error {
+	var err error
+	for range maxEdits {
+		if err = k.editOnce(ctx, decide); !errors.Is(err, errMoved) {
+			return err
+		}
+		k.mu.Lock()
+		k.seen = time.Time{}
+		k.mu.Unlock()
+	}
+	return err
+}
+
+func (k *Keeper) editOnce(ctx context.Context, decide func(ks *keys, st *store.VaultState) (store.VaultEdit, error)) error {
+	cur, err := k.current(ctx)
+	if err != nil {
+		return err
+	}
+	ks, first := cur.keys, outboard.VaultKey{}
+	if ks == nil {
+		ks = newKeys()
+		if first, _, err = k.wrap(ctx, ks); err != nil {
+			return err
+		}
+	}
+	var after store.VaultState
+	err = k.cfg.Store.EditVaults(ctx, k.org, false, func(st store.VaultState) (store.VaultEdit, error) {
+		row := st.Key
+		switch {
+		case row.ID == "" && first.ID != "":
+			row = first
+		case row.ID != ks.id:
+			return store.VaultEdit{}, errMoved
+		default:
+			if err := k.verify(ks, &st, cur.sequence); err != nil {
+				return store.VaultEdit{}, locked(err)
+			}
+		}
+		e, err := decide(ks, &st)
+		if err != nil {
+			return e, err
+		}
+		row.Sequence++
+		after.Marks = applyMarks(st.Marks, &e)
+		row.Tag = ks.sum(k.org, row.Sequence, after.Marks)
+		e.Key, after.Key = row, row
+		return e, nil
+	})
+	if errors.Is(err, store.ErrDuplicate) && first.ID != "" {
+		return errMoved // another process made the first key
+	}
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if after.Key.Sequence > k.sequence {
+		k.keep(ks, after.Key.Sequence, after.Marks)
+		k.seen = time.Time{}
+	}
+	return nil
+}
+
+// applyMarks returns the marks as they are after an edit, by id.
+func applyMarks(marks []store.CredentialMark, e *store.VaultEdit) []store.CredentialMark {
+	all := map[outboard.CredentialID]store.CredentialMark{}
+	for _, m := range marks {
+		all[m.ID] = m
+	}
+	for _, c := range e.Put {
+		all[c.ID] = store.CredentialMark{ID: c.ID, Vault: c.Vault, Version: c.Version, Archived: !c.ArchivedAt.IsZero()}
+	}
+	for _, id := range e.Drop {
+		delete(all, id)
+	}
+	return slices.SortedFunc(maps.Values(all), func(a, b store.CredentialMark) int { return strings.Compare(string(a.ID), string(b.ID)) })
+}
+
+// RotateKeys makes new keys and seals every secret anew, in one transaction. A process that is killed meanwhile leaves the old keys
+// or the new ones in use, never a mixture. It returns how many secrets were sealed.
+func (k *Keeper) RotateKeys(ctx context.Context) (int, error) {
+	for range maxEdits {
+		n, err := k.rotateOnce(ctx)
+		if !errors.Is(err, errMoved) {
+			return n, err
+		}
+	}
+	return 0, errMoved
+}
+
+func (k *Keeper) rotateOnce(ctx context.Context) (int, error) {
+	k.mu.Lock()
+	k.seen = time.Time{}
+	k.mu.Unlock()
+	cur, err := k.current(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if cur.keys == nil {
+		return 0, outboard.Errorf(outboard.NotFound, "there is no vault key yet: it is made with the first secret")
+	}
+	next := cur.keys.rotated()
+	row, settle, err := k.wrap(ctx, next)
+	if err != nil {
+		return 0, err
+	}
+	var old json.RawMessage
+	var n int
+	var after store.VaultState
+	err = k.cfg.Store.EditVaults(ctx, k.org, true, func(st store.VaultState) (e store.VaultEdit, err error) {
+		if st.Key.ID != cur.keys.id {
+			return e, errMoved
+		}
+		if err := k.verify(cur.keys, &st, cur.sequence); err != nil {
+			return e, locked(err)
+		}
+		n, old = 0, st.Key.Wrapping
+		for _, c := range st.Rows {
+			if !c.ArchivedAt.IsZero() {
+				continue
+			}
+			s, err := cur.keys.open(k.org, &c)
+			if err != nil {
+				return e, err
+			}
+			if c.Sealed, err = next.seal(k.org, &c.Credential, s); err != nil {
+				return e, err
+			}
+			e.Put = append(e.Put, c)
+			n++
+		}
+		row.Sequence = st.Key.Sequence + 1
+		row.Tag = next.sum(k.org, row.Sequence, st.Marks)
+		e.Key, after = row, store.VaultState{Key: row, Marks: st.Marks}
+		return e, nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	k.mu.Lock()
+	k.keep(next, after.Key.Sequence, after.Marks)
+	k.mu.Unlock()
+	if err := settle(old); err != nil {
+		k.log.Warn("removing the old vault key failed", "err", err)
+	}
+	return n, nil
+}
+
+// clock is the current time as the store keeps it.
+func clock(k *Keeper) time.Time { return k.cfg.Now().UTC().Truncate(time.Microsecond) }

@@ -1,0 +1,295 @@
+package vault
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// Bearer returns the token for an MCP server of a session: that of the first vault with a credential for the URL. ok is false when
+// there is none. An access token that is about to end is renewed first.
+func (k *Keeper) Bearer(ctx context.Context, session outboard.SessionID, serverURL string) (token outboard.Secret, ok bool, err error) {
+	st, h, err := k.view(ctx, session)
+	if err != nil || h == nil {
+		return token, false, err
+	}
+	want := "mcp " + NormalURL(serverURL)
+	for i := range h.rows {
+		c := &h.rows[i]
+		if c.Unique != want {
+			continue
+		}
+		r := urlRequest(session, http.MethodPost, serverURL)
+		if err := k.record(ctx, string(session), &r, []string{label(&c.Credential)}, versions([]*store.Credential{c})); err != nil {
+			return token, false, err
+		}
+		s, err := st.keys.open(k.org, c)
+		if err != nil {
+			return token, false, locked(err)
+		}
+		if c.Auth.Refresh == nil || c.Auth.ExpiresAt.IsZero() || k.cfg.Now().Add(renewBefore).Before(c.Auth.ExpiresAt) {
+			return s.Value, true, nil
+		}
+		token, err = k.renew(ctx, c.ID)
+		return token, err == nil, err
+	}
+	return token, false, nil
+}
+
+func urlRequest(session outboard.SessionID, method, target string) Request {
+	u, err := url.Parse(target)
+	if err != nil {
+		return Request{Session: session, Method: method}
+	}
+	r := Request{Session: session, Method: method, Scheme: u.Scheme, Host: u.Hostname(), Path: u.Path, Port: 443}
+	if u.Scheme == "http" {
+		r.Port = 80
+	}
+	return r
+}
+
+// renew gets a new access token, once however many ask: in this process by a flight, among processes by a claim in the store.
+func (k *Keeper) renew(ctx context.Context, id outboard.CredentialID) (outboard.Secret, error) {
+	return k.flights.do(ctx, string(id), func(ctx context.Context) (outboard.Secret, error) {
+		for {
+			row, s, err := k.openNow(ctx, id)
+			if err != nil {
+				return outboard.Secret{}, err
+			}
+			if !row.Auth.ExpiresAt.IsZero() && k.cfg.Now().Add(renewBefore).Before(row.Auth.ExpiresAt) {
+				return s.Value, nil // another process was faster
+			}
+			won, err := k.cfg.Store.ClaimRenewal(ctx, id, row.Version, renewTTL)
+			if err != nil {
+				return outboard.Secret{}, err
+			}
+			if won {
+				out, _ := k.refresh(ctx, &row.Credential, s)
+				return out.token, out.err
+			}
+			select { // another process is at it
+			case <-ctx.Done():
+				return outboard.Secret{}, outboard.Errorf(outboard.Canceled, "waiting for a token: %w", context.Cause(ctx))
+			case <-time.After(Freshness):
+			}
+		}
+	})
+}
+
+// openNow reads and opens a credential as it is in the store.
+func (k *Keeper) openNow(ctx context.Context, id outboard.CredentialID) (store.Credential, Secrets, error) {
+	row, err := k.cfg.Store.Credential(ctx, id)
+	if err != nil {
+		return row, Secrets{}, err
+	}
+	if !row.ArchivedAt.IsZero() {
+		return row, Secrets{}, outboard.Errorf(outboard.Denied, "credential %s is archived", id)
+	}
+	st, err := k.current(ctx)
+	if err != nil {
+		return row, Secrets{}, err
+	}
+	if st.keys == nil {
+		return row, Secrets{}, locked(outboard.Errorf(outboard.Unavailable, "there is no vault key"))
+	}
+	if st.index[id].Version != row.Version || st.keys.id != row.Sealed.Key {
+		k.mu.Lock()
+		k.seen = time.Time{}
+		k.mu.Unlock()
+		if st, err = k.current(ctx); err != nil {
+			return row, Secrets{}, err
+		}
+		if st.index[id].Version != row.Version {
+			return row, Secrets{}, locked(outboard.Errorf(outboard.Denied, "credential %s is at another version than the vault says", id))
+		}
+	}
+	s, err := st.keys.open(k.org, &row)
+	if err != nil {
+		return row, s, locked(err)
+	}
+	return row, s, nil
+}
+
+// refreshed is the outcome of a refresh.
+type refreshed struct {
+	token  outboard.Secret
+	status string // succeeded, failed, connect_error, no_refresh_token
+	answer *answer
+	err    error
+}
+
+// refresh exchanges the refresh token at the issuer and stores what comes back. The new secrets are stored even when nobody waits
+// for them any more: issuers forget the old refresh token.
+func (k *Keeper) refresh(ctx context.Context, c *outboard.Credential, s Secrets) (refreshed, Secrets) {
+	r := c.Auth.Refresh
+	if r == nil || s.RefreshToken.IsZero() {
+		return refreshed{status: "no_refresh_token", err: outboard.Errorf(outboard.Unavailable, "credential %s has no refresh token", c.ID)}, s
+	}
+	req, err := refreshRequest(ctx, r, s)
+	if err != nil {
+		return refreshed{status: "failed", err: err}, s
+	}
+	req, cancel := bounded(req)
+	defer cancel()
+	a, err := k.ask(req)
+	if err != nil {
+		return refreshed{status: "connect_error", err: outboard.Errorf(outboard.Unavailable, "refreshing credential %s: %s", c.ID, plainError(err))}, s
+	}
+	var out struct {
+		AccessToken  string `json:"access_token"`
+		RefreshToken string `json:"refresh_token"`
+		ExpiresIn    int64  `json:"expires_in"`
+	}
+	shown := &a
+	if a.status == http.StatusOK {
+		shown = nil // whatever it is, it may hold tokens
+	}
+	if a.status != http.StatusOK || json.Unmarshal(a.body, &out) != nil || out.AccessToken == "" || len(out.AccessToken) > MaxToken || len(out.RefreshToken) > MaxToken {
+		return refreshed{status: "failed", answer: shown, err: outboard.Errorf(outboard.Unavailable, "refreshing credential %s: the issuer answered %d", c.ID, a.status).
+			WithHint("sign in again and set the credential's tokens")}, s
+	}
+	next := s
+	next.Value = outboard.NewSecret(out.AccessToken)
+	if out.RefreshToken != "" {
+		next.RefreshToken = outboard.NewSecret(out.RefreshToken)
+	}
+	_, err = k.Update(ctx, c.ID, func(c *outboard.Credential, now *Secrets) error {
+		c.Auth.ExpiresAt = time.Time{}
+		if out.ExpiresIn > 0 {
+			c.Auth.ExpiresAt = clock(k).Add(time.Duration(min(out.ExpiresIn, maxLife)) * time.Second)
+		}
+		now.Value, now.RefreshToken = next.Value, next.RefreshToken
+		return nil
+	})
+	return refreshed{token: next.Value, status: "succeeded", err: err}, next
+}
+
+// maxLife bounds, in seconds, what an issuer may say of a token's life: a year.
+const maxLife = 365 * 24 * 3600
+
+// MaxToken bounds a token. Managed Agents wire: 8192.
+const MaxToken = 8192
+
+func refreshRequest(ctx context.Context, r *outboard.OAuthRefresh, s Secrets) (*http.Request, error) {
+	form := url.Values{"grant_type": {"refresh_token"}, "refresh_token": {s.RefreshToken.Reveal()}}
+	if r.Scope != "" {
+		form.Set("scope", r.Scope)
+	}
+	if r.Resource != "" {
+		form.Set("resource", r.Resource)
+	}
+	if r.EndpointAuth != "client_secret_basic" {
+		form.Set("client_id", r.ClientID)
+	}
+	if r.EndpointAuth == "client_secret_post" {
+		form.Set("client_secret", s.ClientSecret.Reveal())
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.TokenEndpoint, strings.NewReader(form.Encode()))
+	if err != nil {
+		return nil, outboard.Errorf(outboard.Invalid, "the token endpoint is malformed")
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Accept", "application/json")
+	if r.EndpointAuth == "client_secret_basic" {
+		req.SetBasicAuth(url.QueryEscape(r.ClientID), url.QueryEscape(s.ClientSecret.Reveal()))
+	}
+	return req, nil
+}
+
+func bounded(req *http.Request) (*http.Request, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(req.Context(), issuerTimeout)
+	return req.WithContext(ctx), cancel
+}
+
+// Validation says whether an mcp_oauth credential works.
+type Validation struct {
+	Status     string // valid, invalid, unknown
+	At         time.Time
+	HasRefresh bool
+	Probe      *Exchange // with the MCP server
+	Refresh    *Exchange // with the issuer
+}
+
+// Exchange is one request of a validation and what came back, without any secret.
+type Exchange struct {
+	Method     string // of the probe
+	Status     string // of the refresh
+	StatusCode int    // 0 = no answer to show
+	Kind       string
+	Body       string
+	Truncated  bool
+}
+
+// Validate tries a credential at its MCP server, and renews it once if the server refuses it.
+func (k *Keeper) Validate(ctx context.Context, by string, id outboard.CredentialID) (Validation, error) {
+	row, s, err := k.openNow(ctx, id)
+	if err != nil {
+		return Validation{}, err
+	}
+	v := Validation{Status: "unknown", At: clock(k), HasRefresh: !s.RefreshToken.IsZero()}
+	r := urlRequest("", http.MethodPost, row.Auth.MCPServerURL)
+	if err := k.record(ctx, by, &r, []string{label(&row.Credential)}, versions([]*store.Credential{&row})); err != nil {
+		return Validation{}, err
+	}
+	code := k.probe(ctx, &v, row.Auth.MCPServerURL, s)
+	if code != http.StatusUnauthorized && code != http.StatusForbidden {
+		return v, nil
+	}
+	out, next := k.refresh(ctx, &row.Credential, s)
+	v.Refresh = &Exchange{Status: out.status}
+	if out.answer != nil {
+		v.Refresh.show(out.answer, s)
+	}
+	if out.status == "succeeded" && out.err == nil {
+		k.probe(ctx, &v, row.Auth.MCPServerURL, next)
+	}
+	return v, nil
+}
+
+// probe opens an MCP session with the token and sets Status by the answer.
+func (k *Keeper) probe(ctx context.Context, v *Validation, server string, s Secrets) int {
+	const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},` +
+		`"clientInfo":{"name":"outboard","version":"1"}}}`
+	v.Probe = &Exchange{Method: "initialize"}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server, bytes.NewReader([]byte(hello)))
+	if err != nil {
+		return 0
+	}
+	req, cancel := bounded(req)
+	defer cancel()
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	req.Header.Set("Authorization", "Bearer "+s.Value.Reveal())
+	a, err := k.ask(req)
+	if err != nil && a.status == 0 {
+		return 0
+	}
+	v.Probe.show(&a, s)
+	switch {
+	case a.status >= 200 && a.status < 300:
+		v.Status = "valid"
+	case a.status == http.StatusUnauthorized, a.status == http.StatusForbidden:
+		v.Status = "invalid"
+	}
+	return a.status
+}
+
+// show keeps of an answer what may be shown.
+func (e *Exchange) show(a *answer, s Secrets) {
+	body := string(a.body)
+	for _, secret := range []outboard.Secret{s.Value, s.RefreshToken, s.ClientSecret} {
+		if !secret.IsZero() {
+			body = strings.ReplaceAll(body, secret.Reveal(), secret.String())
+		}
+	}
+	e.Truncated = a.cut || len(body) > maxShown
+	body = body[:min(len(body), maxShown)]
+	e.StatusCode, e.Kind, e.Body = a.status, strings.ToValidUTF8(a.kind, "?"), strings.ToValidUTF8(body, "?")
+}
