@@ -50,6 +50,7 @@ const (
 	TypeAgentMessage      EventType = "agent.message"
 	TypeContextCompacted  EventType = "context.compacted"
 	TypeCallRequested     EventType = "call.requested"
+	TypeCallJudged        EventType = "call.judged"
 	TypeCallStarted       EventType = "call.started"
 	TypeCallFinished      EventType = "call.finished"
 	TypeSandboxReady      EventType = "sandbox.ready"
@@ -134,6 +135,8 @@ type InputConfirmation struct {
 	Allow   bool   `json:"allow"`
 	Message string `json:"message,omitempty"` // on deny
 	By      string `json:"by,omitempty"`      // the caller's name
+	Key     KeyID  `json:"key,omitempty"`     // the caller's key: it must still be valid when the call is sent
+	Digest  string `json:"digest,omitempty"`  // of the request that was shown
 }
 
 // InputToolResult is a client's result of a custom tool (or, in a self-hosted environment, of any tool). Ref: the call.
@@ -176,6 +179,7 @@ type TurnEnded struct {
 	Turn    int        `json:"turn"`
 	Stop    StopReason `json:"stop"`
 	Details Raw        `json:"details,omitempty"` // wire stop_details of a refusal
+	WakeAt  time.Time  `json:"wake_at,omitzero"`  // of requires_action: when the first ask expires
 }
 
 // TurnFailed records an error that ended the turn; a TurnEnded (retries_exhausted) or SessionArchived follows it.
@@ -241,8 +245,25 @@ type CallRequested struct {
 	Input     Raw        `json:"input"`
 	InputBlob *BlobRef   `json:"input_blob,omitempty"` // instead of Input when it is large
 	Decision  Decision   `json:"decision"`
-	Policy    Permission `json:"policy,omitempty"` // which permission policy decided; "" when none was reached
-	Reason    string     `json:"reason,omitempty"` // of a deny
+	Policy    Permission `json:"policy,omitempty"`  // which permission policy decided; "" when none was reached
+	Reason    string     `json:"reason,omitempty"`  // of a deny or an ask
+	Rules     []string   `json:"rules,omitempty"`   // ids of the policies that decided, "level/id"
+	Grant     GrantID    `json:"grant,omitempty"`   // the grant that met an ask
+	Verdict   Decision   `json:"verdict,omitempty"` // the judge's, of an auto permission; "" = none
+
+	// Of an ask.
+	Digest    string    `json:"digest,omitempty"` // of tool and input: what is approved
+	Approver  Approver  `json:"approver,omitempty"`
+	ExpiresAt time.Time `json:"expires_at,omitzero"` // denied if nobody has answered by then
+}
+
+// CallJudged is what a second model said about a call under the permission auto. Ref: the call.
+type CallJudged struct {
+	Call    CallID   `json:"call"`
+	Model   string   `json:"model"`
+	Verdict Decision `json:"verdict,omitempty"` // "" = none, which asks
+	Reason  string   `json:"reason,omitempty"`
+	Usage   Usage    `json:"usage"`
 }
 
 // Decision is the policy's answer for one call.
@@ -304,6 +325,7 @@ type CallFinished struct {
 	FullOutput string       `json:"full_output,omitempty"` // path in the sandbox of the whole output, when truncated
 	DurationUs int64        `json:"duration_us,omitempty"`
 	Checkpoint CheckpointID `json:"checkpoint,omitempty"` // the machine state it left behind
+	Taint      Taint        `json:"taint,omitzero"`       // where its result comes from, and whether it could carry data outside
 }
 
 // SandboxReady says which machine the session's calls run on from here. From is set when it was restored.
@@ -360,6 +382,7 @@ var payloads = map[EventType]func() Payload{
 	TypeAgentMessage:      func() Payload { return new(AgentMessage) },
 	TypeContextCompacted:  func() Payload { return new(ContextCompacted) },
 	TypeCallRequested:     func() Payload { return new(CallRequested) },
+	TypeCallJudged:        func() Payload { return new(CallJudged) },
 	TypeCallStarted:       func() Payload { return new(CallStarted) },
 	TypeCallFinished:      func() Payload { return new(CallFinished) },
 	TypeSandboxReady:      func() Payload { return new(SandboxReady) },

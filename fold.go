@@ -1,6 +1,9 @@
 package outboard
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // State is where a session is: the fold of its log. It is the only definition of that; the harness decides from it and the
 // runner acts on it. A State belongs to one goroutine.
@@ -26,6 +29,7 @@ type State struct {
 
 	Sandbox    *SandboxReady // the machine in use, nil when none was made or it was lost
 	Checkpoint CheckpointID  // the newest checkpoint
+	Taint      Taint         // of everything it has read and done
 
 	rewinds []Rewind // the conversation's rewinds that the fold was made for
 	live    []span   // the parts of the log that the conversation has, from the current one on; nil = all of it
@@ -53,6 +57,12 @@ type Call struct {
 // Allowed reports whether the call may start: by policy, or by a person's answer to an ask.
 func (c *Call) Allowed() bool {
 	return c.Requested.Decision == Allow || c.Requested.Decision == Ask && c.Answer != nil && c.Answer.Allow
+}
+
+// Expired reports whether the call asked for an answer that did not come in time.
+func (c *Call) Expired(now time.Time) bool {
+	r := &c.Requested
+	return c.Finished == nil && c.Answer == nil && r.Decision == Ask && !r.ExpiresAt.IsZero() && !r.ExpiresAt.After(now)
 }
 
 // Runnable reports whether the platform itself has to bring the call to its outcome: it may start, or has.
@@ -225,6 +235,7 @@ func (s *State) finish(e *Event, p *CallFinished) {
 		return // the store refuses a second outcome; see call_outcome in internal/store
 	}
 	c.Finished = p
+	s.Taint = s.Taint.Or(p.Taint)
 	i := len(s.History)
 	for i > 0 && s.History[i-1].Role != "assistant" {
 		i--

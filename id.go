@@ -36,6 +36,12 @@ type (
 	KeyID string
 	// NetGrantID names a host that a session was let reach.
 	NetGrantID string
+	// PolicyID names the policy of one level and target, over all its versions.
+	PolicyID string
+	// ApprovalID names a call that waits, or waited, for a person.
+	ApprovalID string
+	// GrantID names a grant.
+	GrantID string
 	// WorkerID names one process that claims sessions; new at every start of that process.
 	WorkerID string
 )
@@ -55,6 +61,9 @@ const (
 	PrefixWorker      = "wkr"
 	PrefixNetGrant    = "ngrt"
 	PrefixRequest     = "req"
+	PrefixPolicy      = "pol"
+	PrefixApproval    = "apr"
+	PrefixGrant       = "grant"
 )
 
 const base58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"

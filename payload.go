@@ -127,6 +127,12 @@ func (*CallRequested) EventType() EventType { return TypeCallRequested }
 func (*CallRequested) RefID() EventID { return "" }
 
 // EventType implements Payload.
+func (*CallJudged) EventType() EventType { return TypeCallJudged }
+
+// RefID implements Payload.
+func (p *CallJudged) RefID() EventID { return p.Call }
+
+// EventType implements Payload.
 func (*CallStarted) EventType() EventType { return TypeCallStarted }
 
 // RefID implements Payload.

@@ -31,7 +31,7 @@ func Project(h *Header, e *Event) error {
 		h.Inbox, h.Urgent, h.Usage, h.Active, h.ArchivedAt = 0, 0, Usage{}, 0, time.Time{}
 		return nil
 	case TypeInputProcessed, TypeTurnRetrying, TypeTurnEnded, TypeModelFinished, TypeModelFailed, TypeContextCompacted,
-		TypeSessionUpdated:
+		TypeSessionUpdated, TypeCallJudged:
 		p, err := e.Decode()
 		if err != nil {
 			return err
@@ -55,10 +55,12 @@ func (h *Header) project(e *Event, p Payload) {
 	case *TurnEnded:
 		h.rest(e, PhaseIdle)
 		stop := p.Stop
-		h.Stop = &stop
+		h.Stop, h.WakeAt = &stop, p.WakeAt
 	case *ModelFinished:
 		h.Usage = h.Usage.Add(p.Usage)
 	case *ModelFailed:
+		h.Usage = h.Usage.Add(p.Usage)
+	case *CallJudged:
 		h.Usage = h.Usage.Add(p.Usage)
 	case *ContextCompacted:
 		h.Usage = h.Usage.Add(p.Usage)

@@ -117,6 +117,8 @@ func (s *State) pass(p Payload) {
 		s.Sandbox, s.Checkpoint = nil, p.Restore
 	case *CheckpointCreated:
 		s.Checkpoint = p.Checkpoint
+	case *CallFinished:
+		s.Taint = s.Taint.Or(p.Taint)
 	}
 }
 

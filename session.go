@@ -9,6 +9,7 @@ type SessionConfig struct {
 	Env         EnvConfig     `json:"env"`
 	Resources   []Resource    `json:"resources,omitempty"`
 	VaultIDs    []string      `json:"vault_ids,omitempty"`
+	Owner       Owner         `json:"owner,omitzero"` // for whom the session acts
 }
 
 // Resource is something mounted into a session's sandbox. Kind is "file" (FileID, MountPath, Origin).
@@ -50,7 +51,7 @@ type Header struct {
 	Stop          *StopReason       `json:"stop,omitempty"`   // set while idle after a turn
 	Inbox         int               `json:"inbox"`            // messages not yet processed
 	Urgent        int               `json:"urgent"`           // interrupts and answers not yet processed
-	WakeAt        time.Time         `json:"wake_at,omitzero"` // a timer: when a retrying session becomes claimable
+	WakeAt        time.Time         `json:"wake_at,omitzero"` // a timer: when a retrying session, or a parked one, becomes claimable
 	Usage         Usage             `json:"usage"`
 	Active        time.Duration     `json:"active"`                 // sum of finished running spells
 	RunningSince  time.Time         `json:"running_since,omitzero"` // start of the current one
@@ -72,7 +73,8 @@ func (h *Header) Parked() bool {
 }
 
 // Runnable reports whether a worker should claim the session now: it has input to take, a turn to continue, or a timer that
-// is due. Messages do not disturb a parked or a retrying session; answers and interrupts do.
+// is due: its retry, or the end of the time to answer an ask. Messages do not disturb a parked or a retrying session; answers and
+// interrupts do.
 func (h *Header) Runnable(now time.Time) bool {
 	switch {
 	case h.Phase == PhaseTerminated:
@@ -82,7 +84,10 @@ func (h *Header) Runnable(now time.Time) bool {
 	case h.Phase == PhaseRetrying:
 		return !h.WakeAt.After(now)
 	}
-	return h.Inbox > 0 && !h.Parked()
+	if h.Parked() {
+		return !h.WakeAt.IsZero() && !h.WakeAt.After(now)
+	}
+	return h.Inbox > 0
 }
 
 // Sandbox is the row of one disposable machine. fleet is its only writer.
@@ -129,7 +134,7 @@ type Key struct {
 	ID        KeyID     `json:"id"`
 	Name      string    `json:"name"`
 	Hash      string    `json:"hash"` // hex SHA-256 of the secret
-	Role      string    `json:"role"` // "admin" so far
+	Role      string    `json:"role"` // RoleAdmin so far
 	CreatedAt time.Time `json:"created_at"`
 	RevokedAt time.Time `json:"revoked_at,omitzero"`
 }

@@ -1,7 +1,14 @@
-// Package policy decides what a model's tool call may do. Its functions are pure: the same agent, tool and input always give
-// the same decision, and nothing is read or written. What cannot be decided is denied, and a policy that gives no verdict asks.
+// Package policy decides what a session may do: allow, ask a person, or deny. It is a wrapper around Cedar that keeps Cedar's
+// promise where Cedar by itself does not: whatever cannot be evaluated is a deny, and an alarm.
 //
-// It does not check a call's input against the tool's schema; the caller does, because only it knows the schemas.
+// A request must pass a stack of layers: the platform's own rules (what always_ask and auto mean, the taint rule), the operator's,
+// the organization's, the agent's, the session's. Each layer is asked by itself and the narrowest answer counts, so a lower one can
+// never widen a higher one. A layer that permits nothing by itself forbids only what it says; one with a permit is an allow-list.
+//
+// Set.Decide is pure: the same set and request always give the same verdict. Engine reads the stored policies and grants for it, and
+// counts; it is the only part that does input and output, through Source.
+//
+// The package does not check a call's input against the tool's schema; the caller does, because only it knows the schemas.
 package policy
 
 import (
@@ -20,9 +27,10 @@ func Builtins() []string {
 	return []string{"bash", "read", "write", "edit", "glob", "grep", "web_fetch"}
 }
 
-// Decide returns the call as it is to be recorded: its kind, the decision, the permission that made it and, for a deny, the
-// reason as the model reads it. ToolUseID is left to the caller. The first toolset that has the tool decides.
-func Decide(sets []outboard.Toolset, name string, input outboard.Raw) outboard.CallRequested {
+// Resolve finds the tool a call names: its kind, and the agent's permission for it as Policy. Decision is Allow where there is such
+// a tool, which leaves the decision to a Set, else Deny with the reason as the model reads it. The first toolset that has the tool
+// decides.
+func Resolve(sets []outboard.Toolset, name string, input outboard.Raw) outboard.CallRequested {
 	call := outboard.CallRequested{Name: name, Kind: "builtin", Input: input, Decision: outboard.Deny}
 	for _, set := range sets {
 		switch {
@@ -40,20 +48,16 @@ func Decide(sets []outboard.Toolset, name string, input outboard.Raw) outboard.C
 	return call
 }
 
-// builtin decides a call of the built-in toolset by the tool's setting.
+// builtin resolves a call of the built-in toolset by the tool's setting.
 func builtin(call outboard.CallRequested, cfg outboard.ToolConfig, sets []outboard.Toolset) outboard.CallRequested {
 	if !cfg.Enabled {
 		call.Reason = fmt.Sprintf("the tool %s is disabled for this agent; %s", call.Name, available(sets))
 		return call
 	}
-	call.Policy = cfg.Policy
 	switch cfg.Policy {
-	case outboard.AlwaysAllow:
-		call.Decision = outboard.Allow
-	case outboard.AlwaysAsk, outboard.AutoPolicy: // auto has no judge so far, and no verdict is an ask
-		call.Decision = outboard.Ask
+	case outboard.AlwaysAllow, outboard.AlwaysAsk, outboard.AutoPolicy:
+		call.Policy, call.Decision = cfg.Policy, outboard.Allow
 	default:
-		call.Policy = ""
 		call.Reason = fmt.Sprintf("the permission policy %q of the tool %s is not known", clip(string(cfg.Policy)), call.Name)
 	}
 	return call

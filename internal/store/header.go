@@ -79,7 +79,7 @@ func (r *row) headerArgs() []any {
 // setReady brings ready_at in step with the header. A session keeps its place in the queue while it stays runnable.
 func (r *row) setReady(now time.Time) {
 	switch {
-	case r.Phase == outboard.PhaseRetrying && r.Urgent == 0:
+	case r.Phase == outboard.PhaseRetrying && r.Urgent == 0, r.Parked() && r.Urgent == 0 && !r.WakeAt.IsZero():
 		r.readyAt = max(micros(r.WakeAt), 1)
 	case !r.Runnable(now):
 		r.readyAt = 0

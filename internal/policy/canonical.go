@@ -1,0 +1,42 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/term"
+)
+
+// MaxShown bounds the canonical text of one request. What is longer is not cut, because nobody can approve what they have not
+// seen: the request is refused.
+const MaxShown = 64 << 10
+
+// Canonical is a call as a person is shown it: the tool and every argument, in an order that does not depend on how the model wrote
+// them, with everything that a screen would hide or act on (control characters, bidirectional overrides, zero-width characters)
+// visible. Two calls that do the same look the same, and nothing in it is markup.
+func Canonical(name string, input outboard.Raw) (string, error) {
+	var v any
+	dec := json.NewDecoder(bytes.NewReader(input))
+	dec.UseNumber()
+	if err := dec.Decode(&v); err != nil {
+		return "", outboard.Errorf(outboard.Invalid, "the input of %s is not JSON: %w", clip(name), err)
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return "", outboard.Errorf(outboard.Invalid, "the input of %s cannot be shown: %w", clip(name), err)
+	}
+	text := term.Clean(name + " " + strings.TrimSpace(b.String()))
+	if len(text) > MaxShown {
+		return "", outboard.Errorf(outboard.TooLarge, "the request is %d bytes long, and at most %d can be shown to a person whole", len(text), MaxShown).
+			WithHint("do it in smaller steps")
+	}
+	return text, nil
+}
+
+// Host is a host name in the one form that policies compare with: lower case, without a trailing dot.
+func Host(name string) string { return strings.TrimSuffix(strings.ToLower(name), ".") }

@@ -1,0 +1,297 @@
+package policy
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+)
+
+const (
+	// freshFor is how long the revision of the stored policies is believed: how late a saved policy may reach a running session.
+	freshFor = time.Second
+	// maxStacks bounds the compiled stacks that are kept, each a few kilobytes beside layers that are shared.
+	maxStacks = 1024
+	// DefaultTimeout is how long an approval waits where no rule says otherwise: somebody who was away for a week has lost the thread.
+	DefaultTimeout = 7 * 24 * time.Hour
+	// maxLimits bounds the rate limits that one request is held against.
+	maxLimits = 100
+)
+
+// Source is the store, as the engine sees it. Its methods are called from any goroutine.
+type Source interface {
+	// PolicyRevision changes with every save of a policy.
+	PolicyRevision(ctx context.Context) (int64, error)
+	// PoliciesFor returns the versions in force for a session: of its organization, its agent and itself.
+	PoliciesFor(ctx context.Context, agent outboard.AgentID, session outboard.SessionID) ([]outboard.Policy, error)
+	// GrantsFor returns the grants that may cover a request, those that end first before others.
+	GrantsFor(ctx context.Context, q outboard.GrantQuery) ([]outboard.Grant, error)
+	// UseGrant spends one use for key, which spends none when it has one already. Denied: the grant is over or spent.
+	UseGrant(ctx context.Context, id outboard.GrantID, key string, now time.Time) error
+	// TakeRate counts one more event under key in the window that began at start. It reports false, and counts nothing, when
+	// there were most already.
+	TakeRate(ctx context.Context, key string, start time.Time, most int) (bool, error)
+}
+
+// Config makes an Engine. The zero value has the platform's rules and nothing else.
+type Config struct {
+	Source   Source           // nil = no stored policies, grants or counters
+	Operator string           // Cedar text
+	Taint    string           // of the trifecta rule: TaintAsk, TaintDeny or TaintOff; "" = TaintAsk
+	Limits   []Limit          // rate limits
+	Timeout  time.Duration    // of an approval whose rule names none; 0 = DefaultTimeout
+	Logger   *slog.Logger     // nil = discard
+	Now      func() time.Time // nil = time.Now
+}
+
+// Limit is a rate limit: at most Max actions in each window of length Every.
+type Limit struct {
+	Action string        `yaml:"action"`         // an action, "*" = each one by itself
+	Host   string        `yaml:"host,omitempty"` // only requests to it; "" = any
+	Per    string        `yaml:"per"`            // session, owner, agent, host or all: what is counted together
+	Max    int           `yaml:"max"`
+	Every  time.Duration `yaml:"every"`
+}
+
+func (l *Limit) check() error {
+	if _, ok := theSchema().resource[l.Action]; !ok && l.Action != "*" {
+		return fmt.Errorf("there is no action %q", clip(l.Action))
+	}
+	switch l.Per {
+	case "session", "owner", "agent", "host", "all":
+	default:
+		return fmt.Errorf("per must be session, owner, agent, host or all, not %q", clip(l.Per))
+	}
+	if l.Max < 1 || l.Every < time.Second || l.Every > MaxTimeout {
+		return fmt.Errorf("max must be at least 1, and every from 1s to %v", MaxTimeout)
+	}
+	return nil
+}
+
+// covers reports whether the limit counts a request.
+func (l *Limit) covers(r *Request) bool {
+	return (l.Action == "*" || l.Action == r.Action) && (l.Host == "" || Host(l.Host) == r.Context.Host) &&
+		(l.Per != "host" || r.Context.Host != "")
+}
+
+// key names the counter of a request.
+func (l *Limit) key(r *Request) string {
+	subject := map[string]string{"session": string(r.Session), "owner": string(r.Owner.Key), "agent": string(r.Agent),
+		"host": r.Context.Host}[l.Per]
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%d\x00%d\x00%s", r.Action, Host(l.Host), l.Per, l.Max, l.Every, subject))
+	return hex.EncodeToString(sum[:16])
+}
+
+// Engine decides for sessions: it puts their layers together, looks for grants, and counts. It is safe for concurrent use.
+type Engine struct {
+	cfg  Config
+	base []*Layer // platform, operator
+
+	mu       sync.Mutex
+	revision int64
+	seen     time.Time // when revision was read
+	layers   map[string]*Layer
+	stacks   map[string]*Set
+}
+
+// New returns an engine. A mistake in the operator's rules is Invalid: a server with half of its rules does not start.
+func New(cfg Config) (*Engine, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = DefaultTimeout
+	}
+	if cfg.Timeout < time.Second || cfg.Timeout > MaxTimeout {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring policy: the approval timeout must be from 1s to %v", MaxTimeout)
+	}
+	if len(cfg.Limits) > maxLimits {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring policy: at most %d limits, not %d", maxLimits, len(cfg.Limits))
+	}
+	for i := range cfg.Limits {
+		if err := cfg.Limits[i].check(); err != nil {
+			return nil, outboard.Errorf(outboard.Invalid, "configuring policy: limit %d: %w", i+1, err)
+		}
+	}
+	platform, err := Platform(cfg.Taint)
+	if err != nil {
+		return nil, err
+	}
+	operator, err := Compile(outboard.LevelOperator, cfg.Operator)
+	if err != nil {
+		return nil, err
+	}
+	return &Engine{cfg: cfg, base: []*Layer{platform, operator}, layers: map[string]*Layer{}, stacks: map[string]*Set{}}, nil
+}
+
+// Set returns the stack of a session, at most a second older than the stored policies. Where they cannot be read or do not compile,
+// the stack denies everything.
+func (e *Engine) Set(ctx context.Context, agent outboard.AgentID, session outboard.SessionID) *Set {
+	key := string(agent) + "\x00" + string(session)
+	s, err := e.cached(ctx, key)
+	if s != nil && err == nil {
+		return s
+	}
+	if err == nil {
+		s, err = e.stack(ctx, key, agent, session)
+	}
+	if err != nil {
+		return Broken(fmt.Errorf("the policies of session %s: %w", session, err))
+	}
+	return s
+}
+
+// cached returns a stack that is of the current revision, or nil.
+func (e *Engine) cached(ctx context.Context, key string) (*Set, error) {
+	if e.cfg.Source == nil {
+		return NewSet(e.base...), nil
+	}
+	e.mu.Lock()
+	s, old := e.stacks[key], e.cfg.Now().Sub(e.seen)
+	e.mu.Unlock()
+	if old >= 0 && old < freshFor {
+		return s, nil
+	}
+	asked := e.cfg.Now()
+	rev, err := e.cfg.Source.PolicyRevision(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if rev != e.revision {
+		e.revision = rev
+		clear(e.stacks)
+		clear(e.layers)
+	}
+	e.seen = asked
+	return e.stacks[key], nil
+}
+
+// stack reads and compiles a session's layers.
+func (e *Engine) stack(ctx context.Context, key string, agent outboard.AgentID, session outboard.SessionID) (*Set, error) {
+	e.mu.Lock()
+	rev := e.revision
+	e.mu.Unlock()
+	docs, err := e.cfg.Source.PoliciesFor(ctx, agent, session)
+	if err != nil {
+		return nil, err
+	}
+	layers := append([]*Layer(nil), e.base...)
+	for _, d := range docs {
+		l, err := e.layer(&d)
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, l)
+	}
+	s := NewSet(layers...)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if rev == e.revision {
+		if len(e.stacks) >= maxStacks {
+			clear(e.stacks)
+		}
+		e.stacks[key] = s
+	}
+	return s, nil
+}
+
+func (e *Engine) layer(d *outboard.Policy) (*Layer, error) {
+	key := fmt.Sprintf("%s@%d", d.ID, d.Version)
+	e.mu.Lock()
+	l := e.layers[key]
+	e.mu.Unlock()
+	if l != nil {
+		return l, nil
+	}
+	l, err := Compile(d.Level, d.Text)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.layers) >= maxStacks {
+		clear(e.layers)
+	}
+	e.layers[key] = l
+	return l, nil
+}
+
+// Decide decides about a request of a session. An ask that a grant covers is an allow with the grant's id; Admit spends it. An
+// alarm is logged here. The verdict's Timeout is set.
+func (e *Engine) Decide(ctx context.Context, r *Request) (Verdict, outboard.GrantID) {
+	if r.Context.Now.IsZero() {
+		r.Context.Now = e.cfg.Now()
+	}
+	set := e.Set(ctx, r.Agent, r.Session)
+	v := set.Decide(r)
+	var grant outboard.GrantID
+	if v.Decision == outboard.Ask && e.cfg.Source != nil {
+		g, err := e.grant(ctx, r)
+		if err != nil {
+			e.cfg.Logger.Error("grants cannot be read; asking", "session", r.Session, "err", err)
+		} else if g != "" {
+			r.Context.Granted = true
+			v, grant = set.Decide(r), g // a policy may look at it
+		}
+	}
+	if v.Timeout == 0 {
+		v.Timeout = e.cfg.Timeout
+	}
+	if v.Alarm != "" {
+		e.cfg.Logger.Error("a policy could not be evaluated; the request is denied", "session", r.Session, "action", r.Action, "alarm", v.Alarm)
+	}
+	return v, grant
+}
+
+func (e *Engine) grant(ctx context.Context, r *Request) (outboard.GrantID, error) {
+	q := outboard.GrantQuery{Human: r.Owner.Key, Agent: r.Agent, Session: r.Session, Action: r.Action, Resource: r.Target(), Now: r.Context.Now}
+	grants, err := e.cfg.Source.GrantsFor(ctx, q)
+	if err != nil {
+		return "", err
+	}
+	for i := range grants {
+		if grants[i].Covers(q) {
+			return grants[i].ID, nil
+		}
+	}
+	return "", nil
+}
+
+// Admit is the last look before an allowed request is sent: it spends the grant it needs and counts it against the rate limits. key
+// names the request, so that a repetition after a crash spends the grant once. Exhausted: a limit is reached; Denied: the grant is
+// gone. Whatever cannot be counted is refused.
+func (e *Engine) Admit(ctx context.Context, r *Request, key string, grant outboard.GrantID) error {
+	if e.cfg.Source == nil {
+		return nil
+	}
+	now := e.cfg.Now()
+	for i := range e.cfg.Limits {
+		l := &e.cfg.Limits[i]
+		if !l.covers(r) {
+			continue
+		}
+		start := now.Truncate(l.Every)
+		ok, err := e.cfg.Source.TakeRate(ctx, l.key(r), start, l.Max)
+		if err != nil {
+			return outboard.Errorf(outboard.KindOf(err), "counting a request: %w", err)
+		}
+		if !ok {
+			return outboard.Errorf(outboard.Exhausted, "rate limit reached: %d %s per %s in %v; the next window begins in %v", l.Max,
+				r.Action, l.Per, l.Every, start.Add(l.Every).Sub(now).Round(time.Second))
+		}
+	}
+	if grant == "" {
+		return nil
+	}
+	return e.cfg.Source.UseGrant(ctx, grant, key, now)
+}

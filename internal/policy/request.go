@@ -1,0 +1,197 @@
+package policy
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/cedar-policy/cedar-go"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// MaxTimeout bounds how long an approval may wait.
+const MaxTimeout = 30 * 24 * time.Hour
+
+// Request is one action that a session wants to take for its human.
+type Request struct {
+	Session     outboard.SessionID
+	Owner       outboard.Owner
+	Agent       outboard.AgentID
+	Environment outboard.EnvironmentID
+	Depth       int    // of delegation: 0 = started by a person
+	Action      string // a tool's name, or a constant of this package
+	Resource    string // the id of the resource entity: a tool, a host, a credential, an environment, an agent
+	Context     Context
+}
+
+// Context is what policies read. Each field is a key of the schema's Context; all are always passed on, set or not.
+type Context struct {
+	Tool       string
+	Input      string // the whole input, as compact JSON with sorted keys
+	Command    string // of bash
+	Path       string // of a file tool: file_path, path or pattern; of an HTTP request its path
+	URL        string // of web_fetch and of an HTTP request
+	Scheme     string
+	Host       string // in lower case, without a trailing dot
+	Port       int
+	Method     string
+	Permission outboard.Permission // the agent's own, for a tool
+	Verdict    outboard.Decision   // of the judge of an auto permission
+	Networking string              // unrestricted, limited or none
+	Taint      outboard.Taint
+	Limited    bool  // a money budget is set
+	LeftCents  int64 // of the budget
+	Now        time.Time
+	Approved   bool // a person allowed this very request
+	Granted    bool // a grant covers it
+	Digest     string
+}
+
+// entityType makes the type names of the schema.
+const (
+	typeOrg         cedar.EntityType = "Org"
+	typeUser        cedar.EntityType = "User"
+	typeAgent       cedar.EntityType = "Agent"
+	typeEnvironment cedar.EntityType = "Environment"
+	typeSession     cedar.EntityType = "Session"
+	typeAction      cedar.EntityType = "Action"
+)
+
+func uid(t cedar.EntityType, id string) cedar.EntityUID {
+	return cedar.EntityUID{Type: t, ID: cedar.String(id)}
+}
+
+// entities are the session and the actions; everything else has no attributes.
+type entities struct {
+	session cedar.Entity
+	actions cedar.EntityMap
+}
+
+// Get implements cedar.EntityGetter.
+func (e *entities) Get(u cedar.EntityUID) (cedar.Entity, bool) {
+	if u == e.session.UID {
+		return e.session, true
+	}
+	return e.actions.Get(u)
+}
+
+// cedar is the request in Cedar's terms. An action that the schema does not know is an error.
+func (r *Request) cedar() (cedar.Request, *entities, error) {
+	s := theSchema()
+	kind, ok := s.resource[r.Action]
+	if !ok {
+		return cedar.Request{}, nil, fmt.Errorf("the action %q is not known", clip(r.Action))
+	}
+	org := r.Owner.Org
+	if org == "" {
+		org = outboard.DefaultOrg
+	}
+	me := uid(typeSession, string(r.Session))
+	e := &entities{actions: s.actions, session: cedar.Entity{
+		UID: me,
+		Parents: cedar.NewEntityUIDSet(uid(typeOrg, org), uid(typeUser, string(r.Owner.Key)), uid(typeAgent, string(r.Agent)),
+			uid(typeEnvironment, string(r.Environment))),
+		Attributes: cedar.NewRecord(cedar.RecordMap{
+			"owner": cedar.String(r.Owner.Name), "agent": cedar.String(r.Agent), "environment": cedar.String(r.Environment),
+			"depth": cedar.Long(r.Depth),
+		}),
+	}}
+	return cedar.Request{Principal: me, Action: uid(typeAction, r.Action), Resource: uid(kind, r.Resource), Context: r.Context.record()}, e, nil
+}
+
+func (c *Context) record() cedar.Record {
+	approvals := cedar.NewSet()
+	if c.Approved {
+		approvals = cedar.NewSet(cedar.String(c.Digest))
+	}
+	now := c.Now.UTC()
+	return cedar.NewRecord(cedar.RecordMap{
+		"tool": cedar.String(c.Tool), "input": cedar.String(c.Input), "command": cedar.String(c.Command), "path": cedar.String(c.Path),
+		"url": cedar.String(c.URL), "scheme": cedar.String(c.Scheme), "host": cedar.String(c.Host), "port": cedar.Long(c.Port),
+		"method": cedar.String(c.Method), "permission": cedar.String(c.Permission), "verdict": cedar.String(c.Verdict),
+		"networking": cedar.String(c.Networking),
+		"taint": cedar.NewRecord(cedar.RecordMap{"private": cedar.Boolean(c.Taint.Private), "untrusted": cedar.Boolean(c.Taint.Untrusted),
+			"exfil": cedar.Boolean(c.Taint.Exfil)}),
+		"budget": cedar.NewRecord(cedar.RecordMap{"limited": cedar.Boolean(c.Limited), "left_cents": cedar.Long(c.LeftCents)}),
+		"now":    cedar.NewDatetime(now), "hour": cedar.Long(now.Hour()), "weekday": cedar.Long(now.Weekday()),
+		"approved": cedar.Boolean(c.Approved), "granted": cedar.Boolean(c.Granted), "digest": cedar.String(c.Digest), "approvals": approvals,
+	})
+}
+
+// ForCall fills in what a tool call says: the action, the resource and the arguments. The rest is the caller's.
+func (r *Request) ForCall(call *outboard.CallRequested, input outboard.Raw) {
+	r.Action, r.Resource = call.Name, call.Name
+	switch call.Kind {
+	case "custom":
+		r.Action = ActionCustom
+	case "mcp":
+		r.Action = ActionMCP
+	}
+	c := &r.Context
+	c.Tool, c.Permission, c.Verdict = call.Name, call.Policy, call.Verdict
+	if call.Kind == "custom" { // the wire gives it none: its client decides by running it
+		c.Permission = outboard.AlwaysAllow
+	}
+	var args map[string]any
+	if json.Unmarshal(input, &args) != nil {
+		c.Input = string(input)
+		return
+	}
+	if b, err := json.Marshal(args); err == nil {
+		c.Input = string(b)
+	}
+	if call.Kind != "builtin" {
+		return
+	}
+	text := func(key string) string { s, _ := args[key].(string); return s }
+	c.Command = text("command")
+	for _, key := range []string{"file_path", "path", "pattern"} {
+		if c.Path == "" {
+			c.Path = text(key)
+		}
+	}
+	if raw := text("url"); raw != "" {
+		c.URL, c.Method = raw, "GET"
+		if u, err := url.Parse(raw); err == nil {
+			c.Scheme, c.Host, c.Port, c.Path = u.Scheme, Host(u.Hostname()), port(u), u.EscapedPath()
+		}
+	}
+}
+
+func port(u *url.URL) int {
+	if n, err := strconv.Atoi(u.Port()); err == nil {
+		return n
+	}
+	return map[string]int{"http": 80, "https": 443}[u.Scheme]
+}
+
+// Target is what a grant's resource is compared with, and what a list of approvals shows beside the action: the command, the path
+// or the address; else the resource itself.
+func (r *Request) Target() string {
+	c := &r.Context
+	switch {
+	case c.Command != "":
+		return c.Command
+	case r.Action == ActionHTTP:
+		return c.Host + c.Path
+	case c.URL != "":
+		return c.URL
+	case c.Path != "":
+		return c.Path
+	}
+	return r.Resource
+}
+
+// Actions returns every action that can be asked for, sorted.
+func Actions() []string {
+	var out []string
+	for a := range theSchema().resource {
+		out = append(out, a)
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,54 @@
+package outboard
+
+import "time"
+
+// Policy is one version of a policy document: Cedar text that narrows what sessions may do. A save makes a new version; the latest
+// one of each level and target is in force. Empty text has no effect.
+type Policy struct {
+	ID        PolicyID    `json:"id"` // the same for all versions of a level and target
+	Level     PolicyLevel `json:"level"`
+	Target    string      `json:"target,omitempty"` // an agent's or a session's id; "" for the organization
+	Version   int         `json:"version"`          // from 1
+	Text      string      `json:"text"`
+	CreatedAt time.Time   `json:"created_at"`
+	CreatedBy string      `json:"created_by"` // the caller's name
+}
+
+// PolicyLevel says whose policy it is. A call must pass every level, so a lower one can only narrow.
+type PolicyLevel string
+
+// The levels, from the highest. Platform is built in, operator is in the server's configuration; the others are rows.
+const (
+	LevelPlatform     PolicyLevel = "platform"
+	LevelOperator     PolicyLevel = "operator"
+	LevelOrganization PolicyLevel = "organization"
+	LevelAgent        PolicyLevel = "agent"
+	LevelSession      PolicyLevel = "session"
+)
+
+// PolicyRow returns the id of the policy of a level and target.
+func PolicyRow(level PolicyLevel, target string) PolicyID {
+	return DeriveID[PolicyID](PrefixPolicy, string(level), target)
+}
+
+// DefaultOrg is the one organization there is so far.
+const DefaultOrg = "default"
+
+// Owner is the human a session acts for: so far the API key that made it.
+type Owner struct {
+	Org  string `json:"org,omitempty"`
+	Key  KeyID  `json:"key,omitempty"`
+	Name string `json:"name,omitempty"`
+}
+
+// Taint is what a session has been in touch with. Its bits are never taken back: not by a compaction, not in a fork.
+type Taint struct {
+	Private   bool `json:"private,omitempty"`   // it has read private data: mounted files, memory, what a credential opened
+	Untrusted bool `json:"untrusted,omitempty"` // it has read what strangers wrote
+	Exfil     bool `json:"exfil,omitempty"`     // something it did could carry data outside
+}
+
+// Or is both taints.
+func (t Taint) Or(o Taint) Taint {
+	return Taint{t.Private || o.Private, t.Untrusted || o.Untrusted, t.Exfil || o.Exfil}
+}
