@@ -22,7 +22,7 @@ var layers = map[string][]string{
 	"internal/blob":            {""},
 	"internal/llm":             {""},
 	"internal/live":            {""},
-	"internal/policy":          {""},
+	"internal/policy":          {"", "internal/term"},
 	"internal/client":          {""},
 	"internal/worktree":        {""},
 	"internal/outbound":        {},

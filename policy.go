@@ -31,9 +31,6 @@ func PolicyRow(level PolicyLevel, target string) PolicyID {
 	return DeriveID[PolicyID](PrefixPolicy, string(level), target)
 }
 
-// DefaultOrg is the one organization there is so far.
-const DefaultOrg = "default"
-
 // Owner is the human a session acts for: so far the API key that made it.
 type Owner struct {
 	Org  string `json:"org,omitempty"`

@@ -49,9 +49,10 @@ type Turn interface {
 	Load(ctx context.Context, ref outboard.BlobRef) ([]byte, error)
 	// Spill stores bytes as a blob.
 	Spill(ctx context.Context, b []byte) (outboard.BlobRef, error)
-	// Decide is the policy's decision for a call the model made; pure. For a call that may not even be asked about, the outcome is
-	// not "": denied (no such tool, disabled) or error (arguments outside the schema), and Reason is what the model is told.
-	Decide(name string, input outboard.Raw) (call outboard.CallRequested, over outboard.Outcome)
+	// Decide is the policies' decision for a call the model made. For a call that may not even be asked about, the outcome is not "":
+	// denied (no such tool, disabled, forbidden) or error (arguments outside the schema), and Reason is what the model is told. Where
+	// the permission is auto, judged is what the model that judges said; Call is left to the caller. An interrupt cuts the judging.
+	Decide(ctx context.Context, name string, input outboard.Raw) (call outboard.CallRequested, over outboard.Outcome, judged *outboard.CallJudged)
 	// RunCalls brings every runnable call of the state to its outcome: intent, effect, outcome, in parallel up to the limit. What is
 	// staged becomes durable with the intents. All outcomes are durable when it returns, except the last ones: they are staged, to
 	// share a commit with what follows from them. When ctx is cancelled by ErrInterrupted no further call starts, running ones are

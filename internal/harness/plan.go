@@ -38,6 +38,7 @@ const (
 	textFailed      = "The turn failed before this call ran. It was not executed."
 	textUnknown     = "The turn failed while this call was running. Its outcome is unknown: it ran at most once, and its effects may " +
 		"have happened."
+	textExpired  = "Nobody approved this call in time. It was not executed."
 	textRejected = "The user rejected this call. It was not executed."
 )
 
@@ -87,6 +88,8 @@ func (p *planner) next() (action, bool) {
 			return actStop, true
 		}
 		p.settle()
+	case v.Parked() && !v.WakeAt.IsZero() && !v.WakeAt.After(p.now):
+		p.expire()
 	case v.Parked(), v.Phase == outboard.PhaseRetrying && v.WakeAt.After(p.now), v.Phase == outboard.PhaseIdle && len(v.Waiting) == 0:
 		return actRest, true
 	case v.Phase == outboard.PhaseIdle:
@@ -113,7 +116,28 @@ func (p *planner) calls() (action, bool) {
 }
 
 func (p *planner) park() {
-	p.add(&outboard.TurnEnded{Turn: p.v.Turn, Stop: outboard.StopReason{Type: "requires_action", EventIDs: pending(p.v)}})
+	end := &outboard.TurnEnded{Turn: p.v.Turn, Stop: outboard.StopReason{Type: "requires_action", EventIDs: pending(p.v)}}
+	for _, c := range p.v.Calls {
+		at := c.Requested.ExpiresAt
+		if c.WaitsForClient() && c.Answer == nil && !at.IsZero() && (end.WakeAt.IsZero() || at.Before(end.WakeAt)) {
+			end.WakeAt = at
+		}
+	}
+	p.add(end)
+}
+
+// expire denies the asks that nobody answered in time, and goes on once nothing is waited for.
+func (p *planner) expire() {
+	for _, c := range slices.Clone(p.v.Calls) {
+		if c.Expired(p.now) {
+			p.finish(c.ID, outboard.OutcomeDenied, textExpired)
+		}
+	}
+	if len(pending(p.v)) == 0 {
+		p.add(&outboard.TurnResumed{Turn: p.v.Turn})
+		return
+	}
+	p.park()
 }
 
 // pending lists the calls that only a client can move.
@@ -258,7 +282,7 @@ func (p *planner) answer(in outboard.Input) {
 		}
 	case *outboard.InputToolResult:
 		c := p.v.Call(a.Call)
-		open := c != nil && c.Finished == nil && c.Started == nil && c.Requested.Kind == "custom"
+		open := c != nil && c.Finished == nil && c.Started == nil && c.Requested.Kind == "custom" && c.Allowed()
 		p.process(in)
 		if !open {
 			return

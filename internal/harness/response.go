@@ -130,13 +130,17 @@ func (w *writer) call(b llm.Block) {
 	if !json.Valid(input) { // kept as a JSON string: it is what the model wrote, and validation names it
 		input, _ = json.Marshal(string(input))
 	}
-	req, over := w.l.t.Decide(b.Name, input)
+	req, over, judged := w.l.t.Decide(w.ctx, b.Name, input)
 	req.ToolUseID, req.Input, req.InputBlob = b.ToolUseID, input, nil
 	if large(input) {
 		req.Input, req.InputBlob = nil, w.spill(input)
 	}
 	e := outboard.NewEvent(w.thread, &req)
 	w.event(e)
+	if judged != nil {
+		judged.Call = e.ID
+		w.event(outboard.NewEvent(w.thread, judged))
+	}
 	if over != "" {
 		w.refused = append(w.refused, refused(e.ID, over, req.Reason))
 	}

@@ -60,3 +60,6 @@ const trifectaDeny = `
 forbid (principal, action in Action::"leaves", resource)
 when { context.taint.private && context.taint.untrusted };
 `
+
+// RuleAutoAsk is the rule that asks because no judge has spoken.
+const RuleAutoAsk = "platform/auto_ask"

@@ -13,6 +13,18 @@ func builtin(def outboard.ToolConfig, configs ...outboard.ToolConfig) outboard.T
 	return outboard.Toolset{Kind: "builtin", Default: def, Configs: configs}
 }
 
+// decide is what becomes of a call under the platform's own rules.
+func decide(t *testing.T, sets []outboard.Toolset, name string, input outboard.Raw) outboard.CallRequested {
+	t.Helper()
+	call := policy.Resolve(sets, name, input)
+	if call.Decision == outboard.Deny {
+		return call
+	}
+	v := stack(t).Decide(ask(&call, input))
+	call.Decision, call.Reason, call.Rules = v.Decision, v.Reason, v.Rules
+	return call
+}
+
 // If this fails, a tool runs that its agent's owner switched off or wanted to be asked about, or one stays off that was allowed.
 func TestDecide(t *testing.T) {
 	custom := outboard.Toolset{Kind: "custom", Name: "ticket"}
@@ -49,11 +61,11 @@ func TestDecide(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			got := policy.Decide(c.sets, c.tool, outboard.Raw(c.input))
+			got := decide(t, c.sets, c.tool, outboard.Raw(c.input))
 			if got.Decision != c.decision || got.Policy != c.policy || got.Kind != c.kind || got.Name != c.tool {
 				t.Errorf("got %s by %q, kind %s; want %s by %q, kind %s", got.Decision, got.Policy, got.Kind, c.decision, c.policy, c.kind)
 			}
-			if !strings.Contains(got.Reason, c.reason) || c.reason == "" && got.Reason != "" {
+			if !strings.Contains(got.Reason, c.reason) || c.reason == "" && got.Decision == outboard.Allow && got.Reason != "" {
 				t.Errorf("reason = %q, want %q", got.Reason, c.reason)
 			}
 		})
@@ -65,7 +77,7 @@ func TestOfferedIsWhatIsNotRefused(t *testing.T) {
 	sets := []outboard.Toolset{builtin(outboard.ToolConfig{}, outboard.ToolConfig{Name: "write"}), {Kind: "custom", Name: "ticket"}, {Kind: "mcp"}}
 	offered := policy.Offered(sets)
 	for _, name := range append(policy.Builtins(), "ticket", "other") {
-		refused := policy.Decide(sets, name, outboard.Raw(`{}`)).Decision == outboard.Deny
+		refused := decide(t, sets, name, outboard.Raw(`{}`)).Decision == outboard.Deny
 		if refused == slices.Contains(offered, name) {
 			t.Errorf("%s: offered %v, refused %v", name, !refused, refused)
 		}

@@ -40,6 +40,9 @@ type job struct {
 	input outboard.Raw
 	sent  *outboard.CallStarted // the intent it runs under
 
+	refused error // why it may not be sent now, once that was asked
+	asked   bool
+
 	// Calls of one shell reach the guest in the order the model made them.
 	after <-chan struct{} // closed when the call before it has been started; nil = at once
 	begun chan struct{}   // closed when this one has been, or will not be
@@ -104,6 +107,13 @@ func (t *turn) round(ctx context.Context, jobs []*job) error {
 	if err != nil {
 		return err
 	}
+	for _, j := range jobs {
+		if j.call.Started == nil && !j.asked && !stopped(ctx) {
+			if j.refused, j.asked = t.permit(t.ctx, j), true; outboard.KindOf(j.refused) == outboard.Unavailable && j.refused != nil {
+				return j.refused
+			}
+		}
+	}
 	if len(t.staged)+2*len(jobs) > outboard.MaxAppend {
 		if _, err := t.Append(t.ctx, nil); err != nil {
 			return err
@@ -142,6 +152,11 @@ func (t *turn) acquire(ctx context.Context, jobs []*job) (refusal, err error) {
 	}
 	if stopped(ctx) {
 		ctx = t.ctx // a started call must be asked about even so
+	}
+	if t.view.Sandbox == nil {
+		if err := t.mayCreate(ctx); err != nil {
+			return err, nil
+		}
 	}
 	box, err := t.cfg.Fleet.Acquire(ctx, fleet.Request{Session: t.id, Config: t.durable.Config, Current: t.view.Sandbox,
 		Checkpoint: t.view.Checkpoint, Epoch: t.epoch})
@@ -204,6 +219,8 @@ func (t *turn) intents(jobs []*job, refusal error, stop bool) (run []*job, event
 			j.sent = was
 			run = append(run, j)
 		case was == nil && stop:
+		case was == nil && j.refused != nil:
+			end(j, outboard.OutcomeDenied, "This call was not executed: "+j.refused.Error())
 		case was != nil && stop && j.local():
 			end(j, outboard.OutcomeCanceled, "Canceled by an interrupt of the user.")
 		case was != nil && (!again || stop):
@@ -359,6 +376,7 @@ func (t *turn) record(batch []result) (lost bool, err error) {
 		if r.fin == nil || lost && changing(r) {
 			continue
 		}
+		r.fin.Taint = t.taint(r.job)
 		if err := t.spill(r.fin); err != nil {
 			return false, err
 		}

@@ -66,7 +66,7 @@ func (t *turn) System() string {
 	var mounts []string
 	for _, r := range cfg.Resources {
 		if r.Kind == "file" {
-			mounts = append(mounts, path(r))
+			mounts = append(mounts, mountPath(r))
 		}
 	}
 	if len(mounts) > 0 {
@@ -75,7 +75,7 @@ func (t *turn) System() string {
 	return b.String()
 }
 
-func path(r outboard.Resource) string {
+func mountPath(r outboard.Resource) string {
 	if r.MountPath != "" {
 		return r.MountPath
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/harness"
 	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/tool"
 )
@@ -51,6 +52,8 @@ type Config struct {
 	Live    *live.Hub
 	Harness harness.Harness  // nil = the built-in loop
 	Fetcher *tool.Fetcher    // nil = web_fetch answers that it is not available
+	Policy  *policy.Engine   // nil = the platform's own rules and nothing else
+	Judge   string           // the model that judges calls under the permission auto; "" = none, and they ask
 	Logger  *slog.Logger     // nil = discard
 	Host    string           // name of this machine in the workers table
 	Slots   int              // sessions driven at a time; 0 = DefaultSlots
@@ -92,6 +95,13 @@ func New(cfg Config) *Runner {
 	}
 	if cfg.Grace <= 0 {
 		cfg.Grace = DefaultGrace
+	}
+	if cfg.Policy == nil {
+		engine, err := policy.New(policy.Config{Logger: cfg.Logger, Now: cfg.Now})
+		if err != nil {
+			panic("runner: the built-in policies: " + err.Error()) // they are a constant
+		}
+		cfg.Policy = engine
 	}
 	if cfg.fault == nil {
 		cfg.fault = func(string) error { return nil }

@@ -17,7 +17,6 @@ import (
 	"github.com/outboard-dev/outboard/internal/harness"
 	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
-	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
@@ -221,6 +220,9 @@ func (t *turn) commit(ctx context.Context, events []outboard.Event) error {
 	}
 	c := store.Commit{Session: t.id, Epoch: t.epoch, Expect: t.durable.Head, Events: events, Release: !after.Runnable(t.cfg.Now()),
 		Checkpoint: t.rows.checkpoint, Files: t.rows.files}
+	if err := t.addApprovals(&c); err != nil {
+		return err
+	}
 	err := t.cfg.fault("before commit")
 	if err != nil {
 		return err
@@ -281,26 +283,6 @@ func (t *turn) Load(ctx context.Context, ref outboard.BlobRef) ([]byte, error) {
 // Spill implements harness.Turn.
 func (t *turn) Spill(ctx context.Context, b []byte) (outboard.BlobRef, error) {
 	return t.cfg.Blob.Put(ctx, bytes.NewReader(b), 0)
-}
-
-// Decide implements harness.Turn.
-func (t *turn) Decide(name string, input outboard.Raw) (outboard.CallRequested, outboard.Outcome) {
-	call := policy.Decide(t.durable.Config.Agent.Tools, name, input)
-	if call.Decision == outboard.Deny {
-		return call, outboard.OutcomeDenied
-	}
-	if call.Kind != "builtin" {
-		return call, ""
-	}
-	err := fmt.Errorf("the tool %s is not available", name)
-	if def, ok := t.tool(name); ok {
-		err = def.Validate(input)
-	}
-	if err != nil {
-		call.Decision, call.Policy, call.Reason = outboard.Deny, "", err.Error()
-		return call, outboard.OutcomeError
-	}
-	return call, ""
 }
 
 // Emit implements harness.Turn.

@@ -28,6 +28,9 @@ type Commit struct {
 	Checkpoint *outboard.Checkpoint    // row to insert; its Seq is set to the new head
 	Files      []outboard.File         // rows to insert
 	Config     *outboard.SessionConfig // replaces the stored config (after session.updated)
+	Approvals  []outboard.Approval     // rows to insert, of calls that ask
+	Answers    []outboard.Answer       // of persons, to pending approvals of the session
+	Closed     []Closing               // pending approvals of calls that ended without one
 }
 
 // pending is a commit on its way through a writer. The sender owns it until it is queued and after done is closed.

@@ -54,9 +54,11 @@ func (s *Store) Audit(ctx context.Context, r outboard.AuditRecord) error {
 }
 
 // auditText cuts a text and makes it one that both databases store.
-func auditText(s string) string {
-	if len(s) > maxAuditText {
-		s = s[:maxAuditText]
+func auditText(s string) string { return auditTextOf(s, maxAuditText) }
+
+func auditTextOf(s string, most int) string {
+	if len(s) > most {
+		s = s[:most]
 	}
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }

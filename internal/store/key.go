@@ -36,6 +36,13 @@ func (s *Store) KeyByHash(ctx context.Context, hash string) (outboard.Key, error
 	return one(ctx, s, "key", "with this secret", scanKey, keyByHashSQL, hash)
 }
 
+const keySQL = `SELECT ` + keyCols + ` FROM keys WHERE id = ?`
+
+// Key returns a key by its id, revoked ones too.
+func (s *Store) Key(ctx context.Context, id outboard.KeyID) (outboard.Key, error) {
+	return one(ctx, s, "key", id, scanKey, keySQL, string(id))
+}
+
 const keysSQL = `SELECT ` + keyCols + ` FROM keys ORDER BY created_at, id`
 
 // Keys returns all keys.

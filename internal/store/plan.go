@@ -156,7 +156,7 @@ func (p *pending) extras(num int64) []statement {
 	if c.Config != nil {
 		out = append(out, statement{updateConfigSQL, []any{mustJSON(c.Config), num}})
 	}
-	return out
+	return append(out, c.approvals()...)
 }
 
 // mustJSON encodes one of our own structs as a column.

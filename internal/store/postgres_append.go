@@ -76,7 +76,8 @@ func (d *postgresDialect) commit(ctx context.Context, group []*pending, known ma
 func quick(group []*pending, known map[outboard.SessionID]*row) bool {
 	for _, p := range group {
 		c := &p.commit
-		if known[c.Session] == nil || c.Checkpoint != nil || len(c.Files) > 0 || c.Config != nil {
+		if known[c.Session] == nil || c.Checkpoint != nil || len(c.Files) > 0 || c.Config != nil ||
+			len(c.Approvals)+len(c.Answers)+len(c.Closed) > 0 {
 			return false
 		}
 	}

@@ -1,0 +1,65 @@
+package runner
+
+import (
+	"bytes"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/policy"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// addApprovals adds to a commit the rows that follow from its events: an approval for each call that asks, and the end of those
+// whose call ended without an answer. They are made from the events, so that a row is there exactly when its event is.
+func (t *turn) addApprovals(c *store.Commit) error {
+	for i := range c.Events {
+		e := &c.Events[i]
+		switch e.Type {
+		case outboard.TypeCallRequested:
+			if !bytes.Contains(e.Data, []byte(`"decision":"ask"`)) { // most are not: nothing is decoded for them
+				continue
+			}
+			if err := t.addApproval(c, e); err != nil {
+				return err
+			}
+		case outboard.TypeCallFinished:
+			call := t.durable.Call(e.Ref)
+			if call == nil || call.Requested.Decision != outboard.Ask || call.Answer != nil {
+				continue
+			}
+			state := outboard.ApprovalClosed
+			if call.Expired(t.now()) {
+				state = outboard.ApprovalExpired
+			}
+			c.Closed = append(c.Closed, store.Closing{Call: e.Ref, State: state})
+		}
+	}
+	return nil
+}
+
+func (t *turn) addApproval(c *store.Commit, e *outboard.Event) error {
+	p, err := e.Decode()
+	if err != nil {
+		return err
+	}
+	req, ok := p.(*outboard.CallRequested)
+	if !ok || req.Decision != outboard.Ask {
+		return nil
+	}
+	input := req.Input
+	if req.InputBlob != nil {
+		if input, err = t.Load(t.ctx, *req.InputBlob); err != nil {
+			return err
+		}
+	}
+	text, err := policy.Canonical(req.Name, input)
+	if err != nil {
+		return err
+	}
+	r := t.request()
+	r.ForCall(req, input)
+	c.Approvals = append(c.Approvals, outboard.Approval{ID: outboard.DeriveID[outboard.ApprovalID](outboard.PrefixApproval, string(t.id), string(e.ID)),
+		Session: t.id, Call: e.ID, Action: r.Action, Resource: r.Target(), Digest: req.Digest, Request: text, Why: req.Reason,
+		Rules: req.Rules, Approver: req.Approver, Owner: t.view.Config.Owner.Key, State: outboard.ApprovalPending,
+		CreatedAt: t.now(), ExpiresAt: req.ExpiresAt})
+	return nil
+}

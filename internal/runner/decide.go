@@ -1,0 +1,160 @@
+package runner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/policy"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/tool"
+)
+
+// Decide implements harness.Turn.
+func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw) (outboard.CallRequested, outboard.Outcome, *outboard.CallJudged) {
+	call := policy.Resolve(t.durable.Config.Agent.Tools, name, input)
+	if call.Decision == outboard.Deny {
+		return call, outboard.OutcomeDenied, nil
+	}
+	if err := t.validate(&call, input); err != nil {
+		call.Decision, call.Policy, call.Reason = outboard.Deny, "", err.Error()
+		return call, outboard.OutcomeError, nil
+	}
+	r := t.request()
+	r.ForCall(&call, input)
+	v, grant := t.cfg.Policy.Decide(ctx, r)
+	var judged *outboard.CallJudged
+	if v.Decision == outboard.Ask && slices.Contains(v.Rules, policy.RuleAutoAsk) {
+		if judged = t.judge(ctx, name, input); judged != nil {
+			call.Verdict, r.Context.Verdict = judged.Verdict, judged.Verdict
+			v, grant = t.cfg.Policy.Decide(ctx, r)
+		}
+	}
+	call.Decision, call.Rules, call.Reason, call.Grant = v.Decision, v.Rules, v.Reason, grant
+	if v.Decision == outboard.Ask {
+		if _, err := policy.Canonical(name, input); err != nil {
+			call.Decision, call.Reason = outboard.Deny, "a person would have to decide ("+v.Reason+"), but "+err.Error()
+		}
+	}
+	switch call.Decision {
+	case outboard.Deny:
+		return call, outboard.OutcomeDenied, judged
+	case outboard.Ask:
+		call.Digest, call.Approver, call.ExpiresAt = tool.Digest(name, input), v.Approver, t.now().Add(v.Timeout)
+	}
+	return call, "", judged
+}
+
+// validate holds the input of a built-in tool to its schema.
+func (t *turn) validate(call *outboard.CallRequested, input outboard.Raw) error {
+	if call.Kind != "builtin" {
+		return nil
+	}
+	def, ok := t.tool(call.Name)
+	if !ok {
+		return errors.New("the tool " + call.Name + " is not available")
+	}
+	return def.Validate(input)
+}
+
+// request is what every request of this session says of it.
+func (t *turn) request() *policy.Request {
+	cfg := &t.view.Config
+	return &policy.Request{Session: t.id, Owner: cfg.Owner, Agent: cfg.Agent.ID, Environment: cfg.Environment,
+		Context: policy.Context{Networking: cfg.Env.Networking.Mode, Taint: t.view.Taint, Now: t.now()}}
+}
+
+// mayCreate asks whether a sandbox may be made for the session. Nobody can be asked about it, so an ask is a refusal.
+func (t *turn) mayCreate(ctx context.Context) error {
+	r := t.request()
+	r.Action, r.Resource = policy.ActionSandbox, string(r.Environment)
+	if v, _ := t.cfg.Policy.Decide(ctx, r); v.Decision != outboard.Allow {
+		return outboard.Errorf(outboard.Denied, "%s", v.Reason)
+	}
+	return t.cfg.Policy.Admit(ctx, r, string(t.id), "")
+}
+
+// permit is the one place where it is asked whether a call's effect may happen now: after every answer and wait, and before its
+// intent. It returns why not, as the model reads it. A call that was started is not asked about again.
+func (t *turn) permit(ctx context.Context, j *job) error {
+	call := j.call.Requested
+	r := t.request()
+	r.ForCall(&call, j.input)
+	if call.Decision == outboard.Ask {
+		if err := t.approved(ctx, j); err != nil {
+			return err
+		}
+		r.Context.Approved, r.Context.Digest = true, call.Digest
+	}
+	v, grant := t.cfg.Policy.Decide(ctx, r)
+	if v.Decision != outboard.Allow {
+		return outboard.Errorf(outboard.Denied, "the policies no longer allow this call: %s", v.Reason)
+	}
+	return t.cfg.Policy.Admit(ctx, r, outboard.CallKey(t.id, j.call.ID), grant)
+}
+
+// approved checks the answer that lets a call run: it must be about this very request, and whoever gave it must still be somebody
+// who may.
+func (t *turn) approved(ctx context.Context, j *job) error {
+	answer, asked := j.call.Answer, &j.call.Requested
+	digest := tool.Digest(asked.Name, j.input)
+	if asked.Digest != "" && asked.Digest != digest || answer.Digest != "" && answer.Digest != digest {
+		return outboard.Errorf(outboard.Denied, "the approval was given for another request")
+	}
+	if answer.Key == "" {
+		return nil // the answer is older than the record of who gave it
+	}
+	key, err := t.cfg.Store.Key(ctx, answer.Key)
+	by := outboard.Caller{Key: key.ID, Name: key.Name, Role: key.Role}
+	switch {
+	case outboard.KindOf(err) == outboard.NotFound && err != nil, err == nil && !key.RevokedAt.IsZero():
+		return outboard.Errorf(outboard.Denied, "the approval is void: the key that gave it was revoked")
+	case err != nil:
+		return err
+	case !asked.Approver.May(by, t.view.Config.Owner.Key):
+		return outboard.Errorf(outboard.Denied, "the approval is void: %s may not answer it any more", key.Name)
+	}
+	return nil
+}
+
+// taint is what a finished call adds to the session's.
+func (t *turn) taint(j *job) outboard.Taint {
+	cfg := &t.view.Config
+	if j.local() { // web_fetch
+		return outboard.Taint{Untrusted: true, Exfil: true}
+	}
+	var out outboard.Taint
+	var in struct {
+		File string `json:"file_path"`
+		Path string `json:"path"`
+	}
+	if j.def.Name == "bash" {
+		net := cfg.Env.Networking.Mode
+		out.Exfil, out.Untrusted = net == "unrestricted" || net == "limited", net == "unrestricted"
+		out.Private = len(cfg.VaultIDs) > 0
+	} else if json.Unmarshal(j.input, &in) != nil {
+		return out
+	}
+	for _, r := range cfg.Resources {
+		out.Private = out.Private || j.def.Name == "bash" || touches(in.File+in.Path, mountPath(r))
+	}
+	return out
+}
+
+// touches reports whether a path of a file tool is at, under or above a mount. What it leads to through a link was linked by a
+// command, which counts by itself.
+func touches(p, mount string) bool {
+	if mount == "" {
+		return false
+	}
+	if !path.IsAbs(p) {
+		p = path.Join(sandbox.Workspace, p)
+	}
+	p = path.Clean(p)
+	under := func(a, b string) bool { return a == b || b == "/" || strings.HasPrefix(a, b+"/") }
+	return under(p, mount) || under(mount, p)
+}

@@ -1,0 +1,151 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// Closing ends the approval of a call that nobody answered.
+type Closing struct {
+	Call  outboard.CallID
+	State outboard.ApprovalState
+}
+
+const approvalCols = `id, session, call, action, resource, digest, request, why, rules, approver, owner, state, created_at, expires_at, answer`
+
+const insertApprovalSQL = `INSERT INTO approvals (` + approvalCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+
+const endApprovalSQL = `UPDATE approvals SET state = ?, answer = ? WHERE session = ? AND call = ? AND state = 'pending'`
+
+// approvals are the statements of a commit about approvals.
+func (c *Commit) approvals() []statement {
+	var out []statement
+	for i := range c.Approvals {
+		a := &c.Approvals[i]
+		out = append(out, statement{insertApprovalSQL, []any{string(a.ID), string(a.Session), string(a.Call), a.Action, plain(a.Resource),
+			a.Digest, plain(a.Request), plain(a.Why), jsonText(a.Rules), string(a.Approver), string(a.Owner), string(a.State),
+			micros(a.CreatedAt), micros(a.ExpiresAt), jsonText(a.Answer)}})
+	}
+	for i := range c.Answers {
+		a := &c.Answers[i]
+		state := outboard.ApprovalDenied
+		if a.Allow {
+			state = outboard.ApprovalAllowed
+		}
+		out = append(out, statement{endApprovalSQL, []any{string(state), jsonText(a), string(c.Session), string(a.Call)}})
+	}
+	for _, e := range c.Closed {
+		out = append(out, statement{endApprovalSQL, []any{string(e.State), "", string(c.Session), string(e.Call)}})
+	}
+	return out
+}
+
+// plain makes a text one that both databases store.
+func plain(s string) string { return auditTextOf(s, len(s)) }
+
+func scanApproval(sc scanner) (outboard.Approval, error) {
+	var a outboard.Approval
+	var rules, answer string
+	var created, expires int64
+	err := sc.Scan(&a.ID, &a.Session, &a.Call, &a.Action, &a.Resource, &a.Digest, &a.Request, &a.Why, &rules, &a.Approver, &a.Owner,
+		&a.State, &created, &expires, &answer)
+	if err != nil {
+		return a, err
+	}
+	a.CreatedAt, a.ExpiresAt = timeOf(created), timeOf(expires)
+	if err := fromJSON(rules, &a.Rules); err != nil {
+		return a, err
+	}
+	return a, fromJSON(answer, &a.Answer)
+}
+
+const approvalSQL = `SELECT ` + approvalCols + ` FROM approvals WHERE id = ?`
+
+// Approval returns one. Its State is as the row says, which for a pending one may be out of date: see outboard.ApprovalPending.
+func (s *Store) Approval(ctx context.Context, id outboard.ApprovalID) (outboard.Approval, error) {
+	return one(ctx, s, "approval", id, scanApproval, approvalSQL, string(id))
+}
+
+// ApprovalFilter selects approvals, newest first.
+type ApprovalFilter struct {
+	Session outboard.SessionID // "" = of all
+	Pending time.Time          // not zero: only those that can be answered at that time
+	Cursor  string             // the last id of the page before
+	Limit   int                // 0 = 100
+}
+
+// Approvals returns one page.
+func (s *Store) Approvals(ctx context.Context, f ApprovalFilter) ([]outboard.Approval, error) {
+	w := where{conds: []string{`1 = 1`}}
+	if f.Session != "" {
+		w.add(`session = ?`, string(f.Session))
+	}
+	if !f.Pending.IsZero() {
+		w.add(`state = 'pending'`)
+		w.add(`expires_at > ?`, micros(f.Pending))
+	}
+	if err := s.cursor(ctx, &w, "approvals", f.Cursor, false); err != nil {
+		return nil, err
+	}
+	query := `SELECT ` + approvalCols + ` FROM approvals` + w.String() + order("created_at, id", false) + ` LIMIT ?`
+	return collect(ctx, s, "listing approvals", scanApproval, query, append(w.args, limitOr(f.Limit, defaultPage))...)
+}
+
+const closeApprovalsSQL = `UPDATE approvals SET state = 'closed' WHERE session = ? AND state = 'pending'`
+
+// CloseApprovals ends what a session waits for, when it is archived or deleted.
+func (s *Store) CloseApprovals(ctx context.Context, id outboard.SessionID) error {
+	return s.update(ctx, "closing approvals", func(t tx) error {
+		_, err := t.exec(ctx, closeApprovalsSQL, string(id))
+		return err
+	})
+}
+
+const dueNoticesSQL = `SELECT ` + approvalCols + ` FROM approvals
+	WHERE state = 'pending' AND expires_at > ? AND notice_at > 0 AND notice_at <= ? ORDER BY notice_at, id LIMIT ?`
+
+const takeNoticeSQL = `UPDATE approvals SET notice_at = ?, notices = notices + 1
+	WHERE id = ? AND notice_at > 0 AND notice_at <= ? RETURNING notices`
+
+// Notice is one attempt to tell somebody outside about a pending approval.
+type Notice struct {
+	Approval outboard.Approval
+	Attempt  int // from 1
+}
+
+// TakeNotices takes up to limit notices that are due at now; until then nobody else gets them again. Told ends them.
+func (s *Store) TakeNotices(ctx context.Context, now, until time.Time, limit int) ([]Notice, error) {
+	due, err := collect(ctx, s, "looking for notices", scanApproval, dueNoticesSQL, micros(now), micros(now), limit)
+	if err != nil || len(due) == 0 {
+		return nil, err
+	}
+	var out []Notice
+	err = s.update(ctx, "taking notices", func(t tx) error {
+		out = out[:0]
+		for _, a := range due {
+			got, err := collectTx(ctx, t, scanCount, takeNoticeSQL, micros(until), string(a.ID), micros(now))
+			if err != nil {
+				return err
+			}
+			if len(got) == 1 {
+				out = append(out, Notice{a, int(got[0])})
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+func scanCount(sc scanner) (n int64, err error) { return n, sc.Scan(&n) }
+
+const setNoticeSQL = `UPDATE approvals SET notice_at = ? WHERE id = ?`
+
+// SetNotice says when the next attempt for an approval is due; zero ends them.
+func (s *Store) SetNotice(ctx context.Context, id outboard.ApprovalID, next time.Time) error {
+	return s.update(ctx, "storing a notice", func(t tx) error {
+		_, err := t.exec(ctx, setNoticeSQL, micros(next), string(id))
+		return err
+	})
+}

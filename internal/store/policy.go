@@ -1,0 +1,115 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// fromJSON reads what jsonText made.
+func fromJSON[T any](text string, v *T) error {
+	if text == "" {
+		return nil
+	}
+	if err := json.Unmarshal([]byte(text), v); err != nil {
+		return outboard.Errorf(outboard.Internal, "decoding a column: %w", err)
+	}
+	return nil
+}
+
+const policyCols = `id, level, target, version, body, created_at, created_by`
+
+func scanPolicy(sc scanner) (outboard.Policy, error) {
+	var p outboard.Policy
+	var created int64
+	err := sc.Scan(&p.ID, &p.Level, &p.Target, &p.Version, &p.Text, &created, &p.CreatedBy)
+	p.CreatedAt = timeOf(created)
+	return p, err
+}
+
+const latestPolicySQL = `SELECT ` + policyCols + ` FROM policies WHERE id = ? ORDER BY version DESC LIMIT 1`
+
+const insertPolicySQL = `INSERT INTO policies (` + policyCols + `) VALUES (?, ?, ?, ?, ?, ?, ?)`
+
+// SavePolicy adds the next version of a policy and returns it; ID and Version of p are set here. expect is the version it replaces,
+// -1 for any: Conflict if another one is in force.
+func (s *Store) SavePolicy(ctx context.Context, p outboard.Policy, expect int) (outboard.Policy, error) {
+	p.ID = outboard.PolicyRow(p.Level, p.Target)
+	err := s.update(ctx, "storing a policy", func(t tx) error {
+		last, err := scanPolicy(t.queryRow(ctx, latestPolicySQL, string(p.ID)))
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+		if expect >= 0 && last.Version != expect {
+			return outboard.Errorf(outboard.Conflict, "the policy is at version %d, not %d", last.Version, expect).WithHint("read it again")
+		}
+		p.Version = last.Version + 1
+		_, err = t.exec(ctx, insertPolicySQL, string(p.ID), string(p.Level), p.Target, p.Version, p.Text, micros(p.CreatedAt), p.CreatedBy)
+		if s.d.unique(err) {
+			return outboard.Errorf(outboard.Conflict, "somebody else saved the policy at the same time").WithHint("read it again")
+		}
+		return err
+	})
+	return p, err
+}
+
+const policyVersionSQL = `SELECT ` + policyCols + ` FROM policies WHERE id = ? AND version = ?`
+
+// Policy returns a version of a policy, 0 = the one in force.
+func (s *Store) Policy(ctx context.Context, id outboard.PolicyID, version int) (outboard.Policy, error) {
+	if version == 0 {
+		return one(ctx, s, "policy", id, scanPolicy, latestPolicySQL, string(id))
+	}
+	return one(ctx, s, "policy", id, scanPolicy, policyVersionSQL, string(id), version)
+}
+
+const policiesSQL = `SELECT ` + policyCols + ` FROM policies AS p
+	WHERE version = (SELECT MAX(version) FROM policies AS q WHERE q.id = p.id) AND id > ? ORDER BY id LIMIT ?`
+
+// Policies returns a page of the policies in force, by id.
+func (s *Store) Policies(ctx context.Context, p Page) ([]outboard.Policy, error) {
+	return collect(ctx, s, "listing policies", scanPolicy, policiesSQL, p.Cursor, limitOr(p.Limit, defaultPage))
+}
+
+const policyVersionsSQL = `SELECT ` + policyCols + ` FROM policies WHERE id = ? ORDER BY version DESC LIMIT ?`
+
+// PolicyVersions returns the newest versions of a policy, newest first.
+func (s *Store) PolicyVersions(ctx context.Context, id outboard.PolicyID, limit int) ([]outboard.Policy, error) {
+	return collect(ctx, s, "listing versions of a policy", scanPolicy, policyVersionsSQL, string(id), limitOr(limit, defaultPage))
+}
+
+const policiesForSQL = `SELECT ` + policyCols + ` FROM policies AS p
+	WHERE id IN (?, ?, ?) AND version = (SELECT MAX(version) FROM policies AS q WHERE q.id = p.id)
+	ORDER BY CASE level WHEN 'organization' THEN 0 WHEN 'agent' THEN 1 ELSE 2 END`
+
+// PoliciesFor implements policy.Source.
+func (s *Store) PoliciesFor(ctx context.Context, agent outboard.AgentID, session outboard.SessionID) ([]outboard.Policy, error) {
+	return collect(ctx, s, "reading policies", scanPolicy, policiesForSQL, string(outboard.PolicyRow(outboard.LevelOrganization, "")),
+		string(outboard.PolicyRow(outboard.LevelAgent, string(agent))), string(outboard.PolicyRow(outboard.LevelSession, string(session))))
+}
+
+const policyRevisionSQL = `SELECT COALESCE(MAX(num), 0) FROM policies`
+
+// PolicyRevision implements policy.Source.
+func (s *Store) PolicyRevision(ctx context.Context) (n int64, err error) {
+	err = s.queryRow(ctx, policyRevisionSQL).Scan(&n)
+	return n, s.fail("reading the revision of the policies", err)
+}
+
+const takeRateSQL = `INSERT INTO rates (id, start, n) VALUES (?, ?, 1)
+	ON CONFLICT (id) DO UPDATE SET n = CASE WHEN rates.start = excluded.start THEN rates.n + 1 ELSE 1 END, start = excluded.start
+	WHERE rates.start <> excluded.start OR rates.n < ?`
+
+// TakeRate implements policy.Source. A counter is one row, so it survives a restart and is shared by all processes.
+func (s *Store) TakeRate(ctx context.Context, key string, start time.Time, most int) (bool, error) {
+	var n int64
+	err := s.update(ctx, "counting", func(t tx) (err error) {
+		n, err = t.exec(ctx, takeRateSQL, key, micros(start), most)
+		return err
+	})
+	return n > 0, err
+}
