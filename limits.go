@@ -22,6 +22,8 @@ const (
 	MaxSendEvents = 100
 	// MaxInitialEvents bounds initial_events of a session. Managed Agents wire: 50.
 	MaxInitialEvents = 50
+	// MaxForks bounds the sessions one fork makes, which are one transaction.
+	MaxForks = 100
 	// MaxInbox bounds inputs waiting in one session, so that a stuck session cannot grow without end.
 	MaxInbox = 1000
 	// MaxParallelCalls bounds the calls of one model response that run at the same time.

@@ -232,6 +232,8 @@ func TestForeignIDs(t *testing.T) {
 			switch {
 			case strings.HasSuffix(path, "/events"):
 				body = `{"events":[{"type":"user.interrupt"}]}`
+			case strings.HasSuffix(path, "/rewind"):
+				body = `{"seq":1}`
 			case strings.HasSuffix(path, "/resources"):
 				body = `{"type":"file","file_id":"file_01x"}`
 			}

@@ -37,6 +37,8 @@ func (s *server) built() []route {
 		{"POST", "/v1/sessions/{session}", s.updateSession},
 		{"DELETE", "/v1/sessions/{session}", s.deleteSession},
 		{"POST", "/v1/sessions/{session}/archive", s.archiveSession},
+		{"POST", "/v1/sessions/{session}/fork", s.forkSession},
+		{"POST", "/v1/sessions/{session}/rewind", s.rewindSession},
 		{"GET", "/v1/sessions/{session}/outboard/workspace", s.workspace},
 		{"POST", "/v1/sessions/{session}/events", s.sendEvents},
 		{"GET", "/v1/sessions/{session}/events", s.listEvents},

@@ -136,7 +136,7 @@ func (s *server) getSession(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.showSession(v), nil
+	return s.showOwn(r, v)
 }
 
 type updateSessionIn struct {

@@ -79,7 +79,8 @@ func (b *batch) addAs(id outboard.EventID, kind string, fields map[string]any) {
 var ownTypes = []outboard.EventType{outboard.TypeTurnStarted, outboard.TypeTurnResumed, outboard.TypeTurnRetrying,
 	outboard.TypeTurnEnded, outboard.TypeTurnFailed, outboard.TypeModelStarted, outboard.TypeModelFailed, outboard.TypeAgentThinking,
 	outboard.TypeContextCompacted, outboard.TypeCallStarted, outboard.TypeCallFinished, outboard.TypeSandboxReady,
-	outboard.TypeSandboxLost, outboard.TypeCheckpointCreated, outboard.TypeFileHarvested}
+	outboard.TypeSandboxLost, outboard.TypeCheckpointCreated, outboard.TypeFileHarvested, outboard.TypeSessionForked,
+	outboard.TypeSessionRewound}
 
 const ownPrefix = "outboard."
 
@@ -103,16 +104,17 @@ func (t *translator) events(ctx context.Context, e *outboard.Event) ([]wireEvent
 	return b.out, nil
 }
 
-// ownPayload is an event's payload without what its wire event already carries.
+// ownPayload is an event's payload without what the wire shows elsewhere.
 func ownPayload(e *outboard.Event) (any, error) {
-	if e.Type != outboard.TypeCallFinished {
+	hide := map[outboard.EventType]string{outboard.TypeCallFinished: "content", outboard.TypeSessionForked: "config"}[e.Type]
+	if hide == "" {
 		return e.Data, nil
 	}
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(e.Data, &m); err != nil {
 		return nil, outboard.Errorf(outboard.Internal, "decoding event %s: %w", e.ID, err)
 	}
-	delete(m, "content")
+	delete(m, hide)
 	return m, nil
 }
 

@@ -144,6 +144,8 @@ func everything() *memoryLog {
 	m.add("updated", &outboard.SessionUpdated{Title: new("new"), Metadata: map[string]string{"k": "v"},
 		Tools: &[]outboard.Toolset{{Kind: "builtin", Default: outboard.ToolConfig{Enabled: true, Policy: outboard.AlwaysAsk}}}})
 	m.add("mounted", &outboard.SessionUpdated{Resources: &[]outboard.Resource{}})
+	m.add("forked", &outboard.SessionForked{Parent: "sesn_01p", Seq: 40, Checkpoint: "ckpt_01c", Config: outboard.SessionConfig{Agent: agent}})
+	m.add("rewound", &outboard.SessionRewound{To: 4, Conversation: true, Machine: true, Checkpoint: "ckpt_01c", Sandbox: "sbx_01b", By: "admin"})
 	m.add("archived", &outboard.SessionArchived{})
 	return m
 }

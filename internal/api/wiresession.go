@@ -25,6 +25,7 @@ type sessionOut struct {
 	CreatedAt     string            `json:"created_at"`
 	UpdatedAt     string            `json:"updated_at"`
 	ArchivedAt    *string           `json:"archived_at"`
+	Outboard      *sessionOwn       `json:"outboard,omitempty"` // only for those who ask
 }
 
 type resourceOut struct {

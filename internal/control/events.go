@@ -16,7 +16,7 @@ const accountPage = 1000
 // accountTypes are the events that change the usage or the running time of a session.
 var accountTypes = []outboard.EventType{outboard.TypeTurnStarted, outboard.TypeTurnResumed, outboard.TypeTurnRetrying,
 	outboard.TypeTurnEnded, outboard.TypeModelFinished, outboard.TypeModelFailed, outboard.TypeContextCompacted,
-	outboard.TypeSessionArchived}
+	outboard.TypeSessionArchived, outboard.TypeSessionForked}
 
 // Events returns one page of the log of a session the caller may see.
 func (c *Control) Events(ctx context.Context, by outboard.Caller, id outboard.SessionID, q EventQuery) ([]outboard.Event, error) {
@@ -61,10 +61,13 @@ func (c *Control) Deltas(ctx context.Context, by outboard.Caller, id outboard.Se
 	return c.live.Follow(ctx, id)
 }
 
+// configTypes are the events that say what a session's config is.
+var configTypes = []outboard.EventType{outboard.TypeSessionCreated, outboard.TypeSessionUpdated, outboard.TypeSessionForked}
+
 // ConfigAt returns the config a session had right after one of its events.
 func (c *Control) ConfigAt(ctx context.Context, id outboard.SessionID, seq int64) (outboard.SessionConfig, error) {
 	var st outboard.SessionConfig
-	q := EventQuery{Before: seq + 1, Types: []outboard.EventType{outboard.TypeSessionCreated, outboard.TypeSessionUpdated}, Limit: accountPage}
+	q := EventQuery{Before: seq + 1, Types: configTypes, Limit: accountPage}
 	for {
 		page, err := c.store.Events(ctx, id, q)
 		if err != nil {
@@ -82,7 +85,7 @@ func (c *Control) ConfigAt(ctx context.Context, id outboard.SessionID, seq int64
 	}
 }
 
-// advance applies session.created and session.updated to a config.
+// advance applies one of configTypes to a config.
 func advance(cfg *outboard.SessionConfig, e *outboard.Event) error {
 	p, err := e.Decode()
 	if err != nil {
@@ -90,6 +93,8 @@ func advance(cfg *outboard.SessionConfig, e *outboard.Event) error {
 	}
 	switch p := p.(type) {
 	case *outboard.SessionCreated:
+		*cfg = p.Config
+	case *outboard.SessionForked:
 		*cfg = p.Config
 	case *outboard.SessionUpdated:
 		set(&cfg.Agent.Tools, p.Tools)

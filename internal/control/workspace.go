@@ -34,31 +34,33 @@ type Workspace struct {
 // source is where an entry's newest version is: which delta, which entry of it. Of a hard link, the entry is its target's.
 type source struct{ delta, entry int }
 
-// Workspace returns the newest saved workspace of a session, or NotFound when none was saved. It reads only checkpoints, so it
-// works when the session's sandbox is busy, on another host, or gone.
+// Workspace returns the saved workspace of a session as its next machine would start with it, or NotFound when none was saved. It
+// reads only checkpoints, so it works when the session's sandbox is busy, on another host, or gone.
 func (c *Control) Workspace(ctx context.Context, by outboard.Caller, id outboard.SessionID) (*Workspace, error) {
-	if _, err := c.header(ctx, by, id); err != nil {
+	h, err := c.header(ctx, by, id)
+	if err != nil {
 		return nil, err
+	}
+	at, err := c.checkpointAt(ctx, id, h.Head)
+	if err != nil {
+		return nil, err
+	}
+	if at == "" {
+		return nil, outboard.Errorf(outboard.NotFound, "session %q has saved no workspace yet", id).WithCode("no_workspace")
 	}
 	all, err := c.store.Checkpoints(ctx, id)
 	if err != nil {
 		return nil, look("checkpoints of session", string(id), err)
 	}
-	if len(all) == 0 {
-		return nil, outboard.Errorf(outboard.NotFound, "session %q has saved no workspace yet", id).WithCode("no_workspace")
-	}
+	return c.workspaceAt(ctx, all, at)
+}
+
+// workspaceAt returns the workspace as a checkpoint saved it. all are the checkpoints of its session.
+func (c *Control) workspaceAt(ctx context.Context, all []outboard.Checkpoint, at outboard.CheckpointID) (*Workspace, error) {
 	w := &Workspace{c: c, final: map[string]source{}}
-	byID := make(map[outboard.CheckpointID]outboard.Checkpoint, len(all))
-	for _, k := range all {
-		byID[k.ID] = k
-	}
-	for next := all[len(all)-1].ID; next != ""; {
-		k, ok := byID[next]
-		if !ok || len(w.chain) > maxDeltas {
-			return nil, outboard.Errorf(outboard.Internal, "the checkpoints of session %s do not form a chain at %s", id, next)
-		}
-		w.chain = append([]outboard.Checkpoint{k}, w.chain...)
-		next = k.Parent
+	var err error
+	if w.chain, err = chainOf(all, at); err != nil {
+		return nil, err
 	}
 	for i := range w.chain {
 		if err := w.merge(ctx, i); err != nil {
@@ -66,6 +68,25 @@ func (c *Control) Workspace(ctx context.Context, by outboard.Caller, id outboard
 		}
 	}
 	return w, nil
+}
+
+// chainOf returns a checkpoint with what it builds on, oldest first.
+func chainOf(all []outboard.Checkpoint, at outboard.CheckpointID) ([]outboard.Checkpoint, error) {
+	byID := make(map[outboard.CheckpointID]outboard.Checkpoint, len(all))
+	for _, k := range all {
+		byID[k.ID] = k
+	}
+	var chain []outboard.Checkpoint
+	for next := at; next != ""; {
+		k, ok := byID[next]
+		if !ok || len(chain) > maxDeltas {
+			return nil, outboard.Errorf(outboard.Internal, "the checkpoints behind %s do not form a chain at %s", at, next)
+		}
+		chain = append(chain, k)
+		next = k.Parent
+	}
+	slices.Reverse(chain)
+	return chain, nil
 }
 
 // merge lays one delta over what the older ones left. Everything in it was written by the guest, from names a tool chose.
