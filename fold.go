@@ -15,7 +15,7 @@ type State struct {
 	TurnSeq int64 // seq of that turn's turn.started: what came after it belongs to the turn
 	InTurn  bool  // a turn was started and has not ended for good (it may be parked or retrying)
 	Waiting []Input
-	History []Message
+	History []*Message // nobody changes one
 
 	Calls      []*Call // of the last model response, in its order, until all have finished
 	Request    EventID // the model call in flight, or ""
@@ -171,7 +171,7 @@ func (s *State) apply(e *Event, p Payload) {
 	case *CheckpointCreated:
 		s.Checkpoint = p.Checkpoint
 	case *ContextCompacted:
-		s.History = []Message{{Role: "summary", Seq: e.Seq, Content: []Content{Text(p.Summary)}}}
+		s.History = []*Message{{Role: "summary", Seq: e.Seq, Content: []Content{Text(p.Summary)}}}
 		s.Context, s.Attempt, s.fresh = 0, 0, 0
 		s.Compactions++
 	default:
@@ -206,7 +206,7 @@ func (s *State) applyModel(e *Event, p Payload) {
 func (s *State) respond(e *Event, p *ModelFinished) {
 	m := s.draft
 	m.Seq, m.Provider, m.Raw, m.RawBlob = e.Seq, p.Provider, p.Raw, p.RawBlob
-	s.History = append(s.History, m)
+	s.History = append(s.History, &m)
 	s.Request, s.draft, s.Attempt = "", Message{}, 0
 	s.ModelCalls++
 	if s.fresh++; s.fresh > 1 {
@@ -243,12 +243,13 @@ func (s *State) finish(e *Event, p *CallFinished) {
 	if i < len(s.History) && s.shared {
 		s.History, s.shared = slices.Clone(s.History), false
 	}
+	m := Message{Role: "tool"}
 	if i == len(s.History) || s.History[i].Role != "tool" {
-		s.History = append(s.History, Message{})
-		copy(s.History[i+1:], s.History[i:])
-		s.History[i] = Message{Role: "tool"}
+		s.History = slices.Insert(s.History, i, nil)
+	} else {
+		m = *s.History[i]
 	}
-	m := &s.History[i]
+	s.History[i] = &m
 	m.Seq = e.Seq
 	m.Results = append(slices.Clip(m.Results), ToolResult{c.Requested.ToolUseID, c.ID, p.Content, p.IsError})
 	for _, c := range s.Calls {
@@ -268,9 +269,9 @@ func (s *State) process(e *Event, id EventID) {
 		s.Waiting = append(s.Waiting[:i:i], s.Waiting[i+1:]...)
 		switch p := in.Payload.(type) {
 		case *InputMessage:
-			s.History, s.Final = append(s.History, Message{Role: "user", Seq: e.Seq, Content: p.Content}), nil
+			s.History, s.Final = append(s.History, &Message{Role: "user", Seq: e.Seq, Content: p.Content}), nil
 		case *InputSystem:
-			s.History, s.Final = append(s.History, Message{Role: "system", Seq: e.Seq, Content: p.Content}), nil
+			s.History, s.Final = append(s.History, &Message{Role: "system", Seq: e.Seq, Content: p.Content}), nil
 		case *InputConfirmation:
 			if c := s.Call(p.Call); c != nil && c.Answer == nil {
 				c.Answer = p
@@ -289,7 +290,7 @@ func (s *State) lose(e *Event, p *SandboxLost) {
 	} else {
 		text += "; no checkpoint existed, so the workspace starts empty."
 	}
-	s.History = append(s.History, Message{Role: "note", Seq: e.Seq, Content: []Content{Text(text)}})
+	s.History = append(s.History, &Message{Role: "note", Seq: e.Seq, Content: []Content{Text(text)}})
 	s.Checkpoint = p.Restore
 }
 

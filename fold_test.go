@@ -217,7 +217,7 @@ func TestCloneAndOriginalKeepTheirOwnHistory(t *testing.T) {
 		a.Assume(fin(ids[1], "a"))
 		want := map[*outboard.State]string{s: "s", a: "a", b: "b", c: "c"}
 		for st, text := range want {
-			i := slices.IndexFunc(st.History, func(m outboard.Message) bool { return m.Role == "tool" })
+			i := slices.IndexFunc(st.History, func(m *outboard.Message) bool { return m.Role == "tool" })
 			if r := st.History[i].Results; r[len(r)-1].Content[0].Text != text || i != 1 {
 				t.Errorf("%s: results at %d are %+v, want the last to be %q", name, i, r, text)
 			}

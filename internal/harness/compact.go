@@ -50,7 +50,7 @@ func used(s *outboard.State) int64 {
 	return n
 }
 
-func tokens(m outboard.Message) int64 {
+func tokens(m *outboard.Message) int64 {
 	if len(m.Raw) > 0 {
 		return int64(len(m.Raw)) / bytesPerToken
 	}
@@ -98,7 +98,7 @@ func (l *loop) compact(ctx context.Context) error {
 	s := l.t.State()
 	req := l.request(s)
 	req.Purpose = llm.PurposeSummary
-	req.History = append(slices.Clip(s.History), outboard.Message{Role: "user", Content: []outboard.Content{outboard.Text(instruction)}})
+	req.History = append(slices.Clip(s.History), &outboard.Message{Role: "user", Content: []outboard.Content{outboard.Text(instruction)}})
 	ictx, cancel := l.t.Interrupted(ctx)
 	resp, err := l.model.Generate(ictx, req, nil)
 	interrupted := context.Cause(ictx) == ErrInterrupted

@@ -40,7 +40,7 @@ type segment struct {
 }
 
 // entries puts a history into the form all wires want.
-func entries(history []outboard.Message) []entry {
+func entries(history []*outboard.Message) []entry {
 	var out []entry
 	user := func() *entry {
 		if len(out) == 0 || out[len(out)-1].assistant != nil {
@@ -49,8 +49,7 @@ func entries(history []outboard.Message) []entry {
 		return &out[len(out)-1]
 	}
 	open := map[string]bool{} // calls of the last assistant entry without a result so far
-	for i := range history {
-		m := &history[i]
+	for _, m := range history {
 		switch m.Role {
 		case "assistant":
 			if len(m.Raw) == 0 && m.RawBlob == nil && len(m.Content) == 0 && len(m.Uses) == 0 {

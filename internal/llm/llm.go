@@ -35,7 +35,7 @@ type Request struct {
 	Model   string // as configured in the agent, for the script model
 	System  string
 	Tools   []Tool
-	History []outboard.Message
+	History []*outboard.Message
 	Effort  string
 	Speed   string
 	Geo     string // ModelConfig.Geo

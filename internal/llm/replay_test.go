@@ -12,7 +12,7 @@ import (
 )
 
 // logged passes a response through what the log does to it, and returns the message a later request is made from.
-func logged(t *testing.T, resp *Response, seq int64) outboard.Message {
+func logged(t *testing.T, resp *Response, seq int64) *outboard.Message {
 	t.Helper()
 	e := outboard.NewEvent("sthr_1", &outboard.ModelFinished{Request: "sevt_1", Provider: resp.Provider, Raw: resp.Raw})
 	p, err := e.Decode()
@@ -20,7 +20,7 @@ func logged(t *testing.T, resp *Response, seq int64) outboard.Message {
 		t.Fatalf("decoding the event: %v", err)
 	}
 	f := p.(*outboard.ModelFinished)
-	m := outboard.Message{Role: "assistant", Seq: seq, Provider: f.Provider, Raw: f.Raw, Model: "test/x"}
+	m := &outboard.Message{Role: "assistant", Seq: seq, Provider: f.Provider, Raw: f.Raw, Model: "test/x"}
 	for _, b := range resp.Blocks {
 		switch b.Kind {
 		case "text":
@@ -143,7 +143,7 @@ func TestReplayIsByteExact(t *testing.T) {
 			}
 			msg := logged(t, resp, 2)
 			msg.Model = "test/" + c.model
-			result := outboard.Message{Role: "tool", Seq: 3}
+			result := &outboard.Message{Role: "tool", Seq: 3}
 			for _, u := range msg.Uses {
 				result.Results = append(result.Results, outboard.ToolResult{ToolUseID: u.ID, Content: []outboard.Content{outboard.Text("ok")}})
 			}
@@ -185,8 +185,8 @@ func TestReplayFromABlob(t *testing.T) {
 	ref := outboard.BlobRef{Digest: "d1", Size: int64(len(raw))}
 	req := hello()
 	req.Load = loader(map[string]string{"d1": string(raw)})
-	req.History = append(req.History, outboard.Message{Role: "assistant", Seq: 2, Provider: TypeAnthropic, RawBlob: &ref},
-		outboard.Message{Role: "user", Seq: 3, Content: []outboard.Content{{Type: "text", Blob: &outboard.BlobRef{Digest: "d2"}}}})
+	req.History = append(req.History, &outboard.Message{Role: "assistant", Seq: 2, Provider: TypeAnthropic, RawBlob: &ref},
+		&outboard.Message{Role: "user", Seq: 3, Content: []outboard.Content{{Type: "text", Blob: &outboard.BlobRef{Digest: "d2"}}}})
 	if _, err := m.Generate(t.Context(), req, nil); outboard.KindOf(err) != outboard.NotFound {
 		t.Errorf("got %v, want the loader's not found", err)
 	}
@@ -327,7 +327,7 @@ func TestRefusal(t *testing.T) {
 	}
 	// An empty response leaves nothing to replay: it is left out, and the conversation stays well-formed.
 	req := hello()
-	req.History = append(req.History, logged(t, resp, 2), outboard.Message{Role: "user", Seq: 3, Content: []outboard.Content{outboard.Text("Why?")}})
+	req.History = append(req.History, logged(t, resp, 2), &outboard.Message{Role: "user", Seq: 3, Content: []outboard.Content{outboard.Text("Why?")}})
 	s := newServer(t, status(400, `{}`))
 	if _, err := remote(t, TypeAnthropic, "claude-sonnet-5", s).Generate(t.Context(), req, nil); err == nil {
 		t.Error("the reply is an error, but none came")

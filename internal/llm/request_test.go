@@ -29,7 +29,7 @@ func fullRequest() Request {
 			{"bash", "Run <a> command.", json.RawMessage(`{"type":"object","properties":{"zeta":{"type":"string"},"command":{"type":"string"}},"required":["command"]}`)},
 			{"list", "List.", json.RawMessage(`{"type":"object","properties":{}}`)}},
 		Load: loader(map[string]string{"img": "\x89PNG", "txt": "a long note", "big": "long user text", "in": `{"command":"long"}`}),
-		History: []outboard.Message{
+		History: []*outboard.Message{
 			{Role: "summary", Seq: 1, Content: text("Earlier we met.")},
 			{Role: "user", Seq: 2, Content: []outboard.Content{outboard.Text("Look at these."), image,
 				{Type: "image", Source: &outboard.Source{Type: "url", URL: "https://example.com/a.png"}},

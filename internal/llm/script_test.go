@@ -37,7 +37,7 @@ func newTalk(t *testing.T, cfg Config, id string) *talk {
 func (k *talk) add(m outboard.Message) {
 	k.seq++
 	m.Seq = k.seq
-	k.req.History = append(k.req.History, m)
+	k.req.History = append(k.req.History, &m)
 }
 
 // turn starts a new turn with a message.
@@ -179,7 +179,7 @@ func TestStepsSurviveCompaction(t *testing.T) {
 		req := k.req
 		req.Purpose = PurposeSummary
 		req.History = append(req.History[:len(req.History):len(req.History)],
-			outboard.Message{Role: "user", Content: []outboard.Content{outboard.Text("Summarise the conversation.")}})
+			&outboard.Message{Role: "user", Content: []outboard.Content{outboard.Text("Summarise the conversation.")}})
 		resp, err := k.model.Generate(t.Context(), req, nil)
 		if err != nil {
 			t.Fatalf("summarising: %v", err)

@@ -173,7 +173,7 @@ func remote(t *testing.T, kind, model string, s *server, change ...func(*Config)
 }
 
 func hello() Request {
-	return Request{History: []outboard.Message{{Role: "user", Seq: 1, Content: []outboard.Content{outboard.Text("Hi.")}}}}
+	return Request{History: []*outboard.Message{{Role: "user", Seq: 1, Content: []outboard.Content{outboard.Text("Hi.")}}}}
 }
 
 // mustFail generates, and returns the *Error it must fail with. It fails the test when that takes longer than a stream of

@@ -33,6 +33,9 @@ type fold struct {
 	until time.Time
 }
 
+// sizeOf is about what a folded event takes.
+func sizeOf(e *outboard.Event) int64 { return int64(len(e.Data)) + eventOverhead }
+
 // take returns the session's fold, which is the caller's from now on, or an empty one.
 func (f *folds) take(id outboard.SessionID) fold {
 	f.mu.Lock()

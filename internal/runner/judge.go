@@ -66,7 +66,7 @@ func (t *turn) askJudge(ctx context.Context, j *outboard.CallJudged, name string
 	}
 	text := "The user's request:\n" + t.task() + "\n\nThe call:\n" + call
 	resp, err := m.Generate(ctx, llm.Request{Model: j.Model, System: judgeSystem, Tools: []llm.Tool{verdictTool},
-		History: []outboard.Message{{Role: "user", Seq: 1, Content: []outboard.Content{outboard.Text(text)}}},
+		History: []*outboard.Message{{Role: "user", Seq: 1, Content: []outboard.Content{outboard.Text(text)}}},
 		Load:    t.Load, MaxOutput: min(judgeOutput, m.Info().Output)}, nil)
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func verdict(resp *llm.Response) (outboard.Decision, string, error) {
 // task is the user's last message, as far as it is text.
 func (t *turn) task() string {
 	for i := len(t.view.History) - 1; i >= 0; i-- {
-		if m := &t.view.History[i]; m.Role == "user" {
+		if m := t.view.History[i]; m.Role == "user" {
 			text := outboard.PlainText(m.Content)
 			return strings.ToValidUTF8(text[:min(len(text), judgeTask)], "")
 		}

@@ -149,7 +149,7 @@ func (t *turn) startOver(ctx context.Context) error {
 
 // apply folds the next event of the log.
 func (t *turn) apply(e *outboard.Event) error {
-	t.size += int64(len(e.Data)) + eventOverhead
+	t.size += sizeOf(e)
 	return t.durable.Apply(e)
 }
 
@@ -234,15 +234,36 @@ func (t *turn) commit(ctx context.Context, events []outboard.Event) error {
 	if err != nil {
 		return err
 	}
-	for i := range stored {
-		if err := t.apply(&stored[i]); err != nil {
-			return err
-		}
+	if err := t.settle(stored); err != nil {
+		return err
 	}
 	acks := t.rows.acks
 	t.staged, t.rows, t.held = nil, rows{}, !c.Release
 	t.look()
 	t.acknowledge(acks)
+	return nil
+}
+
+// settle folds what was just committed. What was staged is folded in the view already, just as it is in the log but for the times,
+// and those are in the header alone.
+func (t *turn) settle(stored []outboard.Event) error {
+	n := len(t.staged)
+	if n > 0 {
+		h := t.durable.Header
+		for i := range stored[:n] {
+			if err := outboard.Project(&h, &stored[i]); err != nil {
+				return err
+			}
+			t.size += sizeOf(&stored[i])
+		}
+		t.durable = t.view
+		t.durable.Header = h
+	}
+	for i := range stored[n:] {
+		if err := t.apply(&stored[n+i]); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

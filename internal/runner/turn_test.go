@@ -4,6 +4,7 @@ package runner
 
 import (
 	"context"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -182,5 +183,32 @@ func TestSandboxLingers(t *testing.T) {
 	}
 	if all := l.expired(time.Now().Add(2 * lingerTime)); len(all) != maxLingering {
 		t.Errorf("%d boxes expired, want %d", len(all), maxLingering)
+	}
+}
+
+// If this fails, what a process goes on with after a turn is not what another one would read from the log.
+func TestKeptFoldIsTheLogs(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	n := r.start(nil)
+	id := r.session("script/steps", allTools)
+	for turn := 1; turn <= 3; turn++ {
+		r.say(id, "- parallel: [{bash: 'echo a > f'}, {bash: 'echo b'}, {read: /nowhere}]", "- think: hm", "- bash: 'false'", "- say: done")
+		r.until(id, "the turn's end", func(s *outboard.State) bool { return s.Turn == turn && s.Phase == outboard.PhaseIdle })
+	}
+	n.Stop() // the turn has handed its fold over
+	want, err := outboard.Fold(r.events(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := n.folds.take(id)
+	if got := kept.state.Clone(); !reflect.DeepEqual(got, want.Clone()) {
+		t.Errorf("the kept fold is\n%+v\nthe log's\n%+v", got, want)
+	}
+	size := int64(0)
+	for _, e := range r.events(id) {
+		size += sizeOf(&e)
+	}
+	if kept.size != size {
+		t.Errorf("the kept fold counts as %d bytes, its log as %d", kept.size, size)
 	}
 }
