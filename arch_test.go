@@ -16,7 +16,8 @@ const module = "github.com/outboard-dev/outboard"
 var layers = map[string][]string{
 	"":                         {},
 	"internal/guest":           {},
-	"internal/guest/boot":      {},
+	"internal/guest/uplink":    {},
+	"internal/guest/boot":      {"internal/guest/uplink"},
 	"internal/term":            {},
 	"internal/store":           {""},
 	"internal/blob":            {""},
@@ -31,7 +32,7 @@ var layers = map[string][]string{
 	"internal/harness":         {"", "internal/llm"},
 	"internal/tool":            {"", "internal/guest", "internal/outbound"},
 	"internal/fleet":           {"", "internal/store", "internal/blob", "internal/sandbox", "internal/guest"},
-	"internal/sandbox/native":  {"", "internal/sandbox", "internal/guest", "internal/guest/boot"},
+	"internal/sandbox/native":  {"", "internal/sandbox", "internal/guest", "internal/guest/boot", "internal/guest/uplink"},
 	"internal/vault":           {"", "internal/store", "internal/outbound"},
 	"internal/egress":          {"", "internal/store", "internal/policy", "internal/outbound", "internal/sandbox"},
 	"internal/runner":          {"", "internal/store", "internal/blob", "internal/llm", "internal/live", "internal/policy", "internal/harness", "internal/tool", "internal/fleet", "internal/sandbox", "internal/guest"},
@@ -46,7 +47,7 @@ var layers = map[string][]string{
 var wiring = []string{"cmd/outboard", "internal/outboardtest", "internal/bench", "internal/chaos"}
 
 // stdOnly must build from the standard library alone: the root because everything imports it, the guest because it runs inside.
-var stdOnly = []string{"", "internal/guest", "internal/guest/boot", "cmd/outboard-guest"}
+var stdOnly = []string{"", "internal/guest", "internal/guest/boot", "internal/guest/uplink", "cmd/outboard-guest"}
 
 type pkg struct {
 	ImportPath string

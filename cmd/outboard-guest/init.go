@@ -29,6 +29,7 @@ func runInit(ctx context.Context) error {
 		Listener: listener, Generation: env.Generation, State: env.StateDir, Volatile: true, Run: "/run/outboard",
 		ToolUID: env.ToolUID, ToolGID: env.ToolGID, Init: true,
 	}
+	cfg.Env = append(cfg.Env, env.UplinkEnv()...)
 	for name, value := range env.Env {
 		cfg.Env = append(cfg.Env, name+"="+value)
 	}
@@ -36,6 +37,7 @@ func runInit(ctx context.Context) error {
 	var watch sync.WaitGroup
 	defer watch.Wait()
 	defer cancel()
+	watch.Go(func() { env.Uplink(ctx) })
 	watch.Go(func() {
 		env.Orphaned(ctx)
 		cancel()

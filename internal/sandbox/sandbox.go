@@ -53,7 +53,7 @@ type Network struct {
 // Networked is implemented by providers whose sandboxes can have a Network.
 type Networked interface {
 	// Listen returns the listener on which connections made inside a living sandbox arrive. Their LocalAddr is what the process
-	// inside meant to reach: the synthetic address (SyntheticAddr) with its port, or the proxy's address. Several processes of a
+	// inside meant to reach: the synthetic address (uplink.Synthetic) with its port, or the proxy's address. Several processes of a
 	// host may listen at the same time; each connection goes to one. ca is made what the sandbox trusts, if it is not yet. The
 	// listener fails when the sandbox ends; closing it leaves the sandbox without network until somebody listens again.
 	// NotFound when the sandbox is gone, Invalid when it was made without a network.
@@ -66,7 +66,7 @@ type Capabilities struct {
 	Freeze     bool     // Freeze and Thaw stop and continue all processes
 	Limits     []string // which of memory, pids, cpu, disk hold
 	SeparateID bool     // tools run under another uid than the guest
-	Network    string   // "none": loopback only
+	Network    string   // "none": loopback only, but for a Spec.Network where the provider is Networked
 	Gaps       []string // what it does not protect, in words for the user
 }
 

@@ -55,6 +55,8 @@ type Config struct {
 	Masked   []string `json:"masked"`    // paths below /proc that are hidden behind an empty file or directory
 	ReadOnly []string `json:"read_only"` // paths below /proc that are made read-only
 
+	Network *Uplink `json:"network,omitempty"` // nil = loopback and nothing else
+
 	Files     uint64 `json:"files"`     // RLIMIT_NOFILE
 	Processes uint64 `json:"processes"` // RLIMIT_NPROC, 0 = unchanged: where no cgroup bounds them
 	DataBytes uint64 `json:"data"`      // RLIMIT_DATA, 0 = unchanged: where no cgroup bounds memory
@@ -83,6 +85,13 @@ type Bind struct {
 	File   bool   `json:"file"`   // Source is not a directory
 }
 
+// Uplink is what package uplink sets up. The listening unix socket on which the host takes the sandbox's sockets over comes with the
+// configuration, as one more file after the trees.
+type Uplink struct {
+	CA         string `json:"ca"`         // a certificate to trust, PEM
+	Redirected bool   `json:"redirected"` // what Network returned, where the host called it
+}
+
 // Dir is a directory that belongs to the tool.
 type Dir struct {
 	Path string `json:"path"`
@@ -99,4 +108,5 @@ type Report struct {
 type Env struct {
 	Config
 	StateDir string // path of the receipts directory, usable by this process only
+	uplink   *link  // nil without a network
 }

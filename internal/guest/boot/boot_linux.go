@@ -27,7 +27,11 @@ func Init() (*Env, error) {
 	if err != nil {
 		return nil, fmt.Errorf("receiving the configuration: %w", err)
 	}
-	if err = build(cfg, trees); err == nil && cfg.Processes != 0 && cfg.ToolUID == os.Getuid() {
+	trees, up, err := splitLink(cfg, trees)
+	if err != nil {
+		return nil, fmt.Errorf("receiving the configuration: %w", err)
+	}
+	if err = build(cfg, trees, up); err == nil && cfg.Processes != 0 && cfg.ToolUID == os.Getuid() {
 		keepThreads()
 	}
 	report := Report{}
@@ -40,7 +44,7 @@ func Init() (*Env, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Env{Config: *cfg, StateDir: "/proc/self/fd/" + strconv.Itoa(StateFD)}, nil
+	return &Env{Config: *cfg, StateDir: "/proc/self/fd/" + strconv.Itoa(StateFD), uplink: up}, nil
 }
 
 // orphanCheck is how often a guest looks whether its directory on the host is still there. The kernel has no event for it while
@@ -88,7 +92,7 @@ func keepThreads() {
 // receive reads the configuration and the mounts sent with it. The end of the stream before that means that the host is gone.
 func receive(fd int) (*Config, []tree, error) {
 	var head [4]byte
-	oob := make([]byte, syscall.CmsgSpace(4*MaxTrees))
+	oob := make([]byte, syscall.CmsgSpace(4*(MaxTrees+1)))
 	n, oobn, _, _, err := syscall.Recvmsg(fd, head[:], oob, syscall.MSG_WAITALL|syscall.MSG_CMSG_CLOEXEC)
 	if err != nil {
 		return nil, nil, err
@@ -119,9 +123,6 @@ func receive(fd int) (*Config, []tree, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(trees) != cfg.Trees || cfg.Trees != 0 && cfg.Trees != len(cfg.Sources()) {
-		return nil, nil, fmt.Errorf("%d mounts came with a configuration of %d", len(trees), cfg.Trees)
-	}
 	return cfg, trees, nil
 }
 
@@ -147,11 +148,14 @@ func parseTrees(oob []byte) ([]tree, error) {
 }
 
 // build does all the work, in the order the package comment gives.
-func build(cfg *Config, trees []tree) error {
+func build(cfg *Config, trees []tree, up *link) error {
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("200"), 0); err != nil {
 		return fmt.Errorf("volunteering for the memory killer: %w", err)
 	}
 	if err := buildRoot(cfg, trees); err != nil {
+		return err
+	}
+	if err := up.connect(cfg); err != nil {
 		return err
 	}
 	if err := syscall.Sethostname([]byte(cfg.Hostname)); err != nil {

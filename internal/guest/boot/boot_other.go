@@ -12,5 +12,7 @@ func Init() (*Env, error) {
 	return nil, errors.New("outboard-guest init needs Linux namespaces")
 }
 
+type link struct{}
+
 // Orphaned returns with ctx.
 func (*Env) Orphaned(ctx context.Context) { <-ctx.Done() }

@@ -1,15 +1,135 @@
 package boot
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"unsafe"
+
+	"github.com/outboard-dev/outboard/internal/guest/uplink"
 )
 
+// link is a sandbox's network while it is being made. A nil link is none.
+type link struct {
+	hand    *net.UnixListener
+	sockets *uplink.Sockets
+}
+
+// splitLink takes the files that came with a configuration apart: mounts, and with a network the socket of the hand-over.
+func splitLink(cfg *Config, files []tree) ([]tree, *link, error) {
+	want := cfg.Trees
+	if cfg.Network != nil {
+		want++
+	}
+	if len(files) != want || cfg.Trees != 0 && cfg.Trees != len(cfg.Sources()) {
+		return nil, nil, fmt.Errorf("%d files came with a configuration of %d", len(files), want)
+	}
+	if cfg.Network == nil {
+		return files, nil, nil
+	}
+	f := os.NewFile(uintptr(files[want-1]), "uplink")
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	hand, ok := l.(*net.UnixListener)
+	if !ok {
+		return nil, nil, errors.New("the network's file is not a unix listener")
+	}
+	hand.SetUnlinkOnClose(false)
+	return files[:want-1], &link{hand: hand}, nil
+}
+
+// connect opens the sandbox's sockets and makes the gateway trusted.
+func (l *link) connect(cfg *Config) (err error) {
+	if l == nil {
+		return nil
+	}
+	if l.sockets, err = uplink.Open(cfg.Network.Redirected); err != nil {
+		return err
+	}
+	return l.trust(cfg)
+}
+
+// trust makes the gateway's certificate trusted, in the sandbox's root: in files of its own, on a file system whose content is never
+// part of a saved one, and in the place of the system's bundle. It gives the resolver its server.
+func (l *link) trust(cfg *Config) error {
+	if err := mountPoint(uplink.TrustDir, false); err != nil {
+		return err
+	}
+	if err := mountNew(uplink.TrustDir, "tmpfs", attrNoSuid|attrNoDev|attrNoExec, "mode=0755", "size=16m"); err != nil {
+		return err
+	}
+	system, err := uplink.WriteTrust(uplink.TrustDir, []byte(cfg.Network.CA))
+	if err != nil {
+		return err
+	}
+	resolver := uplink.TrustDir + "/resolv.conf"
+	if err := os.WriteFile(resolver, []byte("nameserver 127.0.0.1\n"), 0o644); err != nil {
+		return fmt.Errorf("naming the resolver: %w", err)
+	}
+	if err := showAt(resolver, "/etc/resolv.conf"); err != nil {
+		return err
+	}
+	if system == "" {
+		return nil
+	}
+	return showAt(uplink.Bundle, system)
+}
+
+// showAt shows a file in the place of another. Where that is a link, it is followed, but not out of the sandbox's own files.
+func showAt(file, target string) error {
+	real, err := filepath.EvalSymlinks(target)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = mountPoint(target, true); err == nil {
+			real = target
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("showing a file at %s: %w", target, err)
+	}
+	for _, dir := range []string{"/proc/", "/dev/", "/sys/", uplink.TrustDir} {
+		if strings.HasPrefix(real, dir) {
+			return fmt.Errorf("showing a file at %s: it leads to %s", target, real)
+		}
+	}
+	t, err := openTree(file)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	if err := t.restrict(attrReadOnly|attrNoSuid|attrNoDev|attrNoExec, false); err != nil {
+		return err
+	}
+	return t.attach(real)
+}
+
+// Uplink serves the sandbox's network until ctx ends.
+func (e *Env) Uplink(ctx context.Context) {
+	if e.uplink != nil {
+		e.uplink.sockets.Serve(ctx, e.uplink.hand)
+	}
+}
+
+// UplinkEnv is what processes inside must know of the network, as KEY=value.
+func (e *Env) UplinkEnv() []string {
+	if e.uplink == nil {
+		return nil
+	}
+	return uplink.Env()
+}
+
 // Network furnishes the network namespace of the calling thread. A host that makes the namespace ahead calls it there; else the guest
-// does, as root of the user namespace that the network belongs to.
-func Network() error {
+// does, as root of the user namespace that the network belongs to. It reports whether every connection to uplink.Synthetic is redirected,
+// which with connected it tries.
+func Network(connected bool) (redirected bool, err error) {
 	// Tools have no capability, so let them bind any port of their own loopback.
 	fd, err := syscall.Open("/proc/sys/net/ipv4/ip_unprivileged_port_start", syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
 	if err == nil {
@@ -17,12 +137,15 @@ func Network() error {
 		syscall.Close(fd)
 	}
 	if err != nil && err != syscall.ENOENT {
-		return fmt.Errorf("opening low ports: %w", err)
+		return false, fmt.Errorf("opening low ports: %w", err)
 	}
 	if err := linkUp("lo"); err != nil {
-		return fmt.Errorf("raising the loopback interface: %w", err)
+		return false, fmt.Errorf("raising the loopback interface: %w", err)
 	}
-	return nil
+	if !connected {
+		return false, nil
+	}
+	return uplink.Prepare()
 }
 
 // linkUp raises a network interface of the current network namespace.

@@ -102,8 +102,12 @@ func newProc(cfg *Config) (tree, error) {
 // maskProc hides and freezes the parts of /proc that show or steer the host's kernel.
 func maskProc(cfg *Config) error {
 	if !cfg.Networked {
-		if err := Network(); err != nil {
+		redirected, err := Network(cfg.Network != nil)
+		if err != nil {
 			return err
+		}
+		if cfg.Network != nil {
+			cfg.Network.Redirected = redirected
 		}
 	}
 	if err := mountPoint("/tmp", false); err != nil {

@@ -131,7 +131,7 @@ func (p *Provider) create(ctx context.Context, b box, spec sandbox.Spec) (*machi
 	}
 	var net network
 	if !p.rootless {
-		if net, err = newNetwork(); err != nil {
+		if net, err = newNetwork(spec.Network != nil); err != nil {
 			return nil, unavailable("%w", err)
 		}
 		defer net.close()
@@ -152,7 +152,12 @@ func (p *Provider) create(ctx context.Context, b box, spec sandbox.Spec) (*machi
 	if err := writeMaps(s.Pid, s.UIDBase, p.rootless); err != nil {
 		return nil, unavailable("%w", err)
 	}
-	if err := p.furnish(ctx, birth, p.config(b, spec, limits, root, net)); err != nil {
+	cfg := p.config(b, spec, limits, root, net)
+	uplink, err := b.connectNet(cfg, spec.Network, net)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.furnish(ctx, birth, cfg, uplink); err != nil {
 		return nil, err
 	}
 	m := &machine{box: b, state: s, group: group, freezable: p.caps.Freeze}
@@ -162,8 +167,12 @@ func (p *Provider) create(ctx context.Context, b box, spec sandbox.Spec) (*machi
 	return m, nil
 }
 
-// furnish lets the guest begin and hands it its file systems and configuration.
-func (p *Provider) furnish(ctx context.Context, birth *birth, cfg *boot.Config) error {
+// furnish lets the guest begin and hands it its file systems and configuration, and the socket of its network if it has one. It
+// closes the socket.
+func (p *Provider) furnish(ctx context.Context, birth *birth, cfg *boot.Config, uplink *os.File) error {
+	if uplink != nil {
+		defer uplink.Close()
+	}
 	var fds []int
 	defer func() {
 		for _, fd := range fds {
@@ -179,7 +188,7 @@ func (p *Provider) furnish(ctx context.Context, birth *birth, cfg *boot.Config) 
 			return err
 		}
 	}
-	return birth.configure(ctx, cfg, fds)
+	return birth.configure(ctx, cfg, fds, uplink)
 }
 
 func withDefaults(l outboard.SandboxLimits) outboard.SandboxLimits {

@@ -57,7 +57,7 @@ func (m *machine) alive() error {
 func (m *machine) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, helloTimeout, outboard.Errorf(outboard.Unavailable, "sandbox %s did not answer within %s", m.id, helloTimeout))
 	defer cancel()
-	conn, err := m.dial(ctx)
+	conn, err := m.dial(ctx, socketFile)
 	if err != nil {
 		return m.explain(err)
 	}
@@ -75,21 +75,23 @@ func (m *machine) connect(ctx context.Context) error {
 }
 
 // dial connects through the directory's descriptor: the path of the socket may be longer than a socket address can hold.
-func (m *machine) dial(ctx context.Context) (net.Conn, error) {
-	dir, err := os.OpenFile(m.dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+func (b box) dial(ctx context.Context, name string) (net.Conn, error) {
+	dir, err := os.OpenFile(b.dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("opening the sandbox's directory: %w", err)
 	}
 	defer dir.Close()
 	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", socketPath(dir))
+	conn, err := d.DialContext(ctx, "unix", socketPath(dir, name))
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the guest: %w", err)
 	}
 	return conn, nil
 }
 
-func socketPath(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketFile) }
+func socketPath(dir *os.File, name string) string {
+	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)
+}
 
 // ended reports whether init is gone, giving a guest that has just dropped its connections the time to finish dying.
 func (m *machine) ended() bool {

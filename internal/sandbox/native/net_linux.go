@@ -15,15 +15,18 @@ import (
 // which is all that an ordinary user can have; the guest furnishes that one while it still may.
 //
 // A namespace is used once. A used one has counters and sockets in their last wait that would tell the next sandbox about this one.
-type network struct{ ns *os.File }
+type network struct {
+	ns         *os.File
+	redirected bool // see boot.Network
+}
 
-// newNetwork makes a namespace with a loopback interface that is up and nothing else.
-func newNetwork() (n network, err error) {
+// newNetwork makes a namespace with a loopback interface that is up and nothing else, ready to be connected to a gateway or not.
+func newNetwork(connected bool) (n network, err error) {
 	err = elsewhere(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return os.NewSyscallError("unshare", err)
 		}
-		if err := boot.Network(); err != nil {
+		if n.redirected, err = boot.Network(connected); err != nil {
 			return err
 		}
 		n.ns, err = os.Open("/proc/thread-self/ns/net")

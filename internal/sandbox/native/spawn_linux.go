@@ -152,7 +152,7 @@ func (p *Provider) files(b box) (files []*os.File, ours *net.UnixConn, err error
 		}
 		files = append(files, f)
 	}
-	l, err := b.listen()
+	l, err := b.listen(socketFile)
 	if err != nil {
 		return files, nil, err
 	}
@@ -176,8 +176,8 @@ func (p *Provider) files(b box) (files []*os.File, ours *net.UnixConn, err error
 	return files, conn.(*net.UnixConn), nil
 }
 
-// listen makes the socket on which the guest serves. Its path stays outside the sandbox.
-func (b box) listen() (*os.File, error) {
+// listen makes a socket on which the guest serves. Its path stays outside the sandbox.
+func (b box) listen(name string) (*os.File, error) {
 	dir, err := os.OpenFile(b.dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
@@ -187,8 +187,8 @@ func (b box) listen() (*os.File, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	f := os.NewFile(uintptr(fd), socketFile)
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: socketPath(dir)}); err != nil {
+	f := os.NewFile(uintptr(fd), name)
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: socketPath(dir, name)}); err != nil {
 		f.Close()
 		return nil, os.NewSyscallError("bind", err)
 	}
@@ -206,7 +206,7 @@ func closeAll(files []*os.File) {
 }
 
 // configure sends the configuration and waits until the guest is ready to serve.
-func (b *birth) configure(ctx context.Context, cfg *boot.Config, trees []int) error {
+func (b *birth) configure(ctx context.Context, cfg *boot.Config, trees []int, uplink *os.File) error {
 	deadline := time.Now().Add(createTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
@@ -224,6 +224,9 @@ func (b *birth) configure(ctx context.Context, cfg *boot.Config, trees []int) er
 	}
 	msg := append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 	var rights []byte
+	if uplink != nil {
+		trees = append(trees, int(uplink.Fd()))
+	}
 	if len(trees) > 0 {
 		rights = unix.UnixRights(trees...)
 	}

@@ -1,0 +1,65 @@
+// Package uplink is the sandbox's end of its network. The network namespace holds a loopback interface and nothing else: no packet
+// leaves it, and nothing in it forwards any. What leaves are connections, by descriptor: the first process of the sandbox listens,
+// hands its listening sockets to the host over a unix socket, and the host's gateway accepts from them directly. A connection
+// therefore says who makes it by where it was made, and no byte that a tool sends can change that.
+//
+// # What is set up
+//
+// Before any foreign code runs in the namespace, Prepare gives its loopback interface one more address (Synthetic) and redirects
+// every TCP connection to it, whatever the port, to the listener. The rules belong to the host's user namespace, or where that cannot be
+// to the sandbox's, in which nobody has a capability any more once it stands: nobody inside can change them. Every other address is
+// unreachable. A name server on loopback answers every name with Synthetic and asks nobody, so a name carries nothing out. Trust
+// puts the certificate of the gateway beside the system's.
+//
+// # Handing over
+//
+// The host connects to the unix socket and sends the certificate that is to be trusted: length (4 bytes, big endian), PEM. The answer is
+// one byte, 0, with the listening sockets as descriptors, or 1 and a text. The connection stays open for as long as the host
+// accepts. While nobody does for longer than Grace, the guest itself answers each connection with status 503: a broken gateway is an
+// error that says so, never a way around it.
+package uplink
+
+import "time"
+
+const (
+	// Synthetic is the address of every name: of the range for benchmarks (RFC 2544), which no network routes.
+	Synthetic = "198.18.0.1"
+	// ProxyAddr is where clients that know of proxies find one.
+	ProxyAddr = "127.0.0.1:3128"
+	// DNSAddr is the name server.
+	DNSAddr = "127.0.0.1:53"
+
+	// TrustDir holds the certificates, on a file system of its own that only the guest can write.
+	TrustDir = "/run/trust"
+	// Bundle is the file of all certificates that are trusted inside.
+	Bundle = TrustDir + "/ca-bundle.pem"
+	// Truststore holds the gateway's certificate in Java's own form.
+	Truststore = TrustDir + "/java.jks"
+
+	// Grace is how long a connection waits for a gateway that is being started again.
+	Grace = 3 * time.Second
+	// MaxCA bounds a certificate sent for trust.
+	MaxCA = 16 << 10
+	// MaxSockets bounds the descriptors of one hand-over.
+	MaxSockets = 4
+)
+
+// Env is what tells programs inside about the proxy and the certificates, as KEY=value.
+func Env() []string {
+	env := []string{
+		"NODE_USE_ENV_PROXY=1",
+		"SSL_CERT_DIR=" + TrustDir,
+		"JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=" + Truststore,
+	}
+	for _, name := range []string{"http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"} {
+		env = append(env, name+"=http://"+ProxyAddr)
+	}
+	for _, name := range []string{"no_proxy", "NO_PROXY"} {
+		env = append(env, name+"=localhost,127.0.0.1,::1")
+	}
+	for _, name := range []string{"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS", "npm_config_cafile",
+		"GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO", "DENO_CERT", "AWS_CA_BUNDLE"} {
+		env = append(env, name+"="+Bundle)
+	}
+	return env
+}
