@@ -44,6 +44,8 @@ type Fleet struct {
 	inUse map[outboard.SandboxID]int   // machines this process makes or uses
 	seen  harvests                     // what Harvest has read, for a bounded number of boxes
 
+	boxes map[outboard.BoxID]*liveBox // boxes this process has looked after
+
 	reaper reaper
 }
 
@@ -60,6 +62,7 @@ func New(cfg Config) *Fleet {
 		log:   cfg.Logger,
 		slots: map[outboard.SessionID]*slot{},
 		inUse: map[outboard.SandboxID]int{},
+		boxes: map[outboard.BoxID]*liveBox{},
 	}
 }
 

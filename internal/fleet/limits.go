@@ -1,6 +1,10 @@
 package fleet
 
-import "time"
+import (
+	"time"
+
+	"github.com/outboard-dev/outboard/internal/store"
+)
 
 // Deadlines of calls to a provider or a sandbox, so that a hung machine cannot hold a turn, and bounds on what is taken from
 // one.
@@ -23,6 +27,19 @@ const (
 
 	// ReapEvery is how long garbage may stay. Nothing waits for it.
 	ReapEvery = 30 * time.Second
+
+	// BoxTick is how late a box may end, and SampleEvery how often what a box uses is looked at.
+	BoxTick     = time.Second
+	SampleEvery = 5 * time.Second
+	// MaxSamples keeps an hour of them, and MaxBoxLog the newest lines of a box's log; both are in memory.
+	MaxSamples = 720
+	MaxBoxLog  = 1000
+	// WakeTTL is the least time a box has that was woken by a visit.
+	WakeTTL = 5 * time.Minute
+	// MaxRunningBoxes bounds the boxes of one host that run: a host of this size has less memory than they need.
+	MaxRunningBoxes = 2000
+	// MaxBoxes bounds all boxes, the paused ones included.
+	MaxBoxes = store.MaxBoxes
 
 	// MaxChain is how many deltas a restore may have to apply; the checkpoint after that is a whole workspace again.
 	MaxChain = 32

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"strings"
 
@@ -150,7 +151,7 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 	if err := f.put(ctx, &row, stateCreating); err != nil {
 		return err
 	}
-	if sb, err = f.create(ctx, row, r.Config.Env); err != nil {
+	if sb, err = f.create(ctx, row, r.Config.Env, nil); err != nil {
 		return err
 	}
 	m := newMachine(sb)
@@ -179,14 +180,17 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 	return nil
 }
 
-func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, env outboard.EnvConfig) (sandbox.Sandbox, error) {
+// create makes the machine. vars are in the environment of all its processes.
+func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, env outboard.EnvConfig, vars map[string]string) (sandbox.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, CreateTimeout)
 	defer cancel()
+	all := map[string]string{"OUTBOARD_SANDBOX": string(row.ID)} // a command's marks can name where it ran
+	maps.Copy(all, vars)
 	sb, err := f.cfg.Provider.Create(ctx, sandbox.Spec{
 		ID:         row.ID,
 		Generation: row.Generation,
 		Rootfs:     env.Rootfs,
-		Env:        map[string]string{"OUTBOARD_SANDBOX": string(row.ID)}, // a command's marks can name where it ran
+		Env:        all,
 		Limits:     env.Limits,
 		Isolation:  env.Isolation,
 	})

@@ -28,6 +28,7 @@ func (f *Fleet) Start(ctx context.Context) error {
 		return fmt.Errorf("looking for sandboxes that nobody owns: %w", err)
 	}
 	ctx, f.reaper.stop = context.WithCancel(ctx)
+	f.reaper.wg.Go(func() { f.keepBoxes(ctx) })
 	f.reaper.wg.Go(func() {
 		tick := time.NewTicker(ReapEvery)
 		defer tick.Stop()
@@ -45,10 +46,11 @@ func (f *Fleet) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop waits for the reaper. It may be called twice, and before Start.
+// Stop waits for the reaper, and lets go of the boxes: they live on. It may be called twice, and before Start.
 func (f *Fleet) Stop() {
 	f.reaper.mu.Lock()
 	defer f.reaper.mu.Unlock()
+	defer f.releaseBoxes()
 	if f.reaper.stop != nil {
 		f.reaper.stop()
 		f.reaper.wg.Wait()
@@ -139,7 +141,11 @@ func (f *Fleet) garbage(ctx context.Context, row outboard.Sandbox, present bool)
 		return "the machine is gone", false, nil
 	}
 	if row.Session == "" {
-		return "", false, nil // a raw sandbox lives until it is destroyed
+		_, err := f.cfg.Store.BoxOf(ctx, row.ID)
+		if outboard.KindOf(err) == outboard.NotFound {
+			return "no box has it", false, nil
+		}
+		return "", false, err
 	}
 	h, err := f.cfg.Store.Session(ctx, row.Session)
 	switch {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest"
@@ -143,6 +144,20 @@ type Files interface {
 	WriteFile(ctx context.Context, f guest.FileRef, attrs map[string]string, r io.Reader) (guest.Entry, error)
 	// Watch tells each what changes, guest.OpReady first, until ctx ends or the directory is gone.
 	Watch(ctx context.Context, f guest.FileRef, recursive bool, each func(guest.Change) error) error
+}
+
+// Measured is implemented by sandboxes that can say what they use.
+type Measured interface {
+	Usage(ctx context.Context) (Usage, error)
+}
+
+// Usage is what a sandbox has used and may use, in bytes.
+type Usage struct {
+	CPU           time.Duration // since it was made
+	Memory, Cache int64         // Cache is the part of Memory that the kernel would give up
+	MemoryMax     int64
+	Disk, DiskMax int64 // of the file system that holds it
+	CPUs          float64
 }
 
 // Gone reports whether err says that the sandbox no longer exists.

@@ -78,6 +78,14 @@ func upgrade(t *testing.T, cfg store.Config, version int, rows string) {
 			t.Errorf("the fork's log is %+v", log)
 		}
 	}
+	if version >= 6 {
+		if b, err := s.BoxOf(t.Context(), "sbx_2"); err != nil || b.ID != "boxa" {
+			t.Errorf("box: %+v, %v", b, err)
+		}
+		if n, err := s.Snapshot(t.Context(), "n"); err != nil || n.ID != "snapa" {
+			t.Errorf("snapshot: %+v, %v", n, err)
+		}
+	}
 	if hs, err := s.Claim(t.Context(), newWorker(t, s), 9); err != nil || len(hs) != 1 || hs[0].Epoch != 4 {
 		t.Errorf("claimed %v, %v", hs, err)
 	}

@@ -1,0 +1,90 @@
+package outboard
+
+import (
+	"crypto/rand"
+	"strings"
+	"time"
+)
+
+// BoxID names a box: a sandbox that a client made for itself, without a session. It is "box" and 20 lower-case letters and digits, so
+// that it can be a label of a DNS name.
+type BoxID string
+
+// SnapshotID names a saved state of a box.
+type SnapshotID string
+
+const (
+	boxPrefix      = "box"
+	snapshotPrefix = "snap"
+	boxAlphabet    = "abcdefghijklmnopqrstuvwxyz234567" // as in base32: 5 bits a character
+	boxRandom      = 20                                 // characters: 100 bits
+)
+
+// NewBoxID returns a fresh random id.
+func NewBoxID() BoxID { return BoxID(boxPrefix + randomLabel()) }
+
+// NewSnapshotID returns a fresh random id.
+func NewSnapshotID() SnapshotID { return SnapshotID(snapshotPrefix + randomLabel()) }
+
+func randomLabel() string { return strings.ToLower(rand.Text())[:boxRandom] }
+
+// Valid reports whether the id has the shape of one.
+func (id BoxID) Valid() bool { return validLabel(boxPrefix, string(id)) }
+
+// Valid reports whether the id has the shape of one.
+func (id SnapshotID) Valid() bool { return validLabel(snapshotPrefix, string(id)) }
+
+func validLabel(prefix, id string) bool {
+	rest, ok := strings.CutPrefix(id, prefix)
+	return ok && len(rest) == boxRandom && strings.Trim(rest, boxAlphabet) == ""
+}
+
+// BoxState is where a box is in its life. A box that was killed has no row.
+type BoxState string
+
+// The states of a box.
+const (
+	BoxRunning BoxState = "running"
+	BoxPaused  BoxState = "paused"
+)
+
+// Box is the row of a raw sandbox. fleet is its only writer.
+type Box struct {
+	ID        BoxID             `json:"id"`
+	Owner     KeyID             `json:"owner"`
+	Host      string            `json:"host"`
+	State     BoxState          `json:"state"`
+	Machine   SandboxID         `json:"machine"`        // "" while only Saved is left of it
+	Template  string            `json:"template"`       // what it was made from: "base", or a snapshot's id
+	Saved     BlobRef           `json:"saved,omitzero"` // files of a box that was paused without its processes
+	Env       EnvConfig         `json:"env"`            // how its machines are made
+	Vars      map[string]string `json:"vars,omitempty"` // in the environment of every process
+	Metadata  map[string]string `json:"metadata,omitempty"`
+	Secret    string            `json:"secret"`              // who has it may use the box, and nothing else
+	Traffic   string            `json:"traffic,omitempty"`   // who visits its ports must have this one, when set
+	MaskHost  string            `json:"mask_host,omitempty"` // what its ports are told they are called; ${PORT} stands for the port
+	NoNetwork bool              `json:"no_network,omitempty"`
+	OnTimeout TimeoutPolicy     `json:"on_timeout,omitzero"`
+	StartedAt time.Time         `json:"started_at"` // or resumed
+	EndAt     time.Time         `json:"end_at"`     // of a paused box: when it was paused
+	CreatedAt time.Time         `json:"created_at"`
+	Version   int64             `json:"version"` // raised by every change
+}
+
+// TimeoutPolicy says what happens at EndAt, and to who comes after. The zero value kills the box.
+type TimeoutPolicy struct {
+	Pause      bool `json:"pause,omitempty"`       // instead of killing
+	DropMemory bool `json:"drop_memory,omitempty"` // and keep the files only
+	Resume     bool `json:"resume,omitempty"`      // any use of a paused box resumes it
+}
+
+// BoxSnapshot is a saved state of a box: its files, and how machines for them are made. It outlives the box.
+type BoxSnapshot struct {
+	ID        SnapshotID `json:"id"`
+	Name      string     `json:"name,omitempty"` // unique when set
+	Box       BoxID      `json:"box"`
+	Owner     KeyID      `json:"owner"`
+	Env       EnvConfig  `json:"env"`
+	Files     BlobRef    `json:"files"`
+	CreatedAt time.Time  `json:"created_at"`
+}

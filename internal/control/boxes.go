@@ -1,0 +1,436 @@
+package control
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/hex"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/fleet"
+)
+
+// Boxes are sandboxes that a client makes for itself. What runs in one is described with fleet's types.
+type (
+	// Machine is the running machine of a box; see fleet.UseBox.
+	Machine = fleet.Machine
+	// ProcessStart asks for a process.
+	ProcessStart = fleet.ProcessStart
+	// ProcessRef names one.
+	ProcessRef = fleet.ProcessRef
+	// ProcessEvent is a piece of one's life.
+	ProcessEvent = fleet.ProcessEvent
+	// ProcessExit is how one ended.
+	ProcessExit = fleet.ProcessExit
+	// ProcessInfo describes one.
+	ProcessInfo = fleet.ProcessInfo
+	// TerminalSize is a terminal's.
+	TerminalSize = fleet.TerminalSize
+	// FileRef names a file of a box and who asks.
+	FileRef = fleet.FileRef
+	// Entry describes a file of a box.
+	Entry = fleet.Entry
+	// Change is something that happened in a watched directory.
+	Change = fleet.Change
+	// Refusal is why a machine would not do something; its Code is one of guest's.
+	Refusal = fleet.Refusal
+	// BoxSample is what a box used at a moment.
+	BoxSample = fleet.BoxSample
+	// BoxLine is a line of a box's log.
+	BoxLine = fleet.BoxLine
+)
+
+// The kinds of a ProcessEvent.
+const (
+	Started  = fleet.Started
+	Stdout   = fleet.Stdout
+	Stderr   = fleet.Stderr
+	Terminal = fleet.Terminal
+	Lost     = fleet.Lost
+)
+
+// BaseTemplate is the template that is always there: the host's programs.
+const BaseTemplate = "base"
+
+// Limits of a box.
+const (
+	maxBoxTTL    = 30 * 24 * time.Hour // longer than anybody means; a box that is needed longer is given more time
+	maxBoxPairs  = 256                 // of metadata and of variables, so that a row stays small
+	maxBoxText   = 64 << 10            // of each of them together
+	maxForks     = 100                 // of one request, as E2B has it
+	forksAtOnce  = 4                   // each loads files and starts a machine
+	maxSnapName  = 128
+	secretLength = 32 // bytes: nobody guesses it
+)
+
+// BoxSpec describes a box to make.
+type BoxSpec struct {
+	Template  string // BaseTemplate, or a snapshot's id or name; "" = BaseTemplate
+	Vars      map[string]string
+	Metadata  map[string]string
+	Limits    outboard.SandboxLimits // zero: the template's
+	TTL       time.Duration
+	OnTimeout outboard.TimeoutPolicy
+	NoNetwork bool
+	Private   bool   // its ports ask for a token
+	MaskHost  string // see outboard.Box
+}
+
+// CreateBox makes a box and returns when it runs.
+func (c *Control) CreateBox(ctx context.Context, by outboard.Caller, p BoxSpec) (outboard.Box, error) {
+	if err := c.boxes(by); err != nil {
+		return outboard.Box{}, err
+	}
+	if err := p.check(); err != nil {
+		return outboard.Box{}, err
+	}
+	b := outboard.Box{ID: outboard.NewBoxID(), Owner: by.Key, Template: BaseTemplate, Env: outboard.EnvConfig{Kind: "cloud", Limits: p.Limits},
+		Vars: p.Vars, Metadata: p.Metadata, Secret: newSecret(), NoNetwork: p.NoNetwork, MaskHost: p.MaskHost, OnTimeout: p.OnTimeout,
+		EndAt: c.clock().Add(p.TTL)}
+	b.Env.Networking.Mode = "none"
+	if p.Private {
+		b.Traffic = newSecret()
+	}
+	var files outboard.BlobRef
+	if p.Template != "" && p.Template != BaseTemplate {
+		n, err := c.Snapshot(ctx, by, p.Template)
+		if err != nil {
+			return b, err
+		}
+		limits := b.Env.Limits
+		b.Template, b.Env, files = string(n.ID), n.Env, n.Files
+		if limits != (outboard.SandboxLimits{}) {
+			b.Env.Limits = limits
+		}
+	}
+	return c.makeBox(ctx, b, files)
+}
+
+func (c *Control) makeBox(ctx context.Context, b outboard.Box, files outboard.BlobRef) (outboard.Box, error) {
+	all, err := c.store.Boxes(ctx)
+	if err != nil {
+		return b, err
+	}
+	running := 0
+	for i := range all {
+		if all[i].State == outboard.BoxRunning {
+			running++
+		}
+	}
+	if running >= fleet.MaxRunningBoxes || len(all) >= fleet.MaxBoxes {
+		return b, outboard.Errorf(outboard.Exhausted, "%d boxes run and %d exist; at most %d and %d may", running, len(all), fleet.MaxRunningBoxes, fleet.MaxBoxes)
+	}
+	return c.fleet.CreateBox(ctx, b, files)
+}
+
+// boxes refuses callers that nobody knows, and processes without sandboxes.
+func (c *Control) boxes(by outboard.Caller) error {
+	if err := known(by); err != nil {
+		return err
+	}
+	if c.fleet == nil {
+		return outboard.Errorf(outboard.Unavailable, "this server makes no sandboxes")
+	}
+	return nil
+}
+
+func newSecret() string {
+	b := make([]byte, secretLength)
+	rand.Read(b)
+	return hex.EncodeToString(b)
+}
+
+func (p *BoxSpec) check() error {
+	if err := checkTTL(p.TTL, 1); err != nil {
+		return err
+	}
+	for what, m := range map[string]map[string]string{"metadata": p.Metadata, "env": p.Vars} {
+		n := 0
+		for k, v := range m {
+			if k == "" || strings.ContainsRune(k+v, 0) || what == "env" && strings.ContainsRune(k, '=') {
+				return invalid("%s: the name %s is not usable", what, quote(k))
+			}
+			n += len(k) + len(v)
+		}
+		if len(m) > maxBoxPairs || n > maxBoxText {
+			return invalid("%s: at most %d pairs and %d bytes", what, maxBoxPairs, maxBoxText)
+		}
+	}
+	if l := p.Limits; l.MemoryBytes < 0 || l.CPUs < 0 || l.Pids < 0 || l.DiskBytes < 0 {
+		return invalid("limits must not be negative")
+	}
+	if p.OnTimeout.DropMemory && (!p.OnTimeout.Pause || p.OnTimeout.Resume) {
+		return invalid("dropping the memory at the timeout needs a pause there, and excludes resuming by itself")
+	}
+	return length("mask_host", p.MaskHost, 0, maxName)
+}
+
+func checkTTL(d time.Duration, least time.Duration) error {
+	if d < least || d > maxBoxTTL {
+		return invalid("timeout must be 1 to %d seconds, not %d", int(maxBoxTTL.Seconds()), int(d.Seconds()))
+	}
+	return nil
+}
+
+// Boxes returns all boxes, newest first.
+func (c *Control) Boxes(ctx context.Context, by outboard.Caller) ([]outboard.Box, error) {
+	if err := known(by); err != nil {
+		return nil, err
+	}
+	return c.store.Boxes(ctx)
+}
+
+// Box returns one.
+func (c *Control) Box(ctx context.Context, by outboard.Caller, id outboard.BoxID) (outboard.Box, error) {
+	if err := known(by); err != nil {
+		return outboard.Box{}, err
+	}
+	if !id.Valid() {
+		return outboard.Box{}, missing("sandbox", string(id))
+	}
+	b, err := c.store.Box(ctx, id)
+	return b, look("sandbox", string(id), err)
+}
+
+// boxFor checks the caller and that the box is there.
+func (c *Control) boxFor(ctx context.Context, by outboard.Caller, id outboard.BoxID) (outboard.Box, error) {
+	if err := c.boxes(by); err != nil {
+		return outboard.Box{}, err
+	}
+	return c.Box(ctx, by, id)
+}
+
+// KillBox ends a box.
+func (c *Control) KillBox(ctx context.Context, by outboard.Caller, id outboard.BoxID) error {
+	if _, err := c.boxFor(ctx, by, id); err != nil {
+		return err
+	}
+	return look("sandbox", string(id), c.fleet.KillBox(ctx, id))
+}
+
+// SetBoxTTL gives a running box a time to live from now on, more or less than it has.
+func (c *Control) SetBoxTTL(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration) (outboard.Box, error) {
+	return c.moveEnd(ctx, by, id, ttl, func(_, end time.Time) time.Time { return end })
+}
+
+// ExtendBox makes sure that a running box has a time to live from now on, and never less than it has.
+func (c *Control) ExtendBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration) (outboard.Box, error) {
+	return c.moveEnd(ctx, by, id, ttl, laterOf)
+}
+
+func laterOf(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func (c *Control) moveEnd(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration, choose func(old, end time.Time) time.Time) (outboard.Box, error) {
+	b, err := c.boxFor(ctx, by, id)
+	if err != nil {
+		return b, err
+	}
+	if err := checkTTL(ttl, 0); err != nil {
+		return b, err
+	}
+	b, err = c.store.ChangeBox(ctx, id, func(b *outboard.Box) error {
+		if b.State != outboard.BoxRunning {
+			return missing("running sandbox", string(id))
+		}
+		b.EndAt = choose(b.EndAt, c.clock().Add(ttl))
+		return nil
+	})
+	return b, look("sandbox", string(id), err)
+}
+
+// PauseBox stops a box until it is resumed; with dropMemory only its files are kept. Conflict when it is paused already.
+func (c *Control) PauseBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, dropMemory bool) (outboard.Box, error) {
+	if b, err := c.boxFor(ctx, by, id); err != nil {
+		return b, err
+	}
+	b, err := c.fleet.PauseBox(ctx, id, dropMemory)
+	return b, look("sandbox", string(id), err)
+}
+
+// ResumeBox makes sure that a box runs, for at least ttl, and reports whether it was paused.
+func (c *Control) ResumeBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration) (outboard.Box, bool, error) {
+	if b, err := c.boxFor(ctx, by, id); err != nil {
+		return b, false, err
+	}
+	if err := checkTTL(ttl, 0); err != nil {
+		return outboard.Box{}, false, err
+	}
+	b, resumed, err := c.fleet.ResumeBox(ctx, id, func(b *outboard.Box) time.Time {
+		return laterOf(b.EndAt, c.clock().Add(ttl))
+	})
+	return b, resumed, look("sandbox", string(id), err)
+}
+
+// UseBox returns the machine of a box for the holder of a key; a paused box is resumed.
+func (c *Control) UseBox(ctx context.Context, by outboard.Caller, id outboard.BoxID) (Machine, error) {
+	if _, err := c.boxFor(ctx, by, id); err != nil {
+		return nil, err
+	}
+	m, err := c.fleet.UseBox(ctx, id, true)
+	return m, look("sandbox", string(id), err)
+}
+
+// BoxSecret finds a box by its id for who claims to have its secret: match is asked with it, in constant time. With id "" every box
+// is tried. NotFound if there is no such box, Unauthenticated if the secret does not match.
+func (c *Control) BoxSecret(ctx context.Context, id outboard.BoxID, match func(b *outboard.Box) bool) (outboard.Box, error) {
+	if id == "" {
+		all, err := c.store.Boxes(ctx)
+		if err != nil {
+			return outboard.Box{}, err
+		}
+		for i := range all {
+			if match(&all[i]) {
+				return all[i], nil
+			}
+		}
+		return outboard.Box{}, outboard.Errorf(outboard.Unauthenticated, "the signature is of no sandbox")
+	}
+	if !id.Valid() {
+		return outboard.Box{}, missing("sandbox", string(id))
+	}
+	b, err := c.store.Box(ctx, id)
+	if err != nil {
+		return b, look("sandbox", string(id), err)
+	}
+	if !match(&b) {
+		return outboard.Box{}, outboard.Errorf(outboard.Unauthenticated, "the access token of sandbox %s is missing or wrong", id)
+	}
+	return b, nil
+}
+
+// HasSecret reports whether secret is the box's, in constant time.
+func HasSecret(want, secret string) bool {
+	return subtle.ConstantTimeCompare([]byte(want), []byte(secret)) == 1
+}
+
+// VisitBox returns the machine of a box that BoxSecret has admitted somebody to. A paused box is resumed only if its policy says so;
+// else the answer is Conflict.
+func (c *Control) VisitBox(ctx context.Context, b outboard.Box) (Machine, error) {
+	if c.fleet == nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "this server makes no sandboxes")
+	}
+	m, err := c.fleet.UseBox(ctx, b.ID, false)
+	return m, look("sandbox", string(b.ID), err)
+}
+
+var snapshotName = regexp.MustCompile(`^[a-z0-9_-]+$`)
+
+// SnapshotBox saves the files of a box. A snapshot of the same name is replaced.
+func (c *Control) SnapshotBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, name string) (outboard.BoxSnapshot, error) {
+	var n outboard.BoxSnapshot
+	if _, err := c.boxFor(ctx, by, id); err != nil {
+		return n, err
+	}
+	if name != "" && (len(name) > maxSnapName || !snapshotName.MatchString(name) || name == BaseTemplate || outboard.SnapshotID(name).Valid()) {
+		return n, invalid("a snapshot cannot be called %s: use lower-case letters, digits, - and _", quote(name))
+	}
+	b, files, err := c.fleet.SaveBox(ctx, id)
+	if err != nil {
+		return n, look("sandbox", string(id), err)
+	}
+	n = outboard.BoxSnapshot{ID: outboard.NewSnapshotID(), Name: name, Box: id, Owner: by.Key, Env: b.Env, Files: files, CreatedAt: c.clock()}
+	return n, c.store.PutSnapshot(ctx, n)
+}
+
+// Snapshots returns all snapshots, newest first.
+func (c *Control) Snapshots(ctx context.Context, by outboard.Caller) ([]outboard.BoxSnapshot, error) {
+	if err := known(by); err != nil {
+		return nil, err
+	}
+	return c.store.Snapshots(ctx)
+}
+
+// Snapshot returns one by its id or name.
+func (c *Control) Snapshot(ctx context.Context, by outboard.Caller, ref string) (outboard.BoxSnapshot, error) {
+	if err := known(by); err != nil {
+		return outboard.BoxSnapshot{}, err
+	}
+	if len(ref) > maxSnapName || strings.ContainsRune(ref, 0) {
+		return outboard.BoxSnapshot{}, missing("template", ref)
+	}
+	n, err := c.store.Snapshot(ctx, ref)
+	return n, look("template", ref, err)
+}
+
+// DeleteSnapshot removes a snapshot. Boxes made from it stay.
+func (c *Control) DeleteSnapshot(ctx context.Context, by outboard.Caller, ref string) error {
+	n, err := c.Snapshot(ctx, by, ref)
+	if err != nil {
+		return err
+	}
+	return look("template", ref, c.store.DeleteSnapshot(ctx, n.ID))
+}
+
+// Fork is one result of ForkBox.
+type Fork struct {
+	Box outboard.Box
+	Err error
+}
+
+// ForkBox makes copies of a box: its files, variables and policy, with secrets of their own and without its processes. The box stays as
+// it is.
+func (c *Control) ForkBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, count int, ttl time.Duration) ([]Fork, error) {
+	if _, err := c.boxFor(ctx, by, id); err != nil {
+		return nil, err
+	}
+	if count < 1 || count > maxForks {
+		return nil, invalid("count must be 1 to %d, not %d", maxForks, count)
+	}
+	if err := checkTTL(ttl, 1); err != nil {
+		return nil, err
+	}
+	b, files, err := c.fleet.SaveBox(ctx, id)
+	if err != nil {
+		return nil, look("sandbox", string(id), err)
+	}
+	out := make([]Fork, count)
+	slots := make(chan struct{}, forksAtOnce)
+	var wg sync.WaitGroup
+	for i := range out {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			f := b
+			f.ID, f.Owner, f.Secret, f.EndAt, f.Version = outboard.NewBoxID(), by.Key, newSecret(), c.clock().Add(ttl), 0
+			f.Saved = outboard.BlobRef{}
+			if f.Traffic != "" {
+				f.Traffic = newSecret()
+			}
+			out[i].Box, out[i].Err = c.makeBox(ctx, f, files)
+		})
+	}
+	wg.Wait()
+	return out, nil
+}
+
+// BoxSamples returns what a box used from a time on, oldest first; what a server before this one saw is not kept.
+func (c *Control) BoxSamples(ctx context.Context, by outboard.Caller, id outboard.BoxID) ([]BoxSample, error) {
+	if _, err := c.boxFor(ctx, by, id); err != nil {
+		return nil, err
+	}
+	return c.fleet.BoxSamples(id), nil
+}
+
+// BoxLog returns the newest lines about a box, oldest first, of this server's time.
+func (c *Control) BoxLog(ctx context.Context, by outboard.Caller, id outboard.BoxID) ([]BoxLine, error) {
+	if _, err := c.boxFor(ctx, by, id); err != nil {
+		return nil, err
+	}
+	return c.fleet.BoxLog(id), nil
+}
+
+// NoteBox adds a line to a box's log.
+func (c *Control) NoteBox(id outboard.BoxID, message string, fields map[string]string) {
+	if c.fleet != nil {
+		c.fleet.NoteBox(id, message, fields)
+	}
+}

@@ -1,0 +1,423 @@
+package fleet
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
+
+// What a box's programs and files are described with, for those above that know of no guest.
+type (
+	// Machine is the running machine of a box.
+	Machine = sandbox.Sandbox
+	// ProcessStart asks for a process.
+	ProcessStart = guest.ProcessStart
+	// ProcessRef names one.
+	ProcessRef = guest.ProcessRef
+	// ProcessEvent is a piece of one's life.
+	ProcessEvent = guest.ProcessEvent
+	// ProcessExit is how one ended.
+	ProcessExit = guest.ProcessExit
+	// ProcessInfo describes one.
+	ProcessInfo = guest.ProcessInfo
+	// TerminalSize is a terminal's.
+	TerminalSize = guest.Size
+	// FileRef names a file and who asks.
+	FileRef = guest.FileRef
+	// Entry describes a file.
+	Entry = guest.Entry
+	// Change is something that happened in a watched directory.
+	Change = guest.Change
+	// Refusal is why the machine would not do something.
+	Refusal = guest.Error
+)
+
+// The kinds of a ProcessEvent.
+const (
+	Started  = guest.Started
+	Stdout   = guest.Stdout
+	Stderr   = guest.Stderr
+	Terminal = guest.Terminal
+	Lost     = guest.Lost
+)
+
+// liveBox is what this process knows of a box beside its row.
+type liveBox struct {
+	sem chan struct{} // capacity 1: who holds its element may change the box or its connection
+	use *use          // the connection, nil when there is none; guarded by sem
+
+	mu      sync.Mutex
+	log     []BoxLine
+	samples []BoxSample
+	last    sandbox.Usage
+	lastAt  time.Time
+}
+
+// BoxLine is a line of a box's log.
+type BoxLine struct {
+	At      time.Time
+	Message string
+	Fields  map[string]string
+}
+
+// BoxSample is what a box used at a moment. CPU is a percentage of all it may use.
+type BoxSample struct {
+	At time.Time
+	sandbox.Usage
+	CPUPercent float64
+}
+
+// enterBox waits for a box's turn.
+func (f *Fleet) enterBox(ctx context.Context, id outboard.BoxID) (*liveBox, error) {
+	f.mu.Lock()
+	l := f.boxes[id]
+	if l == nil {
+		l = &liveBox{sem: make(chan struct{}, 1)}
+		f.boxes[id] = l
+	}
+	f.mu.Unlock()
+	select {
+	case l.sem <- struct{}{}:
+		return l, nil
+	case <-ctx.Done():
+		return nil, outboard.Errorf(outboard.Canceled, "waiting for box %s: %w", id, context.Cause(ctx))
+	}
+}
+
+func (l *liveBox) leave() { <-l.sem }
+
+// note adds a line to the box's log.
+func (l *liveBox) note(now time.Time, message string, fields map[string]string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.log = append(l.log, BoxLine{now, message, fields})
+	l.log = l.log[max(0, len(l.log)-MaxBoxLog):]
+}
+
+// CreateBox makes a box as b describes it, with the files of a snapshot when there are any. b's Host, State, Machine and times but EndAt
+// are set here.
+func (f *Fleet) CreateBox(ctx context.Context, b outboard.Box, files outboard.BlobRef) (outboard.Box, error) {
+	if f.cfg.Provider == nil {
+		return b, f.noProvider()
+	}
+	l, err := f.enterBox(ctx, b.ID)
+	if err != nil {
+		return b, err
+	}
+	defer l.leave()
+	u, row, err := f.makeFor(ctx, b, files)
+	if err == nil {
+		b.Host, b.State, b.Machine, b.StartedAt, b.CreatedAt = f.cfg.Host, outboard.BoxRunning, row.ID, row.CreatedAt, row.CreatedAt
+		if err = f.cfg.Store.AddBox(ctx, b); err != nil {
+			err = f.unmake(ctx, row, u.machine, err)
+			f.letGo(u.held)
+		}
+	}
+	if err != nil {
+		f.forgetBox(b.ID)
+		return b, err
+	}
+	l.use = u
+	l.note(b.StartedAt, "sandbox started", map[string]string{"template": b.Template})
+	return b, nil
+}
+
+// makeFor makes a machine for a box: row, machine, files, row.
+func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.BlobRef) (_ *use, row outboard.Sandbox, err error) {
+	ctx, cancel := context.WithTimeout(ctx, MakeTimeout)
+	defer cancel()
+	row = outboard.Sandbox{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Provider: f.cfg.Provider.Name(),
+		Host: f.cfg.Host, Generation: rand.Text(), CreatedAt: f.now()}
+	h, err := f.hold(ctx, row.ID)
+	if err != nil {
+		return nil, row, err
+	}
+	var sb sandbox.Sandbox
+	defer func() {
+		if err != nil {
+			err = f.unmake(ctx, row, sb, err)
+			f.letGo(h)
+		}
+	}()
+	if err := f.put(ctx, &row, stateCreating); err != nil {
+		return nil, row, err
+	}
+	if sb, err = f.create(ctx, row, b.Env, b.Vars); err != nil {
+		return nil, row, err
+	}
+	m := newMachine(sb)
+	if files.Digest != "" {
+		if err := f.loadFiles(ctx, m, files); err != nil {
+			return nil, row, err
+		}
+	}
+	if err := f.put(ctx, &row, stateLive); err != nil {
+		return nil, row, err
+	}
+	return &use{machine: m, held: h}, row, nil
+}
+
+func (f *Fleet) loadFiles(ctx context.Context, m *machine, files outboard.BlobRef) error {
+	r, err := f.cfg.Blob.Open(ctx, files)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return m.Load(ctx, files.Digest, r)
+}
+
+// KillBox removes a box and everything of it. NotFound if there is none.
+func (f *Fleet) KillBox(ctx context.Context, id outboard.BoxID) error {
+	return f.endBox(ctx, id, func(outboard.Box) error { return nil })
+}
+
+// endBox kills a box if its newest row allows it.
+func (f *Fleet) endBox(ctx context.Context, id outboard.BoxID, allow func(outboard.Box) error) error {
+	l, err := f.enterBox(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer l.leave()
+	b, err := f.boxHere(ctx, id)
+	if err == nil {
+		err = allow(b)
+	}
+	if err != nil {
+		return err
+	}
+	if err := f.cfg.Store.DeleteBox(ctx, id); err != nil { // first: from here on the reaper would end it
+		return err
+	}
+	f.forgetBox(id)
+	f.cut(l)
+	return f.dropMachine(ctx, b.Machine)
+}
+
+// boxHere returns a box of this host.
+func (f *Fleet) boxHere(ctx context.Context, id outboard.BoxID) (outboard.Box, error) {
+	b, err := f.cfg.Store.Box(ctx, id)
+	if outboard.KindOf(err) == outboard.NotFound {
+		f.forgetBox(id) // there may have been an attempt to enter it
+	}
+	if err == nil && b.Host != f.cfg.Host {
+		err = outboard.Errorf(outboard.Unavailable, "box %s is on another host, %s", id, b.Host)
+	}
+	if err == nil && f.cfg.Provider == nil {
+		err = f.noProvider()
+	}
+	return b, err
+}
+
+func (f *Fleet) forgetBox(id outboard.BoxID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.boxes, id)
+}
+
+// cut drops the connection to a box's machine; what runs over it fails at once.
+func (f *Fleet) cut(l *liveBox) {
+	if l.use == nil {
+		return
+	}
+	l.use.machine.Close() // it always returns nil
+	f.letGo(l.use.held)
+	l.use = nil
+}
+
+// dropMachine destroys a machine that no box has any more.
+func (f *Fleet) dropMachine(ctx context.Context, id outboard.SandboxID) error {
+	if id == "" {
+		return nil
+	}
+	row, err := f.cfg.Store.Sandbox(ctx, id)
+	if outboard.KindOf(err) == outboard.NotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.destroy(context.WithoutCancel(ctx), row)
+}
+
+// PauseBox stops a box until it is resumed. Its processes are frozen with it, or, with dropMemory and where the host cannot freeze,
+// end: then its files are kept. Conflict when it is paused already.
+func (f *Fleet) PauseBox(ctx context.Context, id outboard.BoxID, dropMemory bool) (outboard.Box, error) {
+	l, err := f.enterBox(ctx, id)
+	if err != nil {
+		return outboard.Box{}, err
+	}
+	defer l.leave()
+	b, err := f.boxHere(ctx, id)
+	if err != nil {
+		return b, err
+	}
+	if b.State == outboard.BoxPaused {
+		return b, outboard.Errorf(outboard.Conflict, "box %s is paused already", id)
+	}
+	m, err := f.connect(ctx, l, &b)
+	if err != nil {
+		return b, err
+	}
+	saved, machine := outboard.BlobRef{}, b.Machine
+	if dropMemory || !f.cfg.Provider.Capabilities().Freeze {
+		if saved, err = f.saveFiles(ctx, m); err != nil {
+			return b, err
+		}
+		machine = ""
+	} else if err = m.Freeze(ctx); err != nil {
+		return b, err
+	}
+	old := b.Machine
+	b, err = f.cfg.Store.ChangeBox(ctx, id, func(b *outboard.Box) error {
+		b.State, b.EndAt, b.Saved, b.Machine = outboard.BoxPaused, f.now(), saved, machine
+		return nil
+	})
+	f.cut(l)
+	if err == nil && machine == "" {
+		err = f.dropMachine(ctx, old)
+	}
+	l.note(f.now(), "sandbox paused", nil)
+	return b, err
+}
+
+// saveFiles stores a machine's files, whole.
+func (f *Fleet) saveFiles(ctx context.Context, m *machine) (outboard.BlobRef, error) {
+	m.saving.Lock()
+	defer m.saving.Unlock()
+	return f.receive(ctx, MaxCheckpoint, func(w io.Writer) error {
+		_, err := m.Save(ctx, guest.Save{Epoch: 1, Next: rand.Text()}, w)
+		return err
+	})
+}
+
+// ResumeBox makes sure that a box runs and gives it an end; resumed says that it did not run before.
+func (f *Fleet) ResumeBox(ctx context.Context, id outboard.BoxID, end func(b *outboard.Box) time.Time) (b outboard.Box, resumed bool, err error) {
+	l, err := f.enterBox(ctx, id)
+	if err != nil {
+		return b, false, err
+	}
+	defer l.leave()
+	if b, err = f.boxHere(ctx, id); err != nil {
+		return b, false, err
+	}
+	resumed = b.State == outboard.BoxPaused
+	if _, err := f.connect(ctx, l, &b); err != nil {
+		return b, resumed, err
+	}
+	machine := b.Machine
+	b, err = f.cfg.Store.ChangeBox(ctx, id, func(b *outboard.Box) error {
+		if resumed {
+			b.State, b.StartedAt, b.Saved, b.Machine = outboard.BoxRunning, f.now(), outboard.BlobRef{}, machine
+		}
+		b.EndAt = end(b)
+		return nil
+	})
+	if err == nil && resumed {
+		l.note(b.StartedAt, "sandbox resumed", nil)
+	}
+	return b, resumed, err
+}
+
+// UseBox returns the connection to a box's machine, which is good until the box is paused or ends. A box that is paused is resumed if
+// wake says so or its policy does; else the answer is Conflict.
+func (f *Fleet) UseBox(ctx context.Context, id outboard.BoxID, wake bool) (Machine, error) {
+	l, err := f.enterBox(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if l.use != nil && l.use.machine.usable() {
+		m := l.use.machine
+		l.leave()
+		return m, nil
+	}
+	b, err := f.boxHere(ctx, id)
+	if err == nil && b.State == outboard.BoxRunning {
+		m, err := f.connect(ctx, l, &b)
+		l.leave()
+		return m, err
+	}
+	l.leave()
+	if err != nil {
+		return nil, err
+	}
+	if !wake && !b.OnTimeout.Resume {
+		return nil, outboard.Errorf(outboard.Conflict, "box %s is paused", id).WithHint("resume it first")
+	}
+	if _, _, err := f.ResumeBox(ctx, id, func(b *outboard.Box) time.Time { return later(b.EndAt, f.now().Add(WakeTTL)) }); err != nil {
+		return nil, err
+	}
+	return f.UseBox(ctx, id, false)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// connect returns the connection to a box's machine, making it, or a machine from the box's saved files, when there is none. A box whose
+// machine is gone and of which nothing was saved is no more.
+func (f *Fleet) connect(ctx context.Context, l *liveBox, b *outboard.Box) (*machine, error) {
+	if l.use != nil && l.use.machine.usable() {
+		return l.use.machine, nil
+	}
+	f.cut(l)
+	if b.Machine == "" {
+		u, row, err := f.makeFor(ctx, *b, b.Saved)
+		if err != nil {
+			return nil, err
+		}
+		l.use, b.Machine = u, row.ID
+		return u.machine, nil
+	}
+	row, err := f.cfg.Store.Sandbox(ctx, b.Machine)
+	if err != nil {
+		return nil, err
+	}
+	u, reason, err := f.open(ctx, outboard.SandboxReady{Sandbox: row.ID, Generation: row.Generation})
+	if err != nil {
+		return nil, err
+	}
+	if reason == "" {
+		l.use = u
+		return u.machine, nil
+	}
+	f.log.Warn("box lost", "box", b.ID, "sandbox", b.Machine, "reason", reason)
+	err = f.cfg.Store.DeleteBox(ctx, b.ID)
+	f.forgetBox(b.ID)
+	if err = errors.Join(err, f.dropMachine(ctx, b.Machine)); err != nil {
+		return nil, err
+	}
+	return nil, outboard.Errorf(outboard.NotFound, "box %s is gone: %s", b.ID, reason)
+}
+
+// SaveBox stores the files of a box. It runs on, or stays paused.
+func (f *Fleet) SaveBox(ctx context.Context, id outboard.BoxID) (outboard.Box, outboard.BlobRef, error) {
+	l, err := f.enterBox(ctx, id)
+	if err != nil {
+		return outboard.Box{}, outboard.BlobRef{}, err
+	}
+	defer l.leave()
+	b, err := f.boxHere(ctx, id)
+	if err != nil || b.State == outboard.BoxPaused && b.Machine == "" {
+		return b, b.Saved, err
+	}
+	m, err := f.connect(ctx, l, &b)
+	if err != nil {
+		return b, outboard.BlobRef{}, err
+	}
+	files, err := f.saveFiles(ctx, m)
+	if b.State == outboard.BoxPaused {
+		err = errors.Join(err, m.Freeze(ctx))
+		f.cut(l)
+	}
+	return b, files, err
+}

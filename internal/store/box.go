@@ -1,0 +1,120 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+)
+
+const insertBoxSQL = `INSERT INTO boxes (id, host, state, machine, end_at, created_at, body) VALUES (?, ?, ?, ?, ?, ?, ?)`
+
+// AddBox inserts a box. ErrDuplicate if its id exists.
+func (s *Store) AddBox(ctx context.Context, b outboard.Box) error {
+	return s.update(ctx, "storing box", func(t tx) error {
+		_, err := t.exec(ctx, insertBoxSQL, string(b.ID), b.Host, string(b.State), string(b.Machine), micros(b.EndAt), micros(b.CreatedAt), mustJSON(b))
+		if s.d.unique(err) {
+			return ErrDuplicate
+		}
+		return err
+	})
+}
+
+const lockBoxSQL = `SELECT body FROM boxes WHERE id = ?`
+
+const updateBoxSQL = `UPDATE boxes SET state = ?, machine = ?, end_at = ?, body = ? WHERE id = ?`
+
+// ChangeBox changes a box by a function of its newest row, which may run more than once, and returns the result. NotFound when it was
+// deleted meanwhile; an error of change changes nothing.
+func (s *Store) ChangeBox(ctx context.Context, id outboard.BoxID, change func(*outboard.Box) error) (outboard.Box, error) {
+	var b outboard.Box
+	err := s.update(ctx, "changing box", func(t tx) error {
+		list, err := collectTx(ctx, t, scanJSON[outboard.Box], lockBoxSQL+s.d.locking(false), string(id))
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			return notFound("box", id)
+		}
+		b = list[0]
+		if err := change(&b); err != nil {
+			return err
+		}
+		b.Version++
+		_, err = t.exec(ctx, updateBoxSQL, string(b.State), string(b.Machine), micros(b.EndAt), mustJSON(b), string(id))
+		return err
+	})
+	return b, err
+}
+
+// Box returns one.
+func (s *Store) Box(ctx context.Context, id outboard.BoxID) (outboard.Box, error) {
+	return one(ctx, s, "box", id, scanJSON[outboard.Box], lockBoxSQL, string(id))
+}
+
+const boxOfSQL = `SELECT body FROM boxes WHERE machine = ?`
+
+// BoxOf returns the box whose machine this is.
+func (s *Store) BoxOf(ctx context.Context, machine outboard.SandboxID) (outboard.Box, error) {
+	return one(ctx, s, "box with machine", machine, scanJSON[outboard.Box], boxOfSQL, string(machine))
+}
+
+const boxesSQL = `SELECT body FROM boxes ORDER BY created_at DESC, id DESC LIMIT ?`
+
+// MaxBoxes bounds the boxes of one installation that a list shows: every one is a machine, or its files.
+const MaxBoxes = 10_000
+
+// Boxes returns the boxes, newest first.
+func (s *Store) Boxes(ctx context.Context) ([]outboard.Box, error) {
+	return collect(ctx, s, "listing boxes", scanJSON[outboard.Box], boxesSQL, MaxBoxes)
+}
+
+const dueBoxesSQL = `SELECT body FROM boxes WHERE host = ? AND state = 'running' AND end_at <= ? ORDER BY end_at LIMIT ?`
+
+// DueBoxes returns running boxes of a host whose time is over, the longest first.
+func (s *Store) DueBoxes(ctx context.Context, host string, now time.Time) ([]outboard.Box, error) {
+	return collect(ctx, s, "listing due boxes", scanJSON[outboard.Box], dueBoxesSQL, host, micros(now), defaultPage)
+}
+
+const deleteBoxSQL = `DELETE FROM boxes WHERE id = ?`
+
+// DeleteBox removes a box. NotFound if there is none.
+func (s *Store) DeleteBox(ctx context.Context, id outboard.BoxID) error {
+	return s.delete(ctx, "box", string(id), deleteBoxSQL)
+}
+
+const dropSnapshotSQL = `DELETE FROM box_snapshots WHERE name = ? AND name <> ''`
+
+const insertSnapshotSQL = `INSERT INTO box_snapshots (id, name, created_at, body) VALUES (?, ?, ?, ?)`
+
+// PutSnapshot inserts a snapshot. One of the same name is replaced.
+func (s *Store) PutSnapshot(ctx context.Context, n outboard.BoxSnapshot) error {
+	return s.update(ctx, "storing snapshot", func(t tx) error {
+		if _, err := t.exec(ctx, dropSnapshotSQL, n.Name); err != nil {
+			return err
+		}
+		_, err := t.exec(ctx, insertSnapshotSQL, string(n.ID), n.Name, micros(n.CreatedAt), mustJSON(n))
+		return err
+	})
+}
+
+const snapshotSQL = `SELECT body FROM box_snapshots WHERE id = ? OR (name = ? AND name <> '')`
+
+// Snapshot returns one by its id or name.
+func (s *Store) Snapshot(ctx context.Context, ref string) (outboard.BoxSnapshot, error) {
+	return one(ctx, s, "snapshot", ref, scanJSON[outboard.BoxSnapshot], snapshotSQL, ref, ref)
+}
+
+const snapshotsSQL = `SELECT body FROM box_snapshots ORDER BY created_at DESC, id DESC LIMIT ?`
+
+// Snapshots returns the snapshots, newest first.
+func (s *Store) Snapshots(ctx context.Context) ([]outboard.BoxSnapshot, error) {
+	return collect(ctx, s, "listing snapshots", scanJSON[outboard.BoxSnapshot], snapshotsSQL, MaxBoxes)
+}
+
+const deleteSnapshotSQL = `DELETE FROM box_snapshots WHERE id = ?`
+
+// DeleteSnapshot removes a snapshot. NotFound if there is none.
+func (s *Store) DeleteSnapshot(ctx context.Context, id outboard.SnapshotID) error {
+	return s.delete(ctx, "snapshot", string(id), deleteSnapshotSQL)
+}
