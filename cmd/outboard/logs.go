@@ -11,17 +11,20 @@ type logsOptions struct {
 	follow bool
 	since  int64
 	tools  bool
+	seq    bool
 }
 
 func newLogs(a *app) *cobra.Command {
 	var o logsOptions
 	cmd := &cobra.Command{Use: "logs SESSION", Short: "Print a session's log", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
-		Long: "Print what happened in a session, with the output of its calls. With --json every event is a line; its seq is what --since takes.",
+		Long: "Print what happened in a session, with the output of its calls. With --json every event is a line; its seq is what --since takes, and what fork\n" +
+			"and rewind take behind the @.",
 		RunE: func(cmd *cobra.Command, args []string) error { return runLogs(cmd.Context(), a, o, args[0]) }}
 	f := cmd.Flags()
 	f.BoolVarP(&o.follow, "follow", "f", false, "go on until the session ends or Ctrl-C")
 	f.Int64Var(&o.since, "since", 0, "only events after this sequence number")
 	f.BoolVar(&o.tools, "tools", false, "only tool calls")
+	f.BoolVar(&o.seq, "seq", false, "show the position of each line")
 	return cmd
 }
 
@@ -43,7 +46,7 @@ func runLogs(ctx context.Context, a *app, o logsOptions, ref string) error {
 		return err
 	}
 	tl := a.newTimeline()
-	tl.users, tl.output, tl.tools = true, true, o.tools
+	tl.users, tl.output, tl.tools, tl.seqs = true, true, o.tools, o.seq
 	show := func(ev client.Event) error {
 		if ev.Seq <= o.since {
 			return nil

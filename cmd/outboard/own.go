@@ -24,6 +24,12 @@ type ownPayload struct {
 	Reason     string `json:"reason"`
 	Path       string `json:"path"`
 	Turn       int    `json:"turn"`
+	Parent     string `json:"parent"`
+	Seq        int64  `json:"seq"`
+	To         int64  `json:"to"`
+	Talk       bool   `json:"conversation"`
+	Machine    bool   `json:"machine"`
+	Import     string `json:"import"`
 }
 
 // decodeOwn reads one of Outboard's own events.
@@ -81,6 +87,13 @@ func (t *timeline) own(kind string, ev client.Event) error {
 		return t.line(ev.ProcessedAt, "box", what, "")
 	case "sandbox.lost":
 		return t.line(ev.ProcessedAt, "box", "lost: "+p.Reason, "")
+	case "session.forked":
+		if p.Import != "" {
+			return t.line(ev.ProcessedAt, "import", fmt.Sprintf("of %s at %d, from a file", sessionName(p.Parent), p.Seq), "")
+		}
+		return t.line(ev.ProcessedAt, "fork", fmt.Sprintf("of %s at %d", sessionName(p.Parent), p.Seq), "")
+	case "session.rewound":
+		return t.line(ev.ProcessedAt, "rewind", fmt.Sprintf("%s back at %d", whatIsBack(p.Talk, p.Machine), p.To), "")
 	case "file.harvested":
 		return t.line(ev.ProcessedAt, "file", p.Path, "")
 	}

@@ -80,7 +80,10 @@ func (s *sent) forget(ctx context.Context, data string) error {
 		return err
 	}
 	if s.Plain {
-		err = os.RemoveAll(s.GitDir)
+		var shared bool
+		if shared, err = s.sharedDir(dir); err == nil && !shared {
+			err = os.RemoveAll(s.GitDir)
+		}
 	} else if _, serr := os.Stat(s.GitDir); serr == nil {
 		err = s.tree().Forget(ctx, s.Session)
 	}

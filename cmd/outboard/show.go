@@ -29,6 +29,8 @@ type showLine struct {
 	Agent       string        `json:"agent"`
 	Environment string        `json:"environment_id"`
 	Root        string        `json:"root,omitempty"`
+	Parent      string        `json:"parent_id,omitempty"`
+	ForkedAt    int64         `json:"forked_at_seq,omitempty"`
 	Waiting     []waitingCall `json:"waiting,omitempty"`
 }
 
@@ -47,6 +49,11 @@ func runShow(ctx context.Context, a *app, ref string) error {
 		return err
 	}
 	l := showLine{sessionLine: base, Agent: fmt.Sprintf("%s v%d", s.Agent.Name, s.Agent.Version), Environment: s.EnvironmentID}
+	if full, err := c.Session(ctx, s.ID); err != nil {
+		return err
+	} else if full.Own != nil {
+		l.Parent, l.ForkedAt = full.Own.ParentID, full.Own.ForkedAt
+	}
 	if rec, err := loadSent(c.data, s.ID); err == nil {
 		l.Root = rec.Root
 	}
@@ -104,6 +111,9 @@ func printShow(a *app, l showLine) error {
 	rows := [][2]string{{"session", l.Name + "  " + l.ID}, {"state", l.State}, {"doing", l.Doing}, {"title", l.Title}, {"agent", l.Agent},
 		{"model", l.Model}, {"from", l.Root}, {"created", l.Created.Local().Format(time.DateTime)}, {"tokens", fmt.Sprint(l.Tokens)},
 		{"active", formatDuration(time.Duration(l.Active * float64(time.Second)))}}
+	if l.Parent != "" {
+		rows = append(rows, [2]string{"fork of", fmt.Sprintf("%s@%d", sessionName(l.Parent), l.ForkedAt)})
+	}
 	for _, r := range rows {
 		if r[1] == "" {
 			continue

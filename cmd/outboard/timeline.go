@@ -70,6 +70,8 @@ type timeline struct {
 	users  bool // show what the user said
 	output bool // show the calls' output
 	tools  bool // show calls only
+	seqs   bool // show positions
+	seq    int64
 
 	calls  map[string]*openCall // without an outcome
 	done   int                  // calls with one
@@ -92,6 +94,7 @@ func silentTimeline() *timeline {
 
 // event shows one event.
 func (t *timeline) event(ev client.Event) error {
+	t.seq = ev.Seq
 	if t.begun.IsZero() {
 		t.begun = ev.ProcessedAt
 	}
@@ -217,14 +220,23 @@ func (t *timeline) waiting(ids []string) []*openCall {
 
 // line prints one row: time, verb, what, and how it ended, cut to the width.
 func (t *timeline) line(at time.Time, verb, what, end string) error {
-	const left = 2 + 8 + 2 + 6 + 1 // indent, time, gap, verb, gap
+	left := 2 + len(t.stamp(at)) + 2 + 6 + 1 // indent, time, gap, verb, gap
 	what = term.Line(what, max(20, t.width-left-visible(end)-2))
 	pad := ""
 	if end != "" {
 		pad = strings.Repeat(" ", max(2, min(60, t.width-left-visible(end))-utf8.RuneCountInString(what)))
 	}
-	_, err := fmt.Fprintf(t.out, "  %s  %-6s %s%s%s\n", t.st.Dim(at.In(t.zone).Format("15:04:05")), term.Line(verb, 12), what, pad, end)
+	_, err := fmt.Fprintf(t.out, "  %s  %-6s %s%s%s\n", t.st.Dim(t.stamp(at)), term.Line(verb, 12), what, pad, end)
 	return err
+}
+
+// stamp is how a row begins.
+func (t *timeline) stamp(at time.Time) string {
+	text := at.In(t.zone).Format("15:04:05")
+	if t.seqs {
+		text = fmt.Sprintf("%6d  %s", t.seq, text)
+	}
+	return text
 }
 
 // visible is the width of text that may carry our own style codes.
@@ -246,7 +258,7 @@ func visible(s string) int {
 // text prints something said, whole.
 func (t *timeline) text(at time.Time, who, text string) error {
 	first, rest, _ := strings.Cut(strings.TrimSpace(term.Clean(text)), "\n")
-	if _, err := fmt.Fprintf(t.out, "  %s  %-6s %s\n", t.st.Dim(at.In(t.zone).Format("15:04:05")), who, first); err != nil || rest == "" {
+	if _, err := fmt.Fprintf(t.out, "  %s  %-6s %s\n", t.st.Dim(t.stamp(at)), who, first); err != nil || rest == "" {
 		return err
 	}
 	return t.block(rest, 0)

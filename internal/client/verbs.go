@@ -76,7 +76,7 @@ func (c *Client) Sessions(ctx context.Context, archived bool) iter.Seq2[Session,
 
 // Session returns one.
 func (c *Client) Session(ctx context.Context, id string) (s Session, err error) {
-	return s, c.call(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(id), nil, nil, &s)
+	return s, c.call(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(id), url.Values{"include[]": {"outboard"}}, nil, &s)
 }
 
 // CreateSession makes a session.

@@ -44,6 +44,14 @@ type Session struct {
 	Usage         Usage             `json:"usage"`
 	Stats         Stats             `json:"stats"`
 	Resources     []Resource        `json:"resources"`
+	Own           *SessionOwn       `json:"outboard"` // only of Session
+}
+
+// SessionOwn is what Outboard says of a session besides the wire.
+type SessionOwn struct {
+	ParentID string `json:"parent_id"`     // "" = not a fork
+	ForkedAt int64  `json:"forked_at_seq"` // the last event shared with it
+	Seq      int64  `json:"seq"`           // of its last event
 }
 
 // Usage counts tokens.
