@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 // maxDeleted bounds the list of deleted paths in one tar.
@@ -256,7 +257,13 @@ func (u *unpacker) file(at place, tr io.Reader, h *tar.Header) error {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), h.Name)
-	_, err = io.Copy(struct{ io.Writer }{f}, tr)
+	_, err = io.Copy(&holes{f: f}, tr)
+	if err == nil {
+		err = f.Truncate(h.Size) // the end may be a hole
+	}
+	if err == nil {
+		err = setXattrs(fd, h)
+	}
 	if err == nil {
 		err = syscall.Fchmod(fd, uint32(h.Mode&0o1777))
 	}
@@ -264,6 +271,63 @@ func (u *unpacker) file(at place, tr io.Reader, h *tar.Header) error {
 		return err
 	}
 	return setTimes(at.dir, at.name, timespec(h))
+}
+
+// holes writes a file and leaves out blocks of zeros, which read the same.
+type holes struct {
+	f   *os.File
+	off int64
+}
+
+// block is the least that a file system leaves out.
+const block = 4096
+
+var zeroBlock [block]byte
+
+// Write implements io.Writer.
+func (w *holes) Write(p []byte) (int, error) {
+	for done := 0; done < len(p); {
+		n := min(block-int(w.off%block), len(p)-done)
+		part := p[done : done+n]
+		if !bytes.Equal(part, zeroBlock[:n]) {
+			if _, err := w.f.WriteAt(part, w.off); err != nil {
+				return done, err
+			}
+		}
+		w.off += int64(n)
+		done += n
+	}
+	return len(p), nil
+}
+
+// xattrRecord begins the names of a tar's records of extended attributes.
+const xattrRecord = "SCHILY.xattr."
+
+// setXattrs gives a file or directory the attributes that users may set. A file system without them keeps none.
+func setXattrs(fd int, h *tar.Header) error {
+	for key, value := range h.PAXRecords {
+		name, ok := strings.CutPrefix(key, xattrRecord)
+		if !ok || !strings.HasPrefix(name, "user.") {
+			continue
+		}
+		if err := fsetxattr(fd, name, value); err != nil && err != syscall.EOPNOTSUPP {
+			return fmt.Errorf("setting the attribute %q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func fsetxattr(fd int, name, value string) error {
+	p, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	b := append([]byte(value), 0)
+	if _, _, errno := syscall.Syscall6(syscall.SYS_FSETXATTR, uintptr(fd), uintptr(unsafe.Pointer(p)), uintptr(unsafe.Pointer(&b[0])),
+		uintptr(len(value)), 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 // finish gives directories their modes and times, the deepest first: a parent may end up closed.
@@ -281,7 +345,11 @@ func (u *unpacker) finish() error {
 		}
 		var st syscall.Stat_t
 		if fstatat(at.dir, at.name, &st) == nil && st.Mode&syscall.S_IFMT == syscall.S_IFDIR && int(st.Uid) == u.s.cfg.ToolUID {
-			err = errors.Join(setTimes(at.dir, at.name, timespec(h)), syscall.Fchmodat(at.dir, at.name, uint32(h.Mode&0o7777), 0))
+			if fd, oerr := openDir(at.dir, at.name); oerr == nil {
+				err = setXattrs(fd, h)
+				syscall.Close(fd)
+			}
+			err = errors.Join(err, setTimes(at.dir, at.name, timespec(h)), syscall.Fchmodat(at.dir, at.name, uint32(h.Mode&0o7777), 0))
 		}
 		at.close()
 		if err != nil {

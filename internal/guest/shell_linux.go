@@ -177,7 +177,7 @@ func (sh *shell) script(nonce string) string {
 	if sh.plain {
 		return ". $__outboard_in&&command eval \"$__outboard\" </dev/null >$__outboard_out 2>&1 3>&-\necho " + nonce + " $?>&3\n"
 	}
-	return ". $__outboard_in&&builtin eval \"$__outboard\" </dev/null >$__outboard_out 2>&1 3>&-\nbuiltin echo " + nonce + " $?>&3\n"
+	return ". $__outboard_in&&__outboard_go&&builtin eval \"$__outboard\" </dev/null >$__outboard_out 2>&1 3>&-\n__outboard_end " + nonce + "\n"
 }
 
 // tell puts the variables of the next call where the shell reads them.
@@ -297,6 +297,14 @@ func (sh *shell) end(everything bool) {
 	sh.proc, sh.ctl, sh.file = nil, nil, nil
 }
 
+// bashSetup prepares bash. Between calls the shell is in /, so that it does not hold the file system of its working directory, which
+// the host may want to exchange for a checkpoint. It stays where there would be no way back, in a directory that was removed.
+const bashSetup = `PS1= PS2=;unset MAILCHECK;set +o history +H +m;shopt -s expand_aliases;exit(){ builtin exit "$@" 2>/dev/null;};` +
+	`__outboard_go(){ builtin [ -z "${__outboard_pwd-}" ]||if builtin cd -- "$__outboard_pwd";then OLDPWD=$__outboard_old;` +
+	`else __outboard="builtin echo '[the working directory is gone; this is $HOME]';builtin cd;$__outboard";fi;__outboard_pwd=;};` +
+	`__outboard_end(){ __outboard_rc=$?;if builtin [ "$PWD" -ef . ]&&builtin [ "$PWD" != / ];then __outboard_pwd=$PWD __outboard_old=${OLDPWD-};` +
+	`builtin cd /;fi;builtin echo $1 $__outboard_rc>&3;};`
+
 // ensure starts the shell's process if it does not live.
 func (ss *shells) ensure(sh *shell) error {
 	if sh.proc != nil {
@@ -313,7 +321,7 @@ func (ss *shells) ensure(sh *shell) error {
 		sh.end(false)
 	}
 	argv := []string{"/bin/bash", "--noprofile", "--norc", "--noediting", "-i"}
-	setup := "PS1= PS2=;unset MAILCHECK;set +o history +H +m;shopt -s expand_aliases;exit(){ builtin exit \"$@\" 2>/dev/null;};"
+	setup := bashSetup
 	if _, err := os.Stat(argv[0]); err != nil {
 		argv, setup, sh.plain = []string{"/bin/sh"}, "", true
 	}

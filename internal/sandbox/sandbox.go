@@ -41,6 +41,10 @@ type Spec struct {
 	Limits     outboard.SandboxLimits
 	Isolation  string // required isolation name, "" = the provider's
 	Network    *Network
+
+	// From is a checkpoint whose layers the provider keeps on this host (Layers.Keeps): the workspace begins as it was then. ""
+	// begins with what the root file system has there.
+	From outboard.CheckpointID
 }
 
 // Network is a sandbox's connection to an egress gateway. Without one (nil) a sandbox has a loopback interface and no names.
@@ -67,6 +71,7 @@ type Capabilities struct {
 	Freeze     bool     // Freeze and Thaw stop and continue all processes
 	Limits     []string // which of memory, pids, cpu, disk hold
 	SeparateID bool     // tools run under another uid than the guest
+	Layers     bool     // workspaces are layers: the provider is a Layers and its new sandboxes are Layered
 	Network    string   // "none": loopback only, but for a Spec.Network where the provider is Networked
 	Gaps       []string // what it does not protect, in words for the user
 }
@@ -162,3 +167,37 @@ type Usage struct {
 
 // Gone reports whether err says that the sandbox no longer exists.
 func Gone(err error) bool { return outboard.KindOf(err) == outboard.NotFound }
+
+// Layered is a Sandbox whose workspace is a stack of read-only layers on the host with a writable one on top. Where it is one, a
+// checkpoint costs the same whatever the size of the workspace. It is found by a type assertion.
+type Layered interface {
+	// Push makes what changed since the last Push a read-only layer named id and puts an empty writable layer over it. Nothing
+	// runs inside meanwhile, so the layer is one moment's state. Where a process holds a file or directory of the workspace open
+	// the writable layer cannot change under it: then what changed is copied instead. Exhausted: that would be too much to copy.
+	// Unimplemented: this sandbox was made without layers.
+	Push(ctx context.Context, id outboard.CheckpointID) (Pushed, error)
+}
+
+// Pushed is what a Push did. The zero value: nothing had changed, and id names nothing.
+type Pushed struct {
+	Changed bool
+	Copied  bool // a process held files open, and what changed was copied
+}
+
+// Layers is a Provider that keeps the layers of checkpoints on this host, until it is told to forget them. They do not survive a
+// reboot, which may tear what was not yet written to the disk.
+type Layers interface {
+	// Keeps reports whether every layer of a checkpoint is here.
+	Keeps(id outboard.CheckpointID) bool
+	// Above reports whether id is base with layers over it, so that Pack can write the difference.
+	Above(id, base outboard.CheckpointID) bool
+	// Pack writes a checkpoint as a tar, as Sandbox.Save does: what changed since base, or everything with "". NotFound where the
+	// layers are not here.
+	Pack(ctx context.Context, id, base outboard.CheckpointID, w io.Writer) error
+	// Forget drops a checkpoint. Its layers are garbage when no sandbox and no other checkpoint uses them. Idempotent.
+	Forget(ctx context.Context, id outboard.CheckpointID) error
+	// Sweep removes layers that are garbage.
+	Sweep(ctx context.Context) error
+	// Kept lists the checkpoints that have not been forgotten.
+	Kept(ctx context.Context) ([]outboard.CheckpointID, error)
+}

@@ -111,6 +111,9 @@ func (p *Provider) create(ctx context.Context, b box, spec sandbox.Spec) (*machi
 	}
 	s := &state{ID: spec.ID, Generation: spec.Generation, Isolation: p.caps.Isolation, BootID: p.boot, Lower: root.cached(),
 		Cgroups: p.cgroups.plan(spec.ID).dirs, CreatedAt: time.Now().UTC()}
+	if p.caps.Layers {
+		s.Root = root.lower
+	}
 	if p.uids != nil {
 		if s.UIDBase, err = p.uids.reserve(b.dir); err != nil {
 			return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
@@ -160,7 +163,12 @@ func (p *Provider) create(ctx context.Context, b box, spec sandbox.Spec) (*machi
 	if err := p.furnish(ctx, birth, cfg, uplink); err != nil {
 		return nil, err
 	}
-	m := &machine{box: b, state: s, group: group, freezable: p.caps.Freeze}
+	if p.caps.Layers {
+		if err := p.startWork(s, spec.From); err != nil {
+			return nil, fmt.Errorf("making the workspace: %w", err)
+		}
+	}
+	m := &machine{box: b, state: s, group: group, freezable: p.caps.Freeze, p: p}
 	if err := m.connect(ctx); err != nil {
 		return nil, err
 	}

@@ -54,6 +54,9 @@ func (p *Provider) remove(ctx context.Context, b box) error {
 	if err := p.cgroups.groupOf(s).remove(ctx); err != nil {
 		return err
 	}
+	if err := p.endWork(s); err != nil {
+		return fmt.Errorf("removing the sandbox's layers: %w", err)
+	}
 	if err := removeContents(b.dir, stateFile); err != nil {
 		return fmt.Errorf("removing the sandbox's files: %w", err)
 	}

@@ -71,7 +71,8 @@ func TestHostIsAbsent(t *testing.T) {
 func TestMountsAreOurs(t *testing.T) {
 	p, _ := newProvider(t)
 	b := create(t, p, sandbox.Spec{})
-	allowed := []string{"/", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/dev", "/proc", "/sys", "/tmp"}
+	allowed := []string{"/", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/dev", "/proc", "/sys", "/tmp",
+		"/workspace", "/mnt", "/home"} // the layers, where there are some
 	out := b.sh(t, "cat /proc/self/mountinfo")
 	for line := range strings.Lines(out) {
 		f := strings.Fields(line)
@@ -349,7 +350,7 @@ func TestTwoSandboxes(t *testing.T) {
 	owners := map[uint32]bool{}
 	for _, s := range []*box{a, b} {
 		var st syscall.Stat_t
-		if err := syscall.Stat(filepath.Join(dir, string(s.ID()), "fs/upper/workspace"), &st); err != nil {
+		if err := syscall.Stat(filepath.Join(dir, string(s.ID()), "fs/upper"), &st); err != nil {
 			t.Fatal(err)
 		}
 		owners[st.Uid] = true

@@ -45,6 +45,15 @@ const (
 	// maxTarEntries and maxTarBytes bound an unpacked root file system, against an archive made to fill the disk.
 	maxTarEntries = 2_000_000
 	maxTarBytes   = 64 << 30
+	// maxCopyBytes, maxCopyEntries and maxCopyDepth bound what one checkpoint copies while the sandbox is frozen, because a process
+	// holds its workspace: about a second of work. Beyond it there is no checkpoint until the process lets go.
+	maxCopyBytes   = 256 << 20
+	maxCopyEntries = 50_000
+	maxCopyDepth   = 512
+	// maxPackEntries bounds what is packed as one delta: what the guest's own limit on files is.
+	maxPackEntries = 1_000_000
+	// copyGrain is more than the tick of any kernel's coarse clock, which a file's times are taken from.
+	copyGrain = 20 * time.Millisecond
 	// maxAccounts bounds a passwd or group file read from a root file system.
 	maxAccounts = 1 << 20
 )

@@ -24,9 +24,14 @@ type machine struct {
 	group     group
 	freezable bool
 	client    *guest.Client
+	p         *Provider
+	ahead     ahead
 }
 
-var _ sandbox.Sandbox = (*machine)(nil)
+var (
+	_ sandbox.Sandbox = (*machine)(nil)
+	_ sandbox.Layered = (*machine)(nil)
+)
 
 // ID returns the sandbox's id.
 func (m *machine) ID() outboard.SandboxID { return m.state.ID }
@@ -128,6 +133,7 @@ func (m *machine) explain(err error) error {
 
 // Start starts a call or finds it.
 func (m *machine) Start(ctx context.Context, s guest.Start) (guest.Result, error) {
+	m.prepare()
 	r, err := m.client.Start(ctx, s)
 	return r, m.explain(err)
 }
@@ -196,4 +202,7 @@ func (m *machine) setFrozen(ctx context.Context, frozen bool) error {
 }
 
 // Close drops the connection; the machine lives on.
-func (m *machine) Close() error { return m.client.Close() }
+func (m *machine) Close() error {
+	m.stopAhead()
+	return m.client.Close()
+}

@@ -167,8 +167,10 @@ func (p *Provider) trial(ctx context.Context) Check {
 	defer os.RemoveAll(dir)
 	t := &Provider{dir: dir, guest: p.guest, log: p.log, rootless: p.rootless, upperTmp: p.upperTmp, uids: p.uids, cgroups: p.cgroups,
 		caps: p.caps, boot: p.boot, children: make(map[outboard.SandboxID]int)}
-	if err := os.Mkdir(filepath.Join(dir, cacheDir), 0o700); err != nil {
-		return failed(name, err)
+	for _, d := range []string{cacheDir, layersDir, checkpointsDir} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
+			return failed(name, err)
+		}
 	}
 	id := outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox)
 	s, err := t.Create(ctx, sandbox.Spec{ID: id, Generation: "probe"})

@@ -38,7 +38,10 @@ type Provider struct {
 	children map[outboard.SandboxID]int // pids made by this process and not yet reaped
 }
 
-var _ sandbox.Provider = (*Provider)(nil)
+var (
+	_ sandbox.Provider = (*Provider)(nil)
+	_ sandbox.Layers   = (*Provider)(nil)
+)
 
 // New looks at the host and returns a provider. It is Unavailable where this process cannot make namespaces, with the reason; it
 // makes no whole sandbox to find out, so a refusal of a later step can also come from Create.
@@ -84,6 +87,11 @@ func New(cfg Config) (*Provider, error) {
 	}
 	p.cgroups = detectCgroups(string(mountinfo), string(self))
 	p.caps = p.capabilities()
+	if err := p.layersWork(); err == nil {
+		p.caps.Layers = true
+	} else {
+		p.caps.Gaps = append(p.caps.Gaps, "checkpoints copy what changed and take longer in larger workspaces: "+err.Error())
+	}
 	if p.uids != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
 		defer cancel()
@@ -169,7 +177,12 @@ func (p *Provider) Open(ctx context.Context, id outboard.SandboxID) (sandbox.San
 	if err != nil {
 		return nil, outboard.Errorf(outboard.NotFound, "sandbox %s is damaged: %w", id, err)
 	}
-	m := &machine{box: b, state: s, group: p.cgroups.groupOf(s), freezable: p.caps.Freeze}
+	if len(s.Root) > 0 {
+		if _, err := p.current(id); err != nil {
+			return nil, outboard.Errorf(outboard.NotFound, "sandbox %s is damaged: %w", id, err)
+		}
+	}
+	m := &machine{box: b, state: s, group: p.cgroups.groupOf(s), freezable: p.caps.Freeze, p: p}
 	if err := m.alive(); err != nil {
 		return nil, err
 	}

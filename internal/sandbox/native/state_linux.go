@@ -29,6 +29,7 @@ type state struct {
 	UIDBase    uint32             `json:"uid_base"`          // first host uid of the range, 0 without one
 	Cgroups    []string           `json:"cgroups,omitempty"` // directories
 	Lower      []string           `json:"lower,omitempty"`   // cached layers in use
+	Root       []string           `json:"root,omitempty"`    // what the saved directories lie on, where they are layers
 	CreatedAt  time.Time          `json:"created_at"`
 }
 

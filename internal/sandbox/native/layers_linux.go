@@ -1,0 +1,294 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
+
+// The saved directories of a sandbox (workDirs) are not on its root's overlay but on one of their own, which the host mounts and
+// attaches to the sandbox, so that it can be exchanged under a running sandbox: its writable layer becomes a read-only one, and an
+// empty one goes over it. On the disk:
+//
+//	layers/<name>/fs          a layer: the saved directories as they are named inside, owned by the ids used inside
+//	layers/<name>/stack.json  what lies below it
+//	checkpoints/<id>          a symbolic link to the name of the checkpoint's top layer
+//	<sandbox>/work/<n>/up,wk  the writable layer in use and its overlay's own directory; it becomes layer <sandbox>.<n>
+//
+// A layer is garbage when neither a sandbox nor a checkpoint is above it. Files on the disk have the ids used inside, and every
+// mount of them maps those into the range of its sandbox: the layers of one sandbox serve any other.
+const (
+	layersDir      = "layers"
+	checkpointsDir = "checkpoints"
+	workDir        = "work"
+	pushingSuffix  = ".pushing" // of <n> while the mounts are exchanged
+	nextSuffix     = ".next"    // of <n> until its overlay is attached
+	condemned      = ".gone-"   // before the names of layers that Sweep removes
+	copyMark       = "c"        // in the names of layers that were copied
+)
+
+// workDirs are the saved directories.
+var workDirs = []string{sandbox.Workspace, sandbox.Outputs, toolHome}
+
+// stack is what lies below a layer.
+type stack struct {
+	BootID string   `json:"boot_id"` // layers of another boot may be torn: nothing was synced
+	Root   []string `json:"root"`    // the layers of the root file system, top first
+	Below  []string `json:"below"`   // names of layers, top first
+}
+
+func (p *Provider) layer(name string) string { return filepath.Join(p.dir, layersDir, name) }
+
+func (p *Provider) loadStack(name string) (*stack, error) {
+	data, err := os.ReadFile(filepath.Join(p.layer(name), "stack.json"))
+	if err != nil {
+		return nil, fmt.Errorf("reading a layer: %w", err)
+	}
+	s := new(stack)
+	if err := json.Unmarshal(data, s); err != nil {
+		return nil, fmt.Errorf("reading a layer: %w", err)
+	}
+	return s, nil
+}
+
+// newLayer makes an empty layer over s.
+func (p *Provider) newLayer(name string, s *stack) error {
+	data, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("encoding a layer: %w", err)
+	}
+	dir := p.layer(name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	if err := os.Mkdir(filepath.Join(dir, "fs"), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "stack.json"), data, 0o600)
+}
+
+// checkpointLayer returns the name of a checkpoint's top layer, and its stack. NotFound unless all of it is here, from this boot.
+func (p *Provider) checkpointLayer(id outboard.CheckpointID) (string, *stack, error) {
+	missing := func(err error) (string, *stack, error) {
+		return "", nil, outboard.Errorf(outboard.NotFound, "checkpoint %s has no layers on this host: %w", id, err)
+	}
+	if !outboard.ValidID(outboard.PrefixCheckpoint, string(id)) {
+		return missing(errors.New("not a checkpoint id"))
+	}
+	name, err := os.Readlink(filepath.Join(p.dir, checkpointsDir, string(id)))
+	if err != nil {
+		return missing(err)
+	}
+	s, err := p.loadStack(name)
+	if err != nil {
+		return missing(err)
+	}
+	if s.BootID != p.boot {
+		return missing(errors.New("the host was restarted since"))
+	}
+	for _, l := range s.Below {
+		if _, err := os.Lstat(p.layer(l)); err != nil {
+			return missing(err)
+		}
+	}
+	return name, s, nil
+}
+
+// Keeps implements sandbox.Layers.
+func (p *Provider) Keeps(id outboard.CheckpointID) bool {
+	_, _, err := p.checkpointLayer(id)
+	return err == nil
+}
+
+// Above implements sandbox.Layers.
+func (p *Provider) Above(id, base outboard.CheckpointID) bool {
+	_, err := p.between(id, base)
+	return err == nil
+}
+
+// between returns the layers of id that are not of base, top first.
+func (p *Provider) between(id, base outboard.CheckpointID) ([]string, error) {
+	top, s, err := p.checkpointLayer(id)
+	if err != nil {
+		return nil, err
+	}
+	all := append([]string{top}, s.Below...)
+	if base == "" {
+		return all, nil
+	}
+	bottom, _, err := p.checkpointLayer(base)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.Index(all, bottom)
+	if i < 0 {
+		return nil, outboard.Errorf(outboard.NotFound, "checkpoint %s does not build on %s", id, base)
+	}
+	return all[:i], nil
+}
+
+// Forget implements sandbox.Layers.
+func (p *Provider) Forget(_ context.Context, id outboard.CheckpointID) error {
+	if !outboard.ValidID(outboard.PrefixCheckpoint, string(id)) {
+		return nil
+	}
+	if err := os.Remove(filepath.Join(p.dir, checkpointsDir, string(id))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forgetting checkpoint %s: %w", id, err)
+	}
+	return nil
+}
+
+// Kept implements sandbox.Layers.
+func (p *Provider) Kept(context.Context) ([]outboard.CheckpointID, error) {
+	entries, err := os.ReadDir(filepath.Join(p.dir, checkpointsDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("listing checkpoints: %w", err)
+	}
+	var ids []outboard.CheckpointID
+	for _, e := range entries {
+		if outboard.ValidID(outboard.PrefixCheckpoint, e.Name()) {
+			ids = append(ids, outboard.CheckpointID(e.Name()))
+		}
+	}
+	return ids, nil
+}
+
+// Sweep implements sandbox.Layers. What goes is first renamed, under a lock that makes sure that nobody is about to build on it; when
+// somebody is, the next sweep will do.
+func (p *Provider) Sweep(ctx context.Context) error {
+	if !p.caps.Layers {
+		return nil
+	}
+	if err := p.condemnLayers(); err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
+		return err
+	}
+	entries, err := os.ReadDir(filepath.Join(p.dir, layersDir))
+	if err != nil {
+		return fmt.Errorf("listing layers: %w", err)
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), condemned) {
+			continue
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := removeTree(p.layer(e.Name())); err != nil {
+			return fmt.Errorf("removing a layer: %w", err)
+		}
+	}
+	return nil
+}
+
+// condemnLayers renames the layers that nothing is above.
+func (p *Provider) condemnLayers() error {
+	unlock, err := p.lockLayers(unix.LOCK_EX | unix.LOCK_NB)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	entries, err := os.ReadDir(filepath.Join(p.dir, layersDir))
+	if err != nil {
+		return fmt.Errorf("listing layers: %w", err)
+	}
+	used := make(map[string]bool)
+	use := func(name string) {
+		if s, err := p.loadStack(name); err == nil {
+			for _, l := range s.Below {
+				used[l] = true
+			}
+		}
+		used[name] = true
+	}
+	ids, err := p.Kept(context.Background())
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if name, err := os.Readlink(filepath.Join(p.dir, checkpointsDir, string(id))); err == nil {
+			use(name)
+		}
+	}
+	for _, e := range entries { // those of a sandbox, and what they build on, go after it
+		if id, _, ok := strings.Cut(e.Name(), "."); ok {
+			if n, err := p.current(outboard.SandboxID(id)); err == nil {
+				use(layerName(outboard.SandboxID(id), n))
+				used[layerName(outboard.SandboxID(id), n+1)] = true // made ahead
+			}
+		}
+	}
+	for _, e := range entries {
+		if used[e.Name()] || strings.HasPrefix(e.Name(), condemned) {
+			continue
+		}
+		if err := os.Rename(p.layer(e.Name()), p.layer(condemned+e.Name())); err != nil {
+			return fmt.Errorf("removing a layer: %w", err)
+		}
+	}
+	return nil
+}
+
+// endWork removes the layers that a sandbox has written to and not pushed, which nothing can be above. The others stay for Sweep.
+func (p *Provider) endWork(s *state) error {
+	n, err := p.current(s.ID)
+	if err != nil {
+		return nil // without layers, or damaged
+	}
+	return errors.Join(removeTree(p.layer(layerName(s.ID, n))), removeTree(p.layer(layerName(s.ID, n+1))))
+}
+
+// lockLayers keeps the sweep (exclusive) from whoever is about to build on layers (shared).
+func (p *Provider) lockLayers(how int) (unlock func(), err error) {
+	f, err := os.Open(filepath.Join(p.dir, layersDir))
+	if err != nil {
+		return nil, fmt.Errorf("locking the layers: %w", err)
+	}
+	for {
+		if err = unix.Flock(int(f.Fd()), how); err != unix.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("locking the layers: %w", err)
+	}
+	return func() { f.Close() }, nil
+}
+
+func layerName(id outboard.SandboxID, n int) string { return string(id) + "." + strconv.Itoa(n) }
+
+// errPushing is of a sandbox whose server died while the mounts were exchanged: what is attached inside is not known.
+var errPushing = errors.New("its workspace was being exchanged when the server died")
+
+// current returns the number of the writable layer in use.
+func (p *Provider) current(id outboard.SandboxID) (int, error) {
+	entries, err := os.ReadDir(filepath.Join(p.dir, string(id), workDir))
+	if err != nil {
+		return 0, err
+	}
+	current := -1
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), pushingSuffix) {
+			return 0, errPushing
+		}
+		if n, err := strconv.Atoi(e.Name()); err == nil {
+			current = max(current, n)
+		}
+	}
+	if current < 0 {
+		return 0, fs.ErrNotExist
+	}
+	return current, nil
+}

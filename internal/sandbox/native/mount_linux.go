@@ -1,0 +1,312 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// onThread runs f on a thread of its own, whose root, working directory, namespace and identity it may change: the thread ends
+// with it.
+func onThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			done <- os.NewSyscallError("unshare", err)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+// descriptors are closed together.
+type descriptors []int
+
+func (d *descriptors) add(fd int) int {
+	*d = append(*d, fd)
+	return fd
+}
+
+func (d *descriptors) close() {
+	for _, fd := range *d {
+		unix.Close(fd)
+	}
+	*d = nil
+}
+
+// mountWork makes the overlay of a sandbox's saved directories, attached to nothing: layer names (top first) over the root file
+// system's, with work/<dir> to write to.
+//
+// It is the host's mount: a user namespace may not make one that renames directories of lower layers (redirect_dir), and programs
+// do rename directories that an earlier call made. The identity it writes with is the root of the sandbox's range, since the
+// layers' mounts know no other; it keeps the capabilities that copying files up takes.
+func (p *Provider) mountWork(s *state, names, root []string, dir string) (mnt int, err error) {
+	userns, err := unix.Open(fmt.Sprintf("/proc/%d/ns/user", s.Pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("opening the sandbox's user namespace: %w", err)
+	}
+	defer unix.Close(userns)
+	err = onThread(func() error {
+		if err := becomeRange(s.UIDBase); err != nil {
+			return err
+		}
+		var fds descriptors
+		defer fds.close()
+		lower, err := p.openLayers(&fds, names, root, userns)
+		if err != nil {
+			return err
+		}
+		own, err := mappedTree(&fds, filepath.Join(p.dir, string(s.ID), workDir), userns)
+		if err != nil {
+			return err
+		}
+		dirs := [2]int{}
+		for i, name := range []string{"up", "wk"} {
+			if dirs[i], err = unix.Openat(own, dir+"/"+name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
+				return fmt.Errorf("opening the writable layer: %w", err)
+			}
+			fds.add(dirs[i])
+		}
+		mnt, err = mountLayers(lower, dirs[:])
+		return err
+	})
+	return mnt, err
+}
+
+// becomeRange makes the thread act on files as the first id of a range, with root's capabilities.
+func becomeRange(uid uint32) error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return os.NewSyscallError("capget", err)
+	}
+	for _, set := range []func(int) (int, error){unix.SetfsgidRetGid, unix.SetfsuidRetUid} {
+		if _, err := set(int(uid)); err != nil {
+			return fmt.Errorf("taking an identity for the file system: %w", err)
+		}
+	}
+	return os.NewSyscallError("capset", unix.Capset(&header, &data[0])) // the change of uid took them away
+}
+
+// openLayers opens what an overlay lies on, top first. userns is -1 for the ids on the disk.
+func (p *Provider) openLayers(fds *descriptors, names, root []string, userns int) (lower []int, err error) {
+	all, err := mappedTree(fds, filepath.Join(p.dir, layersDir), userns)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		fd, err := unix.Openat(all, name+"/fs", unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("opening layer %s: %w", name, err)
+		}
+		lower = append(lower, fds.add(fd))
+	}
+	for _, path := range root {
+		fd, err := mappedTree(fds, path, userns)
+		if err != nil {
+			return nil, err
+		}
+		lower = append(lower, fd)
+	}
+	return lower, nil
+}
+
+// mappedTree returns a detached copy of the mount at path, with the ids on the disk taken for those inside a user namespace.
+func mappedTree(fds *descriptors, path string, userns int) (int, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("copying the mount at %s: %w", path, err)
+	}
+	fds.add(fd)
+	if userns < 0 {
+		return fd, nil
+	}
+	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns)}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
+		return -1, fmt.Errorf("mapping the owners of %s: %w", path, err)
+	}
+	return fd, nil
+}
+
+// mountLayers mounts an overlay. Without writable, which is the upper and the work directory, it is read-only.
+func mountLayers(lower, writable []int) (int, error) {
+	ctx, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, os.NewSyscallError("fsopen", err)
+	}
+	defer unix.Close(ctx)
+	for _, fd := range lower {
+		if err := unix.FsconfigSetFd(ctx, "lowerdir+", fd); err != nil {
+			return -1, fmt.Errorf("adding a layer: %w", err)
+		}
+	}
+	attrs := unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+	// index: the names of a file with several keep meaning one file when it is written to. redirect_dir: directories of lower layers
+	// can be renamed. metacopy off: a layer holds whole files.
+	options := [][2]string{{"redirect_dir", "on"}, {"metacopy", "off"}}
+	if writable == nil {
+		attrs |= unix.MOUNT_ATTR_RDONLY
+		options[0][1] = "follow"
+	} else {
+		for i, key := range []string{"upperdir", "workdir"} {
+			if err := unix.FsconfigSetFd(ctx, key, writable[i]); err != nil {
+				return -1, fmt.Errorf("adding the writable layer: %w", err)
+			}
+		}
+		if err := unix.FsconfigSetFlag(ctx, "volatile"); err != nil { // durability is the business of what is packed
+			return -1, fmt.Errorf("setting volatile: %w", err)
+		}
+		options = append(options, [2]string{"index", "on"})
+	}
+	for _, o := range options {
+		if err := unix.FsconfigSetString(ctx, o[0], o[1]); err != nil {
+			return -1, fmt.Errorf("setting %s: %w", o[0], err)
+		}
+	}
+	if err := unix.FsconfigCreate(ctx); err != nil {
+		return -1, fmt.Errorf("mounting an overlay of %d layers: %w", len(lower), err)
+	}
+	mnt, err := unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, attrs)
+	return mnt, os.NewSyscallError("fsmount", err)
+}
+
+const noLinks = unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+
+func openPath(dir int, name string, resolve uint64) (int, error) {
+	return unix.Openat2(dir, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: resolve})
+}
+
+// subtrees returns one detached mount per saved directory of an overlay, owned and closed to others as the tool expects.
+func subtrees(fds *descriptors, mnt int, uid uint32) ([]int, error) {
+	var trees []int
+	for _, d := range workDirs {
+		dir, err := openPath(mnt, strings.TrimPrefix(d, "/"), noLinks|unix.RESOLVE_BENEATH)
+		if err != nil {
+			return nil, fmt.Errorf("opening %s in the layers: %w", d, err)
+		}
+		fds.add(dir)
+		var st unix.Stat_t
+		if err := unix.Fstat(dir, &st); err != nil {
+			return nil, fmt.Errorf("looking at %s in the layers: %w", d, err)
+		}
+		if tool := uid + toolUID; st.Uid != tool { // a root file system has one of its own
+			if err := unix.Fchownat(dir, "", int(tool), int(tool), unix.AT_EMPTY_PATH); err != nil {
+				return nil, fmt.Errorf("giving %s to the tool: %w", d, err)
+			}
+		}
+		tree, err := unix.OpenTree(dir, "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+		if err != nil {
+			return nil, fmt.Errorf("copying the mount of %s: %w", d, err)
+		}
+		trees = append(trees, fds.add(tree))
+	}
+	return trees, nil
+}
+
+// inside runs f in the mount namespace of a sandbox, where paths are the sandbox's: nothing may be followed that a tool can make.
+func inside(s *state, f func() error) error {
+	ns, err := unix.Open(fmt.Sprintf("/proc/%d/ns/mnt", s.Pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("opening the sandbox's mount namespace: %w", err)
+	}
+	defer unix.Close(ns)
+	return onThread(func() error {
+		if err := unix.Setns(ns, unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("entering the sandbox's mount namespace: %w", err)
+		}
+		return f()
+	})
+}
+
+// attachTrees mounts one tree per saved directory. It runs inside.
+func attachTrees(trees []int) error {
+	for i, d := range workDirs[:len(trees)] {
+		target, err := openPath(unix.AT_FDCWD, d, noLinks)
+		if err == nil {
+			err = unix.MoveMount(trees[i], "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+			unix.Close(target)
+		}
+		if err != nil {
+			return fmt.Errorf("attaching %s: %w", d, err)
+		}
+	}
+	return nil
+}
+
+// errInUse: a process holds something of a saved directory open, or is in it.
+var errInUse = errors.New("a process uses the workspace")
+
+// detachTrees takes the saved directories' mounts away and returns them, which keeps their file system: to forget what it knows
+// of every file takes long, and need not be waited for. The kernel refuses (errInUse) while anything refers to a mount, and then
+// all of them stay. It runs inside.
+func detachTrees(fds *descriptors) (trees []int, err error) {
+	for _, d := range workDirs {
+		at, err := openPath(unix.AT_FDCWD, d, noLinks)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("detaching %s: %w", d, err), attachTrees(trees))
+		}
+		tree, err := unix.OpenTree(at, "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+		unix.Close(at)
+		if err == nil {
+			fds.add(tree)
+			err = unix.Unmount(d, unix.UMOUNT_NOFOLLOW)
+		}
+		if err == unix.EBUSY {
+			err = errInUse
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("detaching %s: %w", d, err), attachTrees(trees))
+		}
+		trees = append(trees, tree)
+	}
+	return trees, nil
+}
+
+// layersWork reports why this host cannot do it, by doing it as far as no sandbox is needed: "" if it can.
+func (p *Provider) layersWork() error {
+	if p.rootless {
+		return outboard.Errorf(outboard.Unavailable, "the server does not run as root")
+	}
+	for _, d := range []string{layersDir, checkpointsDir} {
+		if err := os.MkdirAll(filepath.Join(p.dir, d), 0o700); err != nil {
+			return err
+		}
+	}
+	probe, err := os.MkdirTemp(p.dir, "probe-")
+	if err != nil {
+		return err
+	}
+	defer removeTree(probe)
+	var dirs descriptors
+	defer dirs.close()
+	for _, name := range []string{"low", "up", "wk"} {
+		if err := os.Mkdir(filepath.Join(probe, name), 0o700); err != nil {
+			return err
+		}
+		fd, err := unix.Open(filepath.Join(probe, name), unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		dirs.add(fd)
+	}
+	mnt, err := mountLayers(dirs[:1], dirs[1:3])
+	if err != nil {
+		return err
+	}
+	dirs.add(mnt)
+	copied, err := unix.OpenTree(mnt, "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC) // Linux 6.15
+	if err != nil {
+		return fmt.Errorf("copying a detached mount: %w", err)
+	}
+	dirs.add(copied)
+	return nil
+}

@@ -1,0 +1,310 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
+
+// startWork gives a new sandbox its saved directories: those of checkpoint from, or with "" of the root file system.
+func (p *Provider) startWork(s *state, from outboard.CheckpointID) error {
+	unlock, err := p.lockLayers(unix.LOCK_SH)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	st := &stack{BootID: p.boot, Root: s.Root}
+	if from != "" {
+		name, below, err := p.checkpointLayer(from)
+		if err != nil {
+			return err
+		}
+		st.Below = append([]string{name}, below.Below...)
+	}
+	next, err := p.nextWork(s, st, 1)
+	if err != nil {
+		return err
+	}
+	defer next.close()
+	var fds descriptors
+	defer fds.close()
+	trees, err := subtrees(&fds, next.mnt, s.UIDBase)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(p.dir, string(s.ID), workDir, "1")
+	if err := os.Rename(dir+nextSuffix, dir); err != nil {
+		return err
+	}
+	return inside(s, func() error { return attachTrees(trees) })
+}
+
+// work is a writable layer with its overlay, attached to nothing yet.
+type work struct {
+	n   int
+	ino uint64 // of its directory: another process may have made it anew, and then nobody would see what is written to ours
+	mnt int
+}
+
+func (w *work) close() { unix.Close(w.mnt) }
+
+// nextWork makes the writable layer n over a stack, the read-only one it will become, and their overlay.
+func (p *Provider) nextWork(s *state, st *stack, n int) (*work, error) {
+	name := layerName(s.ID, n)
+	dir := filepath.Join(p.dir, string(s.ID), workDir, strconv.Itoa(n)+nextSuffix)
+	err := p.newLayer(name, st)
+	if errors.Is(err, fs.ErrExist) { // of a push that failed or was cut short
+		if err = errors.Join(removeTree(p.layer(name)), removeTree(dir)); err == nil {
+			err = p.newLayer(name, st)
+		}
+	}
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(dir, "up"), 0o755)
+	}
+	if err == nil {
+		err = os.Mkdir(filepath.Join(dir, "wk"), 0o700)
+	}
+	var at unix.Stat_t
+	if err == nil {
+		err = unix.Lstat(dir, &at)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("making a layer: %w", err)
+	}
+	mnt, err := p.mountWork(s, st.Below, st.Root, filepath.Base(dir))
+	if err != nil {
+		return nil, err
+	}
+	return &work{n: n, ino: at.Ino, mnt: mnt}, nil
+}
+
+// ahead makes the next overlay while a call runs, so that the Push after it does not have to. There is at most one per connection.
+type ahead struct {
+	mu   sync.Mutex // held while it is made
+	next *work
+	wg   sync.WaitGroup
+	off  bool // closed
+}
+
+// prepare begins to make the next overlay, if there is none.
+func (m *machine) prepare() {
+	if len(m.state.Root) == 0 || !m.ahead.mu.TryLock() {
+		return
+	}
+	if m.ahead.next != nil || m.ahead.off {
+		m.ahead.mu.Unlock()
+		return
+	}
+	m.ahead.wg.Go(func() {
+		defer m.ahead.mu.Unlock()
+		unlock, err := m.p.lockLayers(unix.LOCK_SH)
+		if err != nil {
+			return // Push finds out what is wrong
+		}
+		defer unlock()
+		if n, err := m.p.current(m.id); err == nil {
+			m.ahead.next, _ = m.overlayOver(n)
+		}
+	})
+}
+
+// overlayOver makes the overlay that comes after that of work/<n>.
+func (m *machine) overlayOver(n int) (*work, error) {
+	name := layerName(m.id, n)
+	st, err := m.p.loadStack(name)
+	if err != nil {
+		return nil, err
+	}
+	return m.p.nextWork(m.state, &stack{BootID: st.BootID, Root: st.Root, Below: append([]string{name}, st.Below...)}, n+1)
+}
+
+// take returns the overlay that comes after that of work/<n>, made ahead if it was.
+func (m *machine) take(n int) (*work, error) {
+	m.ahead.mu.Lock()
+	w := m.ahead.next
+	m.ahead.next = nil
+	m.ahead.mu.Unlock()
+	if w != nil {
+		var at unix.Stat_t
+		if w.n == n+1 && unix.Lstat(m.path(filepath.Join(workDir, strconv.Itoa(w.n)+nextSuffix)), &at) == nil && at.Ino == w.ino {
+			return w, nil
+		}
+		w.close()
+	}
+	return m.overlayOver(n)
+}
+
+// stopAhead ends what prepare began.
+func (m *machine) stopAhead() {
+	m.ahead.mu.Lock()
+	m.ahead.off = true
+	if m.ahead.next != nil {
+		m.ahead.next.close()
+		m.ahead.next = nil
+	}
+	m.ahead.mu.Unlock()
+	m.ahead.wg.Wait()
+}
+
+// Push implements sandbox.Layered.
+func (m *machine) Push(ctx context.Context, id outboard.CheckpointID) (sandbox.Pushed, error) {
+	if len(m.state.Root) == 0 {
+		return sandbox.Pushed{}, outboard.Errorf(outboard.Unimplemented, "sandbox %s has no layers", m.id)
+	}
+	unlock, err := m.box.lock(ctx) // against Destroy
+	if errors.Is(err, fs.ErrNotExist) {
+		return sandbox.Pushed{}, outboard.Errorf(outboard.NotFound, "sandbox %s has ended", m.id)
+	}
+	if err != nil {
+		return sandbox.Pushed{}, err
+	}
+	defer unlock()
+	n, err := m.p.current(m.id)
+	if err != nil {
+		return sandbox.Pushed{}, outboard.Errorf(outboard.NotFound, "sandbox %s: %w", m.id, err)
+	}
+	up := m.workPath(n, "up")
+	if changed, err := os.ReadDir(up); err != nil || len(changed) == 0 {
+		return sandbox.Pushed{}, err
+	}
+	if err := m.alive(); err != nil {
+		return sandbox.Pushed{}, err
+	}
+	return m.push(ctx, id, n)
+}
+
+func (m *machine) workPath(n int, name string) string {
+	return m.path(filepath.Join(workDir, strconv.Itoa(n), name))
+}
+
+// push exchanges the mounts. The overlay that comes next is made before anything stops; its lower layer is filled by renames when
+// nothing can look into either.
+func (m *machine) push(ctx context.Context, id outboard.CheckpointID, n int) (pushed sandbox.Pushed, err error) {
+	next, err := m.take(n)
+	if err != nil {
+		return sandbox.Pushed{}, err
+	}
+	defer func() {
+		next.close()
+		if err != nil || pushed.Copied {
+			err = errors.Join(err, m.drop(next.n))
+		}
+		m.prepare()
+	}()
+	if m.freezable {
+		if err := m.setFrozen(ctx, true); err != nil {
+			return sandbox.Pushed{}, err
+		}
+		defer func() {
+			// Whoever asked may have gone; a sandbox may not stay frozen for that.
+			thaw, cancel := context.WithTimeout(context.WithoutCancel(ctx), destroyTimeout)
+			defer cancel()
+			err = errors.Join(err, m.setFrozen(thaw, false))
+		}()
+	}
+	var old descriptors
+	err = m.exchange(n, next, &old)
+	go func() { // what the kernel knew of every file takes long to forget
+		old.close()
+		_ = removeTree(m.path(filepath.Join(workDir, strconv.Itoa(n)+".was"))) // what stays goes with the sandbox
+	}()
+	name := layerName(m.id, n)
+	if errors.Is(err, errInUse) {
+		if name, err = m.copyLayer(n); err != nil {
+			return sandbox.Pushed{}, err
+		}
+		return sandbox.Pushed{Changed: true, Copied: true}, m.p.nameCheckpoint(id, name)
+	}
+	if err != nil {
+		return sandbox.Pushed{}, fmt.Errorf("exchanging the workspace: %w", err)
+	}
+	return sandbox.Pushed{Changed: true}, m.p.nameCheckpoint(id, name)
+}
+
+// nameCheckpoint says which layer a checkpoint is.
+func (p *Provider) nameCheckpoint(id outboard.CheckpointID, layer string) error {
+	if err := os.Symlink(layer, filepath.Join(p.dir, checkpointsDir, string(id))); err != nil {
+		return fmt.Errorf("naming a checkpoint: %w", err)
+	}
+	return nil
+}
+
+// exchange puts the next overlay in the place of that of work/<n>, whose files become its top layer. What was there is left in old.
+// While the directory is marked nobody knows what is attached, and a server that finds it so gives the sandbox up.
+func (m *machine) exchange(n int, next *work, old *descriptors) error {
+	var fds descriptors
+	defer fds.close()
+	var dirs [3]int // the threads' paths are the sandbox's
+	for i, path := range []string{m.path(workDir), m.workPath(n, "up"), filepath.Join(m.p.layer(layerName(m.id, n)), "fs")} {
+		fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		dirs[i] = fds.add(fd)
+	}
+	work, up, layer := dirs[0], dirs[1], dirs[2]
+	index, err := unix.Open(m.workPath(n, "wk/index"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		fds.add(index)
+	} else {
+		index = -1 // the file system cannot have one
+	}
+	is, pushing, was := strconv.Itoa(n), strconv.Itoa(n)+pushingSuffix, strconv.Itoa(n)+".was"
+	return inside(m.state, func() error {
+		if err := unix.Renameat(work, is, work, pushing); err != nil {
+			return err
+		}
+		if err := relink(up, index); err != nil {
+			return errors.Join(err, unix.Renameat(work, pushing, work, is))
+		}
+		trees, err := detachTrees(old)
+		if err != nil {
+			if errors.Is(err, errInUse) {
+				err = errors.Join(err, unix.Renameat(work, pushing, work, is))
+			}
+			return err
+		}
+		if err := moveNames(up, layer); err != nil {
+			return errors.Join(err, moveNames(layer, up), attachTrees(trees), unix.Renameat(work, pushing, work, is))
+		}
+		fresh, err := subtrees(&fds, next.mnt, m.state.UIDBase)
+		if err == nil {
+			err = attachTrees(fresh)
+		}
+		if err != nil {
+			return err // marked: this sandbox is lost
+		}
+		will := strconv.Itoa(next.n)
+		if err := unix.Renameat(work, will+nextSuffix, work, will); err != nil {
+			return err
+		}
+		return unix.Renameat(work, pushing, work, was)
+	})
+}
+
+// moveNames moves what may be at the top of a layer from one directory to another.
+func moveNames(from, to int) error {
+	for _, d := range workDirs {
+		name, _, _ := strings.Cut(d[1:], "/")
+		if err := unix.Renameat(from, name, to, name); err != nil && err != unix.ENOENT {
+			return fmt.Errorf("moving a layer: %w", err)
+		}
+	}
+	return nil
+}
+
+// drop removes what was made for a push that did not happen.
+func (m *machine) drop(n int) error {
+	return errors.Join(removeTree(m.path(filepath.Join(workDir, strconv.Itoa(n)+nextSuffix))), removeTree(m.p.layer(layerName(m.id, n))))
+}

@@ -1,0 +1,228 @@
+//go:build linux
+
+package native_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/sandbox/native"
+)
+
+// layered returns a provider that makes layered sandboxes here.
+func layered(t *testing.T) *native.Provider {
+	t.Helper()
+	p, _ := newProvider(t)
+	if !p.Capabilities().Layers {
+		t.Skip("no layers on this host or as this user")
+	}
+	return p
+}
+
+func newCheckpoint() outboard.CheckpointID {
+	return outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint)
+}
+
+// start makes a sandbox with an empty workspace.
+func start(t *testing.T, p sandbox.Provider, from outboard.CheckpointID) *box {
+	t.Helper()
+	id := newID()
+	s, err := p.Create(t.Context(), sandbox.Spec{ID: id, Generation: "g-" + string(id), From: from})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return &box{Sandbox: s}
+}
+
+// bash runs a command in the persistent shell and returns its output.
+func bash(t *testing.T, b *box, command string) string {
+	t.Helper()
+	b.calls++
+	input, err := json.Marshal(map[string]any{"command": command})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := fmt.Sprintf("%s/%d", b.ID(), b.calls)
+	s := guest.Start{Key: key, Epoch: 1, Generation: b.Generation(), Digest: key, Op: "bash", Input: input, Shell: "main", TimeoutMs: 60_000, OutputLimit: 100_000}
+	r, err := b.Start(t.Context(), s)
+	if err == nil && r.State != guest.StateDone {
+		r, err = b.Wait(t.Context(), key, 1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.State != guest.StateDone || r.ExitCode == nil || *r.ExitCode != 0 {
+		t.Fatalf("%s: %+v: %s", command, r, r.Output)
+	}
+	return string(r.Output)
+}
+
+func push(t *testing.T, b *box) (outboard.CheckpointID, sandbox.Pushed) {
+	t.Helper()
+	id := newCheckpoint()
+	pushed, err := b.Sandbox.(sandbox.Layered).Push(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id, pushed
+}
+
+// Broken if a checkpoint loses or changes files under a running sandbox, is made when nothing changed, or cannot be begun from.
+func TestPush(t *testing.T) {
+	p := layered(t)
+	m := start(t, p, "")
+	if _, pushed := push(t, m); pushed.Changed {
+		t.Error("a fresh workspace is a change")
+	}
+	bash(t, m, "cd /workspace; mkdir -p dir/sub; echo one > dir/sub/f; echo x > gone; ln dir/sub/f hard; echo h > ~/home; echo o > /mnt/session/outputs/o")
+	first, pushed := push(t, m)
+	if pushed != (sandbox.Pushed{Changed: true}) {
+		t.Fatalf("first: %+v", pushed)
+	}
+	if _, pushed := push(t, m); pushed.Changed {
+		t.Error("no change is a change")
+	}
+	if out := bash(t, m, "pwd; cat dir/sub/f; mv dir moved; rm gone; echo two >> moved/sub/f; cat hard; cd moved; stat -c %u:%g ."); out != "/workspace\none\none\ntwo\n1000:1000\n" {
+		t.Errorf("after the first push: %q", out)
+	}
+	second, pushed := push(t, m)
+	if pushed != (sandbox.Pushed{Changed: true}) {
+		t.Fatalf("second: %+v", pushed)
+	}
+	const look = "cd /workspace; find . -type f | sort | xargs cat; ls -A; cat ~/home /mnt/session/outputs/o"
+	for id, want := range map[outboard.CheckpointID]string{
+		first:  "one\nx\none\ndir\ngone\nhard\nh\no\n",
+		second: "one\ntwo\none\ntwo\nhard\nmoved\nh\no\n",
+	} {
+		fork := start(t, p, id)
+		if out := bash(t, fork, look); out != want {
+			t.Errorf("from %s: %q, want %q", id, out, want)
+		}
+		bash(t, fork, "echo changed > /workspace/hard")
+	}
+	if out := bash(t, m, "pwd; "+look); out != "/workspace/moved\none\ntwo\none\ntwo\nhard\nmoved\nh\no\n" {
+		t.Errorf("a fork changed what it was made from: %q", out)
+	}
+}
+
+// Broken if a checkpoint is torn because a process holds files of the workspace, or that process loses its files.
+func TestPushBusy(t *testing.T) {
+	p := layered(t)
+	m := start(t, p, "")
+	bash(t, m, "cd /workspace; mkfifo pipe; exec 9<>pipe; echo a > a; (exec 3>>held; while read x; do echo $x >&3; done <pipe) &")
+	id, pushed := push(t, m)
+	if pushed != (sandbox.Pushed{Changed: true, Copied: true}) {
+		t.Fatalf("%+v", pushed)
+	}
+	bash(t, m, "echo more >&9; rm a; echo b > b; for i in $(seq 100); do [ -s held ] && break; sleep 0.05; done; cat held")
+	next, pushed := push(t, m)
+	if !pushed.Copied {
+		t.Fatalf("%+v", pushed)
+	}
+	if out := bash(t, start(t, p, id), "cd /workspace; ls; cat held"); out != "a\nheld\npipe\n" {
+		t.Errorf("first copy: %q", out)
+	}
+	if out := bash(t, start(t, p, next), "cd /workspace; ls; cat held"); out != "b\nheld\npipe\nmore\n" {
+		t.Errorf("second copy: %q", out)
+	}
+	bash(t, m, "exec 9>&-; kill %1; wait; :")
+	bash(t, m, "echo c > c")
+	if _, pushed = push(t, m); pushed != (sandbox.Pushed{Changed: true}) {
+		t.Errorf("after the process: %+v", pushed)
+	}
+}
+
+// Broken if layers stay for ever, or go while a sandbox or a checkpoint needs them.
+func TestSweepLayers(t *testing.T) {
+	p, dir := newProvider(t)
+	if !p.Capabilities().Layers {
+		t.Skip("no layers on this host or as this user")
+	}
+	layers := func() int {
+		t.Helper()
+		if err := p.Sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		entries, err := os.ReadDir(filepath.Join(dir, "layers"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	m := start(t, p, "")
+	bash(t, m, "echo 1 > /workspace/f")
+	first, _ := push(t, m)
+	bash(t, m, "echo 2 > /workspace/f")
+	second, _ := push(t, m)
+	layers()
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Destroy(t.Context(), m.ID()); err != nil {
+		t.Fatal(err)
+	}
+	if n := layers(); n != 2 || !p.Keeps(first) || !p.Keeps(second) {
+		t.Errorf("%d layers of two checkpoints", n)
+	}
+	if err := p.Forget(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if n := layers(); n != 2 || p.Keeps(first) || !p.Keeps(second) {
+		t.Errorf("%d layers of one checkpoint on another's", n)
+	}
+	fork := start(t, p, second)
+	if err := p.Forget(t.Context(), second); err != nil {
+		t.Fatal(err)
+	}
+	layers()
+	if out := bash(t, fork, "cat /workspace/f; rm /workspace/f"); out != "2\n" {
+		t.Errorf("a sandbox lost its layers: %q", out)
+	}
+	if err := errors.Join(fork.Close(), p.Destroy(t.Context(), fork.ID())); err != nil {
+		t.Fatal(err)
+	}
+	if n := layers(); n != 0 {
+		t.Errorf("%d layers of nothing", n)
+	}
+	kept, err := p.Kept(t.Context())
+	if err != nil || len(kept) != 0 {
+		t.Errorf("kept %v, %v", kept, err)
+	}
+}
+
+// Broken if what a crash of the server in the middle of a Push left is taken for a whole workspace.
+func TestPushInterrupted(t *testing.T) {
+	p, dir := newProvider(t)
+	if !p.Capabilities().Layers {
+		t.Skip("no layers on this host or as this user")
+	}
+	m := start(t, p, "")
+	work := filepath.Join(dir, string(m.ID()), "work")
+	open := func() error {
+		s, err := p.Open(t.Context(), m.ID())
+		if err == nil {
+			s.Close()
+		}
+		return err
+	}
+	if err := open(); err != nil {
+		t.Fatal(err) // the control
+	}
+	if err := os.Rename(filepath.Join(work, "1"), filepath.Join(work, "1.pushing")); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(); !sandbox.Gone(err) {
+		t.Errorf("opening: %v", err)
+	}
+	if _, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint()); !sandbox.Gone(err) {
+		t.Errorf("pushing: %v", err)
+	}
+}

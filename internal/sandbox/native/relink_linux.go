@@ -1,0 +1,110 @@
+package native
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// relink copies up the other names of files with several of which one was copied up. Within one overlay the kernel knows, by its
+// index, that they are one file; the next overlay would see two. It looks at every file of the workspace, but only when a file
+// with several names that an earlier layer holds was written to. up is the writable layer and index the kernel's directory beside
+// it, or -1. The sandbox is frozen, and the caller inside it.
+func relink(up, index int) error {
+	if index < 0 {
+		return nil
+	}
+	if names, err := readNames(index); err != nil || len(names) == 0 {
+		return err
+	}
+	r := relinker{copied: make(map[uint64]bool)}
+	for _, d := range workDirs {
+		if err := r.root(d, up); err != nil {
+			return fmt.Errorf("joining the names of files in %s: %w", d, err)
+		}
+	}
+	if r.linking = true; len(r.copied) == 0 {
+		return nil
+	}
+	for _, d := range workDirs {
+		if err := r.root(d, up); err != nil {
+			return fmt.Errorf("joining the names of files in %s: %w", d, err)
+		}
+	}
+	return nil
+}
+
+// relinker first finds the copied files with several names, then links what other names they have.
+type relinker struct {
+	copied  map[uint64]bool // by the number that the overlay gives them
+	linking bool
+}
+
+func (r *relinker) root(path string, up int) error {
+	merged, err := openPath(unix.AT_FDCWD, path, noLinks)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(merged)
+	own, err := openPath(up, path[1:], noLinks|unix.RESOLVE_BENEATH)
+	if err != nil {
+		own = -1 // nothing in it changed
+	} else {
+		defer unix.Close(own)
+	}
+	return r.dir(merged, own, 0)
+}
+
+// dir looks at a directory as the sandbox sees it, and at the same one of the writable layer, or -1.
+func (r *relinker) dir(merged, own, depth int) error {
+	if own < 0 && !r.linking || depth > maxCopyDepth {
+		return nil
+	}
+	at := own
+	if r.linking {
+		at = merged
+	}
+	names, err := readNames(at)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		var st, raw unix.Stat_t
+		if unix.Fstatat(merged, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+			continue // removed
+		}
+		isOwn := own >= 0 && unix.Fstatat(own, name, &raw, unix.AT_SYMLINK_NOFOLLOW) == nil
+		switch {
+		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+			if err := r.subdir(merged, own, name, isOwn, depth); err != nil {
+				return err
+			}
+		case st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink < 2:
+		case !r.linking:
+			r.copied[st.Ino] = true
+		case r.copied[st.Ino] && !isOwn:
+			fd, err := unix.Openat(merged, name, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0) // copies it up
+			if err != nil {
+				return err
+			}
+			unix.Close(fd)
+		}
+	}
+	return nil
+}
+
+func (r *relinker) subdir(merged, own int, name string, isOwn bool, depth int) error {
+	sub, err := openPath(merged, name, noLinks|unix.RESOLVE_BENEATH)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(sub)
+	ownSub := -1
+	if isOwn {
+		if ownSub, err = openPath(own, name, noLinks|unix.RESOLVE_BENEATH); err != nil {
+			return err
+		}
+		defer unix.Close(ownSub)
+	}
+	return r.dir(sub, ownSub, depth+1)
+}
