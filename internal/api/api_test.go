@@ -18,7 +18,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/outbound"
 	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/vault"
 )
 
 // bench is the API over a real store, without a runner: the test itself appends what a runner would.
@@ -48,7 +50,8 @@ func newBench(t *testing.T, opts ...func(*api.Config)) *bench {
 		t.Fatal(err)
 	}
 	b := &bench{t: t, store: st, live: new(live.Hub)}
-	b.ctl = control.New(control.Config{Store: st, Blob: bl, Models: models, Live: b.live})
+	b.ctl = control.New(control.Config{Store: st, Blob: bl, Models: models, Live: b.live, Vault: vault.New(vault.Config{Store: st,
+		Wrappers: []vault.Wrapper{vault.KeyDir{Dir: filepath.Join(dir, "keys")}}, HTTP: vault.Client(&outbound.Guard{Private: outbound.Loopback})})})
 	made, err := b.ctl.EnsureAdminKey(t.Context(), func(secret string) error { b.key = secret; return nil })
 	if err != nil || !made {
 		t.Fatalf("EnsureAdminKey: %v, %v", made, err)

@@ -99,7 +99,7 @@ func TestBadRequests(t *testing.T) {
 		{"skills in a session", 501, "skills", "POST", "/v1/sessions", fmt.Sprintf(`{"agent":%q,"environment_id":%q}`, skilled, env)},
 		{"unknown model", 400, "nothing/here", "POST", "/v1/sessions",
 			fmt.Sprintf(`{"agent":{"type":"agent_with_overrides","id":%q,"model":"nothing/here"},"environment_id":%q}`, agent, env)},
-		{"vaults", 501, "vault", "POST", "/v1/sessions", newSession(`,"vault_ids":["vlt_01x"]`)},
+		{"a vault that is not there", 404, "vault", "POST", "/v1/sessions", newSession(`,"vault_ids":["vlt_01x"]`)},
 		{"budget", 501, "budget", "POST", "/v1/sessions", newSession(`,"budget":{"type":"limit"}`)},
 		{"repository", 501, "github_repository", "POST", "/v1/sessions", newSession(`,"resources":[{"type":"github_repository","url":"https://x"}]`)},
 		{"file that is not there", 400, "file_01nope", "POST", "/v1/sessions", newSession(`,"resources":[{"type":"file","file_id":"file_01nope"}]`)},
@@ -157,7 +157,6 @@ func TestBadRequests(t *testing.T) {
 		{"unknown root", 404, "nothing at", "GET", "/", ``},
 		{"wrong method", 405, "only", "PUT", "/v1/agents/" + agent, `{}`},
 		{"patch", 405, "only", "PATCH", "/v1/sessions/" + session, `{}`},
-		{"vault routes", 501, "not built yet", "GET", "/v1/vaults", ``},
 		{"work queue", 501, "not built yet", "GET", "/v1/environments/" + env + "/work/poll", ``},
 		{"messages", 501, "not built yet", "POST", "/v1/messages", `{}`},
 		{"thread archive", 501, "not built yet", "POST", "/v1/sessions/" + session + "/threads/sthr_01/archive", ``},
@@ -219,7 +218,7 @@ func TestForeignIDs(t *testing.T) {
 	thread := b.get("/v1/sessions/"+session+"/threads", "data").([]any)[0].(map[string]any)["id"].(string)
 	b.ok("GET", "/v1/sessions/"+session+"/threads/"+thread, nil) // positive control
 	random := map[string]string{"agent": "agent_011111111111111111111111", "environment": "env_011111111111111111111111",
-		"session": "sesn_011111111111111111111111", "file": "file_011111111111111111111111"}
+		"session": "sesn_011111111111111111111111", "file": "file_011111111111111111111111", "vault": "vlt_011111111111111111111111"}
 	tested := 0
 	for _, r := range api.Routes() {
 		method, path, _ := strings.Cut(r, " ")
@@ -234,12 +233,16 @@ func TestForeignIDs(t *testing.T) {
 				body = `{"events":[{"type":"user.interrupt"}]}`
 			case strings.HasSuffix(path, "/rewind"):
 				body = `{"seq":1}`
+			case strings.HasSuffix(path, "/credentials"):
+				body = `{"auth":{"type":"static_bearer","mcp_server_url":"https://a.test","token":"t"}}`
+			case strings.HasSuffix(path, "/outboard/test"):
+				body = `{"method":"GET","url":"https://a.test"}`
 			case strings.HasSuffix(path, "/resources"):
 				body = `{"type":"file","file_id":"file_01x"}`
 			}
 			answers := map[string]string{}
 			for _, bad := range []string{id, "sesn_01" + strings.Repeat("x", 30), "..%2f..%2fetc", strings.Repeat("a", 4000), "%00", "'; DROP TABLE sessions;--"} {
-				p := strings.NewReplacer(hole, strings.ReplaceAll(bad, " ", "%20"), "{thread}", thread, "{resource}", "sesrsc_01x").Replace(path)
+				p := strings.NewReplacer(hole, strings.ReplaceAll(bad, " ", "%20"), "{thread}", thread, "{resource}", "sesrsc_01x", "{credential}", "vcrd_01x").Replace(path)
 				got := b.refused(404, "there is no "+name, method, p, body)
 				answers[got.str("error.type")] = bad
 				tested++

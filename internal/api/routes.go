@@ -59,6 +59,22 @@ func (s *server) built() []route {
 		{"DELETE", "/v1/files/{file}", s.deleteFile},
 		{"GET", "/v1/files/{file}/content", s.fileContent},
 
+		{"POST", "/v1/vaults", s.createVault},
+		{"GET", "/v1/vaults", s.listVaults},
+		{"GET", "/v1/vaults/{vault}", s.getVault},
+		{"POST", "/v1/vaults/{vault}", s.updateVault},
+		{"DELETE", "/v1/vaults/{vault}", s.deleteVault},
+		{"POST", "/v1/vaults/{vault}/archive", s.archiveVault},
+		{"POST", "/v1/vaults/{vault}/credentials", s.createCredential},
+		{"GET", "/v1/vaults/{vault}/credentials", s.listCredentials},
+		{"GET", "/v1/vaults/{vault}/credentials/{credential}", s.getCredential},
+		{"POST", "/v1/vaults/{vault}/credentials/{credential}", s.updateCredential},
+		{"DELETE", "/v1/vaults/{vault}/credentials/{credential}", s.deleteCredential},
+		{"POST", "/v1/vaults/{vault}/credentials/{credential}/archive", s.archiveCredential},
+		{"POST", "/v1/vaults/{vault}/credentials/{credential}/mcp_oauth_validate", s.validateCredential},
+		{"POST", "/v1/vaults/{vault}/credentials/{credential}/outboard/test", s.testCredential},
+		{"POST", "/v1/outboard/vault_keys/rotate", s.rotateVaultKeys},
+
 		{"GET", "/v1/models", s.listModels},
 		{"GET", "/v1/models/{model...}", s.getModel},
 	}
@@ -72,12 +88,6 @@ var unbuilt = []string{
 	"GET /v1/environments/{environment}/work/stats", "GET /v1/environments/{environment}/work/{work}",
 	"POST /v1/environments/{environment}/work/{work}", "POST /v1/environments/{environment}/work/{work}/ack",
 	"POST /v1/environments/{environment}/work/{work}/heartbeat", "POST /v1/environments/{environment}/work/{work}/stop",
-
-	"GET /v1/vaults", "POST /v1/vaults", "GET /v1/vaults/{vault}", "POST /v1/vaults/{vault}", "DELETE /v1/vaults/{vault}",
-	"POST /v1/vaults/{vault}/archive", "GET /v1/vaults/{vault}/credentials", "POST /v1/vaults/{vault}/credentials",
-	"GET /v1/vaults/{vault}/credentials/{credential}", "POST /v1/vaults/{vault}/credentials/{credential}",
-	"DELETE /v1/vaults/{vault}/credentials/{credential}", "POST /v1/vaults/{vault}/credentials/{credential}/archive",
-	"POST /v1/vaults/{vault}/credentials/{credential}/mcp_oauth_validate",
 
 	"GET /v1/memory_stores", "POST /v1/memory_stores", "GET /v1/memory_stores/{store}", "POST /v1/memory_stores/{store}",
 	"DELETE /v1/memory_stores/{store}", "POST /v1/memory_stores/{store}/archive", "GET /v1/memory_stores/{store}/memories",

@@ -22,6 +22,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
 	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/vault"
 )
 
 // Config makes a Control.
@@ -31,6 +32,7 @@ type Config struct {
 	Fleet  *fleet.Fleet     // nil where this process holds no sandboxes
 	Models *llm.Registry    // resolves model ids when a session is created
 	Live   *live.Hub        // nil = no live deltas
+	Vault  *vault.Keeper    // nil = no vaults
 	Logger *slog.Logger     // nil = discard
 	Now    func() time.Time // nil = time.Now
 }
@@ -42,6 +44,7 @@ type Control struct {
 	fleet  *fleet.Fleet
 	models *llm.Registry
 	live   *live.Hub
+	vault  *vault.Keeper
 	log    *slog.Logger
 	now    func() time.Time
 
@@ -66,7 +69,7 @@ type Model = llm.Info
 
 // New returns a Control. Store and Blob are required.
 func New(cfg Config) *Control {
-	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, live: cfg.Live,
+	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, live: cfg.Live, vault: cfg.Vault,
 		log: cfg.Logger, now: cfg.Now, accounts: map[outboard.SessionID]outboard.Header{}}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)

@@ -51,6 +51,9 @@ func (c *Control) CreateSession(ctx context.Context, by outboard.Caller, r Sessi
 	if err := checkSession(r); err != nil {
 		return Session{}, err
 	}
+	if err := c.checkVaults(ctx, by, r.VaultIDs); err != nil {
+		return Session{}, err
+	}
 	agent, err := c.sessionAgent(ctx, by, r)
 	if err != nil {
 		return Session{}, err
@@ -87,9 +90,6 @@ func checkSession(r SessionRequest) error {
 	}
 	if err := checkMetadata(r.Metadata); err != nil {
 		return err
-	}
-	if len(r.VaultIDs) > 0 {
-		return unbuilt("vault_ids: vaults are not built yet").WithHint("leave vault_ids out")
 	}
 	if len(r.Initial) > outboard.MaxInitialEvents {
 		return invalid("initial_events must have at most %d events, not %d", outboard.MaxInitialEvents, len(r.Initial))

@@ -1,7 +1,9 @@
 package vault
 
 import (
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/outboard-dev/outboard"
@@ -20,17 +22,47 @@ type Request struct {
 }
 
 // matches reports whether a rule covers a request.
-func matches(u *outboard.UseRule, r *Request) bool {
-	if !u.AnyHost && !slices.ContainsFunc(u.Hosts, func(h string) bool { return hostMatches(h, r.Host) }) {
-		return false
+func matches(u *outboard.UseRule, r *Request) bool { return mismatch(u, r) == "" }
+
+// mismatch says which part of a rule keeps it from covering a request, or "".
+func mismatch(u *outboard.UseRule, r *Request) string {
+	switch {
+	case !u.AnyHost && !slices.ContainsFunc(u.Hosts, func(h string) bool { return hostMatches(h, r.Host) }):
+		return "the host is none of its hosts"
+	case len(u.Ports) == 0 && (r.Port != 443 || r.Scheme != "https"):
+		return "it is for https on port 443, as it names no ports"
+	case len(u.Ports) > 0 && !slices.Contains(u.Ports, r.Port):
+		return "the port is none of its ports"
+	case len(u.Methods) > 0 && !slices.Contains(u.Methods, r.Method):
+		return "the method is none of its methods"
+	case len(u.Paths) > 0 && !clean(r.Path):
+		return "the path can be read in two ways"
+	case len(u.Paths) > 0 && !slices.ContainsFunc(u.Paths, func(p string) bool { return globMatches(p, r.Path) }):
+		return "the path matches none of its paths"
 	}
-	if len(u.Ports) == 0 && (r.Port != 443 || r.Scheme != "https") || len(u.Ports) > 0 && !slices.Contains(u.Ports, r.Port) {
-		return false
+	return ""
+}
+
+// RequestFor is the request that a method and an absolute URL make, as the gateway would see it.
+func RequestFor(method, target string) (Request, error) {
+	u, err := url.Parse(target)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return Request{}, outboard.Errorf(outboard.Invalid, "%q is no absolute http or https URL", target)
 	}
-	if len(u.Methods) > 0 && !slices.Contains(u.Methods, r.Method) {
-		return false
+	r := Request{Method: strings.ToUpper(method), Scheme: u.Scheme, Host: strings.TrimSuffix(strings.ToLower(u.Hostname()), "."),
+		Port: 443, Path: u.Path, Query: u.RawQuery}
+	if r.Path == "" {
+		r.Path = "/"
 	}
-	return len(u.Paths) == 0 || clean(r.Path) && slices.ContainsFunc(u.Paths, func(p string) bool { return globMatches(p, r.Path) })
+	if u.Scheme == "http" {
+		r.Port = 80
+	}
+	if p := u.Port(); p != "" {
+		if r.Port, err = strconv.Atoi(p); err != nil {
+			return r, outboard.Errorf(outboard.Invalid, "%q has no valid port", target)
+		}
+	}
+	return r, nil
 }
 
 // hostMatches compares a host with a name or *.name. The wildcard stands for one or more labels, never for none.

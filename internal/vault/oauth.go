@@ -26,7 +26,10 @@ func (k *Keeper) Bearer(ctx context.Context, session outboard.SessionID, serverU
 		if c.Unique != want {
 			continue
 		}
-		r := urlRequest(session, http.MethodPost, serverURL)
+		r, err := RequestFor(http.MethodPost, serverURL)
+		if err != nil {
+			return token, false, err
+		}
 		if err := k.record(ctx, string(session), &r, []string{label(&c.Credential)}, versions([]*store.Credential{c})); err != nil {
 			return token, false, err
 		}
@@ -41,18 +44,6 @@ func (k *Keeper) Bearer(ctx context.Context, session outboard.SessionID, serverU
 		return token, err == nil, err
 	}
 	return token, false, nil
-}
-
-func urlRequest(session outboard.SessionID, method, target string) Request {
-	u, err := url.Parse(target)
-	if err != nil {
-		return Request{Session: session, Method: method}
-	}
-	r := Request{Session: session, Method: method, Scheme: u.Scheme, Host: u.Hostname(), Path: u.Path, Port: 443}
-	if u.Scheme == "http" {
-		r.Port = 80
-	}
-	return r
 }
 
 // renew gets a new access token, once however many ask: in this process by a flight, among processes by a claim in the store.
@@ -213,7 +204,7 @@ type Validation struct {
 	Status     string // valid, invalid, unknown
 	At         time.Time
 	HasRefresh bool
-	Probe      *Exchange // with the MCP server
+	Probe      *Exchange // the step at the MCP server that failed, or nil
 	Refresh    *Exchange // with the issuer
 }
 
@@ -234,7 +225,10 @@ func (k *Keeper) Validate(ctx context.Context, by string, id outboard.Credential
 		return Validation{}, err
 	}
 	v := Validation{Status: "unknown", At: clock(k), HasRefresh: !s.RefreshToken.IsZero()}
-	r := urlRequest("", http.MethodPost, row.Auth.MCPServerURL)
+	r, err := RequestFor(http.MethodPost, row.Auth.MCPServerURL)
+	if err != nil {
+		return v, err
+	}
 	if err := k.record(ctx, by, &r, []string{label(&row.Credential)}, versions([]*store.Credential{&row})); err != nil {
 		return Validation{}, err
 	}
@@ -274,7 +268,7 @@ func (k *Keeper) probe(ctx context.Context, v *Validation, server string, s Secr
 	v.Probe.show(&a, s)
 	switch {
 	case a.status >= 200 && a.status < 300:
-		v.Status = "valid"
+		v.Status, v.Probe = "valid", nil
 	case a.status == http.StatusUnauthorized, a.status == http.StatusForbidden:
 		v.Status = "invalid"
 	}

@@ -297,3 +297,29 @@ func Shape(secret string) string {
 	}
 	return ""
 }
+
+// Test opens a credential as a use would, and says why it would not be used on a request, or "". A GitHub App is asked for a token.
+func (k *Keeper) Test(ctx context.Context, by string, id outboard.CredentialID, r Request) (why string, err error) {
+	row, s, err := k.openNow(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	c := &row.Credential
+	if surface(&c.Auth) == "" {
+		if NormalURL(c.Auth.MCPServerURL) != NormalURL(fmt.Sprintf("%s://%s:%d%s", r.Scheme, r.Host, r.Port, r.Path)) {
+			return "it is for the MCP server " + c.Auth.MCPServerURL, nil
+		}
+		return "", nil
+	}
+	if why := mismatch(&c.Auth.Rule, &r); why != "" {
+		return why, nil
+	}
+	if err := k.record(ctx, by, &r, []string{label(c)}, versions([]*store.Credential{&row})); err != nil {
+		return "", err
+	}
+	st, err := k.current(ctx)
+	if err != nil {
+		return "", err
+	}
+	return "", k.inject(ctx, st.keys, &r, c, s, new(Injection))
+}
