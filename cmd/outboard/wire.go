@@ -28,6 +28,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/tool"
+	"github.com/outboard-dev/outboard/internal/vault"
 )
 
 // The server's own time limits.
@@ -67,6 +68,7 @@ type server struct {
 	models  *llm.Registry
 	host    string
 	live    live.Hub
+	vault   *vault.Keeper
 	fleet   *fleet.Fleet
 	control *control.Control
 	runner  *runner.Runner
@@ -107,7 +109,7 @@ func (s *server) start(ctx context.Context) error {
 		return err
 	}
 	s.host = host
-	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Live: &s.live, Logger: s.log})
+	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Live: &s.live, Vault: s.vault, Logger: s.log})
 	made, err := s.control.EnsureAdminKey(ctx, func(secret string) error { return writePrivate(keyPath(s.cfg.Data), secret+"\n") })
 	if err != nil {
 		return err
@@ -133,6 +135,9 @@ func (s *server) openState(ctx context.Context) (err error) {
 	if s.blob, err = blob.NewDir(filepath.Join(s.cfg.Data, "blobs")); err != nil {
 		return dataError(s.cfg.Data, err)
 	}
+	if err = s.openVault(); err != nil {
+		return err
+	}
 	s.models, err = llm.NewRegistry(s.cfg.Config.LLM)
 	return err
 }
@@ -153,7 +158,8 @@ func (s *server) openSandboxes(host string) error {
 	if err := os.MkdirAll(locks, 0o700); err != nil {
 		return dataError(s.cfg.Data, err)
 	}
-	s.fleet = fleet.New(fleet.Config{Store: s.store, Blob: s.blob, Provider: provider, Host: host, Dir: locks, Logger: s.log})
+	s.fleet = fleet.New(fleet.Config{Store: s.store, Blob: s.blob, Provider: provider, Host: host, Dir: locks, Logger: s.log,
+		Environment: s.vault.Environment})
 	return nil
 }
 

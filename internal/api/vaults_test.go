@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -136,9 +137,7 @@ func TestBadCredentials(t *testing.T) {
 	b.credential(vault, variable("GOOD")) // positive control
 	with := func(base obj, change obj) obj {
 		out := obj{}
-		for k, v := range base {
-			out[k] = v
-		}
+		maps.Copy(out, base)
 		for k, v := range change {
 			out[k] = v
 			if v == nil {

@@ -36,8 +36,21 @@ type Config struct {
 	Hosts    []string   `yaml:"hosts,omitempty"`     // names the server may be called by, besides its addresses
 	LogLevel string     `yaml:"log_level,omitempty"` // debug, info, warn, error; OUTBOARD_LOG
 	Limits   Limits     `yaml:"limits,omitempty"`
+	Vault    Vault      `yaml:"vault,omitempty"`
 	LLM      llm.Config `yaml:"llm,omitempty"`
 }
+
+// Vault says what the vault's data key is wrapped with. The zero value is a key in the data directory, made at first use. The
+// previous ones only open: they are for rotating from one to another.
+type Vault struct {
+	KeyFile               string `yaml:"key_file,omitempty"`
+	PassphraseEnv         string `yaml:"passphrase_env,omitempty"`
+	PreviousKeyFile       string `yaml:"previous_key_file,omitempty"`
+	PreviousPassphraseEnv string `yaml:"previous_passphrase_env,omitempty"`
+}
+
+// IsZero reports whether nothing is set.
+func (v Vault) IsZero() bool { return v == Vault{} }
 
 // Limits bounds what one process does.
 type Limits struct {
@@ -76,6 +89,10 @@ func Load(path string, env func(string) string) (*Config, error) {
 	}
 	if c.Limits.Slots < 0 || c.Limits.Slots > maxSlots {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: slots is %d; it must be from 0 to %d", c.Limits.Slots, maxSlots)
+	}
+	if c.Vault.KeyFile != "" && c.Vault.PassphraseEnv != "" {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring the vault: key_file and passphrase_env exclude each other").
+			WithHint("to move from one to the other, name the old one as previous_key_file or previous_passphrase_env")
 	}
 	c.LLM = llm.FromEnv(c.LLM, env)
 	return &c, nil
@@ -123,7 +140,7 @@ func decode(text []byte, c *Config) error {
 
 // resolve makes the file's relative paths absolute.
 func (c *Config) resolve(dir string) {
-	for _, p := range []*string{&c.Data, &c.LLM.Scripts.Dir} {
+	for _, p := range []*string{&c.Data, &c.LLM.Scripts.Dir, &c.Vault.KeyFile, &c.Vault.PreviousKeyFile} {
 		if *p != "" && !filepath.IsAbs(*p) {
 			*p = filepath.Join(dir, *p)
 		}

@@ -30,6 +30,9 @@ type Config struct {
 	// Dir holds a lock file per sandbox in use, so that processes of one host that share a provider see each other's use. With
 	// "" a sandbox another process may be making is left alone for MakeTimeout, and Release freezes without asking others.
 	Dir string
+	// Environment returns the variables that a session's credentials put into its sandbox: placeholders, never secrets. It is asked
+	// when a sandbox is made; its error keeps that from happening. nil = none.
+	Environment func(ctx context.Context, session outboard.SessionID) (map[string]string, error)
 	// Now is the clock of rows. nil = time.Now.
 	Now func() time.Time
 }

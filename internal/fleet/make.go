@@ -151,7 +151,11 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 	if err := f.put(ctx, &row, stateCreating); err != nil {
 		return err
 	}
-	if sb, err = f.create(ctx, row, r.Config.Env, nil); err != nil {
+	vars, err := f.environment(ctx, r.Session, r.Config)
+	if err != nil {
+		return err
+	}
+	if sb, err = f.create(ctx, row, r.Config.Env, vars); err != nil {
 		return err
 	}
 	m := newMachine(sb)
@@ -198,6 +202,18 @@ func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, env outboard.E
 		return nil, fmt.Errorf("making a sandbox: %w", err)
 	}
 	return sb, nil
+}
+
+// environment is what the credentials of a session put into its sandbox.
+func (f *Fleet) environment(ctx context.Context, id outboard.SessionID, cfg outboard.SessionConfig) (map[string]string, error) {
+	if f.cfg.Environment == nil || len(cfg.VaultIDs) == 0 {
+		return nil, nil
+	}
+	vars, err := f.cfg.Environment(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("preparing the variables of a sandbox: %w", err)
+	}
+	return vars, nil
 }
 
 // unmake undoes a failed make and returns its cause.

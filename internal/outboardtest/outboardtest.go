@@ -20,10 +20,12 @@ import (
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/outbound"
 	"github.com/outboard-dev/outboard/internal/runner"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/tool"
+	"github.com/outboard-dev/outboard/internal/vault"
 )
 
 // Options change what Start starts. The zero value is a complete server.
@@ -50,6 +52,7 @@ type Server struct {
 	Fleet   *fleet.Fleet
 	Live    *live.Hub
 	Control *control.Control
+	Vault   *vault.Keeper
 
 	stop func()
 }
@@ -106,7 +109,9 @@ func (s *Server) assemble(ctx context.Context, opt Options, later func(func())) 
 	if err != nil {
 		return err
 	}
-	s.Fleet = fleet.New(fleet.Config{Store: s.Store, Blob: s.Blob, Provider: opt.Provider, Host: "test", Logger: opt.Logger,
+	s.Vault = vault.New(vault.Config{Store: s.Store, Wrappers: []vault.Wrapper{vault.KeyDir{Dir: filepath.Join(opt.Dir, "vault-keys")}},
+		Mark: filepath.Join(opt.Dir, "vault.seq"), HTTP: vault.Client(&outbound.Guard{Private: outbound.Loopback}), Logger: opt.Logger})
+	s.Fleet = fleet.New(fleet.Config{Environment: s.Vault.Environment, Store: s.Store, Blob: s.Blob, Provider: opt.Provider, Host: "test", Logger: opt.Logger,
 		Dir: filepath.Join(opt.Dir, "locks")})
 	if err := s.Fleet.Start(ctx); err != nil {
 		return err
@@ -120,7 +125,7 @@ func (s *Server) assemble(ctx context.Context, opt Options, later func(func())) 
 		}
 		later(r.Stop)
 	}
-	s.Control = control.New(control.Config{Store: s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: models, Live: s.Live, Logger: opt.Logger})
+	s.Control = control.New(control.Config{Store: s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: models, Live: s.Live, Vault: s.Vault, Logger: opt.Logger})
 	made, err := s.Control.EnsureAdminKey(ctx, func(secret string) error { s.Key = secret; return nil })
 	if err == nil && !made {
 		err = errors.New("the data directory has an admin key already, which nobody can read back")
