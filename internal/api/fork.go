@@ -97,9 +97,10 @@ func (s *server) forkSession(r *request) (any, error) {
 }
 
 type rewindIn struct {
-	Seq          json.RawMessage `json:"seq" need:"yes"`
-	Conversation *bool           `json:"conversation"`
-	Machine      *bool           `json:"machine"`
+	Seq          json.RawMessage        `json:"seq"`
+	Checkpoint   *outboard.CheckpointID `json:"checkpoint_id"`
+	Conversation *bool                  `json:"conversation"`
+	Machine      *bool                  `json:"machine"`
 }
 
 type rewindOut struct {
@@ -115,10 +116,11 @@ func (s *server) rewindSession(r *request) (any, error) {
 		return nil, err
 	}
 	var q control.RewindRequest
-	if err := json.Unmarshal(in.Seq, &q.Seq); err != nil || q.Seq < 1 {
-		return nil, bad("seq: must be an integer from 1")
+	if err := rewindTo(&in, &q); err != nil {
+		return nil, err
 	}
-	q.Conversation, q.Machine = in.Conversation == nil && in.Machine == nil, in.Conversation == nil && in.Machine == nil
+	both := in.Conversation == nil && in.Machine == nil
+	q.Conversation, q.Machine = both && in.Checkpoint == nil, both
 	if in.Conversation != nil {
 		q.Conversation = *in.Conversation
 	}

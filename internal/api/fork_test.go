@@ -224,7 +224,7 @@ func TestForkAndRewindRefusals(t *testing.T) {
 		verb, body, says string
 	}{
 		{"rewind", ``, "JSON"},
-		{"rewind", `{}`, "seq: required"},
+		{"rewind", `{}`, "seq: required, or checkpoint_id"},
 		{"rewind", `{"seq":"1"}`, "seq"},
 		{"rewind", `{"seq":0}`, "seq"},
 		{"rewind", `{"seq":99}`, "seq must be 1 to 1"},
@@ -262,5 +262,65 @@ func TestForkAndRewindRefusals(t *testing.T) {
 	ids, _ := b.fork(k.id, map[string]any{})
 	if s := b.ok("GET", "/v1/sessions/"+ids[0], nil); s.str("status") != "idle" || s.get("archived_at") != nil {
 		t.Errorf("the fork of an archived session: %s", s.body)
+	}
+}
+
+// If this fails, what a checkpoint holds and what changed between two of them is told wrong, or one cannot be restored.
+func TestCheckpoints(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	k := b.talk("always_allow")
+	path := "/v1/sessions/" + k.id + "/outboard/checkpoints"
+	if n := len(b.ok("GET", path, nil).get("data").([]any)); n != 0 {
+		t.Errorf("%d checkpoints before the first call", n)
+	}
+	k.turn("- bash: printf 'a\\nb\\n' > kept; printf 'one\\ntwo\\nthree\\n' > f; mkdir d; echo x > d/gone; ln -s f l; printf '\\000' > bin; touch 'odd name'", "- say: x")
+	k.turn("- bash: cat f", "- say: nothing changed")
+	k.turn("- bash: printf 'one\\n2\\nthree\\n' > f; rm -r d; ln -sf kept l; printf '\\001' > bin; chmod 600 kept; touch 'odd name'; echo new > added", "- say: y")
+	list := b.ok("GET", path, nil)
+	if n := len(list.get("data").([]any)); n != 2 {
+		t.Fatalf("%d checkpoints, want 2: %s", n, list.body)
+	}
+	one, two := list.str("data.0.id"), list.str("data.1.id")
+	if list.get("data.0.current") != false || list.get("data.1.current") != true || list.get("data.1.durable") != true || list.str("data.1.parent_id") != one {
+		t.Errorf("the list is %s", list.body)
+	}
+	cmp := b.ok("GET", path+"/diff?patch=true&from="+one+"&to="+two, nil)
+	got := map[string]string{}
+	patch := ""
+	for _, c := range cmp.get("data").([]any) {
+		m := c.(map[string]any)
+		got[strings.TrimPrefix(m["path"].(string), "workspace/")] = m["change"].(string)
+		if m["path"] == "workspace/f" {
+			patch = m["patch"].(string)
+		}
+	}
+	for name, want := range map[string]string{"f": "changed", "d": "removed", "d/gone": "removed", "l": "changed", "bin": "changed", "kept": "changed",
+		"added": "added", "odd name": "", "workspace": ""} {
+		if got[name] != want {
+			t.Errorf("%s: %q, want %q", name, got[name], want)
+		}
+	}
+	if want := "--- a/workspace/f\n+++ b/workspace/f\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"; patch != want {
+		t.Errorf("the patch is %q, want %q", patch, want)
+	}
+	if n := len(b.ok("GET", path+"/diff?from="+two+"&to="+two, nil).get("data").([]any)); n != 0 {
+		t.Errorf("a checkpoint differs from itself in %d paths", n)
+	}
+	if c := b.ok("GET", path+"/diff?from=1&to="+one, nil); c.get("from") != nil || c.str("data.0.change") != "added" {
+		t.Errorf("from nothing: %s", c.body)
+	}
+	b.refused(404, "there is no checkpoint", "GET", path+"/diff?from=ckpt_01x&to="+two, nil)
+	b.refused(400, "neither a checkpoint", "GET", path+"/diff?from="+one, nil)
+	b.refused(400, "1 to", "GET", path+"/diff?from=1&to=9999", nil)
+	rewind := "/v1/sessions/" + k.id + "/rewind"
+	b.refused(404, "there is no checkpoint", "POST", rewind, `{"checkpoint_id":"ckpt_01x"}`)
+	b.refused(400, "nothing else", "POST", rewind, `{"checkpoint_id":"`+one+`","conversation":true}`)
+	b.ok("POST", rewind, map[string]any{"checkpoint_id": one})
+	if now := b.ok("GET", path, nil); now.get("data.0.current") != true || now.get("data.1.current") != false {
+		t.Errorf("after a restore: %s", now.body)
+	}
+	evs := k.turn("- bash: cat f d/gone; readlink l", "- say: z")
+	if got := strings.Join(strings.Fields(texts(evs, "agent.tool_result")[0]), " "); got != "one two three x f" {
+		t.Errorf("the files after a restore are %q", got)
 	}
 }

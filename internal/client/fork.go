@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"time"
 )
 
 // NewFork says what forks of a session begin with.
@@ -26,9 +27,10 @@ func (c *Client) Fork(ctx context.Context, id string, n NewFork) (forks []Sessio
 
 // Rewinding says where a session goes back to, and with what.
 type Rewinding struct {
-	Seq          int64 `json:"seq"`
-	Conversation bool  `json:"conversation"`
-	Machine      bool  `json:"machine"`
+	Seq          int64  `json:"seq,omitempty"`
+	Checkpoint   string `json:"checkpoint_id,omitempty"` // instead of Seq, for the machine alone
+	Conversation bool   `json:"conversation"`
+	Machine      bool   `json:"machine"`
 }
 
 // Rewind takes a session back, and returns the position that was taken.
@@ -38,4 +40,57 @@ func (c *Client) Rewind(ctx context.Context, id string, r Rewinding) (seq int64,
 	}
 	err = c.call(ctx, http.MethodPost, "/v1/sessions/"+url.PathEscape(id)+"/rewind", nil, r, &out)
 	return out.Seq, err
+}
+
+// Checkpoint is a saved state of a session's workspace.
+type Checkpoint struct {
+	ID        string    `json:"id"`
+	SessionID string    `json:"session_id"`
+	Seq       int64     `json:"seq"`
+	CallID    string    `json:"call_id"`
+	Size      int64     `json:"size_bytes"`
+	Durable   bool      `json:"durable"`
+	Current   bool      `json:"current"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// Checkpoints lists a session's checkpoints, oldest first.
+func (c *Client) Checkpoints(ctx context.Context, id string) ([]Checkpoint, error) {
+	var p page[Checkpoint]
+	err := c.call(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(id)+"/outboard/checkpoints", nil, nil, &p)
+	return p.Data, err
+}
+
+// Comparison is what changed between two checkpoints.
+type Comparison struct {
+	From string       `json:"from"` // "" = the empty workspace
+	To   string       `json:"to"`
+	Data []PathChange `json:"data"`
+	More int          `json:"more"` // changes that were left out
+}
+
+// PathChange is a path that differs.
+type PathChange struct {
+	Path   string     `json:"path"`
+	Change string     `json:"change"` // added, removed, changed
+	Before *PathState `json:"before"`
+	After  *PathState `json:"after"`
+	Patch  string     `json:"patch"`
+}
+
+// PathState is what is at a path.
+type PathState struct {
+	Type string `json:"type"`
+	Mode int64  `json:"mode"`
+	Size int64  `json:"size_bytes"`
+	Link string `json:"link"`
+}
+
+// CompareCheckpoints tells what changed between two states, each a checkpoint's id or a position.
+func (c *Client) CompareCheckpoints(ctx context.Context, id, from, to string, patch bool) (cmp Comparison, err error) {
+	q := url.Values{"from": {from}, "to": {to}}
+	if patch {
+		q.Set("patch", "true")
+	}
+	return cmp, c.call(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(id)+"/outboard/checkpoints/diff", q, nil, &cmp)
 }

@@ -303,9 +303,10 @@ func (c *Control) Parent(ctx context.Context, by outboard.Caller, id outboard.Se
 
 // RewindRequest takes a session back to a position.
 type RewindRequest struct {
-	Seq          int64 // the last settled position up to it is taken
-	Conversation bool  // what the model remembers
-	Machine      bool  // what the next machine starts from
+	Seq          int64                 // the last settled position up to it is taken
+	Checkpoint   outboard.CheckpointID // instead of Seq, for the machine alone
+	Conversation bool                  // what the model remembers
+	Machine      bool                  // what the next machine starts from
 }
 
 // Rewind takes a session back, which must rest: a turn that runs or waits for an answer is interrupted first. Nothing is deleted.
@@ -336,6 +337,13 @@ func (c *Control) Rewind(ctx context.Context, by outboard.Caller, id outboard.Se
 
 // rewind decides one.
 func (c *Control) rewind(ctx context.Context, by outboard.Caller, s *Session, r RewindRequest) (*outboard.SessionRewound, error) {
+	if r.Checkpoint != "" {
+		k, err := c.restoring(ctx, s.ID, r)
+		if err != nil {
+			return nil, err
+		}
+		r.Seq = k.Seq
+	}
 	if r.Seq < 1 || r.Seq > s.Head {
 		return nil, invalid("seq must be 1 to %d, the session's last event, not %d", s.Head, r.Seq)
 	}
@@ -353,12 +361,31 @@ func (c *Control) rewind(ctx context.Context, by outboard.Caller, s *Session, r 
 	if !r.Machine {
 		return ev, nil
 	}
-	if err := c.restorable(ctx, s.ID, pos.checkpoint); err != nil {
+	ev.Checkpoint = pos.checkpoint
+	if r.Checkpoint != "" {
+		ev.Checkpoint = r.Checkpoint
+	} else if err := c.restorable(ctx, s.ID, pos.checkpoint); err != nil {
 		return nil, err
 	}
-	ev.Checkpoint = pos.checkpoint
 	ev.Sandbox, err = c.machineOf(ctx, s.ID, s.Head)
 	return ev, err
+}
+
+// restoring returns the checkpoint that a request names.
+func (c *Control) restoring(ctx context.Context, id outboard.SessionID, r RewindRequest) (outboard.Checkpoint, error) {
+	if r.Conversation || r.Seq != 0 {
+		return outboard.Checkpoint{}, invalid("a checkpoint says where the machine goes back to, and nothing else: give seq for the conversation")
+	}
+	list, err := c.store.Checkpoints(ctx, id)
+	if err != nil {
+		return outboard.Checkpoint{}, look("session", string(id), err)
+	}
+	for _, k := range list {
+		if k.ID == r.Checkpoint {
+			return k, nil
+		}
+	}
+	return outboard.Checkpoint{}, missing("checkpoint", string(r.Checkpoint))
 }
 
 // machineOf returns the sandbox that a session uses, or "".
