@@ -35,10 +35,11 @@ const (
 
 // job is one call on its way to its outcome.
 type job struct {
-	call  *outboard.Call
-	def   tool.Def
-	input outboard.Raw
-	sent  *outboard.CallStarted // the intent it runs under
+	call   *outboard.Call
+	def    tool.Def
+	input  outboard.Raw
+	sent   *outboard.CallStarted // the intent it runs under
+	thread outboard.ThreadID     // whose shell it uses
 
 	refused error // why it may not be sent now, once that was asked
 	asked   bool
@@ -78,7 +79,7 @@ func (t *turn) jobs(ctx context.Context) ([]*job, error) {
 		if !c.Runnable() || stopped(ctx) && c.Started == nil || len(jobs) == maxIntents {
 			continue
 		}
-		j := &job{call: c, input: c.Requested.Input}
+		j := &job{call: c, input: c.Requested.Input, thread: t.durable.Thread}
 		if ref := c.Requested.InputBlob; ref != nil {
 			b, err := t.Load(t.ctx, *ref)
 			if err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// drive takes one claimed session as far as it goes, and gives it up.
-func (w *worker) drive(ctx context.Context, h outboard.Header) {
-	t, err := w.open(ctx, h)
+// drive takes one claimed session as far as it goes, and gives it up. tail are the newest events of its log, as far as they are known.
+func (w *worker) drive(ctx context.Context, h outboard.Header, tail []outboard.Event) {
+	t, err := w.open(ctx, h, tail)
 	if err != nil {
 		w.unreadable(ctx, h, err)
 		return

@@ -81,7 +81,7 @@ func (t *turn) send(ctx context.Context, box *fleet.Box, j *job) (res guest.Resu
 		}
 	}
 	if err = context.Cause(ctx); err == nil {
-		start := j.def.Start(key, t.epoch, j.sent.Generation, t.durable.Thread, j.input)
+		start := j.def.Start(key, t.epoch, j.sent.Generation, j.thread, j.input)
 		start.Digest = j.sent.Digest
 		for res, err = box.Start(wctx, start); isBusy(err) && wctx.Err() == nil; res, err = box.Start(wctx, start) {
 			t.pause(wctx, busyPause) // nothing was recorded inside: asking again is not sending twice

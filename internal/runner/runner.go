@@ -213,7 +213,9 @@ func (w *worker) live(ctx context.Context) {
 		case <-claiming.Done():
 		}
 	})
+	stopOffer := w.offer(ctx)
 	err := w.claim(claiming, ctx)
+	stopOffer()
 	lost := !errors.Is(err, errStopping)
 	if lost {
 		w.log.Warn("the worker's lease is lost; its turns stop", "worker", w.id, "err", err)
@@ -274,21 +276,23 @@ func (w *worker) claim(ctx, turns context.Context) error {
 	for {
 		select {
 		case w.slots <- struct{}{}: // waits here while all are taken
-			<-w.slots
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		}
+		room := 1
+		for room < maxClaim && w.reserve() {
+			room++
 		}
 		var claimed []outboard.Header
 		err := w.cfg.fault("claim")
 		if err == nil {
-			claimed, err = w.cfg.Store.Claim(ctx, w.id, min(cap(w.slots)-len(w.slots), maxClaim))
+			claimed, err = w.cfg.Store.Claim(ctx, w.id, room)
 		}
 		for _, h := range claimed {
-			w.slots <- struct{}{}
-			w.sessions.Go(func() {
-				defer func() { <-w.slots }()
-				w.drive(turns, h)
-			})
+			w.begin(turns, h, nil)
+		}
+		for range room - len(claimed) {
+			<-w.slots
 		}
 		if err == nil && len(claimed) == 0 {
 			err = w.cfg.Store.WaitRunnable(ctx)
@@ -303,4 +307,34 @@ func (w *worker) claim(ctx, turns context.Context) error {
 			w.pause(ctx, retryPause)
 		}
 	}
+}
+
+// reserve takes a slot if one is free.
+func (w *worker) reserve() bool {
+	select {
+	case w.slots <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// begin drives a claimed session, for which a slot was reserved. tail are the newest events of its log, as far as they are known.
+func (w *worker) begin(turns context.Context, h outboard.Header, tail []outboard.Event) {
+	w.sessions.Go(func() {
+		defer func() { <-w.slots }()
+		w.drive(turns, h, tail)
+	})
+}
+
+// offer lets the store claim for this worker what a commit of this process makes runnable, together with that commit.
+func (w *worker) offer(turns context.Context) (stop func()) {
+	return w.cfg.Store.Offer(&store.Offer{
+		Worker: w.id,
+		Reserve: func() bool {
+			return turns.Err() == nil && !w.isStopping() && w.cfg.fault("claim") == nil && w.reserve()
+		},
+		Cancel: func() { <-w.slots },
+		Take:   func(h outboard.Header, tail []outboard.Event) { w.begin(turns, h, tail) },
+	})
 }

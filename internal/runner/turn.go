@@ -58,8 +58,8 @@ type rows struct {
 // out to have some, which is cheaper than to ask for each session.
 const longLog = 1000
 
-// open folds the log of a session that was just claimed.
-func (r *Runner) open(ctx context.Context, h outboard.Header) (*turn, error) {
+// open folds the log of a session that was just claimed. tail are its newest events, as far as they are known.
+func (r *Runner) open(ctx context.Context, h outboard.Header, tail []outboard.Event) (*turn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	k := r.folds.take(h.ID)
 	t := &turn{Runner: r, ctx: ctx, cancel: cancel, id: h.ID, epoch: h.Epoch, held: true, durable: k.state, size: k.size,
@@ -71,13 +71,31 @@ func (r *Runner) open(ctx context.Context, h outboard.Header) (*turn, error) {
 		err = t.startOver(ctx)
 	}
 	if err == nil {
-		err = t.Sync(ctx)
+		err = t.catchUp(ctx, h.Head, tail)
 	}
 	if err != nil {
 		t.close(false)
 		return nil, fmt.Errorf("folding the log: %w", err)
 	}
 	return t, nil
+}
+
+// catchUp brings a kept fold to the head that was claimed. When the tail does, the log need not be read: what may have come since
+// is found by the first append, with which every turn begins.
+func (t *turn) catchUp(ctx context.Context, head int64, tail []outboard.Event) error {
+	for i := range tail {
+		if tail[i].Seq != t.durable.Head+1 {
+			continue
+		}
+		if err := t.apply(&tail[i]); err != nil {
+			return err
+		}
+	}
+	if t.durable.Head < head {
+		return t.Sync(ctx)
+	}
+	t.look()
+	return nil
 }
 
 // close ends what the turn holds in this process. After a turn that came to its end the sandbox lingers.

@@ -129,10 +129,19 @@ func (s *Store) drain(first *pending) []*pending {
 // commitGroup makes the group durable and wakes those who wait: for the outcome, for the session, for work. A member that is
 // refused does not touch its neighbours; should the database refuse the whole, each member is tried alone.
 func (s *Store) commitGroup(group []*pending) {
-	rows, err := s.tryGroup(group)
+	s.offering.Lock()
+	defer s.offering.Unlock()
+	s.commitLocked(group)
+}
+
+// commitLocked is commitGroup with s.offering held.
+func (s *Store) commitLocked(group []*pending) {
+	k := s.takingLocked()
+	rows, err := s.tryGroup(group, k)
 	if err != nil && len(group) > 1 && s.d.unique(err) {
+		k.settle(nil, nil)
 		for _, p := range group {
-			s.commitGroup([]*pending{p})
+			s.commitLocked([]*pending{p})
 		}
 		return
 	}
@@ -146,6 +155,9 @@ func (s *Store) commitGroup(group []*pending) {
 		if p.err == nil {
 			s.commits.Add(1)
 		}
+	}
+	k.settle(group, rows)
+	for _, p := range group {
 		close(p.done)
 	}
 	if err == nil {
@@ -158,12 +170,13 @@ var errStale = errors.New("a cached header is out of date")
 
 // tryGroup runs the transaction: first on cached headers, again on fresh ones where those were stale, and again where it lost
 // against another transaction.
-func (s *Store) tryGroup(group []*pending) (map[outboard.SessionID]*row, error) {
+func (s *Store) tryGroup(group []*pending, k *taking) (map[outboard.SessionID]*row, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), commitWait)
 	defer cancel()
 	var err error
 	for try := range maxRetries {
 		known := map[outboard.SessionID]*row{}
+		k.again()
 		for _, p := range group {
 			p.events, p.err = nil, nil
 			if try == 0 {
@@ -171,7 +184,7 @@ func (s *Store) tryGroup(group []*pending) (map[outboard.SessionID]*row, error) 
 			}
 		}
 		var rows map[outboard.SessionID]*row
-		if rows, err = s.d.commit(ctx, group, known, s.now()); err == nil {
+		if rows, err = s.d.commit(ctx, group, known, k, s.now()); err == nil {
 			s.cache.put(rows)
 			return rows, nil
 		}

@@ -38,9 +38,11 @@ type dialect interface {
 	again(err error) bool
 	// unique reports whether a unique index refused a row.
 	unique(err error) bool
+	// offers reports whether commit makes use of an Offer.
+	offers() bool
 	// commit runs a group as one transaction: it adds to known the headers that lack, plans, and writes. It returns known. The
-	// headers it was given need not be the database's: then it changes nothing and returns errStale.
-	commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, now time.Time) (map[outboard.SessionID]*row, error)
+	// headers it was given need not be the database's: then it changes nothing and returns errStale. k may be nil.
+	commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, k *taking, now time.Time) (map[outboard.SessionID]*row, error)
 	// start begins to listen for commits of other processes; run's end stops that; close disconnects.
 	start(run context.Context, s *Store)
 	// ring tells other processes that sessions have changed.

@@ -18,6 +18,7 @@ type row struct {
 	dirty    bool  // it differs
 	full     bool  // in more than head, last_at and updated_at
 	released bool  // the lease was given up
+	claimed  bool  // the lease was taken by an Offer, and so Epoch is one more than there
 }
 
 // headerCols are the columns scanHeader reads, in its order.

@@ -45,8 +45,8 @@ func (p *pending) onceKeys() iter.Seq[onceKey] {
 }
 
 // plan decides each commit of a group, in order, against the rows as they stand in the transaction: it sets events or err,
-// and advances the rows. It reports whether it refused any. taken holds the once-only events that exist.
-func plan(group []*pending, rows map[outboard.SessionID]*row, taken map[onceKey]bool, now time.Time) (refused bool) {
+// and advances the rows. It reports whether it refused any. taken holds the once-only events that exist; k may be nil.
+func plan(group []*pending, rows map[outboard.SessionID]*row, taken map[onceKey]bool, k *taking, now time.Time) (refused bool) {
 	for _, p := range group {
 		r := rows[p.commit.Session]
 		if r == nil {
@@ -62,6 +62,7 @@ func plan(group []*pending, rows map[outboard.SessionID]*row, taken map[onceKey]
 			continue
 		}
 		p.head = next.Head
+		k.take(&next, &p.commit, now)
 		*r = next
 	}
 	return refused

@@ -81,6 +81,7 @@ func settings(ctx context.Context, c *pgx.Conn) error {
 }
 
 func (d *postgresDialect) name() string               { return "postgres" }
+func (d *postgresDialect) offers() bool               { return false }
 func (d *postgresDialect) where() string              { return d.at }
 func (d *postgresDialect) rebind(query string) string { return dollars(query) }
 

@@ -47,14 +47,14 @@ const pgDivision = "22012"
 
 // commit implements dialect. On cached headers it is a single statement, and so a single round trip. Otherwise it takes two:
 // BEGIN with all that must be read, then all that is written with COMMIT.
-func (d *postgresDialect) commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, now time.Time) (map[outboard.SessionID]*row, error) {
+func (d *postgresDialect) commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, _ *taking, now time.Time) (map[outboard.SessionID]*row, error) {
 	conn, err := d.pool.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Release() // closes a connection that is left in a transaction
 	if quick(group, known) {
-		if plan(group, known, map[onceKey]bool{}, now) {
+		if plan(group, known, map[onceKey]bool{}, nil, now) {
 			return nil, errStale // perhaps; only fresh headers can refuse
 		}
 		query, args := write(group, known)
@@ -105,7 +105,7 @@ func locked(ctx context.Context, conn *pgx.Conn, group []*pending, now time.Time
 	if err != nil {
 		return nil, err
 	}
-	plan(group, rows, taken, now)
+	plan(group, rows, taken, nil, now)
 	b := &pgx.Batch{}
 	if query, args := write(group, rows); query != "" {
 		b.Queue(query, args...)

@@ -16,7 +16,7 @@ const unchanged = ` WHERE num = ? AND head = ? AND epoch = ? AND deleted_at = 0`
 
 const updateHeadSQL = `UPDATE sessions SET head = ?, last_at = ?, updated_at = ?` + unchanged
 
-const updateAllSQL = `UPDATE sessions SET ` + setHeader + `, worker = CASE ? WHEN 1 THEN '' ELSE worker END` + unchanged
+const updateAllSQL = `UPDATE sessions SET ` + setHeader + `, worker = CASE ? WHEN 1 THEN ? ELSE worker END, epoch = epoch + ?` + unchanged
 
 const onceSQL = `SELECT 1 FROM events WHERE session = ? AND ref = ? AND type = ? AND ref <> ''`
 
@@ -33,7 +33,7 @@ func (d *sqliteDialect) prepare(ctx context.Context) (err error) {
 }
 
 // commit implements dialect.
-func (d *sqliteDialect) commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, now time.Time) (map[outboard.SessionID]*row, error) {
+func (d *sqliteDialect) commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, k *taking, now time.Time) (map[outboard.SessionID]*row, error) {
 	ctx = context.WithoutCancel(ctx) // the driver starts a goroutine per statement to watch one that can end; a file needs none
 	t, err := d.begin(ctx)
 	if err != nil {
@@ -45,7 +45,14 @@ func (d *sqliteDialect) commit(ctx context.Context, group []*pending, known map[
 	if err != nil {
 		return nil, err
 	}
-	if refused := plan(group, known, taken, now); refused && cached {
+	live, err := d.live(ctx, t, k, group, now)
+	if err != nil {
+		return nil, err
+	}
+	if !live {
+		k = nil
+	}
+	if refused := plan(group, known, taken, k, now); refused && cached {
 		return nil, errStale
 	}
 	if err := d.writeHeaders(ctx, t, known); err != nil {
@@ -80,9 +87,9 @@ func (d *sqliteDialect) writeHeaders(ctx context.Context, t *sql.Tx, rows map[ou
 		}
 		st, args := head, []any{r.Head, micros(r.LastAt), micros(r.UpdatedAt)}
 		if r.full {
-			st, args = all, append(r.headerArgs(), flag(r.released))
+			st, args = all, append(r.headerArgs(), flag(r.released || r.claimed), string(r.Worker), flag(r.claimed))
 		}
-		res, err := st.ExecContext(ctx, append(args, r.num, r.base, r.Epoch)...)
+		res, err := st.ExecContext(ctx, append(args, r.num, r.base, r.Epoch-flag(r.claimed))...)
 		if err != nil {
 			return err
 		}
@@ -95,10 +102,11 @@ func (d *sqliteDialect) writeHeaders(ctx context.Context, t *sql.Tx, rows map[ou
 
 // load adds the headers that lack, and returns which of the group's once-only events exist already.
 func (d *sqliteDialect) load(ctx context.Context, t *sql.Tx, group []*pending, rows map[outboard.SessionID]*row) (map[onceKey]bool, error) {
-	taken := map[onceKey]bool{}
+	taken, fresh := map[onceKey]bool{}, map[outboard.SessionID]bool{}
 	for _, p := range group {
 		id := p.commit.Session
 		if _, ok := rows[id]; !ok {
+			fresh[id] = true
 			r, err := scanHeader(t.StmtContext(ctx, d.header).QueryRowContext(ctx, string(id)))
 			if err != nil && !errors.Is(err, sql.ErrNoRows) {
 				return nil, err
@@ -109,7 +117,7 @@ func (d *sqliteDialect) load(ctx context.Context, t *sql.Tx, group []*pending, r
 			}
 		}
 		for k := range p.onceKeys() {
-			if rows[id] == nil {
+			if rows[id] == nil || !fresh[id] { // the index refuses it, and then the headers are read afresh
 				break
 			}
 			var n int

@@ -60,6 +60,9 @@ type Store struct {
 	hub         hub
 	cache       cache
 
+	offering sync.Mutex // held by the writer for a whole group, and so by an Offer's stop
+	offers   []*Offer
+
 	queue   chan *pending   // to the writer
 	audits  chan *auditing  // to the auditor
 	closing <-chan struct{} // closed by Close: no new appends, and the loops end

@@ -1,0 +1,111 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// Offer is what a worker offers: to take on sessions of which a commit of this process makes that there is something to do. Such a
+// session is the worker's with that very commit, and costs no claim of its own. Each is as if it had been claimed right after the
+// commit: it needs the worker's lease, raises the epoch, and is given up like any other. Only SQLite takes offers; with PostgreSQL
+// the processes share what comes in.
+type Offer struct {
+	Worker outboard.WorkerID
+	// Reserve asks for room for one session more. It must not wait.
+	Reserve func() bool
+	// Cancel gives back room that was not needed.
+	Cancel func()
+	// Take hands over a session for which room was reserved: its header, and the events of the commit, which are the newest of its
+	// log. It must not wait.
+	Take func(outboard.Header, []outboard.Event)
+}
+
+// Offer makes an offer known until stop is called; after stop has returned, nothing of it is called any more.
+func (s *Store) Offer(o *Offer) (stop func()) {
+	s.offering.Lock()
+	defer s.offering.Unlock()
+	s.offers = append(s.offers, o)
+	return func() {
+		s.offering.Lock()
+		defer s.offering.Unlock()
+		s.offers = slices.DeleteFunc(s.offers, func(x *Offer) bool { return x == o })
+	}
+}
+
+// taking is the use of one offer by one group. A nil one takes nothing.
+type taking struct {
+	*Offer
+	reserved, used int
+}
+
+// takingLocked returns the offer for the next group, or nil. s.offering is held.
+func (s *Store) takingLocked() *taking {
+	if len(s.offers) == 0 || !s.d.offers() {
+		return nil
+	}
+	return &taking{Offer: s.offers[len(s.offers)-1]}
+}
+
+// again forgets what an attempt to commit had taken; the room stays reserved.
+func (t *taking) again() {
+	if t != nil {
+		t.used = 0
+	}
+}
+
+// take claims a session for the worker if c, just applied to it, was no append of a worker and left something to do.
+func (t *taking) take(r *row, c *Commit, now time.Time) {
+	if t == nil || c.Epoch > 0 || r.Worker != "" || r.readyAt == 0 || r.readyAt > micros(now) {
+		return
+	}
+	if t.used == t.reserved {
+		if !t.Reserve() {
+			return
+		}
+		t.reserved++
+	}
+	t.used++
+	r.Worker, r.claimed, r.full = t.Worker, true, true
+	r.Epoch++
+}
+
+// settle hands over what the group has taken, or with rows nil gives the room back.
+func (t *taking) settle(group []*pending, rows map[outboard.SessionID]*row) {
+	if t == nil {
+		return
+	}
+	for _, r := range rows {
+		if r == nil || !r.claimed {
+			continue
+		}
+		var events []outboard.Event
+		for _, p := range group {
+			if p.err == nil && p.commit.Session == r.ID {
+				events = append(events, p.events...)
+			}
+		}
+		t.reserved--
+		t.Take(r.Header, events)
+	}
+	for range t.reserved {
+		t.Cancel()
+	}
+}
+
+// live reports whether the worker's lease holds, in the transaction of a group; a group without inputs need not know.
+func (d *sqliteDialect) live(ctx context.Context, t *sql.Tx, k *taking, group []*pending, now time.Time) (bool, error) {
+	if k == nil || !slices.ContainsFunc(group, func(p *pending) bool { return p.commit.Epoch == 0 }) {
+		return false, nil
+	}
+	var until int64
+	err := t.StmtContext(ctx, d.hotWrites[liveSQL]).QueryRowContext(ctx, string(k.Worker), micros(now)).Scan(&until)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
