@@ -54,7 +54,7 @@ type ToolConfig struct {
 // Permission is what decides a tool call before it runs.
 type Permission string
 
-// The permission policies. Auto is accepted by the wire and refused at validation until it is built.
+// The permission policies. Auto lets a second model judge, and asks where that gives no verdict.
 const (
 	AlwaysAllow Permission = "always_allow"
 	AlwaysAsk   Permission = "always_ask"

@@ -26,6 +26,19 @@ type Approval struct {
 	Answer    *Answer       `json:"answer,omitempty"`
 }
 
+// ApprovalOf returns the id of the approval of a call.
+func ApprovalOf(s SessionID, c CallID) ApprovalID {
+	return DeriveID[ApprovalID](PrefixApproval, string(s), string(c))
+}
+
+// StateAt is where the approval stands: a pending one expires by the clock.
+func (a *Approval) StateAt(now time.Time) ApprovalState {
+	if a.State == ApprovalPending && !now.Before(a.ExpiresAt) {
+		return ApprovalExpired
+	}
+	return a.State
+}
+
 // Answer is a person's decision about one call.
 type Answer struct {
 	Call    CallID    `json:"call"`

@@ -23,6 +23,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/runner"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
@@ -66,6 +67,7 @@ type server struct {
 	store   *store.Store
 	blob    *blob.Dir
 	models  *llm.Registry
+	policy  *policy.Engine
 	host    string
 	live    live.Hub
 	vault   *vault.Keeper
@@ -109,7 +111,7 @@ func (s *server) start(ctx context.Context) error {
 		return err
 	}
 	s.host = host
-	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Live: &s.live, Vault: s.vault, Logger: s.log})
+	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Policy: s.policy, Live: &s.live, Vault: s.vault, Logger: s.log})
 	made, err := s.control.EnsureAdminKey(ctx, func(secret string) error { return writePrivate(keyPath(s.cfg.Data), secret+"\n") })
 	if err != nil {
 		return err
@@ -126,7 +128,7 @@ func (s *server) start(ctx context.Context) error {
 	return nil
 }
 
-// openState opens what outlives the process, and the models.
+// openState opens what outlives the process, the models and the rules.
 func (s *server) openState(ctx context.Context) (err error) {
 	s.store, err = store.Open(ctx, store.Config{Path: filepath.Join(s.cfg.Data, "outboard.db"), URL: s.cfg.Config.DB, Logger: s.log})
 	if err != nil {
@@ -138,7 +140,12 @@ func (s *server) openState(ctx context.Context) (err error) {
 	if err = s.openVault(); err != nil {
 		return err
 	}
-	s.models, err = llm.NewRegistry(s.cfg.Config.LLM)
+	if s.models, err = llm.NewRegistry(s.cfg.Config.LLM); err != nil {
+		return err
+	}
+	rules := s.cfg.Config.Policy.Engine()
+	rules.Source, rules.Logger = s.store, s.log
+	s.policy, err = policy.New(rules)
 	return err
 }
 
@@ -178,7 +185,7 @@ func (s *server) Work(ctx context.Context) error {
 		return err
 	}
 	s.runner = runner.New(runner.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Live: &s.live,
-		Fetcher: tool.NewFetcher(tool.FetcherConfig{}), Logger: s.log, Host: workerHost(s.host), Slots: s.cfg.Slots, Grace: s.cfg.Grace})
+		Policy: s.policy, Judge: s.cfg.Config.Policy.Judge, Fetcher: tool.NewFetcher(tool.FetcherConfig{}), Logger: s.log, Host: workerHost(s.host), Slots: s.cfg.Slots, Grace: s.cfg.Grace})
 	return s.runner.Start(ctx)
 }
 

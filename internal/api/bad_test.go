@@ -68,8 +68,8 @@ func TestBadRequests(t *testing.T) {
 			agentWith(`,"tools":[{"type":"custom","name":"a","description":"d","input_schema":{"type":"array"}}]`)},
 		{"server without toolset", 400, "not referenced", "POST", "/v1/agents", agentWith(`,"mcp_servers":[{"type":"url","name":"x","url":"https://x.test"}]`)},
 		{"toolset without server", 400, "not in mcp_servers", "POST", "/v1/agents", agentWith(`,"tools":[{"type":"mcp_toolset","mcp_server_name":"x"}]`)},
-		{"auto policy", 501, "auto", "POST", "/v1/agents",
-			agentWith(`,"tools":[{"type":"agent_toolset_20260401","default_config":{"permission_policy":{"type":"auto"}}}]`)},
+		{"unknown permission", 400, "must be always_allow, always_ask or auto", "POST", "/v1/agents",
+			agentWith(`,"tools":[{"type":"agent_toolset_20260401","default_config":{"permission_policy":{"type":"sometimes"}}}]`)},
 		{"roster", 501, "multiagent", "POST", "/v1/agents", agentWith(`,"multiagent":{"type":"coordinator","agents":[{"type":"self"}]}`)},
 		{"metadata", 400, "at most 64", "POST", "/v1/agents", agentWith(`,"metadata":{"` + strings.Repeat("k", 65) + `":"v"}`)},
 		{"domains", 400, "plain host name", "POST", "/v1/agents",
@@ -242,7 +242,8 @@ func TestForeignIDs(t *testing.T) {
 			}
 			answers := map[string]string{}
 			for _, bad := range []string{id, "sesn_01" + strings.Repeat("x", 30), "..%2f..%2fetc", strings.Repeat("a", 4000), "%00", "'; DROP TABLE sessions;--"} {
-				p := strings.NewReplacer(hole, strings.ReplaceAll(bad, " ", "%20"), "{thread}", thread, "{resource}", "sesrsc_01x", "{credential}", "vcrd_01x").Replace(path)
+				p := strings.NewReplacer(hole, strings.ReplaceAll(bad, " ", "%20"), "{thread}", thread, "{resource}", "sesrsc_01x", "{credential}", "vcrd_01x",
+					"{event}", "sevt_01x").Replace(path)
 				got := b.refused(404, "there is no "+name, method, p, body)
 				answers[got.str("error.type")] = bad
 				tested++

@@ -77,6 +77,20 @@ func (s *server) built() []route {
 		{"POST", "/v1/vaults/{vault}/credentials/{credential}/outboard/test", s.testCredential},
 		{"POST", "/v1/outboard/vault_keys/rotate", s.rotateVaultKeys},
 
+		{"GET", "/v1/policies", s.listPolicies},
+		{"POST", "/v1/policies", s.savePolicy},
+		{"POST", "/v1/policies/test", s.testPolicy},
+		{"GET", "/v1/policies/{policy}", s.getPolicy},
+		{"GET", "/v1/policies/{policy}/versions", s.listPolicyVersions},
+		{"GET", "/v1/sessions/{session}/outboard/why/{event}", s.why},
+		{"GET", "/v1/approvals", s.listApprovals},
+		{"GET", "/v1/approvals/{approval}", s.getApproval},
+		{"POST", "/v1/approvals/{approval}", s.answerApproval},
+		{"GET", "/v1/grants", s.listGrants},
+		{"POST", "/v1/grants", s.addGrant},
+		{"GET", "/v1/grants/{grant}", s.getGrant},
+		{"DELETE", "/v1/grants/{grant}", s.revokeGrant},
+
 		{"GET", "/v1/models", s.listModels},
 		{"GET", "/v1/models/{model...}", s.getModel},
 	}

@@ -78,7 +78,7 @@ func (b *batch) addAs(id outboard.EventID, kind string, fields map[string]any) {
 // ownTypes are the log events that Outboard shows under their own names to clients that ask for it: what the wire leaves out.
 var ownTypes = []outboard.EventType{outboard.TypeTurnStarted, outboard.TypeTurnResumed, outboard.TypeTurnRetrying,
 	outboard.TypeTurnEnded, outboard.TypeTurnFailed, outboard.TypeModelStarted, outboard.TypeModelFailed, outboard.TypeAgentThinking,
-	outboard.TypeContextCompacted, outboard.TypeCallStarted, outboard.TypeCallFinished, outboard.TypeSandboxReady,
+	outboard.TypeContextCompacted, outboard.TypeCallJudged, outboard.TypeCallStarted, outboard.TypeCallFinished, outboard.TypeSandboxReady,
 	outboard.TypeSandboxLost, outboard.TypeCheckpointCreated, outboard.TypeFileHarvested, outboard.TypeSessionForked,
 	outboard.TypeSessionRewound}
 
@@ -230,11 +230,31 @@ func (t *translator) requested(ctx context.Context, b *batch, p *outboard.CallRe
 		return nil
 	}
 	fields["evaluated_permission"] = p.Decision
-	if p.Policy != "" {
-		fields["evaluation"] = typeOut{string(p.Policy)}
+	if e := showEvaluation(p); e != nil {
+		fields["evaluation"] = e
 	}
 	b.add("agent.tool_use", fields)
 	return nil
+}
+
+// showEvaluation is which permission decided, and for auto what its judge came to. A policy that denies or asks beside it is not of
+// the wire: then only evaluated_permission tells.
+func showEvaluation(p *outboard.CallRequested) any {
+	switch p.Policy {
+	case "":
+		return nil
+	case outboard.AutoPolicy:
+	default:
+		return typeOut{string(p.Policy)}
+	}
+	verdict := map[string]any{"type": outboard.Ask, "reason_code": "indeterminate"}
+	switch p.Verdict {
+	case outboard.Allow:
+		verdict = map[string]any{"type": outboard.Allow}
+	case outboard.Deny:
+		verdict = map[string]any{"type": outboard.Deny, "reason_code": "high_risk"}
+	}
+	return map[string]any{"type": outboard.AutoPolicy, "evaluated_permission": verdict}
 }
 
 // showInput is a call's input, which the wire wants to be an object: a model that sent anything else is shown under one key.

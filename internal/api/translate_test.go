@@ -144,6 +144,11 @@ func everything() *memoryLog {
 	m.add("updated", &outboard.SessionUpdated{Title: new("new"), Metadata: map[string]string{"k": "v"},
 		Tools: &[]outboard.Toolset{{Kind: "builtin", Default: outboard.ToolConfig{Enabled: true, Policy: outboard.AlwaysAsk}}}})
 	m.add("mounted", &outboard.SessionUpdated{Resources: &[]outboard.Resource{}})
+	auto := m.add("auto", &outboard.CallRequested{ToolUseID: "tu5", Name: "bash", Kind: "builtin", Input: []byte(`{"command":"rm -rf /"}`),
+		Decision: outboard.Deny, Policy: outboard.AutoPolicy, Verdict: outboard.Deny, Rules: []string{"platform/auto_deny"}, Reason: "too risky"})
+	m.add("judged", &outboard.CallJudged{Call: auto, Model: "script/judge", Verdict: outboard.Deny, Reason: "destroys", Usage: use})
+	m.add("unsure", &outboard.CallRequested{ToolUseID: "tu6", Name: "bash", Kind: "builtin", Input: []byte(`{"command":"x"}`),
+		Decision: outboard.Ask, Policy: outboard.AutoPolicy, Rules: []string{"platform/auto_ask"}})
 	m.add("forked", &outboard.SessionForked{Parent: "sesn_01p", Seq: 40, Checkpoint: "ckpt_01c", Config: outboard.SessionConfig{Agent: agent}})
 	m.add("rewound", &outboard.SessionRewound{To: 4, Conversation: true, Machine: true, Checkpoint: "ckpt_01c", Sandbox: "sbx_01b", By: "admin"})
 	m.add("archived", &outboard.SessionArchived{})

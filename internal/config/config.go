@@ -14,11 +14,14 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/policy"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -38,6 +41,7 @@ type Config struct {
 	Limits   Limits     `yaml:"limits,omitempty"`
 	Vault    Vault      `yaml:"vault,omitempty"`
 	LLM      llm.Config `yaml:"llm,omitempty"`
+	Policy   Policy     `yaml:"policy,omitempty"`
 }
 
 // Vault says what the vault's data key is wrapped with. The zero value is a key in the data directory, made at first use. The
@@ -51,6 +55,30 @@ type Vault struct {
 
 // IsZero reports whether nothing is set.
 func (v Vault) IsZero() bool { return v == Vault{} }
+
+// Policy is the operator's say on what sessions may do.
+type Policy struct {
+	Rules           string         `yaml:"rules,omitempty"`            // Cedar text
+	File            string         `yaml:"file,omitempty"`             // or a file of it
+	Taint           string         `yaml:"taint,omitempty"`            // ask, deny or off
+	ApprovalTimeout time.Duration  `yaml:"approval_timeout,omitempty"` // 0 = the engine's own
+	Judge           string         `yaml:"judge,omitempty"`            // model of the permission auto; "" = it asks
+	Limits          []policy.Limit `yaml:"limits,omitempty"`
+	Webhook         Webhook        `yaml:"webhook,omitempty"`
+}
+
+// IsZero reports whether nothing is set.
+func (p Policy) IsZero() bool { return reflect.ValueOf(p).IsZero() }
+
+// Webhook is where pending approvals are announced.
+type Webhook struct {
+	URL          string `yaml:"url,omitempty"`
+	SecretFile   string `yaml:"secret_file,omitempty"`   // holds whsec_ and base64
+	AllowPrivate bool   `yaml:"allow_private,omitempty"` // the address may be on a private network
+}
+
+// IsZero reports whether nothing is set.
+func (w Webhook) IsZero() bool { return w == Webhook{} }
 
 // Limits bounds what one process does.
 type Limits struct {
@@ -93,6 +121,9 @@ func Load(path string, env func(string) string) (*Config, error) {
 	if c.Vault.KeyFile != "" && c.Vault.PassphraseEnv != "" {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring the vault: key_file and passphrase_env exclude each other").
 			WithHint("to move from one to the other, name the old one as previous_key_file or previous_passphrase_env")
+	}
+	if err := c.Policy.load(); err != nil {
+		return nil, err
 	}
 	c.LLM = llm.FromEnv(c.LLM, env)
 	return &c, nil
@@ -140,7 +171,8 @@ func decode(text []byte, c *Config) error {
 
 // resolve makes the file's relative paths absolute.
 func (c *Config) resolve(dir string) {
-	for _, p := range []*string{&c.Data, &c.LLM.Scripts.Dir, &c.Vault.KeyFile, &c.Vault.PreviousKeyFile} {
+	for _, p := range []*string{&c.Data, &c.LLM.Scripts.Dir, &c.Vault.KeyFile, &c.Vault.PreviousKeyFile, &c.Policy.File,
+		&c.Policy.Webhook.SecretFile} {
 		if *p != "" && !filepath.IsAbs(*p) {
 			*p = filepath.Join(dir, *p)
 		}
@@ -197,4 +229,28 @@ func (c Config) String() string {
 		return fmt.Sprintf("configuration that cannot be shown: %v", err)
 	}
 	return string(b)
+}
+
+// load reads the file of rules and checks them, so that a mistake is found before anything starts.
+func (p *Policy) load() error {
+	if p.File != "" {
+		if p.Rules != "" {
+			return outboard.Errorf(outboard.Invalid, "configuring policy: rules and file are both set")
+		}
+		text, err := readFile(p.File)
+		if err != nil {
+			return outboard.Errorf(outboard.Invalid, "configuring policy: %w", err)
+		}
+		p.Rules, p.File = string(text), ""
+	}
+	if p.Webhook.URL == "" != (p.Webhook.SecretFile == "") {
+		return outboard.Errorf(outboard.Invalid, "configuring policy: a webhook needs both url and secret_file")
+	}
+	_, err := policy.New(p.Engine())
+	return err
+}
+
+// Engine is the part that decides, without a source of stored policies.
+func (p *Policy) Engine() policy.Config {
+	return policy.Config{Operator: p.Rules, Taint: p.Taint, Limits: p.Limits, Timeout: p.ApprovalTimeout}
 }

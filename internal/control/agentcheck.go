@@ -174,10 +174,8 @@ func checkToolset(t outboard.Toolset) error {
 
 func checkPolicy(where string, p outboard.Permission) error {
 	switch p {
-	case outboard.AlwaysAllow, outboard.AlwaysAsk:
+	case outboard.AlwaysAllow, outboard.AlwaysAsk, outboard.AutoPolicy:
 		return nil
-	case outboard.AutoPolicy:
-		return unbuilt("%s: permission policy auto is not built yet", where).WithHint("use always_allow or always_ask")
 	}
 	return invalid("%s: permission_policy must be always_allow, always_ask or auto, not %s", where, quote(string(p)))
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/vault"
 )
@@ -31,6 +32,7 @@ type Config struct {
 	Blob   blob.Store
 	Fleet  *fleet.Fleet     // nil where this process holds no sandboxes
 	Models *llm.Registry    // resolves model ids when a session is created
+	Policy *policy.Engine   // nil = the platform's own rules and nothing else
 	Live   *live.Hub        // nil = no live deltas
 	Vault  *vault.Keeper    // nil = no vaults
 	Logger *slog.Logger     // nil = discard
@@ -43,6 +45,7 @@ type Control struct {
 	blob   blob.Store
 	fleet  *fleet.Fleet
 	models *llm.Registry
+	policy *policy.Engine
 	live   *live.Hub
 	vault  *vault.Keeper
 	log    *slog.Logger
@@ -69,13 +72,20 @@ type Model = llm.Info
 
 // New returns a Control. Store and Blob are required.
 func New(cfg Config) *Control {
-	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, live: cfg.Live, vault: cfg.Vault,
+	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault,
 		log: cfg.Logger, now: cfg.Now, accounts: map[outboard.SessionID]outboard.Header{}}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
 	if c.now == nil {
 		c.now = time.Now
+	}
+	if c.policy == nil {
+		engine, err := policy.New(policy.Config{Logger: c.log, Now: c.now})
+		if err != nil {
+			panic("control: the built-in policies: " + err.Error()) // they are a constant
+		}
+		c.policy = engine
 	}
 	return c
 }

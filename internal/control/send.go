@@ -57,6 +57,7 @@ type sendPlan struct {
 	events  []outboard.Event
 	old     []bool // this entry of events is recorded already
 	answers bool   // one of the new events answers a call, so nothing may move in between
+	given   []outboard.Answer
 }
 
 func (p *sendPlan) commit(ctx context.Context, st *store.Store, h *outboard.Header) ([]outboard.Event, error) {
@@ -73,7 +74,7 @@ func (p *sendPlan) commit(ctx context.Context, st *store.Store, h *outboard.Head
 	if p.answers {
 		expect = h.Head
 	}
-	done, err := st.Append(ctx, h.ID, 0, expect, fresh...)
+	done, err := st.Commit(ctx, store.Commit{Session: h.ID, Expect: expect, Events: fresh, Answers: p.given})
 	if err != nil {
 		return nil, err
 	}
@@ -161,8 +162,10 @@ func (c *Control) planAnswer(ctx context.Context, by outboard.Caller, h *outboar
 	}
 	switch p := p.(type) {
 	case *outboard.InputConfirmation:
-		err = checkConfirmation(call, p, i)
-		p.By = by.Name
+		if err = checkConfirmation(call, p, i); err == nil {
+			err = c.checkApprover(ctx, by, h.ID, call, p, i)
+		}
+		p.By, p.Key, p.Digest = by.Name, by.Key, call.Digest
 		plan.events[i].Data = outboard.NewEvent(h.Thread, p).Data
 	case *outboard.InputToolResult:
 		err = checkResult(call, p, i)
@@ -174,7 +177,33 @@ func (c *Control) planAnswer(ctx context.Context, by outboard.Caller, h *outboar
 	if err != nil {
 		return outboard.Errorf(outboard.KindOf(err), "reading call %s: %w", id, err)
 	}
-	return plan.place(i, p, about)
+	if r, ok := p.(*outboard.InputToolResult); ok && call.Decision == outboard.Ask && !allowedBy(about) {
+		return invalid("events[%d]: tool use %s waits for an approval first: send user.tool_confirmation", i, r.Call)
+	}
+	if err := plan.place(i, p, about); err != nil {
+		return err
+	}
+	if a, ok := p.(*outboard.InputConfirmation); ok && !plan.old[i] {
+		plan.given = append(plan.given, outboard.Answer{Call: a.Call, Allow: a.Allow, Key: a.Key, Name: a.By, Message: a.Message, At: c.clock()})
+		what := outboard.Deny
+		if a.Allow {
+			what = outboard.Allow
+		}
+		return c.record(ctx, by, "approval."+string(what), string(h.ID)+" "+string(a.Call), map[string]string{"digest": a.Digest, "tool": call.Name})
+	}
+	return nil
+}
+
+// allowedBy reports whether a person has allowed the call that these events are about.
+func allowedBy(about []outboard.Event) bool {
+	for i := range about {
+		if p, err := about[i].Decode(); err == nil {
+			if a, ok := p.(*outboard.InputConfirmation); ok {
+				return a.Allow
+			}
+		}
+	}
+	return false
 }
 
 // place decides between a new answer and a repeated one.
@@ -232,7 +261,7 @@ func checkConfirmation(call *outboard.CallRequested, p *outboard.InputConfirmati
 	if err := length("deny_message", p.Message, 0, maxDenyMessage); err != nil {
 		return err
 	}
-	if call.Kind == "custom" {
+	if call.Kind == "custom" && call.Decision != outboard.Ask {
 		return invalid("events[%d]: tool use %s is a custom tool's and takes user.custom_tool_result", i, p.Call)
 	}
 	if call.Decision != outboard.Ask {

@@ -66,7 +66,8 @@ func (c *Control) CreateSession(ctx context.Context, by outboard.Caller, r Sessi
 	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession),
 		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread), Phase: outboard.PhaseIdle, Title: r.Title,
 		Metadata: r.Metadata, AgentID: agent.ID, AgentVersion: agent.Version, EnvironmentID: env.ID, CreatedAt: now, UpdatedAt: now}
-	cfg := outboard.SessionConfig{Agent: agent, Environment: env.ID, Env: env.Config, VaultIDs: r.VaultIDs}
+	cfg := outboard.SessionConfig{Agent: agent, Environment: env.ID, Env: env.Config, VaultIDs: r.VaultIDs,
+		Owner: outboard.Owner{Org: outboard.DefaultOrg, Key: by.Key, Name: by.Name}}
 
 	inputs, err := c.spillAll(ctx, h.Thread, r.Initial)
 	if err != nil {
@@ -312,6 +313,7 @@ func (c *Control) ArchiveSession(ctx context.Context, by outboard.Caller, id out
 	if err != nil {
 		return s, err
 	}
+	c.closeApprovals(ctx, id)
 	c.destroy(ctx, id)
 	return s, nil
 }
@@ -328,6 +330,7 @@ func (c *Control) DeleteSession(ctx context.Context, by outboard.Caller, id outb
 	if err := c.store.DeleteSession(ctx, id); err != nil {
 		return look("session", string(id), err)
 	}
+	c.closeApprovals(ctx, id)
 	c.destroy(ctx, id)
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
 	"github.com/outboard-dev/outboard/internal/outbound"
+	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/runner"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/store"
@@ -33,6 +34,8 @@ type Options struct {
 	Dir       string             // data directory; "" = a new temporary one
 	DB        string             // postgres://...; "" = SQLite in Dir
 	Models    llm.Config         // besides the script model, which is always there
+	Policy    policy.Config      // the operator's rules; Source is set here
+	Judge     string             // model of the permission auto
 	Fetch     tool.FetcherConfig // of web_fetch; the zero value reaches public addresses only
 	Provider  sandbox.Provider   // nil = plain child processes, without isolation
 	NoRunner  bool               // accept everything, run nothing
@@ -109,6 +112,11 @@ func (s *Server) assemble(ctx context.Context, opt Options, later func(func())) 
 	if err != nil {
 		return err
 	}
+	opt.Policy.Source, opt.Policy.Logger = s.Store, opt.Logger
+	rules, err := policy.New(opt.Policy)
+	if err != nil {
+		return err
+	}
 	s.Vault = vault.New(vault.Config{Store: s.Store, Wrappers: []vault.Wrapper{vault.KeyDir{Dir: filepath.Join(opt.Dir, "vault-keys")}},
 		Mark: filepath.Join(opt.Dir, "vault.seq"), HTTP: vault.Client(&outbound.Guard{Private: outbound.Loopback}), Logger: opt.Logger})
 	s.Fleet = fleet.New(fleet.Config{Environment: s.Vault.Environment, Store: s.Store, Blob: s.Blob, Provider: opt.Provider, Host: "test", Logger: opt.Logger,
@@ -119,13 +127,13 @@ func (s *Server) assemble(ctx context.Context, opt Options, later func(func())) 
 	later(s.Fleet.Stop)
 	if !opt.NoRunner {
 		r := runner.New(runner.Config{Store: s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: models, Live: s.Live,
-			Fetcher: tool.NewFetcher(opt.Fetch), Logger: opt.Logger, Host: "test"})
+			Policy: rules, Judge: opt.Judge, Fetcher: tool.NewFetcher(opt.Fetch), Logger: opt.Logger, Host: "test"})
 		if err := r.Start(ctx); err != nil {
 			return err
 		}
 		later(r.Stop)
 	}
-	s.Control = control.New(control.Config{Store: s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: models, Live: s.Live, Vault: s.Vault, Logger: opt.Logger})
+	s.Control = control.New(control.Config{Store: s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: models, Policy: rules, Live: s.Live, Vault: s.Vault, Logger: opt.Logger})
 	made, err := s.Control.EnsureAdminKey(ctx, func(secret string) error { s.Key = secret; return nil })
 	if err == nil && !made {
 		err = errors.New("the data directory has an admin key already, which nobody can read back")

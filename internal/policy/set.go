@@ -167,6 +167,23 @@ type Set struct {
 // NewSet stacks layers.
 func NewSet(layers ...*Layer) *Set { return &Set{layers: layers} }
 
+// With is the set with one more layer below.
+func (s *Set) With(l *Layer) *Set {
+	return &Set{layers: append(slices.Clone(s.layers), l), broken: s.broken}
+}
+
+// Text returns the text of a policy by its id, "" if the set has none of it.
+func (s *Set) Text(id string) string {
+	for _, l := range s.layers {
+		for i := range l.rules {
+			if l.rules[i].id == id {
+				return string(l.rules[i].policy.MarshalCedar())
+			}
+		}
+	}
+	return ""
+}
+
 // Broken is a set that denies everything, because of err, with an alarm.
 func Broken(err error) *Set { return &Set{broken: err} }
 

@@ -57,7 +57,7 @@ func (t *turn) addApproval(c *store.Commit, e *outboard.Event) error {
 	}
 	r := t.request()
 	r.ForCall(req, input)
-	c.Approvals = append(c.Approvals, outboard.Approval{ID: outboard.DeriveID[outboard.ApprovalID](outboard.PrefixApproval, string(t.id), string(e.ID)),
+	c.Approvals = append(c.Approvals, outboard.Approval{ID: outboard.ApprovalOf(t.id, e.ID),
 		Session: t.id, Call: e.ID, Action: r.Action, Resource: r.Target(), Digest: req.Digest, Request: text, Why: req.Reason,
 		Rules: req.Rules, Approver: req.Approver, Owner: t.view.Config.Owner.Key, State: outboard.ApprovalPending,
 		CreatedAt: t.now(), ExpiresAt: req.ExpiresAt})

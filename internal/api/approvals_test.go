@@ -1,0 +1,250 @@
+package api_test
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/outboardtest"
+	"github.com/outboard-dev/outboard/internal/policy"
+)
+
+// asking is a session whose bash calls the operator's rules or the agent's permission ask about.
+func (b *bench) asking(permission string) (id string, f *feed) {
+	b.t.Helper()
+	agent := b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": []any{
+		map[string]any{"type": "agent_toolset_20260401", "default_config": map[string]any{"permission_policy": map[string]any{"type": permission}}},
+	}}).str("id")
+	id = b.ok("POST", "/v1/sessions", map[string]any{"agent": agent, "environment_id": b.environment()}).str("id")
+	return id, b.follow(id, "")
+}
+
+// pending returns the approvals of a session that wait.
+func (b *bench) pending(session string) []map[string]any {
+	b.t.Helper()
+	var page struct{ Data []map[string]any }
+	if err := json.Unmarshal(b.ok("GET", "/v1/approvals?session_id="+session, nil).body, &page); err != nil {
+		b.t.Fatal(err)
+	}
+	return page.Data
+}
+
+// result is the text of the newest tool result.
+func result(evs []map[string]any) string {
+	text := ""
+	for _, e := range evs {
+		if e["type"] == "agent.tool_result" {
+			b, _ := json.Marshal(e["content"])
+			text = string(b)
+		}
+	}
+	return text
+}
+
+// Fails if an approval cannot be found, shown whole and answered by its own resource, or the answer does not let exactly that call run.
+func TestApprovals(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	id, f := b.asking("always_ask")
+	b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: \"echo one # \\u202e\"\n- bash: echo two\n- say: end\n")))
+	f.until("session.status_idle")
+	list := b.pending(id)
+	if len(list) != 1 || list[0]["action"] != "bash" || !strings.Contains(list[0]["request"].(string), `\u202e`) || list[0]["why"] == "" {
+		t.Fatalf("pending: %v", list)
+	}
+	one := "/v1/approvals/" + list[0]["id"].(string)
+	b.refused(409, "another request", "POST", one, map[string]any{"result": "allow", "digest": strings.Repeat("0", 64)})
+	b.refused(400, "result", "POST", one, map[string]any{"result": "maybe"})
+	b.refused(400, "scope", "POST", one, map[string]any{"result": "deny", "scope": "session"})
+	b.refused(404, "there is no approval", "GET", "/v1/approvals/apr_01x", nil)
+	done := b.ok("POST", one, map[string]any{"result": "allow", "digest": list[0]["digest"]})
+	if done.str("approval.state") != "allowed" || done.str("approval.answer.by") != "admin" {
+		t.Errorf("answered: %s", done.body)
+	}
+	if got := result(f.until("session.status_idle")); !strings.Contains(got, "one") {
+		t.Errorf("the allowed call gave %s", got)
+	}
+	b.ok("POST", one, map[string]any{"result": "allow"})
+	b.refused(400, "answered already", "POST", one, map[string]any{"result": "deny"})
+
+	second := b.pending(id)
+	if len(second) != 1 || second[0]["id"] == list[0]["id"] || second[0]["digest"] == list[0]["digest"] {
+		t.Fatalf("another request shares the approval: %v", second)
+	}
+	b.ok("POST", "/v1/approvals/"+second[0]["id"].(string), map[string]any{"result": "deny", "message": "not today"})
+	if got := result(f.until("session.status_idle")); !strings.Contains(got, "not today") {
+		t.Errorf("the denied call gave %s", got)
+	}
+	if got := b.pending(id); len(got) != 0 {
+		t.Errorf("still pending: %v", got)
+	}
+	audit, err := b.store.CountAudit(t.Context(), b.admin(), "approval.allow", outboard.Allowed, time.Time{})
+	if err != nil || audit == 0 {
+		t.Errorf("an approval without an audit record: %d, %v", audit, err)
+	}
+}
+
+// admin is the id of the admin key.
+func (b *bench) admin() string {
+	b.t.Helper()
+	keys, err := b.store.Keys(b.t.Context())
+	if err != nil || len(keys) == 0 {
+		b.t.Fatal(keys, err)
+	}
+	return string(keys[0].ID)
+}
+
+// Fails if the same request asks again after it was allowed for the session, or if that right reaches another request or session.
+func TestApprovalForTheSession(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	id, f := b.asking("always_ask")
+	b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: echo one\n- bash: echo one\n- bash: echo two\n- say: end\n")))
+	f.until("session.status_idle")
+	done := b.ok("POST", "/v1/approvals/"+b.pending(id)[0]["id"].(string), map[string]any{"result": "allow", "scope": "session"})
+	f.until("session.status_idle")
+	next := b.pending(id)
+	if len(next) != 1 || next[0]["resource"] != "echo two" {
+		t.Fatalf("pending: %v, want echo two only", next)
+	}
+	if got := b.ok("GET", "/v1/grants/"+done.str("grant.id"), nil); got.get("uses") != 1.0 {
+		t.Errorf("the grant after one use: %s", got.body)
+	}
+	if r := b.ok("DELETE", "/v1/grants/"+done.str("grant.id"), nil); r.str("revoked_at") == "" {
+		t.Errorf("revoked: %s", r.body)
+	}
+	b.ok("POST", "/v1/approvals/"+next[0]["id"].(string), map[string]any{"result": "allow"})
+	f.until("session.status_idle")
+	b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: echo one\n- say: end\n")))
+	f.until("session.status_idle")
+	if got := b.pending(id); len(got) != 1 {
+		t.Errorf("after the grant was revoked: %v, want one that asks", got)
+	}
+}
+
+// Fails if a saved policy does not reach a running session, a broken one replaces a good one, or a session widens its own rights.
+func TestPoliciesOverTheAPI(t *testing.T) {
+	b := whole(t, outboardtest.Options{Policy: policy.Config{Operator: `@id("no-rm") forbid (principal, action, resource) when { context.command like "rm *" };`}})
+	id, f := b.asking("always_allow")
+	events := "/v1/sessions/" + id + "/events"
+	deny := `@id("no-two") @reason("two is one too many") forbid (principal, action == Action::"bash", resource) when { context.command == "echo two" };`
+	saved := b.ok("POST", "/v1/policies", map[string]any{"level": "session", "target_id": id, "text": deny})
+	if saved.get("version") != 1.0 {
+		t.Errorf("saved: %s", saved.body)
+	}
+	b.refused(400, "efect", "POST", "/v1/policies", map[string]any{"level": "session", "target_id": id, "text": `@efect("ask") forbid (principal, action, resource);`})
+	b.refused(409, "version 1", "POST", "/v1/policies", map[string]any{"level": "session", "target_id": id, "text": "", "version": 0})
+	b.refused(404, "there is no session", "POST", "/v1/policies", map[string]any{"level": "session", "target_id": "sesn_01x", "text": ""})
+	b.refused(400, "level", "POST", "/v1/policies", map[string]any{"level": "operator", "text": "permit (principal, action, resource);"})
+	b.ok("POST", events, send(message("- bash: echo two\n- bash: echo one\n- bash: rm x\n- say: end\n")))
+	evs := f.until("session.status_idle")
+	var texts []string
+	var uses []string
+	for _, e := range evs {
+		if e["type"] == "agent.tool_result" {
+			texts = append(texts, result([]map[string]any{e}))
+		}
+		if e["type"] == "agent.tool_use" {
+			uses = append(uses, e["id"].(string))
+		}
+	}
+	if len(texts) != 3 || !strings.Contains(texts[0], "two is one too many") || !strings.Contains(texts[1], "one") || !strings.Contains(texts[2], "operator/no-rm") {
+		t.Errorf("results: %v", texts)
+	}
+	why := b.ok("GET", "/v1/sessions/"+id+"/outboard/why/"+uses[0], nil)
+	if why.str("decision") != "deny" || why.str("rules.0.id") != "session/no-two" || !strings.Contains(why.str("rules.0.text"), "echo two") {
+		t.Errorf("why: %s", why.body)
+	}
+	test := b.ok("POST", "/v1/policies/test", map[string]any{"session_id": id, "tool": "bash", "input": map[string]any{"command": "echo two"}})
+	if test.str("decision") != "deny" || test.str("rules.0") != "session/no-two" {
+		t.Errorf("test: %s", test.body)
+	}
+	b.ok("POST", "/v1/policies", map[string]any{"level": "session", "target_id": id, "text": `permit (principal, action, resource);`})
+	if v := b.ok("GET", "/v1/policies/"+saved.str("id")+"/versions", nil); len(v.get("data").([]any)) != 2 {
+		t.Errorf("versions: %s", v.body)
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; { // a saved policy is in force within a second
+		v := b.ok("POST", "/v1/policies/test", map[string]any{"session_id": id, "tool": "bash", "input": map[string]any{"command": "echo two"}})
+		if v.str("decision") == "allow" || time.Now().After(deadline) {
+			break
+		}
+	}
+	b.ok("POST", events, send(message("- bash: rm x\n- bash: echo two\n- say: end\n")))
+	evs = f.until("session.status_idle")
+	if got := result(evs[:slices.IndexFunc(evs, func(e map[string]any) bool { return e["type"] == "agent.tool_result" })+1]); !strings.Contains(got, "operator/no-rm") {
+		t.Errorf("a session's permit lifted the operator's forbid: %s", got)
+	}
+	if got := result(evs); !strings.Contains(got, "two") {
+		t.Errorf("after the policy was replaced: %s", got)
+	}
+}
+
+// judgeScript answers by what the call is, as a second model would; its third rule breaks the schema.
+const judgeScript = `
+- when: {contains: echo good}
+  do: [{call: {name: verdict, input: {verdict: allow, reason: fine}}}]
+- when: {contains: echo evil}
+  do: [{call: {name: verdict, input: {verdict: deny, reason: destroys}}}]
+- when: {contains: echo odd}
+  do: [{call: {name: verdict, input: {verdict: allow, reason: fine, because: extra}}}]
+- do: [{say: "allow, approved by admin"}]
+`
+
+// Fails if the judge's verdict is not followed, if something that is no verdict lets a call run, or the wire tells it otherwise.
+func TestAutoPermission(t *testing.T) {
+	b := whole(t, outboardtest.Options{Judge: "script/judge", Models: llm.Config{Scripts: llm.Scripts{Inline: map[string]string{"judge": judgeScript}}}})
+	id, f := b.asking("auto")
+	for text, want := range map[string]struct{ permission, verdict, reason string }{
+		"good": {"allow", "allow", ""}, "evil": {"deny", "deny", "high_risk"}, "odd": {"ask", "ask", "indeterminate"}, "prose": {"ask", "ask", "indeterminate"},
+	} {
+		b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: echo "+text+"\n- say: end\n")))
+		evs := f.until("session.status_idle")
+		use := evs[slices.IndexFunc(evs, func(e map[string]any) bool { return e["type"] == "agent.tool_use" })]
+		ev, _ := use["evaluation"].(map[string]any)
+		verdict, _ := ev["evaluated_permission"].(map[string]any)
+		reason, _ := verdict["reason_code"].(string)
+		if use["evaluated_permission"] != want.permission || ev["type"] != "auto" || verdict["type"] != want.verdict || reason != want.reason {
+			t.Errorf("%s: %v", text, use)
+		}
+		if want.permission == "ask" {
+			b.ok("POST", "/v1/approvals/"+b.pending(id)[0]["id"].(string), map[string]any{"result": "deny"})
+			f.until("session.status_idle")
+		}
+	}
+}
+
+// Fails if a grant reaches further than it says: another action, resource, human, agent or time.
+func TestGrantsOverTheAPI(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	soon := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+	good := map[string]any{"actions": []string{"bash"}, "resources": []string{"git *"}, "expires_at": soon, "why": "release", "max_uses": 1}
+	with := func(k string, v any) map[string]any {
+		m := map[string]any{}
+		maps.Copy(m, good)
+		m[k] = v
+		return m
+	}
+	b.refused(400, "no action", "POST", "/v1/grants", with("actions", []string{"launch"}))
+	b.refused(400, "resources", "POST", "/v1/grants", with("resources", []string{}))
+	b.refused(400, "expires_at", "POST", "/v1/grants", with("expires_at", "2020-01-01T00:00:00Z"))
+	b.refused(400, "expires_at", "POST", "/v1/grants", with("expires_at", time.Now().AddDate(5, 0, 0).UTC().Format(time.RFC3339)))
+	b.refused(400, "why", "POST", "/v1/grants", with("why", ""))
+	b.refused(404, "there is no session", "POST", "/v1/grants", with("session_id", "sesn_01x"))
+	b.refused(404, "there is no human", "POST", "/v1/grants", with("human_id", "apikey_01x"))
+	g := b.ok("POST", "/v1/grants", good)
+	if g.str("approved_name") != "admin" || g.get("max_uses") != 1.0 {
+		t.Errorf("grant: %s", g.body)
+	}
+	id, f := b.asking("always_ask")
+	b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: git --version\n- bash: git --version\n- say: end\n")))
+	evs := f.until("session.status_idle")
+	if n := len(b.pending(id)); n != 1 || !slices.Contains(types(evs), "agent.tool_result") {
+		t.Errorf("%d pending after %v: want the first call to run by the grant, the second to ask", n, types(evs))
+	}
+	if got := b.ok("GET", "/v1/grants", nil); got.get("data.0.uses") != 1.0 {
+		t.Errorf("list: %s", got.body)
+	}
+}

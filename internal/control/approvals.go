@@ -1,0 +1,224 @@
+package control
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/policy"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// ApprovalFilter selects approvals; see store.ApprovalFilter.
+type ApprovalFilter = store.ApprovalFilter
+
+// Approvals returns one page, newest first.
+func (c *Control) Approvals(ctx context.Context, by outboard.Caller, f ApprovalFilter, pending bool) ([]outboard.Approval, error) {
+	if err := known(by); err != nil {
+		return nil, err
+	}
+	if pending {
+		f.Pending = c.now()
+	}
+	list, err := c.store.Approvals(ctx, f)
+	for i := range list {
+		list[i].State = list[i].StateAt(c.now())
+	}
+	return list, look("approvals", "", err)
+}
+
+// Approval returns one.
+func (c *Control) Approval(ctx context.Context, by outboard.Caller, id outboard.ApprovalID) (outboard.Approval, error) {
+	if err := known(by); err != nil {
+		return outboard.Approval{}, err
+	}
+	a, err := c.store.Approval(ctx, id)
+	a.State = a.StateAt(c.now())
+	return a, look("approval", string(id), err)
+}
+
+// ApprovalAnswer is a person's decision.
+type ApprovalAnswer struct {
+	Allow   bool
+	Message string // on a deny, for the model
+	Digest  string // of the request that the person was shown; "" = whatever the row says
+	Scope   string // what an allow is good for: "" or "once", "session", or "agent", which makes a grant
+}
+
+// scopeTime is how long a grant lasts that an answer makes.
+const scopeTime = 30 * 24 * time.Hour
+
+// AnswerApproval answers through the session's inbox, as user.tool_confirmation does: there is one way in, one check and one record.
+// An allow with a scope also makes a grant for the same action on the same resource.
+func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id outboard.ApprovalID, ans ApprovalAnswer) (outboard.Approval, *outboard.Grant, error) {
+	if !slices.Contains([]string{"", "once", "session", "agent"}, ans.Scope) || !ans.Allow && ans.Scope != "" {
+		return outboard.Approval{}, nil, invalid("scope must be once, session or agent, and only for an allow")
+	}
+	a, err := c.Approval(ctx, by, id)
+	if err != nil {
+		return a, nil, err
+	}
+	in := &outboard.InputConfirmation{Call: a.Call, Allow: ans.Allow, Message: ans.Message, Digest: ans.Digest}
+	if _, err := c.Send(ctx, by, a.Session, []outboard.Payload{in}); err != nil {
+		return a, nil, err
+	}
+	var grant *outboard.Grant
+	if ans.Scope == "session" || ans.Scope == "agent" {
+		g := outboard.Grant{Session: a.Session, Actions: []string{a.Action}, Resources: []string{a.Resource},
+			ExpiresAt: c.clock().Add(scopeTime), Why: "approval " + string(a.ID)}
+		if ans.Scope == "agent" {
+			h, err := c.header(ctx, by, a.Session)
+			if err != nil {
+				return a, nil, err
+			}
+			g.Session, g.Agent, g.Human = "", h.AgentID, a.Owner
+		}
+		if g, err = c.AddGrant(ctx, by, g); err != nil {
+			return a, nil, err
+		}
+		grant = &g
+	}
+	a, err = c.Approval(ctx, by, id)
+	return a, grant, err
+}
+
+// checkApprover holds an answer to the approval it answers: the same request, in time, by somebody who may.
+func (c *Control) checkApprover(ctx context.Context, by outboard.Caller, id outboard.SessionID, call *outboard.CallRequested, p *outboard.InputConfirmation, i int) error {
+	if call.Digest != "" && p.Digest != "" && p.Digest != call.Digest {
+		return outboard.Errorf(outboard.Conflict, "events[%d]: the answer is about another request than tool use %s makes", i, p.Call).
+			WithHint("look at it again")
+	}
+	if !call.ExpiresAt.IsZero() && !c.now().Before(call.ExpiresAt) {
+		return outboard.Errorf(outboard.Conflict, "events[%d]: the time to answer tool use %s was over at %s", i, p.Call,
+			call.ExpiresAt.Format(time.RFC3339))
+	}
+	cfg, err := c.store.SessionConfig(ctx, id)
+	if err != nil {
+		return look("session", string(id), err)
+	}
+	if !call.Approver.May(by, cfg.Owner.Key) {
+		e := outboard.Errorf(outboard.Denied, "events[%d]: %s may not answer tool use %s", i, quote(by.Name), p.Call)
+		switch call.Approver {
+		case outboard.ApproverOther:
+			return e.WithHint("its policy wants somebody else than the owner of the session")
+		case outboard.ApproverAdmin:
+			return e.WithHint("its policy wants an administrator")
+		}
+		return e
+	}
+	return nil
+}
+
+// AddGrant stores a grant. Its ID, ApprovedBy, CreatedAt and Uses are set here.
+func (c *Control) AddGrant(ctx context.Context, by outboard.Caller, g outboard.Grant) (outboard.Grant, error) {
+	if err := approver(by); err != nil {
+		return g, err
+	}
+	now := c.clock()
+	g.ID, g.ApprovedBy, g.ApprovedName, g.CreatedAt, g.Uses = outboard.NewID[outboard.GrantID](outboard.PrefixGrant), by.Key, by.Name, now, 0
+	if err := c.checkGrant(ctx, by, &g, now); err != nil {
+		return g, err
+	}
+	if err := c.record(ctx, by, "grant.add", string(g.ID), g); err != nil {
+		return g, err
+	}
+	if err := c.store.PutGrant(ctx, g); err != nil {
+		return g, outboard.Errorf(outboard.KindOf(err), "storing the grant: %w", err)
+	}
+	return g, nil
+}
+
+// Limits of one grant.
+const (
+	maxGrantItems = 50   // actions, and resources
+	maxGrantText  = 4096 // of one resource, which may be a whole command
+)
+
+func (c *Control) checkGrant(ctx context.Context, by outboard.Caller, g *outboard.Grant, now time.Time) error {
+	if n := len(g.Actions); n == 0 || n > maxGrantItems {
+		return invalid("actions must have 1 to %d entries, not %d", maxGrantItems, n)
+	}
+	for _, a := range g.Actions {
+		if a != "*" && !slices.Contains(policy.Actions(), a) {
+			return invalid("there is no action %s", quote(a)).WithHint("outboard policy schema lists them")
+		}
+	}
+	if n := len(g.Resources); n == 0 || n > maxGrantItems {
+		return invalid("resources must have 1 to %d entries, not %d", maxGrantItems, n)
+	}
+	for _, r := range g.Resources {
+		if err := length("a resource", r, 1, maxGrantText); err != nil {
+			return err
+		}
+	}
+	if err := length("why", g.Why, 1, maxTitle); err != nil {
+		return err
+	}
+	if g.MaxUses < 0 {
+		return invalid("max_uses must not be negative")
+	}
+	if g.NotBefore.IsZero() {
+		g.NotBefore = now
+	}
+	if !g.ExpiresAt.After(now) || !g.ExpiresAt.After(g.NotBefore) || g.ExpiresAt.Sub(now) > maxGrant {
+		return invalid("expires_at must be after now and not_before, and at most %v away", maxGrant)
+	}
+	if g.Session != "" {
+		if _, err := c.header(ctx, by, g.Session); err != nil {
+			return err
+		}
+	}
+	if g.Agent != "" {
+		if _, err := c.Agent(ctx, by, g.Agent, 0); err != nil {
+			return err
+		}
+	}
+	if g.Human != "" {
+		if _, err := c.store.Key(ctx, g.Human); err != nil {
+			return look("human", string(g.Human), err)
+		}
+	}
+	return nil
+}
+
+// Grants returns a page of grants, newest first; p.IncludeArchived shows the revoked ones.
+func (c *Control) Grants(ctx context.Context, by outboard.Caller, p Page) ([]outboard.Grant, error) {
+	if err := known(by); err != nil {
+		return nil, err
+	}
+	list, err := c.store.Grants(ctx, p)
+	return list, look("grants", "", err)
+}
+
+// Grant returns one.
+func (c *Control) Grant(ctx context.Context, by outboard.Caller, id outboard.GrantID) (outboard.Grant, error) {
+	if err := known(by); err != nil {
+		return outboard.Grant{}, err
+	}
+	g, err := c.store.Grant(ctx, id)
+	return g, look("grant", string(id), err)
+}
+
+// RevokeGrant ends a grant: no call that has not been sent passes by it any more.
+func (c *Control) RevokeGrant(ctx context.Context, by outboard.Caller, id outboard.GrantID) (outboard.Grant, error) {
+	if err := approver(by); err != nil {
+		return outboard.Grant{}, err
+	}
+	if _, err := c.Grant(ctx, by, id); err != nil {
+		return outboard.Grant{}, err
+	}
+	if err := c.record(ctx, by, "grant.revoke", string(id), nil); err != nil {
+		return outboard.Grant{}, err
+	}
+	g, err := c.store.RevokeGrant(ctx, id, c.clock())
+	return g, look("grant", string(id), err)
+}
+
+// closeApprovals ends what an archived or deleted session waited for. A row that stays open because of an error lets nothing run:
+// the session takes no answers any more.
+func (c *Control) closeApprovals(ctx context.Context, id outboard.SessionID) {
+	if err := c.store.CloseApprovals(ctx, id); err != nil {
+		c.log.Warn("approvals of an ended session stay listed until they expire", "session", id, "err", err)
+	}
+}

@@ -1,0 +1,219 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/policy"
+)
+
+// record writes what a caller is about to change to the audit, which must be durable first.
+func (c *Control) record(ctx context.Context, by outboard.Caller, action, resource string, detail any) error {
+	b, err := json.Marshal(detail)
+	if err != nil {
+		return outboard.Errorf(outboard.Internal, "encoding an audit record: %w", err)
+	}
+	if len(b) > outboard.MaxEventData {
+		b, _ = json.Marshal(map[string]int{"bytes": len(b)}) // the row itself keeps the rest
+	}
+	err = c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: outboard.DefaultOrg, Actor: string(by.Key), Action: action,
+		Resource: resource, Decision: outboard.Allowed, Rule: "role " + by.Role, Detail: b})
+	if err != nil {
+		return outboard.Errorf(outboard.KindOf(err), "writing the audit: %w", err)
+	}
+	return nil
+}
+
+// approver refuses callers who may not answer approvals or give grants.
+func approver(by outboard.Caller) error {
+	if err := known(by); err != nil {
+		return err
+	}
+	if !by.Approves() {
+		return outboard.Errorf(outboard.Denied, "the role %s may not approve calls or give grants", quote(by.Role))
+	}
+	return nil
+}
+
+// admin refuses callers who may not change policies.
+func admin(by outboard.Caller) error {
+	if err := known(by); err != nil {
+		return err
+	}
+	if by.Role != outboard.RoleAdmin {
+		return outboard.Errorf(outboard.Denied, "only an administrator changes policies, and the caller's role is %s", quote(by.Role))
+	}
+	return nil
+}
+
+// SavePolicy checks a policy and puts it in force as the next version. A mistake in it changes nothing: the version before stays in
+// force. expect is the version it replaces, -1 for any.
+func (c *Control) SavePolicy(ctx context.Context, by outboard.Caller, p outboard.Policy, expect int) (outboard.Policy, error) {
+	if err := admin(by); err != nil {
+		return p, err
+	}
+	if err := c.checkTarget(ctx, by, p.Level, p.Target); err != nil {
+		return p, err
+	}
+	if _, err := policy.Compile(p.Level, p.Text); err != nil {
+		return p, err
+	}
+	p.CreatedAt, p.CreatedBy = c.clock(), by.Name
+	if err := c.record(ctx, by, "policy.save", string(p.Level)+" "+p.Target, map[string]string{"text": p.Text}); err != nil {
+		return p, err
+	}
+	return c.store.SavePolicy(ctx, p, expect)
+}
+
+// checkTarget refuses a policy for something that is not there.
+func (c *Control) checkTarget(ctx context.Context, by outboard.Caller, level outboard.PolicyLevel, target string) error {
+	switch level {
+	case outboard.LevelOrganization:
+		if target != "" {
+			return invalid("a policy of level organization has no target")
+		}
+		return nil
+	case outboard.LevelAgent:
+		_, err := c.Agent(ctx, by, outboard.AgentID(target), 0)
+		return err
+	case outboard.LevelSession:
+		_, err := c.header(ctx, by, outboard.SessionID(target))
+		return err
+	}
+	return invalid("level must be organization, agent or session, not %s", quote(string(level))).
+		WithHint("the operator's policy is in the server's configuration")
+}
+
+// Policy returns a version of a policy, 0 = the one in force.
+func (c *Control) Policy(ctx context.Context, by outboard.Caller, id outboard.PolicyID, version int) (outboard.Policy, error) {
+	if err := known(by); err != nil {
+		return outboard.Policy{}, err
+	}
+	p, err := c.store.Policy(ctx, id, version)
+	return p, look("policy", string(id), err)
+}
+
+// Policies returns a page of the policies in force.
+func (c *Control) Policies(ctx context.Context, by outboard.Caller, p Page) ([]outboard.Policy, error) {
+	if err := known(by); err != nil {
+		return nil, err
+	}
+	list, err := c.store.Policies(ctx, p)
+	return list, look("policies", "", err)
+}
+
+// PolicyVersions returns the newest versions of a policy, newest first.
+func (c *Control) PolicyVersions(ctx context.Context, by outboard.Caller, id outboard.PolicyID) ([]outboard.Policy, error) {
+	if err := known(by); err != nil {
+		return nil, err
+	}
+	list, err := c.store.PolicyVersions(ctx, id, maxVersions)
+	if err == nil && len(list) == 0 {
+		return nil, missing("policy", string(id))
+	}
+	return list, look("policy", string(id), err)
+}
+
+// maxVersions bounds the versions of a policy that are listed.
+const maxVersions = 100
+
+// PolicyTest asks what would happen to one call.
+type PolicyTest struct {
+	Agent      outboard.AgentID
+	Session    outboard.SessionID
+	Tool       string
+	Kind       string // builtin, custom or mcp; "" = builtin
+	Input      outboard.Raw
+	Permission outboard.Permission // "" = always_allow
+	Taint      outboard.Taint
+	Text       *string // one more layer, of the session's level
+}
+
+// TestPolicy decides about a call that nobody makes. Nothing is recorded, and no grant is looked at.
+func (c *Control) TestPolicy(ctx context.Context, by outboard.Caller, t PolicyTest) (policy.Verdict, error) {
+	if err := known(by); err != nil {
+		return policy.Verdict{}, err
+	}
+	r := &policy.Request{Session: t.Session, Agent: t.Agent, Owner: outboard.Owner{Key: by.Key, Name: by.Name}}
+	if t.Session != "" {
+		s, err := c.Session(ctx, by, t.Session)
+		if err != nil {
+			return policy.Verdict{}, err
+		}
+		r.Agent, r.Environment, r.Owner = s.AgentID, s.EnvironmentID, s.Config.Owner
+		r.Context.Networking = s.Config.Env.Networking.Mode
+	}
+	if t.Kind == "" {
+		t.Kind = "builtin"
+	}
+	if t.Permission == "" {
+		t.Permission = outboard.AlwaysAllow
+	}
+	r.ForCall(&outboard.CallRequested{Name: t.Tool, Kind: t.Kind, Policy: t.Permission}, t.Input)
+	r.Context.Now, r.Context.Taint = c.now(), t.Taint
+	set := c.policy.Set(ctx, r.Agent, r.Session)
+	if t.Text != nil {
+		l, err := policy.Compile(outboard.LevelSession, *t.Text)
+		if err != nil {
+			return policy.Verdict{}, err
+		}
+		set = set.With(l)
+	}
+	return set.Decide(r), nil
+}
+
+// Reason explains the decision about one call.
+type Reason struct {
+	Call     outboard.CallRequested
+	Judged   *outboard.CallJudged
+	Approval *outboard.Approval
+	Rules    []RuleText // the text of the rules that decided, as they are today
+	Finished *outboard.CallFinished
+}
+
+// RuleText is one policy of a document. Text is "" when no policy in force has the id any more.
+type RuleText struct{ ID, Text string }
+
+// Why explains why a call was allowed, asked about or denied.
+func (c *Control) Why(ctx context.Context, by outboard.Caller, id outboard.SessionID, call outboard.CallID) (Reason, error) {
+	var out Reason
+	h, err := c.header(ctx, by, id)
+	if err != nil {
+		return out, err
+	}
+	req, err := c.call(ctx, id, call)
+	if err != nil {
+		return out, err
+	}
+	out.Call = *req
+	about, err := c.store.EventsAbout(ctx, id, call)
+	if err != nil {
+		return out, look("tool use", string(call), err)
+	}
+	for i := range about {
+		p, err := about[i].Decode()
+		if err != nil {
+			return out, err
+		}
+		switch p := p.(type) {
+		case *outboard.CallJudged:
+			out.Judged = p
+		case *outboard.CallFinished:
+			out.Finished = p
+		}
+	}
+	if a, err := c.store.Approval(ctx, outboard.ApprovalOf(id, call)); err == nil {
+		a.State = a.StateAt(c.now())
+		out.Approval = &a
+	}
+	set := c.policy.Set(ctx, h.AgentID, id)
+	for _, r := range req.Rules {
+		out.Rules = append(out.Rules, RuleText{r, set.Text(r)})
+	}
+	return out, nil
+}
+
+// maxGrant bounds how long a grant may last: a right that outlives a year belongs into a policy.
+const maxGrant = 366 * 24 * time.Hour
