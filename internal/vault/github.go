@@ -109,7 +109,7 @@ func grantOf(g *outboard.GitHubScope, body []byte) (minted, error) {
 	}
 	for name, level := range out.Permissions {
 		if permissionRank(level) > permissionRank(g.Permissions[name]) && name != "metadata" {
-			return minted{}, outboard.Errorf(outboard.Denied, "the issued token has permission %s:%s, which its credential does not name", name, level)
+			return minted{}, outboard.Errorf(outboard.Denied, "the issued token has permission %s:%s, and its credential names %q", name, level, g.Permissions[name])
 		}
 	}
 	if out.Selection == "all" {
@@ -117,7 +117,7 @@ func grantOf(g *outboard.GitHubScope, body []byte) (minted, error) {
 	}
 	for _, r := range out.Repositories {
 		if !slices.ContainsFunc(g.Repositories, func(s string) bool { return strings.EqualFold(s, r.FullName) }) {
-			return minted{}, outboard.Errorf(outboard.Denied, "the issued token reaches repository %s, which its credential does not name", r.FullName)
+			return minted{}, outboard.Errorf(outboard.Denied, "the issued token reaches repository %s, and its credential names %s", r.FullName, strings.Join(g.Repositories, ", "))
 		}
 	}
 	return minted{outboard.NewSecret(out.Token), out.ExpiresAt}, nil

@@ -87,7 +87,8 @@ func clean(p string) bool {
 	return true
 }
 
-// globMatches matches a path with a pattern in which * stands for any text within a segment, and a segment ** for any segments.
+// globMatches matches a path with a pattern in which * stands for any text within a segment, and a segment ** for any
+// segments, at the end for at least one, which may be empty.
 func globMatches(pattern, path string) bool {
 	return segmentsMatch(strings.Split(pattern, "/"), strings.Split(path, "/"))
 }
@@ -96,7 +97,7 @@ func segmentsMatch(pattern, path []string) bool {
 	for len(pattern) > 0 {
 		if pattern[0] == "**" {
 			if len(pattern) == 1 {
-				return true
+				return len(path) > 0
 			}
 			for i := range len(path) + 1 {
 				if segmentsMatch(pattern[1:], path[i:]) {
