@@ -103,7 +103,8 @@ type Sandbox struct {
 	UpdatedAt  time.Time    `json:"updated_at"`
 }
 
-// Checkpoint is a saved workspace state bound to a position in the log. Delta is a tar of what changed since Parent.
+// Checkpoint is a saved workspace state bound to a position in the log. It begins as layers on the host that made it, and is durable
+// when what changed is stored: Delta is a tar of what changed since Parent. A durable checkpoint's ancestors are durable.
 type Checkpoint struct {
 	ID        CheckpointID `json:"id"`
 	Session   SessionID    `json:"session_id"`
@@ -111,9 +112,15 @@ type Checkpoint struct {
 	Call      CallID       `json:"call,omitempty"`   // the call it follows
 	Parent    CheckpointID `json:"parent,omitempty"` // "" when Delta is the whole workspace
 	Depth     int          `json:"depth"`            // number of ancestors
-	Delta     BlobRef      `json:"delta"`
+	Prior     CheckpointID `json:"prior,omitempty"`  // the state before it, which Parent need not be
+	Host      string       `json:"host,omitempty"`   // has its layers and is to store its Delta; "" once that is done, or can never be
+	Delta     BlobRef      `json:"delta,omitzero"`   // zero until it is durable
 	CreatedAt time.Time    `json:"created_at"`
+	DurableAt time.Time    `json:"durable_at,omitzero"`
 }
+
+// Durable reports whether the checkpoint can be restored on any host.
+func (c *Checkpoint) Durable() bool { return c.Delta.Digest != "" }
 
 // File is stored bytes with a name. Session is set for files that belong to a session: copies of uploads mounted into it
 // (Downloadable false) and deliverables harvested from /mnt/session/outputs (Downloadable true).

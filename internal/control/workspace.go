@@ -62,6 +62,9 @@ func (c *Control) workspaceAt(ctx context.Context, all []outboard.Checkpoint, at
 	if w.chain, err = chainOf(all, at); err != nil {
 		return nil, err
 	}
+	if err := c.settle(ctx, w.chain); err != nil {
+		return nil, err
+	}
 	for i := range w.chain {
 		if err := w.merge(ctx, i); err != nil {
 			return nil, fmt.Errorf("reading checkpoint %s: %w", w.chain[i].ID, err)

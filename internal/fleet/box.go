@@ -149,7 +149,7 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 	if err := f.put(ctx, &row, stateCreating); err != nil {
 		return nil, row, err
 	}
-	if sb, err = f.create(ctx, row, b.Env, b.Vars); err != nil {
+	if sb, err = f.create(ctx, row, b.Env, b.Vars, origin{}); err != nil {
 		return nil, row, err
 	}
 	m := newMachine(sb)

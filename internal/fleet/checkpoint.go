@@ -14,6 +14,7 @@ import (
 // Checkpoint saves what changed since parent, for the call just finished. It returns nil when nothing changed. The row is to be
 // committed together with the call's outcome (store.Commit.Checkpoint).
 //
+// Where the machine has layers the row says that they are on this host, and the delta is stored later. Elsewhere it is stored here.
 // The guest labels each saved state with its checkpoint's id and is asked for what changed since the newest committed one. Where
 // it no longer knows that state, because a checkpoint was saved and never committed, it sends everything: more bytes, never a
 // gap.
@@ -27,6 +28,10 @@ func (f *Fleet) Checkpoint(ctx context.Context, b *Box, session outboard.Session
 		Call:      call,
 		CreatedAt: f.now(),
 	}
+	if saved, ok, err := f.push(ctx, m, &c, parent); ok || err != nil {
+		return saved, err
+	}
+	c.Prior, c.DurableAt = parent, c.CreatedAt
 	save := guest.Save{Epoch: epoch, Next: string(c.ID)}
 	if parent != "" {
 		depth, known, err := f.depth(ctx, m, parent)

@@ -109,7 +109,7 @@ func TestCheckpointNotCommitted(t *testing.T) {
 		t.Errorf("restored %q", out)
 	}
 	req := Request{Session: id, Checkpoint: "ckpt_01unknown"}
-	if err := f.restore(t.Context(), b.use.machine, req.Checkpoint); outboard.KindOf(err) != outboard.NotFound {
+	if err := f.restore(t.Context(), b.use.machine, origin{checkpoint: req.Checkpoint}); outboard.KindOf(err) != outboard.NotFound {
 		t.Errorf("unknown checkpoint: %v", err)
 	}
 }

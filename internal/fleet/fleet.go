@@ -50,6 +50,7 @@ type Fleet struct {
 	boxes map[outboard.BoxID]*liveBox // boxes this process has looked after
 
 	reaper reaper
+	keeper keeper
 }
 
 // New returns a fleet; Start runs the reaper once before it returns, then on a timer until Stop.
@@ -66,6 +67,8 @@ func New(cfg Config) *Fleet {
 		slots: map[outboard.SessionID]*slot{},
 		inUse: map[outboard.SandboxID]int{},
 		boxes: map[outboard.BoxID]*liveBox{},
+		keeper: keeper{expected: map[outboard.CheckpointID]time.Time{}, strange: map[outboard.CheckpointID]time.Time{},
+			wake: make(chan struct{}, 1)},
 	}
 }
 
@@ -161,6 +164,9 @@ func (f *Fleet) Acquire(ctx context.Context, r Request) (*Box, error) {
 		if err := f.attach(ctx, s, r, b); err != nil {
 			return nil, err
 		}
+	}
+	if b.Lost != nil {
+		r.Checkpoint = b.Lost.Restore
 	}
 	if b.use == nil {
 		if err := f.make(ctx, r, b); err != nil {

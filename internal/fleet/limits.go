@@ -41,6 +41,14 @@ const (
 	// MaxBoxes bounds all boxes, the paused ones included.
 	MaxBoxes = store.MaxBoxes
 
+	// DurableWait is how long a restore waits for another host that has the newest checkpoint: storing a small delta takes a fraction of
+	// it, and a host that is dead takes all of it, once.
+	DurableWait = 10 * time.Second
+	// KeepTimeout bounds storing one delta: MaxCheckpoint at 5 MB/s.
+	KeepTimeout = 30 * time.Minute
+	// keepEvery is how soon the keeper looks for a row that is about to be committed.
+	keepEvery = 50 * time.Millisecond
+
 	// MaxChain is how many deltas a restore may have to apply; the checkpoint after that is a whole workspace again.
 	MaxChain = 32
 	// MaxCheckpoint bounds one delta. A sandbox that holds more than this in its workspace cannot be restored.

@@ -26,6 +26,7 @@ type machine struct {
 	// The checkpoint that was the parent of the last save, with its depth: rows do not change. Guarded by saving.
 	parent outboard.CheckpointID
 	depth  int
+	top    outboard.CheckpointID // pushed last, and still what the writable layer lies on; "" = not known
 }
 
 func newMachine(sb sandbox.Sandbox) *machine {

@@ -89,11 +89,18 @@ func (f *Fleet) lose(ctx context.Context, r Request, b *Box, row *outboard.Sandb
 	if err := f.fence(ctx, r); err != nil {
 		return err
 	}
+	from, err := f.origin(ctx, r.Checkpoint)
+	if err != nil {
+		return err
+	}
+	if from.lost != "" {
+		reason += "; " + from.lost
+	}
 	b.Lost = &outboard.SandboxLost{
 		Sandbox:    r.Current.Sandbox,
 		Generation: r.Current.Generation,
 		Reason:     reason,
-		Restore:    r.Checkpoint,
+		Restore:    from.checkpoint,
 	}
 	f.log.Warn("sandbox lost", "session", r.Session, "sandbox", r.Current.Sandbox, "reason", reason)
 	if row == nil {
@@ -128,6 +135,13 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, MakeTimeout)
 	defer cancel()
+	from, err := f.origin(ctx, r.Checkpoint)
+	if err != nil {
+		return err
+	}
+	if from.lost != "" { // a machine that was let go, or another session's: this one has none to lose
+		b.Lost, r.Checkpoint = &outboard.SandboxLost{Reason: from.lost, Restore: from.checkpoint}, from.checkpoint
+	}
 	row := outboard.Sandbox{
 		ID:         outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox),
 		Session:    r.Session,
@@ -155,11 +169,11 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 	if err != nil {
 		return err
 	}
-	if sb, err = f.create(ctx, row, r.Config.Env, vars); err != nil {
+	if sb, err = f.create(ctx, row, r.Config.Env, vars, from); err != nil {
 		return err
 	}
 	m := newMachine(sb)
-	if err := f.restore(ctx, m, r.Checkpoint); err != nil {
+	if err := f.restore(ctx, m, from); err != nil {
 		return err
 	}
 	if err := f.seed(ctx, m, r); err != nil {
@@ -185,19 +199,23 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 }
 
 // create makes the machine. vars are in the environment of all its processes.
-func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, env outboard.EnvConfig, vars map[string]string) (sandbox.Sandbox, error) {
+func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, env outboard.EnvConfig, vars map[string]string, from origin) (sandbox.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, CreateTimeout)
 	defer cancel()
 	all := map[string]string{"OUTBOARD_SANDBOX": string(row.ID)} // a command's marks can name where it ran
 	maps.Copy(all, vars)
-	sb, err := f.cfg.Provider.Create(ctx, sandbox.Spec{
+	spec := sandbox.Spec{
 		ID:         row.ID,
 		Generation: row.Generation,
 		Rootfs:     env.Rootfs,
 		Env:        all,
 		Limits:     env.Limits,
 		Isolation:  env.Isolation,
-	})
+	}
+	if from.local {
+		spec.From = from.checkpoint
+	}
+	sb, err := f.cfg.Provider.Create(ctx, spec)
 	if err != nil {
 		return nil, fmt.Errorf("making a sandbox: %w", err)
 	}
@@ -239,10 +257,14 @@ func (f *Fleet) destroyMachine(ctx context.Context, id outboard.SandboxID) error
 	return nil
 }
 
-// restore loads a checkpoint and what it builds on, oldest first.
-func (f *Fleet) restore(ctx context.Context, m *machine, id outboard.CheckpointID) error {
+// restore brings a checkpoint into a fresh machine that was not made from its layers: the checkpoint and what it builds on, oldest
+// first.
+func (f *Fleet) restore(ctx context.Context, m *machine, from origin) error {
+	if from.local || from.checkpoint == "" {
+		return nil
+	}
 	var chain []outboard.Checkpoint
-	for id != "" {
+	for id := from.checkpoint; id != ""; {
 		c, err := f.cfg.Store.Checkpoint(ctx, id)
 		if err != nil {
 			return fmt.Errorf("restoring checkpoint %s: %w", id, err)
@@ -258,7 +280,7 @@ func (f *Fleet) restore(ctx context.Context, m *machine, id outboard.CheckpointI
 			return fmt.Errorf("restoring checkpoint %s: %w", chain[i].ID, err)
 		}
 	}
-	return nil
+	return f.relayer(ctx, m, from.checkpoint)
 }
 
 func (f *Fleet) load(ctx context.Context, m *machine, c outboard.Checkpoint) error {

@@ -29,6 +29,7 @@ func (f *Fleet) Start(ctx context.Context) error {
 	}
 	ctx, f.reaper.stop = context.WithCancel(ctx)
 	f.reaper.wg.Go(func() { f.keepBoxes(ctx) })
+	f.reaper.wg.Go(func() { f.keep(ctx) })
 	f.reaper.wg.Go(func() {
 		tick := time.NewTicker(ReapEvery)
 		defer tick.Stop()
@@ -90,7 +91,7 @@ func (f *Fleet) reap(ctx context.Context) error {
 			f.log.Warn("reaping a sandbox", "sandbox", id, "err", err)
 		}
 	}
-	return nil
+	return f.forgetLayers(ctx, rows)
 }
 
 // reapStray removes a machine that no undestroyed row of this host named when the rows were read.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 )
@@ -50,15 +51,16 @@ func (s *Store) Sandboxes(ctx context.Context, host string, session outboard.Ses
 	return collect(ctx, s, "listing sandboxes", scanSandbox, query, w.args...)
 }
 
-const checkpointCols = `id, session, seq, call, parent, depth, digest, size, created_at`
+const checkpointCols = `id, session, seq, call, parent, depth, digest, size, created_at, prior, host, durable_at`
 
-const insertCheckpointSQL = `INSERT INTO checkpoints (` + checkpointCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`
+const insertCheckpointSQL = `INSERT INTO checkpoints (` + checkpointCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 func scanCheckpoint(sc scanner) (outboard.Checkpoint, error) {
 	var k outboard.Checkpoint
-	var created int64
-	err := sc.Scan(&k.ID, &k.Session, &k.Seq, &k.Call, &k.Parent, &k.Depth, &k.Delta.Digest, &k.Delta.Size, &created)
-	k.CreatedAt = timeOf(created)
+	var created, durable int64
+	err := sc.Scan(&k.ID, &k.Session, &k.Seq, &k.Call, &k.Parent, &k.Depth, &k.Delta.Digest, &k.Delta.Size, &created, &k.Prior, &k.Host,
+		&durable)
+	k.CreatedAt, k.DurableAt = timeOf(created), timeOf(durable)
 	return k, err
 }
 
@@ -86,4 +88,49 @@ func (s *Store) Checkpoints(ctx context.Context, session outboard.SessionID) ([]
 		out = append(out, more...)
 	}
 	return out, nil
+}
+
+const localCheckpointsSQL = `SELECT ` + checkpointCols + ` FROM checkpoints WHERE host = ? AND host <> '' ORDER BY created_at, id LIMIT 1000`
+
+// LocalCheckpoints returns the checkpoints that a host has still to make durable, oldest first, at most 1000.
+func (s *Store) LocalCheckpoints(ctx context.Context, host string) ([]outboard.Checkpoint, error) {
+	return collect(ctx, s, "listing checkpoints", scanCheckpoint, localCheckpointsSQL, host)
+}
+
+const settleCheckpointSQL = `UPDATE checkpoints SET host = '', digest = ?, size = ?, durable_at = ? WHERE id = ? AND host <> ''`
+
+// SettleCheckpoint says that a host's checkpoint is durable as delta, or, with a zero delta, that it never will be: its layers are
+// gone. It changes a checkpoint once; later calls do nothing.
+func (s *Store) SettleCheckpoint(ctx context.Context, id outboard.CheckpointID, delta outboard.BlobRef, at time.Time) error {
+	durable := int64(0)
+	if delta.Digest != "" {
+		durable = micros(at)
+	}
+	return s.update(ctx, "settling checkpoint", func(t tx) error {
+		_, err := t.exec(ctx, settleCheckpointSQL, delta.Digest, delta.Size, durable, string(id))
+		return err
+	})
+}
+
+// awaitEvery is how often AwaitDurable looks: what it waits for takes about that long.
+const awaitEvery = 50 * time.Millisecond
+
+// AwaitDurable returns a checkpoint once it is durable. Unavailable: it never will be, or ctx ended first.
+func (s *Store) AwaitDurable(ctx context.Context, id outboard.CheckpointID) (outboard.Checkpoint, error) {
+	tick := time.NewTicker(awaitEvery)
+	defer tick.Stop()
+	for {
+		k, err := s.Checkpoint(ctx, id)
+		if err != nil || k.Durable() {
+			return k, err
+		}
+		if k.Host == "" {
+			return k, outboard.Errorf(outboard.Unavailable, "checkpoint %s was lost with the host that had it", id)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return k, outboard.Errorf(outboard.Unavailable, "checkpoint %s is not durable yet: host %s has it", id, k.Host)
+		}
+	}
 }

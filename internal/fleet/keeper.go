@@ -1,0 +1,183 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
+
+// keeper makes this host's checkpoints durable: one after the other, oldest first, so that a durable one's ancestors are durable.
+// What it has to do is in rows; it remembers only what it was told will become a row, to look again soon.
+type keeper struct {
+	mu       sync.Mutex
+	expected map[outboard.CheckpointID]time.Time // pushed, and to be committed by the caller
+	strange  map[outboard.CheckpointID]time.Time // layers seen without a row, and since when: another process may be about to commit it
+	wake     chan struct{}                       // capacity 1
+}
+
+// expect says that a row with a checkpoint of this host is about to be committed.
+func (k *keeper) expect(id outboard.CheckpointID) {
+	k.mu.Lock()
+	k.expected[id] = time.Now()
+	k.mu.Unlock()
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// expecting forgets what has been waited for too long, and reports whether there is more.
+func (k *keeper) expecting() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id, since := range k.expected {
+		if time.Since(since) > MakeTimeout { // its caller gave up or died
+			delete(k.expected, id)
+		}
+	}
+	return len(k.expected) > 0
+}
+
+// stale reports whether nothing has come of a checkpoint without a row for so long that nothing will.
+func (k *keeper) stale(id outboard.CheckpointID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	since, ok := k.strange[id]
+	if !ok {
+		k.strange[id] = time.Now()
+		return false
+	}
+	if time.Since(since) < MakeTimeout {
+		return false
+	}
+	delete(k.strange, id)
+	return true
+}
+
+func (k *keeper) done(id outboard.CheckpointID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.expected, id)
+}
+
+// keep makes checkpoints durable until ctx ends.
+func (f *Fleet) keep(ctx context.Context) {
+	layers := f.layers()
+	if layers == nil {
+		return
+	}
+	for {
+		if err := f.keepAll(ctx, layers); err != nil && ctx.Err() == nil {
+			f.log.Warn("making checkpoints durable", "err", err)
+		}
+		again := ReapEvery
+		if f.keeper.expecting() {
+			again = keepEvery
+		}
+		t := time.NewTimer(again)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		case <-f.keeper.wake:
+			t.Stop()
+			select { // the row comes with the commit that the caller is about to make
+			case <-time.After(keepEvery):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// keepAll stores what the rows of this host name.
+func (f *Fleet) keepAll(ctx context.Context, layers sandbox.Layers) error {
+	rows, err := f.cfg.Store.LocalCheckpoints(ctx, f.cfg.Host)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, c := range rows {
+		if err := f.keepOne(ctx, layers, c); err != nil {
+			errs = append(errs, fmt.Errorf("checkpoint %s: %w", c.ID, err))
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// keepOne stores one delta and settles its row.
+func (f *Fleet) keepOne(ctx context.Context, layers sandbox.Layers, c outboard.Checkpoint) error {
+	f.keeper.done(c.ID)
+	lost := func(why error) error {
+		f.log.Error("checkpoint lost before it was durable", "session", c.Session, "checkpoint", c.ID, "err", why)
+		return f.cfg.Store.SettleCheckpoint(ctx, c.ID, outboard.BlobRef{}, f.now())
+	}
+	if c.Parent != "" {
+		switch p, err := f.cfg.Store.Checkpoint(ctx, c.Parent); {
+		case err != nil && outboard.KindOf(err) != outboard.NotFound:
+			return err
+		case err != nil || !p.Durable() && p.Host == "":
+			return lost(fmt.Errorf("it builds on %s, which is lost", c.Parent))
+		case !p.Durable():
+			return nil // it failed just now; the next round begins with it
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, KeepTimeout)
+	defer cancel()
+	ref, err := f.receive(ctx, MaxCheckpoint, func(w io.Writer) error { return layers.Pack(ctx, c.ID, c.Parent, w) })
+	switch {
+	case sandbox.Gone(err), outboard.KindOf(err) == outboard.TooLarge:
+		return lost(err)
+	case err != nil:
+		return err
+	}
+	if err := f.cfg.Store.SettleCheckpoint(ctx, c.ID, ref, f.now()); err != nil {
+		return err
+	}
+	f.log.Debug("checkpoint durable", "session", c.Session, "checkpoint", c.ID, "bytes", ref.Size, "dur", f.now().Sub(c.CreatedAt))
+	return nil
+}
+
+// forgetLayers drops the layers of checkpoints that nobody will start from soon: durable ones whose session has no machine here,
+// and those that were never committed.
+func (f *Fleet) forgetLayers(ctx context.Context, rows []outboard.Sandbox) error {
+	layers := f.layers()
+	if layers == nil {
+		return nil
+	}
+	here := map[outboard.SessionID]bool{}
+	for _, row := range rows {
+		here[row.Session] = true
+	}
+	ids, err := layers.Kept(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		k, err := f.cfg.Store.Checkpoint(ctx, id)
+		switch {
+		case outboard.KindOf(err) == outboard.NotFound:
+			if !f.keeper.stale(id) {
+				continue
+			}
+		case err != nil:
+			return err
+		case !k.Durable() && k.Host != "" || here[k.Session]:
+			continue
+		}
+		if err := layers.Forget(ctx, id); err != nil {
+			return err
+		}
+	}
+	return layers.Sweep(ctx)
+}

@@ -1,0 +1,180 @@
+//go:build linux
+
+package fleet
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/sandbox/native"
+)
+
+// guestProgram builds the guest once.
+var guestProgram = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "outboard-fleet-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "guest")
+	cmd := exec.Command("go", "build", "-o", path, "../../cmd/outboard-guest")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Stderr = os.Stderr
+	return path, cmd.Run()
+})
+
+// nativeProvider makes real machines with layers, in a directory of their own: one per host.
+func nativeProvider(t *testing.T) *native.Provider {
+	t.Helper()
+	guest, err := guestProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := native.New(native.Config{Dir: filepath.Join(t.TempDir(), "s"), Guest: guest})
+	if err != nil || !p.Capabilities().Layers {
+		t.Skip("no layers on this host or as this user:", err)
+	}
+	t.Cleanup(func() {
+		ids, err := p.List(context.Background())
+		if err != nil {
+			t.Error(err)
+		}
+		for _, id := range ids {
+			if err := p.Destroy(context.Background(), id); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return p
+}
+
+// Broken if a checkpoint of layers is not usable at once on its host, never becomes durable, or is another tree elsewhere.
+func TestLayersBecomeDurable(t *testing.T) {
+	r := newRig(t)
+	here, there := nativeProvider(t), nativeProvider(t)
+	r.provider = here
+	f := r.fleet()
+	id := r.session(t)
+	b := r.acquire(t, f, id)
+	if c := r.checkpoint(t, f, b, id); c != nil {
+		t.Errorf("a checkpoint of nothing: %+v", c)
+	}
+	var last *outboard.Checkpoint
+	for _, command := range []string{"cd /workspace; mkdir d; echo 1 > d/f; ln d/f g", "mv d e; echo 2 >> e/f", "echo 3 > h; rm g"} {
+		r.bash(t, b, command)
+		c := r.checkpoint(t, f, b, id)
+		if c == nil || c.Host != host || c.Durable() || last != nil && (c.Parent != last.ID || c.Prior != last.ID) {
+			t.Fatalf("%s: %+v", command, c)
+		}
+		last = c
+	}
+	r.bash(t, b, "echo unsaved > h")
+	// Lost before it was durable, but the host is well: its layers are.
+	if err := here.Destroy(t.Context(), b.ID()); err != nil {
+		t.Fatal(err)
+	}
+	const look = "cd /workspace; find . | sort | xargs; cat e/f h"
+	const want = ". ./e ./e/f ./h\n1\n2\n3\n"
+	again := r.acquire(t, f, id)
+	if out := r.bash(t, again, look); again.Lost == nil || again.Lost.Restore != last.ID || out != want {
+		t.Errorf("from layers: %+v, %q", again.Lost, out)
+	}
+	if err := f.keepAll(t.Context(), here); err != nil {
+		t.Fatal(err)
+	}
+	k, err := r.store.Checkpoint(t.Context(), last.ID)
+	if err != nil || !k.Durable() || k.Host != "" || k.DurableAt.IsZero() {
+		t.Fatalf("%+v, %v", k, err)
+	}
+	r.provider = there
+	other := r.acquire(t, r.fleet(func(c *Config) { c.Host = "host-b" }), id)
+	if out := r.bash(t, other, look); other.Lost == nil || other.Lost.Restore != last.ID || out != want {
+		t.Errorf("from deltas: %+v, %q", other.Lost, out)
+	}
+	if !there.Keeps(last.ID) {
+		t.Error("what was restored has no layers, and the next delta is the whole workspace")
+	}
+}
+
+// Broken if a session whose host is lost before its last checkpoints were durable does not go on, or goes on as if nothing was lost.
+func TestLayersLost(t *testing.T) {
+	r := newRig(t)
+	here := nativeProvider(t)
+	r.provider = here
+	f := r.fleet()
+	id := r.session(t)
+	b := r.acquire(t, f, id)
+	r.bash(t, b, "echo kept > /workspace/a")
+	first := r.checkpoint(t, f, b, id)
+	if err := f.keepAll(t.Context(), here); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []string{"1", "2"} {
+		r.bash(t, b, "echo "+x+" > /workspace/a")
+		c := r.checkpoint(t, f, b, id)
+		if err := here.Forget(t.Context(), c.ID); err != nil { // as a restart of the host would
+			t.Fatal(err)
+		}
+	}
+	if err := f.keepAll(t.Context(), here); err != nil {
+		t.Fatal(err)
+	}
+	if rows, err := r.store.LocalCheckpoints(t.Context(), host); err != nil || len(rows) != 0 {
+		t.Errorf("waiting for ever: %+v, %v", rows, err)
+	}
+	if err := here.Destroy(t.Context(), b.ID()); err != nil {
+		t.Fatal(err)
+	}
+	again := r.acquire(t, f, id)
+	if again.Lost == nil || again.Lost.Restore != first.ID || !strings.Contains(again.Lost.Reason, "2 calls that changed files are undone") {
+		t.Errorf("%+v", again.Lost)
+	}
+	if out := r.bash(t, again, "cat /workspace/a"); out != "kept\n" {
+		t.Errorf("restored %q", out)
+	}
+}
+
+// Broken if the layers of sessions that left this host, or of processes that died before they committed, fill the disk, or those in
+// use go.
+func TestForgetLayers(t *testing.T) {
+	r := newRig(t)
+	here := nativeProvider(t)
+	r.provider = here
+	f := r.fleet()
+	id := r.session(t)
+	b := r.acquire(t, f, id)
+	r.bash(t, b, "echo kept > /workspace/a")
+	c := r.checkpoint(t, f, b, id)
+	orphan := outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint)
+	r.bash(t, b, "echo more > /workspace/a")
+	if _, err := b.use.machine.Sandbox.(sandbox.Layered).Push(t.Context(), orphan); err != nil {
+		t.Fatal(err)
+	}
+	keeps := func(when string, first, second bool) {
+		t.Helper()
+		if err := f.reap(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if here.Keeps(c.ID) != first || here.Keeps(orphan) != second {
+			t.Errorf("%s: keeps %v, %v", when, here.Keeps(c.ID), here.Keeps(orphan))
+		}
+	}
+	keeps("in use", true, true)
+	f.keeper.strange[orphan] = f.keeper.strange[orphan].Add(-MakeTimeout)
+	keeps("long after", true, false)
+	release(t, f, b)
+	if err := f.Destroy(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	keeps("not durable", true, false)
+	if err := f.keepAll(t.Context(), here); err != nil {
+		t.Fatal(err)
+	}
+	keeps("durable and gone", false, false)
+}
