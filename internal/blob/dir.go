@@ -27,7 +27,7 @@ const (
 	staleTemp = time.Hour
 )
 
-// Dir is a Store in a local directory: ab/cd/abcd... per blob, and tmp for files being written. A blob's file appears under its
+// Dir is a Store in a local directory: ab/cd/abcd... per blob (with .zst where it is compressed), and tmp for files being written. A blob's file appears under its
 // name by rename, complete and durable, or not at all.
 type Dir struct {
 	path    string
@@ -83,7 +83,7 @@ func (d *Dir) Put(ctx context.Context, r io.Reader, limit int64) (outboard.BlobR
 	if err != nil {
 		return outboard.BlobRef{}, err
 	}
-	return d.putStream(src, io.MultiReader(&head, src))
+	return d.putStream(src, io.MultiReader(bytes.NewReader(head.Bytes()), src), compressed(head.Bytes()) != nil)
 }
 
 // putSmall stores content whose digest is known before anything is written.
@@ -97,21 +97,29 @@ func (d *Dir) putSmall(ref outboard.BlobRef, content []byte) (outboard.BlobRef, 
 	}
 	defer os.Remove(f.Name()) // gone already when it was renamed
 	defer f.Close()
+	path := d.file(ref.Digest)
+	if z := compressed(content); z != nil {
+		content, path = z, path+compressedSuffix
+	}
 	if _, err := f.Write(content); err != nil {
 		return outboard.BlobRef{}, d.failed("writing", f.Name(), err)
 	}
-	return ref, d.commit(f, ref)
+	return ref, d.commit(f, path)
 }
 
 // putStream stores content through a temporary file, so that its length does not matter to memory.
-func (d *Dir) putStream(src *source, r io.Reader) (outboard.BlobRef, error) {
+func (d *Dir) putStream(src *source, r io.Reader, compress bool) (outboard.BlobRef, error) {
 	f, err := os.CreateTemp(d.temp(), "put-*")
 	if err != nil {
 		return outboard.BlobRef{}, d.failed("creating a file in", d.temp(), err)
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	if _, err := io.Copy(f, r); err != nil {
+	suffix, write := "", func() error { _, err := io.Copy(f, r); return err }
+	if compress {
+		suffix, write = compressedSuffix, func() error { return compressTo(f, r) }
+	}
+	if err := write(); err != nil {
 		if src.err != nil {
 			return outboard.BlobRef{}, src.err
 		}
@@ -121,7 +129,7 @@ func (d *Dir) putStream(src *source, r io.Reader) (outboard.BlobRef, error) {
 	if have, err := d.have(ref); have || err != nil {
 		return ref, err
 	}
-	return ref, d.commit(f, ref)
+	return ref, d.commit(f, d.file(ref.Digest)+suffix)
 }
 
 // have reports whether ref is stored. The directory is synced because another process may have renamed the file into it and
@@ -129,19 +137,23 @@ func (d *Dir) putStream(src *source, r io.Reader) (outboard.BlobRef, error) {
 func (d *Dir) have(ref outboard.BlobRef) (bool, error) {
 	path := d.file(ref.Digest)
 	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() != ref.Size {
-		return false, nil
+	absent := errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() != ref.Size
+	if absent {
+		info, err = os.Stat(path + compressedSuffix) // its length says nothing; a rename made it, so it is whole
+		absent = errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0
 	}
-	if err != nil {
+	if err != nil && !absent {
 		return false, d.failed("looking for", path, err)
+	}
+	if absent {
+		return false, nil
 	}
 	return true, d.syncDir(filepath.Dir(path))
 }
 
-// commit makes the complete temporary file f the blob ref. Its data and the directories above its place are made durable side
+// commit makes the complete temporary file f the blob at path. Its data and the directories above its place are made durable side
 // by side, since neither needs the other, then the name.
-func (d *Dir) commit(f *os.File, ref outboard.BlobRef) error {
-	path := d.file(ref.Digest)
+func (d *Dir) commit(f *os.File, path string) error {
 	var dirs error
 	var wg sync.WaitGroup
 	wg.Go(func() { dirs = d.makeDirs(path) })
@@ -208,53 +220,18 @@ func (d *Dir) Open(ctx context.Context, ref outboard.BlobRef) (io.ReadCloser, er
 	path := d.file(ref.Digest)
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
+		if f, err = os.Open(path + compressedSuffix); err == nil {
+			return newVerified(f, ref, f.Name(), true)
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, outboard.Errorf(outboard.NotFound, "blob %s does not exist", ref.Digest)
 	}
 	if err != nil {
 		return nil, d.failed("opening", path, err)
 	}
-	return &verified{f: f, ref: ref, sum: sha256.New()}, nil
+	return newVerified(f, ref, f.Name(), false)
 }
-
-// verified reads a blob's file and compares length and digest before it admits the end.
-type verified struct {
-	f   *os.File
-	ref outboard.BlobRef
-	sum hash.Hash
-	n   int64
-	end error // EOF or the damage, once known
-}
-
-// Read implements io.Reader.
-func (v *verified) Read(p []byte) (int, error) {
-	if v.end != nil {
-		return 0, v.end
-	}
-	n, err := v.f.Read(p)
-	v.sum.Write(p[:n])
-	v.n += int64(n)
-	switch {
-	case v.n > v.ref.Size:
-		v.end = v.damaged(fmt.Sprintf("it has more than the %d bytes recorded", v.ref.Size))
-		return 0, v.end
-	case err == io.EOF && v.n < v.ref.Size:
-		v.end = v.damaged(fmt.Sprintf("it has %d of %d bytes", v.n, v.ref.Size))
-	case err == io.EOF && hex.EncodeToString(v.sum.Sum(nil)) != v.ref.Digest:
-		v.end = v.damaged("its content has another digest")
-	case err == io.EOF:
-		v.end = io.EOF
-	case err != nil:
-		v.end = outboard.Errorf(outboard.Unavailable, "blob store: reading %s: %w", v.f.Name(), err)
-	}
-	return n, v.end
-}
-
-func (v *verified) damaged(how string) error {
-	return outboard.Errorf(outboard.Internal, "blob store: %s is damaged: %s", v.f.Name(), how)
-}
-
-// Close implements io.Closer.
-func (v *verified) Close() error { return v.f.Close() }
 
 // source reads the caller's content: counted against the limit, hashed, and stopped when ctx ends.
 type source struct {

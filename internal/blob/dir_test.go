@@ -3,6 +3,7 @@ package blob
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -82,15 +83,19 @@ func TestOpenByteByByte(t *testing.T) {
 // Broken if storing the same bytes again writes them again.
 func TestPutSameBytesWritesNothing(t *testing.T) {
 	d := newDir(t)
-	for _, size := range []int{100, smallBlob + 100} {
+	for _, size := range []int{100, 10_000, smallBlob + 100} {
 		content := bytes.Repeat([]byte{'x'}, size)
 		ref := put(t, d, content)
-		before, err := os.Stat(d.file(ref.Digest))
+		path := d.file(ref.Digest)
+		if size >= compressMin {
+			path += compressedSuffix
+		}
+		before, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		put(t, d, content)
-		after, err := os.Stat(d.file(ref.Digest))
+		after, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -301,4 +306,39 @@ type tell struct{}
 func (tell) Read([]byte) (int, error) {
 	os.Stdout.WriteString(written)
 	select {}
+}
+
+// Broken if what compresses is stored as it is, what does not is stored twice as large, or damage to compressed bytes goes unseen.
+func TestCompression(t *testing.T) {
+	d := newDir(t)
+	random := make([]byte, 3*smallBlob)
+	rand.Read(random)
+	text := bytes.Repeat([]byte("the same line again and again\n"), 200_000)
+	for name, content := range map[string][]byte{"random": random, "random small": random[:compressMin], "text": text, "text small": text[:compressMin],
+		"mixed": append(bytes.Clone(text), random...)} {
+		ref := put(t, d, content)
+		got, err := Bytes(t.Context(), d, ref, int64(len(content)))
+		if err != nil || !bytes.Equal(got, content) {
+			t.Errorf("%s: %d bytes, %v", name, len(got), err)
+		}
+		info, err := os.Stat(d.file(ref.Digest) + compressedSuffix)
+		if small := err == nil && info.Size() < ref.Size*9/10; small == strings.HasPrefix(name, "random") {
+			t.Errorf("%s: compressed %v", name, small)
+		}
+	}
+	ref := put(t, d, text)
+	path := d.file(ref.Digest) + compressedSuffix
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, damage := range map[string][]byte{"cut": whole[:len(whole)/2], "appended": append(bytes.Clone(whole), whole...), "other": random,
+		"flipped": append(append(bytes.Clone(whole[:40]), whole[40]^1), whole[41:]...)} {
+		if err := os.WriteFile(path, damage, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Bytes(t.Context(), d, ref, ref.Size); outboard.KindOf(err) != outboard.Internal {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package blob
 
 import (
+	"crypto/rand"
 	"io"
 	"os"
 	"os/exec"
@@ -56,7 +57,7 @@ func fullDiskChild(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	ref := put(t, d, []byte("control"))
-	_, err = d.Put(t.Context(), io.LimitReader(zeros{}, 8<<20), 0)
+	_, err = d.Put(t.Context(), io.LimitReader(rand.Reader, 8<<20), 0)
 	if outboard.KindOf(err) != outboard.Unavailable || !strings.Contains(err.Error(), dir) {
 		t.Fatalf("got %v", err)
 	}
