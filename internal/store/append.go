@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"runtime"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -97,24 +98,38 @@ func (c *Commit) check() error {
 // writer commits what is queued, in groups, until the store closes and the queue is empty. There is one of it: a second one
 // would only halve the groups, and the work of a commit is per group more than per event.
 func (s *Store) writer() {
+	size := 1 // of the last group
 	for {
+		var first *pending
 		select {
-		case p := <-s.queue:
-			s.commitGroup(s.drain(p))
+		case first = <-s.queue:
 		case <-s.closing:
 			select {
-			case p := <-s.queue:
-				s.commitGroup(s.drain(p))
+			case first = <-s.queue:
 			default:
 				return
 			}
 		}
+		group := s.gather(first, size)
+		size = len(group)
+		s.commitGroup(group)
 	}
 }
 
-// drain takes what waits behind first, up to a group.
-func (s *Store) drain(first *pending) []*pending {
-	group := []*pending{first}
+// gather takes what waits behind first, up to a group. The members of the last group have only just been told, and those that go on
+// at once are about to append again: it lets them, since a group that begins without them makes them wait for two commits.
+func (s *Store) gather(first *pending, last int) []*pending {
+	group := s.drain([]*pending{first})
+	for n := 0; n < len(group) && len(group) < last; {
+		n = len(group)
+		runtime.Gosched()
+		group = s.drain(group)
+	}
+	return group
+}
+
+// drain adds what is queued to a group, without waiting.
+func (s *Store) drain(group []*pending) []*pending {
 	for len(group) < maxGroup {
 		select {
 		case p := <-s.queue:
