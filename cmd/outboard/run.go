@@ -30,6 +30,7 @@ type runOptions struct {
 	approve string
 	detach  bool
 	title   string
+	vaults  []string
 }
 
 func newRun(a *app) *cobra.Command {
@@ -52,6 +53,7 @@ func newRun(a *app) *cobra.Command {
 	f.StringVar(&o.from, "from", "", "directory to send, or none (default: the git repository around the current directory)")
 	f.BoolVar(&o.clean, "clean", false, "send the last commit and leave out uncommitted work")
 	f.StringVar(&o.env, "env", "", "environment: a name or an id")
+	f.StringSliceVar(&o.vaults, "vault", nil, "vault with secrets the session may use: a name or an id; see outboard secret")
 	f.StringVar(&o.check, "check", "", "command that judges the result in a fresh sandbox: decides between exit 0 and 8")
 	f.DurationVar(&o.timeout, "timeout", 0, "interrupt the session after this long and exit 124")
 	f.StringVar(&o.approve, "approve", "", "ask before every tool call, or never (default: what the agent says)")
@@ -135,6 +137,13 @@ func (o runOptions) create(ctx context.Context, a *app, c *conn, task string) (c
 	}
 	if n.EnvironmentID, err = findEnvironment(ctx, c.Client, o.env); err != nil {
 		return none, nil, err
+	}
+	for _, ref := range o.vaults {
+		v, err := findVault(ctx, c.Client, ref, false)
+		if err != nil {
+			return none, nil, err
+		}
+		n.VaultIDs = append(n.VaultIDs, v.ID)
 	}
 	work, err := o.send(ctx, a, c)
 	if err != nil {

@@ -91,6 +91,7 @@ type NewSession struct {
 	Title         string            `json:"title,omitempty"`
 	Metadata      map[string]string `json:"metadata,omitempty"`
 	Resources     []Resource        `json:"resources,omitempty"`
+	VaultIDs      []string          `json:"vault_ids,omitempty"`
 	InitialEvents []any             `json:"initial_events,omitempty"`
 }
 

@@ -23,6 +23,15 @@ func IsTerminal(f any) bool {
 	return ok && xterm.IsTerminal(int(file.Fd()))
 }
 
+// ReadPassword reads one line from a terminal without showing it.
+func ReadPassword(f any) ([]byte, error) {
+	file, ok := f.(*os.File)
+	if !ok {
+		return nil, fmt.Errorf("not a terminal")
+	}
+	return xterm.ReadPassword(int(file.Fd()))
+}
+
 // Width returns the width of a terminal in columns, or fallback where it has none.
 func Width(f any, fallback int) int {
 	file, ok := f.(*os.File)
