@@ -58,4 +58,4 @@ bench: build deps ## measure; report in docs/bench.md
 	@scripts/bench
 
 clean:
-	rm -rf bin test/sdk/ts/node_modules
+	rm -rf bin test/sdk/ts/node_modules test/e2b/node_modules

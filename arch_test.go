@@ -38,6 +38,7 @@ var layers = map[string][]string{
 	"internal/runner":          {"", "internal/store", "internal/blob", "internal/llm", "internal/live", "internal/policy", "internal/harness", "internal/tool", "internal/fleet", "internal/sandbox", "internal/guest"},
 	"internal/control":         {"", "internal/policy", "internal/vault", "internal/store", "internal/blob", "internal/llm", "internal/live", "internal/fleet"},
 	"internal/api":             {"", "internal/control"},
+	"internal/e2b":             {"", "internal/control"},
 	"cmd/outboard-guest":       {"internal/guest", "internal/guest/boot"},
 	"internal/store/storetest": {"internal/store"},
 	"internal/sandboxtest":     {"", "internal/sandbox", "internal/guest"},

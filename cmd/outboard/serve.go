@@ -23,6 +23,8 @@ type serveOptions struct {
 	cert     string
 	key      string
 	insecure bool
+	e2b      string
+	domain   string
 	hosts    []string
 	slots    int
 	level    string
@@ -37,6 +39,8 @@ func newServe(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return runServe(cmd.Context(), a, &o) }}
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", "", "address; without a host 127.0.0.1, port 0 for any (default "+defaultListen+")")
+	f.StringVar(&o.e2b, "e2b", "", "address of the E2B API, or off (default 127.0.0.1, 100 ports above --listen)")
+	f.StringVar(&o.domain, "e2b-domain", "", "what the host names PORT-SANDBOX.DOMAIN of sandboxes end in (default localhost and the port)")
 	f.StringVar(&o.db, "db", "", "PostgreSQL, postgres://... (default SQLite in the data directory)")
 	f.StringVar(&o.config, "config", "", "configuration file (default config.yaml in the data directory)")
 	f.StringVar(&o.role, "role", o.role, "all, api (only answers) or worker (only runs sessions)")
@@ -52,6 +56,7 @@ func newServe(a *app) *cobra.Command {
 type readyLine struct {
 	Type      string `json:"type"`
 	URL       string `json:"url,omitempty"`
+	E2B       string `json:"e2b_url,omitempty"`
 	PID       int    `json:"pid"`
 	Data      string `json:"data"`
 	Role      string `json:"role"`
@@ -154,7 +159,9 @@ func (o *serveOptions) server(a *app) (serverConfig, error) {
 		return out, usagef("refusing to listen on %s without TLS: keys would travel in clear text", listen).
 			WithHint("give --tls-cert and --tls-key, or --insecure-listen behind a proxy that has them")
 	}
-	return out, nil
+	out.E2BDomain = cmp.Or(o.domain, cfg.E2BDomain)
+	out.E2B, err = o.e2bAddress(listen, cmp.Or(o.e2b, cfg.E2B), out.TLS != nil)
+	return out, err
 }
 
 func (o *serveOptions) certificate() (*tls.Config, error) {
@@ -177,7 +184,7 @@ func (o *serveOptions) certificate() (*tls.Config, error) {
 // ready prints the one line that says the server answers.
 func (o *serveOptions) ready(a *app, s *server) error {
 	if a.json {
-		line := readyLine{Type: "ready", URL: s.url, PID: os.Getpid(), Data: s.cfg.Data, Role: o.role, Isolation: s.caps.Isolation}
+		line := readyLine{Type: "ready", URL: s.url, E2B: s.e2bURL, PID: os.Getpid(), Data: s.cfg.Data, Role: o.role, Isolation: s.caps.Isolation}
 		if s.sandbox != nil {
 			line.Problem = s.sandbox.Error()
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/blob"
 	"github.com/outboard-dev/outboard/internal/config"
 	"github.com/outboard-dev/outboard/internal/control"
+	"github.com/outboard-dev/outboard/internal/e2b"
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
@@ -55,9 +56,12 @@ type serverConfig struct {
 	Slots int           // sessions run at a time, 0 = the runner's default
 	Grace time.Duration // for turns to come to their next step at the end, 0 = the runner's default
 
-	Listen string   // host:port
-	Hosts  []string // names this server may be called by
-	TLS    *tls.Config
+	Listen string // host:port
+	E2B    string // host:port of the E2B API, "" = none
+	// E2BDomain is what the host names of boxes end in; see e2b.Config.
+	E2BDomain string
+	Hosts     []string // names this server may be called by
+	TLS       *tls.Config
 }
 
 // server is every part of one process, started.
@@ -76,11 +80,14 @@ type server struct {
 	runner  *runner.Runner
 	http    *http.Server
 	ln      net.Listener
+	e2b     *e2b.Server
+	e2bHTTP *http.Server
 	serving sync.WaitGroup
 	failed  chan error // capacity 1: what made serving end, if it was not Stop
 	cut     context.CancelFunc
 
 	url     string
+	e2bURL  string
 	newKey  bool  // this start made the admin key
 	sandbox error // why no sandbox can be made here, nil when it can
 	caps    sandbox.Capabilities
@@ -212,10 +219,10 @@ func (s *server) listen(ctx context.Context) error {
 	}
 	s.serving.Go(func() {
 		if err := s.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			s.failed <- fmt.Errorf("serving: %w", err)
+			s.fail(fmt.Errorf("serving: %w", err))
 		}
 	})
-	return nil
+	return s.listenE2B(ctx, base)
 }
 
 // Stop ends everything: stop accepting, stop claiming and finish or release turns (which pauses their sandboxes), stop the
@@ -227,6 +234,7 @@ func (s *server) Stop() {
 		if err := s.http.Shutdown(ctx); err != nil {
 			s.http.Close()
 		}
+		s.stopE2B(ctx)
 		cancel()
 		s.serving.Wait()
 		s.http = nil

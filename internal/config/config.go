@@ -33,15 +33,17 @@ const maxSlots = 10_000
 
 // Config is the configuration of one server process. Zero values mean the command's default.
 type Config struct {
-	Listen   string     `yaml:"listen,omitempty"`    // address of the API; OUTBOARD_LISTEN
-	Data     string     `yaml:"data,omitempty"`      // data directory; OUTBOARD_DATA
-	DB       string     `yaml:"db,omitempty"`        // postgres://..., "" = SQLite in the data directory; OUTBOARD_DB
-	Hosts    []string   `yaml:"hosts,omitempty"`     // names the server may be called by, besides its addresses
-	LogLevel string     `yaml:"log_level,omitempty"` // debug, info, warn, error; OUTBOARD_LOG
-	Limits   Limits     `yaml:"limits,omitempty"`
-	Vault    Vault      `yaml:"vault,omitempty"`
-	LLM      llm.Config `yaml:"llm,omitempty"`
-	Policy   Policy     `yaml:"policy,omitempty"`
+	Listen    string     `yaml:"listen,omitempty"`     // address of the API; OUTBOARD_LISTEN
+	E2B       string     `yaml:"e2b,omitempty"`        // address of the E2B API, or off; OUTBOARD_E2B
+	E2BDomain string     `yaml:"e2b_domain,omitempty"` // what host names of its sandboxes end in; OUTBOARD_E2B_DOMAIN
+	Data      string     `yaml:"data,omitempty"`       // data directory; OUTBOARD_DATA
+	DB        string     `yaml:"db,omitempty"`         // postgres://..., "" = SQLite in the data directory; OUTBOARD_DB
+	Hosts     []string   `yaml:"hosts,omitempty"`      // names the server may be called by, besides its addresses
+	LogLevel  string     `yaml:"log_level,omitempty"`  // debug, info, warn, error; OUTBOARD_LOG
+	Limits    Limits     `yaml:"limits,omitempty"`
+	Vault     Vault      `yaml:"vault,omitempty"`
+	LLM       llm.Config `yaml:"llm,omitempty"`
+	Policy    Policy     `yaml:"policy,omitempty"`
 }
 
 // Vault says what the vault's data key is wrapped with. The zero value is a key in the data directory, made at first use. The
@@ -181,7 +183,7 @@ func (c *Config) resolve(dir string) {
 
 // override takes in the environment.
 func (c *Config) override(env func(string) string) error {
-	for name, value := range map[string]*string{"OUTBOARD_LISTEN": &c.Listen, "OUTBOARD_DATA": &c.Data, "OUTBOARD_DB": &c.DB,
+	for name, value := range map[string]*string{"OUTBOARD_LISTEN": &c.Listen, "OUTBOARD_E2B": &c.E2B, "OUTBOARD_E2B_DOMAIN": &c.E2BDomain, "OUTBOARD_DATA": &c.Data, "OUTBOARD_DB": &c.DB,
 		"OUTBOARD_LOG": &c.LogLevel} {
 		if v := env(name); v != "" {
 			*value = v

@@ -30,6 +30,8 @@ type (
 	ProcessInfo = fleet.ProcessInfo
 	// TerminalSize is a terminal's.
 	TerminalSize = fleet.TerminalSize
+	// Name is a path: any bytes.
+	Name = fleet.Name
 	// FileRef names a file of a box and who asks.
 	FileRef = fleet.FileRef
 	// Entry describes a file of a box.
@@ -419,6 +421,9 @@ func (c *Control) BoxSamples(ctx context.Context, by outboard.Caller, id outboar
 	}
 	return c.fleet.BoxSamples(id), nil
 }
+
+// VisitSamples is BoxSamples for who was admitted by BoxSecret.
+func (c *Control) VisitSamples(b outboard.Box) []BoxSample { return c.fleet.BoxSamples(b.ID) }
 
 // BoxLog returns the newest lines about a box, oldest first, of this server's time.
 func (c *Control) BoxLog(ctx context.Context, by outboard.Caller, id outboard.BoxID) ([]BoxLine, error) {

@@ -29,6 +29,8 @@ type (
 	ProcessInfo = guest.ProcessInfo
 	// TerminalSize is a terminal's.
 	TerminalSize = guest.Size
+	// Name is a path: any bytes.
+	Name = guest.Name
 	// FileRef names a file and who asks.
 	FileRef = guest.FileRef
 	// Entry describes a file.

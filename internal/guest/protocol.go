@@ -130,5 +130,6 @@ const (
 	Invalid         = "invalid"
 	Internal        = "internal"
 	Denied          = "denied" // no such user of the sandbox
+	Full            = "full"   // no space is left
 	Busy            = "busy"   // too many calls under way; nothing was recorded, the same Start may work later
 )

@@ -39,6 +39,13 @@ func binary(t *testing.T) string {
 // serve starts the server on a free port with an empty data directory and returns its address and admin key.
 func serve(t *testing.T) (url, key string) {
 	t.Helper()
+	url, _, key = serveBoth(t)
+	return url, key
+}
+
+// serveBoth is serve with the address of the E2B API too.
+func serveBoth(t *testing.T) (url, e2b, key string) {
+	t.Helper()
 	data := t.TempDir()
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, binary(t), "serve", "--listen", "127.0.0.1:0", "--data", data, "--json")
@@ -56,7 +63,10 @@ func serve(t *testing.T) (url, key string) {
 	t.Cleanup(func() { cancel(); cmd.Wait() })
 	late := time.AfterFunc(time.Minute, cancel) // a server that never gets ready ends the read below
 	defer late.Stop()
-	var ready struct{ Type, URL, Problem string }
+	var ready struct {
+		Type, URL, Problem string
+		E2B                string `json:"e2b_url"`
+	}
 	sc := bufio.NewScanner(out)
 	for ready.Type != "ready" {
 		if !sc.Scan() {
@@ -74,5 +84,5 @@ func serve(t *testing.T) (url, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ready.URL, strings.TrimSpace(string(b))
+	return ready.URL, ready.E2B, strings.TrimSpace(string(b))
 }

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/e2b"
+)
+
+// e2bOff as an address means no E2B API.
+const e2bOff = "off"
+
+// e2bBeside is how far above the API's port the E2B API listens when nobody says where.
+const e2bBeside = 100
+
+// e2bAddress returns where the E2B API listens: what was asked for, or a loopback port that follows from the API's.
+func (o *serveOptions) e2bAddress(listen, asked string, secure bool) (string, error) {
+	switch asked {
+	case e2bOff:
+		return "", nil
+	case "":
+		_, port, err := net.SplitHostPort(listen)
+		n, perr := strconv.Atoi(port)
+		if err != nil || perr != nil {
+			return "", usagef("%q has no port to put the E2B API beside", listen).WithHint("give --e2b an address, or off")
+		}
+		if n != 0 {
+			n += e2bBeside
+		}
+		return net.JoinHostPort("127.0.0.1", strconv.Itoa(n)), nil
+	}
+	addr, loopback, err := splitListen(asked)
+	if err != nil {
+		return "", err
+	}
+	if !loopback && !secure && !o.insecure {
+		return "", usagef("refusing to serve the E2B API on %s without TLS: keys would travel in clear text", addr).
+			WithHint("give --tls-cert and --tls-key, or --insecure-listen behind a proxy that has them")
+	}
+	return addr, nil
+}
+
+// listenE2B starts answering the E2B API.
+func (s *server) listenE2B(ctx, base context.Context) error {
+	if s.cfg.E2B == "" {
+		return nil
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.E2B)
+	if err != nil {
+		return outboard.Errorf(outboard.Unavailable, "listening on %s for the E2B API: %w", s.cfg.E2B, err).
+			WithHint("choose another address with --e2b, or --e2b off")
+	}
+	scheme := "http"
+	if s.cfg.TLS != nil {
+		ln, scheme = tls.NewListener(ln, s.cfg.TLS), "https"
+	}
+	s.e2bURL = scheme + "://" + ln.Addr().String()
+	s.e2b = e2b.New(e2b.Config{Control: s.control, Logger: s.log, Domain: s.cfg.E2BDomain})
+	s.e2bHTTP = &http.Server{Handler: s.e2b, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return base }}
+	s.serving.Go(func() {
+		if err := s.e2bHTTP.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			s.fail(fmt.Errorf("serving the E2B API: %w", err))
+		}
+	})
+	return nil
+}
+
+// stopE2B ends the E2B API; the context of its streams has ended.
+func (s *server) stopE2B(ctx context.Context) {
+	if s.e2bHTTP == nil {
+		return
+	}
+	if err := s.e2bHTTP.Shutdown(ctx); err != nil {
+		s.e2bHTTP.Close()
+	}
+	s.e2b.Close()
+	s.e2bHTTP = nil
+}
+
+// fail reports what made serving end; only the first report counts.
+func (s *server) fail(err error) {
+	select {
+	case s.failed <- err:
+	default:
+	}
+}

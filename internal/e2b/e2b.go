@@ -1,0 +1,187 @@
+// Package e2b speaks the E2B API, so that programs written for its SDKs use boxes of this server with nothing but two addresses changed
+// (E2B_API_URL and E2B_SANDBOX_URL, or E2B_DOMAIN). It translates and never decides: each handler decodes, makes one control call, or
+// asks the machine that control gave it, and encodes.
+//
+// One listener takes four kinds of requests, told apart in this order:
+//
+//   - with the headers E2b-Sandbox-Id and E2b-Sandbox-Port, or under a host name "{port}-{id}.{anything}": to a box. Port 49983 is envd,
+//     the agent that E2B has in its sandboxes, which this package plays itself; other ports are the box's own;
+//   - a signed /files without either: to the box whose secret the signature proves;
+//   - everything else: the control plane.
+//
+// The control plane asks for an API key, envd for the box's access token, the box's ports for nothing or for its traffic token. On the wire
+// "the sandbox is gone" is 502 before an answer has begun, and a cut connection after: the SDKs understand nothing else. What is not
+// built answers 501.
+package e2b
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
+)
+
+// Config makes a handler.
+type Config struct {
+	Control *control.Control
+	Logger  *slog.Logger // nil = discard
+	// Domain is what the host names of boxes end in, with ":port" where that is not the scheme's own. "" = "localhost" with the port of
+	// each request, which browsers and curl resolve.
+	Domain string
+}
+
+// Server is the handler. Close ends its watchers and idle connections.
+type Server struct {
+	ctl      *control.Control
+	log      *slog.Logger
+	domain   string
+	routes   []route
+	ports    *http.Transport
+	watchers watchers
+}
+
+// New returns a server.
+func New(cfg Config) *Server {
+	s := &Server{ctl: cfg.Control, log: cfg.Logger, domain: cfg.Domain}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.routes = s.controlPlane()
+	s.ports = s.portTransport()
+	s.watchers.init()
+	return s
+}
+
+// Close ends what goes on between requests.
+func (s *Server) Close() {
+	s.watchers.close()
+	s.ports.CloseIdleConnections()
+}
+
+// Limits of a request.
+const (
+	maxJSON = 1 << 20 // a control-plane body or an RPC message; input and files are streamed or cut by the SDKs
+	// unaryTimeout bounds what a box is asked that has an end of its own.
+	unaryTimeout = time.Minute
+	// writeTimeout is how long one write to a stream may take before its reader counts as gone.
+	writeTimeout = 30 * time.Second
+)
+
+// envdPort is where E2B's agent listens inside its sandboxes.
+const envdPort = 49983
+
+// ServeHTTP tells the kinds of requests apart.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer s.recover(w, r)
+	id, port, ok, err := target(r)
+	switch {
+	case err != nil:
+		fail(w, err)
+	case ok:
+		s.box(w, r, id, port)
+	case r.URL.Path == "/files" && r.URL.Query().Has("signature"):
+		s.signedFiles(w, r)
+	default:
+		s.control(w, r)
+	}
+}
+
+func (s *Server) recover(w http.ResponseWriter, r *http.Request) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		panic(v) // our own way to cut a connection
+	}
+	s.log.Error("e2b handler panicked", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
+	fail(w, outboard.Errorf(outboard.Internal, "panic"))
+}
+
+// target reads which box and port a request is for: by headers first, then by the host's name.
+func target(r *http.Request) (id outboard.BoxID, port uint16, ok bool, err error) {
+	box, number := r.Header.Get("E2b-Sandbox-Id"), r.Header.Get("E2b-Sandbox-Port")
+	if box == "" && number == "" {
+		label, _, found := strings.Cut(hostOf(r), ".")
+		if number, box, ok = strings.Cut(label, "-"); !found || !ok || number == "" || strings.Trim(number, "0123456789") != "" {
+			return "", 0, false, nil
+		}
+	}
+	box, _, _ = strings.Cut(box, "-") // older ids go on with a client's
+	n, perr := strconv.ParseUint(number, 10, 16)
+	if box == "" || perr != nil || n == 0 {
+		return "", 0, false, outboard.Errorf(outboard.Invalid, "E2b-Sandbox-Id and E2b-Sandbox-Port must name a sandbox and a port")
+	}
+	return outboard.BoxID(strings.ToLower(box)), uint16(n), true, nil
+}
+
+func hostOf(r *http.Request) string {
+	if host, _, err := net.SplitHostPort(r.Host); err == nil {
+		return host
+	}
+	return r.Host
+}
+
+// domainFor returns what the names of boxes end in for who asks.
+func (s *Server) domainFor(r *http.Request) string {
+	if s.domain != "" {
+		return s.domain
+	}
+	if _, port, err := net.SplitHostPort(r.Host); err == nil {
+		return "localhost:" + port
+	}
+	return "localhost"
+}
+
+// errorBody is the shape of every error outside of an RPC.
+type errorBody struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+}
+
+// statuses maps kinds to the wire.
+var statuses = map[outboard.Kind]int{
+	outboard.Invalid: http.StatusBadRequest, outboard.Unauthenticated: http.StatusUnauthorized, outboard.Denied: http.StatusForbidden,
+	outboard.NotFound: http.StatusNotFound, outboard.Conflict: http.StatusConflict, outboard.TooLarge: http.StatusRequestEntityTooLarge,
+	outboard.Exhausted: http.StatusTooManyRequests, outboard.Unavailable: http.StatusServiceUnavailable,
+	outboard.Unimplemented: http.StatusNotImplemented, outboard.Canceled: 499,
+}
+
+// fail answers with err. The text of an internal error does not leave the server.
+func fail(w http.ResponseWriter, err error) {
+	status, ok := statuses[outboard.KindOf(err)]
+	body := errorBody{Code: status, Message: err.Error()}
+	if !ok {
+		status, body = http.StatusInternalServerError, errorBody{http.StatusInternalServerError, "internal server error"}
+	}
+	if status == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", "5")
+	}
+	reply(w, status, body)
+}
+
+// reply writes v as JSON. A client that went away is nobody's error.
+func reply(w http.ResponseWriter, status int, v any) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	if v != nil {
+		_ = json.NewEncoder(w).Encode(v)
+	}
+}
+
+// unary bounds what a box is asked.
+func unary(r *http.Request) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(r.Context(), unaryTimeout, outboard.Errorf(outboard.Unavailable, "the sandbox did not answer within %s", unaryTimeout))
+}

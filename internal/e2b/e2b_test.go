@@ -1,0 +1,342 @@
+//go:build linux
+
+package e2b
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/outboardtest"
+)
+
+// If this fails, addresses that an SDK signed do not admit anybody, or one signature admits to another file.
+func TestSignature(t *testing.T) {
+	const secret = "0tQG31xiMp0IOQfaz9dcwi72L1CPo8e0" // the vector of E2B's own documentation
+	sign := func(query string) *http.Request { return httptest.NewRequest("GET", "/files?"+query, nil) }
+	const want = "v1_gUtH/s9YCJWgCizjfUxuWfhFE4QSydOWEIIvfLwDr6E"
+	if got := signature(sign("path=hello.txt&username=user"), secret); got != want {
+		t.Errorf("signature %s, want %s", got, want)
+	}
+	b := &outboard.Box{Secret: secret}
+	if err := checkSignature(sign("path=hello.txt&username=user&signature="+url.QueryEscape(want)), b); err != nil {
+		t.Errorf("a good signature: %v", err)
+	}
+	for what, query := range map[string]string{
+		"none": "path=hello.txt&username=user", "of another file": "path=other&username=user&signature=" + url.QueryEscape(want),
+		"of another user": "path=hello.txt&username=root&signature=" + url.QueryEscape(want),
+		"with an expiry":  "path=hello.txt&username=user&signature_expiration=99999999999&signature=" + url.QueryEscape(want),
+	} {
+		if err := checkSignature(sign(query), b); outboard.KindOf(err) != outboard.Unauthenticated {
+			t.Errorf("a signature %s: %v", what, err)
+		}
+	}
+	late := sign("path=a&signature_expiration=1")
+	q := late.URL.Query()
+	q.Set("signature", signature(late, secret))
+	late.URL.RawQuery = q.Encode()
+	if err := checkSignature(late, b); err == nil || !strings.Contains(err.Error(), "already expired") {
+		t.Errorf("a signature that is over: %v", err)
+	}
+}
+
+// If this fails, a request reaches another box or port than the one it names, or a box instead of the control plane.
+func TestTarget(t *testing.T) {
+	for _, c := range []struct {
+		host, box, port string
+		want            string
+	}{
+		{"127.0.0.1:7170", "boxa", "49983", "boxa:49983"},
+		{"8000-boxb.localhost:7170", "boxa", "49983", "boxa:49983"}, // the headers come first
+		{"8000-boxb.localhost:7170", "", "", "boxb:8000"},
+		{"8000-BOXB-client.sbx.example.com", "", "", "boxb:8000"},
+		{"api.example.com", "", "", ""}, {"my-server.example.com", "", "", ""}, {"8000-boxb", "", "", ""}, {"[::1]:80", "", "", ""},
+		{"localhost", "boxa", "", "refused"}, {"localhost", "", "80", "refused"}, {"localhost", "boxa", "99999", "refused"},
+		{"0-boxb.localhost", "", "", "refused"},
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Host = c.host
+		if c.box != "" {
+			r.Header.Set("E2b-Sandbox-Id", c.box)
+		}
+		if c.port != "" {
+			r.Header.Set("E2b-Sandbox-Port", c.port)
+		}
+		id, port, ok, err := target(r)
+		got := ""
+		if ok {
+			got = string(id) + ":" + string(json.RawMessage(jsonOf(port)))
+		}
+		if err != nil {
+			got = "refused"
+		}
+		if got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}
+
+func jsonOf(v any) string { b, _ := json.Marshal(v); return string(b) }
+
+// If this fails, a list leaves boxes out or shows them twice when it is read in pages.
+func TestPages(t *testing.T) {
+	start := time.Unix(1000, 0).UTC()
+	all := make([]listedOut, 25)
+	for i := range all { // several of one moment
+		all[i] = listedOut{SandboxID: string(rune('a' + i)), StartedAt: start.Add(time.Duration(i/7) * time.Second)}
+	}
+	for _, ascending := range []bool{false, true} {
+		var got []string
+		token := ""
+		for range 10 {
+			w := httptest.NewRecorder()
+			r := &request{Request: httptest.NewRequest("GET", "/v2/sandboxes?limit=4&nextToken="+token, nil), w: w}
+			rows, err := page(r, slices.Clone(all), func(b listedOut) pageKey { return pageKey{b.StartedAt, b.SandboxID} }, ascending)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, b := range rows {
+				got = append(got, b.SandboxID)
+			}
+			if token = w.Header().Get("X-Next-Token"); token == "" {
+				break
+			}
+		}
+		if !slices.IsSortedFunc(got, func(a, b string) int {
+			if ascending {
+				return strings.Compare(a, b)
+			}
+			return strings.Compare(b, a)
+		}) || len(slices.Compact(got)) != len(all) {
+			t.Errorf("ascending %v: %v", ascending, got)
+		}
+	}
+	r := &request{Request: httptest.NewRequest("GET", "/v2/sandboxes?nextToken=forged", nil), w: httptest.NewRecorder()}
+	if _, err := page(r, all, func(b listedOut) pageKey { return pageKey{} }, false); outboard.KindOf(err) != outboard.Invalid {
+		t.Errorf("a forged token: %v", err)
+	}
+	if m, err := metadataFilter("a%253Db=c%2526d&e=f"); err != nil || m["a=b"] != "c&d" || m["e"] != "f" {
+		t.Errorf("a metadata filter: %v, %v", m, err)
+	}
+}
+
+// rig is a server with one box.
+type rig struct {
+	t   *testing.T
+	url string
+	key string
+	box sandboxOut
+}
+
+func newRig(t *testing.T) *rig {
+	srv := outboardtest.Start(t, outboardtest.Options{NoRunner: true})
+	s := New(Config{Control: srv.Control})
+	h := httptest.NewServer(s)
+	t.Cleanup(func() { h.CloseClientConnections(); h.Close(); s.Close() })
+	r := &rig{t: t, url: h.URL, key: APIKey(srv.Key)}
+	if status := r.api("POST", "/sandboxes", `{"templateID":"base"}`, &r.box); status != http.StatusCreated {
+		t.Fatalf("creating a sandbox: %d", status)
+	}
+	t.Cleanup(func() { r.api("DELETE", "/sandboxes/"+r.box.SandboxID, "", nil) })
+	return r
+}
+
+func (r *rig) api(method, path, body string, out any) int {
+	r.t.Helper()
+	req, err := http.NewRequest(method, r.url+path, strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("X-Api-Key", r.key)
+	return r.do(req, out)
+}
+
+func (r *rig) do(req *http.Request, out any) int {
+	r.t.Helper()
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, _ := io.ReadAll(res.Body)
+	if out != nil {
+		if err := json.Unmarshal(b, out); err != nil {
+			r.t.Fatalf("%s %s answers %q: %v", req.Method, req.URL, b, err)
+		}
+	}
+	return res.StatusCode
+}
+
+// envd makes a request to the box's agent.
+func (r *rig) envd(path, kind string, body []byte) *http.Request {
+	req, err := http.NewRequest("POST", r.url+path, bytes.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("E2b-Sandbox-Id", r.box.SandboxID)
+	req.Header.Set("E2b-Sandbox-Port", "49983")
+	req.Header.Set("X-Access-Token", r.box.EnvdAccessToken)
+	req.Header.Set("Content-Type", kind)
+	return req
+}
+
+func envelope(body string) []byte {
+	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body))), body...)
+}
+
+// If this fails, hostile or broken requests are believed, crash something, or are answered in a way that an SDK cannot read.
+func TestHostileRequests(t *testing.T) {
+	r := newRig(t)
+	for what, c := range map[string]struct {
+		method, path, body string
+		status             int
+	}{
+		"not JSON":                 {"POST", "/sandboxes", "{", 400},
+		"the wrong type":           {"POST", "/sandboxes", `{"templateID":5}`, 400},
+		"no template":              {"POST", "/sandboxes", `{}`, 400},
+		"no such template":         {"POST", "/sandboxes", `{"templateID":"none"}`, 404},
+		"an endless time":          {"POST", "/sandboxes", `{"templateID":"base","timeout":9223372036854775807}`, 400},
+		"a negative time":          {"POST", "/sandboxes", `{"templateID":"base","timeout":-1}`, 400},
+		"what is not built":        {"POST", "/sandboxes", `{"templateID":"base","network":{"allowOut":["1.1.1.1"]}}`, 501},
+		"a volume":                 {"GET", "/volumes", "", 501},
+		"a template":               {"POST", "/v3/templates", "{}", 501},
+		"a path that is not there": {"GET", "/nowhere", "", 404},
+		"another method":           {"PATCH", "/sandboxes", "", 405},
+		"an id that is a path":     {"GET", "/sandboxes/..%2f..%2fetc", "", 404},
+		"an id with a NUL":         {"GET", "/sandboxes/box%00", "", 404},
+		"somebody else's id":       {"DELETE", "/sandboxes/" + string(outboard.NewBoxID()), "", 404},
+		"a huge body":              {"POST", "/sandboxes", `{"templateID":"` + strings.Repeat("x", maxJSON) + `"}`, 413},
+	} {
+		var e errorBody
+		if status := r.api(c.method, c.path, c.body, &e); status != c.status || e.Code != c.status || e.Message == "" {
+			t.Errorf("%s: %d %+v, want %d", what, status, e, c.status)
+		}
+	}
+	good := envelope(`{"process":{"cmd":"true"},"unknown":1}`)
+	for what, c := range map[string]struct {
+		path, kind string
+		body       []byte
+		change     func(*http.Request)
+		status     int
+	}{
+		"the positive control":  {"/process.Process/Start", "application/connect+json", good, nil, 200},
+		"no token":              {"/process.Process/Start", "application/connect+json", good, func(q *http.Request) { q.Header.Del("X-Access-Token") }, 401},
+		"a token that is wrong": {"/process.Process/List", "application/json", nil, func(q *http.Request) { q.Header.Set("X-Access-Token", r.key) }, 401},
+		"no such box":           {"/process.Process/List", "application/json", nil, func(q *http.Request) { q.Header.Set("E2b-Sandbox-Id", "boxnone") }, 502},
+		"a cut envelope":        {"/process.Process/Start", "application/connect+json", good[:7], nil, 415},
+		"a compressed one":      {"/process.Process/Start", "application/connect+json", append([]byte{1}, good[1:]...), nil, 415},
+		"a length that lies":    {"/process.Process/Start", "application/connect+json", []byte{0, 255, 255, 255, 255, '{'}, nil, 415},
+		"a binary message":      {"/process.Process/Start", "application/connect+proto", good, nil, 415},
+		"no such call":          {"/process.Process/Fly", "application/json", []byte("{}"), nil, 501},
+		"no such process":       {"/process.Process/SendSignal", "application/json", []byte(`{"process":{"pid":1},"signal":"SIGNAL_SIGKILL"}`), nil, 404},
+		"an odd signal":         {"/process.Process/SendSignal", "application/json", []byte(`{"process":{"pid":1},"signal":"SIGNAL_SIGHUP"}`), nil, 501},
+		"no such user":          {"/filesystem.Filesystem/Stat", "application/json", []byte(`{"path":"/"}`), func(q *http.Request) { q.SetBasicAuth("mallory", "") }, 401},
+		"the agent's inside":    {"/init", "application/json", []byte("{}"), nil, 404},
+		"metadata of control":   {"/files?path=x", "application/octet-stream", nil, func(q *http.Request) { q.Header["X-Metadata-A"] = []string{"caf\xe9"} }, 400},
+		"no file name":          {"/files", "application/octet-stream", nil, nil, 400},
+		"a form without parts":  {"/files", "multipart/form-data; boundary=b", []byte("--b\r\n"), nil, 400},
+		"a form without an end": {"/files", "multipart/form-data; boundary=b",
+			[]byte("--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x\"\r\n\r\nabc"), nil, 400},
+	} {
+		req := r.envd(c.path, c.kind, c.body)
+		if c.change != nil {
+			c.change(req)
+		}
+		if status := r.do(req, nil); status != c.status {
+			t.Errorf("%s: %d, want %d", what, status, c.status)
+		}
+	}
+}
+
+// If this fails, a range of a file, or an upload with directories, is not what was asked for.
+func TestFiles(t *testing.T) {
+	r := newRig(t)
+	form := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"d/e/one.txt\"\r\n\r\n0123456789\r\n" +
+		"--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"two.txt\"\r\n\r\n\r\n--b--\r\n"
+	var out []writtenOut
+	if status := r.do(r.envd("/files", "multipart/form-data; boundary=b", []byte(form)), &out); status != 200 || len(out) != 2 ||
+		!strings.HasSuffix(out[0].Path, "/d/e/one.txt") || out[1].Name != "two.txt" {
+		t.Fatalf("uploading: %d %+v", status, out)
+	}
+	for what, c := range map[string]struct {
+		path, ask, want string
+		status          int
+	}{
+		"all": {"d/e/one.txt", "", "0123456789", 200}, "a part": {"d/e/one.txt", "bytes=3-5", "345", 206}, "the end": {"d/e/one.txt", "bytes=-2", "89", 206},
+		"beyond": {"d/e/one.txt", "bytes=20-", "", 416}, "nothing": {"two.txt", "", "", 200}, "a directory": {"d", "", "", 400},
+		"none": {"none", "", "", 404},
+	} {
+		req := r.envd("/files?path="+c.path, "", nil)
+		req.Method, req.Body, req.ContentLength = "GET", nil, 0
+		if c.ask != "" {
+			req.Header.Set("Range", c.ask)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || res.StatusCode != c.status || res.StatusCode < 300 && (string(b) != c.want || res.ContentLength != int64(len(c.want))) {
+			t.Errorf("%s: %d, %d bytes announced, %q, %v", what, res.StatusCode, res.ContentLength, b, err)
+		}
+	}
+	var joined entryInfo
+	if status := r.do(r.envd("/files/compose", "application/json", []byte(`{"source_paths":["d/e/one.txt","two.txt","d/e/one.txt"],"destination":"all"}`)), &joined); status != 200 || joined.Size != "20" {
+		t.Errorf("composing: %d %+v", status, joined)
+	}
+}
+
+// If this fails, a box whose ports are closed to strangers serves them.
+func TestTraffic(t *testing.T) {
+	r := newRig(t)
+	var box sandboxOut
+	if status := r.api("POST", "/sandboxes", `{"templateID":"base","network":{"allowPublicTraffic":false}}`, &box); status != 201 || box.TrafficAccessToken == nil {
+		t.Fatalf("a private box: %d %+v", status, box)
+	}
+	defer r.api("DELETE", "/sandboxes/"+box.SandboxID, "", nil)
+	for what, c := range map[string]struct {
+		id, token string
+		status    int
+	}{
+		"no token": {box.SandboxID, "", 403}, "a wrong one": {box.SandboxID, "x", 403}, "its secret": {box.SandboxID, box.EnvdAccessToken, 403},
+		"the token":   {box.SandboxID, *box.TrafficAccessToken, 502}, // nothing listens: it was let in
+		"an open box": {r.box.SandboxID, "", 502},
+	} {
+		req, _ := http.NewRequest("GET", r.url, nil)
+		req.Host = "1-" + c.id + ".localhost"
+		req.Header.Set(trafficHeader, c.token)
+		if status := r.do(req, nil); status != c.status {
+			t.Errorf("%s: %d, want %d", what, status, c.status)
+		}
+	}
+}
+
+// A message that no SDK sends would end the server.
+func FuzzEnvelope(f *testing.F) {
+	f.Add(envelope(`{"process":{"cmd":"x","args":["a"]},"pty":{"size":{"cols":1,"rows":2}},"stdin":false}`))
+	f.Add([]byte{0, 0, 0, 0, 1})
+	f.Add([]byte{2, 0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		body, err := readEnvelope(bytes.NewReader(data))
+		if err != nil {
+			return
+		}
+		if len(body) > len(data) {
+			t.Fatalf("%d bytes out of %d", len(body), len(data))
+		}
+		var in startIn
+		_ = message(body, &in)
+		var p pathIn
+		_ = message(body, &p)
+	})
+}

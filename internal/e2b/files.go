@@ -1,0 +1,313 @@
+package e2b
+
+import (
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
+)
+
+// Limits of a file's metadata, as the original has them.
+const (
+	maxMetaKey   = 246
+	maxMetaTotal = 4096
+	maxParts     = 1000
+)
+
+// signature computes what admits a request to one file.
+func signature(r *http.Request, secret string) string {
+	op := "write"
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		op = "read"
+	}
+	q := r.URL.Query()
+	text := q.Get("path") + ":" + op + ":" + q.Get("username") + ":" + secret
+	if exp := q.Get("signature_expiration"); exp != "" {
+		text += ":" + exp
+	}
+	sum := sha256.Sum256([]byte(text))
+	return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
+}
+
+// signed reports whether a request carries the signature of a box, whatever its time.
+func signed(r *http.Request, secret string) bool {
+	return control.HasSecret(signature(r, secret), r.URL.Query().Get("signature"))
+}
+
+// checkSignature refuses a request without a valid signature.
+func checkSignature(r *http.Request, b *outboard.Box) error {
+	q := r.URL.Query()
+	if !q.Has("signature") {
+		return outboard.Errorf(outboard.Unauthenticated, "missing signature query parameter")
+	}
+	if !signed(r, b.Secret) {
+		return outboard.Errorf(outboard.Unauthenticated, "invalid signature")
+	}
+	if exp := q.Get("signature_expiration"); exp != "" {
+		if n, err := strconv.ParseInt(exp, 10, 64); err != nil || n < time.Now().Unix() {
+			return outboard.Errorf(outboard.Unauthenticated, "signature is already expired")
+		}
+	}
+	return nil
+}
+
+// readFile answers with a file, or a part of it.
+func (v *visit) readFile() {
+	ctx, cancel := context.WithCancel(v.Context())
+	defer cancel()
+	ref := v.ref(v.URL.Query().Get("path"))
+	e, err := v.m.Stat(ctx, ref)
+	if err == nil && e.Kind != "file" {
+		err = &control.Refusal{Code: "invalid", Message: fmt.Sprintf("path '%s' is not a regular file", ref.Path)}
+	}
+	if r, ok := errors.AsType[*control.Refusal](err); ok && r.Code == "not_found" {
+		err = &control.Refusal{Code: r.Code, Message: fmt.Sprintf("path '%s' does not exist", ref.Path)}
+	}
+	if err != nil {
+		v.failed(err)
+		return
+	}
+	name := path.Base(string(e.Path))
+	h := v.w.Header()
+	h.Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": name}))
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "sandbox") // a file is shown under a name that other files share
+	if mime.TypeByExtension(path.Ext(name)) == "" {
+		h.Set("Content-Type", "application/octet-stream")
+	}
+	content := &remote{ctx: ctx, m: v.m, ref: ref, size: e.Size}
+	defer content.stop()
+	http.ServeContent(v.w, v.Request, name, time.UnixMicro(e.ModTime), content)
+	if content.err != nil && ctx.Err() == nil {
+		panic(http.ErrAbortHandler) // less than was promised
+	}
+}
+
+// remote is a file of a box as an io.ReadSeeker: nothing is read before somebody asks.
+type remote struct {
+	ctx  context.Context
+	m    control.Machine
+	ref  control.FileRef
+	size int64
+	at   int64
+
+	r      *io.PipeReader
+	cancel context.CancelFunc
+	err    error
+}
+
+// Seek moves to where the next Read begins.
+func (f *remote) Seek(offset int64, whence int) (int64, error) {
+	switch whence {
+	case io.SeekCurrent:
+		offset += f.at
+	case io.SeekEnd:
+		offset += f.size
+	}
+	if offset < 0 {
+		return 0, errors.New("seeking before the beginning")
+	}
+	if offset != f.at {
+		f.stop()
+	}
+	f.at = offset
+	return offset, nil
+}
+
+// Read reads on.
+func (f *remote) Read(p []byte) (int, error) {
+	if f.at >= f.size {
+		return 0, io.EOF
+	}
+	if f.r == nil {
+		ctx, cancel := context.WithCancel(f.ctx)
+		r, w := io.Pipe()
+		f.r, f.cancel = r, cancel
+		from := f.at
+		go func() { // ends with stop, or with the file
+			w.CloseWithError(f.m.ReadFile(ctx, f.ref, from, f.size-from, w))
+		}()
+	}
+	n, err := f.r.Read(p)
+	f.at += int64(n)
+	if err != nil && f.at < f.size {
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF // it has become shorter
+		}
+		f.err = err
+	}
+	return n, err
+}
+
+func (f *remote) stop() {
+	if f.r != nil {
+		f.cancel()
+		f.r.Close()
+		f.r = nil
+	}
+}
+
+type writtenOut struct {
+	Path     string            `json:"path"`
+	Name     string            `json:"name"`
+	Type     string            `json:"type"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+}
+
+// writeFiles stores the body, or the parts of it.
+func (v *visit) writeFiles() {
+	attrs, err := v.metadata()
+	var body io.Reader = v.Body
+	if err == nil && strings.EqualFold(v.Header.Get("Content-Encoding"), "gzip") {
+		if body, err = gzip.NewReader(v.Body); err != nil {
+			err = outboard.Errorf(outboard.Invalid, "the body is not gzip: %w", err)
+		}
+	} else if enc := v.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		err = outboard.Errorf(outboard.Invalid, "Content-Encoding %q is not supported", enc)
+	}
+	if err != nil {
+		fail(v.w, err)
+		return
+	}
+	kind, params, err := mime.ParseMediaType(v.Header.Get("Content-Type"))
+	out, to := []writtenOut{}, v.URL.Query().Get("path")
+	switch {
+	case err == nil && kind == "multipart/form-data":
+		out, err = v.writeParts(multipart.NewReader(body, params["boundary"]), to, attrs)
+	case to == "":
+		err = outboard.Errorf(outboard.Invalid, "path is required")
+	default:
+		var one writtenOut
+		one, err = v.writeOne(to, attrs, body)
+		out = append(out, one)
+	}
+	if err != nil {
+		v.failed(err)
+		return
+	}
+	reply(v.w, http.StatusOK, out)
+}
+
+// writeParts stores every part called file, under its own name where the request names none.
+func (v *visit) writeParts(mr *multipart.Reader, to string, attrs map[string]string) ([]writtenOut, error) {
+	out := []writtenOut{}
+	for n := 0; ; n++ {
+		part, err := mr.NextRawPart()
+		if err == io.EOF && len(out) > 0 {
+			return out, nil
+		}
+		if err != nil {
+			return nil, outboard.Errorf(outboard.Invalid, "reading the form: %w", err)
+		}
+		if n >= maxParts {
+			return nil, outboard.Errorf(outboard.Invalid, "more than %d parts", maxParts)
+		}
+		if part.FormName() != "file" {
+			continue
+		}
+		name := to
+		if name == "" { // with its directories, which Part.FileName leaves out
+			_, params, _ := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
+			name = params["filename"]
+		}
+		if name == "" {
+			return nil, outboard.Errorf(outboard.Invalid, "a part has no file name")
+		}
+		one, err := v.writeOne(name, attrs, part)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, one)
+	}
+}
+
+func (v *visit) writeOne(to string, attrs map[string]string, r io.Reader) (writtenOut, error) {
+	e, err := v.m.WriteFile(v.Context(), v.ref(to), attrs, r)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return writtenOut{}, outboard.Errorf(outboard.Invalid, "the body ends before the file does")
+	}
+	if err != nil {
+		return writtenOut{}, err
+	}
+	return writtenOut{string(e.Path), path.Base(string(e.Path)), "file", metadataOf(e)}, nil
+}
+
+// metadata reads what a file is to be marked with.
+func (v *visit) metadata() (map[string]string, error) {
+	out, total := map[string]string{}, 0
+	for name, values := range v.Header {
+		key, ok := strings.CutPrefix(name, "X-Metadata-")
+		if !ok {
+			continue
+		}
+		key = strings.ToLower(key)
+		if key == "" || len(key) > maxMetaKey || strings.ContainsFunc(key+values[0], func(r rune) bool { return r < ' ' || r > '~' }) {
+			return nil, outboard.Errorf(outboard.Invalid, "metadata %q must be printable ASCII of at most %d bytes", key, maxMetaKey)
+		}
+		total += len(key) + len(values[0])
+		out[key] = values[0]
+	}
+	if total > maxMetaTotal {
+		return nil, outboard.Errorf(outboard.Invalid, "metadata must have at most %d bytes", maxMetaTotal)
+	}
+	return out, nil
+}
+
+// compose joins files into one and removes them.
+func (v *visit) compose() {
+	var in struct {
+		Sources     []string `json:"source_paths"`
+		Destination string   `json:"destination"`
+		Username    string   `json:"username"`
+	}
+	if err := decode(v.w, v.Request, &in); err != nil {
+		fail(v.w, err)
+		return
+	}
+	if len(in.Sources) == 0 || len(in.Sources) > maxParts || in.Destination == "" {
+		fail(v.w, outboard.Errorf(outboard.Invalid, "source_paths must have 1 to %d entries, and destination is required", maxParts))
+		return
+	}
+	ref := func(p string) control.FileRef {
+		f := v.ref(p)
+		if in.Username != "" {
+			f.User = in.Username
+		}
+		return f
+	}
+	r, w := io.Pipe()
+	defer r.Close()
+	go func() { // ends with the pipe
+		for _, p := range in.Sources {
+			if err := v.m.ReadFile(v.Context(), ref(p), 0, 0, w); err != nil {
+				w.CloseWithError(err)
+				return
+			}
+		}
+		w.Close()
+	}()
+	e, err := v.m.WriteFile(v.Context(), ref(in.Destination), nil, r)
+	for _, p := range in.Sources {
+		if err == nil {
+			err = v.m.Remove(v.Context(), ref(p))
+		}
+	}
+	if err != nil {
+		v.failed(err)
+		return
+	}
+	reply(v.w, http.StatusOK, showEntry(e))
+}

@@ -1,0 +1,125 @@
+package e2b
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
+)
+
+const (
+	// dialTries and dialPause are for programs that were just started and do not listen yet.
+	dialTries = 5
+	dialPause = 200 * time.Millisecond
+	// portIdle is how long a connection into a box is kept for the next request.
+	portIdle = 30 * time.Second
+	// portConns bounds the connections to one port of one box.
+	portConns = 512
+)
+
+// errClosed is a port where nothing listens.
+var errClosed = errors.New("the port is closed")
+
+// portTransport makes requests to ports of boxes. The address of a connection is the box's id and the port.
+func (s *Server) portTransport() *http.Transport {
+	return &http.Transport{DialContext: s.dialPort, IdleConnTimeout: portIdle, MaxConnsPerHost: portConns, DisableCompression: true,
+		ResponseHeaderTimeout: 0} // a program may take as long as its client waits
+}
+
+func (s *Server) dialPort(ctx context.Context, _, addr string) (net.Conn, error) {
+	id, number, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	port, err := strconv.ParseUint(number, 10, 16)
+	if err != nil {
+		return nil, err
+	}
+	b, err := s.ctl.BoxSecret(ctx, outboard.BoxID(id), func(*outboard.Box) bool { return true }) // port has asked before
+	if err != nil {
+		return nil, err
+	}
+	for try := 1; ; try++ {
+		m, err := s.ctl.VisitBox(ctx, b)
+		if err != nil {
+			return nil, err
+		}
+		conn, err := m.DialPort(ctx, uint16(port))
+		if err == nil {
+			return conn, nil
+		}
+		if _, refused := errors.AsType[*control.Refusal](err); !refused {
+			return nil, err
+		}
+		if try == dialTries {
+			return nil, errClosed
+		}
+		select {
+		case <-time.After(dialPause):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// trafficHeader carries the token of a box whose ports are not open to everybody.
+const trafficHeader = "E2b-Traffic-Access-Token"
+
+// port passes a request on to a port of a box.
+func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID, port uint16) {
+	b, err := s.ctl.BoxSecret(r.Context(), id, func(b *outboard.Box) bool {
+		return b.Traffic == "" || control.HasSecret(b.Traffic, r.Header.Get(trafficHeader))
+	})
+	switch outboard.KindOf(err) {
+	case outboard.NotFound:
+		gone(w, id)
+		return
+	case outboard.Unauthenticated:
+		reply(w, http.StatusForbidden, goneBody{SandboxID: string(id), Message: "The traffic access token is missing or wrong", Code: http.StatusForbidden})
+		return
+	}
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	proxy := httputil.ReverseProxy{
+		Transport: s.ports,
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.SetURL(&url.URL{Scheme: "http", Host: net.JoinHostPort(string(id), strconv.Itoa(int(port)))})
+			p.SetXForwarded()
+			p.Out.Host = p.In.Host
+			if b.MaskHost != "" {
+				p.Out.Host = strings.ReplaceAll(b.MaskHost, "${PORT}", strconv.Itoa(int(port)))
+			}
+			p.Out.Header.Del(trafficHeader)
+			p.Out.Header.Del("E2b-Sandbox-Id")
+			p.Out.Header.Del("E2b-Sandbox-Port")
+		},
+		ErrorHandler:  func(w http.ResponseWriter, r *http.Request, err error) { unreachable(w, r, id, port, err) },
+		ErrorLog:      slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		FlushInterval: -1,
+	}
+	proxy.ServeHTTP(w, r)
+}
+
+// unreachable answers for a port that did not.
+func unreachable(w http.ResponseWriter, r *http.Request, id outboard.BoxID, port uint16, err error) {
+	switch kind := outboard.KindOf(err); {
+	case r.Context().Err() != nil:
+	case errors.Is(err, errClosed):
+		reply(w, http.StatusBadGateway, goneBody{string(id), "The sandbox is running but port is not open", port, http.StatusBadGateway})
+	case kind == outboard.NotFound, kind == outboard.Conflict:
+		gone(w, id)
+	default:
+		reply(w, http.StatusBadGateway, goneBody{string(id), "The program on the port did not answer", port, http.StatusBadGateway})
+	}
+}
