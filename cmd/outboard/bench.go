@@ -23,12 +23,14 @@ type benchOptions struct {
 
 func newBench(a *app) *cobra.Command {
 	var opt benchOptions
-	cmd := &cobra.Command{Use: "bench {log|exec|turn|sandbox|sessions}", Short: "Measure against this machine's own floors",
+	cmd := &cobra.Command{Use: "bench {log|exec|turn|sandbox|sessions|policy}", Short: "Measure against this machine's own floors",
 		Long: "bench prints one row per figure, beside a floor measured in the same run: log (durable appends), exec (one call in a\n" +
 			"live sandbox), turn (a whole turn with one call), sandbox (making,\n" +
-			"freezing and destroying sandboxes, beside the runtimes installed here), sessions (memory of idle ones, turns of a crowd).",
-		Args: exactArgs("log, exec, turn, sandbox or sessions"), ValidArgs: []string{"log", "exec", "turn", "sandbox", "sessions"},
-		RunE: func(cmd *cobra.Command, args []string) error { return runBench(cmd.Context(), a, args[0], opt) }}
+			"freezing and destroying sandboxes, beside the runtimes installed here), sessions (memory of idle ones, turns of a crowd),\n" +
+			"policy (a decision under 50 policies).",
+		Args:      exactArgs("log, exec, turn, sandbox, sessions or policy"),
+		ValidArgs: []string{"log", "exec", "turn", "sandbox", "sessions", "policy"},
+		RunE:      func(cmd *cobra.Command, args []string) error { return runBench(cmd.Context(), a, args[0], opt) }}
 	f := cmd.Flags()
 	f.StringVar(&opt.db, "db", "", "PostgreSQL URL, for the log's Postgres rows")
 	f.StringVar(&opt.dir, "dir", "", "measure on this directory's disk (default: a temporary directory)")
@@ -60,8 +62,11 @@ func runBench(ctx context.Context, a *app, what string, opt benchOptions) error 
 }
 
 func measure(ctx context.Context, a *app, what, dir string, opt benchOptions) ([]bench.Row, error) {
-	if what == "log" {
+	switch what {
+	case "log":
 		return bench.Log(ctx, bench.LogConfig{Dir: dir, Postgres: opt.db, Span: opt.span})
+	case "policy":
+		return bench.Policy(dir, max(opt.n, 2000))
 	}
 	guest, err := findGuest(a.env)
 	if err != nil {
@@ -78,5 +83,5 @@ func measure(ctx context.Context, a *app, what, dir string, opt benchOptions) ([
 	case "sessions":
 		return bench.Sessions(ctx, bench.SessionsConfig{HandsConfig: hands, Idle: opt.idle, Running: opt.run, Turns: 10})
 	}
-	return nil, usagef("there is no bench %q", what).WithHint("outboard bench log|exec|turn|sandbox|sessions")
+	return nil, usagef("there is no bench %q", what).WithHint("outboard bench log|exec|turn|sandbox|sessions|policy")
 }

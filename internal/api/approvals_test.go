@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
 	"github.com/outboard-dev/outboard/internal/llm"
 	"github.com/outboard-dev/outboard/internal/outboardtest"
 	"github.com/outboard-dev/outboard/internal/policy"
@@ -246,5 +247,76 @@ func TestGrantsOverTheAPI(t *testing.T) {
 	}
 	if got := b.ok("GET", "/v1/grants", nil); got.get("data.0.uses") != 1.0 {
 		t.Errorf("list: %s", got.body)
+	}
+}
+
+// Fails if somebody answers an approval who may not: a viewer, the owner where the rule wants another, a developer where it wants an
+// administrator; or if the wire's confirmation is another door than the approval's own.
+func TestWhoMayApprove(t *testing.T) {
+	b := whole(t, outboardtest.Options{Policy: policy.Config{Operator: `
+		@id("other") @effect("ask") @approver("other") forbid (principal, action == Action::"bash", resource) when { context.command == "other" };
+		@id("admin") @effect("ask") @approver("admin") forbid (principal, action == Action::"bash", resource) when { context.command == "admin" };`}})
+	owner := outboard.Caller{Key: outboard.KeyID(b.admin()), Name: "admin", Role: outboard.RoleAdmin}
+	second := outboard.Caller{Key: "apikey_second", Name: "second", Role: outboard.RoleAdmin}
+	developer := outboard.Caller{Key: "apikey_dev", Name: "dev", Role: outboard.RoleDeveloper}
+	viewer := outboard.Caller{Key: "apikey_view", Name: "view", Role: outboard.RoleViewer}
+	for _, k := range []outboard.Caller{second, developer, viewer} {
+		if err := b.store.PutKey(t.Context(), outboard.Key{ID: k.Key, Name: k.Name, Hash: k.Name, Role: k.Role, CreatedAt: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		command string
+		refused []outboard.Caller
+		may     outboard.Caller
+	}{{"other", []outboard.Caller{owner, viewer}, second}, {"admin", []outboard.Caller{developer, viewer}, owner}} {
+		id, f := b.asking("always_allow")
+		b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: "+c.command+"\n- say: end\n")))
+		f.until("session.status_idle")
+		a := b.pending(id)[0]
+		allow := control.ApprovalAnswer{Allow: true}
+		for _, by := range c.refused {
+			if _, _, err := b.ctl.AnswerApproval(t.Context(), by, outboard.ApprovalID(a["id"].(string)), allow); outboard.KindOf(err) != outboard.Denied {
+				t.Errorf("%s: %s answered: %v", c.command, by.Name, err)
+			}
+			in := []outboard.Payload{&outboard.InputConfirmation{Call: outboard.CallID(a["event_id"].(string)), Allow: true}}
+			if _, err := b.ctl.Send(t.Context(), by, outboard.SessionID(id), in); outboard.KindOf(err) != outboard.Denied {
+				t.Errorf("%s: %s confirmed: %v", c.command, by.Name, err)
+			}
+		}
+		if got, _, err := b.ctl.AnswerApproval(t.Context(), c.may, outboard.ApprovalID(a["id"].(string)), allow); err != nil || got.State != outboard.ApprovalAllowed {
+			t.Errorf("%s: %s: %+v, %v", c.command, c.may.Name, got, err)
+		}
+		f.until("session.status_idle")
+	}
+	for _, by := range []outboard.Caller{viewer, developer} {
+		if _, err := b.ctl.SavePolicy(t.Context(), by, outboard.Policy{Level: outboard.LevelOrganization}, -1); outboard.KindOf(err) != outboard.Denied {
+			t.Errorf("%s saved a policy: %v", by.Name, err)
+		}
+	}
+	if _, err := b.ctl.AddGrant(t.Context(), viewer, outboard.Grant{}); outboard.KindOf(err) != outboard.Denied {
+		t.Errorf("a viewer gave a grant: %v", err)
+	}
+	if _, err := b.ctl.SavePolicy(t.Context(), owner, outboard.Policy{Level: outboard.LevelOrganization}, -1); err != nil {
+		t.Errorf("control: %v", err)
+	}
+}
+
+// Fails if a custom tool that a rule asks about takes its result without the approval.
+func TestCustomToolAsks(t *testing.T) {
+	b := whole(t, outboardtest.Options{Policy: policy.Config{Operator: `@id("c") @effect("ask") forbid (principal, action == Action::"custom", resource == Tool::"lookup");`}})
+	agent := b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": []any{
+		map[string]any{"type": "custom", "name": "lookup", "description": "d", "input_schema": map[string]any{"type": "object"}}}}).str("id")
+	id := b.ok("POST", "/v1/sessions", map[string]any{"agent": agent, "environment_id": b.environment()}).str("id")
+	f, events := b.follow(id, ""), "/v1/sessions/"+id+"/events"
+	b.ok("POST", events, send(message("- call: {name: lookup, input: {q: 1}}\n- say: end\n")))
+	f.until("session.status_idle")
+	call := b.pending(id)[0]["event_id"].(string)
+	give := send(map[string]any{"type": "user.custom_tool_result", "custom_tool_use_id": call, "content": []any{map[string]any{"type": "text", "text": "42"}}})
+	b.refused(400, "approval first", "POST", events, give)
+	b.ok("POST", events, send(map[string]any{"type": "user.tool_confirmation", "tool_use_id": call, "result": "allow"}))
+	b.ok("POST", events, give)
+	if got := f.until("session.status_idle"); !slices.Contains(types(got), "user.custom_tool_result") {
+		t.Errorf("after the approval: %v", types(got))
 	}
 }

@@ -115,9 +115,14 @@ func asks(names ...string) []outboard.Toolset {
 // session creates a session of model with the tools.
 func (r *rig) session(model string, sets []outboard.Toolset) outboard.SessionID {
 	r.t.Helper()
+	return r.sessionWith(outboard.SessionConfig{Agent: outboard.Agent{ID: "agent_1", Version: 1, Model: outboard.ModelConfig{ID: model}, Tools: sets},
+		Env: outboard.EnvConfig{Kind: "cloud"}})
+}
+
+// sessionWith creates a session of a configuration.
+func (r *rig) sessionWith(cfg outboard.SessionConfig) outboard.SessionID {
+	r.t.Helper()
 	r.sessions++
-	cfg := outboard.SessionConfig{Agent: outboard.Agent{ID: "agent_1", Version: 1, Model: outboard.ModelConfig{ID: model}, Tools: sets},
-		Env: outboard.EnvConfig{Kind: "cloud"}}
 	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), AgentID: "agent_1", AgentVersion: 1,
 		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread), Phase: outboard.PhaseIdle}
 	h, err := r.store.CreateSession(r.t.Context(), h, cfg, outboard.NewEvent(h.Thread, &outboard.SessionCreated{Config: cfg}))
