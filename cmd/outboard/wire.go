@@ -88,8 +88,9 @@ type server struct {
 
 	url     string
 	e2bURL  string
-	newKey  bool  // this start made the admin key
-	sandbox error // why no sandbox can be made here, nil when it can
+	newKey  bool         // this start made the admin key
+	sandbox error        // why no sandbox can be made here, nil when it can
+	close   func() error // what the sandbox provider made ahead
 	caps    sandbox.Capabilities
 }
 
@@ -162,8 +163,9 @@ func (s *server) openSandboxes(host string) error {
 	guest, err := findGuest(s.cfg.Env)
 	if err == nil {
 		var p *native.Provider
-		p, err = native.New(native.Config{Dir: filepath.Join(s.cfg.Data, "sandboxes"), Guest: guest, Logger: s.log})
+		p, err = native.New(native.Config{Dir: filepath.Join(s.cfg.Data, "sandboxes"), Guest: guest, Ahead: s.cfg.Config.Sandbox.Places(), Logger: s.log})
 		if err == nil {
+			s.close = p.Close
 			provider, s.caps = p, p.Capabilities()
 		}
 	}
@@ -246,6 +248,12 @@ func (s *server) Stop() {
 	if s.fleet != nil {
 		s.fleet.Stop()
 		s.fleet = nil
+	}
+	if s.close != nil {
+		if err := s.close(); err != nil {
+			s.log.Warn("what was made ahead for sandboxes is left to the next start", "err", err)
+		}
+		s.close = nil
 	}
 	if s.store != nil {
 		if err := s.store.Close(); err != nil {

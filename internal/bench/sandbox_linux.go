@@ -54,7 +54,7 @@ type hands struct {
 
 // part measures F, runs one part and measures F again; the rows' ratios are to the median of both.
 func (h *hands) part(ctx context.Context, run func(context.Context, *hands) ([]Row, error)) ([]Row, error) {
-	p, err := native.New(native.Config{Dir: h.Dir, Guest: h.Guest})
+	p, err := native.New(native.Config{Dir: h.Dir, Guest: h.Guest, Ahead: 4})
 	if err != nil {
 		return nil, err
 	}

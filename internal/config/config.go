@@ -42,6 +42,7 @@ type Config struct {
 	LogLevel  string     `yaml:"log_level,omitempty"`  // debug, info, warn, error; OUTBOARD_LOG
 	Limits    Limits     `yaml:"limits,omitempty"`
 	Vault     Vault      `yaml:"vault,omitempty"`
+	Sandbox   Sandbox    `yaml:"sandbox,omitempty"`
 	LLM       llm.Config `yaml:"llm,omitempty"`
 	Policy    Policy     `yaml:"policy,omitempty"`
 }
@@ -87,6 +88,26 @@ type Limits struct {
 	Slots int `yaml:"slots,omitempty"` // sessions run at a time, 0 = the runner's default; OUTBOARD_SLOTS
 }
 
+// Sandbox is how sandboxes are made.
+type Sandbox struct {
+	// Ahead is how many places for sandboxes are made before they are needed, for each kind; nil = 2.
+	Ahead *int `yaml:"ahead,omitempty"`
+}
+
+// maxAhead bounds sandbox.ahead: each place costs about half a MiB of kernel memory.
+const maxAhead = 64
+
+// Places is Ahead with its default.
+func (s Sandbox) Places() int {
+	if s.Ahead == nil {
+		return 2
+	}
+	return *s.Ahead
+}
+
+// IsZero reports whether nothing is set.
+func (s Sandbox) IsZero() bool { return s == Sandbox{} }
+
 // IsZero reports whether no limit is set.
 func (l Limits) IsZero() bool { return l == Limits{} }
 
@@ -116,6 +137,9 @@ func Load(path string, env func(string) string) (*Config, error) {
 	}
 	if c.LogLevel != "" && !slices.Contains(levels, c.LogLevel) {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring the log: level %q is not debug, info, warn or error", c.LogLevel)
+	}
+	if n := c.Sandbox.Places(); n < 0 || n > maxAhead {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: ahead is %d; it must be from 0 to %d", n, maxAhead)
 	}
 	if c.Limits.Slots < 0 || c.Limits.Slots > maxSlots {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: slots is %d; it must be from 0 to %d", c.Limits.Slots, maxSlots)

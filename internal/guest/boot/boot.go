@@ -39,6 +39,11 @@ type Config struct {
 	ToolUID int `json:"tool_uid"`
 	ToolGID int `json:"tool_gid"`
 
+	// Rooted says that the host has built the file systems (Ahead) and the guest is born in them: the trees that are sent are Ahead's,
+	// and the fields of this group are empty. Base is the host's uid and gid for root inside, where the host builds; else 0.
+	Rooted bool `json:"rooted"`
+	Base   int  `json:"-"`
+
 	Upper     string   `json:"upper"`      // host path of a directory with empty "upper" and "work"; "" = keep them on a tmpfs
 	UpperSize int64    `json:"upper_size"` // bytes of that tmpfs
 	Lower     []string `json:"lower"`      // host paths of the overlay's lower directories, top first

@@ -27,7 +27,11 @@ func splitLink(cfg *Config, files []tree) ([]tree, *link, error) {
 	if cfg.Network != nil {
 		want++
 	}
-	if len(files) != want || cfg.Trees != 0 && cfg.Trees != len(cfg.Sources()) {
+	trees := len(cfg.Sources())
+	if cfg.Rooted {
+		trees = 2 // covers
+	}
+	if len(files) != want || (cfg.Trees != 0 || cfg.Rooted) && cfg.Trees != trees {
 		return nil, nil, fmt.Errorf("%d files came with a configuration of %d", len(files), want)
 	}
 	if cfg.Network == nil {
@@ -61,7 +65,7 @@ func (l *link) connect(cfg *Config) (err error) {
 // trust makes the gateway's certificate trusted, in the sandbox's root: in files of its own, on a file system whose content is never
 // part of a saved one, and in the place of the system's bundle. It gives the resolver its server.
 func (l *link) trust(cfg *Config) error {
-	if err := mountPoint(uplink.TrustDir, false); err != nil {
+	if err := mountPoint(cfg, uplink.TrustDir, false); err != nil {
 		return err
 	}
 	if err := mountNew(uplink.TrustDir, "tmpfs", attrNoSuid|attrNoDev|attrNoExec, "mode=0755", "size=16m"); err != nil {
@@ -75,20 +79,20 @@ func (l *link) trust(cfg *Config) error {
 	if err := os.WriteFile(resolver, []byte("nameserver 127.0.0.1\n"), 0o644); err != nil {
 		return fmt.Errorf("naming the resolver: %w", err)
 	}
-	if err := showAt(resolver, "/etc/resolv.conf"); err != nil {
+	if err := showAt(cfg, resolver, "/etc/resolv.conf"); err != nil {
 		return err
 	}
 	if system == "" {
 		return nil
 	}
-	return showAt(uplink.Bundle, system)
+	return showAt(cfg, uplink.Bundle, system)
 }
 
 // showAt shows a file in the place of another. Where that is a link, it is followed, but not out of the sandbox's own files.
-func showAt(file, target string) error {
+func showAt(cfg *Config, file, target string) error {
 	real, err := filepath.EvalSymlinks(target)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err = mountPoint(target, true); err == nil {
+		if err = mountPoint(cfg, target, true); err == nil {
 			real = target
 		}
 	}

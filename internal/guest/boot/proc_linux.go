@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 )
 
 // devices are the host's device nodes that every program may expect. A user namespace cannot make nodes, so they are binds.
@@ -42,19 +43,19 @@ func openDevices() ([]tree, error) {
 
 // buildDev mounts a fresh /dev with the devices, terminals and shared memory, read-only but for what is mounted in it.
 func buildDev(cfg *Config, nodes []tree) error {
-	dev, err := newFS("tmpfs", attrNoSuid|attrNoDev|attrNoExec, "mode=0755", "size=64k")
+	dev, err := newFS("tmpfs", attrNoSuid|attrNoDev|attrNoExec, cfg.owned("mode=0755", "size=64k")...)
 	if err != nil {
 		return err
 	}
 	defer dev.close()
-	if err := mountPoint("/dev", false); err != nil {
+	if err := mountPoint(cfg, "/dev", false); err != nil {
 		return err
 	}
 	if err := dev.attach("/dev"); err != nil {
 		return err
 	}
 	for i, name := range devices {
-		if err := attachAt(nodes[i], "/dev/"+name, true); err != nil {
+		if err := attachAt(cfg, nodes[i], "/dev/"+name, true); err != nil {
 			return err
 		}
 	}
@@ -62,20 +63,26 @@ func buildDev(cfg *Config, nodes []tree) error {
 		if err := os.Symlink(to, "/dev/"+name); err != nil {
 			return fmt.Errorf("linking a device: %w", err)
 		}
+		if err := cfg.own("/dev/" + name); err != nil {
+			return err
+		}
 	}
 	terminals := []string{"newinstance", "ptmxmode=0666", "mode=0620"}
 	if cfg.ToolUID != 0 {
-		terminals = append(terminals, "gid=5") // group tty; without a range of ids there is none
+		terminals = append(terminals, fmt.Sprintf("gid=%d", cfg.Base+5)) // group tty; without a range of ids there is none
 	}
 	for _, m := range []struct {
 		path, kind string
 		options    []string
 	}{
 		{"/dev/pts", "devpts", terminals},
-		{"/dev/shm", "tmpfs", []string{"mode=1777", fmt.Sprintf("size=%d", cfg.ShmSize)}},
+		{"/dev/shm", "tmpfs", cfg.owned("mode=1777", fmt.Sprintf("size=%d", cfg.ShmSize))},
 	} {
 		if err := os.Mkdir(m.path, 0o755); err != nil {
 			return fmt.Errorf("making a mount point: %w", err)
+		}
+		if err := cfg.own(m.path); err != nil {
+			return err
 		}
 		attrs := uintptr(attrNoSuid | attrNoExec)
 		if m.kind != "devpts" {
@@ -88,8 +95,7 @@ func buildDev(cfg *Config, nodes []tree) error {
 	return dev.restrict(attrReadOnly, false)
 }
 
-// newProc makes a proc of the new pid namespace, in which other identities' processes are invisible. It must happen while the
-// host's proc is still in sight: the kernel allows a user namespace a new one only beside a visible old one.
+// newProc makes a proc of the new pid namespace, in which other identities' processes are invisible.
 func newProc(cfg *Config) (tree, error) {
 	attrs := uintptr(attrNoSuid | attrNoDev | attrNoExec)
 	options := []string{"hidepid=2"}
@@ -99,8 +105,42 @@ func newProc(cfg *Config) (tree, error) {
 	return newFS("proc", attrs, options...)
 }
 
-// maskProc hides and freezes the parts of /proc that show or steer the host's kernel.
-func maskProc(cfg *Config) error {
+// covers hide parts of proc: an empty file and an empty directory, detached.
+type covers struct{ file, dir tree }
+
+// buildCovers makes them of a file system that stays where proc will lie over it: to unmount it would be to wait for a grace period of
+// the kernel, a good part of a sandbox's start.
+func buildCovers(cfg *Config) (c covers, err error) {
+	if err := mountPoint(cfg, "/proc", false); err != nil {
+		return c, err
+	}
+	empty, err := newFS("tmpfs", attrNoSuid|attrNoDev|attrNoExec, cfg.owned("mode=0555", "size=4k")...)
+	if err != nil {
+		return c, err
+	}
+	defer empty.close()
+	if err := empty.attach("/proc"); err != nil {
+		return c, err
+	}
+	if err := errors.Join(os.Mkdir("/proc/dir", 0o555), os.WriteFile("/proc/file", nil, 0o444)); err != nil {
+		return c, fmt.Errorf("making an empty cover: %w", err)
+	}
+	if err := errors.Join(cfg.own("/proc/dir"), cfg.own("/proc/file"), empty.restrict(attrReadOnly, false)); err != nil {
+		return c, err
+	}
+	if c.file, err = openTree("/proc/file"); err != nil {
+		return c, err
+	}
+	c.dir, err = openTree("/proc/dir")
+	return c, err
+}
+
+// maskProc attaches proc, and hides and freezes the parts of it that show or steer the host's kernel.
+func maskProc(cfg *Config, proc tree, c covers) error {
+	defer proc.close()
+	if err := proc.attach("/proc"); err != nil {
+		return err
+	}
 	if !cfg.Networked {
 		redirected, err := Network(cfg.Network != nil)
 		if err != nil {
@@ -110,63 +150,60 @@ func maskProc(cfg *Config) error {
 			cfg.Network.Redirected = redirected
 		}
 	}
-	if err := mountPoint("/tmp", false); err != nil {
-		return err
-	}
-	// One empty read-only file and directory, bound over each masked path. Their file system stays under the real /tmp, which will
-	// cover it: to unmount it would be to wait for a grace period of the kernel, a good part of a sandbox's start.
-	cover, err := newFS("tmpfs", attrNoSuid|attrNoDev|attrNoExec, "mode=0555", "size=4k")
-	if err != nil {
-		return err
-	}
-	defer cover.close()
-	if err := cover.attach("/tmp"); err != nil {
-		return err
-	}
-	if err := errors.Join(os.Mkdir("/tmp/dir", 0o555), os.WriteFile("/tmp/file", nil, 0o444)); err != nil {
-		return fmt.Errorf("making an empty cover: %w", err)
-	}
-	if err := cover.restrict(attrReadOnly, false); err != nil {
-		return err
-	}
+	var placed [2]string // where the file and the directory have been attached
 	for _, path := range cfg.Masked {
-		if err := coverPath(path, "/tmp/dir", "/tmp/file", 0); err != nil {
+		if err := c.hide(proc, path, &placed); err != nil {
 			return err
 		}
 	}
 	for _, path := range cfg.ReadOnly {
-		if err := coverPath(path, path, path, attrReadOnly|attrNoSuid|attrNoDev|attrNoExec); err != nil {
+		if err := readOnly(path); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// coverPath mounts dir or file, whichever fits, over a path below /proc. What this kernel does not have needs no cover.
-func coverPath(path, dir, file string, attrs uint64) error {
-	if !strings.HasPrefix(path, "/proc/") {
+// hide puts the cover that fits over a path below /proc. What this kernel does not have needs none. The first of each kind is the
+// cover itself; the others are copies of that, since not every kernel copies a detached mount.
+func (c covers) hide(proc tree, path string, placed *[2]string) error {
+	name, ok := strings.CutPrefix(path, "/proc/")
+	if !ok {
 		return fmt.Errorf("covering %q: only paths below /proc are covered", path)
 	}
-	fi, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	mode, err := proc.lookup(name)
+	if err == syscall.ENOENT {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("looking at a path to cover: %w", err)
 	}
-	source := file
-	if fi.IsDir() {
-		source = dir
+	t, i := c.file, 0
+	if mode&syscall.S_IFMT == syscall.S_IFDIR {
+		t, i = c.dir, 1
 	}
-	t, err := openTree(source)
+	if placed[i] != "" {
+		if t, err = openTree(placed[i]); err != nil {
+			return err
+		}
+	}
+	placed[i] = path
+	defer t.close()
+	return t.attach(path)
+}
+
+// readOnly binds a path over itself, read-only.
+func readOnly(path string) error {
+	t, err := openTree(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	defer t.close()
-	if attrs != 0 {
-		if err := t.restrict(attrs, false); err != nil {
-			return fmt.Errorf("covering %s: %w", path, err)
-		}
+	if err := t.restrict(attrReadOnly|attrNoSuid|attrNoDev|attrNoExec, false); err != nil {
+		return fmt.Errorf("covering %s: %w", path, err)
 	}
 	return t.attach(path)
 }

@@ -87,6 +87,21 @@ func (t tree) restrict(attrs uint64, recursive bool) error {
 	return nil
 }
 
+// lookup returns the mode of what a relative path names below the root of the mount, attached or not.
+func (t tree) lookup(name string) (mode uint32, err error) {
+	const pathOnly = 0x200000 // O_PATH
+	fd, err := syscall.Openat(int(t), name, pathOnly|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer syscall.Close(fd)
+	var st syscall.Stat_t
+	if err := syscall.Fstat(fd, &st); err != nil {
+		return 0, err
+	}
+	return st.Mode, nil
+}
+
 // attach puts a detached mount at path. The tree then stands for the mounted root.
 func (t tree) attach(path string) error {
 	p, err := syscall.BytePtrFromString(path)

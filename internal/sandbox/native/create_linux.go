@@ -2,9 +2,7 @@ package native
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"time"
@@ -62,27 +60,24 @@ func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandb
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Mkdir(b.dir, 0o700); errors.Is(err, fs.ErrExist) {
-		return nil, outboard.Errorf(outboard.Conflict, "sandbox %s exists", spec.ID)
-	} else if err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "making the sandbox's directory: %w", err)
-	}
-	unlock, err := b.lock(ctx)
+	root, err := p.rootfs(spec.Rootfs)
 	if err != nil {
-		return nil, errors.Join(outboard.Errorf(outboard.Conflict, "sandbox %s was destroyed while it was made", spec.ID), unix.Rmdir(b.dir))
+		return nil, err
 	}
+	shape := shape{root: root, limits: withDefaults(spec.Limits), connected: spec.Network != nil, from: spec.From}
+	pl, unlock, err := p.place(ctx, b, shape)
+	if err != nil {
+		return nil, err
+	}
+	defer p.shelf.want(shape)
 	defer unlock()
-	m, err := p.create(ctx, b, spec)
-	if err == nil {
-		return m, nil
+	defer pl.close()
+	m, err := p.create(ctx, pl, spec)
+	if err != nil {
+		p.undo(ctx, b)
+		return nil, err
 	}
-	// The caller may have gone; what was begun must be undone all the same.
-	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), destroyTimeout)
-	defer cancel()
-	if rmErr := p.remove(undo, b); rmErr != nil {
-		p.log.Error("half-made sandbox not removed", "sandbox", spec.ID, "err", rmErr)
-	}
-	return nil, err
+	return m, nil
 }
 
 func (p *Provider) check(spec sandbox.Spec) error {
@@ -102,73 +97,41 @@ func (p *Provider) check(spec sandbox.Spec) error {
 	return nil
 }
 
-// create does the work between lock and answer. What it made is found by remove, also when it did not get far.
-func (p *Provider) create(ctx context.Context, b box, spec sandbox.Spec) (*machine, error) {
-	limits := withDefaults(spec.Limits)
-	root, err := p.rootfs(spec.Rootfs)
-	if err != nil {
-		return nil, err
-	}
-	s := &state{ID: spec.ID, Generation: spec.Generation, Isolation: p.caps.Isolation, BootID: p.boot, Lower: root.cached(),
-		Cgroups: p.cgroups.plan(spec.ID).dirs, CreatedAt: time.Now().UTC()}
-	if p.caps.Layers {
-		s.Root = root.lower
-	}
-	if p.uids != nil {
-		if s.UIDBase, err = p.uids.reserve(b.dir); err != nil {
-			return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
-		}
-	}
-	if err := b.save(s); err != nil {
-		if p.uids != nil {
-			err = errors.Join(err, p.uids.release(s.UIDBase, b.dir))
-		}
-		return nil, err
-	}
-	if err := b.layout(s.UIDBase); err != nil {
-		return nil, fmt.Errorf("laying out the sandbox: %w", err)
-	}
-	group := p.cgroups.groupOf(s)
-	if err := p.cgroups.makeGroup(group, limits); err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
-	}
-	var net network
-	if !p.rootless {
-		if net, err = newNetwork(spec.Network != nil); err != nil {
-			return nil, unavailable("%w", err)
-		}
-		defer net.close()
-	}
-	birth, err := p.spawn(b, group, net)
+// create starts the guest on a plot. What it made is found by remove, also when it did not get far.
+func (p *Provider) create(ctx context.Context, pl *plot, spec sandbox.Spec) (*machine, error) {
+	s := pl.state
+	s.ID, s.Generation, s.CreatedAt = spec.ID, spec.Generation, time.Now().UTC()
+	birth, err := p.spawn(pl)
 	if err != nil {
 		return nil, err
 	}
 	defer birth.close()
 	p.adopt(spec.ID, birth.pid)
 	s.Pid, s.Start = birth.pid, birth.start
-	if err := b.save(s); err != nil {
+	if err := pl.box.save(s); err != nil {
 		return nil, err
 	}
-	if err := group.attach(s.Pid); err != nil {
+	if err := pl.group.attach(s.Pid); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
 	}
 	if err := writeMaps(s.Pid, s.UIDBase, p.rootless); err != nil {
 		return nil, unavailable("%w", err)
 	}
-	cfg := p.config(b, spec, limits, root, net)
-	uplink, err := b.connectNet(cfg, spec.Network, net)
+	cfg := p.config(pl, spec)
+	uplink, err := pl.box.connectNet(cfg, spec.Network, pl.net)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.furnish(ctx, birth, cfg, uplink); err != nil {
+	if err := p.furnish(ctx, birth, pl, cfg, uplink); err != nil {
 		return nil, err
 	}
-	if p.caps.Layers {
-		if err := p.startWork(s, spec.From); err != nil {
+	if len(pl.work) > 0 {
+		// Now, not with the rest: what a mount namespace is born with, nobody can exchange in it.
+		if err := inside(s, func() error { return attachTrees(pl.work) }); err != nil {
 			return nil, fmt.Errorf("making the workspace: %w", err)
 		}
 	}
-	m := &machine{box: b, state: s, group: group, freezable: p.caps.Freeze, p: p}
+	m := &machine{box: pl.box, state: s, group: pl.group, freezable: p.caps.Freeze, p: p}
 	if err := m.connect(ctx); err != nil {
 		return nil, err
 	}
@@ -177,24 +140,28 @@ func (p *Provider) create(ctx context.Context, b box, spec sandbox.Spec) (*machi
 
 // furnish lets the guest begin and hands it its file systems and configuration, and the socket of its network if it has one. It
 // closes the socket.
-func (p *Provider) furnish(ctx context.Context, birth *birth, cfg *boot.Config, uplink *os.File) error {
+func (p *Provider) furnish(ctx context.Context, birth *birth, pl *plot, cfg *boot.Config, uplink *os.File) error {
 	if uplink != nil {
 		defer uplink.Close()
 	}
-	var fds []int
-	defer func() {
-		for _, fd := range fds {
-			unix.Close(fd)
-		}
-	}()
 	if err := birth.gate.open(); err != nil {
 		return err
 	}
-	if !p.rootless {
-		var err error
-		if fds, err = openTrees(cfg, birth.pid); err != nil {
-			return err
-		}
+	if cfg.Rooted {
+		return birth.configure(ctx, cfg, pl.covers, uplink)
+	}
+	if p.rootless {
+		return birth.configure(ctx, cfg, nil, uplink)
+	}
+	userns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", birth.pid))
+	if err != nil {
+		return fmt.Errorf("opening the sandbox's user namespace: %w", err)
+	}
+	defer userns.Close()
+	fds, err := openTrees(cfg, userns)
+	defer closeFDs(fds)
+	if err != nil {
+		return err
 	}
 	return birth.configure(ctx, cfg, fds, uplink)
 }
@@ -212,15 +179,17 @@ func withDefaults(l outboard.SandboxLimits) outboard.SandboxLimits {
 	return l
 }
 
-// config is what the guest is to build.
-func (p *Provider) config(b box, spec sandbox.Spec, l outboard.SandboxLimits, root *rootfs, net network) *boot.Config {
+// config is what is to be built for a plot: all of it, or, where the host has built the file systems, the rest.
+func (p *Provider) config(pl *plot, spec sandbox.Spec) *boot.Config {
+	l, root := pl.shape.limits, pl.shape.root
 	cfg := &boot.Config{
-		Generation: spec.Generation, Hostname: hostname, Env: withPath(spec.Env, root.path),
-		Upper: b.path("fs"), UpperSize: l.MemoryBytes, Lower: root.lower, Binds: root.binds, Owned: toolDirs,
-		Networked: net.made(),
-		TmpSize:   l.MemoryBytes / tmpShare, ShmSize: min(shmSize, l.MemoryBytes/tmpShare),
+		Generation: spec.Generation, Hostname: hostname, Env: withPath(spec.Env, root.path), Networked: pl.net.made(),
 		Masked: maskedPaths, ReadOnly: readOnlyPaths,
 		Files: maxFiles, Processes: uint64(l.Pids), Filter: filterBytes(),
+	}
+	if cfg.Rooted = pl.mnt != nil; !cfg.Rooted {
+		cfg.Upper, cfg.UpperSize, cfg.Lower, cfg.Binds, cfg.Owned = pl.box.path("fs"), l.MemoryBytes, root.lower, root.binds, toolDirs
+		cfg.TmpSize, cfg.ShmSize = l.MemoryBytes/tmpShare, min(shmSize, l.MemoryBytes/tmpShare)
 	}
 	if p.upperTmp {
 		cfg.Upper = ""

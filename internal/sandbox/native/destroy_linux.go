@@ -54,7 +54,7 @@ func (p *Provider) remove(ctx context.Context, b box) error {
 	if err := p.cgroups.groupOf(s).remove(ctx); err != nil {
 		return err
 	}
-	if err := p.endWork(s); err != nil {
+	if err := p.endWork(b); err != nil {
 		return fmt.Errorf("removing the sandbox's layers: %w", err)
 	}
 	if err := removeContents(b.dir, stateFile); err != nil {

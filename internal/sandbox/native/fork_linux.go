@@ -86,20 +86,33 @@ func newChild(files [firstFree]int, program, gate int, groups []int, keepGroups 
 	return c, nil
 }
 
-// fork clones this process into new namespaces, and into a network made before, and runs c in it.
-func (c *child) fork(n network) (pid int, err error) {
-	if c.flags = namespaces; !n.made() {
+// fork clones this process into new namespaces, and into those that were made before, and runs c in it.
+func (c *child) fork(pl *plot) (pid int, err error) {
+	if c.flags = namespaces; !pl.net.made() {
 		c.flags |= unix.CLONE_NEWNET
-		pid, err = forkBy(c.clone)
-	} else {
-		err = elsewhere(func() error {
-			if err := n.enter(); err != nil {
-				return err
-			}
-			pid, err = forkBy(c.clone)
-			return err
-		})
+		return c.forkHere()
 	}
+	err = onSpentThread(func() error {
+		if err := pl.net.enter(); err != nil {
+			return err
+		}
+		if pl.mnt != nil {
+			if err := unix.Unshare(unix.CLONE_FS); err != nil { // a mount namespace is entered with a root of one's own
+				return os.NewSyscallError("unshare", err)
+			}
+			if err := unix.Setns(int(pl.mnt.Fd()), unix.CLONE_NEWNS); err != nil {
+				return os.NewSyscallError("setns", err)
+			}
+		}
+		pid, err = c.forkHere()
+		return err
+	})
+	return pid, err
+}
+
+// forkHere clones with the flags that are set, on this thread or another.
+func (c *child) forkHere() (pid int, err error) {
+	pid, err = forkBy(c.clone)
 	runtime.KeepAlive(c)
 	return pid, err
 }

@@ -222,8 +222,11 @@ func (p *Provider) condemnLayers() error {
 		}
 	}
 	for _, e := range entries { // those of a sandbox, and what they build on, go after it
-		if id, _, ok := strings.Cut(e.Name(), "."); ok {
-			if n, err := p.current(outboard.SandboxID(id)); err == nil {
+		if id, _, ok := strings.Cut(e.Name(), "."); ok && strings.HasPrefix(id, plotPrefix) {
+			plots, _ := filepath.Glob(filepath.Join(p.dir, shelfDir, "*", id))
+			used[e.Name()] = len(plots) > 0
+		} else if ok {
+			if n, err := p.current(box{dir: filepath.Join(p.dir, id)}); err == nil {
 				use(layerName(outboard.SandboxID(id), n))
 				used[layerName(outboard.SandboxID(id), n+1)] = true // made ahead
 			}
@@ -241,12 +244,12 @@ func (p *Provider) condemnLayers() error {
 }
 
 // endWork removes the layers that a sandbox has written to and not pushed, which nothing can be above. The others stay for Sweep.
-func (p *Provider) endWork(s *state) error {
-	n, err := p.current(s.ID)
+func (p *Provider) endWork(b box) error {
+	n, err := p.current(b)
 	if err != nil {
 		return nil // without layers, or damaged
 	}
-	return errors.Join(removeTree(p.layer(layerName(s.ID, n))), removeTree(p.layer(layerName(s.ID, n+1))))
+	return errors.Join(removeTree(p.layer(layerName(b.id, n))), removeTree(p.layer(layerName(b.id, n+1))))
 }
 
 // lockLayers keeps the sweep (exclusive) from whoever is about to build on layers (shared).
@@ -273,8 +276,8 @@ func layerName(id outboard.SandboxID, n int) string { return string(id) + "." + 
 var errPushing = errors.New("its workspace was being exchanged when the server died")
 
 // current returns the number of the writable layer in use.
-func (p *Provider) current(id outboard.SandboxID) (int, error) {
-	entries, err := os.ReadDir(filepath.Join(p.dir, string(id), workDir))
+func (p *Provider) current(b box) (int, error) {
+	entries, err := os.ReadDir(b.path(workDir))
 	if err != nil {
 		return 0, err
 	}

@@ -3,7 +3,6 @@
 package native_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,7 +25,7 @@ import (
 
 // createAndWait is a server that makes a sandbox and is killed.
 func createAndWait(dir string, id outboard.SandboxID) int {
-	p, err := native.New(native.Config{Dir: dir, Guest: guestPath()})
+	p, err := native.New(native.Config{Dir: dir, Guest: guestPath(), Ahead: 2})
 	if err == nil {
 		_, err = p.Create(context.Background(), sandbox.Spec{ID: id, Generation: "g-" + string(id)})
 	}
@@ -34,6 +33,7 @@ func createAndWait(dir string, id outboard.SandboxID) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	p.Filled()
 	fmt.Println("created")
 	select {} // until SIGKILL
 }
@@ -56,19 +56,7 @@ func initOf(t *testing.T, dir string, id outboard.SandboxID) int {
 func TestServerKilled(t *testing.T) {
 	p, dir := newProvider(t)
 	id := newID()
-	server := exec.CommandContext(t.Context(), "/proc/self/exe")
-	server.Env = append(os.Environ(), createEnv+"="+dir+" "+string(id), binariesEnv+"="+binaries)
-	server.Stderr = t.Output()
-	stdout, err := server.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
-		t.Fatalf("server said %q: %v", line, err)
-	}
+	server := startServer(t, dir, id)
 	first, err := p.Open(t.Context(), id)
 	if err != nil {
 		t.Fatalf("opening beside the server: %v", err)
@@ -157,7 +145,7 @@ func leftovers(t *testing.T, dir string) string {
 			out.WriteString(line)
 		}
 	}
-	for _, pattern := range []string{dir + "/*", dir + "/cache/.new-*", "/run/outboard/uids/*", "/sys/fs/cgroup/*/outboard/*", "/sys/fs/cgroup/outboard/*"} {
+	for _, pattern := range []string{dir + "/*", dir + "/cache/.new-*", "/run/outboard/uids/*", "/sys/fs/cgroup/*/outboard/sbx_*", "/sys/fs/cgroup/outboard/sbx_*"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -165,9 +153,6 @@ func leftovers(t *testing.T, dir string) string {
 		for _, f := range found {
 			if fi, err := os.Stat(f); err == nil && (fi.IsDir() || strings.HasPrefix(f, "/run")) && filepath.Base(f) != "cache" {
 				if data, err := os.ReadFile(f); err != nil || strings.HasPrefix(string(data), dir) || strings.HasPrefix(f, dir) {
-					if strings.HasPrefix(f, "/sys") && !strings.HasPrefix(filepath.Base(f), "sbx_") {
-						continue
-					}
 					out.WriteString(f + "\n")
 				}
 			}

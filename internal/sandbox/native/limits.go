@@ -36,6 +36,10 @@ const (
 	// pollEvery is how often the kernel is asked about something it has no event for (a freezer's state, a busy cgroup, a lock).
 	pollEvery = 2 * time.Millisecond
 
+	// maxAhead and maxKinds bound the places made ahead: each costs a network namespace and four cgroups, some 400 KiB of kernel memory.
+	maxAhead = 64
+	maxKinds = 4
+
 	// skeletonMaxAge is how old the check of the host's /etc may be when a sandbox is made from it.
 	skeletonMaxAge = 30 * time.Second
 	// layerMaxIdle is how long an unused host layer is kept; processes that use one touch it every skeletonMaxAge.

@@ -136,6 +136,9 @@ func openProvider(t *testing.T, cfg native.Config) *native.Provider {
 				t.Error(err)
 			}
 		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
 	})
 	return p
 }

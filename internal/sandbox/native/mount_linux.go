@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -16,16 +15,12 @@ import (
 // onThread runs f on a thread of its own, whose root, working directory, namespace and identity it may change: the thread ends
 // with it.
 func onThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked
+	return onSpentThread(func() error {
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
-			done <- os.NewSyscallError("unshare", err)
-			return
+			return os.NewSyscallError("unshare", err)
 		}
-		done <- f()
-	}()
-	return <-done
+		return f()
+	})
 }
 
 // descriptors are closed together.
@@ -44,17 +39,12 @@ func (d *descriptors) close() {
 }
 
 // mountWork makes the overlay of a sandbox's saved directories, attached to nothing: layer names (top first) over the root file
-// system's, with work/<dir> to write to.
+// system's, with dir to write to. userns is one with the sandbox's ids.
 //
 // It is the host's mount: a user namespace may not make one that renames directories of lower layers (redirect_dir), and programs
 // do rename directories that an earlier call made. The identity it writes with is the root of the sandbox's range, since the
 // layers' mounts know no other; it keeps the capabilities that copying files up takes.
-func (p *Provider) mountWork(s *state, names, root []string, dir string) (mnt int, err error) {
-	userns, err := unix.Open(fmt.Sprintf("/proc/%d/ns/user", s.Pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, fmt.Errorf("opening the sandbox's user namespace: %w", err)
-	}
-	defer unix.Close(userns)
+func (p *Provider) mountWork(s *state, names, root []string, dir string, userns int) (mnt int, err error) {
 	err = onThread(func() error {
 		if err := becomeRange(s.UIDBase); err != nil {
 			return err
@@ -65,13 +55,13 @@ func (p *Provider) mountWork(s *state, names, root []string, dir string) (mnt in
 		if err != nil {
 			return err
 		}
-		own, err := mappedTree(&fds, filepath.Join(p.dir, string(s.ID), workDir), userns)
+		own, err := mappedTree(&fds, filepath.Dir(dir), userns)
 		if err != nil {
 			return err
 		}
 		dirs := [2]int{}
 		for i, name := range []string{"up", "wk"} {
-			if dirs[i], err = unix.Openat(own, dir+"/"+name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
+			if dirs[i], err = unix.Openat(own, filepath.Base(dir)+"/"+name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
 				return fmt.Errorf("opening the writable layer: %w", err)
 			}
 			fds.add(dirs[i])
@@ -80,6 +70,15 @@ func (p *Provider) mountWork(s *state, names, root []string, dir string) (mnt in
 		return err
 	})
 	return mnt, err
+}
+
+// userNamespaceOf opens the user namespace of a living sandbox. The caller closes it.
+func userNamespaceOf(pid int) (int, error) {
+	ns, err := unix.Open(fmt.Sprintf("/proc/%d/ns/user", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("opening the sandbox's user namespace: %w", err)
+	}
+	return ns, nil
 }
 
 // becomeRange makes the thread act on files as the first id of a range, with root's capabilities.

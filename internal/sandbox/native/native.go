@@ -35,6 +35,9 @@ type Config struct {
 	// ReadOnly names further host directories to show inside, read-only, at the same path, with Rootfs "host". None of them may
 	// hold a secret or a socket.
 	ReadOnly []string
+	// Ahead is how many places for sandboxes (directory, uid range, cgroups, network, file systems) are made ahead for each of the
+	// last kinds that were asked for, so that Create need not. 0 is none. A provider with some must be closed.
+	Ahead int
 	// Logger receives what has no caller to return to; nil discards.
 	Logger *slog.Logger
 }

@@ -48,3 +48,6 @@ func (*Provider) Destroy(context.Context, outboard.SandboxID) error { return err
 
 // List returns Unavailable.
 func (*Provider) List(context.Context) ([]outboard.SandboxID, error) { return nil, errNotLinux() }
+
+// Close does nothing.
+func (*Provider) Close() error { return nil }

@@ -3,7 +3,6 @@ package native
 import (
 	"fmt"
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -22,7 +21,7 @@ type network struct {
 
 // newNetwork makes a namespace with a loopback interface that is up and nothing else, ready to be connected to a gateway or not.
 func newNetwork(connected bool) (n network, err error) {
-	err = elsewhere(func() error {
+	err = onSpentThread(func() error { // nothing of the server may ever run in a sandbox's network
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return os.NewSyscallError("unshare", err)
 		}
@@ -40,7 +39,7 @@ func newNetwork(connected bool) (n network, err error) {
 
 func (n network) made() bool { return n.ns != nil }
 
-// enter moves the calling thread, which must be one of elsewhere's, into the namespace.
+// enter moves the calling thread, which must not go on after that, into the namespace.
 func (n network) enter() error {
 	if n.ns == nil {
 		return nil
@@ -52,26 +51,4 @@ func (n network) close() {
 	if n.ns != nil {
 		n.ns.Close()
 	}
-}
-
-// elsewhere runs f on a thread that may change its network namespace, and brings the thread back. One that does not come back ends:
-// nothing of the server may ever run in a sandbox's network.
-func elsewhere(f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		home, err := os.Open("/proc/thread-self/ns/net")
-		if err != nil {
-			runtime.UnlockOSThread()
-			done <- err
-			return
-		}
-		defer home.Close()
-		err = f()
-		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread()
-		}
-		done <- err
-	}()
-	return <-done
 }

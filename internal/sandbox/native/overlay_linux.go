@@ -2,7 +2,6 @@ package native
 
 import (
 	"errors"
-	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -30,14 +29,9 @@ func (b box) layout(uid uint32) error {
 }
 
 // openTrees returns detached copies of what cfg's file systems are made from, for a guest that has no right to their paths. Where
-// the file system allows it the read-only ones are mapped into the user namespace of pid, so that files of the host's root belong
-// to the sandbox's root; elsewhere they show as nobody's. The caller closes the descriptors, also after an error.
-func openTrees(cfg *boot.Config, pid int) (fds []int, err error) {
-	userns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", pid))
-	if err != nil {
-		return nil, fmt.Errorf("opening the sandbox's user namespace: %w", err)
-	}
-	defer userns.Close()
+// the file system allows it the read-only ones are mapped into a user namespace, so that files of the host's root belong to the
+// sandbox's root; elsewhere they show as nobody's. The caller closes the descriptors, also after an error.
+func openTrees(cfg *boot.Config, userns *os.File) (fds []int, err error) {
 	mapped := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())}
 	for i, path := range cfg.Sources() {
 		fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
@@ -54,4 +48,10 @@ func openTrees(cfg *boot.Config, pid int) (fds []int, err error) {
 		}
 	}
 	return fds, nil
+}
+
+func closeFDs(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
 }

@@ -33,6 +33,7 @@ type Provider struct {
 	program  program  // the guest, ready to execute
 	skeleton skeleton // the host's root file system, as far as it is shown
 	archives archives // unpacked root file systems
+	shelf    *shelf   // plots made ahead; nil for none
 
 	mu       sync.Mutex
 	children map[outboard.SandboxID]int // pids made by this process and not yet reaped
@@ -99,8 +100,29 @@ func New(cfg Config) (*Provider, error) {
 			p.log.Warn("orphaned sandboxes not swept", "err", err)
 		}
 	}
+	if err := p.stock(cfg.Ahead); err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
+	}
 	return p, nil
 }
+
+// stock clears what dead processes made ahead and readies the provider to do so itself.
+func (p *Provider) stock(ahead int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
+	defer cancel()
+	if err := p.sweepShelves(ctx); err != nil {
+		p.log.Warn("plots of a dead server not removed", "err", err)
+	}
+	if ahead <= 0 {
+		return nil
+	}
+	var err error
+	p.shelf, err = p.newShelf(min(ahead, maxAhead))
+	return err
+}
+
+// Close removes what was made ahead. Sandboxes live on.
+func (p *Provider) Close() error { return p.shelf.close() }
 
 const doctorHint = "outboard doctor says what this host can do and how to fix the rest"
 
@@ -178,7 +200,7 @@ func (p *Provider) Open(ctx context.Context, id outboard.SandboxID) (sandbox.San
 		return nil, outboard.Errorf(outboard.NotFound, "sandbox %s is damaged: %w", id, err)
 	}
 	if len(s.Root) > 0 {
-		if _, err := p.current(id); err != nil {
+		if _, err := p.current(b); err != nil {
 			return nil, outboard.Errorf(outboard.NotFound, "sandbox %s is damaged: %w", id, err)
 		}
 	}

@@ -17,37 +17,32 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// startWork gives a new sandbox its saved directories: those of checkpoint from, or with "" of the root file system.
-func (p *Provider) startWork(s *state, from outboard.CheckpointID) error {
+// startWork makes the saved directories of a new sandbox: those of checkpoint from, or with "" of the root file system. It returns
+// their mounts, to attach to the sandbox.
+func (p *Provider) startWork(fds *descriptors, b box, s *state, from outboard.CheckpointID, userns int) (trees []int, err error) {
 	unlock, err := p.lockLayers(unix.LOCK_SH)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer unlock()
 	st := &stack{BootID: p.boot, Root: s.Root}
 	if from != "" {
 		name, below, err := p.checkpointLayer(from)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		st.Below = append([]string{name}, below.Below...)
 	}
-	next, err := p.nextWork(s, st, 1)
+	next, err := p.nextWork(b, s, st, 1, userns)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer next.close()
-	var fds descriptors
-	defer fds.close()
-	trees, err := subtrees(&fds, next.mnt, s.UIDBase)
-	if err != nil {
-		return err
+	fds.add(next.mnt)
+	if trees, err = subtrees(fds, next.mnt, s.UIDBase); err != nil {
+		return nil, err
 	}
-	dir := filepath.Join(p.dir, string(s.ID), workDir, "1")
-	if err := os.Rename(dir+nextSuffix, dir); err != nil {
-		return err
-	}
-	return inside(s, func() error { return attachTrees(trees) })
+	dir := filepath.Join(b.path(workDir), "1")
+	return trees, os.Rename(dir+nextSuffix, dir)
 }
 
 // work is a writable layer with its overlay, attached to nothing yet.
@@ -60,9 +55,9 @@ type work struct {
 func (w *work) close() { unix.Close(w.mnt) }
 
 // nextWork makes the writable layer n over a stack, the read-only one it will become, and their overlay.
-func (p *Provider) nextWork(s *state, st *stack, n int) (*work, error) {
-	name := layerName(s.ID, n)
-	dir := filepath.Join(p.dir, string(s.ID), workDir, strconv.Itoa(n)+nextSuffix)
+func (p *Provider) nextWork(b box, s *state, st *stack, n, userns int) (*work, error) {
+	name := layerName(b.id, n)
+	dir := filepath.Join(b.path(workDir), strconv.Itoa(n)+nextSuffix)
 	err := p.newLayer(name, st)
 	if errors.Is(err, fs.ErrExist) { // of a push that failed or was cut short
 		if err = errors.Join(removeTree(p.layer(name)), removeTree(dir)); err == nil {
@@ -82,7 +77,7 @@ func (p *Provider) nextWork(s *state, st *stack, n int) (*work, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a layer: %w", err)
 	}
-	mnt, err := p.mountWork(s, st.Below, st.Root, filepath.Base(dir))
+	mnt, err := p.mountWork(s, st.Below, st.Root, dir, userns)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +108,7 @@ func (m *machine) prepare() {
 			return // Push finds out what is wrong
 		}
 		defer unlock()
-		if n, err := m.p.current(m.id); err == nil {
+		if n, err := m.p.current(m.box); err == nil {
 			m.ahead.next, _ = m.overlayOver(n)
 		}
 	})
@@ -126,7 +121,12 @@ func (m *machine) overlayOver(n int) (*work, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.p.nextWork(m.state, &stack{BootID: st.BootID, Root: st.Root, Below: append([]string{name}, st.Below...)}, n+1)
+	userns, err := userNamespaceOf(m.state.Pid)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(userns)
+	return m.p.nextWork(m.box, m.state, &stack{BootID: st.BootID, Root: st.Root, Below: append([]string{name}, st.Below...)}, n+1, userns)
 }
 
 // take returns the overlay that comes after that of work/<n>, made ahead if it was.
@@ -170,7 +170,7 @@ func (m *machine) Push(ctx context.Context, id outboard.CheckpointID) (sandbox.P
 		return sandbox.Pushed{}, err
 	}
 	defer unlock()
-	n, err := m.p.current(m.id)
+	n, err := m.p.current(m.box)
 	if err != nil {
 		return sandbox.Pushed{}, outboard.Errorf(outboard.NotFound, "sandbox %s: %w", m.id, err)
 	}

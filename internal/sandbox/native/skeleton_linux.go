@@ -306,12 +306,12 @@ func (p *Provider) prune(current string) {
 	now := time.Now()
 	_ = os.Chtimes(current, now, now) // in use: other processes must not prune it
 	used := map[string]bool{current: true}
-	ids, err := p.ids()
+	boxes, err := p.boxes()
 	if err != nil {
 		return // the next look prunes
 	}
-	for _, id := range ids {
-		if s, err := (box{id: id, dir: filepath.Join(p.dir, string(id))}).load(); err == nil {
+	for _, b := range boxes {
+		if s, err := b.load(); err == nil {
 			for _, l := range s.Lower {
 				used[l] = true
 			}

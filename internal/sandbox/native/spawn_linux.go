@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -63,67 +64,52 @@ type birth struct {
 }
 
 func (b *birth) close() {
-	b.gate.Close()
-	b.control.Close()
+	if b.gate.File != nil {
+		b.gate.Close()
+	}
+	if b.control != nil {
+		b.control.Close()
+	}
 }
 
 // spawn clones this process into new namespaces. The child does nothing until the gate opens, and ends when the gate or the
 // control socket is closed before that: it cannot outlive a host that died before it knew the pid.
-func (p *Provider) spawn(b box, g group, n network) (_ *birth, err error) {
-	files, ours, err := p.files(b)
-	defer closeAll(files)
-	if err != nil {
-		return nil, err
-	}
-	nb := &birth{control: ours}
-	defer func() {
-		if err != nil {
-			ours.Close()
-		}
-	}()
+func (p *Provider) spawn(pl *plot) (_ *birth, err error) {
 	program, err := p.program.open(p.guest)
 	if err != nil {
 		return nil, fmt.Errorf("reading the guest program: %w", err)
 	}
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("socketpair", err)
-	}
-	nb.gate = gate{os.NewFile(uintptr(pair[0]), "gate")}
-	theirs := os.NewFile(uintptr(pair[1]), "gate")
-	defer theirs.Close()
-	doors, err := g.doors()
-	defer closeAll(doors)
-	if err != nil {
-		nb.gate.Close()
-		return nil, err
-	}
-	fds := make([]int, 0, len(files)+2)
+	nb := new(birth)
 	defer func() {
-		for _, fd := range fds {
-			unix.Close(fd)
+		if err != nil {
+			nb.close()
 		}
 	}()
-	// Copies above the numbers they will get, so that none is overwritten before its turn.
-	for _, f := range append(files, program, theirs) {
-		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, childFDs)
-		if err != nil {
-			nb.gate.Close()
-			return nil, os.NewSyscallError("fcntl", err)
-		}
-		fds = append(fds, fd)
+	control, err := nb.sockets()
+	defer closeAll(control)
+	if err != nil {
+		return nil, err
 	}
-	null, log, listen, state, control := fds[0], fds[1], fds[2], fds[3], fds[4]
+	doors, err := pl.group.doors()
+	defer closeAll(doors)
+	if err != nil {
+		return nil, err
+	}
+	fds, err := duplicate(append(append(slices.Clone(pl.files), control...), program)...)
+	defer closeFDs(fds)
+	if err != nil {
+		return nil, err
+	}
 	var groups []int
 	for _, d := range doors {
 		groups = append(groups, int(d.Fd()))
 	}
-	c, err := newChild([firstFree]int{null, log, log, listen, control, state}, fds[5], fds[6], groups, p.rootless)
+	null, log, listen, state, own, gate := fds[0], fds[1], fds[2], fds[3], fds[4], fds[5]
+	c, err := newChild([firstFree]int{null, log, log, listen, own, state}, fds[6], gate, groups, p.rootless)
 	if err == nil {
-		nb.pid, err = c.fork(n)
+		nb.pid, err = c.fork(pl)
 	}
 	if err != nil {
-		nb.gate.Close()
 		return nil, unavailable("the kernel refuses new namespaces: %w", err)
 	}
 	st, err := readStat(nb.pid)
@@ -136,9 +122,41 @@ func (p *Provider) spawn(b box, g group, n network) (_ *birth, err error) {
 	return nb, nil
 }
 
-// files opens what the guest inherits: null, log, socket, state directory and its end of the control socket, whose other end is
-// ours. The caller closes the files, also after an error.
-func (p *Provider) files(b box) (files []*os.File, ours *net.UnixConn, err error) {
+// sockets makes the control socket and the gate, and returns the guest's ends.
+func (b *birth) sockets() (theirs []*os.File, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	theirs = append(theirs, os.NewFile(uintptr(pair[1]), "control"))
+	mine := os.NewFile(uintptr(pair[0]), "control")
+	defer mine.Close()
+	conn, err := net.FileConn(mine)
+	if err != nil {
+		return theirs, fmt.Errorf("opening the control socket: %w", err)
+	}
+	b.control = conn.(*net.UnixConn)
+	if pair, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0); err != nil {
+		return theirs, os.NewSyscallError("socketpair", err)
+	}
+	b.gate = gate{os.NewFile(uintptr(pair[0]), "gate")}
+	return append(theirs, os.NewFile(uintptr(pair[1]), "gate")), nil
+}
+
+// duplicate copies files to descriptors above the numbers that a child gives them, so that none is overwritten before its turn.
+func duplicate(files ...*os.File) (fds []int, err error) {
+	for _, f := range files {
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, childFDs)
+		if err != nil {
+			return fds, os.NewSyscallError("fcntl", err)
+		}
+		fds = append(fds, fd)
+	}
+	return fds, nil
+}
+
+// files opens what the guest inherits: null, log, socket and state directory. The caller closes them, also after an error.
+func (p *Provider) files(b box) (files []*os.File, err error) {
 	for _, o := range []struct {
 		path  string
 		flags int
@@ -148,32 +166,20 @@ func (p *Provider) files(b box) (files []*os.File, ours *net.UnixConn, err error
 	} {
 		f, err := os.OpenFile(o.path, o.flags, 0o600)
 		if err != nil {
-			return files, nil, err
+			return files, err
 		}
 		files = append(files, f)
 	}
 	l, err := b.listen(socketFile)
 	if err != nil {
-		return files, nil, err
+		return files, err
 	}
 	files = append(files, l)
 	dir, err := os.OpenFile(b.path("state"), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return files, nil, err
+		return files, err
 	}
-	files = append(files, dir)
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return files, nil, os.NewSyscallError("socketpair", err)
-	}
-	files = append(files, os.NewFile(uintptr(pair[1]), "control"))
-	mine := os.NewFile(uintptr(pair[0]), "control")
-	defer mine.Close()
-	conn, err := net.FileConn(mine)
-	if err != nil {
-		return files, nil, fmt.Errorf("opening the control socket: %w", err)
-	}
-	return files, conn.(*net.UnixConn), nil
+	return append(files, dir), nil
 }
 
 // listen makes a socket on which the guest serves. Its path stays outside the sandbox.

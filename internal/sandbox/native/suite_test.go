@@ -20,13 +20,16 @@ func TestConformance(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "s")
 	sandboxtest.Run(t, sandboxtest.Config{
 		New: func(t testing.TB) sandbox.Provider {
-			p, err := native.New(native.Config{Dir: dir, Guest: guestPath()})
+			p, err := native.New(native.Config{Dir: dir, Guest: guestPath(), Ahead: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
 				if ids, err := p.List(t.Context()); err != nil || len(ids) != 0 {
 					t.Errorf("the suite left %v, %v", ids, err)
+				}
+				if err := p.Close(); err != nil {
+					t.Error(err)
 				}
 			})
 			return p

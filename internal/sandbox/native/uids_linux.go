@@ -12,10 +12,13 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/outboard-dev/outboard"
 )
 
-// uidDir holds one file per reserved uid range, named by the range and containing the directory of its sandbox. It is one place
+// uidDir holds one file per reserved uid range, named by the range and containing the directory of its sandbox and, on a second line,
+// the name of its cgroups. It is one place
 // for the whole host, because the uids are; a reboot clears it together with the sandboxes.
 const uidDir = "/run/outboard/uids"
 
@@ -65,9 +68,35 @@ func readSubIDs(file string) ([][2]uint64, error) {
 	return ranges, nil
 }
 
+// owner is who has a range.
+type owner struct {
+	dir   string             // of the sandbox or plot
+	group outboard.SandboxID // name of its cgroups
+}
+
+// write says whose a range is.
+func (u *uidPool) write(base uint32, o owner) error {
+	tmp := u.file(base) + ".new"
+	err := os.WriteFile(tmp, []byte(o.dir+"\n"+string(o.group)), 0o600)
+	if err == nil {
+		err = os.Rename(tmp, u.file(base))
+	}
+	return err
+}
+
+// read says whose a range is; the zero owner is one that is being made.
+func (u *uidPool) read(base uint32) (owner, error) {
+	data, err := os.ReadFile(u.file(base))
+	dir, group, _ := strings.Cut(string(data), "\n")
+	return owner{dir: dir, group: outboard.SandboxID(group)}, err
+}
+
+// hold locks the owners: shared by those who change one while its directory moves, exclusive for who looks for the directories.
+func (u *uidPool) hold(how int) (*os.File, error) { return lockFile(u.dir, how) }
+
 // reserve returns the first uid of a free range. Ranges are drawn at random, so that a new sandbox rarely gets the uids of the
 // last one, whose files might still be being removed.
-func (u *uidPool) reserve(owner string) (uint32, error) {
+func (u *uidPool) reserve(o owner) (uint32, error) {
 	const tries = 4096
 	for range tries {
 		base := uint32(uidBase + rand.IntN(uidRanges)*uidRange)
@@ -81,8 +110,7 @@ func (u *uidPool) reserve(owner string) (uint32, error) {
 		if err != nil {
 			return 0, fmt.Errorf("reserving a uid range: %w", err)
 		}
-		_, err = f.WriteString(owner)
-		if err = errors.Join(err, f.Close()); err != nil {
+		if err = errors.Join(f.Close(), u.write(base, o)); err != nil {
 			_ = os.Remove(u.file(base)) // ours, but without a name in it
 			return 0, fmt.Errorf("reserving a uid range: %w", err)
 		}
@@ -100,10 +128,10 @@ func (u *uidPool) overlaps(base uint64) bool {
 	return false
 }
 
-// release gives a range back, if it is still owner's: after a reboot it may have become another's.
-func (u *uidPool) release(base uint32, owner string) error {
-	now, err := os.ReadFile(u.file(base))
-	if errors.Is(err, fs.ErrNotExist) || err == nil && string(now) != owner {
+// release gives a range back, if it is still of dir: after a reboot it may have become another's.
+func (u *uidPool) release(base uint32, dir string) error {
+	now, err := u.read(base)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && now.dir != dir {
 		return nil
 	}
 	if err != nil {
@@ -123,6 +151,11 @@ func (u *uidPool) file(base uint32) string {
 // is frozen, so that the guest can see that it is an orphan and end, and gives back what has no process left. A directory that
 // only this process cannot see (another mount namespace) loses nothing by that.
 func (p *Provider) sweep(ctx context.Context) error {
+	still, err := p.uids.hold(unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer still.Close()
 	entries, err := os.ReadDir(p.uids.dir)
 	if err != nil {
 		return err
@@ -132,21 +165,21 @@ func (p *Provider) sweep(ctx context.Context) error {
 		if err != nil {
 			continue
 		}
-		owner, err := os.ReadFile(p.uids.file(uint32(base)))
-		if err != nil || len(owner) == 0 {
+		o, err := p.uids.read(uint32(base))
+		if err != nil || o.dir == "" {
 			continue // being made, or gone
 		}
-		if _, err := os.Lstat(string(owner)); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(o.dir); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		g := p.cgroups.plan(outboard.SandboxID(filepath.Base(string(owner))))
+		g := p.cgroups.plan(o.group)
 		if busy, err := g.busy(); err != nil || busy {
 			if err := g.setFrozen(ctx, false); err != nil {
-				p.log.Warn("orphaned sandbox not thawed", "dir", string(owner), "err", err)
+				p.log.Warn("orphaned sandbox not thawed", "dir", o.dir, "err", err)
 			}
 			continue
 		}
-		if err := errors.Join(g.remove(ctx), p.uids.release(uint32(base), string(owner))); err != nil {
+		if err := errors.Join(g.remove(ctx), p.uids.release(uint32(base), o.dir)); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,300 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest/boot"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
+
+// plot is the place of one sandbox with everything in it that does not depend on who the sandbox is for: the directory, the uid range,
+// the cgroups, the network and, where the host may mount, the whole file system. A plot that was made ahead is moved to its
+// sandbox's name when it is taken.
+type plot struct {
+	box    box
+	state  *state
+	group  group
+	net    network
+	shape  shape
+	mnt    *os.File // the mount namespace the guest is born in; nil = it builds its own
+	covers []int    // mounts for the guest that come with it
+	work   []int    // mounts of the saved directories, to attach to the sandbox; none where they are not layers
+	fds    descriptors
+	files  []*os.File // of the guest: null, log, listener, receipts
+}
+
+// shape is what plots differ in.
+type shape struct {
+	root      *rootfs
+	limits    outboard.SandboxLimits
+	connected bool                  // the network is for a gateway
+	from      outboard.CheckpointID // whose layers the workspace begins with, "" for the root's
+}
+
+func (a shape) equal(b shape) bool {
+	return a.limits == b.limits && a.from == b.from && a.connected == b.connected && a.root.path == b.root.path && slices.Equal(a.root.lower, b.root.lower) &&
+		slices.Equal(a.root.binds, b.root.binds)
+}
+
+// plant makes a plot in an existing empty directory. What a failure leaves there is found by remove, as what a crash leaves is.
+func (p *Provider) plant(b box, k shape) (_ *plot, err error) {
+	s := &state{ID: b.id, Isolation: p.caps.Isolation, BootID: p.boot, Lower: k.root.cached(), Cgroups: p.cgroups.plan(b.id).dirs,
+		CreatedAt: time.Now().UTC()}
+	if p.uids != nil {
+		if s.UIDBase, err = p.uids.reserve(owner{dir: b.dir, group: b.id}); err != nil {
+			return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
+		}
+	}
+	if err := b.save(s); err != nil {
+		if p.uids != nil {
+			err = errors.Join(err, p.uids.release(s.UIDBase, b.dir))
+		}
+		return nil, err
+	}
+	if p.caps.Layers {
+		s.Root = k.root.lower
+	}
+	pl := &plot{box: b, state: s, group: p.cgroups.groupOf(s), shape: k}
+	defer func() {
+		if err != nil {
+			pl.close()
+		}
+	}()
+	if err := b.layout(s.UIDBase); err != nil {
+		return nil, fmt.Errorf("laying out the sandbox: %w", err)
+	}
+	if err := p.cgroups.makeGroup(pl.group, k.limits); err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
+	}
+	if pl.files, err = p.files(b); err != nil {
+		return nil, err
+	}
+	if p.rootless {
+		return pl, nil
+	}
+	if pl.net, err = newNetwork(k.connected); err != nil {
+		return nil, unavailable("%w", err)
+	}
+	if !p.upperTmp {
+		if err = p.build(pl); err != nil {
+			if _, ok := errors.AsType[*outboard.Error](err); !ok {
+				err = unavailable("the sandbox could not be built: %w", err)
+			}
+			return nil, err
+		}
+	}
+	return pl, nil
+}
+
+// build makes the file system of a plot.
+func (p *Provider) build(pl *plot) error {
+	userns, err := p.userNamespace(pl.state.UIDBase)
+	if err != nil {
+		return err
+	}
+	defer userns.Close()
+	cfg := p.config(pl, sandbox.Spec{})
+	cfg.Base = int(pl.state.UIDBase)
+	sources, err := openTrees(cfg, userns)
+	if err != nil {
+		closeFDs(sources)
+		return err
+	}
+	cfg.Trees = len(sources)
+	if p.caps.Layers {
+		if pl.work, err = p.startWork(&pl.fds, pl.box, pl.state, pl.shape.from, int(userns.Fd())); err != nil {
+			closeFDs(sources)
+			return err
+		}
+	}
+	return onSpentThread(func() (err error) {
+		pl.mnt, pl.covers, err = boot.Ahead(cfg, sources)
+		return err
+	})
+}
+
+// onSpentThread runs f on a thread that ends with it, for what a thread cannot undo. It is never the process's first thread, which
+// would not end, and which is the one that /proc/self speaks of.
+func onSpentThread(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() != unix.Getpid() {
+			done <- f() // never unlocked
+			return
+		}
+		err := onSpentThread(f) // elsewhere, while this thread is taken
+		runtime.UnlockOSThread()
+		done <- err
+	}()
+	return <-done
+}
+
+// userNamespace makes a user namespace with the ids of a range, to map mounts with. A process has to be in it until it is open.
+func (p *Provider) userNamespace(base uint32) (*os.File, error) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "gate")
+	defer theirs.Close()
+	g := gate{os.NewFile(uintptr(pair[0]), "gate")}
+	high, err := duplicate(null, theirs)
+	defer closeFDs(high)
+	if err != nil {
+		g.Close()
+		return nil, err
+	}
+	n := high[0]
+	c, err := newChild([firstFree]int{n, n, n, n, n, n}, n, high[1], nil, false)
+	if err != nil {
+		g.Close()
+		return nil, err
+	}
+	c.flags = unix.CLONE_NEWUSER
+	pid, err := c.forkHere()
+	if err != nil {
+		g.Close()
+		return nil, fmt.Errorf("making a user namespace: %w", err)
+	}
+	defer func() {
+		g.Close() // ends it
+		for {
+			if _, err := unix.Wait4(pid, nil, 0, nil); err != unix.EINTR {
+				return
+			}
+		}
+	}()
+	if err := writeMaps(pid, base, false); err != nil {
+		return nil, err
+	}
+	return os.Open(fmt.Sprintf("/proc/%d/ns/user", pid))
+}
+
+// close lets go of what is only in this process: the network and the tree go with it unless a sandbox has them.
+func (pl *plot) close() {
+	pl.net.close()
+	closeAll(pl.files)
+	pl.files = nil
+	closeFDs(pl.covers)
+	pl.covers = nil
+	pl.fds.close()
+	if pl.mnt != nil {
+		pl.mnt.Close()
+		pl.mnt = nil
+	}
+}
+
+// take gives a plot made ahead to a sandbox: the directory gets its name, which fails when there is one of that name.
+func (p *Provider) take(pl *plot, b box) error {
+	if p.uids != nil {
+		moving, err := p.uids.hold(unix.LOCK_SH)
+		if err != nil {
+			return err
+		}
+		defer moving.Close()
+	}
+	if p.caps.Layers {
+		unlock, err := p.lockLayers(unix.LOCK_SH)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	err := unix.Renameat2(unix.AT_FDCWD, pl.box.dir, unix.AT_FDCWD, b.dir, unix.RENAME_NOREPLACE)
+	if err != nil {
+		return fmt.Errorf("naming the sandbox's directory: %w", err)
+	}
+	group := pl.box.id
+	pl.box = b
+	if p.caps.Layers {
+		if err := os.Rename(p.layer(layerName(group, 1)), p.layer(layerName(b.id, 1))); err != nil {
+			return fmt.Errorf("naming the sandbox's layer: %w", err)
+		}
+	}
+	if p.uids == nil {
+		return nil
+	}
+	if err := p.uids.write(pl.state.UIDBase, owner{dir: b.dir, group: group}); err != nil {
+		return fmt.Errorf("naming the owner of a uid range: %w", err)
+	}
+	return nil
+}
+
+// place returns a locked plot under the sandbox's name: one made ahead, or else a new one.
+func (p *Provider) place(ctx context.Context, b box, k shape) (pl *plot, unlock func(), err error) {
+	if pl = p.shelf.take(k); pl != nil {
+		if unlock, err = pl.box.lock(ctx); err == nil {
+			if err = p.take(pl, b); err == nil {
+				return pl, unlock, nil
+			}
+			unlock()
+		}
+		if pl.box.dir == b.dir { // moved, but not wholly
+			pl.close()
+			p.undo(ctx, b)
+			return nil, nil, err
+		}
+		p.shelf.put(pl)
+		if errors.Is(err, fs.ErrExist) {
+			err = outboard.Errorf(outboard.Conflict, "sandbox %s exists", b.id)
+		}
+		return nil, nil, err
+	}
+	if err := os.Mkdir(b.dir, 0o700); errors.Is(err, fs.ErrExist) {
+		return nil, nil, outboard.Errorf(outboard.Conflict, "sandbox %s exists", b.id)
+	} else if err != nil {
+		return nil, nil, outboard.Errorf(outboard.Unavailable, "making the sandbox's directory: %w", err)
+	}
+	if unlock, err = b.lock(ctx); err != nil {
+		return nil, nil, errors.Join(outboard.Errorf(outboard.Conflict, "sandbox %s was destroyed while it was made", b.id), unix.Rmdir(b.dir))
+	}
+	if pl, err = p.plant(b, k); err != nil {
+		p.undo(ctx, b)
+		unlock()
+		return nil, nil, err
+	}
+	return pl, unlock, nil
+}
+
+// undo removes what was begun. The caller may have gone; it must be undone all the same.
+func (p *Provider) undo(ctx context.Context, b box) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), destroyTimeout)
+	defer cancel()
+	if err := p.remove(ctx, b); err != nil {
+		p.log.Error("half-made sandbox not removed", "dir", b.dir, "err", err)
+	}
+}
+
+// boxes returns every box below the provider's directory: sandboxes and plots, of this process or another.
+func (p *Provider) boxes() ([]box, error) {
+	ids, err := p.ids()
+	if err != nil {
+		return nil, err
+	}
+	var out []box
+	for _, id := range ids {
+		out = append(out, box{id: id, dir: filepath.Join(p.dir, string(id))})
+	}
+	plots, err := filepath.Glob(filepath.Join(p.dir, shelfDir, "*", plotPrefix+"*"))
+	for _, dir := range plots {
+		out = append(out, box{id: outboard.SandboxID(filepath.Base(dir)), dir: dir})
+	}
+	return out, err
+}

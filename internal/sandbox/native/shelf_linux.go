@@ -1,0 +1,268 @@
+package native
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outboard-dev/outboard"
+)
+
+const (
+	// shelfDir holds one directory per process that makes plots ahead, locked while it lives.
+	shelfDir = "shelf"
+	// plotPrefix begins the names of plots and of their cgroups.
+	plotPrefix = "plot_"
+)
+
+// shelf keeps plots that were made ahead. It makes new ones after a Create has finished, for the kinds that were asked for last. A nil
+// shelf keeps none.
+type shelf struct {
+	p    *Provider
+	dir  string
+	lock *os.File
+	size int // plots per kind
+
+	mu     sync.Mutex
+	kinds  []*kind // last asked for first, at most maxKinds
+	making bool
+	closed bool
+	wg     sync.WaitGroup // of refill
+}
+
+// kind is the plots of one shape.
+type kind struct {
+	shape shape
+	ready []*plot
+}
+
+func (p *Provider) newShelf(size int) (*shelf, error) {
+	parent, err := p.lockShelves()
+	if err != nil {
+		return nil, err
+	}
+	defer parent.Close()
+	s := &shelf{p: p, size: size, dir: filepath.Join(p.dir, shelfDir, rand.Text())}
+	if err := os.Mkdir(s.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making a shelf: %w", err)
+	}
+	if s.lock, err = lockFile(s.dir, unix.LOCK_EX); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// lockShelves keeps other processes from making or sweeping shelves.
+func (p *Provider) lockShelves() (*os.File, error) {
+	dir := filepath.Join(p.dir, shelfDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making the shelf directory: %w", err)
+	}
+	return lockFile(dir, unix.LOCK_EX)
+}
+
+// lockFile locks a file or directory until it is closed.
+func lockFile(path string, how int) (*os.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("locking: %w", err)
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), how)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("locking %s: %w", path, err)
+	}
+	return f, nil
+}
+
+// sweepShelves removes the plots of processes that are gone.
+func (p *Provider) sweepShelves(ctx context.Context) error {
+	parent, err := p.lockShelves()
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	shelves, err := filepath.Glob(filepath.Join(p.dir, shelfDir, "*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range shelves {
+		lock, err := lockFile(dir, unix.LOCK_EX|unix.LOCK_NB)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			continue
+		}
+		if err == nil {
+			err = errors.Join(p.clearShelf(ctx, dir), lock.Close())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clearShelf removes a shelf whose lock the caller has.
+func (p *Provider) clearShelf(ctx context.Context, dir string) error {
+	plots, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading a shelf: %w", err)
+	}
+	for _, e := range plots {
+		if err := p.remove(ctx, box{id: outboard.SandboxID(e.Name()), dir: filepath.Join(dir, e.Name())}); err != nil {
+			return fmt.Errorf("removing a plot: %w", err)
+		}
+	}
+	return os.Remove(dir)
+}
+
+// take returns a plot of a shape, or nil.
+func (s *shelf) take(want shape) *plot {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.kinds {
+		if n := len(k.ready); n > 0 && k.shape.equal(want) {
+			pl := k.ready[n-1]
+			k.ready = k.ready[:n-1]
+			return pl
+		}
+	}
+	return nil
+}
+
+// put gives a plot back.
+func (s *shelf) put(pl *plot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.kinds {
+		if !s.closed && k.shape.equal(pl.shape) {
+			k.ready = append(k.ready, pl)
+			return
+		}
+	}
+	s.wg.Go(func() { s.discard(pl) })
+}
+
+// want says that a plot of this kind was asked for, and has the shelf filled up.
+func (s *shelf) want(shape shape) {
+	if s == nil || shape.from != "" { // one checkpoint is seldom begun with twice
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	i := slices.IndexFunc(s.kinds, func(k *kind) bool { return k.shape.equal(shape) })
+	if i < 0 {
+		s.kinds = append(s.kinds, &kind{shape: shape})
+		i = len(s.kinds) - 1
+	}
+	k := s.kinds[i]
+	s.kinds = slices.Insert(slices.Delete(s.kinds, i, i+1), 0, k)
+	for len(s.kinds) > maxKinds {
+		old := s.kinds[len(s.kinds)-1]
+		s.kinds = s.kinds[:len(s.kinds)-1]
+		for _, pl := range old.ready {
+			s.wg.Go(func() { s.discard(pl) })
+		}
+	}
+	if !s.making {
+		s.making = true
+		s.wg.Go(s.refill)
+	}
+}
+
+// refill makes plots until every kind has enough of them. A failure ends it: the next Create meets the same, and says so.
+func (s *shelf) refill() {
+	for {
+		s.mu.Lock()
+		i := slices.IndexFunc(s.kinds, func(k *kind) bool { return len(k.ready) < s.size })
+		if i < 0 || s.closed {
+			s.making = false
+			s.mu.Unlock()
+			return
+		}
+		k := s.kinds[i]
+		s.mu.Unlock()
+		pl, err := s.make(k)
+		if err != nil {
+			s.p.log.Warn("plot not made", "err", err)
+			s.mu.Lock()
+			s.making = false
+			s.mu.Unlock()
+			return
+		}
+		s.put(pl)
+	}
+}
+
+func (s *shelf) make(k *kind) (*plot, error) {
+	name := plotPrefix + rand.Text()
+	b := box{id: outboard.SandboxID(name), dir: filepath.Join(s.dir, name)}
+	if err := os.Mkdir(b.dir, 0o700); err != nil {
+		return nil, err
+	}
+	pl, err := s.p.plant(b, k.shape)
+	if err == nil {
+		// The file that the state is written to next is there already: to make one can be the dearest part of a start.
+		err = os.WriteFile(b.path(stateFile+".new"), nil, 0o600)
+	}
+	if err != nil {
+		s.p.undo(context.Background(), b)
+		return nil, err
+	}
+	return pl, nil
+}
+
+func (s *shelf) discard(pl *plot) {
+	pl.close()
+	s.p.undo(context.Background(), pl.box)
+}
+
+// filled waits until nothing is being made.
+func (s *shelf) filled() {
+	if s != nil {
+		s.wg.Wait()
+	}
+}
+
+// close removes all plots. It may be called twice.
+func (s *shelf) close() error {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	for _, k := range s.kinds {
+		for _, pl := range k.ready {
+			s.wg.Go(func() { s.discard(pl) })
+		}
+	}
+	s.kinds = nil
+	s.mu.Unlock()
+	s.wg.Wait()
+	return errors.Join(os.Remove(s.dir), s.lock.Close())
+}
