@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -176,7 +177,7 @@ func (s *Store) commitLocked(group []*pending) {
 		close(p.done)
 	}
 	if err == nil {
-		s.announce(rows)
+		s.announce(rows, group...)
 	}
 }
 
@@ -217,15 +218,21 @@ func (s *Store) tryGroup(group []*pending, k *taking) (map[outboard.SessionID]*r
 	return nil, err
 }
 
-// announce tells followers, claimers and other processes what was committed.
-func (s *Store) announce(rows map[outboard.SessionID]*row) {
+// announce tells followers, claimers and other processes what was committed, by the members of a group or otherwise.
+func (s *Store) announce(rows map[outboard.SessionID]*row, group ...*pending) {
+	events, followed := map[outboard.SessionID][]outboard.Event{}, s.hub.used()
+	for _, p := range group {
+		if followed && p.err == nil && len(p.events) > 0 {
+			events[p.commit.Session] = append(slices.Clip(events[p.commit.Session]), p.events...)
+		}
+	}
 	runnable := false
 	for id, r := range rows {
 		if r == nil || !r.dirty {
 			delete(rows, id)
 			continue
 		}
-		s.hub.wake(id, r.Head)
+		s.hub.wake(id, r.Head, events[id])
 		runnable = runnable || r.Worker == "" && r.readyAt > 0
 	}
 	if runnable {

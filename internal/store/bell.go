@@ -160,6 +160,6 @@ func (d *postgresDialect) heard(ctx context.Context, s *Store, payload string) {
 		}
 		id, head, _ := strings.Cut(w, ":")
 		n, _ := strconv.ParseInt(head, 36, 64) // 0 at worst, which wakes for nothing
-		s.hub.wake(outboard.SessionID(id), n)
+		s.hub.wake(outboard.SessionID(id), n, nil)
 	}
 }

@@ -13,23 +13,17 @@ import (
 // other processes within PollFallback (Postgres: a coalesced doorbell, sent after the commit).
 func (s *Store) Follow(ctx context.Context, id outboard.SessionID, after int64) iter.Seq2[outboard.Event, error] {
 	return func(yield func(outboard.Event, error) bool) {
-		woken, stop := s.hub.subscribe(id) // before the first look, so that nothing falls between
+		sub, stop := s.hub.subscribe(id, true) // before the first look, so that nothing falls between
 		defer stop()
-		for ok := true; ok; {
-			l, err := s.lookup(ctx, id)
-			if err == nil {
-				after, ok = s.pages(ctx, l, after, func(e outboard.Event, err error) bool {
-					return (err == nil || ctx.Err() == nil) && yield(e, err)
-				})
-			} else if ctx.Err() == nil {
-				yield(outboard.Event{}, err)
-				return
-			}
-			if !ok {
-				return
+		for look := true; ; {
+			if look {
+				var ok bool
+				if after, ok = s.catchUp(ctx, id, after, yield); !ok {
+					return
+				}
 			}
 			select {
-			case <-woken:
+			case <-sub.woken:
 			case <-ctx.Done():
 				return
 			case <-s.closing:
@@ -38,14 +32,37 @@ func (s *Store) Follow(ctx context.Context, id outboard.SessionID, after int64) 
 				}
 				return
 			}
+			var events []outboard.Event
+			events, look = s.hub.take(sub, after)
+			for _, e := range events {
+				if !yield(e, nil) {
+					return
+				}
+				after = e.Seq
+			}
 		}
 	}
+}
+
+// catchUp yields what the log has after a position and returns the position reached; ok is false when that was the end of it.
+func (s *Store) catchUp(ctx context.Context, id outboard.SessionID, after int64, yield func(outboard.Event, error) bool) (pos int64, ok bool) {
+	l, err := s.lookup(ctx, id)
+	if err != nil {
+		if ctx.Err() == nil {
+			yield(outboard.Event{}, err)
+		}
+		return after, ctx.Err() != nil
+	}
+	return s.pages(ctx, l, after, func(e outboard.Event, err error) bool {
+		return (err == nil || ctx.Err() == nil) && yield(e, err)
+	})
 }
 
 // Watch returns a channel that gets a value (never blocking, capacity 1) after commits of any process to the session; stop
 // releases it.
 func (s *Store) Watch(id outboard.SessionID) (ch <-chan struct{}, stop func()) {
-	return s.hub.subscribe(id)
+	sub, stop := s.hub.subscribe(id, false)
+	return sub.woken, stop
 }
 
 const nextTimerSQL = `SELECT COALESCE(MIN(ready_at), 0) FROM sessions WHERE ready_at > ? AND worker = '' AND ready_at > 0`

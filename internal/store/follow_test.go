@@ -251,3 +251,46 @@ func TestIdleWatchersAreCheap(t *testing.T) {
 		}
 	})
 }
+
+// A follower that is slow, or was told of several things at once, must miss nothing: neither events beyond what is kept for it nor
+// the end of the session.
+func TestFollowSlowly(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		id := newSession(t, s).ID
+		ctx := within(t)
+		var seen []int64
+		var end error
+		for e, err := range s.Follow(ctx, id, 0) {
+			if err != nil {
+				end = err
+				break
+			}
+			if seen = append(seen, e.Seq); e.Seq != int64(len(seen)) {
+				t.Fatalf("got %v", seen)
+			}
+			switch e.Seq {
+			case 1: // few: they are kept
+				mustAppend(t, s, id, said("x"), said("y"))
+				mustAppend(t, s, id, said("z"))
+			case 4: // more than are kept
+				for range 4 {
+					var many []outboard.Event
+					for range 100 {
+						many = append(many, said("x"))
+					}
+					mustAppend(t, s, id, many...)
+				}
+			case 404: // larger than is kept
+				mustAppend(t, s, id, said(strings.Repeat("x", 200<<10)), said(strings.Repeat("y", 200<<10)))
+			case 406:
+				mustAppend(t, s, id, said("last"))
+				if err := s.DeleteSession(ctx, id); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if len(seen) < 406 || outboard.KindOf(end) != outboard.NotFound {
+			t.Errorf("saw %d events, then %v", len(seen), end)
+		}
+	})
+}

@@ -11,7 +11,14 @@ import (
 // pollBatch bounds the sessions one query of the poller asks for.
 const pollBatch = 500
 
-// hub wakes those of this process who wait for a session or for work. It holds no events: whoever is woken reads the log.
+// Limits of what the hub keeps for one follower until it looks. One that is behind by more reads the log.
+const (
+	keepEvents = 256
+	keepBytes  = 256 << 10
+)
+
+// hub wakes those of this process who wait for a session or for work. A follower finds the events that this process has committed
+// here, and need not read them from the log; whoever misses something reads the log.
 type hub struct {
 	mu     sync.Mutex
 	topics map[outboard.SessionID]*topic
@@ -23,7 +30,17 @@ type hub struct {
 // topic is a session somebody of this process waits for.
 type topic struct {
 	head int64 // the newest they were woken for; 0 = none yet
-	subs map[chan struct{}]struct{}
+	subs map[*subscriber]struct{}
+}
+
+// subscriber is one who waits for a session. Its fields but woken are guarded by hub.mu.
+type subscriber struct {
+	woken chan struct{} // capacity 1
+	keeps bool          // events are kept for it
+
+	events []outboard.Event // committed since it looked, without a gap between them
+	size   int              // bytes of their data
+	look   bool             // there is something that events do not tell
 }
 
 func (h *hub) init() {
@@ -31,44 +48,81 @@ func (h *hub) init() {
 	h.work = make(chan struct{})
 }
 
-// subscribe returns a channel of capacity 1 that gets a value after each change of the session, or after several.
-func (h *hub) subscribe(id outboard.SessionID) (chan struct{}, func()) {
-	ch := make(chan struct{}, 1)
+// subscribe returns a subscriber whose channel gets a value after each change of the session, or after several.
+func (h *hub) subscribe(id outboard.SessionID, keeps bool) (*subscriber, func()) {
+	sub := &subscriber{woken: make(chan struct{}, 1), keeps: keeps}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.topics[id]
 	if t == nil {
-		t = &topic{subs: map[chan struct{}]struct{}{}}
+		t = &topic{subs: map[*subscriber]struct{}{}}
 		h.topics[id] = t
 	}
-	t.subs[ch] = struct{}{}
-	return ch, func() {
+	t.subs[sub] = struct{}{}
+	return sub, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		delete(t.subs, ch)
+		delete(t.subs, sub)
 		if len(t.subs) == 0 && h.topics[id] == t {
 			delete(h.topics, id)
 		}
 	}
 }
 
-// wake signals the session's waiters.
-func (h *hub) wake(id outboard.SessionID, head int64) {
+// wake signals the session's waiters. events are its newest up to head, as far as they are known here.
+func (h *hub) wake(id outboard.SessionID, head int64, events []outboard.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t := h.topics[id]; t != nil {
-		t.wake(head)
+		t.wake(head, events)
 	}
 }
 
-func (t *topic) wake(head int64) {
+func (t *topic) wake(head int64, events []outboard.Event) {
 	t.head = max(t.head, head)
-	for ch := range t.subs {
+	for sub := range t.subs {
+		if sub.keeps {
+			sub.keep(head, events)
+		}
 		select {
-		case ch <- struct{}{}:
+		case sub.woken <- struct{}{}:
 		default: // it has not looked since the last one, and will see this as well
 		}
 	}
+}
+
+// keep adds events that end with head, or notes that the log has to be read.
+func (s *subscriber) keep(head int64, events []outboard.Event) {
+	if n := len(events); n == 0 || events[n-1].Seq != head {
+		s.look = true
+		return
+	}
+	if n := len(s.events); n > 0 && s.events[n-1].Seq+1 != events[0].Seq {
+		s.look = true
+	}
+	for i := range events {
+		s.size += len(events[i].Data)
+	}
+	if s.look || len(s.events)+len(events) > keepEvents || s.size > keepBytes {
+		s.events, s.size, s.look = nil, 0, true
+		return
+	}
+	s.events = append(s.events, events...)
+}
+
+// take returns the events after a position that were kept, and whether the log has to be read after them.
+func (h *hub) take(s *subscriber, after int64) (events []outboard.Event, look bool) {
+	h.mu.Lock()
+	events, look = s.events, s.look
+	s.events, s.size, s.look = nil, 0, false
+	h.mu.Unlock()
+	for len(events) > 0 && events[0].Seq <= after {
+		events = events[1:]
+	}
+	if len(events) > 0 && events[0].Seq != after+1 {
+		return nil, true
+	}
+	return events, look
 }
 
 // wakeClaimers lets WaitRunnable return: the calls that wait now, or else the next one.
@@ -126,7 +180,7 @@ func (h *hub) advance(id outboard.SessionID, head int64, deleted bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t := h.topics[id]; t != nil && (head > t.head || deleted) {
-		t.wake(head)
+		t.wake(head, nil)
 	}
 }
 
