@@ -100,6 +100,9 @@ func startServer(ctx context.Context, cfg serverConfig) (*server, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	if err := noCoreDumps(); err != nil {
+		return nil, err
+	}
 	if err := s.start(ctx); err != nil {
 		s.Stop()
 		return nil, err
@@ -148,7 +151,9 @@ func (s *server) openState(ctx context.Context) (err error) {
 	if err = s.openVault(); err != nil {
 		return err
 	}
-	if s.models, err = llm.NewRegistry(s.cfg.Config.LLM); err != nil {
+	models := s.cfg.Config.LLM
+	models.Credential = s.vault.Key
+	if s.models, err = llm.NewRegistry(models); err != nil {
 		return err
 	}
 	rules := s.cfg.Config.Policy.Engine()

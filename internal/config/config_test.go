@@ -64,7 +64,7 @@ func TestLoad(t *testing.T) {
 	}
 	want := Config{Listen: "127.0.0.1:1", DB: "postgres://u:hunter2@db/x?password=hunter2&sslmode=off", LogLevel: "warn",
 		Hosts: []string{"a.test", "b.test"}, Limits: Limits{Slots: 5}, LLM: llm.Config{IdleTimeout: 90 * time.Second, MaxResponse: 1000,
-			Providers: []llm.Provider{{Name: "gw", Type: llm.TypeChat, BaseURL: "http://gw.test/v1", APIKey: llm.NewSecret("sk-hunter2"),
+			Providers: []llm.Provider{{Name: "gw", Type: llm.TypeChat, BaseURL: "http://gw.test/v1", APIKey: llm.Key{Secret: llm.NewSecret("sk-hunter2")},
 				Headers: map[string]llm.Secret{"X-Key": llm.NewSecret("sk-hunter2")},
 				Models:  []llm.ModelInfo{{Name: "one", Context: 10, Output: 5, Thinking: llm.ThinkingOff}}}},
 			Aliases: map[string]string{"default": "gw/one"},
@@ -100,7 +100,7 @@ func TestLoadErrors(t *testing.T) {
 		{"hosts: a", "hosts needs a list"},
 		{"listen: [a]", "listen needs text"},
 		{"llm: {idle_timeout: 30}", "llm.idle_timeout needs a duration such as 30s"},
-		{"llm: {providers: [{api_key: {a: b}}]}", "llm.providers[0].api_key needs text"},
+		{"llm: {providers: [{api_key: {a: b}}]}", "llm.providers[0].api_key has no key"},
 		{"llm: {aliases: [a]}", "llm.aliases needs a mapping"},
 		{"log_level: loud", `level "loud" is not debug`},
 		{"- a", "the configuration must be a mapping"},

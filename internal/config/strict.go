@@ -24,12 +24,21 @@ var (
 	textType     = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
+// forms is a type that is text in YAML, or a mapping of the keys of a struct.
+type forms interface {
+	YAMLForms() (mapping any)
+}
+
 func checkNode(n *yaml.Node, t reflect.Type, path string) error {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" {
 		return at(n, "anchors and aliases are not allowed")
 	}
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
 		return nil // "key:" with nothing behind it leaves the default
+	}
+	if f, ok := reflect.Zero(t).Interface().(forms); ok && n.Kind == yaml.MappingNode {
+		mapping := f.YAMLForms()
+		return checkStruct(n, reflect.TypeOf(mapping), path)
 	}
 	switch {
 	case t == durationType:
@@ -77,7 +86,7 @@ func checkScalar(n *yaml.Node, path, what string) error {
 func checkStruct(n *yaml.Node, t reflect.Type, path string) error {
 	fields := map[string]reflect.Type{}
 	for f := range t.Fields() {
-		if name, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); name != "" {
+		if name, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); name != "" && name != "-" {
 			fields[name] = f.Type
 		}
 	}

@@ -30,7 +30,7 @@ func (m *anthropicModel) Generate(ctx context.Context, req Request, emit func(De
 		option.WithHTTPClient(x.httpClient()),
 		option.WithMaxRetries(0), // the harness retries, and records it
 	}
-	if !m.provider.APIKey.IsZero() {
+	if !m.provider.APIKey.Secret.IsZero() {
 		opts = append(opts, option.WithAPIKey(m.provider.APIKey.Reveal()))
 	}
 	// The service, not the client: the client would read keys and addresses from this process's environment. The body is made

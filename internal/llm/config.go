@@ -1,9 +1,11 @@
 package llm
 
 import (
+	"context"
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"go.yaml.in/yaml/v3"
 )
 
 // Config says which models there are. The zero value has the script model only.
@@ -15,6 +17,9 @@ type Config struct {
 	IdleTimeout time.Duration `yaml:"idle_timeout,omitempty"`
 	// MaxResponse bounds the bytes of one streamed response; 0 = outboard.MaxModelOutput.
 	MaxResponse int64 `yaml:"max_response,omitempty"`
+	// Credential opens a credential of the vault for one request of a provider, so that a rotated key is used at once. Its error
+	// keeps the request from being sent. nil = such providers fail.
+	Credential func(ctx context.Context, ref, method, url string) (Secret, error) `yaml:"-"`
 }
 
 // Wire families a Provider may have as its Type.
@@ -29,7 +34,7 @@ type Provider struct {
 	Name    string            `yaml:"name"`               // the part of a model id before the first slash
 	Type    string            `yaml:"type"`               // a wire family
 	BaseURL string            `yaml:"base_url,omitempty"` // "" = the vendor's own; must be set for openai-chat
-	APIKey  Secret            `yaml:"api_key,omitempty"`
+	APIKey  Key               `yaml:"api_key,omitempty"`
 	KeyEnv  string            `yaml:"api_key_env,omitempty"` // environment variable that holds the key
 	Headers map[string]Secret `yaml:"headers,omitempty"`     // sent with every request; a gateway may want them
 	// Models are the models served. With none listed every name is passed on; with some, only those exist.
@@ -65,3 +70,42 @@ type Secret = outboard.Secret
 
 // NewSecret returns s as a Secret.
 func NewSecret(s string) Secret { return outboard.NewSecret(s) }
+
+// Key is a provider's API key: the key itself, or the credential of the vault that holds it.
+type Key struct {
+	Secret
+	Credential string // an id, a name in the vault "default", or VAULT/NAME; "" = the key is Secret
+}
+
+// keyRef is how a configuration names a credential.
+type keyRef struct {
+	Credential string `yaml:"credential"`
+}
+
+// IsZero reports whether there is no key.
+func (k Key) IsZero() bool { return k.Secret.IsZero() && k.Credential == "" }
+
+// UnmarshalYAML reads text, or {credential: NAME}.
+func (k *Key) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind != yaml.MappingNode {
+		k.Secret = NewSecret(n.Value)
+		return nil
+	}
+	var ref keyRef
+	if err := n.Decode(&ref); err != nil {
+		return err
+	}
+	k.Credential = ref.Credential
+	return nil
+}
+
+// MarshalYAML writes the credential's name, or a placeholder.
+func (k Key) MarshalYAML() (any, error) {
+	if k.Credential != "" {
+		return keyRef{k.Credential}, nil
+	}
+	return k.Secret.MarshalYAML()
+}
+
+// YAMLForms is the mapping that may stand in the place of text, for whoever checks a configuration before it is decoded.
+func (Key) YAMLForms() (mapping any) { return keyRef{} }

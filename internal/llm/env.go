@@ -17,14 +17,14 @@ func FromEnv(cfg Config, env func(string) string) Config {
 	for i := range cfg.Providers {
 		p := &cfg.Providers[i]
 		if p.APIKey.IsZero() && p.KeyEnv != "" {
-			p.APIKey = NewSecret(env(p.KeyEnv))
+			p.APIKey.Secret = NewSecret(env(p.KeyEnv))
 		}
 	}
 	if key, base := env("ANTHROPIC_API_KEY"), env("OUTBOARD_ANTHROPIC_BASE_URL"); key != "" || base != "" {
-		cfg.merge(Provider{Name: "anthropic", Type: TypeAnthropic, BaseURL: base, APIKey: NewSecret(key)})
+		cfg.merge(Provider{Name: "anthropic", Type: TypeAnthropic, BaseURL: base, APIKey: Key{Secret: NewSecret(key)}})
 	}
 	if key, base := env("OPENAI_API_KEY"), env("OPENAI_BASE_URL"); key != "" || base != "" {
-		cfg.merge(Provider{Name: "openai", Type: openAIType(base), BaseURL: base, APIKey: NewSecret(key)})
+		cfg.merge(Provider{Name: "openai", Type: openAIType(base), BaseURL: base, APIKey: Key{Secret: NewSecret(key)}})
 	}
 	if host := env("OLLAMA_HOST"); host != "" {
 		cfg.merge(Provider{Name: "ollama", Type: TypeChat, BaseURL: ollamaURL(host)})

@@ -194,7 +194,7 @@ func TestFromEnv(t *testing.T) {
 
 // If this failed, a key could end in a log, an error or a dump of the configuration.
 func TestSecretsDoNotShow(t *testing.T) {
-	p := Provider{Name: "p", APIKey: NewSecret(testKey), Headers: map[string]Secret{"X": NewSecret(testKey)}}
+	p := Provider{Name: "p", APIKey: Key{Secret: NewSecret(testKey)}, Headers: map[string]Secret{"X": NewSecret(testKey)}}
 	j, _ := json.Marshal(p)
 	y, _ := yaml.Marshal(p)
 	var log strings.Builder

@@ -348,7 +348,7 @@ func TestEnvironmentDoesNotReachTheSDKs(t *testing.T) {
 	for _, w := range wires {
 		s := newServer(t, stream(w.hello...))
 		m := remote(t, w.kind, w.model, s, func(c *Config) {
-			c.Providers[0].APIKey = Secret{}
+			c.Providers[0].APIKey = Key{}
 			c.Providers[0].Headers = map[string]Secret{"X-Gateway": NewSecret("pass")}
 		})
 		if _, err := m.Generate(t.Context(), hello(), nil); err != nil {

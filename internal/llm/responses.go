@@ -56,7 +56,7 @@ func (x *exchange) openAIOptions() []option.RequestOption {
 		option.WithHTTPClient(x.httpClient()),
 		option.WithMaxRetries(0), // the harness retries, and records it
 	}
-	if !x.provider.APIKey.IsZero() {
+	if !x.provider.APIKey.Secret.IsZero() {
 		opts = append(opts, option.WithAPIKey(x.provider.APIKey.Reveal()))
 	}
 	return opts

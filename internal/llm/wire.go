@@ -38,7 +38,7 @@ func newClient() *http.Client {
 // wire returns the client for a provider's wire.
 func (r *Registry) wire(p Provider, info Info, m ModelInfo) Model {
 	e := endpoint{provider: p, info: info, model: m, family: familyOf(m.Name), client: r.client, idle: r.cfg.IdleTimeout,
-		limit: r.cfg.MaxResponse}
+		limit: r.cfg.MaxResponse, credential: r.cfg.Credential}
 	e.thinking = cmp.Or(m.Thinking, e.family.thinking)
 	switch p.Type {
 	case TypeAnthropic:
@@ -59,6 +59,8 @@ type endpoint struct {
 	client   *http.Client
 	idle     time.Duration
 	limit    int64
+
+	credential func(ctx context.Context, ref, method, url string) (Secret, error)
 }
 
 // Info implements Model.
@@ -76,6 +78,7 @@ type exchange struct {
 	mu    sync.Mutex
 	timer *time.Timer // fires when the stream has been silent for too long
 	bytes int64
+	key   Secret // the one of the vault that was sent
 }
 
 // begin starts a call. The caller ends it with end.
@@ -118,6 +121,9 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	for name, value := range x.provider.Headers {
 		req.Header.Set(name, value.Reveal())
 	}
+	if err := x.authorize(req); err != nil {
+		return nil, err
+	}
 	resp, err := cmp.Or(x.client.Transport, http.DefaultTransport).RoundTrip(req)
 	if err != nil {
 		return nil, err
@@ -128,6 +134,31 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	resp.Body = &watchedBody{resp.Body, x}
 	return resp, nil
+}
+
+// authorize puts a key of the vault into a request, in the header of the provider's wire. It is opened for each request, so that a
+// rotated key is used by the next one.
+func (x *exchange) authorize(req *http.Request) error {
+	ref := x.provider.APIKey.Credential
+	if ref == "" {
+		return nil
+	}
+	if x.credential == nil {
+		return outboard.Errorf(outboard.Unavailable, "the API key of provider %q is in a vault, and there is none here", x.provider.Name)
+	}
+	key, err := x.credential(x.ctx, ref, req.Method, req.URL.String())
+	if err != nil {
+		return outboard.Errorf(outboard.KindOf(err), "the API key of provider %q: %w", x.provider.Name, err)
+	}
+	x.mu.Lock()
+	x.key = key
+	x.mu.Unlock()
+	if x.provider.Type == TypeAnthropic {
+		req.Header.Set("X-Api-Key", key.Reveal())
+	} else {
+		req.Header.Set("Authorization", "Bearer "+key.Reveal())
+	}
+	return nil
 }
 
 // checkAnswer refuses answers the SDKs would take for an empty stream.
@@ -239,8 +270,13 @@ func (x *exchange) clean(s string) string {
 
 func (x *exchange) secrets() []string {
 	var out []string
-	if !x.provider.APIKey.IsZero() {
-		out = append(out, x.provider.APIKey.Reveal())
+	x.mu.Lock()
+	key := x.key
+	x.mu.Unlock()
+	for _, s := range []Secret{x.provider.APIKey.Secret, key} {
+		if !s.IsZero() {
+			out = append(out, s.Reveal())
+		}
 	}
 	for _, v := range x.provider.Headers {
 		if !v.IsZero() {

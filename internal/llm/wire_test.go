@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -157,7 +158,7 @@ func init() {
 // remote returns a model on a server.
 func remote(t *testing.T, kind, model string, s *server, change ...func(*Config)) Model {
 	t.Helper()
-	cfg := Config{Providers: []Provider{{Name: "test", Type: kind, BaseURL: s.URL, APIKey: NewSecret(testKey)}}}
+	cfg := Config{Providers: []Provider{{Name: "test", Type: kind, BaseURL: s.URL, APIKey: Key{Secret: NewSecret(testKey)}}}}
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -405,8 +406,49 @@ func pretty(t *testing.T, body []byte) []byte {
 // If this failed, the placeholder key of a server without authentication would be cut out of every word of its errors.
 func TestPlaceholderKeyLeavesErrorsReadable(t *testing.T) {
 	s := newServer(t, status(400, `{"error":{"type":"invalid_request_error","message":"no such key: k-1"}}`))
-	m := remote(t, TypeChat, "m", s, func(c *Config) { c.Providers[0].APIKey = NewSecret("k") })
+	m := remote(t, TypeChat, "m", s, func(c *Config) { c.Providers[0].APIKey = Key{Secret: NewSecret("k")} })
 	if e := mustFail(t, m, nil); !strings.Contains(e.Message, "no such key: k-1") {
 		t.Errorf("the message is %q", e.Message)
+	}
+}
+
+// If this failed, a rotated key would not be used until a restart, a request would leave without its key, or an error would show it.
+func TestKeyOfTheVault(t *testing.T) {
+	for _, w := range wires {
+		t.Run(w.kind, func(t *testing.T) {
+			var got []string
+			unauthorized := func(rw http.ResponseWriter, r *http.Request) {
+				got = append(got, r.Header.Get("X-Api-Key")+r.Header.Get("Authorization"))
+				status(401, `{"error":{"type":"authentication_error","message":"bad key vault-key-`+fmt.Sprint(len(got))+`"}}`)(rw, r)
+			}
+			s := newServer(t, unauthorized, unauthorized)
+			n, refused := 0, error(nil)
+			m := remote(t, w.kind, w.model, s, func(c *Config) {
+				c.Providers[0].APIKey = Key{Credential: "box/key"}
+				c.Credential = func(_ context.Context, ref, method, url string) (Secret, error) {
+					if ref != "box/key" || method != "POST" || !strings.HasPrefix(url, s.URL) {
+						t.Errorf("asked for %s to %s %s", ref, method, url)
+					}
+					n++
+					return NewSecret(fmt.Sprintf("vault-key-%d", n)), refused
+				}
+			})
+			for range 2 {
+				if e := mustFail(t, m, nil); strings.Contains(e.Message, "vault-key") || !strings.Contains(e.Message, "bad key [secret]") {
+					t.Errorf("the message is %q", e.Message)
+				}
+			}
+			want := []string{"vault-key-1", "vault-key-2"}
+			if w.kind != TypeAnthropic {
+				want = []string{"Bearer vault-key-1", "Bearer vault-key-2"}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("sent %q, want %q", got, want)
+			}
+			refused = outboard.Errorf(outboard.Unavailable, "the vault is locked")
+			if e := mustFail(t, m, nil); !strings.Contains(e.Message, "locked") || len(got) != 2 {
+				t.Errorf("with a locked vault: %q after %d requests", e.Message, len(got))
+			}
+		})
 	}
 }

@@ -108,6 +108,9 @@ func (s *Server) assemble(ctx context.Context, opt Options, later func(func())) 
 	if s.Blob, err = blob.NewDir(filepath.Join(opt.Dir, "blob")); err != nil {
 		return err
 	}
+	s.Vault = vault.New(vault.Config{Store: s.Store, Wrappers: []vault.Wrapper{vault.KeyDir{Dir: filepath.Join(opt.Dir, "vault-keys")}},
+		Mark: filepath.Join(opt.Dir, "vault.seq"), HTTP: vault.Client(&outbound.Guard{Private: outbound.Loopback}), Logger: opt.Logger})
+	opt.Models.Credential = s.Vault.Key
 	models, err := llm.NewRegistry(opt.Models)
 	if err != nil {
 		return err
@@ -117,8 +120,6 @@ func (s *Server) assemble(ctx context.Context, opt Options, later func(func())) 
 	if err != nil {
 		return err
 	}
-	s.Vault = vault.New(vault.Config{Store: s.Store, Wrappers: []vault.Wrapper{vault.KeyDir{Dir: filepath.Join(opt.Dir, "vault-keys")}},
-		Mark: filepath.Join(opt.Dir, "vault.seq"), HTTP: vault.Client(&outbound.Guard{Private: outbound.Loopback}), Logger: opt.Logger})
 	s.Fleet = fleet.New(fleet.Config{Environment: s.Vault.Environment, Store: s.Store, Blob: s.Blob, Provider: opt.Provider, Host: "test", Logger: opt.Logger,
 		Dir: filepath.Join(opt.Dir, "locks")})
 	if err := s.Fleet.Start(ctx); err != nil {

@@ -46,6 +46,7 @@ type Keeper struct {
 	seen     time.Time // when the sequence was last compared with the store's
 	sessions map[outboard.SessionID]*held
 	minted   map[string]minted
+	refs     map[string]outboard.CredentialID // what find has found
 	flights  flights
 }
 
@@ -58,7 +59,7 @@ func New(cfg Config) *Keeper {
 		cfg.Now = time.Now
 	}
 	return &Keeper{cfg: cfg, org: outboard.DefaultOrg, log: cfg.Logger, sessions: map[outboard.SessionID]*held{},
-		minted: map[string]minted{}}
+		minted: map[string]minted{}, refs: map[string]outboard.CredentialID{}}
 }
 
 // errMoved: another process changed the key while an edit was decided.
@@ -133,6 +134,7 @@ func (k *Keeper) load(ctx context.Context) error {
 func (k *Keeper) keep(ks *keys, sequence int64, marks []store.CredentialMark) {
 	if sequence != k.sequence {
 		clear(k.sessions)
+		clear(k.refs)
 	}
 	k.keys, k.sequence, k.index = ks, sequence, map[outboard.CredentialID]store.CredentialMark{}
 	for _, m := range marks {

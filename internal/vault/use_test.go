@@ -181,3 +181,42 @@ func FuzzPaths(f *testing.F) {
 }
 
 func auditOf(action string) store.AuditQuery { return store.AuditQuery{Action: action} }
+
+// If this fails, a model provider's key is sent to a server it is not for, is used off the record, or does not change when it is rotated.
+func TestModelKey(t *testing.T) {
+	r := newRig(t)
+	v := outboard.Vault{ID: outboard.NewID[outboard.VaultID](outboard.PrefixVault), DisplayName: "default", CreatedAt: r.now}
+	r.must(r.store.PutVault(t.Context(), v))
+	r.vault = v.ID
+	c := r.add(header("anthropic", "api.anthropic.com"), "first")
+	key := func(ref, url string) (string, error) {
+		s, err := r.Key(t.Context(), ref, "POST", url)
+		return s.Reveal(), err
+	}
+	for _, ref := range []string{"anthropic", "default/anthropic", string(c.ID), string(v.ID) + "/anthropic"} {
+		if got, err := key(ref, "https://api.anthropic.com/v1/messages"); got != "first" || err != nil {
+			t.Errorf("%s: %q, %v", ref, got, err)
+		}
+	}
+	rows, err := r.store.AuditRecords(t.Context(), auditOf(AuditUse))
+	if r.must(err); len(rows) != 4 || rows[0].Actor != "server" {
+		t.Errorf("audit: %+v", rows)
+	}
+	_, err = key("anthropic", "https://evil.example.com/v1/messages")
+	r.wantKind(err, outboard.Denied, "host")
+	_, err = key("nosuch", "https://api.anthropic.com/")
+	r.wantKind(err, outboard.NotFound, "nosuch")
+	if _, err := r.Update(t.Context(), c.ID, func(_ *outboard.Credential, s *Secrets) error { s.Value = outboard.NewSecret("second"); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := key("anthropic", "https://api.anthropic.com/"); got != "second" || err != nil {
+		t.Errorf("rotated: %q, %v", got, err)
+	}
+	if _, err := r.Archive(t.Context(), c.ID); err != nil {
+		t.Fatal(err)
+	}
+	_, err = key("anthropic", "https://api.anthropic.com/")
+	r.wantKind(err, outboard.NotFound, "anthropic")
+	_, err = key(string(c.ID), "https://api.anthropic.com/")
+	r.wantKind(err, outboard.Denied, "archived")
+}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+)
+
+// crashEnv makes this test binary crash: "plain", or "safe" after noCoreDumps.
+const crashEnv = "OUTBOARD_TEST_CRASH"
+
+func init() {
+	switch os.Getenv(crashEnv) {
+	case "":
+		return
+	case "safe":
+		if err := noCoreDumps(); err != nil {
+			panic(err)
+		}
+	}
+	syscall.Kill(os.Getpid(), syscall.SIGABRT)
+	select {}
+}
+
+// If this fails, a crash writes the server's memory, and the secrets in it, to a file or to a crash collector.
+func TestNoCoreDumps(t *testing.T) {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_CORE, &limit); err != nil || limit.Max == 0 {
+		t.Skipf("this process may write no core files itself: %+v, %v", limit, err)
+	}
+	for how, want := range map[string]bool{"plain": true, "safe": false} { // the first is the positive control
+		cmd := exec.Command("/bin/sh", "-c", `ulimit -S -c "$(ulimit -H -c)"; exec "$0" "$@"`, os.Args[0], "-test.run=^TestNoCoreDumps$")
+		cmd.Dir = t.TempDir()
+		cmd.Env = append(os.Environ(), crashEnv+"="+how, "GOTRACEBACK=crash")
+		out, _ := cmd.CombinedOutput() // it dies
+		status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
+		if !ok || !status.Signaled() {
+			t.Fatalf("%s: it did not die of a signal: %v\n%s", how, cmd.ProcessState, out)
+		}
+		if status.CoreDump() != want {
+			t.Errorf("%s: dumped core: %v", how, status.CoreDump())
+		}
+	}
+}
