@@ -35,6 +35,7 @@ var layers = map[string][]string{
 	"internal/sandbox/native":  {"", "internal/sandbox", "internal/guest", "internal/guest/boot", "internal/guest/uplink"},
 	"internal/vault":           {"", "internal/store", "internal/outbound"},
 	"internal/egress":          {"", "internal/store", "internal/policy", "internal/outbound", "internal/sandbox"},
+	"internal/notify":          {"", "internal/store", "internal/outbound"},
 	"internal/runner":          {"", "internal/store", "internal/blob", "internal/llm", "internal/live", "internal/policy", "internal/harness", "internal/tool", "internal/fleet", "internal/sandbox", "internal/guest"},
 	"internal/control":         {"", "internal/policy", "internal/vault", "internal/store", "internal/blob", "internal/llm", "internal/live", "internal/fleet"},
 	"internal/api":             {"", "internal/control"},

@@ -24,6 +24,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/notify"
 	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/runner"
 	"github.com/outboard-dev/outboard/internal/sandbox"
@@ -72,6 +73,7 @@ type server struct {
 	blob    *blob.Dir
 	models  *llm.Registry
 	policy  *policy.Engine
+	notify  *notify.Notifier // nil without a webhook
 	host    string
 	live    live.Hub
 	vault   *vault.Keeper
@@ -128,6 +130,9 @@ func (s *server) start(ctx context.Context) error {
 		return err
 	}
 	s.newKey = made
+	if err := s.openWebhook(); err != nil {
+		return err
+	}
 	if s.cfg.Work {
 		if err := s.Work(ctx); err != nil {
 			return err
@@ -249,6 +254,10 @@ func (s *server) Stop() {
 	if s.runner != nil {
 		s.runner.Stop()
 		s.runner = nil
+	}
+	if s.notify != nil {
+		s.notify.Stop()
+		s.notify = nil
 	}
 	if s.fleet != nil {
 		s.fleet.Stop()
