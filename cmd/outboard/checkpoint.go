@@ -16,7 +16,7 @@ import (
 
 func newCheckpoint(a *app) *cobra.Command {
 	cmd := &cobra.Command{Use: "checkpoint", Short: "List, compare, restore and move the saved states of a session", RunE: groupRun, Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(newCheckpointList(a), newCheckpointDiff(a), newCheckpointRestore(a))
+	cmd.AddCommand(newCheckpointList(a), newCheckpointDiff(a), newCheckpointRestore(a), newCheckpointExport(a), newCheckpointImport(a))
 	return cmd
 }
 

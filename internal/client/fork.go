@@ -2,8 +2,10 @@ package client
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 )
 
@@ -93,4 +95,36 @@ func (c *Client) CompareCheckpoints(ctx context.Context, id, from, to string, pa
 		q.Set("patch", "true")
 	}
 	return cmp, c.call(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(id)+"/outboard/checkpoints/diff", q, nil, &cmp)
+}
+
+// Export returns a session as one file, and the position of its last event; the caller closes it. A file that was not sent whole
+// ends in an error.
+func (c *Client) Export(ctx context.Context, id string, seq int64) (io.ReadCloser, string, error) {
+	q := url.Values{}
+	if seq > 0 {
+		q.Set("seq", strconv.FormatInt(seq, 10))
+	}
+	resp, err := c.send(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(id)+"/outboard/export", q, nil)
+	if err != nil {
+		return nil, "", err
+	}
+	return resp.Body, resp.Header.Get("Outboard-Seq"), nil
+}
+
+// Importing says what an imported session is given in place of what its file has; "" = nothing.
+type Importing struct{ Title, Environment, Model string }
+
+// Import makes a session from a file that Export gave. It is streamed, and not repeated.
+func (c *Client) Import(ctx context.Context, r io.Reader, in Importing) (s Session, err error) {
+	q := url.Values{}
+	for name, v := range map[string]string{"title": in.Title, "environment_id": in.Environment, "model": in.Model} {
+		if v != "" {
+			q.Set(name, v)
+		}
+	}
+	resp, err := c.once(ctx, http.MethodPost, "/v1/outboard/import", q, io.NopCloser(r), "application/zstd")
+	if err != nil {
+		return s, err
+	}
+	return s, decode(resp, &s)
 }

@@ -48,7 +48,7 @@ func (c *Control) Checkpoints(ctx context.Context, by outboard.Caller, id outboa
 	}
 	out := make([]Checkpoint, len(all))
 	for i, k := range all {
-		out[i] = Checkpoint{k, k.ID == at, k.Delta.Digest != ""}
+		out[i] = Checkpoint{k, k.ID == at, k.Durable()}
 	}
 	return out, nil
 }

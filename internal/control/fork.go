@@ -130,6 +130,9 @@ func (c *Control) Fork(ctx context.Context, by outboard.Caller, id outboard.Sess
 	if err := r.check(&h); err != nil {
 		return nil, 0, err
 	}
+	if err := c.checkVaults(ctx, by, r.VaultIDs); err != nil {
+		return nil, 0, err
+	}
 	pos, err := c.settled(ctx, id, r.Seq)
 	if err != nil {
 		return nil, 0, err
@@ -141,7 +144,7 @@ func (c *Control) Fork(ctx context.Context, by outboard.Caller, id outboard.Sess
 	if err != nil {
 		return nil, 0, err
 	}
-	cfg.VaultIDs = r.VaultIDs
+	cfg.VaultIDs, cfg.Owner = r.VaultIDs, outboard.Owner{Key: by.Key, Name: by.Name}
 	forks := make([]store.Fork, r.Count)
 	for i := range forks {
 		if forks[i], err = c.fork(ctx, &h, r, pos, cfg); err != nil {
@@ -180,9 +183,6 @@ func (r *ForkRequest) check(h *outboard.Header) error {
 		r.Title = &h.Title
 	} else if err := length("title", *r.Title, 0, maxTitle); err != nil {
 		return err
-	}
-	if len(r.VaultIDs) > 0 {
-		return unbuilt("vault_ids: vaults are not built yet").WithHint("leave vault_ids out")
 	}
 	if r.Metadata == nil {
 		r.Metadata = h.Metadata

@@ -148,8 +148,7 @@ func (p *pending) extras(num int64) []statement {
 	var out []statement
 	c := &p.commit
 	if k := c.Checkpoint; k != nil {
-		out = append(out, statement{insertCheckpointSQL, []any{string(k.ID), string(c.Session), p.head, string(k.Call),
-			string(k.Parent), k.Depth, k.Delta.Digest, k.Delta.Size, micros(k.CreatedAt), string(k.Prior), k.Host, micros(k.DurableAt)}})
+		out = append(out, statement{insertCheckpointSQL, checkpointArgs(k, c.Session, p.head)})
 	}
 	for i := range c.Files {
 		out = append(out, statement{insertFileSQL, fileArgs(&c.Files[i])})

@@ -55,6 +55,12 @@ const checkpointCols = `id, session, seq, call, parent, depth, digest, size, cre
 
 const insertCheckpointSQL = `INSERT INTO checkpoints (` + checkpointCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
+// checkpointArgs are the values of insertCheckpointSQL.
+func checkpointArgs(k *outboard.Checkpoint, session outboard.SessionID, seq int64) []any {
+	return []any{string(k.ID), string(session), seq, string(k.Call), string(k.Parent), k.Depth, k.Delta.Digest, k.Delta.Size,
+		micros(k.CreatedAt), string(k.Prior), k.Host, micros(k.DurableAt)}
+}
+
 func scanCheckpoint(sc scanner) (outboard.Checkpoint, error) {
 	var k outboard.Checkpoint
 	var created, durable int64

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/term"
+	"github.com/spf13/cobra"
+)
+
+func newCheckpointExport(a *app) *cobra.Command {
+	var out string
+	var force bool
+	cmd := &cobra.Command{Use: "export SESSION[@SEQ]", Short: "Write a session with its files to one portable file", Args: exactArgs("a session"),
+		ValidArgsFunction: a.completeSessions,
+		Long: "Write one file that holds a session up to a position (by default: now): its log, its configuration and its files as they\n" +
+			"were there, with the hash of each part. import continues it, on this server or another. There are no secrets in it\n" +
+			"besides those that the conversation or the files hold.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runExport(cmd.Context(), a, args[0], out, force)
+		}}
+	cmd.Flags().StringVarP(&out, "output", "o", "", "the file, - for standard output (default NAME.outboard)")
+	cmd.Flags().BoolVar(&force, "force", false, "replace an existing file")
+	return cmd
+}
+
+func runExport(ctx context.Context, a *app, ref, out string, force bool) error {
+	ref, seq, err := point(ref)
+	if err != nil {
+		return err
+	}
+	if out == "-" && term.IsTerminal(a.out) {
+		return usagef("the export is not for terminals").WithHint("-o FILE names a file")
+	}
+	c, err := a.connect(ctx, needAnswers)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	s, err := findSession(ctx, c.Client, ref)
+	if err != nil {
+		return err
+	}
+	if out == "" {
+		out = sessionName(s.ID) + ".outboard"
+	}
+	if _, err := os.Lstat(out); err == nil && !force && out != "-" {
+		return outboard.Errorf(outboard.Conflict, "a file is already there: %s", term.Line(out, 0)).WithHint("--force replaces it, -o FILE names another place")
+	}
+	body, at, err := c.Export(ctx, s.ID, seq)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if out == "-" {
+		_, err := io.Copy(a.out, body)
+		return err
+	}
+	n, err := saveAs(out, body)
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", out, err)
+	}
+	if a.json {
+		return a.object(map[string]any{"type": "export", "session_id": s.ID, "seq": at, "file": out, "size_bytes": n})
+	}
+	a.say("%s at %s in %s (%s)", sessionName(s.ID), at, out, formatBytes(n))
+	return nil
+}
+
+// saveAs writes a file whole or not at all. It is nobody else's to read: a conversation can hold anything.
+func saveAs(name string, r io.Reader) (int64, error) {
+	f, err := os.CreateTemp(filepath.Dir(name), ".outboard-export-")
+	if err != nil {
+		return 0, err
+	}
+	n, err := io.Copy(f, r)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(f.Name()))
+	}
+	return n, err
+}
+
+func newCheckpointImport(a *app) *cobra.Command {
+	var in client.Importing
+	cmd := &cobra.Command{Use: "import FILE|-", Short: "Continue a session from a file that export wrote", Args: exactArgs("a file"),
+		Long: "Make a new session from a file that export wrote, here or elsewhere. It goes on with the same conversation and the same\n" +
+			"files. A file that was changed is refused, and the part that was changed is named.",
+		RunE: func(cmd *cobra.Command, args []string) error { return runImport(cmd.Context(), a, args[0], in) }}
+	f := cmd.Flags()
+	f.StringVar(&in.Title, "title", "", "title of the session (default: the one in the file)")
+	f.StringVar(&in.Environment, "environment", "", "id of an environment of this server (default: the configuration in the file)")
+	f.StringVarP(&in.Model, "model", "m", "", "a model of this server (default: the one in the file)")
+	return cmd
+}
+
+func runImport(ctx context.Context, a *app, name string, in client.Importing) error {
+	r := a.in
+	if name != "-" {
+		f, err := os.Open(name)
+		if errors.Is(err, os.ErrNotExist) {
+			return outboard.Errorf(outboard.NotFound, "there is no file %s", term.Line(name, 0))
+		}
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		r = f
+	}
+	c, err := a.connect(ctx, needAnswers)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	s, err := c.Import(ctx, r, in)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.object(map[string]any{"type": "import", "session_id": s.ID, "name": sessionName(s.ID)})
+	}
+	_, err = fmt.Fprintln(a.out, sessionName(s.ID))
+	a.say("imported; outboard logs %s shows what it did, outboard send goes on", sessionName(s.ID))
+	return err
+}

@@ -1,0 +1,48 @@
+package api
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
+)
+
+// exportSession sends a session as one file: Outboard's own, described in docs/spec/export.md.
+func (s *server) exportSession(r *request) (any, error) {
+	var seq int64
+	if v := r.query.Get("seq"); v != "" {
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || n < 1 {
+			return nil, bad("seq: must be an integer from 1, not %q", clip(v))
+		}
+		seq = n
+	}
+	x, err := s.ctl.Export(r.Context(), r.by, outboard.SessionID(r.PathValue("session")), seq)
+	if err != nil {
+		return nil, err
+	}
+	h := r.w.Header()
+	h.Set("Content-Type", "application/zstd")
+	h.Set("Content-Disposition", `attachment; filename="`+x.Name()+`"`)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Outboard-Seq", strconv.FormatInt(x.Seq(), 10))
+	if err := x.Write(r.Context(), r.w); err != nil {
+		s.cut(r, err)
+	}
+	return nil, nil
+}
+
+// importSession makes a session from such a file, which is the request's body.
+func (s *server) importSession(r *request) (any, error) {
+	q := control.ImportRequest{Environment: outboard.EnvironmentID(r.query.Get("environment_id")), Model: r.query.Get("model")}
+	if r.query.Has("title") {
+		q.Title = new(r.query.Get("title"))
+	}
+	v, err := s.ctl.Import(r.Context(), r.by, http.MaxBytesReader(r.w, r.Body, control.MaxImport), q)
+	if err != nil {
+		return nil, err
+	}
+	out := s.showSession(v)
+	return out, s.addOwn(r, v, &out)
+}
