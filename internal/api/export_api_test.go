@@ -180,8 +180,8 @@ func TestImportRefusesWhatWasChanged(t *testing.T) {
 	foreign := takeApart(t, b.export(other.id))
 	var secret string
 	for _, n := range foreign.names {
-		if strings.HasPrefix(n, "blobs/") {
-			secret = strings.TrimPrefix(n, "blobs/")
+		if after, ok := strings.CutPrefix(n, "blobs/"); ok {
+			secret = after
 		}
 	}
 	if x := takeApart(t, good); b.do("POST", "/v1/outboard/import", x.pack(t, true)).status != 200 { // positive control

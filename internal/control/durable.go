@@ -19,6 +19,11 @@ func (c *Control) settle(ctx context.Context, chain []outboard.Checkpoint) error
 		if chain[i].Durable() {
 			continue
 		}
+		if c.fleet != nil { // nobody else may be at it: a server that only answers stores nothing on its own
+			if err := c.fleet.Keep(ctx, chain[i]); err != nil {
+				return err
+			}
+		}
 		k, err := c.store.AwaitDurable(ctx, chain[i].ID)
 		if err != nil {
 			return err

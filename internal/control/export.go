@@ -335,8 +335,8 @@ func blobsOf(p outboard.Payload) []outboard.BlobRef {
 			if v.Type().PkgPath() == "time" {
 				return
 			}
-			for i := range v.NumField() {
-				walk(v.Field(i))
+			for _, field := range v.Fields() {
+				walk(field)
 			}
 		}
 	}

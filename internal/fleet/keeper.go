@@ -115,6 +115,16 @@ func (f *Fleet) keepAll(ctx context.Context, layers sandbox.Layers) error {
 	return errors.Join(errs...)
 }
 
+// Keep makes a checkpoint of this host durable now; what it builds on must be. One of another host is left alone. The keeper may be at
+// it as well: the row is settled once.
+func (f *Fleet) Keep(ctx context.Context, c outboard.Checkpoint) error {
+	layers := f.layers()
+	if layers == nil || c.Host != f.cfg.Host || c.Durable() {
+		return nil
+	}
+	return f.keepOne(ctx, layers, c)
+}
+
 // keepOne stores one delta and settles its row.
 func (f *Fleet) keepOne(ctx context.Context, layers sandbox.Layers, c outboard.Checkpoint) error {
 	f.keeper.done(c.ID)
