@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/hex"
+	"errors"
 	"regexp"
 	"strings"
 	"sync"
@@ -24,6 +25,8 @@ type (
 	ProcessRef = fleet.ProcessRef
 	// ProcessEvent is a piece of one's life.
 	ProcessEvent = fleet.ProcessEvent
+	// ProcessKind says what an event is.
+	ProcessKind = fleet.ProcessKind
 	// ProcessExit is how one ended.
 	ProcessExit = fleet.ProcessExit
 	// ProcessInfo describes one.
@@ -438,4 +441,23 @@ func (c *Control) NoteBox(id outboard.BoxID, message string, fields map[string]s
 	if c.fleet != nil {
 		c.fleet.NoteBox(id, message, fields)
 	}
+}
+
+// BoxError gives an error of a box's machine a kind of this package: what the machine refuses keeps its own, and a machine that is gone
+// is Unavailable, since the box may live on.
+func BoxError(err error) error {
+	r, ok := errors.AsType[*Refusal](err)
+	if !ok {
+		if _, known := errors.AsType[*outboard.Error](err); err == nil || known && outboard.KindOf(err) != outboard.NotFound {
+			return err
+		}
+		return outboard.Errorf(outboard.Unavailable, "the sandbox's machine is gone: %w", err)
+	}
+	kinds := map[string]outboard.Kind{"not_found": outboard.NotFound, "invalid": outboard.Invalid, "conflict": outboard.Conflict,
+		"denied": outboard.Invalid, "busy": outboard.Exhausted, "full": outboard.Exhausted}
+	kind, ok := kinds[r.Code]
+	if !ok {
+		return outboard.Errorf(outboard.Internal, "%w", err)
+	}
+	return outboard.Errorf(kind, "%s", r.Message)
 }

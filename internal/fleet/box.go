@@ -23,6 +23,8 @@ type (
 	ProcessRef = guest.ProcessRef
 	// ProcessEvent is a piece of one's life.
 	ProcessEvent = guest.ProcessEvent
+	// ProcessKind says what an event is.
+	ProcessKind = guest.ProcessKind
 	// ProcessExit is how one ended.
 	ProcessExit = guest.ProcessExit
 	// ProcessInfo describes one.
