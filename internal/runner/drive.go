@@ -19,7 +19,7 @@ func (w *worker) drive(ctx context.Context, h outboard.Header, tail []outboard.E
 	}
 	err = t.run()
 	t.close(err == nil)
-	if err == nil {
+	if err == nil && t.held {
 		w.folds.keep(t.id, fold{state: t.durable, size: t.size})
 	}
 	t.part(context.WithoutCancel(ctx), err, context.Cause(ctx))

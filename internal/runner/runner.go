@@ -39,6 +39,8 @@ const (
 	DefaultGrace = 5 * time.Second
 	// retryPause is the wait after the store, or something else a turn needs, was unavailable.
 	retryPause = time.Second
+	// maxPause bounds that wait where it grows, as on a full disk: the log is not filled, and work goes on soon after the repair.
+	maxPause = 30 * time.Second
 	// partingTime bounds the writes of a process that is leaving.
 	partingTime = 5 * time.Second
 )
@@ -157,6 +159,7 @@ func (r *Runner) run(ctx context.Context, w *worker) {
 	defer close(r.done)
 	for {
 		w.live(ctx)
+		wait := retryPause
 		for w = nil; w == nil; {
 			if r.isStopping() {
 				return
@@ -167,8 +170,9 @@ func (r *Runner) run(ctx context.Context, w *worker) {
 				err = r.cfg.Store.Register(ctx, next.id, r.cfg.Host)
 			}
 			if err != nil {
-				r.log.Error("cannot register as a worker", "err", err)
-				r.pause(ctx, retryPause)
+				r.log.Error("cannot register as a worker", "err", err, "again_in", wait)
+				r.pause(ctx, wait)
+				wait = min(2*wait, maxPause)
 				continue
 			}
 			w = next

@@ -258,6 +258,9 @@ func (t *turn) commit(ctx context.Context, events []outboard.Event) error {
 	acks := t.rows.acks
 	t.staged, t.rows, t.held = nil, rows{}, !c.Release
 	t.look()
+	if c.Release { // the next turn may begin before this one has tidied up
+		t.folds.keep(t.id, fold{state: t.durable, size: t.size})
+	}
 	t.acknowledge(acks)
 	return nil
 }
