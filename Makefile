@@ -23,7 +23,7 @@ deps: ## install what the tests need and the machine lacks (PostgreSQL, through 
 	@scripts/deps
 
 test: deps build ## run every test
-	$(GO) test -timeout 20m $(PKGS)
+	scripts/with-s3 $(GO) test -timeout 20m $(PKGS)
 	$(MAKE) --no-print-directory sdk
 
 check: fmt vet staticcheck fix cross race ## everything that must hold before a commit
@@ -46,7 +46,7 @@ cross: ## compile the server for linux, the client commands also for macOS and W
 	@for t in $(SERVER_TARGETS); do GOOS=linux GOARCH=$${t#*/} $(GO) build -o /dev/null ./cmd/outboard-guest || exit 1; done
 
 race: deps build ## tests under the race detector (needs a C compiler)
-	CGO_ENABLED=1 $(GO) test -race -short -timeout 25m $(PKGS)
+	CGO_ENABLED=1 scripts/with-s3 $(GO) test -race -short -timeout 25m $(PKGS)
 
 sdk: build ## the official SDKs against a real server
 	@scripts/sdk

@@ -70,7 +70,7 @@ type server struct {
 	cfg     serverConfig
 	log     *slog.Logger
 	store   *store.Store
-	blob    *blob.Dir
+	blob    blob.Store
 	models  *llm.Registry
 	policy  *policy.Engine
 	notify  *notify.Notifier // nil without a webhook
@@ -150,8 +150,13 @@ func (s *server) openState(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if s.blob, err = blob.NewDir(filepath.Join(s.cfg.Data, "blobs")); err != nil {
-		return dataError(s.cfg.Data, err)
+	if address := s.cfg.Config.Blob; address != "" {
+		s.blob, err = blob.NewS3(ctx, address, filepath.Join(s.cfg.Data, "spool"))
+	} else if s.blob, err = blob.NewDir(filepath.Join(s.cfg.Data, "blobs")); err != nil {
+		err = dataError(s.cfg.Data, err)
+	}
+	if err != nil {
+		return err
 	}
 	if err = s.openVault(); err != nil {
 		return err

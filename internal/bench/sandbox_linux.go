@@ -27,6 +27,7 @@ var sandboxRows = []struct {
 }{
 	{"create", createRows},
 	{"live", liveRows},
+	{"layers", layerRows},
 }
 
 // Sandbox measures making, using, stopping and destroying native sandboxes, and the runtimes that are installed beside them. Its floor

@@ -35,15 +35,6 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// need skips a test for want of something on this host, except in CI, where that is a failure.
-func need(t *testing.T, what string) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatal("CI must have " + what)
-	}
-	t.Skip("needs " + what)
-}
-
 // fullDiskChild runs in a mount namespace of its own, on a file system of 4 MB.
 func fullDiskChild(t *testing.T, dir string) {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {

@@ -38,6 +38,7 @@ type Config struct {
 	E2BDomain string     `yaml:"e2b_domain,omitempty"` // what host names of its sandboxes end in; OUTBOARD_E2B_DOMAIN
 	Data      string     `yaml:"data,omitempty"`       // data directory; OUTBOARD_DATA
 	DB        string     `yaml:"db,omitempty"`         // postgres://..., "" = SQLite in the data directory; OUTBOARD_DB
+	Blob      string     `yaml:"blob,omitempty"`       // s3://BUCKET/PREFIX, "" = a directory in the data directory; OUTBOARD_BLOB
 	Hosts     []string   `yaml:"hosts,omitempty"`      // names the server may be called by, besides its addresses
 	LogLevel  string     `yaml:"log_level,omitempty"`  // debug, info, warn, error; OUTBOARD_LOG
 	Limits    Limits     `yaml:"limits,omitempty"`
@@ -207,7 +208,7 @@ func (c *Config) resolve(dir string) {
 
 // override takes in the environment.
 func (c *Config) override(env func(string) string) error {
-	for name, value := range map[string]*string{"OUTBOARD_LISTEN": &c.Listen, "OUTBOARD_E2B": &c.E2B, "OUTBOARD_E2B_DOMAIN": &c.E2BDomain, "OUTBOARD_DATA": &c.Data, "OUTBOARD_DB": &c.DB,
+	for name, value := range map[string]*string{"OUTBOARD_LISTEN": &c.Listen, "OUTBOARD_E2B": &c.E2B, "OUTBOARD_E2B_DOMAIN": &c.E2BDomain, "OUTBOARD_DATA": &c.Data, "OUTBOARD_DB": &c.DB, "OUTBOARD_BLOB": &c.Blob,
 		"OUTBOARD_LOG": &c.LogLevel} {
 		if v := env(name); v != "" {
 			*value = v

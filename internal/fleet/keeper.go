@@ -84,6 +84,7 @@ func (f *Fleet) keep(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			t.Stop()
+			f.keepLast(ctx)
 			return
 		case <-t.C:
 		case <-f.keeper.wake:
@@ -91,9 +92,19 @@ func (f *Fleet) keep(ctx context.Context) {
 			select { // the row comes with the commit that the caller is about to make
 			case <-time.After(keepEvery):
 			case <-ctx.Done():
+				f.keepLast(ctx)
 				return
 			}
 		}
+	}
+}
+
+// keepLast spends a moment on what is not durable yet before the process ends; the next one goes on.
+func (f *Fleet) keepLast(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepLastTime)
+	defer cancel()
+	if err := f.keepAll(ctx, f.layers()); err != nil {
+		f.log.Info("checkpoints are not durable yet", "err", err)
 	}
 }
 

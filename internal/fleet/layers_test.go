@@ -140,6 +140,35 @@ func TestLayersLost(t *testing.T) {
 	}
 }
 
+// Broken if what a process saved and died before it could commit is not saved again: nothing has changed since, and yet no row has it.
+func TestLayersNeverCommitted(t *testing.T) {
+	r := newRig(t)
+	here := nativeProvider(t)
+	r.provider = here
+	f := r.fleet()
+	id := r.session(t)
+	b := r.acquire(t, f, id)
+	for _, x := range []string{"first", "second"} {
+		r.bash(t, b, "echo "+x+" >> /workspace/a")
+		if _, err := f.Checkpoint(t.Context(), b, id, 1, r.state(t, id).Checkpoint, "sevt_call"); err != nil { // and no commit
+			t.Fatal(err)
+		}
+		c := r.checkpoint(t, f, b, id)
+		if c == nil {
+			t.Fatal("no checkpoint")
+		}
+		if again := r.checkpoint(t, f, b, id); again != nil {
+			t.Errorf("nothing changed, and yet %+v", again)
+		}
+	}
+	if err := here.Destroy(t.Context(), b.ID()); err != nil {
+		t.Fatal(err)
+	}
+	if out := r.bash(t, r.acquire(t, f, id), "cat /workspace/a"); out != "first\nsecond\n" {
+		t.Errorf("restored %q", out)
+	}
+}
+
 // Broken if the layers of sessions that left this host, or of processes that died before they committed, fill the disk, or those in
 // use go.
 func TestForgetLayers(t *testing.T) {
@@ -153,7 +182,7 @@ func TestForgetLayers(t *testing.T) {
 	c := r.checkpoint(t, f, b, id)
 	orphan := outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint)
 	r.bash(t, b, "echo more > /workspace/a")
-	if _, err := b.use.machine.Sandbox.(sandbox.Layered).Push(t.Context(), orphan); err != nil {
+	if _, err := b.use.machine.Sandbox.(sandbox.Layered).Push(t.Context(), orphan, c.ID); err != nil {
 		t.Fatal(err)
 	}
 	keeps := func(when string, first, second bool) {

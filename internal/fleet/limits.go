@@ -46,6 +46,8 @@ const (
 	DurableWait = 10 * time.Second
 	// KeepTimeout bounds storing one delta: MaxCheckpoint at 5 MB/s.
 	KeepTimeout = 30 * time.Minute
+	// keepLastTime is how much longer a server takes to stop for the sake of checkpoints.
+	keepLastTime = 5 * time.Second
 	// keepEvery is how soon the keeper looks for a row that is about to be committed.
 	keepEvery = 50 * time.Millisecond
 

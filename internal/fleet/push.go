@@ -31,7 +31,7 @@ func (f *Fleet) push(ctx context.Context, m *machine, c *outboard.Checkpoint, pa
 	var pushed sandbox.Pushed
 	err = m.timed(ctx, "push", CallTimeout, func(ctx context.Context) error {
 		var err error
-		pushed, err = l.Push(ctx, c.ID)
+		pushed, err = l.Push(ctx, c.ID, parent)
 		return err
 	})
 	switch {
@@ -146,7 +146,7 @@ func (f *Fleet) relayer(ctx context.Context, m *machine, id outboard.CheckpointI
 		return err
 	}
 	return m.timed(ctx, "push", CallTimeout, func(ctx context.Context) error {
-		_, err := l.Push(ctx, id)
+		_, err := l.Push(ctx, id, "")
 		if outboard.KindOf(err) == outboard.Unimplemented {
 			return nil
 		}

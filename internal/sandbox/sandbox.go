@@ -171,14 +171,14 @@ func Gone(err error) bool { return outboard.KindOf(err) == outboard.NotFound }
 // Layered is a Sandbox whose workspace is a stack of read-only layers on the host with a writable one on top. Where it is one, a
 // checkpoint costs the same whatever the size of the workspace. It is found by a type assertion.
 type Layered interface {
-	// Push makes what changed since the last Push a read-only layer named id and puts an empty writable layer over it. Nothing
-	// runs inside meanwhile, so the layer is one moment's state. Where a process holds a file or directory of the workspace open
-	// the writable layer cannot change under it: then what changed is copied instead. Exhausted: that would be too much to copy.
-	// Unimplemented: this sandbox was made without layers.
-	Push(ctx context.Context, id outboard.CheckpointID) (Pushed, error)
+	// Push makes the state of the workspace checkpoint id, if it is another than that of parent, which is "" before the first: what was
+	// written becomes a read-only layer under an empty writable one. Nothing runs inside meanwhile, so it is one moment's state. Where
+	// a process holds a file or directory of the workspace open the writable layer cannot change under it: then it is copied instead.
+	// Exhausted: that would be too much to copy. Unimplemented: this sandbox was made without layers.
+	Push(ctx context.Context, id, parent outboard.CheckpointID) (Pushed, error)
 }
 
-// Pushed is what a Push did. The zero value: nothing had changed, and id names nothing.
+// Pushed is what a Push did. The zero value: the state is parent's, and id names nothing.
 type Pushed struct {
 	Changed bool
 	Copied  bool // a process held files open, and what changed was copied

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +15,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// copyLayer makes a layer of what is in work/<n>/up, whose sandbox is frozen, and returns its name. The next copy of the same
+// copyLayer makes a layer of what is in work/<n>/up, whose sandbox is frozen, and returns its name, or that of the last copy when that
+// is the same. The next copy of the same
 // writable layer is another one: what has not changed since the last is not copied again but linked, which is safe because
 // nothing writes to a layer.
 func (m *machine) copyLayer(n int) (string, error) {
@@ -40,6 +42,9 @@ func (m *machine) copyLayer(n int) (string, error) {
 	if err != nil {
 		return "", errors.Join(fmt.Errorf("copying what changed: %w", err), removeTree(m.p.layer(name)))
 	}
+	if last != "" && !c.differs {
+		return last, removeTree(m.p.layer(name))
+	}
 	return name, nil
 }
 
@@ -48,7 +53,8 @@ type copier struct {
 	bytes, entries int64
 	since          unix.Timespec // when the last copy was begun, less the grain of the kernel's clock
 	links          map[uint64]string
-	to             int // the new layer's directory, for links
+	differs        bool // from the last copy
+	to             int  // the new layer's directory, for links
 }
 
 func (c *copier) run(from, to, last string, linked bool) error {
@@ -92,6 +98,13 @@ func (c *copier) dir(from, to, old int, path string) error {
 	if err != nil {
 		return err
 	}
+	if old >= 0 {
+		was, err := readNames(old)
+		if err != nil {
+			return err
+		}
+		c.differs = c.differs || len(was) != len(names) // a name for another one shows below
+	}
 	for _, name := range names {
 		if err := c.entry(from, to, old, name, path+name); err != nil {
 			return err
@@ -108,6 +121,11 @@ func (c *copier) entry(from, to, old int, name, path string) error {
 	if err := unix.Fstatat(from, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
 	}
+	var was unix.Stat_t
+	if old < 0 || unix.Fstatat(old, name, &was, unix.AT_SYMLINK_NOFOLLOW) != nil || was.Mode != st.Mode || was.Mtim != st.Mtim ||
+		was.Uid != st.Uid || was.Gid != st.Gid {
+		c.differs = true
+	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		return c.subdir(from, to, old, name, path, &st)
@@ -118,9 +136,10 @@ func (c *copier) entry(from, to, old int, name, path string) error {
 			}
 			c.links[st.Ino] = path
 		}
-		if old >= 0 && c.unchanged(old, name, &st) {
+		if old >= 0 && c.unchanged(from, old, name, &st) {
 			return unix.Linkat(old, name, to, name, 0)
 		}
+		c.differs = true
 		if err := c.file(from, to, name, &st); err != nil {
 			return err
 		}
@@ -178,14 +197,47 @@ func (c *copier) subdir(from, to, old int, name, path string, st *unix.Stat_t) e
 	return setAttributes(to, name, st)
 }
 
-// unchanged reports whether the last copy of a file is still right.
-func (c *copier) unchanged(old int, name string, st *unix.Stat_t) bool {
+// unchanged reports whether the last copy of a file is still right. By times alone that can be said only of a file that had been left
+// alone for a while when it was copied.
+func (c *copier) unchanged(from, old int, name string, st *unix.Stat_t) bool {
 	var was unix.Stat_t
-	if unix.Fstatat(old, name, &was, unix.AT_SYMLINK_NOFOLLOW) != nil {
+	if unix.Fstatat(old, name, &was, unix.AT_SYMLINK_NOFOLLOW) != nil || was.Mode != st.Mode || was.Uid != st.Uid || was.Gid != st.Gid ||
+		was.Size != st.Size || was.Mtim != st.Mtim {
 		return false
 	}
-	return was.Mode == st.Mode && was.Uid == st.Uid && was.Gid == st.Gid && was.Size == st.Size && was.Mtim == st.Mtim &&
-		st.Ctim.Nano() < c.since.Nano()
+	if st.Ctim.Nano() < c.since.Nano() {
+		return true
+	}
+	now, then := openFile(from, name), openFile(old, name)
+	defer now.Close()
+	defer then.Close()
+	if c.bytes += st.Size; c.bytes > maxCopyBytes {
+		return false // to copy it fails, and says why
+	}
+	return sameContent(now, then)
+}
+
+// openFile opens a regular file, or returns nil, which reads as an error.
+func openFile(dir int, name string) *os.File {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	return os.NewFile(uintptr(fd), name)
+}
+
+func sameContent(a, b io.Reader) bool {
+	var x, y [32 << 10]byte
+	for {
+		n, err := io.ReadFull(a, x[:])
+		m, berr := io.ReadFull(b, y[:])
+		if n != m || !bytes.Equal(x[:n], y[:m]) || err != berr && !errors.Is(berr, err) {
+			return false
+		}
+		if err != nil {
+			return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		}
+	}
 }
 
 func (c *copier) file(from, to int, name string, st *unix.Stat_t) error {

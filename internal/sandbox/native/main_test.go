@@ -166,6 +166,7 @@ func create(t *testing.T, p sandbox.Provider, spec sandbox.Spec) *box {
 type box struct {
 	sandbox.Sandbox
 	calls int
+	last  outboard.CheckpointID // pushed, or begun from
 }
 
 func (b *box) put(t *testing.T, path, from string) {

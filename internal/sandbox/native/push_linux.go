@@ -103,11 +103,18 @@ func (m *machine) prepare() {
 	}
 	m.ahead.wg.Go(func() {
 		defer m.ahead.mu.Unlock()
-		unlock, err := m.p.lockLayers(unix.LOCK_SH)
+		ctx, cancel := context.WithTimeout(context.Background(), createTimeout)
+		defer cancel()
+		unlock, err := m.box.lock(ctx)
 		if err != nil {
 			return // Push finds out what is wrong
 		}
 		defer unlock()
+		unlockLayers, err := m.p.lockLayers(unix.LOCK_SH)
+		if err != nil {
+			return
+		}
+		defer unlockLayers()
 		if n, err := m.p.current(m.box); err == nil {
 			m.ahead.next, _ = m.overlayOver(n)
 		}
@@ -158,7 +165,7 @@ func (m *machine) stopAhead() {
 }
 
 // Push implements sandbox.Layered.
-func (m *machine) Push(ctx context.Context, id outboard.CheckpointID) (sandbox.Pushed, error) {
+func (m *machine) Push(ctx context.Context, id, parent outboard.CheckpointID) (sandbox.Pushed, error) {
 	if len(m.state.Root) == 0 {
 		return sandbox.Pushed{}, outboard.Errorf(outboard.Unimplemented, "sandbox %s has no layers", m.id)
 	}
@@ -174,14 +181,45 @@ func (m *machine) Push(ctx context.Context, id outboard.CheckpointID) (sandbox.P
 	if err != nil {
 		return sandbox.Pushed{}, outboard.Errorf(outboard.NotFound, "sandbox %s: %w", m.id, err)
 	}
-	up := m.workPath(n, "up")
-	if changed, err := os.ReadDir(up); err != nil || len(changed) == 0 {
-		return sandbox.Pushed{}, err
-	}
 	if err := m.alive(); err != nil {
 		return sandbox.Pushed{}, err
 	}
-	return m.push(ctx, id, n)
+	unlockLayers, err := m.p.lockLayers(unix.LOCK_SH) // against Sweep
+	if err != nil {
+		return sandbox.Pushed{}, err
+	}
+	defer unlockLayers()
+	pushed, err := m.pushWritten(ctx, id, parent, n)
+	if err != nil && outboard.KindOf(err) != outboard.Exhausted && m.ended() { // it died meanwhile, or what is left of it is half removed
+		return pushed, outboard.Errorf(outboard.NotFound, "sandbox %s has ended: %w", m.id, err)
+	}
+	return pushed, err
+}
+
+func (m *machine) pushWritten(ctx context.Context, id, parent outboard.CheckpointID, n int) (sandbox.Pushed, error) {
+	written, err := os.ReadDir(m.workPath(n, "up"))
+	if err != nil {
+		return sandbox.Pushed{}, err
+	}
+	if len(written) == 0 {
+		return m.unwritten(id, parent, n)
+	}
+	return m.push(ctx, id, parent, n)
+}
+
+// unwritten is Push where nothing was written since the last one. Whoever called that may have died before it could commit what it
+// made: then the state has no name that the caller knows.
+func (m *machine) unwritten(id, parent outboard.CheckpointID, n int) (sandbox.Pushed, error) {
+	st, err := m.p.loadStack(layerName(m.id, n))
+	if err != nil || len(st.Below) == 0 {
+		return sandbox.Pushed{}, err
+	}
+	if parent != "" {
+		if top, _, err := m.p.checkpointLayer(parent); err == nil && top == st.Below[0] {
+			return sandbox.Pushed{}, nil
+		}
+	}
+	return sandbox.Pushed{Changed: true}, m.p.nameCheckpoint(id, st.Below[0])
 }
 
 func (m *machine) workPath(n int, name string) string {
@@ -190,14 +228,14 @@ func (m *machine) workPath(n int, name string) string {
 
 // push exchanges the mounts. The overlay that comes next is made before anything stops; its lower layer is filled by renames when
 // nothing can look into either.
-func (m *machine) push(ctx context.Context, id outboard.CheckpointID, n int) (pushed sandbox.Pushed, err error) {
+func (m *machine) push(ctx context.Context, id, parent outboard.CheckpointID, n int) (pushed sandbox.Pushed, err error) {
 	next, err := m.take(n)
 	if err != nil {
 		return sandbox.Pushed{}, err
 	}
 	defer func() {
 		next.close()
-		if err != nil || pushed.Copied {
+		if err != nil || pushed.Copied || !pushed.Changed {
 			err = errors.Join(err, m.drop(next.n))
 		}
 		m.prepare()
@@ -223,6 +261,9 @@ func (m *machine) push(ctx context.Context, id outboard.CheckpointID, n int) (pu
 	if errors.Is(err, errInUse) {
 		if name, err = m.copyLayer(n); err != nil {
 			return sandbox.Pushed{}, err
+		}
+		if last, _, err := m.p.checkpointLayer(parent); err == nil && last == name {
+			return sandbox.Pushed{}, nil
 		}
 		return sandbox.Pushed{Changed: true, Copied: true}, m.p.nameCheckpoint(id, name)
 	}

@@ -39,7 +39,7 @@ func start(t *testing.T, p sandbox.Provider, from outboard.CheckpointID) *box {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return &box{Sandbox: s}
+	return &box{Sandbox: s, last: from}
 }
 
 // bash runs a command in the persistent shell and returns its output.
@@ -65,12 +65,16 @@ func bash(t *testing.T, b *box, command string) string {
 	return string(r.Output)
 }
 
+// push checkpoints what changed since the last push.
 func push(t *testing.T, b *box) (outboard.CheckpointID, sandbox.Pushed) {
 	t.Helper()
 	id := newCheckpoint()
-	pushed, err := b.Sandbox.(sandbox.Layered).Push(t.Context(), id)
+	pushed, err := b.Sandbox.(sandbox.Layered).Push(t.Context(), id, b.last)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if pushed.Changed {
+		b.last = id
 	}
 	return id, pushed
 }
@@ -121,6 +125,9 @@ func TestPushBusy(t *testing.T) {
 	id, pushed := push(t, m)
 	if pushed != (sandbox.Pushed{Changed: true, Copied: true}) {
 		t.Fatalf("%+v", pushed)
+	}
+	if _, pushed := push(t, m); pushed.Changed {
+		t.Error("no change under a process is a change")
 	}
 	bash(t, m, "echo more >&9; rm a; echo b > b; for i in $(seq 100); do [ -s held ] && break; sleep 0.05; done; cat held")
 	next, pushed := push(t, m)
@@ -222,7 +229,7 @@ func TestPushInterrupted(t *testing.T) {
 	if err := open(); !sandbox.Gone(err) {
 		t.Errorf("opening: %v", err)
 	}
-	if _, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint()); !sandbox.Gone(err) {
+	if _, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint(), ""); !sandbox.Gone(err) {
 		t.Errorf("pushing: %v", err)
 	}
 }

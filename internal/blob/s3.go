@@ -1,0 +1,200 @@
+package blob
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// S3 is a Store in a bucket of an S3-compatible service, so that any host can restore what another saved. Every object is
+// compressed and named by the digest of its content: PREFIX/ab/abcd...zst. Nothing is ever deleted or changed.
+type S3 struct {
+	client *minio.Client
+	bucket string
+	prefix string // "" or ending in a slash
+	spool  string // local directory for content whose digest is not known yet
+}
+
+const (
+	// s3Retries bounds how often a request is tried again; the turn waits.
+	s3Retries = 5
+	// s3Header bounds waiting for the first byte of an answer.
+	s3Header = 30 * time.Second
+	// s3Part is the size of the parts of a large upload: 10,000 of them, the service's limit, exceed any blob.
+	s3Part = 16 << 20
+)
+
+// NewS3 returns the store that address names: s3://BUCKET[/PREFIX][?endpoint=URL&region=NAME]. Without an endpoint it is AWS.
+// Credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), else from the file that
+// AWS_SHARED_CREDENTIALS_FILE names, or ~/.aws/credentials, with the profile AWS_PROFILE. spool is a directory for content on its
+// way. It talks to the service once: a bucket that is not there, or not ours, is an error now.
+func NewS3(ctx context.Context, address, spool string) (*S3, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "s3" || u.Host == "" || u.User != nil || u.Fragment != "" {
+		return nil, outboard.Errorf(outboard.Invalid, "blob store: %q is not s3://BUCKET/PREFIX?endpoint=URL&region=NAME", address)
+	}
+	q := u.Query()
+	for key := range q {
+		if key != "endpoint" && key != "region" {
+			return nil, outboard.Errorf(outboard.Invalid, "blob store: %q is not a parameter of %s; endpoint and region are", key, u.Scheme)
+		}
+	}
+	end := &url.URL{Scheme: "https", Host: "s3.amazonaws.com"}
+	if e := q.Get("endpoint"); e != "" {
+		if end, err = url.Parse(e); err != nil || end.Scheme != "https" && end.Scheme != "http" || end.Host == "" || strings.Trim(end.Path, "/") != "" {
+			return nil, outboard.Errorf(outboard.Invalid, "blob store: endpoint %q is not http(s)://HOST[:PORT]", e)
+		}
+	}
+	if err := os.MkdirAll(spool, 0o700); err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "blob store: creating %s: %w", spool, err)
+	}
+	transport, err := minio.DefaultTransport(end.Scheme == "https")
+	if err != nil {
+		return nil, fmt.Errorf("blob store: %w", err)
+	}
+	transport.ResponseHeaderTimeout = s3Header
+	s := &S3{bucket: u.Host, spool: spool}
+	if p := strings.Trim(u.Path, "/"); p != "" {
+		s.prefix = p + "/"
+	}
+	s.client, err = minio.New(end.Host, &minio.Options{Secure: end.Scheme == "https", Region: q.Get("region"), Transport: transport, MaxRetries: s3Retries,
+		Creds: credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}})})
+	if err != nil {
+		return nil, outboard.Errorf(outboard.Invalid, "blob store: %w", err)
+	}
+	switch ok, err := s.client.BucketExists(ctx, s.bucket); {
+	case err != nil:
+		return nil, s.failed("looking for bucket", s.bucket, err)
+	case !ok:
+		return nil, outboard.Errorf(outboard.Invalid, "blob store: there is no bucket %q at %s", s.bucket, end.Host).WithHint("make it, or correct blob in the configuration")
+	}
+	return s, nil
+}
+
+func (s *S3) key(digest string) string {
+	return s.prefix + digest[:2] + "/" + digest + compressedSuffix
+}
+
+// failed is an error of the service. It is Unavailable: the same call works again once the service does.
+func (s *S3) failed(doing, what string, err error) error {
+	e := outboard.Errorf(outboard.Unavailable, "blob store: %s %s: %w", doing, what, err)
+	switch minio.ToErrorResponse(err).Code {
+	case "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch":
+		return e.WithHint("check the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SHARED_CREDENTIALS_FILE")
+	}
+	return e
+}
+
+// Put implements Store. What the bucket has already is not sent again.
+func (s *S3) Put(ctx context.Context, r io.Reader, limit int64) (outboard.BlobRef, error) {
+	src := &source{ctx: ctx, r: r, limit: limit, sum: sha256.New()}
+	var head bytes.Buffer
+	_, err := io.CopyN(&head, src, smallBlob)
+	if err == io.EOF {
+		z := encoder.EncodeAll(head.Bytes(), nil)
+		return s.send(ctx, src.ref(), bytes.NewReader(z), int64(len(z)))
+	}
+	if err != nil {
+		return outboard.BlobRef{}, err
+	}
+	f, err := os.CreateTemp(s.spool, "put-*")
+	if err != nil {
+		return outboard.BlobRef{}, outboard.Errorf(outboard.Unavailable, "blob store: creating a file in %s: %w", s.spool, err)
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	if err := compressTo(f, io.MultiReader(&head, src)); err != nil {
+		if src.err != nil {
+			return outboard.BlobRef{}, src.err
+		}
+		return outboard.BlobRef{}, outboard.Errorf(outboard.Unavailable, "blob store: writing %s: %w", f.Name(), err)
+	}
+	size, err := f.Seek(0, io.SeekCurrent)
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		return outboard.BlobRef{}, outboard.Errorf(outboard.Unavailable, "blob store: reading %s: %w", filepath.Base(f.Name()), err)
+	}
+	return s.send(ctx, src.ref(), f, size)
+}
+
+func (s *S3) send(ctx context.Context, ref outboard.BlobRef, r io.Reader, size int64) (outboard.BlobRef, error) {
+	key := s.key(ref.Digest)
+	if info, err := s.client.StatObject(ctx, s.bucket, key, minio.StatObjectOptions{}); err == nil && info.Size > 0 {
+		return ref, nil
+	} else if err != nil && !absent(err) {
+		return outboard.BlobRef{}, s.ended(ctx, s.failed("looking for", key, err))
+	}
+	// A checksum in the header, instead of a signature in each chunk, which not every service understands. Whoever reads compares the
+	// digest of the content.
+	_, err := s.client.PutObject(ctx, s.bucket, key, r, size, minio.PutObjectOptions{ContentType: "application/zstd", PartSize: s3Part,
+		SendContentMd5: true, DisableContentSha256: true})
+	if err != nil {
+		return outboard.BlobRef{}, s.ended(ctx, s.failed("storing", key, err))
+	}
+	return ref, nil
+}
+
+// ended is err, or Canceled when it comes of the caller's going away.
+func (s *S3) ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return outboard.Errorf(outboard.Canceled, "storing blob: %w", context.Cause(ctx))
+	}
+	return err
+}
+
+func absent(err error) bool {
+	r := minio.ToErrorResponse(err)
+	return r.StatusCode == http.StatusNotFound || r.Code == "NoSuchKey"
+}
+
+// Open implements Store.
+func (s *S3) Open(ctx context.Context, ref outboard.BlobRef) (io.ReadCloser, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, outboard.Errorf(outboard.Canceled, "opening blob: %w", context.Cause(ctx))
+	}
+	if !validRef(ref) {
+		return nil, outboard.Errorf(outboard.NotFound, "blob %.80q does not exist", ref.Digest)
+	}
+	key := s.key(ref.Digest)
+	o, err := s.client.GetObject(ctx, s.bucket, key, minio.GetObjectOptions{})
+	if err == nil {
+		if _, err = o.Stat(); err != nil {
+			o.Close()
+		}
+	}
+	if err != nil {
+		if absent(err) {
+			return nil, outboard.Errorf(outboard.NotFound, "blob %s does not exist", ref.Digest)
+		}
+		return nil, s.ended(ctx, s.failed("opening", key, err))
+	}
+	return newVerified(object{o}, ref, "s3://"+s.bucket+"/"+key, true)
+}
+
+// object marks errors of the service, which say nothing about the content.
+type object struct{ *minio.Object }
+
+// Read implements io.Reader.
+func (o object) Read(p []byte) (int, error) {
+	n, err := o.Object.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = &os.PathError{Op: "get", Path: "object", Err: err}
+	}
+	return n, err
+}

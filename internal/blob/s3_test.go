@@ -1,0 +1,96 @@
+package blob
+
+import (
+	"bytes"
+	"crypto/rand"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// newS3 returns a store under a prefix of its own, on the server that scripts/with-s3 starts.
+func newS3(t *testing.T, prefix string) *S3 {
+	t.Helper()
+	endpoint := os.Getenv("OUTBOARD_TEST_S3")
+	if endpoint == "" {
+		need(t, "an S3 server: run scripts/with-s3 go test ./internal/blob")
+	}
+	t.Setenv("AWS_ACCESS_KEY_ID", "test")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
+	s, err := NewS3(t.Context(), "s3://outboard/"+prefix+"?region=us-east-1&endpoint="+url.QueryEscape(endpoint), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Broken if what one host stores in a bucket is not what another reads, if damage goes unseen, or if something is left behind here.
+func TestS3(t *testing.T) {
+	prefix := "a/" + rand.Text()
+	s, other := newS3(t, prefix), newS3(t, prefix)
+	random := make([]byte, 20<<20) // more than one part
+	rand.Read(random)
+	var ref outboard.BlobRef
+	for _, content := range [][]byte{nil, []byte("x"), bytes.Repeat([]byte("text "), 500_000), random} {
+		for range 2 { // the second finds the first
+			var err error
+			if ref, err = s.Put(t.Context(), bytes.NewReader(content), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := Bytes(t.Context(), other, ref, int64(len(content)))
+		if err != nil || !bytes.Equal(got, content) {
+			t.Errorf("%d bytes: %d, %v", len(content), len(got), err)
+		}
+	}
+	if left, err := os.ReadDir(s.spool); err != nil || len(left) != 0 {
+		t.Errorf("left in the spool: %v, %v", left, err)
+	}
+	if _, err := s.Open(t.Context(), outboard.BlobRef{Digest: strings.Repeat("a", 64), Size: 1}); outboard.KindOf(err) != outboard.NotFound {
+		t.Errorf("absent: %v", err)
+	}
+	if _, err := s.Put(t.Context(), bytes.NewReader(random), 1000); outboard.KindOf(err) != outboard.TooLarge {
+		t.Errorf("over the limit: %v", err)
+	}
+	for name, damage := range map[string][]byte{"other": random[:1000], "cut": encoder.EncodeAll(random[:1<<20], nil)} {
+		if _, err := s.client.PutObject(t.Context(), s.bucket, s.key(ref.Digest), bytes.NewReader(damage), int64(len(damage)), minio.PutObjectOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Bytes(t.Context(), other, ref, ref.Size); outboard.KindOf(err) != outboard.Internal {
+			t.Errorf("damaged (%s): %v", name, err)
+		}
+	}
+}
+
+// Broken if a mistake in the configuration is found by the first checkpoint instead of the start, or shows a secret.
+func TestNewS3Refuses(t *testing.T) {
+	t.Setenv("AWS_ACCESS_KEY_ID", "test")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
+	denied := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	defer denied.Close()
+	for address, kind := range map[string]outboard.Kind{
+		"http://b":                      outboard.Invalid,
+		"s3://":                         outboard.Invalid,
+		"s3://key:secret@b":             outboard.Invalid,
+		"s3://b?endpoint=ftp://x":       outboard.Invalid,
+		"s3://b?endpoint=http://x/path": outboard.Invalid,
+		"s3://b?acl=public":             outboard.Invalid,
+		"s3://b?endpoint=" + denied.URL: outboard.Unavailable,
+	} {
+		_, err := NewS3(t.Context(), address, t.TempDir())
+		if outboard.KindOf(err) != kind || strings.Contains(err.Error(), "very-secret") {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	s := newS3(t, "control")
+	if _, err := NewS3(t.Context(), "s3://no-such-bucket?region=us-east-1&endpoint="+url.QueryEscape(s.client.EndpointURL().String()), t.TempDir()); outboard.KindOf(err) != outboard.Invalid {
+		t.Errorf("no bucket: %v", err)
+	}
+}
