@@ -49,7 +49,8 @@ func Run(t *testing.T, c Config) {
 		{"ProcessEnd", testProcessEnd}, {"ProcessUser", testProcessUser}, {"DialPort", testDialPort}, {"Entries", testEntries},
 		{"EntryLinks", testEntryLinks}, {"Watch", testWatch},
 		{"Freeze", testFreeze}, {"Memory", testMemory}, {"Pids", testPids}, {"Disk", testDisk}, {"CPU", testCPU},
-		{"Identity", testIdentity}, {"Network", testNetwork}, {"Isolation", testIsolation},
+		{"ForkBomb", testForkBomb}, {"Zombies", testZombies}, {"Files", testFiles}, {"LogFlood", testLogFlood}, {"DeepTree", testDeepTree},
+		{"KernelObjects", testKernelObjects}, {"OddNames", testOddNames}, {"PidReuse", testPidReuse}, {"Identity", testIdentity}, {"Network", testNetwork}, {"Isolation", testIsolation},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.test(t, &rig{Config: c, p: c.New(t)}) })
 	}

@@ -94,6 +94,15 @@ func (p *Provider) check(spec sandbox.Spec) error {
 	if l.MemoryBytes < 0 || l.Pids < 0 || l.CPUs < 0 || l.DiskBytes < 0 {
 		return outboard.Errorf(outboard.Invalid, "a sandbox limit is negative")
 	}
+	if l.DiskBytes > 0 && l.DiskBytes < minDisk {
+		return outboard.Errorf(outboard.Invalid, "a disk limit of %d bytes: a sandbox needs %d", l.DiskBytes, minDisk)
+	}
+	if l.DiskBytes > 0 && !slices.Contains(p.caps.Limits, "disk") {
+		return unavailable("a disk limit does not hold here: %w", p.disks())
+	}
+	if l.DiskBytes > 0 && spec.From != "" {
+		return outboard.Errorf(outboard.Invalid, "a sandbox with a disk limit cannot begin with layers of this host")
+	}
 	return nil
 }
 

@@ -57,6 +57,9 @@ func (p *Provider) remove(ctx context.Context, b box) error {
 	if err := p.endWork(b); err != nil {
 		return fmt.Errorf("removing the sandbox's layers: %w", err)
 	}
+	if err := b.unmountDisk(); err != nil {
+		return err
+	}
 	if err := removeContents(b.dir, stateFile); err != nil {
 		return fmt.Errorf("removing the sandbox's files: %w", err)
 	}

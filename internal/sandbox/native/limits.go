@@ -9,6 +9,9 @@ const (
 	DefaultPids   = 512
 	DefaultCPUs   = 2
 
+	// minDisk is the least disk limit: what a file system and a shell need for themselves.
+	minDisk = 16 << 20
+
 	// guestPids is room above the pids limit that tools cannot take, so that the guest can still start a thread to kill them.
 	guestPids = 64
 	// maxFiles is RLIMIT_NOFILE inside: enough for any build tool, small enough that 512 processes do not exhaust the host's.

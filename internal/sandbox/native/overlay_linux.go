@@ -2,6 +2,7 @@ package native
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -16,7 +17,11 @@ func (b box) layout(uid uint32) error {
 		name string
 		mode uint32
 	}{{"state", 0o700}, {"fs", 0o700}, {"fs/upper", 0o755}, {"fs/work", 0o755}} {
-		if err := os.Mkdir(b.path(d.name), os.FileMode(d.mode)); err != nil {
+		err := os.Mkdir(b.path(d.name), os.FileMode(d.mode))
+		if errors.Is(err, fs.ErrExist) && d.name == "fs" { // a disk
+			err = os.Chmod(b.path(d.name), os.FileMode(d.mode))
+		}
+		if err != nil {
 			return err
 		}
 		if uid != 0 {

@@ -62,7 +62,7 @@ func (p *Provider) plant(b box, k shape) (_ *plot, err error) {
 		}
 		return nil, err
 	}
-	if p.caps.Layers {
+	if p.caps.Layers && k.limits.DiskBytes == 0 {
 		s.Root = k.root.lower
 	}
 	pl := &plot{box: b, state: s, group: p.cgroups.groupOf(s), shape: k}
@@ -71,6 +71,11 @@ func (p *Provider) plant(b box, k shape) (_ *plot, err error) {
 			pl.close()
 		}
 	}()
+	if k.limits.DiskBytes > 0 {
+		if err := p.mountDisk(b, k.limits.DiskBytes); err != nil {
+			return nil, unavailable("%w", err)
+		}
+	}
 	if err := b.layout(s.UIDBase); err != nil {
 		return nil, fmt.Errorf("laying out the sandbox: %w", err)
 	}
@@ -112,7 +117,7 @@ func (p *Provider) build(pl *plot) error {
 		return err
 	}
 	cfg.Trees = len(sources)
-	if p.caps.Layers {
+	if len(pl.state.Root) > 0 {
 		if pl.work, err = p.startWork(&pl.fds, pl.box, pl.state, pl.shape.from, int(userns.Fd())); err != nil {
 			closeFDs(sources)
 			return err
@@ -210,7 +215,7 @@ func (p *Provider) take(pl *plot, b box) error {
 		}
 		defer moving.Close()
 	}
-	if p.caps.Layers {
+	if len(pl.state.Root) > 0 {
 		unlock, err := p.lockLayers(unix.LOCK_SH)
 		if err != nil {
 			return err
@@ -223,7 +228,7 @@ func (p *Provider) take(pl *plot, b box) error {
 	}
 	group := pl.box.id
 	pl.box = b
-	if p.caps.Layers {
+	if len(pl.state.Root) > 0 {
 		if err := os.Rename(p.layer(layerName(group, 1)), p.layer(layerName(b.id, 1))); err != nil {
 			return fmt.Errorf("naming the sandbox's layer: %w", err)
 		}

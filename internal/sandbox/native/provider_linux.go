@@ -155,9 +155,14 @@ func (p *Provider) capabilities() sandbox.Capabilities {
 		Network:    "none",
 		Gaps: []string{
 			"the kernel is shared with the host: a kernel vulnerability is an escape",
-			"disk use is not limited beyond the file system's own size",
 			"the host's programs and libraries under /usr are readable inside",
 		},
+	}
+	if err := p.disks(); err != nil {
+		c.Gaps = append(c.Gaps, "disk use is not limited beyond the file system's own size: "+err.Error())
+	} else {
+		c.Limits = append(c.Limits, "disk")
+		c.Gaps = append(c.Gaps, "disk use is limited only where a disk limit is set; without one the file system's own size is the limit")
 	}
 	if p.rootless {
 		c.Isolation, c.SeparateID = isolationRootless, false

@@ -1,0 +1,248 @@
+//go:build linux
+
+package sandboxtest
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboard-dev/outboard/internal/guest"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
+
+// What runs inside may try to use up everything there is. Each part does so once with limits that stop it, and checks that the sandbox
+// still serves, and that a modest use of the same thing succeeds: the control.
+
+// abused returns a small sandbox with python, or skips.
+func (r *rig) abused(t *testing.T) *box {
+	t.Helper()
+	if r.p.Capabilities().Isolation == "none" {
+		t.Skip("nothing isolates here")
+	}
+	b := r.create(t, func(s *sandbox.Spec) { s.Limits.Pids, s.Limits.MemoryBytes = 128, 256<<20 })
+	if res := b.run(b.bash("type python3")); res.ExitCode == nil || *res.ExitCode != 0 {
+		t.Skip("no python3 inside")
+	}
+	return b
+}
+
+// serves checks that a sandbox still runs commands, also for who connects anew.
+func (b *box) serves(r *rig) {
+	b.t.Helper()
+	want(b.t, "after it", strings.HasSuffix(b.sh("echo alive"), "alive\n"), true)
+	again, err := r.p.Open(ctx(b.t), b.spec.ID)
+	if err != nil {
+		b.t.Fatalf("connecting after it: %v", err)
+	}
+	again.Close()
+}
+
+// ends runs a command under a timeout and requires that it is over, one way or another, soon after.
+func (b *box) ends(command string, timeout time.Duration) guest.Result {
+	b.t.Helper()
+	s := b.bash(command)
+	s.TimeoutMs = timeout.Milliseconds()
+	began := time.Now()
+	res := b.run(s)
+	if d := time.Since(began); d > timeout+20*time.Second {
+		b.t.Errorf("%s: took %s with a timeout of %s", command, d, timeout)
+	}
+	return res
+}
+
+// If this fails, processes that multiply and leave their session take the host, or outlive their sandbox.
+func testForkBomb(t *testing.T, r *rig) {
+	if !holds(r, "pids") {
+		t.Skip("the number of processes is not limited here")
+	}
+	b := r.abused(t)
+	want(t, "control", b.sh("(setsid sleep 0.01 &); echo ok"), "ok\n")
+	b.ends(`python3 - <<'E'
+import os
+while True:
+    try:
+        if os.fork() == 0: os.setsid()
+    except OSError: pass
+E`, 2*time.Second)
+	b.serves(r)
+	var n int
+	fmt.Sscan(b.sh("set -- /proc/[0-9]*; echo $#"), &n) // without a process: there may be none left for it
+	if n < 1 || n > 128+64 {
+		t.Errorf("%d processes in a sandbox of 128", n)
+	}
+	began := time.Now()
+	if err := r.p.Destroy(ctx(t), b.spec.ID); err != nil {
+		t.Errorf("Destroy: %v", err)
+	}
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("destroying a fork bomb took %s", d)
+	}
+}
+
+// If this fails, processes that nobody waits for fill the table of processes for good.
+func testZombies(t *testing.T, r *rig) {
+	b := r.abused(t)
+	b.ends(`python3 - <<'E'
+import os
+for i in range(3000):
+    try: pid = os.fork()
+    except OSError: break
+    if pid == 0:
+        try: os.fork()
+        except OSError: pass
+        os._exit(0)
+E`, 30*time.Second)
+	b.serves(r)
+	want(t, "zombies left", b.sh("cat /proc/[0-9]*/stat 2>/dev/null | awk '$3 == \"Z\"' | wc -l"), "0\n")
+}
+
+// If this fails, open files of one sandbox are missing to others.
+func testFiles(t *testing.T, r *rig) {
+	b := r.abused(t)
+	out := b.sh(`python3 - <<'E'
+import os, resource
+opened = [os.open("/dev/null", os.O_RDONLY) for i in range(200)]
+try:
+    while True: opened.append(os.open("/dev/null", os.O_RDONLY))
+except OSError as e: print(e.errno, len(opened) <= resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+try: resource.setrlimit(resource.RLIMIT_NOFILE, (1 << 20, 1 << 20)); print("raised")
+except ValueError: print("kept")
+E`)
+	want(t, "too many open files", out, "24 True\nkept\n")
+	b.serves(r)
+}
+
+// If this fails, a program that only prints fills the host's disk or memory, or keeps its session from going on.
+func testLogFlood(t *testing.T, r *rig) {
+	b := r.abused(t)
+	res := b.ends("yes $(seq 200)", 2*time.Second)
+	if res.Cause != "timeout" || !res.Truncated || len(res.Output) > 200_000 {
+		t.Errorf("a flood: %s, %d bytes", show(res), len(res.Output))
+	}
+	var size int64
+	fmt.Sscan(b.sh("stat -c %s "+res.FullPath), &size)
+	if size == 0 || size > 66<<20 {
+		t.Errorf("a flood left a file of %d bytes", size)
+	}
+	b.serves(r)
+	want(t, "control", len(b.sh("seq 1000")), 3893)
+}
+
+// If this fails, a tree that is too deep for paths cannot be saved, listed or removed.
+func testDeepTree(t *testing.T, r *rig) {
+	if testing.Short() {
+		t.Skip("makes 100,000 directories")
+	}
+	b := r.abused(t)
+	b.sh("mkdir -p plain/a/b && echo x > plain/a/b/f")
+	// As deep as it gets in the time: a slow disk makes a smaller tree, still far deeper than a path.
+	out := b.ends(`python3 -u - <<'E'
+import os, time
+os.mkdir("deep"); os.chdir("deep")
+began = time.monotonic()
+for i in range(100000):
+    os.mkdir("d"); os.chdir("d")
+    if time.monotonic() - began > 5: break
+print(i)
+E`, time.Minute)
+	var depth int
+	if _, err := fmt.Sscan(string(out.Output), &depth); err != nil || depth < 3000 {
+		t.Errorf("control: a tree of %d levels: %s", depth, show(out))
+	}
+	b.serves(r)
+	if _, err := b.List(ctx(t), sandbox.Workspace); err != nil && refusal(err) == guest.Internal {
+		t.Errorf("List: %v", err)
+	}
+	if r.NoPaths {
+		return
+	}
+	want(t, "control", b.get(sandbox.Workspace+"/plain/a/b/f"), "x\n")
+	began := time.Now()
+	if err := r.p.Destroy(t.Context(), b.spec.ID); err != nil {
+		t.Errorf("Destroy: %v", err)
+	}
+	t.Logf("%d levels removed in %s", depth, time.Since(began))
+}
+
+// If this fails, what the kernel keeps for a sandbox besides memory and processes has no bound.
+func testKernelObjects(t *testing.T, r *rig) {
+	if !holds(r, "memory") {
+		t.Skip("memory is not limited here")
+	}
+	b := r.abused(t)
+	for what, c := range map[string]struct{ program, control string }{
+		"pipes":   {"import os\ntry:\n  while True: l.append(os.pipe())\nexcept OSError: pass", "import os\nos.pipe()"},
+		"sockets": {"import socket\ntry:\n  while True: l.append(socket.socketpair())\nexcept OSError: pass", "import socket\nsocket.socketpair()"},
+		"inotify": {"import ctypes\nc=ctypes.CDLL(None)\nfor i in range(100000):\n  if c.inotify_init() < 0: break", "import ctypes\nassert ctypes.CDLL(None).inotify_init() >= 0"},
+		"shm":     {"import ctypes\nc=ctypes.CDLL(None)\nfor i in range(100000):\n  if c.shmget(0, 1 << 20, 0o1600) < 0: break", "import ctypes\nassert ctypes.CDLL(None).shmget(0, 4096, 0o1600) >= 0"},
+		"memfd":   {"import os\nfd=os.memfd_create('x')\ntry:\n  while True: os.write(fd, b'x' * (1 << 20))\nexcept OSError: pass", "import os\nos.write(os.memfd_create('x'), b'x')"},
+	} {
+		want(t, what+", control", b.sh("python3 -c \"$(cat <<'E'\nl=[]\n"+c.control+"\nprint('ok')\nE\n)\""), "ok\n")
+		b.ends("python3 -c \"$(cat <<'E'\nl=[]\n"+c.program+"\nE\n)\"", 30*time.Second)
+		b.serves(r)
+	}
+}
+
+// If this fails, odd names, device nodes or pipes stop what lists, reads or saves the workspace.
+func testOddNames(t *testing.T, r *rig) {
+	b := r.abused(t)
+	b.sh(`python3 - <<'E'
+import os
+for n in [b"new\nline", b"bad\xff\xfeutf", b"\xe2\x80\xaertl", b"-rf", b" ", b"x" * 255, b"tab\t", b"\x1b[31m"]:
+    open(n, "w").write("x")
+os.mkfifo("pipe")
+for kind, name in ((0o060000, "block"), (0o020000, "char")):
+    try: os.mknod(name, kind | 0o666, os.makedev(1, 3)); print("made", name)
+    except PermissionError: pass
+E
+[ ! -e block ] && [ ! -e char ]`)
+	stats, err := b.List(ctx(t), sandbox.Workspace)
+	if err != nil {
+		t.Fatalf("List: %v", err)
+	}
+	if len(stats) < 7 {
+		t.Errorf("%d of 8 files listed: %v", len(stats), stats)
+	}
+	var w strings.Builder
+	began := time.Now()
+	if err := b.Get(ctx(t), sandbox.Workspace+"/pipe", &w); err == nil {
+		t.Error("a pipe was read as a file")
+	}
+	if d := time.Since(began); d > 10*time.Second {
+		t.Errorf("reading a pipe took %s", d)
+	}
+	want(t, "control", b.get(sandbox.Workspace+"/-rf"), "x")
+	if _, err := b.Save(ctx(t), guest.Save{Epoch: 1, Next: "odd"}, io.Discard); err != nil {
+		t.Errorf("Save: %v", err)
+	}
+	b.serves(r)
+}
+
+// If this fails, a process of the host can be hit by number from inside.
+func testPidReuse(t *testing.T, r *rig) {
+	b := r.abused(t)
+	// Walks through far more numbers than there are processes, so that each that ends is soon another's.
+	out := b.sh(`python3 - <<'E'
+import os, signal
+seen = set()
+for i in range(3000):
+    pid = os.fork()
+    if pid == 0: os._exit(0)
+    seen.add(pid); os.waitpid(pid, 0)
+hit = 0
+for pid in list(seen)[:500] + [` + strconv.Itoa(os.Getpid()) + `, ` + strconv.Itoa(os.Getppid()) + `]:
+    try: os.kill(pid, signal.SIGKILL); hit += 1
+    except OSError: pass
+print(hit)
+child = os.fork()
+if child == 0: signal.pause()
+os.kill(child, signal.SIGKILL); print(os.waitpid(child, 0)[1])
+E`)
+	want(t, "kills, and the control", out, "0\n9\n")
+	b.serves(r)
+}
