@@ -25,8 +25,13 @@ func runInit(ctx context.Context) error {
 		return fmt.Errorf("taking over the listener: %w", err)
 	}
 	file.Close()
+	first, err := net.FileConn(env.Control)
+	if err != nil {
+		return fmt.Errorf("taking over the connection: %w", err)
+	}
+	env.Control.Close()
 	cfg := guest.ServerConfig{
-		Listener: listener, Generation: env.Generation, State: env.StateDir, Volatile: true, Run: "/run/outboard",
+		Listener: listener, First: first, Generation: env.Generation, State: env.StateDir, Volatile: true, Run: "/run/outboard",
 		ToolUID: env.ToolUID, ToolGID: env.ToolGID, Init: true,
 	}
 	cfg.Env = append(cfg.Env, env.UplinkEnv()...)

@@ -19,6 +19,7 @@ type benchOptions struct {
 	span   time.Duration
 	idle   int
 	run    int
+	crowd  int
 }
 
 func newBench(a *app) *cobra.Command {
@@ -38,6 +39,7 @@ func newBench(a *app) *cobra.Command {
 	f.IntVar(&opt.n, "n", 500, "calls or turns per row")
 	f.DurationVar(&opt.span, "span", 3*time.Second, "how long each row of log appends")
 	f.IntVar(&opt.idle, "idle", 10_000, "idle sessions")
+	f.IntVar(&opt.crowd, "crowd", 1000, "sandboxes that live at once")
 	f.IntVar(&opt.run, "running", 500, "running sessions")
 	return cmd
 }
@@ -79,7 +81,7 @@ func measure(ctx context.Context, a *app, what, dir string, opt benchOptions) ([
 	case "turn":
 		return bench.Turn(ctx, hands)
 	case "sandbox":
-		return bench.Sandbox(ctx, bench.SandboxConfig{HandsConfig: hands})
+		return bench.Sandbox(ctx, bench.SandboxConfig{HandsConfig: hands, Crowd: opt.crowd})
 	case "sessions":
 		return bench.Sessions(ctx, bench.SessionsConfig{HandsConfig: hands, Idle: opt.idle, Running: opt.run, Turns: 10})
 	}

@@ -28,7 +28,8 @@ type Row struct {
 	OK    bool    `json:"ok"`
 	Note  string  `json:"note,omitempty"`
 
-	max float64 // bar to set once the floor is known, 0 for none
+	max    float64 // bar to set once the floor is known, 0 for none
+	broken bool    // missed whatever the figure
 }
 
 // AtMost sets the bar "ratio <= max".

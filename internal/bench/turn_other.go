@@ -17,7 +17,10 @@ type SessionsConfig struct {
 }
 
 // SandboxConfig says what the sandbox bench measures.
-type SandboxConfig struct{ HandsConfig }
+type SandboxConfig struct {
+	HandsConfig
+	Crowd int
+}
 
 // Sandbox is measured on Linux only.
 func Sandbox(context.Context, SandboxConfig) ([]Row, error) { return nil, errNotLinux }

@@ -12,6 +12,8 @@ import (
 type ServerConfig struct {
 	// Listener accepts the host's connections. Whoever can connect commands the guest.
 	Listener net.Listener `json:"-"`
+	// First is a connection of the host that is there already, or nil.
+	First net.Conn `json:"-"`
 	// Generation is the sandbox's; calls for another one are refused.
 	Generation string `json:"generation"`
 	// State is an existing directory for the receipts that the tool's user must not be able to reach. "/proc/self/fd/N" works.

@@ -97,6 +97,9 @@ func (s *server) accept(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { s.cfg.Listener.Close() })
 	defer stop()
 	slots := make(chan struct{}, maxConns)
+	if s.cfg.First != nil {
+		conns.Go(func() { serve(ctx, s.cfg.First, s.handle) })
+	}
 	for {
 		conn, err := s.cfg.Listener.Accept()
 		if err != nil {

@@ -11,9 +11,12 @@
 //
 //	0, 1, 2   /dev/null, the guest's log twice
 //	ListenFD  a listening unix socket, whose path stays on the host
-//	ControlFD one end of a stream socket pair: Config in (with the mount trees of Config.Trees), a Report out
+//	ControlFD one end of a stream socket pair: Config in (with the mount trees of Config.Trees), a Report out, as one line; then the
+//	          host's first connection
 //	StateFD   the directory for receipts, outside everything the sandbox can name
 package boot
+
+import "os"
 
 // The files a guest inherits. All are marked close-on-exec before anything else happens.
 const (
@@ -112,6 +115,7 @@ type Report struct {
 // Env is what a booted guest serves with.
 type Env struct {
 	Config
-	StateDir string // path of the receipts directory, usable by this process only
-	uplink   *link  // nil without a network
+	Control  *os.File // the host's first connection, once it has the report
+	StateDir string   // path of the receipts directory, usable by this process only
+	uplink   *link    // nil without a network
 }

@@ -22,7 +22,12 @@ func Init() (*Env, error) {
 		syscall.CloseOnExec(fd)
 	}
 	control := os.NewFile(ControlFD, "control")
-	defer control.Close()
+	booted := false
+	defer func() {
+		if !booted {
+			control.Close()
+		}
+	}()
 	cfg, trees, err := receive(ControlFD)
 	if err != nil {
 		return nil, fmt.Errorf("receiving the configuration: %w", err)
@@ -44,7 +49,8 @@ func Init() (*Env, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Env{Config: *cfg, StateDir: "/proc/self/fd/" + strconv.Itoa(StateFD), uplink: up}, nil
+	booted = true
+	return &Env{Control: control, Config: *cfg, StateDir: "/proc/self/fd/" + strconv.Itoa(StateFD), uplink: up}, nil
 }
 
 // orphanCheck is how often a guest looks whether its directory on the host is still there. The kernel has no event for it while

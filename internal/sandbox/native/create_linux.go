@@ -141,9 +141,7 @@ func (p *Provider) create(ctx context.Context, pl *plot, spec sandbox.Spec) (*ma
 		}
 	}
 	m := &machine{box: pl.box, state: s, group: pl.group, freezable: p.caps.Freeze, p: p}
-	if err := m.connect(ctx); err != nil {
-		return nil, err
-	}
+	m.client = birth.client()
 	return m, nil
 }
 

@@ -24,6 +24,3 @@ func missing(t *testing.T, expected bool, what string) {
 	}
 	t.Skip(what)
 }
-
-// Filled waits until what is made ahead is there.
-func (p *Provider) Filled() { p.shelf.filled() }

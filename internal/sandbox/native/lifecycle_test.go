@@ -33,7 +33,7 @@ func createAndWait(dir string, id outboard.SandboxID) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	p.Filled()
+	p.Stocked()
 	fmt.Println("created")
 	select {} // until SIGKILL
 }

@@ -121,6 +121,9 @@ func (p *Provider) stock(ahead int) error {
 	return err
 }
 
+// Stocked waits until what is made ahead is there.
+func (p *Provider) Stocked() { p.shelf.filled() }
+
 // Close removes what was made ahead. Sandboxes live on.
 func (p *Provider) Close() error { return p.shelf.close() }
 

@@ -32,7 +32,7 @@ func TestAhead(t *testing.T) {
 	var boxes []*box
 	for range 3 {
 		for _, spec := range specs {
-			p.Filled()
+			p.Stocked()
 			b := create(t, p, spec)
 			boxes = append(boxes, b)
 			if out := b.sh(t, "hostname; id -u; ls -ld /workspace /tmp /dev/shm | awk '{print $3}' | sort -u | tr '\\n' ' '"); out != "outboard\n1000\nroot user " &&
@@ -50,7 +50,7 @@ func TestAhead(t *testing.T) {
 			t.Errorf("%s sees what another wrote: %q", b.ID(), out)
 		}
 	}
-	p.Filled()
+	p.Stocked()
 	if got := plots(t, dir); len(got) != 2*3 {
 		t.Errorf("control: %d places ahead, want two of each of three kinds: %v", len(got), got)
 	}

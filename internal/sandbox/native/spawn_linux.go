@@ -1,6 +1,7 @@
 package native
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -15,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/guest/boot"
 )
 
@@ -243,14 +245,31 @@ func (b *birth) configure(ctx context.Context, cfg *boot.Config, trees []int, up
 	if err != nil {
 		return b.silent(ctx, err)
 	}
-	var report boot.Report
-	if err := json.NewDecoder(io.LimitReader(b.control, boot.MaxConfig)).Decode(&report); err != nil {
+	r := bufio.NewReader(io.LimitReader(b.control, boot.MaxConfig))
+	line, err := r.ReadBytes('\n')
+	if err != nil {
 		return b.silent(ctx, err)
 	}
+	var report boot.Report
+	if err := json.Unmarshal(line, &report); err != nil || r.Buffered() != 0 {
+		return fmt.Errorf("reading the guest's report %.100q: %w", line, err)
+	}
+	if !stop() {
+		return context.Cause(ctx)
+	}
+	_ = b.control.SetDeadline(time.Time{})
 	if report.Error != "" {
 		return unavailable("the sandbox could not be built: %s", strings.ToValidUTF8(report.Error, "?"))
 	}
 	return nil
+}
+
+// client makes the control socket the host's first connection: to dial one and to ask who answers would be two more turns of waiting
+// for each other.
+func (b *birth) client() *guest.Client {
+	conn := b.control
+	b.control = nil
+	return guest.NewClient(conn)
 }
 
 // silent explains why the guest said nothing.

@@ -1,0 +1,158 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
+
+// crowdWidth is how many sandboxes are made, used or destroyed at a time.
+const crowdWidth = 4
+
+// crowdRows makes many sandboxes that live at once, runs a command in each, and destroys them all. Nothing may be left.
+func crowdRows(ctx context.Context, h *hands) ([]Row, error) {
+	before, err := h.remains()
+	if err != nil {
+		return nil, err
+	}
+	memory, err := hostMemory()
+	if err != nil {
+		return nil, err
+	}
+	var (
+		mu    sync.Mutex
+		boxes []sandbox.Sandbox
+	)
+	defer func() {
+		for _, b := range boxes {
+			h.native.Destroy(context.WithoutCancel(ctx), b.ID())
+		}
+	}()
+	create, err := inParallel(h.Crowd, crowdWidth, func() error {
+		b, _, err := h.make(ctx)
+		if err == nil {
+			mu.Lock()
+			boxes = append(boxes, b)
+			mu.Unlock()
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making %d sandboxes: %w", h.Crowd, err)
+	}
+	run, err := h.each(boxes, func(b sandbox.Sandbox) error {
+		_, err := execOnce(ctx, b, "exec", processTrue, string(b.ID())+"/1")
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("using them: %w", err)
+	}
+	after, err := hostMemory()
+	if err != nil {
+		return nil, err
+	}
+	destroy, err := h.each(boxes, func(b sandbox.Sandbox) error { return errors.Join(b.Close(), h.native.Destroy(ctx, b.ID())) })
+	if err != nil {
+		return nil, fmt.Errorf("destroying them: %w", err)
+	}
+	boxes = nil
+	if err := h.native.Close(); err != nil {
+		return nil, err
+	}
+	left, err := h.remains()
+	if err != nil {
+		return nil, err
+	}
+	n := time.Duration(h.Crowd)
+	total := latency("crowd", []time.Duration{(create + run + destroy) / n}, 15)
+	total.N, total.Note = h.Crowd, fmt.Sprintf("each: %s to make, %s to use, %s to destroy, %d at a time; left: %s", (create/n).Round(time.Microsecond),
+		(run/n).Round(time.Microsecond), (destroy/n).Round(time.Microsecond), crowdWidth, left.since(before))
+	if left != before {
+		total.broken = true
+	}
+	per := float64(after-memory) / float64(h.Crowd) / 1024
+	idle := Row{Name: "sandbox/idle-memory", Unit: "KiB", N: h.Crowd, P50: round(per), P99: round(per), Floor: 1536, Ratio: per / 1536,
+		Note: "kernel and processes, per sandbox that has run a command; what else the host does counts too"}
+	return []Row{total, idle.AtMost(1)}, nil
+}
+
+// each runs f for every box, several at a time.
+func (h *hands) each(boxes []sandbox.Sandbox, f func(sandbox.Sandbox) error) (time.Duration, error) {
+	next := make(chan sandbox.Sandbox, len(boxes))
+	for _, b := range boxes {
+		next <- b
+	}
+	return inParallel(len(boxes), crowdWidth, func() error { return f(<-next) })
+}
+
+// remains is what sandboxes can leave on a host.
+type remains struct{ mounts, cgroups, files, processes, dirs int }
+
+func (h *hands) remains() (r remains, err error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return r, err
+	}
+	r.mounts = strings.Count(string(mounts), h.Dir)
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return r, err
+	}
+	r.files = max(0, len(fds)-maxOwnFiles)
+	reserved, _ := filepath.Glob("/run/outboard/uids/*")
+	for _, f := range reserved {
+		data, err := os.ReadFile(f)
+		owner, group, _ := strings.Cut(string(data), "\n")
+		if err != nil || !strings.HasPrefix(owner, h.Dir) {
+			continue
+		}
+		groups, _ := filepath.Glob("/sys/fs/cgroup/*/outboard/" + group)
+		r.cgroups += 1 + len(groups)
+	}
+	dirs, _ := filepath.Glob(filepath.Join(h.Dir, outboard.PrefixSandbox+"*"))
+	r.dirs = len(dirs)
+	children, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", os.Getpid()))
+	if err == nil {
+		r.processes = len(strings.Fields(string(children)))
+	}
+	return r, nil
+}
+
+// maxOwnFiles is room for what this process has open itself.
+const maxOwnFiles = 32
+
+func (r remains) since(before remains) string {
+	if r == before {
+		return "nothing"
+	}
+	return fmt.Sprintf("%+v, before %+v", r, before)
+}
+
+// hostMemory is what the kernel and the processes of this host use, in bytes, without the page cache.
+func hostMemory() (int64, error) {
+	data, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	var sum int64
+	for line := range strings.Lines(string(data)) {
+		name, rest, _ := strings.Cut(line, ":")
+		switch name {
+		case "Slab", "PageTables", "KernelStack", "AnonPages", "Shmem", "Percpu":
+			var n int64
+			if _, err := fmt.Sscan(rest, &n); err != nil {
+				return 0, fmt.Errorf("reading %s: %w", name, err)
+			}
+			sum += n << 10
+		}
+	}
+	return sum, nil
+}
