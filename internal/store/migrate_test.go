@@ -120,7 +120,7 @@ func TestFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	limit(60)
+	limit(120)
 	var err error
 	for range 100 {
 		if _, err = s.Append(t.Context(), id, 0, store.Any, said(strings.Repeat("x", 10_000))); err != nil {

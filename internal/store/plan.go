@@ -18,7 +18,7 @@ func eventArgs(num int64, e *outboard.Event) []any {
 // maxSeq is beyond the last event a log may have; see eventKey.
 const maxSeq = 1 << 32
 
-// eventKey is the place of an event among all: the events of a session lie side by side. A position that no log has is brought to
+// eventKey is the place of an event among all: the events of a session are neighbours. A position that no log has is brought to
 // the nearest end, so that it never names an event of another session.
 func eventKey(num, seq int64) int64 { return num<<32 + max(0, min(seq, maxSeq)) }
 

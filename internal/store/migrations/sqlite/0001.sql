@@ -43,7 +43,7 @@ CREATE TABLE session_configs (
 
 -- The log. No foreign key: the only writer holds the session's row when it inserts.
 CREATE TABLE events (
-  key     INTEGER PRIMARY KEY,              -- session << 32 | seq
+  key     INTEGER NOT NULL UNIQUE,          -- session << 32 | seq; the rows lie as they came, so that a group fills few pages
   session INTEGER NOT NULL,                 -- sessions.num
   seq     INTEGER NOT NULL,
   id      TEXT    NOT NULL,
