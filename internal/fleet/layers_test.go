@@ -169,6 +169,40 @@ func TestLayersNeverCommitted(t *testing.T) {
 	}
 }
 
+// Broken if a session cannot be saved any more once its machine has as many layers as it may, or goes on from less than was saved.
+func TestLayersMany(t *testing.T) {
+	r := newRig(t)
+	here := nativeProvider(t)
+	r.provider = here
+	f := r.fleet()
+	id := r.session(t)
+	b := r.acquire(t, f, id)
+	durable := 0
+	for i := 0; durable < 2; i++ {
+		if i == 200 {
+			t.Fatal("no end to the layers")
+		}
+		r.bash(t, b, "echo >> /workspace/a")
+		if c := r.checkpoint(t, f, b, id); c.Durable() { // saved the other way
+			durable++
+			if c.Depth != durable-1 {
+				t.Errorf("depth %d of the delta after %d", c.Depth, durable-1)
+			}
+		}
+	}
+	lines := r.bash(t, b, "wc -l </workspace/a")
+	if err := here.Destroy(t.Context(), b.ID()); err != nil {
+		t.Fatal(err)
+	}
+	again := r.acquire(t, f, id)
+	if out := r.bash(t, again, "wc -l </workspace/a; echo >> /workspace/a"); out != lines {
+		t.Errorf("restored %q lines of %q", out, lines)
+	}
+	if c := r.checkpoint(t, f, again, id); c.Host != host {
+		t.Errorf("the restored machine has no layers: %+v", c)
+	}
+}
+
 // Broken if the layers of sessions that left this host, or of processes that died before they committed, fill the disk, or those in
 // use go.
 func TestForgetLayers(t *testing.T) {

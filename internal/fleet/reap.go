@@ -91,7 +91,10 @@ func (f *Fleet) reap(ctx context.Context) error {
 			f.log.Warn("reaping a sandbox", "sandbox", id, "err", err)
 		}
 	}
-	return f.forgetLayers(ctx, rows)
+	if err := f.forgetLayers(ctx, rows); err != nil {
+		f.log.Warn("removing layers that nobody needs", "err", err)
+	}
+	return nil
 }
 
 // reapStray removes a machine that no undestroyed row of this host named when the rows were read.

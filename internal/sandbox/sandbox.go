@@ -174,7 +174,8 @@ type Layered interface {
 	// Push makes the state of the workspace checkpoint id, if it is another than that of parent, which is "" before the first: what was
 	// written becomes a read-only layer under an empty writable one. Nothing runs inside meanwhile, so it is one moment's state. Where
 	// a process holds a file or directory of the workspace open the writable layer cannot change under it: then it is copied instead.
-	// Exhausted: that would be too much to copy. Unimplemented: this sandbox was made without layers.
+	// Exhausted: that would be too much to copy. Unimplemented: this sandbox was made without layers, or has as many as it may:
+	// Save does it.
 	Push(ctx context.Context, id, parent outboard.CheckpointID) (Pushed, error)
 }
 

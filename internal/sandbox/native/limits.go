@@ -57,6 +57,8 @@ const (
 	maxCopyBytes   = 256 << 20
 	maxCopyEntries = 50_000
 	maxCopyDepth   = 512
+	// maxLayers bounds a stack. The kernel takes 500 layers, but each makes a mount and a look-up of a missing name a little dearer.
+	maxLayers = 128
 	// maxPackEntries bounds what is packed as one delta: what the guest's own limit on files is.
 	maxPackEntries = 1_000_000
 	// copyGrain is more than the tick of any kernel's coarse clock, which a file's times are taken from.

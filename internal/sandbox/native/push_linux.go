@@ -190,7 +190,7 @@ func (m *machine) Push(ctx context.Context, id, parent outboard.CheckpointID) (s
 	}
 	defer unlockLayers()
 	pushed, err := m.pushWritten(ctx, id, parent, n)
-	if err != nil && outboard.KindOf(err) != outboard.Exhausted && m.ended() { // it died meanwhile, or what is left of it is half removed
+	if kind := outboard.KindOf(err); err != nil && kind != outboard.Exhausted && kind != outboard.Unimplemented && m.ended() { // it died meanwhile, or what is left of it is half removed
 		return pushed, outboard.Errorf(outboard.NotFound, "sandbox %s has ended: %w", m.id, err)
 	}
 	return pushed, err
@@ -203,6 +203,12 @@ func (m *machine) pushWritten(ctx context.Context, id, parent outboard.Checkpoin
 	}
 	if len(written) == 0 {
 		return m.unwritten(id, parent, n)
+	}
+	if st, err := m.p.loadStack(layerName(m.id, n)); err != nil || len(st.Below) >= maxLayers {
+		if err == nil {
+			err = outboard.Errorf(outboard.Unimplemented, "sandbox %s has %d layers, which is the limit", m.id, len(st.Below))
+		}
+		return sandbox.Pushed{}, err
 	}
 	return m.push(ctx, id, parent, n)
 }
