@@ -79,9 +79,16 @@ func (b *tee) Close() error { return b.rc.Close() }
 // check validates every response so far, and that the run exercised what a whole session needs.
 func (r *recorder) check(t *testing.T, s *spec) {
 	t.Helper()
+	if documents, frames := r.validate(t, s); documents < 15 || frames < 30 {
+		t.Errorf("only %d JSON responses and %d stream frames were recorded: the run was not a whole session", documents, frames)
+	}
+}
+
+// validate validates every response so far, and returns how many there were.
+func (r *recorder) validate(t *testing.T, s *spec) (documents, frames int) {
+	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	documents, frames := 0, 0
 	for _, e := range r.seen {
 		switch {
 		case strings.HasPrefix(e.contentType, "application/json"):
@@ -101,9 +108,7 @@ func (r *recorder) check(t *testing.T, s *spec) {
 		}
 	}
 	t.Logf("%d JSON responses and %d stream frames validated", documents, frames)
-	if documents < 15 || frames < 30 {
-		t.Errorf("only %d JSON responses and %d stream frames were recorded: the run was not a whole session", documents, frames)
-	}
+	return documents, frames
 }
 
 // sseData yields the data of each whole frame.
