@@ -384,6 +384,7 @@ func TestProbe(t *testing.T) {
 	if !r.Usable || r.Isolation == "" || len(r.Gaps) == 0 {
 		t.Fatalf("%+v", r)
 	}
+	profiled := false
 	for _, c := range r.Checks {
 		t.Logf("%-16s %v %s | %s", c.Name, c.OK, c.Detail, c.Fix)
 		if !c.OK && c.Fix == "" {
@@ -392,6 +393,12 @@ func TestProbe(t *testing.T) {
 		if c.Detail == "" {
 			t.Errorf("%s: no detail", c.Name)
 		}
+		if profiled = profiled || c.Name == "profile" && c.OK; c.Name == "profile" && !strings.Contains(c.Detail, "no capability") {
+			t.Errorf("the profile of a tool: %s", c.Detail)
+		}
+	}
+	if !profiled {
+		t.Error("nothing says what a process inside may do")
 	}
 	if entries, err := filepath.Glob(dir + "/.probe*"); err != nil || len(entries) != 0 {
 		t.Errorf("left %v, %v", entries, err)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
@@ -26,8 +27,11 @@ func Probe(ctx context.Context, cfg Config) Report {
 		return r
 	}
 	r.Checks = append(r.Checks, p.checkCgroups(), p.checkIDs())
-	trial := p.trial(ctx)
+	trial, profile := p.trial(ctx)
 	r.Checks = append(r.Checks, trial)
+	if trial.OK {
+		r.Checks = append(r.Checks, profile)
+	}
 	if r.Usable = trial.OK; r.Usable {
 		caps := p.Capabilities()
 		r.Isolation, r.Limits, r.Gaps = caps.Isolation, caps.Limits, caps.Gaps
@@ -157,28 +161,65 @@ func (p *Provider) checkIDs() Check {
 	return Check{Name: "identities", OK: true, Detail: fmt.Sprintf("a range of %d uids per sandbox, reserved in %s", uidRange, p.uids.dir)}
 }
 
-// trial makes a sandbox in its own directory, so that it is not mistaken for a server's, and removes it.
-func (p *Provider) trial(ctx context.Context) Check {
+// trial makes a sandbox in its own directory, so that it is not mistaken for a server's, asks a process inside what it may, and removes
+// the sandbox.
+func (p *Provider) trial(ctx context.Context) (made, profile Check) {
 	const name = "sandbox"
 	dir, err := os.MkdirTemp(p.dir, ".probe-")
 	if err != nil {
-		return failed(name, err)
+		return failed(name, err), profile
 	}
 	defer os.RemoveAll(dir)
 	t := &Provider{dir: dir, guest: p.guest, log: p.log, rootless: p.rootless, upperTmp: p.upperTmp, uids: p.uids, cgroups: p.cgroups,
 		caps: p.caps, boot: p.boot, children: make(map[outboard.SandboxID]int)}
 	for _, d := range []string{cacheDir, layersDir, checkpointsDir} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
-			return failed(name, err)
+			return failed(name, err), profile
 		}
 	}
 	id := outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox)
 	s, err := t.Create(ctx, sandbox.Spec{ID: id, Generation: "probe"})
 	if err == nil {
+		profile = effective(ctx, s)
 		err = s.Close()
 	}
 	if err = errors.Join(err, t.Destroy(ctx, id)); err != nil {
-		return failed(name, err)
+		return failed(name, err), profile
 	}
-	return Check{Name: name, OK: true, Detail: "made one and removed it: " + p.caps.Isolation + ", loopback network only"}
+	return Check{Name: name, OK: true, Detail: "made one and removed it: " + p.caps.Isolation + ", loopback network only"}, profile
+}
+
+// effective is what the kernel says of a process inside.
+func effective(ctx context.Context, s sandbox.Sandbox) Check {
+	c := Check{Name: "profile", Fix: "report it: a sandbox has more rights than it should"}
+	call := guest.Start{Key: "probe", Epoch: 1, Generation: s.Generation(), Digest: "probe", Op: "exec", OutputLimit: 16 << 10,
+		Input: []byte(`{"argv":["cat","/proc/self/status"]}`), TimeoutMs: helloTimeout.Milliseconds()}
+	res, err := s.Start(ctx, call)
+	if err == nil && res.State != guest.StateDone {
+		res, err = s.Wait(ctx, call.Key, call.Epoch)
+	}
+	if err != nil {
+		return failed(c.Name, err)
+	}
+	have := map[string]string{}
+	for line := range strings.Lines(string(res.Output)) {
+		name, value, _ := strings.Cut(line, ":")
+		have[name] = strings.Join(strings.Fields(value), " ")
+	}
+	const none = "0000000000000000"
+	var excess []string
+	for name, want := range map[string]string{"CapEff": none, "CapPrm": none, "CapBnd": none, "CapAmb": none, "NoNewPrivs": "1", "Seccomp": "2"} {
+		if have[name] != want {
+			excess = append(excess, fmt.Sprintf("%s is %q, not %q", name, have[name], want))
+		}
+	}
+	if c.OK = len(excess) == 0; !c.OK {
+		slices.Sort(excess)
+		c.Detail = strings.Join(excess, "; ")
+		return c
+	}
+	uid, _, _ := strings.Cut(have["Uid"], " ")
+	c.Fix, c.Detail = "", fmt.Sprintf("a tool is uid %s inside, has no capability and can get none (no_new_privs); %d instructions of system call "+
+		"filter, %d masked paths", uid, len(filter()), len(maskedPaths))
+	return c
 }
