@@ -36,6 +36,8 @@ const (
 	dyingTimeout = time.Second
 	// destroyTimeout bounds how long Destroy waits for the kernel to finish with killed processes.
 	destroyTimeout = 30 * time.Second
+	// freezeLooks is after how many looks, some 30 ms, freezing that has not come to an end is begun again.
+	freezeLooks = 8
 	// pollEvery is how often the kernel is asked about something it has no event for (a freezer's state, a busy cgroup, a lock).
 	pollEvery = 2 * time.Millisecond
 
