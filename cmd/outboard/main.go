@@ -6,13 +6,20 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"syscall"
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv)) }
+func main() {
+	if err := noCoreDumps(); err != nil {
+		fmt.Fprintln(os.Stderr, "outboard:", err)
+		os.Exit(1)
+	}
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
+}
 
 // run executes one command line and returns its exit code. Everything a command may touch comes in as an argument.
 func run(args []string, in io.Reader, out, errs io.Writer, env func(string) string) int {

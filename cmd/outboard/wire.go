@@ -102,9 +102,6 @@ func startServer(ctx context.Context, cfg serverConfig) (*server, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	if err := noCoreDumps(); err != nil {
-		return nil, err
-	}
 	if err := s.start(ctx); err != nil {
 		s.Stop()
 		return nil, err
