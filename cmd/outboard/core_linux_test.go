@@ -25,6 +25,9 @@ func init() {
 
 // If this fails, a crash writes the server's memory, and the secrets in it, to a file or to a crash collector.
 func TestNoCoreDumps(t *testing.T) {
+	if testing.Short() {
+		t.Skip("with the race detector a process is too large to leave a core file, and that is what -short runs with")
+	}
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_CORE, &limit); err != nil || limit.Max == 0 {
 		t.Skipf("this process may write no core files itself: %+v, %v", limit, err)
