@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -51,6 +52,12 @@ const (
 	attrNoExec   = 0x8
 )
 
+// busyTries and busyWait bound the wait for a mount that is written to: a second, where a millisecond is usual.
+const (
+	busyTries = 1000
+	busyWait  = time.Millisecond
+)
+
 type mountAttr struct{ set, clear, propagation, userns uint64 }
 
 // tree is a file that stands for a mount which is not attached anywhere yet, or for the place it was attached to.
@@ -79,8 +86,17 @@ func (t tree) restrict(attrs uint64, recursive bool) error {
 	if recursive {
 		flags |= atRecursive
 	}
-	_, _, errno := syscall.Syscall6(sysMountSetattr, uintptr(t), uintptr(unsafe.Pointer(&emptyPath[0])), flags,
-		uintptr(unsafe.Pointer(&a)), unsafe.Sizeof(a), 0)
+	var errno syscall.Errno
+	for range busyTries {
+		_, _, errno = syscall.Syscall6(sysMountSetattr, uintptr(t), uintptr(unsafe.Pointer(&emptyPath[0])), flags,
+			uintptr(unsafe.Pointer(&a)), unsafe.Sizeof(a), 0)
+		if errno != syscall.EBUSY {
+			break
+		}
+		// A file on it is open for writing. It is closed already here, but a process that the host forked meanwhile has a copy, which
+		// it closes at once.
+		time.Sleep(busyWait)
+	}
 	if errno != 0 {
 		return fmt.Errorf("restricting a mount: %w", errno)
 	}
