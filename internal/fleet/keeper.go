@@ -156,6 +156,9 @@ func (f *Fleet) keepOne(ctx context.Context, layers sandbox.Layers, c outboard.C
 	ctx, cancel := context.WithTimeout(ctx, KeepTimeout)
 	defer cancel()
 	ref, err := f.receive(ctx, MaxCheckpoint, func(w io.Writer) error { return layers.Pack(ctx, c.ID, c.Parent, w) })
+	if sandbox.Gone(err) && c.Parent != "" && layers.Keeps(c.ID) { // only its parent's were dropped: everything, which replaces what was
+		ref, err = f.receive(ctx, MaxCheckpoint, func(w io.Writer) error { return layers.Pack(ctx, c.ID, "", w) })
+	}
 	switch {
 	case sandbox.Gone(err), outboard.KindOf(err) == outboard.TooLarge:
 		return lost(err)
@@ -195,6 +198,15 @@ func (f *Fleet) forgetLayers(ctx context.Context, rows []outboard.Sandbox) error
 			return err
 		case !k.Durable() && k.Host != "" || here[k.Session]:
 			continue
+		}
+		if err == nil { // a machine may have been made of it since the rows were read
+			now, err := f.cfg.Store.Sandboxes(ctx, f.cfg.Host, k.Session)
+			if err != nil {
+				return err
+			}
+			if len(now) > 0 {
+				continue
+			}
 		}
 		if err := layers.Forget(ctx, id); err != nil {
 			return err
