@@ -100,13 +100,31 @@ type EnvConfig struct {
 	Limits     SandboxLimits       `json:"limits,omitzero"`
 }
 
-// Networking is what a sandbox may reach. Mode is "unrestricted", "limited" or "none". The first native sandbox has loopback
-// only whatever the mode; see docs/security.md.
+// Networking is what a sandbox may reach. Mode is "unrestricted", "limited" (only what the other fields name) or "none" (nothing). Rules
+// and Budget are Outboard's own.
 type Networking struct {
-	Mode                 string   `json:"mode"`
-	AllowedHosts         []string `json:"allowed_hosts,omitempty"`
-	AllowMCPServers      bool     `json:"allow_mcp_servers,omitempty"`
-	AllowPackageManagers bool     `json:"allow_package_managers,omitempty"`
+	Mode                 string    `json:"mode"`
+	AllowedHosts         []string  `json:"allowed_hosts,omitempty"`
+	AllowMCPServers      bool      `json:"allow_mcp_servers,omitempty"`
+	AllowPackageManagers bool      `json:"allow_package_managers,omitempty"`
+	Rules                []NetRule `json:"rules,omitempty"`
+	Budget               NetBudget `json:"budget,omitzero"`
+}
+
+// NetRule allows or denies requests by what they are. A rule that denies wins over every other.
+type NetRule struct {
+	Host    string   `json:"host"`              // a name, *.name, an IP address, or *
+	Port    int      `json:"port,omitempty"`    // 0 = 80 and 443, -1 = every port
+	Methods []string `json:"methods,omitempty"` // empty = every method
+	Path    string   `json:"path,omitempty"`    // "" = every path; * any part of a segment, a final ** any rest
+	Deny    bool     `json:"deny,omitempty"`
+}
+
+// NetBudget bounds what one session may send out. Zero means the default.
+type NetBudget struct {
+	Requests int64 `json:"requests,omitempty"`
+	Bytes    int64 `json:"bytes,omitempty"` // of requests: address, headers and body
+	Hosts    int   `json:"hosts,omitempty"` // different ones
 }
 
 // SandboxLimits bounds one sandbox. Zero means the provider's default.

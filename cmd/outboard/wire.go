@@ -21,6 +21,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/config"
 	"github.com/outboard-dev/outboard/internal/control"
 	"github.com/outboard-dev/outboard/internal/e2b"
+	"github.com/outboard-dev/outboard/internal/egress"
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
@@ -77,6 +78,7 @@ type server struct {
 	host    string
 	live    live.Hub
 	vault   *vault.Keeper
+	egress  *egress.Gateway
 	fleet   *fleet.Fleet
 	control *control.Control
 	runner  *runner.Runner
@@ -186,8 +188,12 @@ func (s *server) openSandboxes(host string) error {
 	if err := os.MkdirAll(locks, 0o700); err != nil {
 		return dataError(s.cfg.Data, err)
 	}
+	network, err := s.openEgress(provider)
+	if err != nil {
+		return err
+	}
 	s.fleet = fleet.New(fleet.Config{Store: s.store, Blob: s.blob, Provider: provider, Host: host, Dir: locks, Logger: s.log,
-		Environment: s.vault.Environment})
+		Environment: s.vault.Environment, Network: network})
 	return nil
 }
 
@@ -240,7 +246,7 @@ func (s *server) listen(ctx context.Context) error {
 }
 
 // Stop ends everything: stop accepting, stop claiming and finish or release turns (which pauses their sandboxes), stop the
-// reaper, close the store. It may be called on a server that is half started, and twice.
+// reaper and the gateway, close the store. It may be called on a server that is half started, and twice.
 func (s *server) Stop() {
 	if s.http != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
@@ -270,6 +276,10 @@ func (s *server) Stop() {
 			s.log.Warn("what was made ahead for sandboxes is left to the next start", "err", err)
 		}
 		s.close = nil
+	}
+	if s.egress != nil {
+		s.egress.Stop()
+		s.egress = nil
 	}
 	if s.store != nil {
 		if err := s.store.Close(); err != nil {

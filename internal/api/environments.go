@@ -28,6 +28,7 @@ type machineIn struct {
 	Rootfs    *string         `json:"rootfs"`
 	Isolation *string         `json:"isolation"`
 	Limits    json.RawMessage `json:"limits"`
+	Network   json.RawMessage `json:"networking"`
 }
 
 // patch reads the members that create and update share.
@@ -88,8 +89,8 @@ func decodeNetworking(raw json.RawMessage) (func(*outboard.EnvConfig), error) {
 		return nil, err
 	}
 	switch kind {
-	case "unrestricted":
-		return func(c *outboard.EnvConfig) { c.Networking = outboard.Networking{Mode: kind} }, object(path, raw, new(typeOut))
+	case "unrestricted", "none": // none is Outboard's own: an air gap
+		return func(c *outboard.EnvConfig) { setMode(&c.Networking, kind) }, object(path, raw, new(typeOut))
 	case "limited":
 		var in struct {
 			Type     string    `json:"type"`
@@ -101,14 +102,19 @@ func decodeNetworking(raw json.RawMessage) (func(*outboard.EnvConfig), error) {
 		return func(c *outboard.EnvConfig) {
 			n := &c.Networking
 			if n.Mode != kind {
-				*n = outboard.Networking{Mode: kind}
+				setMode(n, kind)
 			}
 			keep(&n.AllowedHosts, in.Hosts)
 			keep(&n.AllowMCPServers, in.MCP)
 			keep(&n.AllowPackageManagers, in.Packages)
 		}, err
 	}
-	return nil, bad("%s.type: must be unrestricted or limited, not %q", path, clip(kind))
+	return nil, bad("%s.type: must be unrestricted, limited or none, not %q", path, clip(kind))
+}
+
+// setMode changes the type, which drops what belongs to the old one. Outboard's own rules hold for every type.
+func setMode(n *outboard.Networking, mode string) {
+	*n = outboard.Networking{Mode: mode, Rules: n.Rules, Budget: n.Budget}
 }
 
 // keep replaces a field when a value was given.
@@ -167,7 +173,15 @@ func decodeMachine(raw json.RawMessage) (func(*outboard.EnvConfig), error) {
 		}
 		*limits = outboard.SandboxLimits{MemoryBytes: l.Memory, CPUs: l.CPUs, Pids: l.Pids, DiskBytes: l.Disk}
 	}
+	network := func(*outboard.EnvConfig) {}
+	if !isNull(in.Network) {
+		var err error
+		if network, err = decodeOwnNetwork(in.Network); err != nil {
+			return nil, err
+		}
+	}
 	return func(c *outboard.EnvConfig) {
+		network(c)
 		keep(&c.Rootfs, in.Rootfs)
 		keep(&c.Isolation, in.Isolation)
 		keep(&c.Limits, limits)

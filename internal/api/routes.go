@@ -31,6 +31,8 @@ func (s *server) built() []route {
 		{"DELETE", "/v1/environments/{environment}", s.deleteEnvironment},
 		{"POST", "/v1/environments/{environment}/archive", s.archiveEnvironment},
 
+		{"GET", "/v1/environments/{environment}/outboard/network", s.environmentNetwork},
+
 		{"POST", "/v1/sessions", s.createSession},
 		{"GET", "/v1/sessions", s.listSessions},
 		{"GET", "/v1/sessions/{session}", s.getSession},
@@ -44,6 +46,9 @@ func (s *server) built() []route {
 		{"POST", "/v1/outboard/import", s.importSession},
 		{"GET", "/v1/sessions/{session}/outboard/checkpoints", s.listCheckpoints},
 		{"GET", "/v1/sessions/{session}/outboard/checkpoints/diff", s.compareCheckpoints},
+		{"GET", "/v1/sessions/{session}/outboard/network", s.sessionNetwork},
+		{"GET", "/v1/sessions/{session}/outboard/network/log", s.networkLog},
+		{"POST", "/v1/sessions/{session}/outboard/network/allow", s.allowNetwork},
 		{"POST", "/v1/sessions/{session}/events", s.sendEvents},
 		{"GET", "/v1/sessions/{session}/events", s.listEvents},
 		{"GET", "/v1/sessions/{session}/events/stream", s.stream},

@@ -205,8 +205,13 @@ func showEnvConfig(c outboard.EnvConfig) map[string]any {
 		packages[m] = some(c.Packages[m])
 	}
 	out := map[string]any{"type": "cloud", "networking": n, "packages": packages}
-	if c.Rootfs != "" || c.Isolation != "" || c.Limits != (outboard.SandboxLimits{}) {
-		out["outboard"] = map[string]any{"rootfs": c.Rootfs, "isolation": c.Isolation, "limits": c.Limits}
+	own := len(c.Networking.Rules) > 0 || c.Networking.Budget != (outboard.NetBudget{})
+	if c.Rootfs != "" || c.Isolation != "" || c.Limits != (outboard.SandboxLimits{}) || own {
+		machine := map[string]any{"rootfs": c.Rootfs, "isolation": c.Isolation, "limits": c.Limits}
+		if own {
+			machine["networking"] = map[string]any{"rules": some(c.Networking.Rules), "budget": c.Networking.Budget}
+		}
+		out["outboard"] = machine
 	}
 	return out
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -44,9 +45,19 @@ type Config struct {
 	Limits    Limits     `yaml:"limits,omitempty"`
 	Vault     Vault      `yaml:"vault,omitempty"`
 	Sandbox   Sandbox    `yaml:"sandbox,omitempty"`
+	Egress    Egress     `yaml:"egress,omitempty"`
 	LLM       llm.Config `yaml:"llm,omitempty"`
 	Policy    Policy     `yaml:"policy,omitempty"`
 }
+
+// Egress says what the gateway of the sandboxes may reach at all, before any environment's rules.
+type Egress struct {
+	PrivateNetworks []string `yaml:"private_networks,omitempty"` // CIDRs that count as reachable though they are not public
+	CAFiles         []string `yaml:"ca_files,omitempty"`         // PEM; trusted as servers' besides the system's
+}
+
+// IsZero reports whether nothing is set.
+func (e Egress) IsZero() bool { return len(e.PrivateNetworks) == 0 && len(e.CAFiles) == 0 }
 
 // Vault says what the vault's data key is wrapped with. The zero value is a key in the data directory, made at first use. The
 // previous ones only open: they are for rotating from one to another.
@@ -145,6 +156,11 @@ func Load(path string, env func(string) string) (*Config, error) {
 	if c.Limits.Slots < 0 || c.Limits.Slots > maxSlots {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: slots is %d; it must be from 0 to %d", c.Limits.Slots, maxSlots)
 	}
+	for _, n := range c.Egress.PrivateNetworks {
+		if _, err := netip.ParsePrefix(n); err != nil {
+			return nil, outboard.Errorf(outboard.Invalid, "configuring egress.private_networks: %q is not a network such as 10.0.0.0/8", n)
+		}
+	}
 	if c.Vault.KeyFile != "" && c.Vault.PassphraseEnv != "" {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring the vault: key_file and passphrase_env exclude each other").
 			WithHint("to move from one to the other, name the old one as previous_key_file or previous_passphrase_env")
@@ -202,6 +218,11 @@ func (c *Config) resolve(dir string) {
 		&c.Policy.Webhook.SecretFile} {
 		if *p != "" && !filepath.IsAbs(*p) {
 			*p = filepath.Join(dir, *p)
+		}
+	}
+	for i, f := range c.Egress.CAFiles {
+		if !filepath.IsAbs(f) {
+			c.Egress.CAFiles[i] = filepath.Join(dir, f)
 		}
 	}
 }

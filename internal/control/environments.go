@@ -28,7 +28,8 @@ type EnvironmentPatch struct {
 	Config func(*outboard.EnvConfig)
 }
 
-// CreateEnvironment stores a new environment: what p says, and for the rest a cloud environment with unrestricted networking.
+// CreateEnvironment stores a new environment: what p says, and for the rest a cloud environment that reaches nothing but the
+// package managers of its packages.
 func (c *Control) CreateEnvironment(ctx context.Context, by outboard.Caller, p EnvironmentPatch) (outboard.Environment, error) {
 	now := c.clock()
 	e := outboard.Environment{ID: outboard.NewID[outboard.EnvironmentID](outboard.PrefixEnvironment), CreatedAt: now, UpdatedAt: now}
@@ -37,9 +38,6 @@ func (c *Control) CreateEnvironment(ctx context.Context, by outboard.Caller, p E
 	}
 	e.Config.Kind = "cloud"
 	set(&e.Config.Kind, p.Kind)
-	if e.Config.Kind == "cloud" {
-		e.Config.Networking.Mode = "unrestricted"
-	}
 	if err := p.apply(&e); err != nil {
 		return e, err
 	}
@@ -63,6 +61,9 @@ func (p *EnvironmentPatch) apply(e *outboard.Environment) error {
 	}
 	if p.Config != nil {
 		p.Config(&e.Config)
+	}
+	if n := &e.Config.Networking; e.Config.Kind == "cloud" && n.Mode == "" {
+		n.Mode, n.AllowPackageManagers = "limited", len(e.Config.Packages) > 0 // what it lists packages for it must reach
 	}
 	return checkEnvironment(e)
 }
@@ -165,7 +166,7 @@ func checkCloud(cfg *outboard.EnvConfig) error {
 		}
 	case "limited":
 	default:
-		return invalid("config.networking.type must be unrestricted or limited, not %s", quote(n.Mode))
+		return invalid("config.networking.type must be unrestricted, limited or none, not %s", quote(n.Mode))
 	}
 	if len(n.AllowedHosts) > maxHosts {
 		return invalid("config.networking.allowed_hosts must have at most %d entries, not %d", maxHosts, len(n.AllowedHosts))
@@ -174,6 +175,9 @@ func checkCloud(cfg *outboard.EnvConfig) error {
 		if !hostName.MatchString(strings.TrimPrefix(h, "*.")) {
 			return invalid("config.networking.allowed_hosts: %s is neither a host name nor *.name", quote(h))
 		}
+	}
+	if err := checkNetworking(n); err != nil {
+		return err
 	}
 	if err := checkPackages(cfg); err != nil {
 		return err

@@ -16,6 +16,7 @@ package egress
 
 import (
 	"context"
+	"net/http"
 
 	"github.com/outboard-dev/outboard"
 )
@@ -35,7 +36,8 @@ type Request struct {
 	Method  string
 	Host    string // lower-case, without final dot or port
 	Port    int
-	Path    string // decoded, clean, absolute
+	Path    string // decoded, absolute, without dot segments
+	Odd     string // why servers could read the path in different ways; "" = it is clean
 	Query   string // raw, without "?"
 }
 
@@ -68,6 +70,10 @@ type Credentials interface {
 type Injection struct {
 	// Names are the credentials in use, for the audit: names or ids, never values.
 	Names []string
+	// AnyPath says that the credential is for every path of the host. Else a request whose path is odd is refused.
+	AnyPath bool
+	// Refuse are values that must not be in this request's headers or query: placeholders that belong elsewhere.
+	Refuse []string
 	// Set replaces headers: whatever the client sent under the name is gone.
 	Set map[string]string
 	// Strip removes headers and query parameters by which a client could bring a credential of its own.
@@ -77,7 +83,7 @@ type Injection struct {
 	Replace []Placeholder
 	// Sign, when set, is called last with the request as it will be sent, and may change its headers and URL only.
 	Sign func(ctx context.Context, r *SignRequest) error
-	// Scrub are the values that must not come back in an answer, in any usual encoding.
+	// Scrub are the values that must not come back in an answer, in any usual encoding. Values shorter than MinScrub are left.
 	Scrub []string
 }
 
@@ -90,10 +96,11 @@ type Placeholder struct {
 	Body        bool // substitute in a body, which is streamed
 }
 
-// SignRequest is what a signer sees and may change. Body is nil unless the request's body is short enough to hold (MaxSigned).
+// SignRequest is what a signer sees and may change.
 type SignRequest struct {
-	Method  string
-	URL     string // absolute; a signer may add query parameters
-	Headers map[string][]string
-	Body    []byte
+	Method string
+	URL    string // absolute; a signer may add query parameters
+	Header http.Header
+	Body   []byte
+	Held   bool // Body is the whole body; else it is too long (MaxSigned) or of unknown length, and is streamed
 }

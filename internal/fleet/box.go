@@ -153,7 +153,7 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 	if err := f.put(ctx, &row, stateCreating); err != nil {
 		return nil, row, err
 	}
-	if sb, err = f.create(ctx, row, b.Env, b.Vars, origin{}); err != nil {
+	if sb, err = f.create(ctx, row, outboard.SessionConfig{Env: b.Env}, b.Vars, origin{}); err != nil {
 		return nil, row, err
 	}
 	m := newMachine(sb)
@@ -391,6 +391,9 @@ func (f *Fleet) connect(ctx context.Context, l *liveBox, b *outboard.Box) (*mach
 		return nil, err
 	}
 	if reason == "" {
+		if f.networked(b.Env.Networking) {
+			f.cfg.Network.Attach(row.ID, "", outboard.SessionConfig{Env: b.Env})
+		}
 		l.use = u
 		return u.machine, nil
 	}

@@ -33,6 +33,8 @@ type Config struct {
 	// Environment returns the variables that a session's credentials put into its sandbox: placeholders, never secrets. It is asked
 	// when a sandbox is made; its error keeps that from happening. nil = none.
 	Environment func(ctx context.Context, session outboard.SessionID) (map[string]string, error)
+	// Network is where the connections of sandboxes go. nil: sandboxes have loopback only.
+	Network Network
 	// Now is the clock of rows. nil = time.Now.
 	Now func() time.Time
 }

@@ -46,6 +46,9 @@ func (f *Fleet) attach(ctx context.Context, s *slot, r Request, b *Box) error {
 		f.letGo(u.held)
 		return errors.Join(err, u.machine.Close())
 	}
+	if f.networked(r.Config.Env.Networking) {
+		f.cfg.Network.Attach(cur.Sandbox, r.Session, r.Config)
+	}
 	b.use, s.cur = u, u
 	return nil
 }
@@ -169,7 +172,7 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 	if err != nil {
 		return err
 	}
-	if sb, err = f.create(ctx, row, r.Config.Env, vars, from); err != nil {
+	if sb, err = f.create(ctx, row, r.Config, vars, from); err != nil {
 		return err
 	}
 	m := newMachine(sb)
@@ -199,11 +202,16 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 }
 
 // create makes the machine. vars are in the environment of all its processes.
-func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, env outboard.EnvConfig, vars map[string]string, from origin) (sandbox.Sandbox, error) {
+func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, cfg outboard.SessionConfig, vars map[string]string, from origin) (sandbox.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, CreateTimeout)
 	defer cancel()
 	all := map[string]string{"OUTBOARD_SANDBOX": string(row.ID)} // a command's marks can name where it ran
 	maps.Copy(all, vars)
+	env := cfg.Env
+	network, err := f.network(row.ID, env.Networking)
+	if err != nil {
+		return nil, err
+	}
 	spec := sandbox.Spec{
 		ID:         row.ID,
 		Generation: row.Generation,
@@ -211,6 +219,7 @@ func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, env outboard.E
 		Env:        all,
 		Limits:     env.Limits,
 		Isolation:  env.Isolation,
+		Network:    network,
 	}
 	if from.local {
 		spec.From = from.checkpoint
@@ -218,6 +227,9 @@ func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, env outboard.E
 	sb, err := f.cfg.Provider.Create(ctx, spec)
 	if err != nil {
 		return nil, fmt.Errorf("making a sandbox: %w", err)
+	}
+	if network != nil {
+		f.cfg.Network.Attach(row.ID, row.Session, cfg)
 	}
 	return sb, nil
 }
@@ -251,6 +263,9 @@ func (f *Fleet) destroyMachine(ctx context.Context, id outboard.SandboxID) error
 	defer cancel()
 	if err := f.cfg.Provider.Destroy(ctx, id); err != nil {
 		return fmt.Errorf("destroying sandbox %s: %w", id, err)
+	}
+	if f.cfg.Network != nil {
+		f.cfg.Network.Detach(id)
 	}
 	f.forget(id)
 	f.removeLock(id)

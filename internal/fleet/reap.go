@@ -27,6 +27,9 @@ func (f *Fleet) Start(ctx context.Context) error {
 	if err := f.reap(ctx); err != nil {
 		return fmt.Errorf("looking for sandboxes that nobody owns: %w", err)
 	}
+	if err := f.reconnect(ctx); err != nil {
+		return fmt.Errorf("looking for sandboxes to serve: %w", err)
+	}
 	ctx, f.reaper.stop = context.WithCancel(ctx)
 	f.reaper.wg.Go(func() { f.keepBoxes(ctx) })
 	f.reaper.wg.Go(func() { f.keep(ctx) })

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/egress"
+	"github.com/outboard-dev/outboard/internal/fleet"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/vault"
+)
+
+// openEgress makes the gateway, for a provider whose sandboxes can use one. A gateway that cannot be made as configured is an error:
+// sandboxes must not come up with less than what was asked for.
+func (s *server) openEgress(provider sandbox.Provider) (fleet.Network, error) {
+	networked, ok := provider.(sandbox.Networked)
+	if !ok {
+		return nil, nil
+	}
+	cfg := egress.Config{Store: s.store, Provider: networked, Dir: filepath.Join(s.cfg.Data, "egress"), Logger: s.log,
+		Credentials: vaultCredentials{s.vault}}
+	for _, n := range s.cfg.Config.Egress.PrivateNetworks {
+		p, err := netip.ParsePrefix(n)
+		if err != nil {
+			return nil, outboard.Errorf(outboard.Invalid, "configuring egress.private_networks: %w", err)
+		}
+		cfg.Guard.Private = append(cfg.Guard.Private, p.Masked())
+	}
+	var err error
+	if cfg.Roots, err = roots(s.cfg.Config.Egress.CAFiles); err != nil {
+		return nil, err
+	}
+	if s.egress, err = egress.New(cfg); err != nil {
+		return nil, err
+	}
+	return s.egress, nil
+}
+
+// roots are the system's certificates and those of some files; nil without files.
+func roots(files []string) (*x509.CertPool, error) {
+	if len(files) == 0 {
+		return nil, nil
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, fmt.Errorf("reading the system's certificates: %w", err)
+	}
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			return nil, outboard.Errorf(outboard.Invalid, "reading egress.ca_files: %w", err)
+		}
+		if !pool.AppendCertsFromPEM(data) {
+			return nil, outboard.Errorf(outboard.Invalid, "egress.ca_files: %s holds no certificate in PEM", f)
+		}
+	}
+	return pool, nil
+}
+
+// vaultCredentials lets the gateway use the vault.
+type vaultCredentials struct{ keeper *vault.Keeper }
+
+// For asks the vault what a request is to be sent with.
+func (v vaultCredentials) For(ctx context.Context, r egress.Request) (egress.Injection, error) {
+	vr := vault.Request{Session: r.Subject.Session, Sandbox: r.Subject.Sandbox, Scheme: r.Scheme, Method: r.Method, Host: r.Host, Port: r.Port,
+		Path: r.Path, Query: r.Query}
+	if r.Odd != "" {
+		vr.Path = "//" + r.Path // what is spelled in two ways is no path that a rule about paths covers
+	}
+	got, err := v.keeper.Use(ctx, vr)
+	if err != nil {
+		return egress.Injection{}, err
+	}
+	out := egress.Injection{Names: got.Names, AnyPath: true, Refuse: got.Refuse, Strip: got.Strip, StripQuery: got.StripQuery,
+		Scrub: reveal(got.Scrub)}
+	for name, value := range got.Set {
+		if out.Set == nil {
+			out.Set = map[string]string{}
+		}
+		out.Set[name] = value.Reveal()
+	}
+	for _, p := range got.Replace {
+		out.Replace = append(out.Replace, egress.Placeholder{Placeholder: p.Text, Value: p.Value.Reveal(), Header: p.Header, Body: p.Body})
+	}
+	if got.Sign != nil {
+		out.Sign = func(_ context.Context, s *egress.SignRequest) error {
+			r := &vault.SignRequest{Method: s.Method, URL: s.URL, Header: s.Header, Body: s.Body, Held: s.Held}
+			err := got.Sign(r)
+			s.URL = r.URL
+			return err
+		}
+	}
+	return out, nil
+}
+
+func reveal(secrets []outboard.Secret) []string {
+	var out []string
+	for _, s := range secrets {
+		out = append(out, s.Reveal())
+	}
+	return out
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/term"
+	"github.com/spf13/cobra"
+)
+
+func newNet(a *app) *cobra.Command {
+	cmd := &cobra.Command{Use: "net", Short: "What a session may reach, and what it has asked for", RunE: groupRun, Args: cobra.ArbitraryArgs}
+	cmd.AddCommand(newNetShow(a), newNetLog(a), newNetAllow(a))
+	return cmd
+}
+
+func newNetShow(a *app) *cobra.Command {
+	return &cobra.Command{Use: "show SESSION", Short: "Everything a session may reach", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
+		Long: "Print the effective allow-list of a session: nothing that is not in it can be reached.",
+		RunE: func(cmd *cobra.Command, args []string) error { return runNetShow(cmd.Context(), a, args[0]) }}
+}
+
+func newNetLog(a *app) *cobra.Command {
+	var limit int
+	cmd := &cobra.Command{Use: "log SESSION", Short: "The requests of a session, and the rule that decided each", Args: exactArgs("a session"),
+		ValidArgsFunction: a.completeSessions,
+		RunE:              func(cmd *cobra.Command, args []string) error { return runNetLog(cmd.Context(), a, args[0], limit) }}
+	cmd.Flags().IntVarP(&limit, "lines", "n", 100, "newest requests to print")
+	return cmd
+}
+
+func newNetAllow(a *app) *cobra.Command {
+	var once, session, rule bool
+	cmd := &cobra.Command{Use: "allow SESSION HOST[:PORT]", Short: "Let a session reach a host", Args: exactArgs("a session", "a host"),
+		ValidArgsFunction: a.completeSessions,
+		Long: "Let a session reach a host that its environment does not allow. It counts at once. A rule of the environment that denies the\n" +
+			"host by name still holds. Without a port, 80 and 443 are meant.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			scope := "session"
+			switch {
+			case once:
+				scope = "once"
+			case rule:
+				scope = "rule"
+			}
+			return runNetAllow(cmd.Context(), a, args[0], args[1], scope)
+		}}
+	cmd.Flags().BoolVar(&once, "once", false, "for one request")
+	cmd.Flags().BoolVar(&session, "session", false, "for this session (the default)")
+	cmd.Flags().BoolVar(&rule, "rule", false, "for this session, and as a rule of its environment for the next ones")
+	cmd.MarkFlagsMutuallyExclusive("once", "session", "rule")
+	return cmd
+}
+
+// netSession connects and finds the session.
+func netSession(ctx context.Context, a *app, ref string) (*conn, client.Session, error) {
+	c, err := a.connect(ctx, needAnswers)
+	if err != nil {
+		return nil, client.Session{}, err
+	}
+	s, err := findSession(ctx, c.Client, ref)
+	if err != nil {
+		c.Close()
+		return nil, s, err
+	}
+	return c, s, nil
+}
+
+func runNetShow(ctx context.Context, a *app, ref string) error {
+	c, s, err := netSession(ctx, a, ref)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	n, err := c.Network(ctx, s.ID)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.object(n)
+	}
+	a.say("%s: networking is %s", sessionName(s.ID), n.Mode)
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "HOST\tPORTS\tMETHODS\tPATH\tBY")
+	for _, r := range n.Allow {
+		host := r.Host
+		if r.Deny {
+			host = "not " + host
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", term.Clean(host), ports(r.Port), orAll(strings.Join(r.Methods, ",")), orAll(term.Clean(r.Path)), term.Clean(r.Source))
+	}
+	for _, g := range n.Grants {
+		by := "allowed by " + g.By
+		if g.Uses > 0 {
+			by += fmt.Sprintf(", %d left", g.Uses)
+		}
+		fmt.Fprintf(w, "%s\t%s\tall\tall\t%s\n", term.Clean(g.Host), ports(g.Port), term.Clean(by))
+	}
+	return w.Flush()
+}
+
+func ports(n int) string {
+	switch n {
+	case 0:
+		return "80,443"
+	case -1:
+		return "all"
+	}
+	return strconv.Itoa(n)
+}
+
+func orAll(s string) string {
+	if s == "" {
+		return "all"
+	}
+	return s
+}
+
+func runNetLog(ctx context.Context, a *app, ref string, limit int) error {
+	c, s, err := netSession(ctx, a, ref)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	list, err := c.NetworkLog(ctx, s.ID, limit)
+	if err != nil {
+		return err
+	}
+	for i := len(list) - 1; i >= 0; i-- {
+		r := list[i]
+		if a.json {
+			if err := a.object(r); err != nil {
+				return err
+			}
+			continue
+		}
+		line := fmt.Sprintf("%s  %-5s  %s  (%s)", r.At, r.Decision, r.Request, r.Rule)
+		var d struct {
+			Reason string `json:"reason"`
+		}
+		if json.Unmarshal(r.Detail, &d) == nil && d.Reason != "" {
+			line += ": " + d.Reason
+		}
+		if _, err := fmt.Fprintln(a.out, term.Clean(line)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func runNetAllow(ctx context.Context, a *app, ref, host, scope string) error {
+	port := 0
+	if h, p, err := net.SplitHostPort(host); err == nil {
+		if port, err = strconv.Atoi(p); err != nil || port < 1 {
+			return usagef("%q is not a host and a port", host)
+		}
+		host = h
+	}
+	c, s, err := netSession(ctx, a, ref)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	g, err := c.AllowNetwork(ctx, s.ID, host, port, scope)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.object(g)
+	}
+	a.say("%s may reach %s (ports %s), %s", sessionName(s.ID), g.Host, ports(g.Port), map[string]string{"once": "for one request",
+		"session": "until it ends", "rule": "and so may the next sessions of its environment"}[scope])
+	return nil
+}

@@ -1,0 +1,117 @@
+package api
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
+)
+
+// ownNetworkIn is Outboard's own part of an environment's networking.
+type ownNetworkIn struct {
+	Rules  *[]outboard.NetRule `json:"rules"`
+	Budget *outboard.NetBudget `json:"budget"`
+}
+
+func decodeOwnNetwork(raw json.RawMessage) (func(*outboard.EnvConfig), error) {
+	var in ownNetworkIn
+	if err := object("config.outboard.networking", raw, &in); err != nil {
+		return nil, err
+	}
+	return func(c *outboard.EnvConfig) {
+		keep(&c.Networking.Rules, in.Rules)
+		keep(&c.Networking.Budget, in.Budget)
+	}, nil
+}
+
+type networkOut struct {
+	Type   string                `json:"type"`
+	Mode   string                `json:"networking"`
+	Allow  []control.NetworkRule `json:"allow_list"`
+	Grants []outboard.NetGrant   `json:"grants,omitempty"`
+	Budget outboard.NetBudget    `json:"budget"`
+}
+
+func showNetwork(n control.Network) networkOut {
+	return networkOut{Type: "outboard.network", Mode: n.Mode, Allow: some(n.Rules), Grants: n.Grants, Budget: n.Budget}
+}
+
+func (s *server) sessionNetwork(r *request) (any, error) {
+	n, err := s.ctl.SessionNetwork(r.Context(), r.by, outboard.SessionID(r.PathValue("session")))
+	if err != nil {
+		return nil, err
+	}
+	return showNetwork(n), nil
+}
+
+func (s *server) environmentNetwork(r *request) (any, error) {
+	n, err := s.ctl.EnvironmentNetwork(r.Context(), r.by, outboard.EnvironmentID(r.PathValue("environment")))
+	if err != nil {
+		return nil, err
+	}
+	return showNetwork(n), nil
+}
+
+type networkRecordOut struct {
+	Type     string          `json:"type"`
+	Num      int64           `json:"num"`
+	At       string          `json:"at"`
+	Request  string          `json:"request"`
+	Decision string          `json:"decision"`
+	Rule     string          `json:"rule"`
+	Detail   json.RawMessage `json:"detail,omitempty"`
+}
+
+// networkLog lists the requests of a session, newest first. A page's cursor is the number of its last record.
+func (s *server) networkLog(r *request) (any, error) {
+	limit, err := r.limit(otherPage, maxOtherPage)
+	if err != nil {
+		return nil, err
+	}
+	var before int64
+	if p := r.query.Get("page"); p != "" {
+		if before, err = strconv.ParseInt(p, 10, 64); err != nil || before < 1 {
+			return nil, bad("page: %q is not a cursor of this list", clip(p))
+		}
+	}
+	list, err := s.ctl.NetworkLog(r.Context(), r.by, outboard.SessionID(r.PathValue("session")), before, limit+1)
+	if err != nil {
+		return nil, err
+	}
+	out := listOut[networkRecordOut]{Data: []networkRecordOut{}}
+	if len(list) > limit {
+		list = list[:limit]
+		next := strconv.FormatInt(list[limit-1].Num, 10)
+		out.NextPage = &next
+	}
+	for _, a := range list {
+		out.Data = append(out.Data, networkRecordOut{Type: "outboard.network.request", Num: a.Num, At: stamp(a.At), Request: a.Resource,
+			Decision: a.Decision, Rule: a.Rule, Detail: json.RawMessage(a.Detail)})
+	}
+	return out, nil
+}
+
+// allowNetwork lets a session reach a host.
+func (s *server) allowNetwork(r *request) (any, error) {
+	var in struct {
+		Host  string `json:"host"`
+		Port  int    `json:"port"`
+		Scope string `json:"scope"`
+	}
+	if err := r.decode(&in); err != nil {
+		return nil, err
+	}
+	if in.Scope == "" {
+		in.Scope = control.AllowSession
+	}
+	g, err := s.ctl.AllowNetwork(r.Context(), r.by, outboard.SessionID(r.PathValue("session")), strings.TrimSuffix(strings.ToLower(in.Host), "."), in.Port, in.Scope)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		Type string `json:"type"`
+		outboard.NetGrant
+	}{"outboard.network.grant", g}, nil
+}

@@ -1,0 +1,69 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// Network is what a session may reach.
+type Network struct {
+	Type  string `json:"type"`
+	Mode  string `json:"networking"`
+	Allow []struct {
+		outboard.NetRule
+		Source string `json:"source"`
+	} `json:"allow_list"`
+	Grants []outboard.NetGrant `json:"grants"`
+	Budget outboard.NetBudget  `json:"budget"`
+}
+
+// NetworkRecord is one request that a session made.
+type NetworkRecord struct {
+	Type     string          `json:"type"`
+	Num      int64           `json:"num"`
+	At       string          `json:"at"`
+	Request  string          `json:"request"`
+	Decision string          `json:"decision"`
+	Rule     string          `json:"rule"`
+	Detail   json.RawMessage `json:"detail"`
+}
+
+// NetworkGrant is a host that somebody let a session reach.
+type NetworkGrant struct {
+	Type string `json:"type"`
+	outboard.NetGrant
+}
+
+func networkPath(session string) string {
+	return "/v1/sessions/" + url.PathEscape(session) + "/outboard/network"
+}
+
+// Network returns everything a session may reach.
+func (c *Client) Network(ctx context.Context, session string) (n Network, err error) {
+	return n, c.call(ctx, http.MethodGet, networkPath(session), nil, nil, &n)
+}
+
+// NetworkLog returns the newest requests of a session, newest first.
+func (c *Client) NetworkLog(ctx context.Context, session string, most int) ([]NetworkRecord, error) {
+	var out []NetworkRecord
+	for r, err := range pages[NetworkRecord](ctx, c, networkPath(session)+"/log", url.Values{"limit": {strconv.Itoa(max(1, min(most, 100)))}}) {
+		if err != nil {
+			return out, err
+		}
+		if out = append(out, r); len(out) >= most {
+			break
+		}
+	}
+	return out, nil
+}
+
+// AllowNetwork lets a session reach a host: once, for the session, or as a rule of its environment.
+func (c *Client) AllowNetwork(ctx context.Context, session, host string, port int, scope string) (g NetworkGrant, err error) {
+	in := map[string]any{"host": host, "port": port, "scope": scope}
+	return g, c.call(ctx, http.MethodPost, networkPath(session)+"/allow", nil, in, &g)
+}

@@ -1,0 +1,136 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/netrule"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// maxNetRules bounds rules of one environment: each is looked at for every request.
+const maxNetRules = 1000
+
+// NetworkRule is one line of what a session may reach.
+type NetworkRule = netrule.Rule
+
+// Network is everything that a session, or one of an environment, may reach.
+type Network struct {
+	Mode   string
+	Rules  []NetworkRule
+	Grants []outboard.NetGrant // of a session
+	Budget outboard.NetBudget
+}
+
+// AuditRecord is a row of the audit.
+type AuditRecord = outboard.AuditRecord
+
+// SessionNetwork returns what a session may reach: nothing else is reachable.
+func (c *Control) SessionNetwork(ctx context.Context, by outboard.Caller, id outboard.SessionID) (Network, error) {
+	s, err := c.Session(ctx, by, id)
+	if err != nil {
+		return Network{}, err
+	}
+	n := s.Config.Env.Networking
+	grants, err := c.store.NetGrants(ctx, id)
+	return Network{Mode: n.Mode, Rules: netrule.Effective(n, s.Config.Agent.MCPServers), Grants: grants, Budget: n.Budget}, look("session", string(id), err)
+}
+
+// EnvironmentNetwork returns what every session of an environment may reach; the servers of an agent come on top where the environment
+// says so.
+func (c *Control) EnvironmentNetwork(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID) (Network, error) {
+	e, err := c.Environment(ctx, by, id)
+	if err != nil {
+		return Network{}, err
+	}
+	n := e.Config.Networking
+	return Network{Mode: n.Mode, Rules: netrule.Effective(n, nil), Budget: n.Budget}, nil
+}
+
+// NetworkLog returns the requests that a session has made, newest first, and what decided each.
+func (c *Control) NetworkLog(ctx context.Context, by outboard.Caller, id outboard.SessionID, before int64, limit int) ([]AuditRecord, error) {
+	if _, err := c.header(ctx, by, id); err != nil {
+		return nil, err
+	}
+	list, err := c.store.AuditRecords(ctx, store.AuditQuery{Actor: string(id), Action: "http.request", Before: before, Newest: true, Limit: limit})
+	return list, look("session", string(id), err)
+}
+
+// The scopes of AllowNetwork.
+const (
+	AllowOnce    = "once"    // one request
+	AllowSession = "session" // this session
+	AllowRule    = "rule"    // this session, and the environment's next ones
+)
+
+// AllowNetwork lets a session reach a host. port 0 means 80 and 443.
+func (c *Control) AllowNetwork(ctx context.Context, by outboard.Caller, id outboard.SessionID, host string, port int, scope string) (outboard.NetGrant, error) {
+	s, err := c.Session(ctx, by, id)
+	if err != nil {
+		return outboard.NetGrant{}, err
+	}
+	rule := outboard.NetRule{Host: host, Port: port}
+	if err := netrule.Check(rule); err != nil {
+		return outboard.NetGrant{}, invalid("%w", err)
+	}
+	if m := s.Config.Env.Networking.Mode; m == "none" || m == "" {
+		return outboard.NetGrant{}, outboard.Errorf(outboard.Conflict, "session %s has no network at all: its environment says type none", id)
+	}
+	g := outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), Session: id, Host: host, Port: port, Uses: -1,
+		By: string(by.Key), CreatedAt: c.clock()}
+	switch scope {
+	case AllowOnce:
+		g.Uses = 1
+	case AllowSession:
+	case AllowRule:
+		if err := c.allowRule(ctx, by, s.EnvironmentID, rule); err != nil {
+			return g, err
+		}
+	default:
+		return g, invalid("scope must be once, session or rule, not %s", quote(scope))
+	}
+	detail, err := json.Marshal(g)
+	if err != nil {
+		return g, fmt.Errorf("encoding a grant: %w", err)
+	}
+	err = c.store.Audit(ctx, AuditRecord{At: g.CreatedAt, Actor: string(by.Key), Action: "network.allow", Resource: string(id) + " " + host, Decision: outboard.Allowed,
+		Rule: scope, Detail: detail})
+	if err == nil {
+		err = c.store.PutNetGrant(ctx, g)
+	}
+	if err != nil {
+		return g, outboard.Errorf(outboard.KindOf(err), "granting %s to session %s: %w", host, id, err)
+	}
+	return g, nil
+}
+
+// allowRule adds a rule to an environment, unless it has it.
+func (c *Control) allowRule(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID, rule outboard.NetRule) error {
+	_, err := c.UpdateEnvironment(ctx, by, id, EnvironmentPatch{Config: func(cfg *outboard.EnvConfig) {
+		n := &cfg.Networking
+		for _, r := range n.Rules {
+			if !r.Deny && r.Host == rule.Host && r.Port == rule.Port && len(r.Methods) == 0 && r.Path == "" {
+				return
+			}
+		}
+		n.Rules = append(n.Rules[:len(n.Rules):len(n.Rules)], rule)
+	}})
+	return err
+}
+
+func checkNetworking(n *outboard.Networking) error {
+	if len(n.Rules) > maxNetRules {
+		return invalid("config.outboard.networking.rules must have at most %d entries, not %d", maxNetRules, len(n.Rules))
+	}
+	for i, r := range n.Rules {
+		if err := netrule.Check(r); err != nil {
+			return invalid("config.outboard.networking.rules[%d]: %w", i, err)
+		}
+	}
+	if b := n.Budget; b.Requests < 0 || b.Bytes < 0 || b.Hosts < 0 {
+		return invalid("config.outboard.networking.budget must not be negative")
+	}
+	return nil
+}

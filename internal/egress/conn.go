@@ -1,0 +1,182 @@
+package egress
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard/internal/netrule"
+)
+
+// proxyPort is where clients that know of proxies connect. Every other port is one that a client believes to be a server's.
+const proxyPort = 3128
+
+// flow is what is known about a connection before its first request.
+type flow struct {
+	port   *port
+	to     int    // the TCP port that the client meant; proxyPort for the proxy's own
+	tunnel string // host of a CONNECT, canonical; "" outside a tunnel
+	tls    bool
+	once   sync.Once
+}
+
+// done gives the connection's slot back.
+func (f *flow) done() { f.once.Do(func() { <-f.port.slots }) }
+
+// named is the name that a client expects in the certificate: SNI, or where it sends none the tunnel's, which is then an address.
+func (f *flow) named(sni string) (string, error) {
+	if sni == "" {
+		if f.tunnel == "" {
+			return "", errors.New("the client names no server")
+		}
+		return f.tunnel, nil
+	}
+	host, port, err := netrule.Host(sni)
+	if err == nil && port != 0 {
+		err = errors.New("a server name with a port")
+	}
+	return host, err
+}
+
+// conn is a client's connection whose first byte has been read. The connection under it may be handed on only whole.
+type conn struct {
+	net.Conn
+	head []byte
+	flow *flow
+}
+
+// Read returns what was read ahead first.
+func (c *conn) Read(b []byte) (int, error) {
+	if len(c.head) > 0 {
+		n := copy(b, c.head)
+		c.head = c.head[n:]
+		return n, nil
+	}
+	return c.Conn.Read(b)
+}
+
+// Close gives the slot back.
+func (c *conn) Close() error {
+	c.flow.done()
+	return c.Conn.Close()
+}
+
+type flowKey struct{}
+
+// withFlow lets a handler know its connection.
+func withFlow(ctx context.Context, c net.Conn) context.Context {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	if c, ok := c.(*conn); ok {
+		return context.WithValue(ctx, flowKey{}, c.flow)
+	}
+	return ctx
+}
+
+// take begins with a connection from the sandbox. Over the limit it is closed: an honest client tries again.
+func (p *port) take(c net.Conn) {
+	select {
+	case p.slots <- struct{}{}:
+	default:
+		c.Close()
+		return
+	}
+	to := 0
+	if a, ok := c.LocalAddr().(*net.TCPAddr); ok {
+		to = a.Port
+	}
+	p.g.run.Go(func() { p.sniff(&conn{Conn: c, flow: &flow{port: p, to: to}}) })
+}
+
+// sniff looks at the first byte, ends TLS where it is one of TLS, and hands the connection to the HTTP server.
+func (p *port) sniff(c *conn) {
+	if len(c.head) == 0 {
+		var b [1]byte
+		_ = c.SetReadDeadline(time.Now().Add(helloTimeout))
+		if n, err := c.Conn.Read(b[:]); n != 1 || err != nil {
+			c.Close()
+			return
+		}
+		_ = c.SetReadDeadline(time.Time{})
+		c.head = b[:]
+	}
+	const handshake = 0x16
+	if c.head[0] != handshake {
+		p.g.conns.give(c)
+		return
+	}
+	if c.flow.to == proxyPort && c.flow.tunnel == "" {
+		c.Close() // TLS to the proxy itself: no client of ours is told to
+		return
+	}
+	c.flow.tls = true
+	p.mu.Lock()
+	cfg := p.tls
+	p.mu.Unlock()
+	p.g.conns.give(tls.Server(c, cfg))
+}
+
+// tunnel answers a CONNECT and goes on with what comes through it.
+func (p *port) tunnel(w http.ResponseWriter, host string, port int) {
+	under, buf, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		http.Error(w, "outboard: CONNECT needs HTTP/1.1", http.StatusBadRequest)
+		return
+	}
+	inner, ok := under.(*conn)
+	if !ok {
+		under.Close()
+		return
+	}
+	n := buf.Reader.Buffered()
+	head, _ := buf.Peek(n) // cannot fail: it is buffered
+	next := &conn{Conn: inner.Conn, head: append([]byte(nil), head...), flow: &flow{port: p, to: port, tunnel: host}}
+	if _, err := inner.Conn.Write([]byte("HTTP/1.1 200 Connection established\r\n\r\n")); err != nil {
+		inner.Close()
+		return
+	}
+	p.g.run.Go(func() { p.sniff(next) }) // which owns the slot from here
+}
+
+// handover is a listener whose connections were accepted elsewhere.
+type handover struct {
+	conns  chan net.Conn // unbuffered
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newHandover() *handover {
+	return &handover{conns: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+func (h *handover) give(c net.Conn) {
+	select {
+	case h.conns <- c:
+	case <-h.closed:
+		c.Close()
+	}
+}
+
+// Accept implements net.Listener.
+func (h *handover) Accept() (net.Conn, error) {
+	select {
+	case c := <-h.conns:
+		return c, nil
+	case <-h.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (h *handover) Close() error {
+	h.once.Do(func() { close(h.closed) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (h *handover) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4zero} }

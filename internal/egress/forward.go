@@ -1,0 +1,187 @@
+package egress
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/outbound"
+)
+
+// upstream is how one sandbox's requests reach servers. Sandboxes share no connection: what a server knows by its connection stays
+// with the sandbox that made it.
+type upstream struct {
+	usual *http.Transport
+	h2c   *http.Transport // HTTP/2 without TLS, for clients that speak it
+}
+
+func newUpstream(cfg Config) *upstream {
+	dial := func(ctx context.Context, _, address string) (net.Conn, error) {
+		host, port, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, err
+		}
+		addrs, err := cfg.Guard.Lookup(ctx, host)
+		if err != nil {
+			return nil, err
+		}
+		return outbound.Dial(ctx, addrs, port)
+	}
+	base := func() *http.Transport {
+		return &http.Transport{
+			DialContext:            dial,
+			Proxy:                  nil, // it would resolve and dial by itself
+			TLSClientConfig:        &tls.Config{RootCAs: cfg.Roots, MinVersion: tls.VersionTLS12},
+			TLSHandshakeTimeout:    helloTimeout,
+			ResponseHeaderTimeout:  answerTimeout,
+			ExpectContinueTimeout:  time.Second,
+			IdleConnTimeout:        idleTimeout,
+			MaxIdleConnsPerHost:    maxIdle,
+			MaxResponseHeaderBytes: maxHeader,
+			DisableCompression:     true, // what the server sends is what the client gets
+			ReadBufferSize:         32 << 10,
+			WriteBufferSize:        32 << 10,
+		}
+	}
+	u := &upstream{usual: base(), h2c: base()}
+	u.usual.ForceAttemptHTTP2 = true
+	var only http.Protocols
+	only.SetUnencryptedHTTP2(true)
+	u.h2c.Protocols = &only
+	return u
+}
+
+func (u *upstream) close() {
+	u.usual.CloseIdleConnections()
+	u.h2c.CloseIdleConnections()
+}
+
+// buffers are for copying bodies.
+type buffers struct{ pool sync.Pool }
+
+// Get implements httputil.BufferPool.
+func (b *buffers) Get() []byte {
+	if p, ok := b.pool.Get().(*[]byte); ok {
+		return *p
+	}
+	return make([]byte, 64<<10)
+}
+
+// Put implements httputil.BufferPool.
+func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
+
+var (
+	copies  buffers
+	discard = log.New(io.Discard, "", 0)
+)
+
+// forward sends a permitted request and copies the answer back.
+func (p *port) forward(w http.ResponseWriter, r *http.Request, req Request, inj *Injection) {
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = &counted{r.Body, p.usage}
+	}
+	scrub := newScrubber(inj.Scrub)
+	transport := p.out.usual
+	if req.Scheme == "http" && r.ProtoMajor == 2 {
+		transport = p.out.h2c
+	}
+	proxy := httputil.ReverseProxy{
+		Rewrite: func(pr *httputil.ProxyRequest) { p.rewrite(pr, req, inj, scrub) },
+		Transport: roundTripper(func(out *http.Request) (*http.Response, error) {
+			if err := sign(out, inj); err != nil {
+				return nil, err
+			}
+			return transport.RoundTrip(out)
+		}),
+		ModifyResponse: scrub.response,
+		BufferPool:     &copies,
+		ErrorLog:       discard, // what went wrong is told by ErrorHandler
+		ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { p.failed(w, r, req, err) },
+	}
+	proxy.ServeHTTP(w, r)
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// rewrite makes the request that is sent: to what was judged, with what belongs to it. Hop-by-hop headers are gone already, so that no
+// Connection header can name one that is set here.
+func (p *port) rewrite(pr *httputil.ProxyRequest, req Request, inj *Injection, scrub *scrubber) {
+	out := pr.Out
+	out.URL.Scheme = req.Scheme
+	out.URL.Host = req.Host
+	if req.Scheme == "https" && req.Port != 443 || req.Scheme == "http" && req.Port != 80 {
+		out.URL.Host = net.JoinHostPort(req.Host, strconv.Itoa(req.Port))
+	} else if strings.Contains(req.Host, ":") {
+		out.URL.Host = "[" + req.Host + "]"
+	}
+	out.Host = out.URL.Host
+	out.URL.RawQuery = req.Query
+	for name := range out.Header {
+		if strings.HasPrefix(name, "Proxy-") || strings.HasPrefix(name, "Outboard-") || name == "Via" {
+			out.Header.Del(name)
+		}
+	}
+	if _, ok := pr.In.Header["User-Agent"]; !ok {
+		out.Header["User-Agent"] = nil // else the transport would speak for the client
+	}
+	inject(out, inj, scrub)
+}
+
+// failed answers a request that was permitted and could not be carried out.
+func (p *port) failed(w http.ResponseWriter, r *http.Request, req Request, err error) {
+	if refused, ok := errors.AsType[*outbound.Refusal](err); ok {
+		p.g.log.Info("address refused", "session", p.subject.Session, "host", req.Host, "address", refused.Detail)
+		p.answer(w, r, req, refuse(http.StatusForbidden, "address", "%s", refused.Why))
+		return
+	}
+	if cause := context.Cause(r.Context()); cause != nil && !errors.Is(cause, context.Canceled) {
+		p.answer(w, r, req, refuse(http.StatusForbidden, "gate", "it was stopped: %v", cause))
+		return
+	}
+	if errors.Is(err, errOverBudget) {
+		p.answer(w, r, req, refuse(http.StatusTooManyRequests, "budget", "%v", errOverBudget))
+		return
+	}
+	if outboard.KindOf(err) == outboard.Denied || errors.Is(err, errScrub) {
+		p.answer(w, r, req, refuse(http.StatusBadGateway, "credentials", "%v", err))
+		return
+	}
+	p.g.log.LogAttrs(r.Context(), slog.LevelDebug, "request failed", slog.String("host", req.Host), slog.Any("err", err))
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(http.StatusBadGateway)
+	_, _ = io.WriteString(w, "outboard: "+req.Host+" could not be reached: "+reason(err)+"\n")
+}
+
+// reason explains a failure without telling what names resolve to here.
+func reason(err error) string {
+	if e, ok := errors.AsType[*net.DNSError](err); ok {
+		if e.IsNotFound {
+			return "there is no such host"
+		}
+		return "its name could not be resolved"
+	}
+	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return "its certificate is not valid: " + e.Err.Error()
+	}
+	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "dial" {
+		return "the connection failed"
+	}
+	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+		return "it did not answer in time"
+	}
+	return "the exchange broke off"
+}

@@ -1,0 +1,317 @@
+package egress
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/netrule"
+	"github.com/outboard-dev/outboard/internal/outbound"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// Config makes a Gateway.
+type Config struct {
+	Store    *store.Store
+	Provider sandbox.Networked
+	Dir      string         // holds a certificate authority per sandbox; made when missing, private to the user
+	Guard    outbound.Guard // which addresses servers may have
+	Roots    *x509.CertPool // whom to trust as a server; nil = the system's
+
+	Gate        Gate        // nil = everything may happen
+	Policy      Policy      // nil = the network rules decide alone
+	Credentials Credentials // nil = no request carries any
+	Logger      *slog.Logger
+	Now         func() time.Time // nil = time.Now
+}
+
+// Gateway serves the sandboxes of this process. It is safe for concurrent use.
+type Gateway struct {
+	cfg    Config
+	dir    string
+	log    *slog.Logger
+	now    func() time.Time
+	server *http.Server
+	conns  *handover // connections on their way to server
+	ctx    context.Context
+	cancel context.CancelFunc
+	run    sync.WaitGroup
+
+	mu     sync.Mutex
+	ports  map[outboard.SandboxID]*port
+	usages map[outboard.SessionID]*usage
+}
+
+// New returns a gateway that serves nobody yet.
+func New(cfg Config) (*Gateway, error) {
+	if cfg.Store == nil || cfg.Dir == "" {
+		return nil, outboard.Errorf(outboard.Invalid, "an egress gateway needs a store and a directory")
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "making the gateway's directory: %w", err)
+	}
+	g := &Gateway{cfg: cfg, dir: cfg.Dir, log: cfg.Logger, now: cfg.Now, conns: newHandover(),
+		ports: map[outboard.SandboxID]*port{}, usages: map[outboard.SessionID]*usage{}}
+	if g.log == nil {
+		g.log = slog.New(slog.DiscardHandler)
+	}
+	if g.now == nil {
+		g.now = time.Now
+	}
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	g.server = &http.Server{
+		Handler:           http.HandlerFunc(g.serve),
+		Protocols:         &protocols,
+		TLSConfig:         &tls.Config{NextProtos: []string{"h2", "http/1.1"}}, // tells the server that connections may speak HTTP/2
+		ReadHeaderTimeout: helloTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ConnContext:       withFlow,
+		ErrorLog:          slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
+	}
+	g.run.Go(func() { _ = g.server.Serve(g.conns) }) // ends with Stop
+	g.run.Go(g.watch)
+	return g, nil
+}
+
+// Stop ends every connection. The sandboxes stay, and wait for the next gateway.
+func (g *Gateway) Stop() {
+	g.cancel()
+	g.server.Close()
+	g.conns.Close()
+	g.run.Wait()
+}
+
+// port is one sandbox's way out.
+type port struct {
+	g       *Gateway
+	subject Subject
+	rules   []netrule.Rule
+	usage   *usage
+	cancel  context.CancelFunc
+	slots   chan struct{} // capacity maxConns; one token per connection
+
+	ca  *authority  // set before the first connection, replaced by renewal
+	tls *tls.Config // of ca
+	out *upstream
+
+	mu     sync.Mutex
+	active map[*effect]struct{}
+}
+
+// Prepare returns the certificate that a new sandbox must trust.
+func (g *Gateway) Prepare(id outboard.SandboxID) ([]byte, error) {
+	a, err := g.authority(id)
+	if err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "making a certificate authority for sandbox %s: %w", id, err)
+	}
+	return a.pem, nil
+}
+
+// Attach begins to serve a living sandbox, if this gateway does not yet, and goes on until Detach, Stop or its end. It returns at
+// once; until a connection can be accepted it waits in the sandbox.
+func (g *Gateway) Attach(id outboard.SandboxID, session outboard.SessionID, cfg outboard.SessionConfig) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ports[id] != nil || g.ctx.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(g.ctx)
+	p := &port{g: g, subject: Subject{Sandbox: id, Session: session, Config: cfg}, rules: netrule.Effective(cfg.Env.Networking, cfg.Agent.MCPServers),
+		usage: g.usage(session, cfg.Env.Networking.Budget), cancel: cancel, slots: make(chan struct{}, maxConns), active: map[*effect]struct{}{}}
+	p.out = newUpstream(g.cfg)
+	g.ports[id] = p
+	g.run.Go(func() {
+		defer g.forget(p)
+		p.listen(ctx)
+	})
+}
+
+// usage returns what a session has sent so far. g.mu is held.
+func (g *Gateway) usage(session outboard.SessionID, b outboard.NetBudget) *usage {
+	u := g.usages[session]
+	if u == nil || session == "" {
+		u = newUsage(b)
+		g.usages[session] = u
+	}
+	return u
+}
+
+// Detach ends the service of a sandbox that is being destroyed.
+func (g *Gateway) Detach(id outboard.SandboxID) {
+	g.mu.Lock()
+	p := g.ports[id]
+	g.mu.Unlock()
+	if p != nil {
+		p.cancel()
+	}
+	if err := os.Remove(g.caPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		g.log.Warn("a sandbox's certificate authority was not removed", "sandbox", id, "err", err)
+	}
+}
+
+func (g *Gateway) forget(p *port) {
+	p.cancel()
+	p.end(errGone)
+	p.out.close()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.ports, p.subject.Sandbox)
+}
+
+var errGone = errors.New("the sandbox is no longer served")
+
+// listen accepts from the sandbox until ctx ends or the sandbox does, through renewals of its authority.
+func (p *port) listen(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := p.accept(ctx)
+		switch outboard.KindOf(err) {
+		case outboard.NotFound:
+			return
+		case outboard.Invalid: // made without a network
+			p.g.log.Warn("sandbox not served", "sandbox", p.subject.Sandbox, "err", err)
+			return
+		}
+		if err != nil && ctx.Err() == nil {
+			p.g.log.Warn("a sandbox's listener failed", "sandbox", p.subject.Sandbox, "err", err)
+			pause(ctx, attachRetry)
+		}
+	}
+}
+
+// accept serves one listener, until it fails or the authority is due for renewal.
+func (p *port) accept(ctx context.Context) error {
+	a, err := p.g.authority(p.subject.Sandbox)
+	if err != nil {
+		return err
+	}
+	p.use(a)
+	l, err := p.g.cfg.Provider.Listen(ctx, p.subject.Sandbox, a.pem)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithDeadlineCause(ctx, a.cert.NotBefore.Add(caRenew), errRenew)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			l.Close()
+			if errors.Is(context.Cause(ctx), errRenew) {
+				return nil
+			}
+			return fmt.Errorf("accepting: %w", err)
+		}
+		p.take(conn)
+	}
+}
+
+var errRenew = errors.New("the certificate authority is due for renewal")
+
+func (p *port) use(a *authority) {
+	cfg := &tls.Config{NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12}
+	cfg.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		f, ok := hello.Conn.(*conn)
+		if !ok {
+			return nil, errors.New("a connection from nowhere")
+		}
+		name, err := f.flow.named(hello.ServerName)
+		if err != nil {
+			return nil, err
+		}
+		return a.leaf(name)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ca, p.tls = a, cfg
+}
+
+// watch asks the gate about requests that last.
+func (g *Gateway) watch() {
+	t := time.NewTicker(gateEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-g.ctx.Done():
+			return
+		}
+		if g.cfg.Gate == nil {
+			continue
+		}
+		g.mu.Lock()
+		ports := make([]*port, 0, len(g.ports))
+		for _, p := range g.ports {
+			ports = append(ports, p)
+		}
+		g.mu.Unlock()
+		for _, p := range ports {
+			if !p.busy() {
+				continue
+			}
+			if err := g.cfg.Gate.May(g.ctx, p.subject); err != nil {
+				p.end(err)
+			}
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// effect is a request under way.
+type effect struct{ cancel context.CancelCauseFunc }
+
+// begin registers a request, which end cancels.
+func (p *port) begin(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	e := &effect{cancel}
+	p.mu.Lock()
+	p.active[e] = struct{}{}
+	p.mu.Unlock()
+	return ctx, func() {
+		cancel(nil)
+		p.mu.Lock()
+		delete(p.active, e)
+		p.mu.Unlock()
+	}
+}
+
+func (p *port) busy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.active) > 0
+}
+
+// end cancels every request under way.
+func (p *port) end(cause error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for e := range p.active {
+		e.cancel(cause)
+	}
+}
+
+var _ net.Listener = (*handover)(nil)

@@ -1,0 +1,151 @@
+package egress
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// carries reports whether any of the values is in a request's headers or query, Basic authorization included.
+func carries(r *http.Request, values []string) bool {
+	if len(values) == 0 {
+		return false
+	}
+	in := func(s string) bool {
+		return slices.ContainsFunc(values, func(v string) bool { return v != "" && strings.Contains(s, v) })
+	}
+	query, err := url.QueryUnescape(r.URL.RawQuery)
+	if in(r.URL.RawQuery) || err == nil && in(query) || in(r.URL.Path) {
+		return true
+	}
+	for _, vs := range r.Header {
+		for _, v := range vs {
+			if in(v) {
+				return true
+			}
+			if _, pair, ok := basic(v); ok && in(pair) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// basic decodes the value of an Authorization header of that kind.
+func basic(v string) (scheme, pair string, ok bool) {
+	scheme, text, found := strings.Cut(v, " ")
+	if !found || !strings.EqualFold(scheme, "Basic") {
+		return "", "", false
+	}
+	b, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
+	return scheme, string(b), err == nil
+}
+
+// inject puts credentials into a request that is about to be sent: what the client said in their place is gone, not joined.
+func inject(out *http.Request, inj *Injection, scrub *scrubber) {
+	for _, name := range inj.Strip {
+		out.Header.Del(name)
+	}
+	if len(inj.StripQuery) > 0 {
+		out.URL.RawQuery = stripQuery(out.URL.RawQuery, inj.StripQuery)
+	}
+	for _, ph := range inj.Replace {
+		replace(out, ph)
+	}
+	for name, value := range inj.Set {
+		out.Header.Set(name, value)
+	}
+	if scrub.active() {
+		// What comes back must be readable: whole, not compressed.
+		out.Header.Set("Accept-Encoding", "identity")
+		for _, name := range []string{"Range", "If-Range", "Sec-Websocket-Extensions", "A-Im"} {
+			out.Header.Del(name)
+		}
+	}
+}
+
+// stripQuery removes parameters by name, however the name is escaped, and leaves the rest as it was.
+func stripQuery(query string, names []string) string {
+	var kept []string
+	for part := range strings.SplitSeq(query, "&") {
+		name, _, _ := strings.Cut(part, "=")
+		if plain, err := url.QueryUnescape(name); err == nil {
+			name = plain
+		}
+		if !slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, name) }) {
+			kept = append(kept, part)
+		}
+	}
+	return strings.Join(kept, "&")
+}
+
+// replace puts one value in the place of its placeholder, in the surfaces it is for.
+func replace(out *http.Request, ph Placeholder) {
+	if ph.Placeholder == "" {
+		return
+	}
+	if ph.Header {
+		for name, vs := range out.Header {
+			for i, v := range vs {
+				if scheme, pair, ok := basic(v); ok && name == "Authorization" && strings.Contains(pair, ph.Placeholder) {
+					pair = strings.ReplaceAll(pair, ph.Placeholder, ph.Value)
+					vs[i] = scheme + " " + base64.StdEncoding.EncodeToString([]byte(pair))
+					continue
+				}
+				vs[i] = strings.ReplaceAll(v, ph.Placeholder, ph.Value)
+			}
+		}
+	}
+	if ph.Query {
+		out.URL.RawQuery = strings.ReplaceAll(out.URL.RawQuery, ph.Placeholder, url.QueryEscape(ph.Value))
+	}
+	if ph.Body && out.Body != nil && out.Body != http.NoBody {
+		if len(ph.Value) != len(ph.Placeholder) {
+			out.ContentLength = -1
+			out.Header.Del("Content-Length")
+		}
+		out.Body = &stream{src: out.Body, edit: editor{needles: [][]byte{[]byte(ph.Placeholder)}, with: func([]byte) []byte { return []byte(ph.Value) }}}
+	}
+}
+
+// sign lets the injection's signer finish a request.
+func sign(out *http.Request, inj *Injection) error {
+	if inj.Sign == nil {
+		return nil
+	}
+	s := &SignRequest{Method: out.Method, URL: out.URL.String(), Header: out.Header, Held: out.Body == nil || out.Body == http.NoBody}
+	if !s.Held && out.ContentLength >= 0 && out.ContentLength <= MaxSigned {
+		body, err := io.ReadAll(io.LimitReader(out.Body, MaxSigned+1))
+		if err != nil {
+			return fmt.Errorf("reading a body to sign: %w", err)
+		}
+		s.Body, s.Held = body, true
+		out.Body = readCloser{bytes.NewReader(body), out.Body}
+	}
+	if err := inj.Sign(out.Context(), s); err != nil {
+		if errors.Is(err, context.Canceled) {
+			return err
+		}
+		return outboard.Errorf(outboard.Denied, "signing: %w", err)
+	}
+	u, err := url.Parse(s.URL)
+	if err != nil || u.Scheme != out.URL.Scheme || u.Host != out.URL.Host || u.EscapedPath() != out.URL.EscapedPath() {
+		return outboard.Errorf(outboard.Denied, "signing: the signer changed where the request goes")
+	}
+	out.URL.RawQuery = u.RawQuery
+	return nil
+}
+
+type readCloser struct {
+	io.Reader
+	io.Closer
+}

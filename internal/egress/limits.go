@@ -1,0 +1,38 @@
+package egress
+
+import "time"
+
+const (
+	// MaxSigned is the longest body that a signer sees; longer ones are streamed and cannot be part of a signature.
+	MaxSigned = 4 << 20
+	// MinScrub is the shortest value that is looked for in answers: shorter ones are in ordinary text.
+	MinScrub = 8
+
+	// maxConns bounds the connections of one sandbox: what its file limit allows would exhaust the server's.
+	maxConns = 512
+	// helloTimeout is how long a connection may take to say its first byte, and a request its head.
+	helloTimeout = 10 * time.Second
+	// idleTimeout closes kept-alive connections, on both sides.
+	idleTimeout = 2 * time.Minute
+	// answerTimeout is how long a server may think: models take minutes.
+	answerTimeout = 10 * time.Minute
+	// maxHeader bounds the head of a request and of an answer.
+	maxHeader = 256 << 10
+	// maxIdle bounds kept connections per server and sandbox.
+	maxIdle = 32
+	// gateEvery is how often the gate is asked about requests that last.
+	gateEvery = time.Second
+
+	// caLife is how long a sandbox's certificate authority is valid, and caRenew when it is replaced.
+	caLife  = 24 * time.Hour
+	caRenew = 12 * time.Hour
+	// maxLeaves bounds the certificates kept per sandbox.
+	maxLeaves = 512
+	// attachRetry is the pause after a sandbox's listener failed though the sandbox lives.
+	attachRetry = time.Second
+
+	// The budget of a session that sets none: room for any honest day of work, far from a bulk export.
+	defaultRequests = 100_000
+	defaultBytes    = 2 << 30
+	defaultHosts    = 500
+)

@@ -1,0 +1,310 @@
+package egress
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/netrule"
+)
+
+// refusal is an answer of the gateway itself.
+type refusal struct {
+	status int
+	rule   string // for the audit
+	reason string
+	hint   string
+}
+
+func refuse(status int, rule, format string, args ...any) *refusal {
+	return &refusal{status: status, rule: rule, reason: fmt.Sprintf(format, args...)}
+}
+
+// serve is the handler of every request.
+func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
+	f, ok := r.Context().Value(flowKey{}).(*flow)
+	if !ok {
+		http.Error(w, "outboard: a connection from nowhere", http.StatusServiceUnavailable)
+		return
+	}
+	p := f.port
+	if r.Method == http.MethodConnect {
+		p.connect(w, r, f)
+		return
+	}
+	req, no := f.target(r)
+	if no != nil {
+		p.answer(w, r, req, no)
+		return
+	}
+	ctx, done := p.begin(r.Context())
+	defer done()
+	inj, no := p.permit(ctx, req, r)
+	if no != nil {
+		p.answer(w, r, req, no)
+		return
+	}
+	p.forward(w, r.WithContext(ctx), req, inj)
+}
+
+// target finds out what a request is for. Every name that the client gave (tunnel, SNI, Host, address) must be the same one.
+func (f *flow) target(r *http.Request) (Request, *refusal) {
+	req := Request{Subject: f.port.subject, Scheme: "http", Method: r.Method, Query: r.URL.RawQuery}
+	if f.tls {
+		req.Scheme = "https"
+	}
+	through := f.to == proxyPort && f.tunnel == ""
+	switch {
+	case through && r.URL.Host == "":
+		return req, refuse(http.StatusBadRequest, "form", "this is a proxy, and the request names no server")
+	case through && r.URL.Scheme != "http":
+		return req, refuse(http.StatusBadRequest, "form", "a request for %s must come through CONNECT", clip(r.URL.Scheme))
+	case !through && r.URL.Host != "" && !strings.EqualFold(r.URL.Host, r.Host):
+		return req, refuse(http.StatusMisdirectedRequest, "one name", "the request line names another server than its Host header")
+	case r.URL.User != nil || r.URL.Opaque != "" || r.RequestURI == "*":
+		return req, refuse(http.StatusBadRequest, "form", "the request's target is of a form that is not forwarded")
+	}
+	host, port, err := netrule.Host(r.Host)
+	if err != nil {
+		return req, refuse(http.StatusBadRequest, "form", "the host is not one: %v", err)
+	}
+	usual := 80
+	if f.tls {
+		usual = 443
+	}
+	if port == 0 {
+		port = usual
+	}
+	req.Host, req.Port = host, port
+	if !through && port != f.to {
+		return req, refuse(http.StatusMisdirectedRequest, "one name", "the Host header names port %d, and the connection was to port %d", port, f.to)
+	}
+	if f.tunnel != "" && f.tunnel != host {
+		return req, refuse(http.StatusMisdirectedRequest, "one name", "the tunnel is to %s, and the Host header names %s", f.tunnel, host)
+	}
+	if f.tls && r.TLS != nil {
+		if name, err := f.named(r.TLS.ServerName); err != nil || name != host {
+			return req, refuse(http.StatusMisdirectedRequest, "one name", "the TLS name is %s, and the Host header names %s", clip(r.TLS.ServerName), host)
+		}
+	}
+	if req.Path, req.Odd, err = netrule.Path(r.URL.EscapedPath()); err != nil {
+		return req, refuse(http.StatusBadRequest, "form", "%v", err)
+	}
+	for i := range len(req.Query) {
+		if req.Query[i] <= ' ' || req.Query[i] == 0x7f {
+			return req, refuse(http.StatusBadRequest, "form", "the query has a control character")
+		}
+	}
+	return req, nil
+}
+
+// connect answers a request for a tunnel. It opens none: what comes through is judged request by request.
+func (p *port) connect(w http.ResponseWriter, r *http.Request, f *flow) {
+	req := Request{Subject: p.subject, Scheme: "https", Method: http.MethodConnect, Path: "/"}
+	if f.to != proxyPort || f.tunnel != "" || f.tls || r.ProtoMajor != 1 {
+		p.answer(w, r, req, refuse(http.StatusBadRequest, "form", "CONNECT is for the proxy at its own address"))
+		return
+	}
+	host, port, err := netrule.Host(r.Host)
+	if err != nil || port == 0 {
+		p.answer(w, r, req, refuse(http.StatusBadRequest, "form", "CONNECT needs a host and a port"))
+		return
+	}
+	req.Host, req.Port = host, port
+	if no := p.mayConnect(r.Context(), req); no != nil {
+		p.answer(w, r, req, no)
+		return
+	}
+	p.tunnel(w, host, port)
+}
+
+// mayConnect reports whether any request through a tunnel could be allowed.
+func (p *port) mayConnect(ctx context.Context, req Request) *refusal {
+	if netrule.MayConnect(p.rules, req.Host, req.Port) {
+		return nil
+	}
+	grants, err := p.grants(ctx)
+	if err != nil {
+		return refuse(http.StatusServiceUnavailable, "store", "the grants of this session cannot be read")
+	}
+	for _, g := range grants {
+		if netrule.MayConnect([]netrule.Rule{netrule.OfGrant(g)}, req.Host, req.Port) {
+			return nil
+		}
+	}
+	v := netrule.Judge(p.rules, netrule.Target{Method: req.Method, Host: req.Host, Port: req.Port, Path: req.Path})
+	return p.teach(req, &refusal{status: http.StatusForbidden, rule: v.Rule, reason: v.Reason})
+}
+
+func (p *port) grants(ctx context.Context) ([]outboard.NetGrant, error) {
+	if p.subject.Session == "" {
+		return nil, nil
+	}
+	return p.g.cfg.Store.NetGrants(ctx, p.subject.Session)
+}
+
+// permit asks everybody who has a say, in the order of the package comment, and writes the audit. Nil means that the request goes out.
+func (p *port) permit(ctx context.Context, req Request, r *http.Request) (*Injection, *refusal) {
+	if p.g.cfg.Gate != nil {
+		if err := p.g.cfg.Gate.May(ctx, p.subject); err != nil {
+			return nil, refuse(http.StatusForbidden, "gate", "%v", err)
+		}
+	}
+	rule, no := p.judge(ctx, req)
+	if no != nil {
+		return nil, no
+	}
+	if p.g.cfg.Policy != nil {
+		v, err := p.g.cfg.Policy.Decide(ctx, req)
+		if err != nil {
+			return nil, refuse(http.StatusForbidden, "policy", "the policy could not be evaluated")
+		}
+		if !v.Allow {
+			return nil, &refusal{status: http.StatusForbidden, rule: v.Rule, reason: v.Reason, hint: v.Hint}
+		}
+	}
+	if no := p.usage.admit(req.Host, int64(len(r.RequestURI))+headerSize(r.Header)); no != nil {
+		return nil, no
+	}
+	inj := &Injection{}
+	if p.g.cfg.Credentials != nil {
+		got, err := p.g.cfg.Credentials.For(ctx, req)
+		if err != nil {
+			status := http.StatusServiceUnavailable
+			if outboard.KindOf(err) == outboard.Denied {
+				status = http.StatusForbidden
+			}
+			return nil, refuse(status, "credentials", "%v", err)
+		}
+		inj = &got
+	}
+	if len(inj.Names) > 0 && !inj.AnyPath && req.Odd != "" {
+		return nil, refuse(http.StatusBadRequest, "credentials", "a credential goes to clean paths only, and %s", req.Odd)
+	}
+	if carries(r, inj.Refuse) {
+		return nil, refuse(http.StatusForbidden, "credentials", "the request carries a placeholder that belongs to another place")
+	}
+	if err := p.audit(ctx, req, outboard.Allowed, rule, detail{Credentials: inj.Names}); err != nil {
+		return nil, refuse(http.StatusServiceUnavailable, "audit", "the request could not be recorded, so it was not sent")
+	}
+	return inj, nil
+}
+
+// judge applies the rules, then the grants. A grant widens what no rule mentions; it does not overrule one that denies.
+func (p *port) judge(ctx context.Context, req Request) (rule string, no *refusal) {
+	t := netrule.Target{Method: req.Method, Host: req.Host, Port: req.Port, Path: req.Path, Odd: req.Odd}
+	v := netrule.Judge(p.rules, t)
+	if v.Allow {
+		return v.Rule, nil
+	}
+	if !v.Firm {
+		grants, err := p.grants(ctx)
+		if err != nil {
+			return "", refuse(http.StatusServiceUnavailable, "store", "the grants of this session cannot be read")
+		}
+		for _, g := range grants {
+			if !netrule.Judge([]netrule.Rule{netrule.OfGrant(g)}, t).Allow {
+				continue
+			}
+			if g.Uses > 0 {
+				if ok, err := p.g.cfg.Store.UseNetGrant(ctx, g.ID); err != nil || !ok {
+					continue
+				}
+			}
+			return "grant " + string(g.ID), nil
+		}
+	}
+	return "", p.teach(req, &refusal{status: http.StatusForbidden, rule: v.Rule, reason: v.Reason})
+}
+
+// teach adds the command that would let a request pass.
+func (p *port) teach(req Request, no *refusal) *refusal {
+	if p.subject.Session != "" && no.hint == "" {
+		host := req.Host
+		if req.Port != 80 && req.Port != 443 {
+			host = net.JoinHostPort(req.Host, strconv.Itoa(req.Port))
+		}
+		no.hint = fmt.Sprintf("outboard net allow %s %s --once   (or --session, or --rule)", p.subject.Session, host)
+	}
+	return no
+}
+
+// detail is what an audit record says besides its columns.
+type detail struct {
+	Sandbox     outboard.SandboxID `json:"sandbox"`
+	Status      int                `json:"status,omitempty"` // of a refusal
+	Reason      string             `json:"reason,omitempty"`
+	Credentials []string           `json:"credentials,omitempty"`
+	QueryBytes  int                `json:"query_bytes,omitempty"`
+}
+
+// ActionRequest is the action of the gateway's audit records.
+const ActionRequest = "http.request"
+
+// audit writes one record. The query is not in it: it may hold what a client should not have put there.
+func (p *port) audit(ctx context.Context, req Request, decision, rule string, d detail) error {
+	d.Sandbox, d.QueryBytes = p.subject.Sandbox, len(req.Query)
+	text, err := json.Marshal(d)
+	if err != nil {
+		return err
+	}
+	actor := string(p.subject.Session)
+	if actor == "" {
+		actor = string(p.subject.Sandbox)
+	}
+	return p.g.cfg.Store.Audit(ctx, outboard.AuditRecord{At: p.g.now(), Org: p.subject.Org, Actor: actor, Action: ActionRequest,
+		Resource: req.Method + " " + req.url(), Decision: decision, Rule: rule, Detail: text})
+}
+
+// url is the request's address without its query.
+func (r Request) url() string {
+	if r.Host == "" {
+		return "(no host)"
+	}
+	host := r.Host
+	switch {
+	case r.Scheme == "https" && r.Port != 443 || r.Scheme == "http" && r.Port != 80:
+		host = net.JoinHostPort(host, strconv.Itoa(r.Port))
+	case strings.Contains(host, ":"):
+		host = "[" + host + "]"
+	}
+	return r.Scheme + "://" + host + r.Path
+}
+
+// answer refuses a request, says so in the audit, and tells whoever reads the answer what would help.
+func (p *port) answer(w http.ResponseWriter, r *http.Request, req Request, no *refusal) {
+	err := p.audit(r.Context(), req, outboard.Refused, no.rule, detail{Status: no.status, Reason: no.reason})
+	if err != nil {
+		p.g.log.Error("a refusal was not recorded", "session", p.subject.Session, "err", err)
+	}
+	p.g.log.Info("request refused", "session", p.subject.Session, "sandbox", p.subject.Sandbox, "host", req.Host, "rule", no.rule, "why", no.reason)
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Outboard-Decision", "deny")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(no.status)
+	fmt.Fprintf(w, "outboard: %s %s was not sent: %s\n", r.Method, req.url(), no.reason)
+	if no.hint != "" {
+		fmt.Fprintf(w, "outboard: to allow it, a person runs: %s\n", no.hint)
+	}
+}
+
+func headerSize(h http.Header) (n int64) {
+	for k, vs := range h {
+		for _, v := range vs {
+			n += int64(len(k) + len(v) + 4)
+		}
+	}
+	return n
+}
+
+func clip(s string) string {
+	if len(s) > 100 {
+		s = s[:100] + "..."
+	}
+	return strings.ToValidUTF8(s, "?")
+}
