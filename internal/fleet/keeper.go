@@ -141,7 +141,7 @@ func (f *Fleet) keepOne(ctx context.Context, layers sandbox.Layers, c outboard.C
 	f.keeper.done(c.ID)
 	lost := func(why error) error {
 		f.log.Error("checkpoint lost before it was durable", "session", c.Session, "checkpoint", c.ID, "err", why)
-		return f.cfg.Store.SettleCheckpoint(ctx, c.ID, outboard.BlobRef{}, f.now())
+		return f.cfg.Store.SettleCheckpoint(ctx, c.ID, c.Parent, outboard.BlobRef{}, f.now())
 	}
 	if c.Parent != "" {
 		switch p, err := f.cfg.Store.Checkpoint(ctx, c.Parent); {
@@ -155,9 +155,12 @@ func (f *Fleet) keepOne(ctx context.Context, layers sandbox.Layers, c outboard.C
 	}
 	ctx, cancel := context.WithTimeout(ctx, KeepTimeout)
 	defer cancel()
-	ref, err := f.receive(ctx, MaxCheckpoint, func(w io.Writer) error { return layers.Pack(ctx, c.ID, c.Parent, w) })
-	if sandbox.Gone(err) && c.Parent != "" && layers.Keeps(c.ID) { // only its parent's were dropped: everything, which replaces what was
-		ref, err = f.receive(ctx, MaxCheckpoint, func(w io.Writer) error { return layers.Pack(ctx, c.ID, "", w) })
+	parent := c.Parent
+	pack := func(w io.Writer) error { return layers.Pack(ctx, c.ID, parent, w) }
+	ref, err := f.receive(ctx, MaxCheckpoint, pack)
+	if sandbox.Gone(err) && parent != "" && layers.Keeps(c.ID) { // only its parent's were dropped: it becomes the first of a chain
+		parent = ""
+		ref, err = f.receive(ctx, MaxCheckpoint, pack)
 	}
 	switch {
 	case sandbox.Gone(err), outboard.KindOf(err) == outboard.TooLarge:
@@ -165,7 +168,7 @@ func (f *Fleet) keepOne(ctx context.Context, layers sandbox.Layers, c outboard.C
 	case err != nil:
 		return err
 	}
-	if err := f.cfg.Store.SettleCheckpoint(ctx, c.ID, ref, f.now()); err != nil {
+	if err := f.cfg.Store.SettleCheckpoint(ctx, c.ID, parent, ref, f.now()); err != nil {
 		return err
 	}
 	f.log.Debug("checkpoint durable", "session", c.Session, "checkpoint", c.ID, "bytes", ref.Size, "dur", f.now().Sub(c.CreatedAt))

@@ -102,6 +102,40 @@ func TestLayersBecomeDurable(t *testing.T) {
 	}
 }
 
+// Broken if a checkpoint is lost, or brings deleted files back, because its parent's layers were dropped before it was durable.
+func TestLayersWithoutParent(t *testing.T) {
+	r := newRig(t)
+	here, there := nativeProvider(t), nativeProvider(t)
+	r.provider = here
+	f := r.fleet()
+	id := r.session(t)
+	b := r.acquire(t, f, id)
+	r.bash(t, b, "cd /workspace; echo 1 > gone; echo 2 > kept")
+	first := r.checkpoint(t, f, b, id)
+	if err := f.keepAll(t.Context(), here); err != nil {
+		t.Fatal(err)
+	}
+	r.bash(t, b, "cd /workspace; rm gone")
+	second := r.checkpoint(t, f, b, id)
+	if second.Parent != first.ID {
+		t.Fatalf("%+v", second)
+	}
+	if err := here.Forget(t.Context(), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.keepAll(t.Context(), here); err != nil {
+		t.Fatal(err)
+	}
+	if k, err := r.store.Checkpoint(t.Context(), second.ID); err != nil || !k.Durable() || k.Parent != "" {
+		t.Fatalf("%+v, %v", k, err)
+	}
+	r.provider = there
+	other := r.acquire(t, r.fleet(func(c *Config) { c.Host = "host-b" }), id)
+	if out := r.bash(t, other, "cd /workspace; echo *"); out != "kept\n" {
+		t.Errorf("restored %q", out)
+	}
+}
+
 // Broken if a session whose host is lost before its last checkpoints were durable does not go on, or goes on as if nothing was lost.
 func TestLayersLost(t *testing.T) {
 	r := newRig(t)

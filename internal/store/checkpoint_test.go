@@ -49,7 +49,7 @@ func TestCheckpointBecomesDurable(t *testing.T) {
 		ref, at := outboard.BlobRef{Digest: "d", Size: 7}, begin.Add(time.Second)
 		settle := func(id outboard.CheckpointID, ref outboard.BlobRef) {
 			t.Helper()
-			if err := s.SettleCheckpoint(t.Context(), id, ref, at); err != nil {
+			if err := s.SettleCheckpoint(t.Context(), id, "", ref, at); err != nil {
 				t.Fatal(err)
 			}
 		}

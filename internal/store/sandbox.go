@@ -103,17 +103,18 @@ func (s *Store) LocalCheckpoints(ctx context.Context, host string) ([]outboard.C
 	return collect(ctx, s, "listing checkpoints", scanCheckpoint, localCheckpointsSQL, host)
 }
 
-const settleCheckpointSQL = `UPDATE checkpoints SET host = '', digest = ?, size = ?, durable_at = ? WHERE id = ? AND host <> ''`
+const settleCheckpointSQL = `UPDATE checkpoints SET host = '', parent = CASE WHEN parent = ? THEN parent ELSE '' END,
+	digest = ?, size = ?, durable_at = ? WHERE id = ? AND host <> ''`
 
-// SettleCheckpoint says that a host's checkpoint is durable as delta, or, with a zero delta, that it never will be: its layers are
-// gone. It changes a checkpoint once; later calls do nothing.
-func (s *Store) SettleCheckpoint(ctx context.Context, id outboard.CheckpointID, delta outboard.BlobRef, at time.Time) error {
+// SettleCheckpoint says that a host's checkpoint is durable as delta on top of parent ("" = delta is everything, whatever the row said
+// so far), or, with a zero delta, that it never will be: its layers are gone. It changes a checkpoint once; later calls do nothing.
+func (s *Store) SettleCheckpoint(ctx context.Context, id, parent outboard.CheckpointID, delta outboard.BlobRef, at time.Time) error {
 	durable := int64(0)
 	if delta.Digest != "" {
 		durable = micros(at)
 	}
 	return s.update(ctx, "settling checkpoint", func(t tx) error {
-		_, err := t.exec(ctx, settleCheckpointSQL, delta.Digest, delta.Size, durable, string(id))
+		_, err := t.exec(ctx, settleCheckpointSQL, string(parent), delta.Digest, delta.Size, durable, string(id))
 		return err
 	})
 }
