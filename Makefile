@@ -7,7 +7,7 @@ PKGS := ./...
 SERVER_TARGETS := linux/amd64 linux/arm64
 CLIENT_TARGETS := darwin/amd64 darwin/arm64 windows/amd64
 
-.PHONY: help build demo test check race fmt vet staticcheck fix cross sdk chaos bench deps clean
+.PHONY: help build demo test check race fmt vet staticcheck fix cross sdk compat chaos bench deps clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +50,9 @@ race: deps build ## tests under the race detector (needs a C compiler)
 
 sdk: build ## the official SDKs against a real server
 	@scripts/sdk
+
+compat: build ## unmodified tools and agents in a sandbox with a key they never see (root, node, npm); docs/compat.md
+	@scripts/compat
 
 chaos: build deps ## kill runners, servers, guests and sandboxes at random, then prove the log; report in docs/chaos.md
 	@scripts/chaos
