@@ -23,7 +23,7 @@ func (s *server) openEgress(provider sandbox.Provider) (fleet.Network, error) {
 		return nil, nil
 	}
 	cfg := egress.Config{Store: s.store, Provider: networked, Dir: filepath.Join(s.cfg.Data, "egress"), Logger: s.log,
-		Credentials: vaultCredentials{s.vault}}
+		Credentials: vaultCredentials{s.vault}, Policy: &gatePolicy{engine: s.policy, store: s.store}}
 	for _, n := range s.cfg.Config.Egress.PrivateNetworks {
 		p, err := netip.ParsePrefix(n)
 		if err != nil {

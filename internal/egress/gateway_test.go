@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/outboard-dev/outboard"
-	"github.com/outboard-dev/outboard/internal/egress"
 )
 
 func anyPort(host string) outboard.NetRule { return outboard.NetRule{Host: host, Port: -1} }
@@ -68,4 +67,3 @@ func TestForward(t *testing.T) {
 	}
 }
 
-var _ egress.Credentials

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"sync"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/egress"
+	"github.com/outboard-dev/outboard/internal/policy"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// gatePolicy lets the policies judge what leaves through the gateway. Nobody can be asked while a request waits, so an ask that no grant
+// covers is a refusal that names the grant. It is safe for concurrent use.
+type gatePolicy struct {
+	engine *policy.Engine
+	store  *store.Store
+
+	mu    sync.Mutex
+	known map[outboard.SessionID]tainted
+}
+
+// tainted is what a session's log says up to an event.
+type tainted struct {
+	upto  int64
+	taint outboard.Taint
+}
+
+// maxTainted bounds the sessions whose taint is remembered; a forgotten one's log is read again.
+const maxTainted = 4096
+
+// Decide implements egress.Policy.
+func (g *gatePolicy) Decide(ctx context.Context, r egress.Request) (egress.Verdict, error) {
+	cfg := &r.Subject.Config
+	taint, err := g.taint(ctx, r.Subject.Session)
+	if err != nil {
+		return egress.Verdict{}, err
+	}
+	q := &policy.Request{Session: r.Subject.Session, Owner: cfg.Owner, Agent: cfg.Agent.ID, Environment: cfg.Environment,
+		Action: policy.ActionHTTP, Resource: r.Host, Context: policy.Context{
+			URL: r.Scheme + "://" + net.JoinHostPort(r.Host, strconv.Itoa(r.Port)) + r.Path, Scheme: r.Scheme, Host: r.Host, Port: r.Port,
+			Method: r.Method, Path: r.Path, Networking: cfg.Env.Networking.Mode, Taint: taint}}
+	v, grant := g.engine.Decide(ctx, q)
+	out := egress.Verdict{Allow: v.Decision == outboard.Allow, Reason: v.Reason}
+	if len(v.Rules) > 0 {
+		out.Rule = v.Rules[0]
+	}
+	if v.Decision == outboard.Ask {
+		out.Hint = "outboard grant add --session " + string(r.Subject.Session) + " --action " + policy.ActionHTTP + " --resource '" + r.Host +
+			"/*' --for 1h --why ..."
+	}
+	if !out.Allow {
+		return out, nil
+	}
+	// Each request spends by itself: there is no second attempt at one.
+	err = g.engine.Admit(ctx, q, string(outboard.NewID[outboard.EventID](outboard.PrefixEvent)), grant)
+	if outboard.KindOf(err) == outboard.Exhausted || outboard.KindOf(err) == outboard.Denied {
+		return egress.Verdict{Rule: "limit", Reason: err.Error()}, nil
+	}
+	return out, err
+}
+
+// taint is what a session has been in touch with, as of the outcomes in its log. Only those that are new are read.
+func (g *gatePolicy) taint(ctx context.Context, id outboard.SessionID) (outboard.Taint, error) {
+	if id == "" {
+		return outboard.Taint{}, nil
+	}
+	g.mu.Lock()
+	t := g.known[id]
+	g.mu.Unlock()
+	for {
+		page, err := g.store.Events(ctx, id, store.EventQuery{After: t.upto, Types: []outboard.EventType{outboard.TypeCallFinished}})
+		if err != nil {
+			return outboard.Taint{}, err
+		}
+		for i := range page {
+			p, err := page[i].Decode()
+			if err != nil {
+				return outboard.Taint{}, err
+			}
+			if f, ok := p.(*outboard.CallFinished); ok {
+				t.taint = t.taint.Or(f.Taint)
+			}
+			t.upto = page[i].Seq
+		}
+		if len(page) == 0 {
+			break
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.known == nil || len(g.known) >= maxTainted {
+		g.known = map[outboard.SessionID]tainted{}
+	}
+	g.known[id] = t
+	return t.taint, nil
+}

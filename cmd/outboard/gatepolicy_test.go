@@ -1,0 +1,75 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/egress"
+	"github.com/outboard-dev/outboard/internal/policy"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// If this fails, rules about http.request, or the rule of taint, hold for tools but not for what a command sends through the gateway.
+func TestGatePolicy(t *testing.T) {
+	s, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "outboard.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	engine, err := policy.New(policy.Config{Source: s, Operator: `@id("no-forms") @reason("no uploads")
+		forbid (principal, action == Action::"http.request", resource) when { context.method == "POST" && context.host == "forms.example" };
+		permit (principal, action, resource);`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gatePolicy{engine: engine, store: s}
+	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: "sthr_01x"}
+	if h, err = s.CreateSession(t.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
+		t.Fatal(err)
+	}
+	decide := func(method, host string) egress.Verdict {
+		t.Helper()
+		v, err := g.Decide(t.Context(), egress.Request{Subject: egress.Subject{Session: h.ID}, Scheme: "https", Method: method, Host: host, Port: 443, Path: "/x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	taint := func(x outboard.Taint) {
+		t.Helper()
+		call := outboard.NewEvent(h.Thread, &outboard.CallFinished{Call: outboard.CallID(outboard.NewID[outboard.EventID](outboard.PrefixEvent)), Outcome: outboard.OutcomeOK, Taint: x})
+		if _, err := s.Append(t.Context(), h.ID, h.Epoch, h.Head, call); err != nil {
+			t.Fatal(err)
+		}
+		h.Head++
+	}
+	for _, host := range []string{"forms.example", "other.example"} {
+		if v := decide("GET", host); !v.Allow {
+			t.Errorf("GET %s: %+v", host, v)
+		}
+	}
+	if v := decide("POST", "forms.example"); v.Allow || v.Rule != "operator/no-forms" || v.Reason != "no uploads" {
+		t.Errorf("a rule does not hold: %+v", v)
+	}
+	taint(outboard.Taint{Private: true})
+	if v := decide("GET", "other.example"); !v.Allow {
+		t.Errorf("private data alone: %+v", v)
+	}
+	taint(outboard.Taint{Untrusted: true})
+	if v := decide("GET", "other.example"); v.Allow || v.Rule != "platform/taint" || !strings.Contains(v.Hint, "--resource 'other.example/*'") {
+		t.Errorf("private and untrusted: %+v", v)
+	}
+	grant := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Session: h.ID, Actions: []string{policy.ActionHTTP},
+		Resources: []string{"other.example/*"}, MaxUses: 1, CreatedAt: h.CreatedAt, ExpiresAt: h.CreatedAt.AddDate(1, 0, 0)}
+	if err := s.PutGrant(t.Context(), grant); err != nil {
+		t.Fatal(err)
+	}
+	if v := decide("GET", "other.example"); !v.Allow {
+		t.Errorf("with a grant: %+v", v)
+	}
+	if v := decide("GET", "other.example"); v.Allow {
+		t.Errorf("a spent grant counts again: %+v", v)
+	}
+}
