@@ -32,7 +32,7 @@ func TestNoCoreDumps(t *testing.T) {
 	if err := syscall.Getrlimit(syscall.RLIMIT_CORE, &limit); err != nil || limit.Max == 0 {
 		t.Skipf("this process may write no core files itself: %+v, %v", limit, err)
 	}
-	for how, want := range map[string]bool{"plain": true, "safe": false} { // the first is the positive control
+	for _, how := range []string{"plain", "safe"} {
 		cmd := exec.Command("/bin/sh", "-c", `ulimit -S -c "$(ulimit -H -c)"; exec "$0" "$@"`, os.Args[0], "-test.run=^TestNoCoreDumps$")
 		cmd.Dir = t.TempDir()
 		cmd.Env = append(os.Environ(), crashEnv+"="+how, "GOTRACEBACK=crash")
@@ -41,8 +41,11 @@ func TestNoCoreDumps(t *testing.T) {
 		if !ok || !status.Signaled() {
 			t.Fatalf("%s: it did not die of a signal: %v\n%s", how, cmd.ProcessState, out)
 		}
-		if status.CoreDump() != want {
-			t.Errorf("%s: dumped core: %v", how, status.CoreDump())
+		switch dumped := status.CoreDump(); {
+		case how == "plain" && !dumped: // the positive control
+			t.Skip("this host writes no core files, whatever a program does")
+		case how == "safe" && dumped:
+			t.Error("it dumped core")
 		}
 	}
 }
