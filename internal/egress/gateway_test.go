@@ -66,4 +66,3 @@ func TestForward(t *testing.T) {
 		t.Errorf("%d allowed, %d denied", allowed, denied)
 	}
 }
-
