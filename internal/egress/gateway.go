@@ -82,7 +82,9 @@ func New(cfg Config) (*Gateway, error) {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
 		ConnContext:       withFlow,
-		ErrorLog:          slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
+
+		DisableGeneralOptionsHandler: true, // "OPTIONS *" is judged and recorded like everything else
+		ErrorLog:                     slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
 	}
 	g.run.Go(func() { _ = g.server.Serve(g.conns) }) // ends with Stop
 	g.run.Go(g.watch)

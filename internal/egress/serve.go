@@ -111,7 +111,7 @@ func (p *port) connect(w http.ResponseWriter, r *http.Request, f *flow) {
 		return
 	}
 	host, port, err := netrule.Host(r.Host)
-	if err != nil || port == 0 {
+	if err != nil || port == 0 || r.RequestURI != r.Host { // user information is parsed away: what is judged is what was sent
 		p.answer(w, r, req, refuse(http.StatusBadRequest, "form", "CONNECT needs a host and a port"))
 		return
 	}
