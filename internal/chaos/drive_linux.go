@@ -53,7 +53,7 @@ func (d *driver) finish(ctx context.Context) error {
 	}
 	const lines = 500
 	for from := 1; ; from += lines {
-		if err := d.say(ctx, fmt.Sprintf("- bash: sed -n '%d,%dp' /workspace/effects\n- say: read\n", from, from+lines-1)); err != nil {
+		if err := d.say(ctx, fmt.Sprintf("- bash: '[ ! -e /workspace/effects ] || sed -n %d,%dp /workspace/effects'\n- say: read\n", from, from+lines-1)); err != nil {
 			return err
 		}
 		text, err := d.rest(ctx)
