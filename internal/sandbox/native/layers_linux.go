@@ -192,7 +192,7 @@ func (p *Provider) Sweep(ctx context.Context) error {
 	return nil
 }
 
-// condemnLayers renames the layers that nothing is above.
+// condemnLayers renames the layers that nothing is above. Where it cannot be read what somebody is above, nothing goes at all.
 func (p *Provider) condemnLayers() error {
 	unlock, err := p.lockLayers(unix.LOCK_EX | unix.LOCK_NB)
 	if err != nil {
@@ -203,44 +203,118 @@ func (p *Provider) condemnLayers() error {
 	if err != nil {
 		return fmt.Errorf("listing layers: %w", err)
 	}
-	used := make(map[string]bool)
-	use := func(name string) {
-		if s, err := p.loadStack(name); err == nil {
-			for _, l := range s.Below {
-				used[l] = true
-			}
-		}
-		used[name] = true
-	}
-	ids, err := p.Kept(context.Background())
+	used, err := p.usedLayers(entries)
 	if err != nil {
-		return err
-	}
-	for _, id := range ids {
-		if name, err := os.Readlink(filepath.Join(p.dir, checkpointsDir, string(id))); err == nil {
-			use(name)
-		}
-	}
-	for _, e := range entries { // those of a sandbox, and what they build on, go after it
-		if id, _, ok := strings.Cut(e.Name(), "."); ok && strings.HasPrefix(id, plotPrefix) {
-			plots, _ := filepath.Glob(filepath.Join(p.dir, shelfDir, "*", id))
-			used[e.Name()] = len(plots) > 0
-		} else if ok {
-			if n, err := p.current(box{dir: filepath.Join(p.dir, id)}); err == nil {
-				use(layerName(outboard.SandboxID(id), n))
-				used[layerName(outboard.SandboxID(id), n+1)] = true // made ahead
-			}
-		}
+		return fmt.Errorf("finding out which layers are in use: %w", err)
 	}
 	for _, e := range entries {
 		if used[e.Name()] || strings.HasPrefix(e.Name(), condemned) {
 			continue
+		}
+		if err := removeTree(p.layer(condemned + e.Name())); err != nil { // of a sweep that was cut short
+			return fmt.Errorf("removing a layer: %w", err)
 		}
 		if err := os.Rename(p.layer(e.Name()), p.layer(condemned+e.Name())); err != nil {
 			return fmt.Errorf("removing a layer: %w", err)
 		}
 	}
 	return nil
+}
+
+// usedLayers returns which of the layers a sandbox, a plot or a checkpoint is above. An error means that nobody knows.
+func (p *Provider) usedLayers(entries []fs.DirEntry) (map[string]bool, error) {
+	used := make(map[string]bool)
+	use := func(name string) error {
+		used[name] = true
+		s, err := p.loadStack(name)
+		if err != nil {
+			return fmt.Errorf("layer %s: %w", name, err)
+		}
+		for _, l := range s.Below {
+			used[l] = true
+		}
+		return nil
+	}
+	if err := p.keptLayers(use); err != nil {
+		return nil, err
+	}
+	plots, err := p.plots()
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries { // those of a sandbox, and what they build on, go after it
+		id, _, ok := strings.Cut(e.Name(), ".")
+		switch {
+		case !ok || id == "":
+		case strings.HasPrefix(id, plotPrefix):
+			used[e.Name()] = plots[id]
+		default:
+			if err := p.sandboxLayers(outboard.SandboxID(id), e.Name(), used, use); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return used, nil
+}
+
+// keptLayers calls use for the top layer of every checkpoint that is here.
+func (p *Provider) keptLayers(use func(string) error) error {
+	ids, err := p.Kept(context.Background())
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		name, err := os.Readlink(filepath.Join(p.dir, checkpointsDir, string(id)))
+		if err == nil {
+			_, err = os.Lstat(p.layer(name))
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // forgotten meanwhile, or lost
+		}
+		if err == nil {
+			err = use(name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sandboxLayers notes what one sandbox is above; layer is one of those with its name.
+func (p *Provider) sandboxLayers(id outboard.SandboxID, layer string, used map[string]bool, use func(string) error) error {
+	b := box{id: id, dir: filepath.Join(p.dir, string(id))}
+	if _, err := os.Lstat(b.dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	n, err := p.current(b)
+	if errors.Is(err, errPushing) || errors.Is(err, fs.ErrNotExist) {
+		return use(layer) // about to be removed, but processes may still read from them
+	}
+	if err != nil {
+		return err
+	}
+	used[layerName(id, n+1)] = true // made ahead
+	return use(layerName(id, n))
+}
+
+// plots returns the names of the plots on all shelves.
+func (p *Provider) plots() (map[string]bool, error) {
+	names := make(map[string]bool)
+	shelves, err := os.ReadDir(filepath.Join(p.dir, shelfDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, shelf := range shelves {
+		plots, err := os.ReadDir(filepath.Join(p.dir, shelfDir, shelf.Name()))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, e := range plots {
+			names[e.Name()] = true
+		}
+	}
+	return names, nil
 }
 
 // endWork removes the layers that a sandbox has written to and not pushed, which nothing can be above. The others stay for Sweep.

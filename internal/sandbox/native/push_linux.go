@@ -54,13 +54,17 @@ type work struct {
 
 func (w *work) close() { unix.Close(w.mnt) }
 
-// nextWork makes the writable layer n over a stack, the read-only one it will become, and their overlay.
+// nextWork makes the writable layer n over a stack, the read-only one it will become, and their overlay. The directory is made after
+// the layer and removed before it: whoever finds the directory that it made finds its layer too, wherever another process was killed.
 func (p *Provider) nextWork(b box, s *state, st *stack, n, userns int) (*work, error) {
 	name := layerName(b.id, n)
 	dir := filepath.Join(b.path(workDir), strconv.Itoa(n)+nextSuffix)
-	err := p.newLayer(name, st)
-	if errors.Is(err, fs.ErrExist) { // of a push that failed or was cut short
-		if err = errors.Join(removeTree(p.layer(name)), removeTree(dir)); err == nil {
+	err := removeTree(dir) // of a push that failed or was cut short, or of another process that is about to find out
+	if err == nil {
+		err = p.newLayer(name, st)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		if err = removeTree(p.layer(name)); err == nil {
 			err = p.newLayer(name, st)
 		}
 	}
@@ -136,20 +140,35 @@ func (m *machine) overlayOver(n int) (*work, error) {
 	return m.p.nextWork(m.box, m.state, &stack{BootID: st.BootID, Root: st.Root, Below: append([]string{name}, st.Below...)}, n+1, userns)
 }
 
-// take returns the overlay that comes after that of work/<n>, made ahead if it was.
-func (m *machine) take(n int) (*work, error) {
-	m.ahead.mu.Lock()
-	w := m.ahead.next
-	m.ahead.next = nil
-	m.ahead.mu.Unlock()
+// taken returns what was made ahead, or nil. It waits for what is being made, which takes the sandbox's lock: the caller has not.
+func (a *ahead) taken() *work {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w := a.next
+	a.next = nil
+	return w
+}
+
+// following returns the overlay that comes after that of work/<n>: w, if it is that one still, else a new one. It takes w over.
+func (m *machine) following(n int, w *work) (*work, error) {
 	if w != nil {
-		var at unix.Stat_t
-		if w.n == n+1 && unix.Lstat(m.path(filepath.Join(workDir, strconv.Itoa(w.n)+nextSuffix)), &at) == nil && at.Ino == w.ino {
+		if w.n == n+1 && m.still(w) {
 			return w, nil
 		}
 		w.close()
 	}
 	return m.overlayOver(n)
+}
+
+// still reports whether what was made ahead is what the disk has: another process may have made it anew, or begun to. Its open mount
+// keeps the number of its directory from being given to another.
+func (m *machine) still(w *work) bool {
+	var at unix.Stat_t
+	if unix.Lstat(m.path(filepath.Join(workDir, strconv.Itoa(w.n)+nextSuffix)), &at) != nil || at.Ino != w.ino {
+		return false
+	}
+	st, err := m.p.loadStack(layerName(m.id, w.n))
+	return err == nil && len(st.Below) > 0 && st.Below[0] == layerName(m.id, w.n-1)
 }
 
 // stopAhead ends what prepare began.
@@ -169,6 +188,12 @@ func (m *machine) Push(ctx context.Context, id, parent outboard.CheckpointID) (s
 	if len(m.state.Root) == 0 {
 		return sandbox.Pushed{}, outboard.Errorf(outboard.Unimplemented, "sandbox %s has no layers", m.id)
 	}
+	next := m.ahead.taken()
+	defer func() {
+		if next != nil {
+			next.close()
+		}
+	}()
 	unlock, err := m.box.lock(ctx) // against Destroy
 	if errors.Is(err, fs.ErrNotExist) {
 		return sandbox.Pushed{}, outboard.Errorf(outboard.NotFound, "sandbox %s has ended", m.id)
@@ -177,9 +202,9 @@ func (m *machine) Push(ctx context.Context, id, parent outboard.CheckpointID) (s
 		return sandbox.Pushed{}, err
 	}
 	defer unlock()
-	n, err := m.p.current(m.box)
+	n, err := m.current()
 	if err != nil {
-		return sandbox.Pushed{}, outboard.Errorf(outboard.NotFound, "sandbox %s: %w", m.id, err)
+		return sandbox.Pushed{}, err
 	}
 	if err := m.alive(); err != nil {
 		return sandbox.Pushed{}, err
@@ -189,14 +214,29 @@ func (m *machine) Push(ctx context.Context, id, parent outboard.CheckpointID) (s
 		return sandbox.Pushed{}, err
 	}
 	defer unlockLayers()
-	pushed, err := m.pushWritten(ctx, id, parent, n)
+	pushed, err := m.pushWritten(ctx, id, parent, n, &next)
+	if err != nil {
+		if _, cerr := m.current(); sandbox.Gone(cerr) { // nobody knows what is attached: nothing may be saved of it either
+			return pushed, errors.Join(cerr, err)
+		}
+	}
 	if kind := outboard.KindOf(err); err != nil && kind != outboard.Exhausted && kind != outboard.Unimplemented && m.ended() { // it died meanwhile, or what is left of it is half removed
 		return pushed, outboard.Errorf(outboard.NotFound, "sandbox %s has ended: %w", m.id, err)
 	}
 	return pushed, err
 }
 
-func (m *machine) pushWritten(ctx context.Context, id, parent outboard.CheckpointID, n int) (sandbox.Pushed, error) {
+// current returns the number of the writable layer in use. NotFound: the sandbox cannot be used any more.
+func (m *machine) current() (int, error) {
+	n, err := m.p.current(m.box)
+	if errors.Is(err, errPushing) || errors.Is(err, fs.ErrNotExist) {
+		return 0, outboard.Errorf(outboard.NotFound, "sandbox %s: %w", m.id, err)
+	}
+	return n, err
+}
+
+// pushWritten pushes if there is something to push. ahead is what was made for it, or nil; it is taken.
+func (m *machine) pushWritten(ctx context.Context, id, parent outboard.CheckpointID, n int, ahead **work) (sandbox.Pushed, error) {
 	written, err := os.ReadDir(m.workPath(n, "up"))
 	if err != nil {
 		return sandbox.Pushed{}, err
@@ -210,7 +250,12 @@ func (m *machine) pushWritten(ctx context.Context, id, parent outboard.Checkpoin
 		}
 		return sandbox.Pushed{}, err
 	}
-	return m.push(ctx, id, parent, n)
+	next, err := m.following(n, *ahead)
+	*ahead = nil
+	if err != nil {
+		return sandbox.Pushed{}, err
+	}
+	return m.push(ctx, id, parent, n, next)
 }
 
 // unwritten is Push where nothing was written since the last one. Whoever called that may have died before it could commit what it
@@ -234,28 +279,24 @@ func (m *machine) workPath(n int, name string) string {
 
 // push exchanges the mounts. The overlay that comes next is made before anything stops; its lower layer is filled by renames when
 // nothing can look into either.
-func (m *machine) push(ctx context.Context, id, parent outboard.CheckpointID, n int) (pushed sandbox.Pushed, err error) {
-	next, err := m.take(n)
-	if err != nil {
-		return sandbox.Pushed{}, err
-	}
+func (m *machine) push(ctx context.Context, id, parent outboard.CheckpointID, n int, next *work) (pushed sandbox.Pushed, err error) {
 	defer func() {
 		next.close()
-		if err != nil || pushed.Copied || !pushed.Changed {
+		if now, cerr := m.p.current(m.box); cerr == nil && now == n { // what went wrong after the exchange does not undo it
 			err = errors.Join(err, m.drop(next.n))
 		}
 		m.prepare()
 	}()
 	if m.freezable {
-		if err := m.setFrozen(ctx, true); err != nil {
-			return sandbox.Pushed{}, err
-		}
 		defer func() {
-			// Whoever asked may have gone; a sandbox may not stay frozen for that.
+			// Whoever asked may have gone; a sandbox may not stay frozen for that, or half frozen.
 			thaw, cancel := context.WithTimeout(context.WithoutCancel(ctx), destroyTimeout)
 			defer cancel()
 			err = errors.Join(err, m.setFrozen(thaw, false))
 		}()
+		if err := m.setFrozen(ctx, true); err != nil {
+			return sandbox.Pushed{}, err
+		}
 	}
 	var old descriptors
 	err = m.exchange(n, next, &old)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest"
@@ -231,5 +232,112 @@ func TestPushInterrupted(t *testing.T) {
 	}
 	if _, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint(), ""); !sandbox.Gone(err) {
 		t.Errorf("pushing: %v", err)
+	}
+}
+
+// awaitAhead waits until the overlay after that of work/n has been made.
+func awaitAhead(t *testing.T, dir string, id outboard.SandboxID, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if _, err := os.Lstat(filepath.Join(dir, string(id), "work", fmt.Sprint(n, ".next"), "wk", "work")); err == nil {
+			return // the mount made it
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("nothing was made ahead")
+		}
+	}
+}
+
+// Broken if a sandbox is given an overlay whose layer is not there any more, as when another server was killed while it made its own:
+// from then on nothing of it could be saved.
+func TestPushLayerTakenAway(t *testing.T) {
+	p, dir := newProvider(t)
+	if !p.Capabilities().Layers {
+		t.Skip("no layers on this host or as this user")
+	}
+	m := start(t, p, "")
+	bash(t, m, "echo 1 > /workspace/a")
+	awaitAhead(t, dir, m.ID(), 2)
+	if err := os.RemoveAll(filepath.Join(dir, "layers", string(m.ID())+".2")); err != nil {
+		t.Fatal(err)
+	}
+	push(t, m)
+	bash(t, m, "echo 2 > /workspace/b")
+	last, pushed := push(t, m)
+	if !pushed.Changed {
+		t.Fatalf("%+v", pushed)
+	}
+	if out := bash(t, start(t, p, last), "cat /workspace/*"); out != "1\n2\n" {
+		t.Errorf("%q", out)
+	}
+}
+
+// Broken if what fails after the mounts were exchanged takes the layer away that the sandbox now writes to.
+func TestPushFailsLate(t *testing.T) {
+	p, dir := newProvider(t)
+	if !p.Capabilities().Layers {
+		t.Skip("no layers on this host or as this user")
+	}
+	m := start(t, p, "")
+	bash(t, m, "echo 1 > /workspace/a")
+	id := newCheckpoint()
+	if err := os.Symlink("x", filepath.Join(dir, "checkpoints", string(id))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), id, ""); err == nil || sandbox.Gone(err) {
+		t.Fatalf("pushing under a name that is taken: %v", err)
+	}
+	bash(t, m, "echo 2 > /workspace/b")
+	last, _ := push(t, m)
+	if out := bash(t, start(t, p, last), "cat /workspace/*"); out != "1\n2\n" {
+		t.Errorf("%q", out)
+	}
+}
+
+// Broken if the sweep removes layers under a sandbox or a checkpoint because it could not read what they are on.
+func TestSweepUnreadable(t *testing.T) {
+	p, dir := newProvider(t)
+	if !p.Capabilities().Layers {
+		t.Skip("no layers on this host or as this user")
+	}
+	m := start(t, p, "")
+	bash(t, m, "echo 1 > /workspace/a")
+	first, _ := push(t, m)
+	if err := p.Forget(t.Context(), first); err != nil { // only the sandbox is above its layer
+		t.Fatal(err)
+	}
+	awaitAhead(t, dir, m.ID(), 3) // whoever makes layers keeps the sweep away
+	if err := p.Sweep(t.Context()); err != nil {
+		t.Fatal(err) // the control
+	}
+	top := filepath.Join(dir, "layers", string(m.ID())+".2", "stack.json")
+	whole, err := os.ReadFile(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, damage := range map[string]func() error{
+		"damaged": func() error { return os.WriteFile(top, []byte("{"), 0o600) },
+		"missing": func() error { return os.Remove(top) },
+	} {
+		if err := damage(); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Sweep(t.Context()); err == nil {
+			t.Errorf("%s: the sweep took itself for done", name)
+		}
+		if out := bash(t, m, "cat /workspace/a"); out != "1\n" {
+			t.Errorf("%s: %q", name, out)
+		}
+		if err := os.WriteFile(top, whole, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bash(t, m, "echo 2 > /workspace/b")
+	last, _ := push(t, m)
+	if err := p.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if out := bash(t, start(t, p, last), "cat /workspace/*"); out != "1\n2\n" {
+		t.Errorf("%q", out)
 	}
 }
