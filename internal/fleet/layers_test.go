@@ -32,11 +32,16 @@ var guestProgram = sync.OnceValues(func() (string, error) {
 // nativeProvider makes real machines with layers, in a directory of their own: one per host.
 func nativeProvider(t *testing.T) *native.Provider {
 	t.Helper()
+	return nativeIn(t, filepath.Join(t.TempDir(), "s"))
+}
+
+func nativeIn(t *testing.T, dir string) *native.Provider {
+	t.Helper()
 	guest, err := guestProgram()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := native.New(native.Config{Dir: filepath.Join(t.TempDir(), "s"), Guest: guest})
+	p, err := native.New(native.Config{Dir: dir, Guest: guest})
 	if err != nil || !p.Capabilities().Layers {
 		t.Skip("no layers on this host or as this user:", err)
 	}
@@ -274,4 +279,42 @@ func TestForgetLayers(t *testing.T) {
 		t.Fatal(err)
 	}
 	keeps("durable and gone", false, false)
+}
+
+// Broken if effects are lost with a sandbox whose layers were damaged while it lived.
+func TestLayersDamaged(t *testing.T) {
+	r := newRig(t)
+	dir := filepath.Join(t.TempDir(), "s")
+	here := nativeIn(t, dir)
+	r.provider = here
+	f := r.fleet()
+	id := r.session(t)
+	b := r.acquire(t, f, id)
+	r.bash(t, b, "echo 1 >> /workspace/a")
+	if c := r.checkpoint(t, f, b, id); c.Host != host {
+		t.Fatalf("the control: %+v", c)
+	}
+	if err := os.Remove(filepath.Join(dir, "layers", string(b.ID())+".2", "stack.json")); err != nil {
+		t.Fatal(err)
+	}
+	for depth, x := range []string{"2", "3"} {
+		r.bash(t, b, "echo "+x+" >> /workspace/a")
+		if c := r.checkpoint(t, f, b, id); c == nil || !c.Durable() || c.Depth != depth {
+			t.Fatalf("after %s: %+v", x, c)
+		}
+		if c := r.checkpoint(t, f, b, id); c != nil {
+			t.Errorf("nothing changed, and yet %+v", c)
+		}
+	}
+	if err := here.Destroy(t.Context(), b.ID()); err != nil {
+		t.Fatal(err)
+	}
+	again := r.acquire(t, f, id)
+	if out := r.bash(t, again, "cat /workspace/a"); out != "1\n2\n3\n" {
+		t.Errorf("restored %q", out)
+	}
+	r.bash(t, again, "echo 4 >> /workspace/a")
+	if c := r.checkpoint(t, f, again, id); c.Host != host {
+		t.Errorf("the next sandbox has no layers: %+v", c)
+	}
 }

@@ -37,8 +37,12 @@ func (f *Fleet) push(ctx context.Context, m *machine, c *outboard.Checkpoint, pa
 	switch {
 	case outboard.KindOf(err) == outboard.Unimplemented:
 		return nil, false, nil
-	case err != nil:
+	case err != nil && (ctx.Err() != nil || sandbox.Gone(err) || outboard.KindOf(err) == outboard.Exhausted):
 		return nil, true, fmt.Errorf("saving the workspace: %w", err)
+	case err != nil: // the layers are damaged, not the files: they are read through the guest
+		f.log.Error("layers could not be pushed; the workspace is saved whole", "sandbox", m.ID(), "err", err)
+		m.top = ""
+		return nil, false, nil
 	case !pushed.Changed:
 		return nil, true, nil
 	}
@@ -145,11 +149,16 @@ func (f *Fleet) relayer(ctx context.Context, m *machine, id outboard.CheckpointI
 	if err := layers.Forget(ctx, id); err != nil { // some of its layers may be here
 		return err
 	}
-	return m.timed(ctx, "push", CallTimeout, func(ctx context.Context) error {
+	err := m.timed(ctx, "push", CallTimeout, func(ctx context.Context) error {
 		_, err := l.Push(ctx, id, "")
-		if outboard.KindOf(err) == outboard.Unimplemented {
-			return nil
-		}
 		return err
 	})
+	if err == nil || outboard.KindOf(err) == outboard.Unimplemented {
+		return nil
+	}
+	if ctx.Err() != nil || sandbox.Gone(err) {
+		return err
+	}
+	f.log.Warn("what was restored has no layers of its own", "sandbox", m.ID(), "err", err) // the next delta is the whole workspace
+	return nil
 }
