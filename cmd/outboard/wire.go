@@ -17,6 +17,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/api"
+	"github.com/outboard-dev/outboard/internal/audit"
 	"github.com/outboard-dev/outboard/internal/blob"
 	"github.com/outboard-dev/outboard/internal/config"
 	"github.com/outboard-dev/outboard/internal/control"
@@ -71,6 +72,7 @@ type server struct {
 	cfg     serverConfig
 	log     *slog.Logger
 	store   *store.Store
+	witness *audit.Witness
 	blob    blob.Store
 	models  *llm.Registry
 	policy  *policy.Engine
@@ -147,6 +149,9 @@ func (s *server) start(ctx context.Context) error {
 func (s *server) openState(ctx context.Context) (err error) {
 	s.store, err = store.Open(ctx, store.Config{Path: filepath.Join(s.cfg.Data, "outboard.db"), URL: s.cfg.Config.DB, Logger: s.log})
 	if err != nil {
+		return err
+	}
+	if err := s.openAudit(ctx); err != nil {
 		return err
 	}
 	if address := s.cfg.Config.Blob; address != "" {
@@ -280,6 +285,10 @@ func (s *server) Stop() {
 	if s.egress != nil {
 		s.egress.Stop()
 		s.egress = nil
+	}
+	if s.witness != nil {
+		s.witness.Stop()
+		s.witness = nil
 	}
 	if s.store != nil {
 		if err := s.store.Close(); err != nil {

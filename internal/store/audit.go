@@ -1,25 +1,35 @@
 package store
 
 import (
+	"bytes"
 	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/audit"
 )
 
 const auditCols = `at, org, actor, action, resource, decision, rule, detail`
 
-const insertAuditSQL = `INSERT INTO audit (` + auditCols + `) VALUES `
+const insertAuditInto = `INSERT INTO audit (num, ` + auditCols + `, proof, hashes) VALUES `
+
+const insertAuditRow = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+
+const insertAuditSQL = insertAuditInto + insertAuditRow
 
 // maxAuditText bounds each text of an audit row: a name or path that is longer is evidence enough when cut.
 const maxAuditText = 4 << 10
 
 // auditing is a record on its way through the auditor. The sender owns it until it is queued and after done is closed.
 type auditing struct {
-	args []any
-	err  error
-	done chan struct{}
+	record outboard.AuditRecord
+	err    error
+	done   chan struct{}
 }
 
 // Audit makes a record durable, and returns only then: whoever gets an error must not do what the record is about. Records that
@@ -31,8 +41,10 @@ func (s *Store) Audit(ctx context.Context, r outboard.AuditRecord) error {
 	if r.At.IsZero() {
 		r.At = s.now()
 	}
-	a := &auditing{args: []any{micros(r.At), auditText(r.Org), auditText(r.Actor), auditText(r.Action), auditText(r.Resource),
-		auditText(r.Decision), auditText(r.Rule), string(r.Detail)}, done: make(chan struct{})}
+	for _, text := range []*string{&r.Org, &r.Actor, &r.Action, &r.Resource, &r.Decision, &r.Rule} {
+		*text = auditText(*text)
+	}
+	a := &auditing{record: r, done: make(chan struct{})}
 	select {
 	case s.audits <- a:
 	case <-s.closing:
@@ -65,63 +77,158 @@ func auditTextOf(s string, most int) string {
 
 // auditor writes what is queued, in groups, until the store closes and the queue is empty.
 func (s *Store) auditor() {
+	size := 1 // of the last group
 	for {
+		var first *auditing
 		select {
-		case a := <-s.audits:
-			s.auditGroup(a)
+		case first = <-s.audits:
 		case <-s.closing:
 			select {
-			case a := <-s.audits:
-				s.auditGroup(a)
+			case first = <-s.audits:
 			default:
 				return
 			}
 		}
+		group := s.gatherAudits(first, size)
+		size = len(group)
+		s.auditGroup(group)
 	}
 }
 
-// auditGroup writes first and what waits behind it as one statement.
-func (s *Store) auditGroup(first *auditing) {
-	group := []*auditing{first}
+// gatherAudits takes what waits behind first, and lets the members of the last group come back, as gather does.
+func (s *Store) gatherAudits(first *auditing, last int) []*auditing {
+	group := s.drainAudits([]*auditing{first})
+	for n := 0; n < len(group) && len(group) < last; {
+		n = len(group)
+		runtime.Gosched()
+		group = s.drainAudits(group)
+	}
+	return group
+}
+
+func (s *Store) drainAudits(group []*auditing) []*auditing {
 	for len(group) < maxGroup {
 		select {
 		case a := <-s.audits:
 			group = append(group, a)
-			continue
 		default:
+			return group
 		}
-		break
 	}
-	var args []any
-	for _, a := range group {
-		args = append(args, a.args...)
-	}
-	row := "(" + marks(len(first.args)) + ")"
-	query := insertAuditSQL + row + strings.Repeat(", "+row, len(group)-1)
+	return group
+}
+
+// auditGroup makes a group durable as the next records of the log.
+func (s *Store) auditGroup(group []*auditing) {
 	ctx, cancel := context.WithTimeout(context.Background(), commitWait)
 	defer cancel()
-	err := s.update(ctx, "writing audit records", func(t tx) error {
-		_, err := t.exec(ctx, query, args...)
-		return err
-	})
+	err := s.auditSeal()
+	var next auditTail
+	if err == nil {
+		err = s.update(ctx, "writing audit records", func(t tx) (err error) {
+			if next, err = s.auditTail(ctx, t); err != nil {
+				return err
+			}
+			return s.d.insertAudit(ctx, t, next.add(group))
+		})
+	}
+	if err == nil {
+		s.tail = next
+	}
 	for _, a := range group {
 		a.err = err
 		close(a.done)
 	}
 }
 
-// AuditQuery selects audit records.
-type AuditQuery struct {
-	Actor  string // "" = everybody
-	Action string // "" = every action
-	After  int64  // only records with a higher number
-	Before int64  // only records with a lower number, 0 = no bound
-	Newest bool   // newest first
-	Limit  int    // 0 = a default
+// auditTail is the end of the log as this process knows it: what the next record continues.
+type auditTail struct {
+	tree   audit.Tree
+	hashes []byte // of the last record
 }
 
-// AuditRecords returns one page.
-func (s *Store) AuditRecords(ctx context.Context, q AuditQuery) ([]outboard.AuditRecord, error) {
+// add makes the rows of new records.
+func (l *auditTail) add(group []*auditing) [][]any {
+	rows := make([][]any, len(group))
+	for i, a := range group {
+		r, salt := &a.record, audit.Salt()
+		r.Num, r.At = l.tree.Size()+1, timeOf(micros(r.At)) // as it will be read
+		leaf, err := audit.Leaf(r, salt)
+		if err != nil {
+			panic(err) // a salt of ours is one
+		}
+		l.hashes = l.tree.Add(leaf)
+		rows[i] = []any{r.Num, micros(r.At), r.Org, r.Actor, r.Action, r.Resource, r.Decision, r.Rule, string(r.Detail), salt, l.hashes}
+	}
+	return rows
+}
+
+const auditLastSQL = `SELECT num, hashes FROM audit ORDER BY num DESC LIMIT 1`
+
+// auditTail returns the end of the log, which nobody else moves before t ends. Where another process has moved it, the tree is read from
+// the rows. A log that has become shorter, or ends in another record than the one that this process wrote there, is not continued.
+func (s *Store) auditTail(ctx context.Context, t tx) (auditTail, error) {
+	if err := s.d.lockAudit(ctx, t.Tx); err != nil {
+		return auditTail{}, err
+	}
+	var num int64
+	var hashes []byte
+	if err := t.queryRow(ctx, auditLastSQL).Scan(&num, &hashes); err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return auditTail{}, err
+	}
+	size := s.tail.tree.Size()
+	switch {
+	case num == size && bytes.Equal(hashes, s.tail.hashes):
+		return s.tail, nil
+	case num <= size:
+		return auditTail{}, sealed(&audit.Tampered{Why: fmt.Sprintf("it ends at record %d, and this server has written %d", num, size)})
+	}
+	tree, err := audit.TreeOf(num, func(n int64) (b []byte, err error) {
+		err = t.queryRow(ctx, auditHashSQL, n).Scan(&b)
+		return b, err
+	})
+	if errors.Is(err, sql.ErrNoRows) {
+		err = sealed(&audit.Tampered{Why: "records are missing in it"})
+	}
+	return auditTail{tree, hashes}, err
+}
+
+const auditHashSQL = `SELECT hashes FROM audit WHERE num = ?`
+
+// SealAudit makes every Audit from now on fail with why: nothing more is done that has to be recorded.
+func (s *Store) SealAudit(why error) {
+	err := sealed(why)
+	s.sealed.Store(&err)
+}
+
+func (s *Store) auditSeal() error {
+	if err := s.sealed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func sealed(why error) error {
+	return outboard.Errorf(outboard.Unavailable, "nothing can be recorded, so nothing is done: %w", why).
+		WithHint("run 'outboard audit verify' to see what differs; docs/audit.md says how to go on")
+}
+
+// AuditQuery selects audit records.
+type AuditQuery struct {
+	Actor    string // "" = everybody
+	Action   string // "" = every action
+	Decision string // "" = any
+	Text     string // only records that have it in a field; "" = any
+	Since    time.Time
+	Until    time.Time
+	After    int64 // only records with a higher number
+	Before   int64 // only records with a lower number, 0 = no bound
+	Newest   bool  // newest first
+	Limit    int   // 0 = a default
+}
+
+// AuditEntries returns one page.
+func (s *Store) AuditEntries(ctx context.Context, q AuditQuery) ([]audit.Entry, error) {
 	w := where{conds: []string{`num > ?`}, args: []any{q.After}}
 	if q.Before > 0 {
 		w.add(`num < ?`, q.Before)
@@ -132,59 +239,63 @@ func (s *Store) AuditRecords(ctx context.Context, q AuditQuery) ([]outboard.Audi
 	if q.Action != "" {
 		w.add(`action = ?`, q.Action)
 	}
-	query := `SELECT num, ` + auditCols + ` FROM audit` + w.String() + order("num", !q.Newest) + ` LIMIT ?`
-	return collect(ctx, s, "reading audit records", scanAudit, query, append(w.args, limitOr(q.Limit, defaultPage))...)
+	if q.Decision != "" {
+		w.add(`decision = ?`, q.Decision)
+	}
+	if q.Text != "" {
+		like := "%" + likeEscape.Replace(q.Text) + "%"
+		w.add(`(actor LIKE ? ESCAPE '!' OR resource LIKE ? ESCAPE '!' OR rule LIKE ? ESCAPE '!' OR detail LIKE ? ESCAPE '!')`, like, like, like, like)
+	}
+	if !q.Since.IsZero() {
+		w.add(`at >= ?`, micros(q.Since))
+	}
+	if !q.Until.IsZero() {
+		w.add(`at < ?`, micros(q.Until))
+	}
+	query := `SELECT num, ` + auditCols + `, proof, hashes FROM audit` + w.String() + order("num", !q.Newest) + ` LIMIT ?`
+	return collect(ctx, s, "reading audit records", scanEntry, query, append(w.args, limitOr(q.Limit, defaultPage))...)
 }
 
-func scanAudit(sc scanner) (outboard.AuditRecord, error) {
-	var r outboard.AuditRecord
+var likeEscape = strings.NewReplacer("!", "!!", "%", "!%", "_", "!_")
+
+// AuditRecords is AuditEntries without what ties the records to the log.
+func (s *Store) AuditRecords(ctx context.Context, q AuditQuery) ([]outboard.AuditRecord, error) {
+	list, err := s.AuditEntries(ctx, q)
+	out := make([]outboard.AuditRecord, len(list))
+	for i := range list {
+		out[i] = list[i].AuditRecord
+	}
+	return out, err
+}
+
+const auditSizeSQL = `SELECT COALESCE(MAX(num), 0) FROM audit`
+
+// AuditSize implements audit.Log.
+func (s *Store) AuditSize(ctx context.Context) (n int64, err error) {
+	err = s.queryRow(ctx, auditSizeSQL).Scan(&n)
+	return n, s.fail("reading the size of the audit", err)
+}
+
+const auditHashesSQL = `SELECT hashes FROM audit WHERE num > ? ORDER BY num LIMIT ?`
+
+// AuditHashes implements audit.Log.
+func (s *Store) AuditHashes(ctx context.Context, after int64, limit int) ([][]byte, error) {
+	return collect(ctx, s, "reading hashes of the audit", func(sc scanner) (b []byte, err error) {
+		err = sc.Scan(&b)
+		return b, err
+	}, auditHashesSQL, after, limit)
+}
+
+func scanEntry(sc scanner) (audit.Entry, error) {
+	var e audit.Entry
 	var at int64
 	var detail string
-	err := sc.Scan(&r.Num, &at, &r.Org, &r.Actor, &r.Action, &r.Resource, &r.Decision, &r.Rule, &detail)
-	r.At = timeOf(at)
+	err := sc.Scan(&e.Num, &at, &e.Org, &e.Actor, &e.Action, &e.Resource, &e.Decision, &e.Rule, &detail, &e.Proof, &e.Hashes)
+	e.At = timeOf(at)
 	if detail != "" {
-		r.Detail = outboard.Raw(detail)
+		e.Detail = outboard.Raw(detail)
 	}
-	return r, err
-}
-
-const grantCols = `id, session, host, port, uses, granted_by, created_at`
-
-const insertGrantSQL = `INSERT INTO net_grants (` + grantCols + `) VALUES (?, ?, ?, ?, ?, ?, ?)`
-
-// PutNetGrant inserts a grant.
-func (s *Store) PutNetGrant(ctx context.Context, g outboard.NetGrant) error {
-	return s.update(ctx, "storing a network grant", func(t tx) error {
-		_, err := t.exec(ctx, insertGrantSQL, string(g.ID), string(g.Session), g.Host, g.Port, g.Uses, g.By, micros(g.CreatedAt))
-		return err
-	})
-}
-
-const grantsSQL = `SELECT ` + grantCols + ` FROM net_grants WHERE session = ? AND uses <> 0 ORDER BY created_at, id`
-
-// NetGrants returns the grants of a session that are not used up, oldest first.
-func (s *Store) NetGrants(ctx context.Context, session outboard.SessionID) ([]outboard.NetGrant, error) {
-	return collect(ctx, s, "listing network grants", scanGrant, grantsSQL, string(session))
-}
-
-func scanGrant(sc scanner) (outboard.NetGrant, error) {
-	var g outboard.NetGrant
-	var created int64
-	err := sc.Scan(&g.ID, &g.Session, &g.Host, &g.Port, &g.Uses, &g.By, &created)
-	g.CreatedAt = timeOf(created)
-	return g, err
-}
-
-const useGrantSQL = `UPDATE net_grants SET uses = uses - 1 WHERE id = ? AND uses > 0`
-
-// UseNetGrant takes one use of a counted grant, and reports whether there was one: two requests cannot share the last.
-func (s *Store) UseNetGrant(ctx context.Context, id outboard.NetGrantID) (bool, error) {
-	var n int64
-	err := s.update(ctx, "using a network grant", func(t tx) (err error) {
-		n, err = t.exec(ctx, useGrantSQL, string(id))
-		return err
-	})
-	return n == 1, err
+	return e, err
 }
 
 const auditCountSQL = `SELECT COUNT(*) FROM audit WHERE actor = ? AND action = ? AND decision = ? AND at >= ?`

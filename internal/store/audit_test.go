@@ -2,12 +2,13 @@ package store_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/audit"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
@@ -85,44 +86,246 @@ func TestAuditClosed(t *testing.T) {
 	})
 }
 
-// Two requests that share a grant for one request would be one request too many.
-func TestNetGrants(t *testing.T) {
+// record writes n records of an actor.
+func record(t *testing.T, s *store.Store, actor string, n int) {
+	t.Helper()
+	for i := range n {
+		r := outboard.AuditRecord{Actor: actor, Action: "http.request", Resource: fmt.Sprint("GET https://a.test/", i), Decision: outboard.Allowed, Rule: "r",
+			Detail: outboard.Raw(`{"n":1}`)}
+		if err := s.Audit(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func witness(t *testing.T, dir string) *audit.Witness {
+	t.Helper()
+	w, err := audit.OpenWitness(dir, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// report verifies what is in a database now.
+func report(t *testing.T, s *store.Store, w *audit.Witness) audit.Report {
+	t.Helper()
+	trust, done, err := w.Trust()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	list, err := s.AuditEntries(t.Context(), store.AuditQuery{Limit: 100_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := audit.Verify(func(yield func(audit.Entry, error) bool) {
+		for _, e := range list {
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}, trust)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// Broken if somebody with the whole database in their hands can change the audit, and nobody can tell where.
+func TestTampering(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		s := storetest.Open(t, cfg)
-		id := newSession(t, s).ID
-		once := outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), Session: id, Host: "a.test", Uses: 1, By: "k", CreatedAt: time.Now()}
-		ever := outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), Session: id, Host: "b.test", Port: 8443, Uses: -1, By: "k",
-			CreatedAt: time.Now()}
-		for _, g := range []outboard.NetGrant{once, ever} {
-			if err := s.PutNetGrant(t.Context(), g); err != nil {
-				t.Fatal(err)
-			}
+		record(t, s, "sesn_1", 20)
+		w := witness(t, t.TempDir())
+		if _, err := w.Update(t.Context(), s); err != nil {
+			t.Fatal(err)
 		}
-		var wg sync.WaitGroup
-		won := make(chan bool, 8)
-		for range cap(won) {
-			wg.Go(func() {
-				ok, err := s.UseNetGrant(t.Context(), once.ID)
-				if err != nil {
-					t.Error(err)
+		if r := report(t, s, w); r.Bad != nil || r.Size != 20 || r.Signed != 20 {
+			t.Fatalf("control: %+v", r)
+		}
+		db := raw(t, cfg)
+		do := func(queries ...string) {
+			t.Helper()
+			for _, q := range queries {
+				if _, err := db.ExecContext(t.Context(), q); err != nil {
+					t.Fatalf("%s: %v", q, err)
 				}
-				won <- ok
-			})
-		}
-		wg.Wait()
-		close(won)
-		n := 0
-		for ok := range won {
-			if ok {
-				n++
 			}
 		}
-		if n != 1 {
-			t.Errorf("one use was taken %d times", n)
+		if cfg.URL != "" {
+			do(`ALTER TABLE audit DISABLE TRIGGER ALL`)
+		} else {
+			do(`DROP TRIGGER audit_no_update`, `DROP TRIGGER audit_no_delete`)
 		}
-		left, err := s.NetGrants(t.Context(), id)
-		if err != nil || len(left) != 1 || left[0].Host != "b.test" || left[0].Port != 8443 || left[0].Uses != -1 {
-			t.Errorf("left: %+v, %v", left, err)
+		const cols = "at, org, actor, action, resource, decision, rule, detail, proof, hashes"
+		do(`CREATE TABLE copy AS SELECT * FROM audit`)
+		for _, c := range []struct {
+			name string
+			num  int64
+			kind string
+			do   []string
+		}{
+			{"edit", 7, audit.Changed, []string{`UPDATE audit SET decision = 'deny' WHERE num = 7`}},
+			{"edit two", 3, audit.Changed, []string{`UPDATE audit SET actor = 'x' WHERE num IN (3, 9)`}},
+			{"edit the detail", 7, audit.Changed, []string{`UPDATE audit SET detail = '{}' WHERE num = 7`}},
+			{"edit the time", 7, audit.Changed, []string{`UPDATE audit SET at = at + 1 WHERE num = 7`}},
+			{"take the hashes of another", 8, audit.Changed, []string{`UPDATE audit SET hashes = (SELECT hashes FROM copy WHERE num = 4) WHERE num = 8`}},
+			{"delete", 5, audit.Missing, []string{`DELETE FROM audit WHERE num = 5`}},
+			{"delete and close the gap", 5, audit.Changed, []string{`DELETE FROM audit WHERE num = 5`, `UPDATE audit SET num = -num WHERE num > 5`,
+				`UPDATE audit SET num = -num - 1 WHERE num < 0`}},
+			{"reorder", 5, audit.Changed, []string{`UPDATE audit SET num = 99 WHERE num = 5`, `UPDATE audit SET num = 5 WHERE num = 6`,
+				`UPDATE audit SET num = 6 WHERE num = 99`}},
+			{"duplicate", 21, audit.Changed, []string{`INSERT INTO audit SELECT 21, ` + cols + ` FROM copy WHERE num = 20`}},
+			{"truncate", 18, audit.Missing, []string{`DELETE FROM audit WHERE num > 17`}},
+			{"empty", 1, audit.Missing, []string{`DELETE FROM audit`}},
+			{"redact and say nothing", 7, audit.Changed, []string{`UPDATE audit SET resource = '[redacted]' WHERE num = 7`}},
+		} {
+			do(c.do...)
+			if r := report(t, s, w); r.Bad == nil || r.Bad.Num != c.num || r.Bad.Kind != c.kind {
+				t.Errorf("%s: %+v, want %d %s", c.name, r.Bad, c.num, c.kind)
+			}
+			do(`DELETE FROM audit`, `INSERT INTO audit SELECT * FROM copy`)
+		}
+		if r := report(t, s, w); r.Bad != nil {
+			t.Errorf("control after all: %+v", r.Bad)
 		}
 	})
 }
+
+// Broken if a server goes on writing behind a log that was cut, or that another database replaced: what follows would look genuine.
+func TestRollbackAndForkAreRefused(t *testing.T) {
+	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
+		s := storetest.Open(t, cfg)
+		record(t, s, "sesn_1", 10)
+		dir := t.TempDir()
+		if _, err := witness(t, dir).Update(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		db := raw(t, cfg)
+		for _, q := range map[bool][]string{false: {`DROP TRIGGER audit_no_delete`}, true: {`ALTER TABLE audit DISABLE TRIGGER ALL`}}[cfg.URL != ""] {
+			if _, err := db.ExecContext(t.Context(), q); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := db.ExecContext(t.Context(), `DELETE FROM audit WHERE num > 6`); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Audit(t.Context(), outboard.AuditRecord{Actor: "a"}); outboard.KindOf(err) != outboard.Unavailable {
+			t.Errorf("a running server went on behind a log that was cut: %v", err)
+		}
+		later := storetest.Open(t, cfg) // it knows nothing of the records that are gone; the witness does
+		w := witness(t, dir)
+		if _, err := w.Update(t.Context(), later); err == nil || !strings.Contains(err.Error(), "has 6 records, and had 10") {
+			t.Errorf("rolled back: %v", err)
+		}
+		record(t, later, "sesn_2", 8)
+		if _, err := w.Update(t.Context(), later); err == nil || !strings.Contains(err.Error(), "not those that were signed") {
+			t.Errorf("forked: %v", err)
+		}
+		if r := report(t, later, w); r.Bad == nil || r.Bad.Num != 7 || r.Bad.Kind != audit.Replaced {
+			t.Errorf("a fork: %+v", r.Bad)
+		}
+		later.SealAudit(fmt.Errorf("why"))
+		if err := later.Audit(t.Context(), outboard.AuditRecord{Actor: "a"}); outboard.KindOf(err) != outboard.Unavailable {
+			t.Errorf("sealed: %v", err)
+		}
+	})
+}
+
+// Broken if two servers on one database give two records one number, or continue two different trees.
+func TestServersShareOneLog(t *testing.T) {
+	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
+		servers := []*store.Store{storetest.Open(t, cfg), storetest.Open(t, cfg), storetest.Open(t, cfg)}
+		var wg sync.WaitGroup
+		const writers, each = 6, 5
+		for i := range writers {
+			wg.Go(func() { record(t, servers[i%len(servers)], fmt.Sprint("sesn_", i), each) })
+		}
+		wg.Wait()
+		dir := t.TempDir()
+		for i, s := range servers { // each has its own eyes, on the same file or not
+			w := witness(t, fmt.Sprint(dir, i%2))
+			if c, err := w.Update(t.Context(), s); err != nil || c.Size != writers*each {
+				t.Fatalf("%+v, %v", c, err)
+			}
+			if r := report(t, s, w); r.Bad != nil || r.Size != writers*each || r.Signed != writers*each {
+				t.Errorf("%+v, %+v", r, r.Bad)
+			}
+		}
+	})
+}
+
+// Broken if a person's data cannot be taken out, or only by making the log look tampered with.
+func TestRedactAudit(t *testing.T) {
+	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
+		s := storetest.Open(t, cfg)
+		record(t, s, "sesn_1", 3)
+		record(t, s, "ann", 3)
+		w := witness(t, t.TempDir())
+		if _, err := w.Update(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		mine, err := s.AuditEntries(t.Context(), store.AuditQuery{Text: "ann"})
+		if err != nil || len(mine) != 3 || mine[0].Num != 4 {
+			t.Fatalf("%d records, %v", len(mine), err)
+		}
+		if none, err := s.AuditEntries(t.Context(), store.AuditQuery{Text: "a_n%"}); err != nil || len(none) != 0 {
+			t.Errorf("a pattern was taken for one: %v, %v", none, err)
+		}
+		if err := s.RedactAudit(t.Context(), []int64{4, 5, 6}, []string{"actor"}); err != nil {
+			t.Fatal(err)
+		}
+		if r := report(t, s, w); r.Bad == nil || r.Bad.Num != 4 || r.Bad.Kind != audit.Silent {
+			t.Errorf("nothing says who redacted: %+v", r.Bad)
+		}
+		if err := s.Audit(t.Context(), outboard.AuditRecord{Actor: "k", Action: audit.ActionRedact, Detail: outboard.Raw(`{"records":[4,5,6]}`)}); err != nil {
+			t.Fatal(err)
+		}
+		if r := report(t, s, w); r.Bad != nil || r.Redacted != 3 || r.Size != 7 {
+			t.Errorf("%+v, %+v", r, r.Bad)
+		}
+		all, err := s.AuditEntries(t.Context(), store.AuditQuery{})
+		if err != nil || slices.ContainsFunc(all, func(e audit.Entry) bool { return e.Actor == "ann" }) || all[4].Resource != "GET https://a.test/1" {
+			t.Errorf("%+v, %v", all, err)
+		}
+	})
+}
+
+// Broken if the records of an older database are outside of the log that newer ones are in.
+func TestAuditOfOldDatabases(t *testing.T) {
+	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
+		old, err := store.OpenAt(t.Context(), cfg, 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 230 { // over two pages
+			q := fmt.Sprintf(`INSERT INTO audit (at, org, actor, action, resource, decision, rule, detail) VALUES (%d, '', 'sesn_1', 'x', 'r', 'allow', '', '')`, i)
+			if _, err := old.Exec(t.Context(), q); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if cfg.URL != "" { // a number that a transaction took and did not use
+			if _, err := old.Exec(t.Context(), `SELECT nextval(pg_get_serial_sequence('audit', 'num'))`); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := old.Exec(t.Context(), `INSERT INTO audit (at, org, actor, action, resource, decision, rule, detail) VALUES (231, '', 'a', 'x', 'r', 'allow', '', '')`); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := old.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s := storetest.Open(t, cfg)
+		record(t, s, "sesn_2", 3)
+		w := witness(t, t.TempDir())
+		if _, err := w.Update(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if r := report(t, s, w); r.Bad != nil || r.Size < 233 || r.Signed != r.Size {
+			t.Errorf("%+v, %+v", r, r.Bad)
+		}
+	})
+}
+
+var _ audit.Log = (*store.Store)(nil)

@@ -20,6 +20,9 @@ const schemaVersionSQL = `SELECT COALESCE(MAX(version), 0) FROM schema_version`
 
 const insertVersionSQL = `INSERT INTO schema_version (version) VALUES (?)`
 
+// afterMigration is what SQL alone cannot do, in the transaction of the migration.
+var afterMigration = map[int]func(context.Context, tx) error{8: takeInAudit}
+
 // latestSchema is the newest schema this program knows. A test holds the two dialects to the same number.
 func latestSchema() (int, error) {
 	names, err := fs.Glob(migrations, "migrations/sqlite/*.sql")
@@ -51,6 +54,11 @@ func (s *Store) migrate(ctx context.Context, last int) error {
 			}
 			if _, err := t.ExecContext(ctx, string(text)); err != nil {
 				return fmt.Errorf("applying migration %d: %w", v, err)
+			}
+			if after := afterMigration[v]; after != nil {
+				if err := after(ctx, t); err != nil {
+					return fmt.Errorf("finishing migration %d: %w", v, err)
+				}
 			}
 			if _, err := t.exec(ctx, insertVersionSQL, v); err != nil {
 				return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -108,6 +109,21 @@ const schemaLock = 0x6f7574626f617264
 // lockSchema implements dialect.
 func (d *postgresDialect) lockSchema(ctx context.Context, t *sql.Tx) error {
 	_, err := t.ExecContext(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(schemaLock))
+	return err
+}
+
+// auditLock is an arbitrary number of ours; the schema tells databases apart that share a server's.
+const auditLock = 0x61756474
+
+// lockAudit implements dialect.
+func (d *postgresDialect) lockAudit(ctx context.Context, t *sql.Tx) error {
+	_, err := t.ExecContext(ctx, `SELECT pg_advisory_xact_lock($1, hashtext(current_schema()))`, int32(auditLock))
+	return err
+}
+
+// insertAudit implements dialect.
+func (d *postgresDialect) insertAudit(ctx context.Context, t tx, rows [][]any) error {
+	_, err := t.exec(ctx, insertAuditInto+insertAuditRow+strings.Repeat(", "+insertAuditRow, len(rows)-1), slices.Concat(rows...)...)
 	return err
 }
 

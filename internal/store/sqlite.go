@@ -140,6 +140,7 @@ func (d *sqliteDialect) where() string                             { return d.pa
 func (d *sqliteDialect) rebind(query string) string                { return query }
 func (d *sqliteDialect) locking(bool) string                       { return "" }
 func (d *sqliteDialect) lockSchema(context.Context, *sql.Tx) error { return nil }   // the transaction is immediate
+func (d *sqliteDialect) lockAudit(context.Context, *sql.Tx) error  { return nil }   // likewise
 func (d *sqliteDialect) again(error) bool                          { return false } // one writer at a time loses to nobody
 func (d *sqliteDialect) ring(map[outboard.SessionID]*row)          {}               // others look at data_version
 func (d *sqliteDialect) start(context.Context, *Store)             {}

@@ -10,7 +10,7 @@ import (
 // long as running it.
 var (
 	hotReads  = []string{lookupSQL, pageSQL, claimableSQL, nextTimerSQL, checkpointSQL, loadHeaderSQL}
-	hotWrites = []string{expiredSQL, liveSQL, pickReadySQL + claimSQL}
+	hotWrites = []string{expiredSQL, liveSQL, pickReadySQL + claimSQL, auditLastSQL, insertAuditSQL}
 )
 
 // prepareHot compiles what prepared gives out.
@@ -49,4 +49,16 @@ func (d *sqliteDialect) closeHot() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// insertAudit implements dialect.
+func (d *sqliteDialect) insertAudit(ctx context.Context, t tx, rows [][]any) error {
+	ctx = context.WithoutCancel(ctx) // as in commit
+	insert := t.StmtContext(ctx, d.hotWrites[insertAuditSQL])
+	for _, row := range rows {
+		if _, err := insert.ExecContext(ctx, row...); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -63,8 +63,10 @@ type Store struct {
 	offering sync.Mutex // held by the writer for a whole group, and so by an Offer's stop
 	offers   []*Offer
 
-	queue   chan *pending   // to the writer
-	audits  chan *auditing  // to the auditor
+	queue   chan *pending  // to the writer
+	audits  chan *auditing // to the auditor
+	tail    auditTail      // the auditor's
+	sealed  atomic.Pointer[error]
 	closing <-chan struct{} // closed by Close: no new appends, and the loops end
 	cancel  func()          // closes it
 	stopped chan struct{}   // closed when the writer has drained the queue
