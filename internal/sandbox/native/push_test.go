@@ -122,7 +122,7 @@ func TestPush(t *testing.T) {
 func TestPushBusy(t *testing.T) {
 	p := layered(t)
 	m := start(t, p, "")
-	bash(t, m, "cd /workspace; mkfifo pipe; exec 9<>pipe; echo a > a; (exec 3>>held; while read x; do echo $x >&3; done <pipe) &")
+	bash(t, m, "cd /workspace; mkfifo pipe; exec 9<>pipe; echo a > a; (exec 3>>held; while read x; do echo $x >&3; done <pipe) & for i in $(seq 600); do [ -e held ] && break; sleep 0.05; done")
 	id, pushed := push(t, m)
 	if pushed != (sandbox.Pushed{Changed: true, Copied: true}) {
 		t.Fatalf("%+v", pushed)
