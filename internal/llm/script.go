@@ -125,6 +125,9 @@ func (s *script) locate(ctx context.Context, req Request) (position, error) {
 		case "assistant":
 			p.responses++
 			p.since++
+			if !current {
+				continue // what it called is of an earlier turn, and that has taken nothing of this one's queue
+			}
 			p.tools, p.result, p.isError = nil, "", false
 			for _, u := range m.Uses {
 				p.tools = append(p.tools, u.Name)
@@ -178,11 +181,7 @@ func (p *position) results(ctx context.Context, req Request, results []outboard.
 
 // add queues the steps of one message.
 func (p *position) add(text string) error {
-	n, err := parseYAML([]byte(text))
-	if err != nil {
-		return err
-	}
-	steps, err := parseSteps(n)
+	steps, err := parsed.steps(text)
 	p.queue = append(p.queue, steps...)
 	return err
 }
@@ -257,7 +256,7 @@ func (s *script) play(ctx context.Context, req Request, p position, steps []step
 			b.ToolUseID = fmt.Sprintf("toolu_%d_%d", p.responses+1, n)
 		}
 	}
-	pl.resp.Usage = outboard.Usage{Input: tokens(requestBytes(req)), Output: tokens(pl.out)}
+	pl.resp.Usage = outboard.Usage{Input: tokens(counted.bytes(req)), Output: tokens(pl.out)}
 	return pl.resp, nil
 }
 
@@ -360,43 +359,4 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// requestBytes is the size of what a request says, for deterministic usage.
-func requestBytes(req Request) int64 {
-	n := len(req.System)
-	for _, t := range req.Tools {
-		n += len(t.Name) + len(t.Description) + len(t.InputSchema)
-	}
-	total := int64(n)
-	for _, m := range req.History {
-		total += contentBytes(m.Content)
-		for _, u := range m.Uses {
-			total += int64(len(u.Name) + len(u.Input))
-			if u.Blob != nil {
-				total += u.Blob.Size
-			}
-		}
-		for _, r := range m.Results {
-			total += contentBytes(r.Content)
-		}
-	}
-	return total
-}
-
-func contentBytes(content []outboard.Content) int64 {
-	var n int64
-	for _, c := range content {
-		n += int64(len(c.Text)+len(c.Title)+len(c.Context)) + contentBytes(c.Parts)
-		if c.Blob != nil {
-			n += c.Blob.Size
-		}
-		if s := c.Source; s != nil {
-			n += int64(len(s.Data) + len(s.URL))
-			if s.Blob != nil {
-				n += s.Blob.Size
-			}
-		}
-	}
-	return n
 }

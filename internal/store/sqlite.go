@@ -40,6 +40,7 @@ const (
 // sqliteDialect is one SQLite file: one writing connection, a few reading ones.
 type sqliteDialect struct {
 	path        string
+	vfs         string // of SQLite, "" = its own
 	read, write *sql.DB
 
 	insert, header, once, updateHead, updateAll *sql.Stmt // prepared on the writing connection
@@ -65,6 +66,9 @@ func openSQLite(ctx context.Context, path string) (*sqliteDialect, error) {
 		return nil, outboard.Errorf(outboard.Unavailable, "opening database: %w", err)
 	}
 	d := &sqliteDialect{path: abs}
+	if d.vfs, err = vfs(); err != nil {
+		return nil, outboard.Errorf(outboard.Internal, "opening database %s: %w", abs, err)
+	}
 	if info.Size() == 0 {
 		if err := d.format(ctx); err != nil {
 			return nil, err
@@ -121,6 +125,9 @@ func (d *sqliteDialect) dsn(lock string, busy time.Duration, pragmas ...string) 
 	q := url.Values{"_txlock": {lock}, "_pragma": append([]string{
 		fmt.Sprintf("busy_timeout(%d)", busy.Milliseconds()), "foreign_keys(1)", "recursive_triggers(1)", "temp_store(MEMORY)",
 	}, pragmas...)}
+	if d.vfs != "" {
+		q.Set("vfs", d.vfs)
+	}
 	return (&url.URL{Scheme: "file", OmitHost: true, Path: d.path, RawQuery: q.Encode()}).String()
 }
 

@@ -1,0 +1,81 @@
+package llm
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// conversation grows by a user message, a response and a result at a time.
+func conversation(n int) []*outboard.Message {
+	var h []*outboard.Message
+	for i := range n {
+		h = append(h,
+			&outboard.Message{Role: "user", Content: []outboard.Content{outboard.Text(strings.Repeat("u", i))}},
+			&outboard.Message{Role: "assistant", Uses: []outboard.ToolUse{{Name: "bash", Input: outboard.Raw(`{"command":"true"}`)}}},
+			&outboard.Message{Role: "tool", Results: []outboard.ToolResult{{Content: []outboard.Content{outboard.Text(fmt.Sprint("r", i))}}}})
+	}
+	return h
+}
+
+// What is remembered of a conversation may save time only: usage that depends on what a process has seen before is not deterministic.
+func TestCountedIsWhatCountingGives(t *testing.T) {
+	long, other := conversation(40), conversation(25)
+	summary := []*outboard.Message{{Role: "summary", Content: []outboard.Content{outboard.Text("so far")}}}
+	histories := [][]*outboard.Message{summary, append(summary, other[:6]...), long[:30], long[:7], other, conversation(40), nil, long[:30]}
+	for i := range long {
+		histories = append(histories, long[:i+1])
+	}
+	replaced := append(append([]*outboard.Message{}, long[:len(long)-1]...), other[2]) // another result for the newest call
+	histories = append(histories, replaced, long)
+	var c counts
+	for i, h := range histories {
+		req := Request{System: "be brief", CacheKey: "sthr_1", History: h}
+		plain := req
+		plain.CacheKey = ""
+		if got, want := c.bytes(req), new(counts).bytes(plain); got != want {
+			t.Errorf("history %d of %d messages: %d bytes, want %d", i, len(h), got, want)
+		}
+	}
+	for i := range 3 * maxCounted {
+		c.bytes(Request{CacheKey: fmt.Sprint("sthr_", i), History: long})
+	}
+	if len(c.kept) > maxCounted {
+		t.Errorf("%d conversations are remembered, over the bound of %d", len(c.kept), maxCounted)
+	}
+}
+
+// A script is parsed once, and one that is wrong stays wrong.
+func TestParsedScripts(t *testing.T) {
+	var c parses
+	const good, bad = "- bash: ls\n- say: done\n", "- bash: ls\n- shout: done\n"
+	for range 2 {
+		if steps, err := c.steps(good); err != nil || len(steps) != 2 || steps[1].text != "done" {
+			t.Errorf("steps %+v, %v", steps, err)
+		}
+		if _, err := c.steps(bad); err == nil || !strings.Contains(err.Error(), "shout") {
+			t.Errorf("the wrong script: %v", err)
+		}
+	}
+	if len(c.kept) != 1 {
+		t.Errorf("%d scripts are kept, want the good one", len(c.kept))
+	}
+	for i := range 3 * maxParsed {
+		if _, err := c.steps(fmt.Sprintf("- say: %d\n", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.steps("- say: " + strings.Repeat("x", maxParsedText) + "\n"); err != nil {
+		t.Error(err)
+	}
+	if len(c.kept) > maxParsed {
+		t.Errorf("%d scripts are kept, over the bound of %d", len(c.kept), maxParsed)
+	}
+	for text := range c.kept {
+		if len(text) > maxParsedText {
+			t.Error("a script over the bound is kept")
+		}
+	}
+}
