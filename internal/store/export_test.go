@@ -3,7 +3,11 @@ package store
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"io/fs"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
 )
 
 // OpenAt opens a store whose schema is as old as the program that wrote it.
@@ -24,4 +28,38 @@ var Migrations fs.FS = migrations
 // Exec runs a statement on the writing connection.
 func (s *Store) Exec(ctx context.Context, query string) (sql.Result, error) {
 	return s.write.ExecContext(ctx, query)
+}
+
+// PlanOf is how the database would run a query of a session's events.
+func (s *Store) PlanOf(ctx context.Context, id outboard.SessionID, q EventQuery) (string, error) {
+	l, err := s.lookup(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	query, args := q.of(l.own(), 1000)
+	explain := "EXPLAIN "
+	if s.d.name() == "sqlite" {
+		explain = "EXPLAIN QUERY PLAN "
+	}
+	rows, err := s.read.QueryContext(ctx, s.d.rebind(explain+query), args...)
+	if err != nil {
+		return "", err
+	}
+	defer rows.Close()
+	cols, err := rows.Columns()
+	if err != nil {
+		return "", err
+	}
+	var plan strings.Builder
+	for rows.Next() {
+		row := make([]any, len(cols))
+		for i := range row {
+			row[i] = new(any)
+		}
+		if err := rows.Scan(row...); err != nil {
+			return "", err
+		}
+		fmt.Fprintln(&plan, *row[len(row)-1].(*any))
+	}
+	return plan.String(), rows.Err()
 }

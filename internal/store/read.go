@@ -94,6 +94,18 @@ func (s *Store) Read(ctx context.Context, id outboard.SessionID, after int64) it
 // isInput is the condition of the partial index events_inputs. A query that repeats it word for word may use that.
 const isInput = `type IN ('input.message', 'input.system', 'input.interrupt', 'input.confirmation', 'input.tool_result')`
 
+// common are the types, inputs apart, of which nearly every turn has events: a list of them is found by reading along the log.
+var common = []outboard.EventType{
+	outboard.TypeInputProcessed, outboard.TypeTurnStarted, outboard.TypeTurnEnded, outboard.TypeModelStarted, outboard.TypeModelFinished,
+	outboard.TypeAgentMessage, outboard.TypeAgentThinking, outboard.TypeCallRequested, outboard.TypeCallStarted, outboard.TypeCallFinished,
+	outboard.TypeCheckpointCreated,
+}
+
+// isRare is the condition of the partial index events_rare, of all other types but inputs, in the same way.
+const isRare = `type NOT IN ('input.message', 'input.system', 'input.interrupt', 'input.confirmation', 'input.tool_result', 'input.processed',
+    'turn.started', 'turn.ended', 'model.started', 'model.finished', 'agent.message', 'agent.thinking', 'call.requested',
+    'call.started', 'call.finished', 'checkpoint.created')`
+
 // EventQuery selects events of one session by position. Zero values select everything in ascending order.
 type EventQuery struct {
 	After, Before int64     // exclusive bounds on seq; 0 = none
@@ -141,9 +153,9 @@ func (q *EventQuery) of(p part, limit int) (string, []any) {
 		b.WriteString(cond)
 		args = append(args, vs...)
 	}
-	if len(q.Types) > 0 && !slices.ContainsFunc(q.Types, func(t outboard.EventType) bool { return !t.IsInput() }) {
-		place = "seq" // for the index of inputs
-		add(`session = ? AND seq > ? AND seq <= ? AND `+isInput, p.num, after, upto)
+	if index := q.index(); index != "" {
+		place = "seq" // which the index is in the order of
+		add(`session = ? AND seq > ? AND seq <= ? AND `+index, p.num, after, upto)
 	} else {
 		add(`key > ? AND key <= ?`, eventKey(p.num, after), eventKey(p.num, upto))
 	}
@@ -158,6 +170,20 @@ func (q *EventQuery) of(p part, limit int) (string, []any) {
 	}
 	b.WriteString(order(place, !q.Desc) + ` LIMIT ?`)
 	return b.String(), append(args, limit)
+}
+
+// index is the condition of the partial index that holds all the types asked for, "" when none does.
+func (q *EventQuery) index() string {
+	all := func(in func(outboard.EventType) bool) bool {
+		return len(q.Types) > 0 && !slices.ContainsFunc(q.Types, func(t outboard.EventType) bool { return !in(t) })
+	}
+	switch {
+	case all(outboard.EventType.IsInput):
+		return isInput
+	case all(func(t outboard.EventType) bool { return !t.IsInput() && !slices.Contains(common, t) }):
+		return isRare
+	}
+	return ""
 }
 
 const eventSQL = `SELECT session, ` + eventCols + ` FROM events WHERE id = ? AND session IN (`
