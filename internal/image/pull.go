@@ -1,0 +1,288 @@
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/outbound"
+)
+
+// pull brings an image here: what the name means at its registry, or with a digest that one. The name's lock is held.
+func (s *Store) pull(ctx context.Context, r name.Reference, digest string) (Image, error) {
+	from := r
+	if digest != "" {
+		from = r.Context().Digest(digest)
+	}
+	img, err := s.fetch(ctx, from)
+	if err == nil {
+		var out Image
+		if out, err = s.install(ctx, r.Name(), img, false); err == nil {
+			return out, nil
+		}
+	}
+	return Image{}, pullError(r.Name(), err)
+}
+
+// pullError says in a user's words why an image did not come.
+func pullError(full string, err error) error {
+	if e, ok := errors.AsType[*outboard.Error](err); ok {
+		return outboard.Errorf(e.Kind, "pulling image %s: %w", full, err).WithHint("%s", e.Hint)
+	}
+	if r, ok := errors.AsType[*outbound.Refusal](err); ok {
+		return outboard.Errorf(outboard.Denied, "pulling image %s: %w", full, r).
+			WithHint("the operator can name its network in egress.private_networks of the server's configuration")
+	}
+	if t, ok := errors.AsType[*transport.Error](err); ok {
+		switch t.StatusCode {
+		case http.StatusUnauthorized, http.StatusForbidden:
+			return outboard.Errorf(outboard.Denied, "pulling image %s: the registry does not let this server have it, or has no such image", full).
+				WithHint("the operator can give a user and password for it in images.registries of the server's configuration")
+		case http.StatusNotFound:
+			return outboard.Errorf(outboard.NotFound, "pulling image %s: the registry has no such image", full)
+		}
+		return outboard.Errorf(outboard.Unavailable, "pulling image %s: the registry answered %d", full, t.StatusCode)
+	}
+	return outboard.Errorf(outboard.Unavailable, "pulling image %s: %w", full, err)
+}
+
+// fetch asks a registry for an image for this machine's kind.
+func (s *Store) fetch(ctx context.Context, r name.Reference) (v1.Image, error) {
+	auth, err := s.authenticate(ctx, r.Context().RegistryStr())
+	if err != nil {
+		return nil, err
+	}
+	d, err := remote.Get(r, remote.WithContext(ctx), remote.WithTransport(s.transport()), remote.WithAuth(auth), remote.WithPlatform(platform()),
+		remote.WithRetryBackoff(remote.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 3}))
+	if err != nil {
+		return nil, err
+	}
+	return d.Image()
+}
+
+func platform() v1.Platform { return v1.Platform{OS: "linux", Architecture: runtime.GOARCH} }
+
+func (s *Store) authenticate(ctx context.Context, registry string) (authn.Authenticator, error) {
+	if s.cfg.Credentials == nil {
+		return authn.Anonymous, nil
+	}
+	user, password, err := s.cfg.Credentials(ctx, registry)
+	if err != nil {
+		return nil, fmt.Errorf("finding the credential for registry %s: %w", registry, err)
+	}
+	if user == "" && password.Reveal() == "" {
+		return authn.Anonymous, nil
+	}
+	return &authn.Basic{Username: user, Password: password.Reveal()}, nil
+}
+
+// transport dials as the guard allows: registries, and where they send us for blobs and tokens, are addresses that others chose. The
+// environment's proxies do not apply, since they would dial for us without that.
+func (s *Store) transport() http.RoundTripper {
+	guard := s.cfg.Guard
+	return &http.Transport{
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			host, port, err := net.SplitHostPort(addr)
+			if err != nil {
+				return nil, err
+			}
+			host = strings.TrimSuffix(strings.ToLower(host), ".")
+			if why := outbound.CheckHost(host); why != "" {
+				return nil, &outbound.Refusal{Why: why}
+			}
+			addrs, err := guard.Lookup(ctx, host)
+			if err != nil {
+				return nil, err
+			}
+			return outbound.Dial(ctx, addrs, port)
+		},
+		TLSClientConfig:       &tls.Config{RootCAs: s.cfg.Roots},
+		ForceAttemptHTTP2:     true,
+		TLSHandshakeTimeout:   responseTimeout,
+		ResponseHeaderTimeout: responseTimeout,
+		IdleConnTimeout:       idleTimeout,
+		MaxIdleConnsPerHost:   2,
+		DisableCompression:    true, // a layer's bytes are what its digest is of
+	}
+}
+
+// install unpacks the layers of an image that are not here, and records what the name means.
+func (s *Store) install(ctx context.Context, full string, img v1.Image, imported bool) (Image, error) {
+	plan, err := s.inspect(img)
+	if err != nil {
+		return Image{}, err
+	}
+	now := time.Now().UTC()
+	out := Image{Name: full, Digest: plan.digest, Settings: settings(plan.config.Config), Imported: imported, PulledAt: now, UsedAt: now, Present: true}
+	for i, layer := range plan.layers {
+		info, err := s.unpack(ctx, layer, plan.config.RootFS.DiffIDs[i], s.limits.Image-out.Bytes)
+		if err != nil {
+			return Image{}, fmt.Errorf("layer %d of %d: %w", i+1, len(plan.layers), err)
+		}
+		out.Bytes += info.Bytes
+		out.Layers = append([]string{contentPrefix + plan.config.RootFS.DiffIDs[i].Hex}, out.Layers...)
+	}
+	return out, s.write(out)
+}
+
+// plan is an image whose descriptions have been checked.
+type plan struct {
+	digest string
+	config *v1.ConfigFile
+	layers []v1.Layer
+}
+
+// inspect reads what an image says about itself and refuses what does not add up, before anything large is transferred.
+func (s *Store) inspect(img v1.Image) (p plan, err error) {
+	refuse := func(format string, args ...any) (plan, error) {
+		return plan{}, outboard.Errorf(outboard.Invalid, "the image is refused: "+format, args...)
+	}
+	m, err := img.Manifest()
+	if err != nil {
+		return p, fmt.Errorf("reading the manifest: %w", err)
+	}
+	if n := len(m.Layers); n == 0 || n > s.limits.Layers {
+		return refuse("it has %d layers; it must have 1 to %d", n, s.limits.Layers)
+	}
+	if m.Config.Size < 0 || m.Config.Size > s.limits.Config {
+		return refuse("its configuration has %d bytes; at most %d are read", m.Config.Size, s.limits.Config)
+	}
+	var size int64
+	for _, l := range m.Layers {
+		if l.Size < 0 || l.Size > s.limits.Download-size {
+			return refuse("its layers are larger than %d bytes to transfer", s.limits.Download)
+		}
+		size += l.Size
+		if !l.MediaType.IsLayer() || !l.MediaType.IsDistributable() || len(l.URLs) > 0 {
+			return refuse("a layer is of type %q, or is to be fetched from elsewhere", l.MediaType)
+		}
+	}
+	raw, err := img.RawConfigFile()
+	if err != nil {
+		return p, fmt.Errorf("reading the configuration: %w", err)
+	}
+	if got := sha256.Sum256(raw); m.Config.Digest.Algorithm != "sha256" || m.Config.Digest.Hex != hex.EncodeToString(got[:]) {
+		return refuse("its configuration is not what its manifest names (%s)", m.Config.Digest)
+	}
+	if p.config, err = img.ConfigFile(); err != nil {
+		return refuse("its configuration cannot be read: %w", err)
+	}
+	if c := p.config; c.OS != "" && c.OS != "linux" || c.Architecture != "" && c.Architecture != runtime.GOARCH {
+		return refuse("it is for %s/%s, and this machine is linux/%s", c.OS, c.Architecture, runtime.GOARCH)
+	}
+	if got, want := len(p.config.RootFS.DiffIDs), len(m.Layers); got != want {
+		return refuse("its configuration speaks of %d layers and its manifest of %d", got, want)
+	}
+	for _, d := range p.config.RootFS.DiffIDs {
+		if b, err := hex.DecodeString(d.Hex); d.Algorithm != "sha256" || err != nil || len(b) != sha256.Size {
+			return refuse("a layer has the digest %q, which is no SHA-256", d)
+		}
+	}
+	digest, err := img.Digest()
+	if err != nil {
+		return p, fmt.Errorf("reading the manifest: %w", err)
+	}
+	p.digest = digest.String()
+	p.layers, err = img.Layers()
+	return p, err
+}
+
+// unpack makes the directory of one layer, unless it is here. room is how many bytes it may have.
+func (s *Store) unpack(ctx context.Context, l v1.Layer, diff v1.Hash, room int64) (layerInfo, error) {
+	layer := contentPrefix + diff.Hex
+	unlock, err := s.lock(ctx, layer, true)
+	if err != nil {
+		return layerInfo{}, err
+	}
+	defer unlock()
+	if s.has(layer) {
+		return s.info(layer)
+	}
+	tmp, err := os.MkdirTemp(filepath.Join(s.cfg.Dir, tmpDir), "unpack-")
+	if err != nil {
+		return layerInfo{}, fmt.Errorf("making a layer: %w", err)
+	}
+	defer func() {
+		if err := removeTree(tmp); err != nil {
+			s.log.Warn("a half-made layer was not removed", "dir", tmp, "err", err)
+		}
+	}()
+	dir := filepath.Join(tmp, "fs")
+	info, err := s.unpackInto(ctx, dir, l, diff, room)
+	if err != nil {
+		return info, err
+	}
+	return info, s.keep(dir, layer, info)
+}
+
+// unpackInto writes a layer's content and checks that it is what the digest says.
+func (s *Store) unpackInto(ctx context.Context, dir string, l v1.Layer, diff v1.Hash, room int64) (layerInfo, error) {
+	content, err := l.Uncompressed()
+	if err != nil {
+		return layerInfo{}, fmt.Errorf("reading: %w", err)
+	}
+	defer content.Close()
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return layerInfo{}, fmt.Errorf("making a layer: %w", err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return layerInfo{}, fmt.Errorf("making a layer: %w", err)
+	}
+	defer root.Close()
+	limits := s.limits
+	limits.Layer = min(limits.Layer, room)
+	sum := sha256.New()
+	// A tar of files that fit is larger than they are by headers and padding; this bounds what pads it further.
+	bounded := &io.LimitedReader{R: &canceled{ctx, content}, N: limits.Layer + int64(limits.Entries)*tarOverhead}
+	stream := io.TeeReader(bounded, sum)
+	x := &extractor{root: root, limits: limits, owners: s.cfg.Owners}
+	err = x.extract(stream)
+	if err == nil {
+		_, err = io.Copy(io.Discard, stream) // the digest is also of what follows the archive's end
+	}
+	if err == nil && bounded.N <= 0 {
+		err = outboard.Errorf(outboard.TooLarge, "the archive is larger than what it holds may be")
+	}
+	if err != nil {
+		return layerInfo{}, err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != diff.Hex {
+		return layerInfo{}, outboard.Errorf(outboard.Invalid, "the image is refused: a layer's content has the digest %s, and its configuration says %s", got, diff.Hex)
+	}
+	return layerInfo{Bytes: x.bytes, Entries: x.entries}, nil
+}
+
+// tarOverhead is what an entry of a tar may take beside its content: headers, a long name, padding.
+const tarOverhead = 8 << 10
+
+// canceled ends a read with a context.
+type canceled struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (c *canceled) Read(b []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, outboard.Errorf(outboard.Canceled, "%w", context.Cause(c.ctx))
+	}
+	return c.r.Read(b)
+}
