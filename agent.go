@@ -96,6 +96,7 @@ type EnvConfig struct {
 	Networking Networking          `json:"networking"`
 	Packages   map[string][]string `json:"packages,omitempty"` // apt cargo gem go npm pip
 	Rootfs     string              `json:"rootfs,omitempty"`   // "" or "host"; else a directory or a .tar path on the server
+	Image      string              `json:"image,omitempty"`    // name of an OCI image, instead of Rootfs
 	Isolation  string              `json:"isolation,omitempty"`
 	Limits     SandboxLimits       `json:"limits,omitzero"`
 }

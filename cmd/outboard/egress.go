@@ -11,6 +11,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/egress"
 	"github.com/outboard-dev/outboard/internal/fleet"
+	"github.com/outboard-dev/outboard/internal/outbound"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/vault"
 )
@@ -24,14 +25,10 @@ func (s *server) openEgress(provider sandbox.Provider) (fleet.Network, error) {
 	}
 	cfg := egress.Config{Store: s.store, Provider: networked, Dir: filepath.Join(s.cfg.Data, "egress"), Logger: s.log,
 		Credentials: vaultCredentials{s.vault}, Policy: &gatePolicy{engine: s.policy, store: s.store}}
-	for _, n := range s.cfg.Config.Egress.PrivateNetworks {
-		p, err := netip.ParsePrefix(n)
-		if err != nil {
-			return nil, outboard.Errorf(outboard.Invalid, "configuring egress.private_networks: %w", err)
-		}
-		cfg.Guard.Private = append(cfg.Guard.Private, p.Masked())
-	}
 	var err error
+	if cfg.Guard, err = s.guard(); err != nil {
+		return nil, err
+	}
 	if cfg.Roots, err = roots(s.cfg.Config.Egress.CAFiles); err != nil {
 		return nil, err
 	}
@@ -39,6 +36,18 @@ func (s *server) openEgress(provider sandbox.Provider) (fleet.Network, error) {
 		return nil, err
 	}
 	return s.egress, nil
+}
+
+// guard is what the server may dial for others.
+func (s *server) guard() (g outbound.Guard, err error) {
+	for _, n := range s.cfg.Config.Egress.PrivateNetworks {
+		p, err := netip.ParsePrefix(n)
+		if err != nil {
+			return g, outboard.Errorf(outboard.Invalid, "configuring egress.private_networks: %w", err)
+		}
+		g.Private = append(g.Private, p.Masked())
+	}
+	return g, nil
 }
 
 // roots are the system's certificates and those of some files; nil without files.

@@ -197,8 +197,12 @@ func (s *server) openSandboxes(host string) error {
 	if err != nil {
 		return err
 	}
+	images, err := s.openImages()
+	if err != nil {
+		return err
+	}
 	s.fleet = fleet.New(fleet.Config{Store: s.store, Blob: s.blob, Provider: provider, Host: host, Dir: locks, Logger: s.log,
-		Environment: s.vault.Environment, Network: network})
+		Environment: s.vault.Environment, Network: network, Images: images})
 	return nil
 }
 

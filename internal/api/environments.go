@@ -26,6 +26,7 @@ type cloudIn struct {
 
 type machineIn struct {
 	Rootfs    *string         `json:"rootfs"`
+	Image     *string         `json:"image"`
 	Isolation *string         `json:"isolation"`
 	Limits    json.RawMessage `json:"limits"`
 	Network   json.RawMessage `json:"networking"`
@@ -183,6 +184,7 @@ func decodeMachine(raw json.RawMessage) (func(*outboard.EnvConfig), error) {
 	return func(c *outboard.EnvConfig) {
 		network(c)
 		keep(&c.Rootfs, in.Rootfs)
+		keep(&c.Image, in.Image)
 		keep(&c.Isolation, in.Isolation)
 		keep(&c.Limits, limits)
 	}, nil

@@ -46,6 +46,7 @@ type Config struct {
 	Vault     Vault      `yaml:"vault,omitempty"`
 	Sandbox   Sandbox    `yaml:"sandbox,omitempty"`
 	Egress    Egress     `yaml:"egress,omitempty"`
+	Images    Images     `yaml:"images,omitempty"`
 	LLM       llm.Config `yaml:"llm,omitempty"`
 	Policy    Policy     `yaml:"policy,omitempty"`
 }
@@ -58,6 +59,38 @@ type Egress struct {
 
 // IsZero reports whether nothing is set.
 func (e Egress) IsZero() bool { return len(e.PrivateNetworks) == 0 && len(e.CAFiles) == 0 }
+
+// Images says how images are pulled. Which addresses registries may have, and whom to trust there, egress says.
+type Images struct {
+	Registries []Registry `yaml:"registries,omitempty"`
+}
+
+// Registry is who this server is at one registry. The password comes from one of three places.
+type Registry struct {
+	Host         string `yaml:"host"` // with its port, as images name it
+	Username     string `yaml:"username,omitempty"`
+	PasswordEnv  string `yaml:"password_env,omitempty"`
+	PasswordFile string `yaml:"password_file,omitempty"`
+	Credential   string `yaml:"credential,omitempty"` // of the vault
+}
+
+// IsZero reports whether nothing is set.
+func (i Images) IsZero() bool { return len(i.Registries) == 0 }
+
+func (i Images) check() error {
+	for n, r := range i.Registries {
+		set := 0
+		for _, from := range []string{r.PasswordEnv, r.PasswordFile, r.Credential} {
+			if from != "" {
+				set++
+			}
+		}
+		if r.Host == "" || set != 1 {
+			return outboard.Errorf(outboard.Invalid, "configuring images.registries[%d]: it needs a host and one of password_env, password_file and credential", n)
+		}
+	}
+	return nil
+}
 
 // Vault says what the vault's data key is wrapped with. The zero value is a key in the data directory, made at first use. The
 // previous ones only open: they are for rotating from one to another.
@@ -165,6 +198,9 @@ func Load(path string, env func(string) string) (*Config, error) {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring the vault: key_file and passphrase_env exclude each other").
 			WithHint("to move from one to the other, name the old one as previous_key_file or previous_passphrase_env")
 	}
+	if err := c.Images.check(); err != nil {
+		return nil, err
+	}
 	if err := c.Policy.load(); err != nil {
 		return nil, err
 	}
@@ -218,6 +254,11 @@ func (c *Config) resolve(dir string) {
 		&c.Policy.Webhook.SecretFile} {
 		if *p != "" && !filepath.IsAbs(*p) {
 			*p = filepath.Join(dir, *p)
+		}
+	}
+	for i, r := range c.Images.Registries {
+		if r.PasswordFile != "" && !filepath.IsAbs(r.PasswordFile) {
+			c.Images.Registries[i].PasswordFile = filepath.Join(dir, r.PasswordFile)
 		}
 	}
 	for i, f := range c.Egress.CAFiles {

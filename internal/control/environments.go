@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/fleet"
 )
 
 // hostName is a DNS name as allow-lists hold it: no scheme, port, path, user or wildcard.
@@ -217,6 +218,14 @@ func checkMachine(cfg *outboard.EnvConfig) error {
 	}
 	if err := length("config.outboard.rootfs", cfg.Rootfs, 0, 4096); err != nil {
 		return err
+	}
+	if cfg.Image != "" {
+		if cfg.Rootfs != "" {
+			return invalid("config.outboard: rootfs and image exclude each other")
+		}
+		if err := fleet.CheckImage(cfg.Image); err != nil {
+			return invalid("config.outboard.image: %w", err)
+		}
 	}
 	if err := length("config.outboard.isolation", cfg.Isolation, 0, maxMetaKey); err != nil {
 		return err

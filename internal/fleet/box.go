@@ -137,6 +137,11 @@ func (f *Fleet) CreateBox(ctx context.Context, b outboard.Box, files outboard.Bl
 func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.BlobRef) (_ *use, row outboard.Sandbox, err error) {
 	ctx, cancel := context.WithTimeout(ctx, MakeTimeout)
 	defer cancel()
+	st, err := f.prepare(ctx, b.Env)
+	if err != nil {
+		return nil, row, err
+	}
+	defer st.release()
 	row = outboard.Sandbox{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Provider: f.cfg.Provider.Name(),
 		Host: f.cfg.Host, Generation: rand.Text(), CreatedAt: f.now()}
 	h, err := f.hold(ctx, row.ID)
@@ -153,7 +158,7 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 	if err := f.put(ctx, &row, stateCreating); err != nil {
 		return nil, row, err
 	}
-	if sb, err = f.create(ctx, row, outboard.SessionConfig{Env: b.Env}, b.Vars, origin{}); err != nil {
+	if sb, err = f.create(ctx, row, outboard.SessionConfig{Env: b.Env}, st, b.Vars, origin{}); err != nil {
 		return nil, row, err
 	}
 	m := newMachine(sb)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/blob"
+	"github.com/outboard-dev/outboard/internal/image"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/store"
 )
@@ -33,6 +34,8 @@ type Config struct {
 	// Environment returns the variables that a session's credentials put into its sandbox: placeholders, never secrets. It is asked
 	// when a sandbox is made; its error keeps that from happening. nil = none.
 	Environment func(ctx context.Context, session outboard.SessionID) (map[string]string, error)
+	// Images keeps what sandboxes are made from. nil: the host's programs and directories only.
+	Images *image.Store
 	// Network is where the connections of sandboxes go. nil: sandboxes have loopback only.
 	Network Network
 	// Now is the clock of rows. nil = time.Now.

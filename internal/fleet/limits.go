@@ -14,6 +14,9 @@ const (
 	OpenTimeout = 20 * time.Second
 	// CreateTimeout bounds making a machine, the unpacking of a root file system included.
 	CreateTimeout = 2 * time.Minute
+	// PrepareTimeout bounds pulling an image and installing packages, which come before a machine is made: a large image over a slow
+	// line, a compiler's worth of packages.
+	PrepareTimeout = 30 * time.Minute
 	// MakeTimeout bounds all of it: making, restoring and mounting. A row that has been creating for longer belongs to nobody.
 	MakeTimeout = 10 * time.Minute
 	// DestroyTimeout bounds killing and removing one machine.

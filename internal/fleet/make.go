@@ -136,6 +136,11 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 	if err := f.fence(ctx, r); err != nil {
 		return err
 	}
+	st, err := f.prepare(ctx, r.Config.Env)
+	if err != nil {
+		return err
+	}
+	defer st.release()
 	ctx, cancel := context.WithTimeout(ctx, MakeTimeout)
 	defer cancel()
 	from, err := f.origin(ctx, r.Checkpoint)
@@ -172,7 +177,7 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 	if err != nil {
 		return err
 	}
-	if sb, err = f.create(ctx, row, r.Config, vars, from); err != nil {
+	if sb, err = f.create(ctx, row, r.Config, st, vars, from); err != nil {
 		return err
 	}
 	m := newMachine(sb)
@@ -202,7 +207,7 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 }
 
 // create makes the machine. vars are in the environment of all its processes.
-func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, cfg outboard.SessionConfig, vars map[string]string, from origin) (sandbox.Sandbox, error) {
+func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, cfg outboard.SessionConfig, st stack, vars map[string]string, from origin) (sandbox.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, CreateTimeout)
 	defer cancel()
 	all := map[string]string{"OUTBOARD_SANDBOX": string(row.ID)} // a command's marks can name where it ran
@@ -215,7 +220,6 @@ func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, cfg outboard.S
 	spec := sandbox.Spec{
 		ID:         row.ID,
 		Generation: row.Generation,
-		Rootfs:     env.Rootfs,
 		Env:        all,
 		Limits:     env.Limits,
 		Isolation:  env.Isolation,
@@ -224,6 +228,7 @@ func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, cfg outboard.S
 	if from.local {
 		spec.From = from.checkpoint
 	}
+	f.fill(&spec, st)
 	sb, err := f.cfg.Provider.Create(ctx, spec)
 	if err != nil {
 		return nil, fmt.Errorf("making a sandbox: %w", err)

@@ -36,11 +36,15 @@ type Provider interface {
 type Spec struct {
 	ID         outboard.SandboxID
 	Generation string            // random, new for every Create
-	Rootfs     string            // "" or "host", a directory, or a .tar
+	Rootfs     string            // "" or "host", a directory, a .tar, or Bare
 	Env        map[string]string // added to the base environment of every process inside
 	Limits     outboard.SandboxLimits
 	Isolation  string // required isolation name, "" = the provider's
 	Network    *Network
+
+	// Layers are read-only directories of this host that lie over Rootfs, top first, for a provider that is Stacked. What they delete of
+	// what is below them is marked as overlays mark it, and owners are those inside.
+	Layers []string
 
 	// From is a checkpoint whose layers the provider keeps on this host (Layers.Keeps): the workspace begins as it was then. ""
 	// begins with what the root file system has there.
@@ -63,6 +67,15 @@ type Networked interface {
 	// listener fails when the sandbox ends; closing it leaves the sandbox without network until somebody listens again.
 	// NotFound when the sandbox is gone, Invalid when it was made without a network.
 	Listen(ctx context.Context, id outboard.SandboxID, ca []byte) (net.Listener, error)
+}
+
+// Bare as a Spec.Rootfs is nothing but Spec.Layers.
+const Bare = "bare"
+
+// Stacked is a Provider whose sandboxes can begin with Spec.Layers.
+type Stacked interface {
+	// InUse are the directories that its sandboxes lie on, and what it has made ahead for them: they must stay as they are.
+	InUse() (map[string]bool, error)
 }
 
 // Capabilities are what a provider can do here. What one lacks degrades loudly: the caller is told, never surprised.

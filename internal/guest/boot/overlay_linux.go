@@ -67,15 +67,27 @@ func enterOverlay(cfg *Config, layers []tree) error {
 	}
 	// volatile: nothing of a disposable sandbox is worth a sync when it goes. userxattr: the only kind of overlay xattr a user
 	// namespace may write.
-	err = mountNew("root", "overlay", attrNoSuid|attrNoDev, "lowerdir="+strings.Join(lower, ":"), "upperdir="+writable+"/upper",
-		"workdir="+writable+"/work", "volatile", "userxattr")
-	if err != nil {
+	options := append(lowerOptions(lower), "upperdir="+writable+"/upper", "workdir="+writable+"/work", "volatile", "userxattr")
+	if err := mountNew("root", "overlay", attrNoSuid|attrNoDev, options...); err != nil {
 		return err
 	}
 	if err := syscall.Chdir("root"); err != nil {
 		return fmt.Errorf("entering the new root: %w", err)
 	}
 	return nil
+}
+
+// lowerOptions name the lower layers, top first. One option takes 255 bytes; one per layer takes Linux 6.5.
+func lowerOptions(lower []string) []string {
+	const most = 255
+	if all := strings.Join(lower, ":"); len(all) <= most {
+		return []string{"lowerdir=" + all}
+	}
+	var out []string
+	for _, l := range lower {
+		out = append(out, "lowerdir+="+l)
+	}
+	return out
 }
 
 // tmpUpper makes upper and work directory in memory.

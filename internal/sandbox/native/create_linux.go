@@ -60,7 +60,7 @@ func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandb
 	if err != nil {
 		return nil, err
 	}
-	root, err := p.rootfs(spec.Rootfs)
+	root, err := p.rootfs(spec.Rootfs, spec.Layers)
 	if err != nil {
 		return nil, err
 	}

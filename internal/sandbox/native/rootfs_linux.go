@@ -11,22 +11,27 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest/boot"
+	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
 // rootfs is what a sandbox's root is made from.
 type rootfs struct {
 	lower []string // top first
 	binds []boot.Bind
-	path  string // PATH for what is inside, or "" for the guest's default
-	cache string // the directory below which lower layers are ours
+	path  string   // PATH for what is inside, or "" for the guest's default
+	cache string   // the directory below which lower layers are ours
+	given []string // Spec.Layers, which must stay as well
 }
 
 // cached returns the layers that must stay while the sandbox lives.
 func (r *rootfs) cached() []string {
-	var out []string
+	out := slices.Clone(r.given)
 	for _, l := range r.lower {
 		if filepath.Dir(l) == r.cache {
 			out = append(out, l)
@@ -35,8 +40,70 @@ func (r *rootfs) cached() []string {
 	return out
 }
 
-// rootfs resolves Spec.Rootfs.
-func (p *Provider) rootfs(name string) (*rootfs, error) {
+// rootfs resolves Spec.Rootfs and Spec.Layers.
+func (p *Provider) rootfs(name string, layers []string) (*rootfs, error) {
+	if len(layers) == 0 && name != sandbox.Bare {
+		return p.rootfsOf(name)
+	}
+	if err := checkLayers(layers); err != nil {
+		return nil, err
+	}
+	r := &rootfs{cache: filepath.Join(p.dir, cacheDir), given: layers}
+	switch name {
+	case "", "host":
+		below, err := p.rootfsOf(name)
+		if err != nil {
+			return nil, err
+		}
+		r.lower, r.binds, r.path = append(slices.Clone(layers), below.lower...), below.binds, below.path
+	case sandbox.Bare:
+		accounts, err := p.accountLayer(layers)
+		if err != nil {
+			return nil, outboard.Errorf(outboard.Invalid, "root file system of layers: %w", err)
+		}
+		r.lower = append([]string{accounts}, layers...)
+	default:
+		return nil, outboard.Errorf(outboard.Invalid, "layers cannot lie over the root file system %q", name)
+	}
+	return r, nil
+}
+
+// maxGiven bounds Spec.Layers: the guest takes boot.MaxTrees mounts, some of which are the provider's own.
+const maxGiven = boot.MaxTrees - 40
+
+func checkLayers(layers []string) error {
+	if n := len(layers); n == 0 || n > maxGiven {
+		return outboard.Errorf(outboard.Invalid, "a root file system of %d layers: it must have 1 to %d", n, maxGiven)
+	}
+	for _, l := range layers {
+		if fi, err := os.Lstat(l); err != nil || !fi.IsDir() || !filepath.IsAbs(l) {
+			return outboard.Errorf(outboard.Unavailable, "the layer %s of the root file system is not here", l)
+		}
+	}
+	return nil
+}
+
+// InUse implements sandbox.Stacked.
+func (p *Provider) InUse() (map[string]bool, error) {
+	boxes, err := p.boxes()
+	if err != nil {
+		return nil, fmt.Errorf("listing sandboxes: %w", err)
+	}
+	used := map[string]bool{}
+	for _, b := range boxes {
+		s, err := b.load()
+		if err != nil {
+			continue // it was removed meanwhile, or nothing was started in it
+		}
+		for _, l := range s.Lower {
+			used[l] = true
+		}
+	}
+	return used, nil
+}
+
+// rootfsOf resolves Spec.Rootfs.
+func (p *Provider) rootfsOf(name string) (*rootfs, error) {
 	r := &rootfs{cache: filepath.Join(p.dir, cacheDir)}
 	if name == "" || name == "host" {
 		layer, binds, err := p.skeleton.get(p)
@@ -71,7 +138,7 @@ func (p *Provider) rootfs(name string) (*rootfs, error) {
 	case within(p.dir, dir) || within(dir, p.dir):
 		return invalid("it contains, or is inside, the directory of the sandboxes")
 	}
-	accounts, err := p.accountLayer(dir)
+	accounts, err := p.accountLayer([]string{dir})
 	if err != nil {
 		return invalid("%w", err)
 	}
@@ -85,22 +152,14 @@ func within(path, dir string) bool {
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// accountLayer returns a layer that goes over a foreign root: its accounts with the tool's added, the tool's directories, and the
-// names of the place.
-func (p *Provider) accountLayer(dir string) (string, error) {
-	root, err := os.OpenRoot(dir)
+// accountLayer returns a layer that goes over a foreign root (its layers, top first): its accounts with the tool's added, the tool's
+// directories, and the names of the place.
+func (p *Provider) accountLayer(layers []string) (string, error) {
+	passwd, err := accountsOf(layers, "passwd", toolPasswd)
 	if err != nil {
 		return "", err
 	}
-	defer root.Close()
-	if fi, err := root.Lstat("etc"); err == nil && !fi.IsDir() {
-		return "", errors.New("its /etc is not a directory")
-	}
-	passwd, err := readAccounts(root, "etc/passwd", toolPasswd)
-	if err != nil {
-		return "", err
-	}
-	group, err := readAccounts(root, "etc/group", toolGroup)
+	group, err := accountsOf(layers, "group", toolGroup)
 	if err != nil {
 		return "", err
 	}
@@ -108,6 +167,57 @@ func (p *Provider) accountLayer(dir string) (string, error) {
 	entries = append(entries, p.toolEntries()...)
 	layer := filepath.Join(p.dir, cacheDir, "accounts-"+digest(entries))
 	return layer, buildLayer(layer, func(root *os.Root) error { return writeEntries(root, entries) })
+}
+
+// accountsOf returns a file of /etc as an overlay of the layers shows it, with the tool's line added where its id has none.
+func accountsOf(layers []string, name, line string) (string, error) {
+	for _, dir := range layers {
+		text, last, err := accountsIn(dir, name, line)
+		if err != nil || text != "" {
+			return text, err
+		}
+		if last {
+			break
+		}
+	}
+	return line, nil
+}
+
+// accountsIn looks into one layer. last says that no layer below shows.
+func accountsIn(dir, name, line string) (text string, last bool, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return "", false, err
+	}
+	defer root.Close()
+	for _, path := range []string{"etc", "etc/" + name} {
+		fi, err := root.Lstat(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return "", path != "etc" && isOpaque(filepath.Join(dir, "etc")), nil
+		case err != nil:
+			return "", false, err
+		case isWhiteout(fi):
+			return "", true, nil
+		case path == "etc" && !fi.IsDir():
+			return "", false, errors.New("its /etc is not a directory")
+		}
+	}
+	text, err = readAccounts(root, "etc/"+name, line)
+	return text, true, err
+}
+
+// isWhiteout reports whether a file of a layer says that the layers below have none of its name.
+func isWhiteout(fi fs.FileInfo) bool {
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	return ok && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
+}
+
+// isOpaque reports whether a directory of a layer hides what the layers below have in it.
+func isOpaque(dir string) bool {
+	b := make([]byte, 4)
+	n, err := unix.Lgetxattr(dir, "user.overlay.opaque", b)
+	return err == nil && string(b[:n]) == "y"
 }
 
 // readAccounts returns a file of colon-separated lines with the tool's line added where its id has none.

@@ -10,8 +10,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/sandbox"
@@ -192,4 +196,103 @@ func pack(t *testing.T, headers []tar.Header) string {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// layerDir makes a directory of files; a name that begins with ! is deleted by it, and one that ends with / hides what lies below.
+func layerDir(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, data := range files {
+		path := filepath.Join(dir, strings.TrimPrefix(name, "!"))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		switch {
+		case strings.HasPrefix(name, "!"):
+			err = unix.Mknod(path, unix.S_IFCHR, 0)
+		case strings.HasSuffix(name, "/"):
+			err = errors.Join(os.MkdirAll(path, 0o755), unix.Setxattr(path, "user.overlay.opaque", []byte("y"), 0))
+			if isRoot() {
+				err = errors.Join(err, unix.Setxattr(path, "trusted.overlay.opaque", []byte("y"), 0))
+			}
+		default:
+			err = os.WriteFile(path, []byte(data), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// TestLayerRoot: a root file system of layers would show what an upper layer deleted, miss what a lower one has, have other accounts
+// than it says, or not hold as many layers as images have.
+func TestLayerRoot(t *testing.T) {
+	p, _ := newProvider(t)
+	layers := []string{
+		layerDir(t, map[string]string{"!data/gone": "", "data/over": "upper", "!etc/group": "", "opaque/": "", "opaque/new": "new", "workspace/seed": "seed", "workspace/open/": ""}),
+		layerDir(t, map[string]string{"data/gone": "x", "data/over": "lower", "etc/passwd": "app:x:7:7::/:/bin/sh\n", "etc/group": "app:x:7:\n", "opaque/old": "x", "workspace/open/old": "x"}),
+	}
+	for i := range 100 { // more than one mount option takes
+		layers = append(layers, layerDir(t, map[string]string{"many/" + strconv.Itoa(i): "x"}))
+	}
+	layers = append(layers, miniRoot(t))
+	b := create(t, p, sandbox.Spec{Rootfs: sandbox.Bare, Layers: layers})
+	out, code := b.run(t, "/bin/hostile", "cat", "/data/f", "/data/gone", "/data/over", "/etc/passwd", "/etc/group", "/opaque/old", "/opaque/new",
+		"/many/0", "/many/99", "/workspace/seed", "/workspace/open/old", "/usr/bin/env")
+	if code != 0 {
+		t.Fatalf("exit status %d: %s", code, out)
+	}
+	want := map[string]string{"/data/f": `read "image"`, "/data/gone": "unreadable", "/data/over": `read "upper"`, "/opaque/old": "unreadable",
+		"/opaque/new": `read "new"`, "/many/0": `read "x"`, "/many/99": `read "x"`, "/workspace/seed": `read "seed"`, "/workspace/open/old": "unreadable",
+		"/etc/passwd": `read "app:x:7:7::/:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/bash\n"`, "/etc/group": `read "user:x:1000:\n"`,
+		"/usr/bin/env": "unreadable"}
+	for name, answer := range answers(out) {
+		if want[name] != answer {
+			t.Errorf("%s: %s; want %s", name, answer, want[name])
+		}
+	}
+	used, err := p.InUse()
+	if err != nil || !used[layers[0]] || !used[layers[len(layers)-1]] {
+		t.Errorf("layers in use: %d, %v", len(used), err)
+	}
+	if err := p.Destroy(t.Context(), b.ID()); err != nil {
+		t.Error(err)
+	}
+	if used, err := p.InUse(); err != nil || used[layers[0]] {
+		t.Errorf("layers in use after the end: %v, %v", used, err)
+	}
+}
+
+// TestLayersOverHost: what lies over the host's programs would not show, or hide them.
+func TestLayersOverHost(t *testing.T) {
+	p, _ := newProvider(t)
+	b := create(t, p, sandbox.Spec{Layers: []string{layerDir(t, map[string]string{"opt/outboard/f": "mine", "etc/extra": "x"})}})
+	if out, code := b.run(t, "/bin/sh", "-c", "cat /opt/outboard/f /etc/extra && test -x /usr/bin/env"); code != 0 || out != "minex" {
+		t.Errorf("exit status %d: %s", code, out)
+	}
+	if err := p.Destroy(t.Context(), b.ID()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLayersRefused: a root that cannot be made would be made of something else.
+func TestLayersRefused(t *testing.T) {
+	p, _ := newProvider(t)
+	one := miniRoot(t)
+	for _, spec := range []sandbox.Spec{
+		{Rootfs: sandbox.Bare},
+		{Rootfs: sandbox.Bare, Layers: []string{filepath.Join(one, "gone")}},
+		{Rootfs: sandbox.Bare, Layers: []string{"relative"}},
+		{Rootfs: sandbox.Bare, Layers: slices.Repeat([]string{one}, 161)},
+		{Rootfs: one, Layers: []string{one}},
+		{Rootfs: sandbox.Bare, Layers: []string{layerDir(t, map[string]string{"etc": "a file"})}},
+	} {
+		spec.ID, spec.Generation = outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), "g"
+		if sb, err := p.Create(t.Context(), spec); err == nil {
+			t.Errorf("%q with %d layers was made", spec.Rootfs, len(spec.Layers))
+			sb.Close()
+		}
+	}
 }

@@ -1,0 +1,84 @@
+package fleet
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/image"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
+
+// stack is what a machine begins with.
+type stack struct {
+	rootfs   string   // as in sandbox.Spec
+	layers   []string // names of image layers over it, top first
+	settings image.Settings
+	release  func() // the layers are in use by a machine, or not needed any more
+}
+
+// CheckImage says what is wrong with an image's name, as an Invalid error.
+func CheckImage(ref string) error { return image.Check(ref) }
+
+// prepare brings what an environment's machines begin with to this host. The caller releases it.
+func (f *Fleet) prepare(ctx context.Context, env outboard.EnvConfig) (st stack, err error) {
+	st = stack{rootfs: env.Rootfs, release: func() {}}
+	if env.Image == "" {
+		return st, nil
+	}
+	if err := f.stacked(); err != nil {
+		return st, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, PrepareTimeout)
+	defer cancel()
+	if st.release, err = f.cfg.Images.Hold(ctx); err != nil {
+		return st, err
+	}
+	defer func() {
+		if err != nil {
+			st.release()
+		}
+	}()
+	img, err := f.cfg.Images.Resolve(ctx, env.Image)
+	if err != nil {
+		return st, err
+	}
+	st.rootfs, st.layers, st.settings = sandbox.Bare, img.Layers, img.Settings
+	return st, nil
+}
+
+// stacked refuses images where nothing can be made of them.
+func (f *Fleet) stacked() error {
+	if _, ok := f.cfg.Provider.(sandbox.Stacked); !ok || f.cfg.Images == nil {
+		return outboard.Errorf(outboard.Unavailable, "provider %s makes no sandboxes from images", f.cfg.Provider.Name()).WithHint("outboard doctor")
+	}
+	return nil
+}
+
+// fill puts a stack into the description of a machine. Variables that the description has win.
+func (f *Fleet) fill(spec *sandbox.Spec, st stack) {
+	spec.Rootfs = st.rootfs
+	if len(st.layers) == 0 {
+		return
+	}
+	spec.Layers = f.cfg.Images.Dirs(st.layers)
+	env := maps.Clone(st.settings.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, spec.Env)
+	spec.Env = env
+}
+
+// PruneImages removes layers that no machine uses and that nobody has begun with since.
+func (f *Fleet) PruneImages(ctx context.Context, since time.Time) (image.Pruned, error) {
+	if f.cfg.Images == nil || f.cfg.Provider == nil {
+		return image.Pruned{}, outboard.Errorf(outboard.Unavailable, "this server keeps no images")
+	}
+	used := func() (map[string]bool, error) { return nil, nil }
+	if p, ok := f.cfg.Provider.(sandbox.Stacked); ok {
+		used = p.InUse
+	}
+	return f.cfg.Images.Prune(ctx, since, nil, used)
+}
