@@ -18,6 +18,7 @@ type Agent struct {
 	CreatedAt   time.Time         `json:"created_at"`                   // of version 1
 	UpdatedAt   time.Time         `json:"updated_at"`                   // of this version
 	ArchivedAt  time.Time         `json:"archived_at,omitzero"`
+	Org         OrgID             `json:"-"` // whose it is
 }
 
 // ModelConfig picks a model. ID is "provider/model", or an alias from the configuration, or a bare model name that exactly
@@ -85,6 +86,7 @@ type Environment struct {
 	CreatedAt   time.Time         `json:"created_at"`
 	UpdatedAt   time.Time         `json:"updated_at"`
 	ArchivedAt  time.Time         `json:"archived_at,omitzero"`
+	Org         OrgID             `json:"-"` // whose it is
 }
 
 // EnvConfig is the part of an environment that a sandbox is made from.

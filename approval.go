@@ -24,6 +24,7 @@ type Approval struct {
 	CreatedAt time.Time     `json:"created_at"`
 	ExpiresAt time.Time     `json:"expires_at"`
 	Answer    *Answer       `json:"answer,omitempty"`
+	Org       OrgID         `json:"-"` // whose it is
 }
 
 // ApprovalOf returns the id of the approval of a call.
@@ -83,16 +84,6 @@ func (a Approver) May(by Caller, owner KeyID) bool {
 	return by.Approves()
 }
 
-// Roles of a caller.
-const (
-	RoleAdmin     = "admin"
-	RoleDeveloper = "developer"
-	RoleViewer    = "viewer"
-)
-
-// Approves reports whether the caller's role may answer approvals and give grants.
-func (c Caller) Approves() bool { return c.Role == RoleAdmin || c.Role == RoleDeveloper }
-
 // Grant lets calls pass that would otherwise ask a person, for a while. It never lifts a deny.
 type Grant struct {
 	ID           GrantID   `json:"id"`
@@ -110,6 +101,7 @@ type Grant struct {
 	Why          string    `json:"why"`
 	CreatedAt    time.Time `json:"created_at"`
 	RevokedAt    time.Time `json:"revoked_at,omitzero"`
+	Org          OrgID     `json:"-"` // whose it is
 }
 
 // GrantQuery is one request that a grant may cover. Resource is what the action acts on, as the approval shows it: the command of

@@ -69,6 +69,7 @@ type Box struct {
 	EndAt     time.Time         `json:"end_at"`     // of a paused box: when it was paused
 	CreatedAt time.Time         `json:"created_at"`
 	Version   int64             `json:"version"` // raised by every change
+	Org       OrgID             `json:"-"`       // whose it is
 }
 
 // TimeoutPolicy says what happens at EndAt, and to who comes after. The zero value kills the box.
@@ -87,4 +88,5 @@ type BoxSnapshot struct {
 	Env       EnvConfig  `json:"env"`
 	Files     BlobRef    `json:"files"`
 	CreatedAt time.Time  `json:"created_at"`
+	Org       OrgID      `json:"-"` // whose it is
 }

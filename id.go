@@ -42,6 +42,10 @@ type (
 	ApprovalID string
 	// GrantID names a grant.
 	GrantID string
+	// OrgID names an organization; DefaultOrg, or one that NewID made.
+	OrgID string
+	// UserID names a person in an organization.
+	UserID string
 	// WorkerID names one process that claims sessions; new at every start of that process.
 	WorkerID string
 )
@@ -64,6 +68,8 @@ const (
 	PrefixPolicy      = "pol"
 	PrefixApproval    = "apr"
 	PrefixGrant       = "grant"
+	PrefixOrg         = "org"
+	PrefixUser        = "user"
 )
 
 const base58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"

@@ -12,6 +12,7 @@ type Policy struct {
 	Text      string      `json:"text"`
 	CreatedAt time.Time   `json:"created_at"`
 	CreatedBy string      `json:"created_by"` // the caller's name
+	Org       OrgID       `json:"-"`          // whose it is
 }
 
 // PolicyLevel says whose policy it is. A call must pass every level, so a lower one can only narrow.
@@ -26,14 +27,16 @@ const (
 	LevelSession      PolicyLevel = "session"
 )
 
-// PolicyRow returns the id of the policy of a level and target.
+// PolicyRow returns the id of the policy of a level and target. At the level of the organization the target is its id, or "" for the
+// default one.
 func PolicyRow(level PolicyLevel, target string) PolicyID {
 	return DeriveID[PolicyID](PrefixPolicy, string(level), target)
 }
 
-// Owner is the human a session acts for: so far the API key that made it.
+// Owner is whom a session acts for: the person, and the API key that made it.
 type Owner struct {
-	Org  string `json:"org,omitempty"`
+	Org  OrgID  `json:"org,omitempty"`
+	User UserID `json:"user,omitempty"` // "" = a machine's key
 	Key  KeyID  `json:"key,omitempty"`
 	Name string `json:"name,omitempty"`
 }

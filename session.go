@@ -63,6 +63,8 @@ type Header struct {
 	CreatedAt     time.Time         `json:"created_at"`
 	UpdatedAt     time.Time         `json:"updated_at"`
 	ArchivedAt    time.Time         `json:"archived_at,omitzero"`
+	Org           OrgID             `json:"-"`      // whose it is; the store fills it in
+	User          UserID            `json:"-"`      // the person it acts for, "" = a machine's key
 	Epoch         int64             `json:"epoch"`  // raised by every claim
 	Worker        WorkerID          `json:"worker"` // who holds the lease, or ""
 }
@@ -134,21 +136,5 @@ type File struct {
 	Path         string    `json:"path,omitempty"` // below the outputs directory, for harvested files
 	CreatedAt    time.Time `json:"created_at"`
 	ExpiresAt    time.Time `json:"expires_at,omitzero"`
-}
-
-// Key is an API key's row; the secret itself is never stored.
-type Key struct {
-	ID        KeyID     `json:"id"`
-	Name      string    `json:"name"`
-	Hash      string    `json:"hash"` // hex SHA-256 of the secret
-	Role      string    `json:"role"` // RoleAdmin so far
-	CreatedAt time.Time `json:"created_at"`
-	RevokedAt time.Time `json:"revoked_at,omitzero"`
-}
-
-// Caller is who asks. Every verb of control takes one.
-type Caller struct {
-	Key  KeyID
-	Name string
-	Role string
+	Org          OrgID     `json:"-"` // whose it is
 }

@@ -2,7 +2,7 @@ package outboard
 
 import "time"
 
-// DefaultOrg is the only organization until there are several. It is part of what authenticates a sealed secret.
+// DefaultOrg is the organization that is always there. It is part of what authenticates a sealed secret.
 const DefaultOrg = "default"
 
 // VaultID names a vault, CredentialID a credential.
@@ -25,6 +25,7 @@ type Vault struct {
 	CreatedAt   time.Time         `json:"created_at"`
 	UpdatedAt   time.Time         `json:"updated_at"`
 	ArchivedAt  time.Time         `json:"archived_at,omitzero"`
+	Org         OrgID             `json:"-"` // whose it is
 }
 
 // Credential is a secret and the rule on where it may go. Its secret is not here: only package vault opens that. Archived

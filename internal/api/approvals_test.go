@@ -13,6 +13,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/llm"
 	"github.com/outboard-dev/outboard/internal/outboardtest"
 	"github.com/outboard-dev/outboard/internal/policy"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // asking is a session whose bash calls the operator's rules or the agent's permission ask about.
@@ -92,7 +93,7 @@ func TestApprovals(t *testing.T) {
 // admin is the id of the admin key.
 func (b *bench) admin() string {
 	b.t.Helper()
-	keys, err := b.store.Keys(b.t.Context())
+	keys, err := b.store.Keys(b.t.Context(), store.Page{})
 	if err != nil || len(keys) == 0 {
 		b.t.Fatal(keys, err)
 	}

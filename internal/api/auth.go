@@ -7,6 +7,9 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
+// orgHeader names the organization that the operator of the server acts in.
+const orgHeader = "Outboard-Organization"
+
 // caller authenticates a request by either credential style: X-Api-Key (clients of API version 2023-06-01) or Authorization:
 // Bearer (2026-10-21, and any client given a token). A request that carries both must mean the same key.
 func (s *server) caller(r *http.Request) (outboard.Caller, error) {
@@ -21,5 +24,9 @@ func (s *server) caller(r *http.Request) (outboard.Caller, error) {
 	if bearer != "" && bearer != key {
 		return outboard.Caller{}, outboard.Errorf(outboard.Unauthenticated, "X-Api-Key and Authorization carry different keys")
 	}
-	return s.ctl.Authenticate(r.Context(), key)
+	by, err := s.ctl.Authenticate(r.Context(), key)
+	if err != nil {
+		return by, err
+	}
+	return s.ctl.ActIn(r.Context(), by, r.Header.Get(orgHeader))
 }

@@ -8,3 +8,6 @@ func Routes() []string {
 	}
 	return out
 }
+
+// Unbuilt lists those that answer 501.
+func Unbuilt() []string { return unbuilt }

@@ -38,7 +38,7 @@ func (c *Control) CreateAgent(ctx context.Context, by outboard.Caller, a outboar
 	}
 	now := c.clock()
 	a.ID, a.Version = outboard.NewID[outboard.AgentID](outboard.PrefixAgent), 1
-	a.CreatedAt, a.UpdatedAt = now, now
+	a.CreatedAt, a.UpdatedAt, a.Org = now, now, by.In()
 	if err := c.store.PutAgent(ctx, a); err != nil {
 		return a, outboard.Errorf(outboard.KindOf(err), "storing the agent: %w", err)
 	}
@@ -53,7 +53,13 @@ func (c *Control) Agent(ctx context.Context, by outboard.Caller, id outboard.Age
 	if !outboard.ValidID(outboard.PrefixAgent, string(id)) {
 		return outboard.Agent{}, missing("agent", string(id))
 	}
-	a, err := c.store.Agent(ctx, id, version)
+	a, err := c.store.Agent(ctx, id, 0)
+	if err := mine(by, a.Org, "agent", string(id), err); err != nil {
+		return outboard.Agent{}, err
+	}
+	if version != 0 {
+		a, err = c.store.Agent(ctx, id, version)
+	}
 	if version != 0 && outboard.KindOf(err) == outboard.NotFound && err != nil {
 		return a, outboard.Errorf(outboard.NotFound, "there is no version %d of agent %q", version, id)
 	}
@@ -65,6 +71,7 @@ func (c *Control) Agents(ctx context.Context, by outboard.Caller, p Page) ([]out
 	if err := known(by); err != nil {
 		return nil, err
 	}
+	p.Org = by.In()
 	list, err := c.store.Agents(ctx, p)
 	return list, look("agents", "", err)
 }

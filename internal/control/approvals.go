@@ -21,6 +21,7 @@ func (c *Control) Approvals(ctx context.Context, by outboard.Caller, f ApprovalF
 	if pending {
 		f.Pending = c.now()
 	}
+	f.Org = by.In()
 	list, err := c.store.Approvals(ctx, f)
 	for i := range list {
 		list[i].State = list[i].StateAt(c.now())
@@ -34,8 +35,11 @@ func (c *Control) Approval(ctx context.Context, by outboard.Caller, id outboard.
 		return outboard.Approval{}, err
 	}
 	a, err := c.store.Approval(ctx, id)
+	if err := mine(by, a.Org, "approval", string(id), err); err != nil {
+		return outboard.Approval{}, err
+	}
 	a.State = a.StateAt(c.now())
-	return a, look("approval", string(id), err)
+	return a, nil
 }
 
 // ApprovalAnswer is a person's decision.
@@ -116,7 +120,7 @@ func (c *Control) AddGrant(ctx context.Context, by outboard.Caller, g outboard.G
 		return g, err
 	}
 	now := c.clock()
-	g.ID, g.ApprovedBy, g.ApprovedName, g.CreatedAt, g.Uses = outboard.NewID[outboard.GrantID](outboard.PrefixGrant), by.Key, by.Name, now, 0
+	g.ID, g.ApprovedBy, g.ApprovedName, g.CreatedAt, g.Org, g.Uses = outboard.NewID[outboard.GrantID](outboard.PrefixGrant), by.Key, by.Name, now, by.In(), 0
 	if err := c.checkGrant(ctx, by, &g, now); err != nil {
 		return g, err
 	}
@@ -175,8 +179,9 @@ func (c *Control) checkGrant(ctx context.Context, by outboard.Caller, g *outboar
 		}
 	}
 	if g.Human != "" {
-		if _, err := c.store.Key(ctx, g.Human); err != nil {
-			return look("human", string(g.Human), err)
+		k, err := c.store.Key(ctx, g.Human)
+		if err := mine(by, k.Org, "human", string(g.Human), err); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -187,6 +192,7 @@ func (c *Control) Grants(ctx context.Context, by outboard.Caller, p Page) ([]out
 	if err := known(by); err != nil {
 		return nil, err
 	}
+	p.Org = by.In()
 	list, err := c.store.Grants(ctx, p)
 	return list, look("grants", "", err)
 }
@@ -197,7 +203,10 @@ func (c *Control) Grant(ctx context.Context, by outboard.Caller, id outboard.Gra
 		return outboard.Grant{}, err
 	}
 	g, err := c.store.Grant(ctx, id)
-	return g, look("grant", string(id), err)
+	if err := mine(by, g.Org, "grant", string(id), err); err != nil {
+		return outboard.Grant{}, err
+	}
+	return g, nil
 }
 
 // RevokeGrant ends a grant: no call that has not been sent passes by it any more.

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -93,7 +94,7 @@ func (c *Control) CreateBox(ctx context.Context, by outboard.Caller, p BoxSpec) 
 	if err := p.check(); err != nil {
 		return outboard.Box{}, err
 	}
-	b := outboard.Box{ID: outboard.NewBoxID(), Owner: by.Key, Template: BaseTemplate, Env: outboard.EnvConfig{Kind: "cloud", Limits: p.Limits},
+	b := outboard.Box{ID: outboard.NewBoxID(), Org: by.In(), Owner: by.Key, Template: BaseTemplate, Env: outboard.EnvConfig{Kind: "cloud", Limits: p.Limits},
 		Vars: p.Vars, Metadata: p.Metadata, Secret: newSecret(), NoNetwork: p.NoNetwork, MaskHost: p.MaskHost, OnTimeout: p.OnTimeout,
 		EndAt: c.clock().Add(p.TTL)}
 	b.Env.Networking.Mode = "none"
@@ -186,7 +187,8 @@ func (c *Control) Boxes(ctx context.Context, by outboard.Caller) ([]outboard.Box
 	if err := known(by); err != nil {
 		return nil, err
 	}
-	return c.store.Boxes(ctx)
+	all, err := c.store.Boxes(ctx)
+	return slices.DeleteFunc(all, func(b outboard.Box) bool { return b.Org != by.In() }), err
 }
 
 // Box returns one.
@@ -198,7 +200,10 @@ func (c *Control) Box(ctx context.Context, by outboard.Caller, id outboard.BoxID
 		return outboard.Box{}, missing("sandbox", string(id))
 	}
 	b, err := c.store.Box(ctx, id)
-	return b, look("sandbox", string(id), err)
+	if err := mine(by, b.Org, "sandbox", string(id), err); err != nil {
+		return outboard.Box{}, err
+	}
+	return b, nil
 }
 
 // boxFor checks the caller and that the box is there.
@@ -342,7 +347,7 @@ func (c *Control) SnapshotBox(ctx context.Context, by outboard.Caller, id outboa
 	if err != nil {
 		return n, look("sandbox", string(id), err)
 	}
-	n = outboard.BoxSnapshot{ID: outboard.NewSnapshotID(), Name: name, Box: id, Owner: by.Key, Env: b.Env, Files: files, CreatedAt: c.clock()}
+	n = outboard.BoxSnapshot{ID: outboard.NewSnapshotID(), Name: name, Box: id, Org: by.In(), Owner: by.Key, Env: b.Env, Files: files, CreatedAt: c.clock()}
 	return n, c.store.PutSnapshot(ctx, n)
 }
 
@@ -351,7 +356,7 @@ func (c *Control) Snapshots(ctx context.Context, by outboard.Caller) ([]outboard
 	if err := known(by); err != nil {
 		return nil, err
 	}
-	return c.store.Snapshots(ctx)
+	return c.store.Snapshots(ctx, by.In())
 }
 
 // Snapshot returns one by its id or name.
@@ -362,7 +367,7 @@ func (c *Control) Snapshot(ctx context.Context, by outboard.Caller, ref string) 
 	if len(ref) > maxSnapName || strings.ContainsRune(ref, 0) {
 		return outboard.BoxSnapshot{}, missing("template", ref)
 	}
-	n, err := c.store.Snapshot(ctx, ref)
+	n, err := c.store.Snapshot(ctx, by.In(), ref)
 	return n, look("template", ref, err)
 }
 

@@ -103,7 +103,7 @@ func (c *Control) Models(_ context.Context, by outboard.Caller) ([]Model, error)
 
 // Ready reports whether the store answers.
 func (c *Control) Ready(ctx context.Context) error {
-	_, err := c.store.Keys(ctx)
+	_, err := c.store.OperatorKeys(ctx)
 	return err
 }
 
@@ -138,6 +138,14 @@ func look(what, id string, err error) error {
 		return missing(what, id)
 	}
 	return outboard.Errorf(outboard.KindOf(err), "reading %s %s: %w", what, id, err)
+}
+
+// mine is look for a row that belongs to an organization: what is another's is missing, with the same text.
+func mine(by outboard.Caller, org outboard.OrgID, what, id string, err error) error {
+	if err == nil && org != by.In() {
+		return missing(what, id)
+	}
+	return look(what, id, err)
 }
 
 // tieRows is how many rows of one microsecond a page may have to step over when its cursor's row is gone.

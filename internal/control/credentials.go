@@ -80,6 +80,7 @@ func (c *Control) Credentials(ctx context.Context, by outboard.Caller, in outboa
 	if _, err := c.Vault(ctx, by, in); err != nil {
 		return nil, err
 	}
+	p.Org = by.In()
 	list, err := listAfter(func(p Page) ([]outboard.Credential, error) {
 		rows, err := c.store.Credentials(ctx, in, p)
 		out := make([]outboard.Credential, len(rows))

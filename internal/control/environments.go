@@ -33,7 +33,7 @@ type EnvironmentPatch struct {
 // package managers of its packages.
 func (c *Control) CreateEnvironment(ctx context.Context, by outboard.Caller, p EnvironmentPatch) (outboard.Environment, error) {
 	now := c.clock()
-	e := outboard.Environment{ID: outboard.NewID[outboard.EnvironmentID](outboard.PrefixEnvironment), CreatedAt: now, UpdatedAt: now}
+	e := outboard.Environment{ID: outboard.NewID[outboard.EnvironmentID](outboard.PrefixEnvironment), CreatedAt: now, UpdatedAt: now, Org: by.In()}
 	if err := known(by); err != nil {
 		return e, err
 	}
@@ -78,7 +78,10 @@ func (c *Control) Environment(ctx context.Context, by outboard.Caller, id outboa
 		return outboard.Environment{}, missing("environment", string(id))
 	}
 	e, err := c.store.Environment(ctx, id)
-	return e, look("environment", string(id), err)
+	if err := mine(by, e.Org, "environment", string(id), err); err != nil {
+		return outboard.Environment{}, err
+	}
+	return e, nil
 }
 
 // Environments returns one page, newest first. at is when the cursor's row was made: it may be deleted by now.
@@ -86,6 +89,7 @@ func (c *Control) Environments(ctx context.Context, by outboard.Caller, p Page, 
 	if err := known(by); err != nil {
 		return nil, err
 	}
+	p.Org = by.In()
 	list, err := listAfter(func(p Page) ([]outboard.Environment, error) { return c.store.Environments(ctx, p) }, p, at,
 		func(e outboard.Environment) (time.Time, string) { return e.CreatedAt, string(e.ID) })
 	return list, look("environments", "", err)

@@ -20,7 +20,7 @@ var accountTypes = []outboard.EventType{outboard.TypeTurnStarted, outboard.TypeT
 
 // Events returns one page of the log of a session the caller may see.
 func (c *Control) Events(ctx context.Context, by outboard.Caller, id outboard.SessionID, q EventQuery) ([]outboard.Event, error) {
-	if err := known(by); err != nil {
+	if _, err := c.header(ctx, by, id); err != nil {
 		return nil, err
 	}
 	list, err := c.store.Events(ctx, id, q)
@@ -29,7 +29,7 @@ func (c *Control) Events(ctx context.Context, by outboard.Caller, id outboard.Se
 
 // Waiting returns the inputs that are queued and not yet processed, in order.
 func (c *Control) Waiting(ctx context.Context, by outboard.Caller, id outboard.SessionID) ([]outboard.Event, error) {
-	if err := known(by); err != nil {
+	if _, err := c.header(ctx, by, id); err != nil {
 		return nil, err
 	}
 	list, err := c.store.Waiting(ctx, id)
@@ -38,7 +38,7 @@ func (c *Control) Waiting(ctx context.Context, by outboard.Caller, id outboard.S
 
 // Event returns one event of a session.
 func (c *Control) Event(ctx context.Context, by outboard.Caller, id outboard.SessionID, ev outboard.EventID) (outboard.Event, error) {
-	if err := known(by); err != nil {
+	if _, err := c.header(ctx, by, id); err != nil {
 		return outboard.Event{}, err
 	}
 	e, err := c.store.Event(ctx, id, ev)
@@ -47,7 +47,7 @@ func (c *Control) Event(ctx context.Context, by outboard.Caller, id outboard.Ses
 
 // Follow yields the session's events after a position, past and future, until ctx ends or the session is deleted (NotFound).
 func (c *Control) Follow(ctx context.Context, by outboard.Caller, id outboard.SessionID, after int64) iter.Seq2[outboard.Event, error] {
-	if err := known(by); err != nil {
+	if _, err := c.header(ctx, by, id); err != nil {
 		return func(yield func(outboard.Event, error) bool) { yield(outboard.Event{}, err) }
 	}
 	return c.store.Follow(ctx, id, after)
@@ -55,7 +55,10 @@ func (c *Control) Follow(ctx context.Context, by outboard.Caller, id outboard.Se
 
 // Deltas returns the live output of a session from now on; closed when ctx ends, nil where this process has none.
 func (c *Control) Deltas(ctx context.Context, by outboard.Caller, id outboard.SessionID) <-chan Delta {
-	if c.live == nil || known(by) != nil {
+	if c.live == nil {
+		return nil
+	}
+	if _, err := c.header(ctx, by, id); err != nil {
 		return nil
 	}
 	return c.live.Follow(ctx, id)

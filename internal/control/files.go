@@ -50,7 +50,7 @@ func (c *Control) CreateFile(ctx context.Context, by outboard.Caller, u Upload, 
 		return outboard.File{}, err
 	}
 	f := outboard.File{ID: outboard.NewID[outboard.FileID](outboard.PrefixFile), Filename: u.Filename, MediaType: u.MediaType,
-		Blob: ref, CreatedAt: c.clock()}
+		Blob: ref, CreatedAt: c.clock(), Org: by.In()}
 	if u.Expires > 0 {
 		f.ExpiresAt = f.CreatedAt.Add(u.Expires)
 	}
@@ -85,8 +85,8 @@ func (c *Control) File(ctx context.Context, by outboard.Caller, id outboard.File
 		return outboard.File{}, missing("file", string(id))
 	}
 	f, err := c.store.File(ctx, id)
-	if err := look("file", string(id), err); err != nil {
-		return f, err
+	if err := mine(by, f.Org, "file", string(id), err); err != nil {
+		return outboard.File{}, err
 	}
 	if c.expired(f) {
 		return f, outboard.Errorf(outboard.NotFound, "file %q expired at %s", id, f.ExpiresAt.Format(time.RFC3339)).WithCode("file_expired")
@@ -106,6 +106,7 @@ func (c *Control) Files(ctx context.Context, by outboard.Caller, session outboar
 	}
 	limit := p.Limit
 	p.Limit++
+	p.Org = by.In()
 	for {
 		page, err := listAfter(func(p Page) ([]outboard.File, error) { return c.store.Files(ctx, session, ids, p) }, p, at,
 			func(f outboard.File) (time.Time, string) { return f.CreatedAt, string(f.ID) })

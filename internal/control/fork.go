@@ -144,7 +144,7 @@ func (c *Control) Fork(ctx context.Context, by outboard.Caller, id outboard.Sess
 	if err != nil {
 		return nil, 0, err
 	}
-	cfg.VaultIDs, cfg.Owner = r.VaultIDs, outboard.Owner{Key: by.Key, Name: by.Name}
+	cfg.VaultIDs, cfg.Owner = r.VaultIDs, by.Owner()
 	forks := make([]store.Fork, r.Count)
 	for i := range forks {
 		if forks[i], err = c.fork(ctx, &h, r, pos, cfg); err != nil {
@@ -217,7 +217,7 @@ func (c *Control) fork(ctx context.Context, h *outboard.Header, r ForkRequest, p
 	now := c.clock()
 	f := store.Fork{Config: cfg, Header: outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession),
 		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread), Title: *r.Title, Metadata: r.Metadata, AgentID: h.AgentID,
-		AgentVersion: h.AgentVersion, EnvironmentID: h.EnvironmentID, CreatedAt: now, UpdatedAt: now}}
+		AgentVersion: h.AgentVersion, EnvironmentID: h.EnvironmentID, CreatedAt: now, UpdatedAt: now, Org: h.Org, User: cfg.Owner.User}}
 	var err error
 	if f.Config.Resources, f.Files, err = c.copyResources(ctx, cfg.Resources, f.Header.ID); err != nil {
 		return f, err
@@ -294,7 +294,7 @@ func (c *Control) copySent(ctx context.Context, f *store.Fork) error {
 
 // Parent returns the session that one was forked from and the last event they share; "" and 0 for one that was not.
 func (c *Control) Parent(ctx context.Context, by outboard.Caller, id outboard.SessionID) (outboard.SessionID, int64, error) {
-	if err := known(by); err != nil {
+	if _, err := c.header(ctx, by, id); err != nil {
 		return "", 0, err
 	}
 	parent, seq, err := c.store.Parent(ctx, id)

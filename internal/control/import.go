@@ -294,7 +294,7 @@ func (m *importing) check(ctx context.Context, by outboard.Caller) error {
 			return err
 		}
 	}
-	s.Config.VaultIDs, s.Config.Owner = nil, outboard.Owner{Key: by.Key, Name: by.Name}
+	s.Config.VaultIDs, s.Config.Owner = nil, by.Owner()
 	if err := m.checkFiles(); err != nil {
 		return err
 	}
@@ -461,7 +461,7 @@ func (m *importing) store(ctx context.Context, digest string) (Session, error) {
 	s := &m.session
 	now := m.c.clock()
 	h := outboard.Header{ID: m.newID, Thread: m.thread, Title: s.Title, Metadata: s.Metadata, AgentID: s.AgentID, AgentVersion: s.AgentVersion,
-		EnvironmentID: s.Environment, CreatedAt: now, UpdatedAt: now}
+		EnvironmentID: s.Environment, CreatedAt: now, UpdatedAt: now, Org: s.Config.Owner.Org, User: s.Config.Owner.User}
 	events := []outboard.Event{outboard.NewEvent(m.thread, &outboard.SessionForked{Parent: s.ID, Seq: s.Seq, Checkpoint: s.Checkpoint,
 		Config: s.Config, Import: digest})}
 	if s.InTurn {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"strings"
 
 	"github.com/outboard-dev/outboard"
 )
@@ -13,7 +14,7 @@ import (
 const maxSecret = 4096
 
 // Authenticate returns who holds the secret, or Unauthenticated. The store is asked by hash, so the time it takes says nothing
-// about a stored secret.
+// about a stored secret. Nothing is cached: a key that was revoked, and whoever was removed or demoted, is so from the next request on.
 func (c *Control) Authenticate(ctx context.Context, secret string) (outboard.Caller, error) {
 	if secret == "" {
 		return outboard.Caller{}, outboard.Errorf(outboard.Unauthenticated, "no API key was given").
@@ -22,14 +23,54 @@ func (c *Control) Authenticate(ctx context.Context, secret string) (outboard.Cal
 	if len(secret) > maxSecret {
 		return outboard.Caller{}, badKey()
 	}
-	k, err := c.store.KeyByHash(ctx, hashSecret(secret))
+	k, err := c.store.KeyByHash(ctx, HashSecret(secret))
 	switch {
 	case err == nil:
-		return outboard.Caller{Key: k.ID, Name: k.Name, Role: k.Role}, nil
+		return c.holder(ctx, &k)
 	case outboard.KindOf(err) == outboard.NotFound:
 		return outboard.Caller{}, badKey()
 	}
 	return outboard.Caller{}, outboard.Errorf(outboard.KindOf(err), "checking the API key: %w", err)
+}
+
+// holder returns who holds a key now.
+func (c *Control) holder(ctx context.Context, k *outboard.Key) (outboard.Caller, error) {
+	if !k.Alive(c.now()) {
+		return outboard.Caller{}, badKey()
+	}
+	var user outboard.User
+	var err error
+	if k.User != "" {
+		if user, err = c.store.User(ctx, k.User); err == nil && !user.RemovedAt.IsZero() {
+			return outboard.Caller{}, badKey()
+		}
+	}
+	if err == nil && k.Org != outboard.DefaultOrg { // which cannot be archived
+		var org outboard.Organization
+		if org, err = c.store.Org(ctx, string(k.Org)); err == nil && !org.ArchivedAt.IsZero() {
+			return outboard.Caller{}, badKey()
+		}
+	}
+	if err != nil {
+		return outboard.Caller{}, outboard.Errorf(outboard.KindOf(err), "checking the API key: %w", err)
+	}
+	return k.Caller(user), nil
+}
+
+// ActIn makes the caller one of another organization, by its id or name. Only who runs the server may. "" changes nothing.
+func (c *Control) ActIn(ctx context.Context, by outboard.Caller, org string) (outboard.Caller, error) {
+	if org == "" || org == string(by.In()) {
+		return by, nil
+	}
+	if !by.Operator() || len(org) > maxName || strings.ContainsRune(org, 0) {
+		return by, missing("organization", org)
+	}
+	o, err := c.store.Org(ctx, org)
+	if err != nil {
+		return by, look("organization", org, err)
+	}
+	by.Org = o.ID
+	return by, nil
 }
 
 func badKey() error {
@@ -40,28 +81,27 @@ func badKey() error {
 // EnsureAdminKey makes the first key of a store, and reports whether it did. save gets the secret before the key exists in the
 // store, so that a crash in between leaves a useless secret and never a key that nobody knows.
 func (c *Control) EnsureAdminKey(ctx context.Context, save func(secret string) error) (bool, error) {
-	keys, err := c.store.Keys(ctx)
+	n, err := c.store.OperatorKeys(ctx)
 	if err != nil {
-		return false, outboard.Errorf(outboard.KindOf(err), "listing API keys: %w", err)
+		return false, outboard.Errorf(outboard.KindOf(err), "counting API keys: %w", err)
 	}
-	for _, k := range keys {
-		if k.Role == "admin" && k.RevokedAt.IsZero() {
-			return false, nil
-		}
+	if n > 0 {
+		return false, nil
 	}
 	secret := "obk_" + rand.Text()
 	if err := save(secret); err != nil {
 		return false, outboard.Errorf(outboard.KindOf(err), "saving the admin key: %w", err)
 	}
 	err = c.store.PutKey(ctx, outboard.Key{ID: outboard.NewID[outboard.KeyID](outboard.PrefixKey), Name: "admin",
-		Hash: hashSecret(secret), Role: "admin", CreatedAt: c.clock()})
+		Hash: HashSecret(secret), Role: outboard.RoleAdmin, Kind: outboard.KeyOperator, Org: outboard.DefaultOrg, CreatedAt: c.clock()})
 	if err != nil {
 		return false, outboard.Errorf(outboard.KindOf(err), "storing the admin key: %w", err)
 	}
 	return true, nil
 }
 
-func hashSecret(secret string) string {
+// HashSecret is what the store keeps of the secret of a key.
+func HashSecret(secret string) string {
 	sum := sha256.Sum256([]byte(secret))
 	return hex.EncodeToString(sum[:])
 }

@@ -95,7 +95,7 @@ func (c *Control) AllowNetwork(ctx context.Context, by outboard.Caller, id outbo
 	if err != nil {
 		return g, fmt.Errorf("encoding a grant: %w", err)
 	}
-	err = c.store.Audit(ctx, AuditRecord{At: g.CreatedAt, Actor: string(by.Key), Action: "network.allow", Resource: string(id) + " " + host, Decision: outboard.Allowed,
+	err = c.store.Audit(ctx, AuditRecord{At: g.CreatedAt, Org: string(by.In()), Actor: string(by.Key), Action: "network.allow", Resource: string(id) + " " + host, Decision: outboard.Allowed,
 		Rule: scope, Detail: detail})
 	if err == nil {
 		err = c.store.PutNetGrant(ctx, g)

@@ -18,7 +18,7 @@ func (c *Control) record(ctx context.Context, by outboard.Caller, action, resour
 	if len(b) > outboard.MaxEventData {
 		b, _ = json.Marshal(map[string]int{"bytes": len(b)}) // the row itself keeps the rest
 	}
-	err = c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: outboard.DefaultOrg, Actor: string(by.Key), Action: action,
+	err = c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: string(by.In()), Actor: string(by.Key), Action: action,
 		Resource: resource, Decision: outboard.Allowed, Rule: "role " + by.Role, Detail: b})
 	if err != nil {
 		return outboard.Errorf(outboard.KindOf(err), "writing the audit: %w", err)
@@ -60,7 +60,7 @@ func (c *Control) SavePolicy(ctx context.Context, by outboard.Caller, p outboard
 	if _, err := policy.Compile(p.Level, p.Text); err != nil {
 		return p, err
 	}
-	p.CreatedAt, p.CreatedBy = c.clock(), by.Name
+	p.CreatedAt, p.CreatedBy, p.Org = c.clock(), by.Name, by.In()
 	if err := c.record(ctx, by, "policy.save", string(p.Level)+" "+p.Target, map[string]string{"text": p.Text}); err != nil {
 		return p, err
 	}
@@ -92,7 +92,10 @@ func (c *Control) Policy(ctx context.Context, by outboard.Caller, id outboard.Po
 		return outboard.Policy{}, err
 	}
 	p, err := c.store.Policy(ctx, id, version)
-	return p, look("policy", string(id), err)
+	if err := mine(by, p.Org, "policy", string(id), err); err != nil {
+		return outboard.Policy{}, err
+	}
+	return p, nil
 }
 
 // Policies returns a page of the policies in force.
@@ -100,6 +103,7 @@ func (c *Control) Policies(ctx context.Context, by outboard.Caller, p Page) ([]o
 	if err := known(by); err != nil {
 		return nil, err
 	}
+	p.Org = by.In()
 	list, err := c.store.Policies(ctx, p)
 	return list, look("policies", "", err)
 }
@@ -107,6 +111,9 @@ func (c *Control) Policies(ctx context.Context, by outboard.Caller, p Page) ([]o
 // PolicyVersions returns the newest versions of a policy, newest first.
 func (c *Control) PolicyVersions(ctx context.Context, by outboard.Caller, id outboard.PolicyID) ([]outboard.Policy, error) {
 	if err := known(by); err != nil {
+		return nil, err
+	}
+	if _, err := c.Policy(ctx, by, id, 0); err != nil {
 		return nil, err
 	}
 	list, err := c.store.PolicyVersions(ctx, id, maxVersions)
@@ -136,7 +143,7 @@ func (c *Control) TestPolicy(ctx context.Context, by outboard.Caller, t PolicyTe
 	if err := known(by); err != nil {
 		return policy.Verdict{}, err
 	}
-	r := &policy.Request{Session: t.Session, Agent: t.Agent, Owner: outboard.Owner{Key: by.Key, Name: by.Name}}
+	r := &policy.Request{Session: t.Session, Agent: t.Agent, Owner: by.Owner()}
 	if t.Session != "" {
 		s, err := c.Session(ctx, by, t.Session)
 		if err != nil {

@@ -65,9 +65,9 @@ func (c *Control) CreateSession(ctx context.Context, by outboard.Caller, r Sessi
 	now := c.clock()
 	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession),
 		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread), Phase: outboard.PhaseIdle, Title: r.Title,
-		Metadata: r.Metadata, AgentID: agent.ID, AgentVersion: agent.Version, EnvironmentID: env.ID, CreatedAt: now, UpdatedAt: now}
+		Metadata: r.Metadata, AgentID: agent.ID, AgentVersion: agent.Version, EnvironmentID: env.ID, CreatedAt: now, UpdatedAt: now, Org: by.In(), User: by.User}
 	cfg := outboard.SessionConfig{Agent: agent, Environment: env.ID, Env: env.Config, VaultIDs: r.VaultIDs,
-		Owner: outboard.Owner{Org: outboard.DefaultOrg, Key: by.Key, Name: by.Name}}
+		Owner: by.Owner()}
 
 	inputs, err := c.spillAll(ctx, h.Thread, r.Initial)
 	if err != nil {
@@ -197,7 +197,10 @@ func (c *Control) header(ctx context.Context, by outboard.Caller, id outboard.Se
 		return outboard.Header{}, missing("session", string(id))
 	}
 	h, err := c.store.Session(ctx, id)
-	return h, look("session", string(id), err)
+	if err := mine(by, h.Org, "session", string(id), err); err != nil {
+		return outboard.Header{}, err
+	}
+	return h, nil
 }
 
 // Sessions returns one page of at most f.Limit sessions, newest first unless f.Asc.
@@ -205,6 +208,7 @@ func (c *Control) Sessions(ctx context.Context, by outboard.Caller, f SessionFil
 	if err := known(by); err != nil {
 		return nil, err
 	}
+	f.Org = by.In()
 	wanted := f.Phases
 	if slices.Contains(wanted, outboard.PhaseRunning) && !slices.Contains(wanted, outboard.PhaseIdle) {
 		f.Phases = append(slices.Clone(wanted), outboard.PhaseIdle) // Status may call an idle row running

@@ -36,7 +36,7 @@ func (p *VaultPatch) apply(v *outboard.Vault) error {
 	return length("display_name", v.DisplayName, 1, maxVaultName)
 }
 
-// keeper returns the vault's keeper, or says that this server has none.
+// keeper returns the keeper of the caller's organization, or says that this server has none.
 func (c *Control) keeper(by outboard.Caller) (*vault.Keeper, error) {
 	if err := known(by); err != nil {
 		return nil, err
@@ -44,13 +44,13 @@ func (c *Control) keeper(by outboard.Caller) (*vault.Keeper, error) {
 	if c.vault == nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "this server keeps no vaults")
 	}
-	return c.vault, nil
+	return c.vault.For(by.In()), nil
 }
 
 // CreateVault stores a new, empty vault.
 func (c *Control) CreateVault(ctx context.Context, by outboard.Caller, p VaultPatch) (outboard.Vault, error) {
 	now := c.clock()
-	v := outboard.Vault{ID: outboard.NewID[outboard.VaultID](outboard.PrefixVault), CreatedAt: now, UpdatedAt: now}
+	v := outboard.Vault{ID: outboard.NewID[outboard.VaultID](outboard.PrefixVault), CreatedAt: now, UpdatedAt: now, Org: by.In()}
 	if _, err := c.keeper(by); err != nil {
 		return v, err
 	}
@@ -72,7 +72,10 @@ func (c *Control) Vault(ctx context.Context, by outboard.Caller, id outboard.Vau
 		return outboard.Vault{}, missing("vault", string(id))
 	}
 	v, err := c.store.Vault(ctx, id)
-	return v, look("vault", string(id), err)
+	if err := mine(by, v.Org, "vault", string(id), err); err != nil {
+		return outboard.Vault{}, err
+	}
+	return v, nil
 }
 
 // Vaults returns one page, newest first. at is when the cursor's row was made: it may be deleted by now.
@@ -80,6 +83,7 @@ func (c *Control) Vaults(ctx context.Context, by outboard.Caller, p Page, at tim
 	if err := known(by); err != nil {
 		return nil, err
 	}
+	p.Org = by.In()
 	list, err := listAfter(func(p Page) ([]outboard.Vault, error) { return c.store.Vaults(ctx, p) }, p, at,
 		func(v outboard.Vault) (time.Time, string) { return v.CreatedAt, string(v.ID) })
 	return list, look("vaults", "", err)

@@ -86,7 +86,7 @@ func (r *Request) cedar() (cedar.Request, *entities, error) {
 	if !ok {
 		return cedar.Request{}, nil, fmt.Errorf("the action %q is not known", clip(r.Action))
 	}
-	org := r.Owner.Org
+	org := string(r.Owner.Org)
 	if org == "" {
 		org = outboard.DefaultOrg
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-const insertAgentSQL = `INSERT INTO agents (id, version, created_at, archived_at) VALUES (?, 1, ?, ?)`
+const insertAgentSQL = `INSERT INTO agents (id, version, created_at, archived_at, org) VALUES (?, 1, ?, ?, ?)`
 
 const raiseAgentSQL = `UPDATE agents SET version = ? WHERE id = ? AND version = ?`
 
@@ -22,7 +22,7 @@ func (s *Store) PutAgent(ctx context.Context, a outboard.Agent) error {
 		var n int64 = 1
 		var err error
 		if a.Version == 1 {
-			_, err = t.exec(ctx, insertAgentSQL, string(a.ID), micros(a.CreatedAt), micros(a.ArchivedAt))
+			_, err = t.exec(ctx, insertAgentSQL, string(a.ID), micros(a.CreatedAt), micros(a.ArchivedAt), orgText(a.Org))
 		} else {
 			n, err = t.exec(ctx, raiseAgentSQL, a.Version, string(a.ID), a.Version-1)
 		}
@@ -38,13 +38,13 @@ func (s *Store) PutAgent(ctx context.Context, a outboard.Agent) error {
 }
 
 // agentCols are the columns scanAgent reads. Archiving is of the agent, not of one version.
-const agentCols = `v.body, a.archived_at FROM agents AS a JOIN agent_versions AS v ON v.agent = a.id`
+const agentCols = `v.body, a.archived_at, a.org FROM agents AS a JOIN agent_versions AS v ON v.agent = a.id`
 
 func scanAgent(sc scanner) (outboard.Agent, error) {
 	var a outboard.Agent
 	var body string
 	var archived int64
-	if err := sc.Scan(&body, &archived); err != nil {
+	if err := sc.Scan(&body, &archived, &a.Org); err != nil {
 		return a, err
 	}
 	if err := json.Unmarshal([]byte(body), &a); err != nil {
@@ -68,6 +68,7 @@ func (s *Store) Agent(ctx context.Context, id outboard.AgentID, version int) (ou
 
 // Page selects rows newest first. Cursor is the id (for versions: the decimal version) of the last row of the page before.
 type Page struct {
+	Org             outboard.OrgID // "" = of all
 	Cursor          string
 	Limit           int // 0 = 100
 	IncludeArchived bool
@@ -77,6 +78,7 @@ type Page struct {
 // list turns a page into conditions on table, which is ordered by (created_at, id).
 func (s *Store) list(ctx context.Context, table string, p Page) (where, error) {
 	var w where
+	w.in(p.Org)
 	if !p.From.IsZero() {
 		w.add(`created_at >= ?`, micros(p.From))
 	}

@@ -221,7 +221,9 @@ func TestCommitIsWhole(t *testing.T) {
 		if err != nil || k != want {
 			t.Fatalf("got checkpoint %+v, %v, want %+v", k, err, want)
 		}
-		if f, err := s.File(t.Context(), "file_1"); err != nil || f != c.Files[0] {
+		file := c.Files[0]
+		file.Org = h.Org // a session's file is its organization's
+		if f, err := s.File(t.Context(), "file_1"); err != nil || f != file {
 			t.Fatalf("got file %+v, %v", f, err)
 		}
 		if cfg, err := s.SessionConfig(t.Context(), h.ID); err != nil || cfg.Environment != "env_2" {

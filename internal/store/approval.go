@@ -13,9 +13,10 @@ type Closing struct {
 	State outboard.ApprovalState
 }
 
-const approvalCols = `id, session, call, action, resource, digest, request, why, rules, approver, owner, state, created_at, expires_at, answer`
+const approvalCols = `id, session, call, action, resource, digest, request, why, rules, approver, owner, state, created_at, expires_at, answer, org`
 
-const insertApprovalSQL = `INSERT INTO approvals (` + approvalCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+const insertApprovalSQL = `INSERT INTO approvals (` + approvalCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+	COALESCE((SELECT org FROM sessions WHERE id = ?), 'default'))`
 
 const endApprovalSQL = `UPDATE approvals SET state = ?, answer = ? WHERE session = ? AND call = ? AND state = 'pending'`
 
@@ -26,7 +27,7 @@ func (c *Commit) approvals() []statement {
 		a := &c.Approvals[i]
 		out = append(out, statement{insertApprovalSQL, []any{string(a.ID), string(a.Session), string(a.Call), a.Action, plain(a.Resource),
 			a.Digest, plain(a.Request), plain(a.Why), jsonText(a.Rules), string(a.Approver), string(a.Owner), string(a.State),
-			micros(a.CreatedAt), micros(a.ExpiresAt), jsonText(a.Answer)}})
+			micros(a.CreatedAt), micros(a.ExpiresAt), jsonText(a.Answer), string(a.Session)}})
 	}
 	for i := range c.Answers {
 		a := &c.Answers[i]
@@ -50,7 +51,7 @@ func scanApproval(sc scanner) (outboard.Approval, error) {
 	var rules, answer string
 	var created, expires int64
 	err := sc.Scan(&a.ID, &a.Session, &a.Call, &a.Action, &a.Resource, &a.Digest, &a.Request, &a.Why, &rules, &a.Approver, &a.Owner,
-		&a.State, &created, &expires, &answer)
+		&a.State, &created, &expires, &answer, &a.Org)
 	if err != nil {
 		return a, err
 	}
@@ -70,6 +71,7 @@ func (s *Store) Approval(ctx context.Context, id outboard.ApprovalID) (outboard.
 
 // ApprovalFilter selects approvals, newest first.
 type ApprovalFilter struct {
+	Org     outboard.OrgID     // "" = of all
 	Session outboard.SessionID // "" = of all
 	Pending time.Time          // not zero: only those that can be answered at that time
 	Cursor  string             // the last id of the page before
@@ -79,6 +81,7 @@ type ApprovalFilter struct {
 // Approvals returns one page.
 func (s *Store) Approvals(ctx context.Context, f ApprovalFilter) ([]outboard.Approval, error) {
 	w := where{conds: []string{`1 = 1`}}
+	w.in(f.Org)
 	if f.Session != "" {
 		w.add(`session = ?`, string(f.Session))
 	}

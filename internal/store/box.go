@@ -7,12 +7,12 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-const insertBoxSQL = `INSERT INTO boxes (id, host, state, machine, end_at, created_at, body) VALUES (?, ?, ?, ?, ?, ?, ?)`
+const insertBoxSQL = `INSERT INTO boxes (id, host, state, machine, end_at, created_at, body, org) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
 
 // AddBox inserts a box. ErrDuplicate if its id exists.
 func (s *Store) AddBox(ctx context.Context, b outboard.Box) error {
 	return s.update(ctx, "storing box", func(t tx) error {
-		_, err := t.exec(ctx, insertBoxSQL, string(b.ID), b.Host, string(b.State), string(b.Machine), micros(b.EndAt), micros(b.CreatedAt), mustJSON(b))
+		_, err := t.exec(ctx, insertBoxSQL, string(b.ID), b.Host, string(b.State), string(b.Machine), micros(b.EndAt), micros(b.CreatedAt), mustJSON(b), orgText(b.Org))
 		if s.d.unique(err) {
 			return ErrDuplicate
 		}
@@ -20,7 +20,11 @@ func (s *Store) AddBox(ctx context.Context, b outboard.Box) error {
 	})
 }
 
-const lockBoxSQL = `SELECT body FROM boxes WHERE id = ?`
+func scanBox(sc scanner) (outboard.Box, error) {
+	return scanIn(sc, func(b *outboard.Box) *outboard.OrgID { return &b.Org })
+}
+
+const lockBoxSQL = `SELECT body, org FROM boxes WHERE id = ?`
 
 const updateBoxSQL = `UPDATE boxes SET state = ?, machine = ?, end_at = ?, body = ? WHERE id = ?`
 
@@ -29,7 +33,7 @@ const updateBoxSQL = `UPDATE boxes SET state = ?, machine = ?, end_at = ?, body 
 func (s *Store) ChangeBox(ctx context.Context, id outboard.BoxID, change func(*outboard.Box) error) (outboard.Box, error) {
 	var b outboard.Box
 	err := s.update(ctx, "changing box", func(t tx) error {
-		list, err := collectTx(ctx, t, scanJSON[outboard.Box], lockBoxSQL+s.d.locking(false), string(id))
+		list, err := collectTx(ctx, t, scanBox, lockBoxSQL+s.d.locking(false), string(id))
 		if err != nil {
 			return err
 		}
@@ -49,31 +53,31 @@ func (s *Store) ChangeBox(ctx context.Context, id outboard.BoxID, change func(*o
 
 // Box returns one.
 func (s *Store) Box(ctx context.Context, id outboard.BoxID) (outboard.Box, error) {
-	return one(ctx, s, "box", id, scanJSON[outboard.Box], lockBoxSQL, string(id))
+	return one(ctx, s, "box", id, scanBox, lockBoxSQL, string(id))
 }
 
-const boxOfSQL = `SELECT body FROM boxes WHERE machine = ?`
+const boxOfSQL = `SELECT body, org FROM boxes WHERE machine = ?`
 
 // BoxOf returns the box whose machine this is.
 func (s *Store) BoxOf(ctx context.Context, machine outboard.SandboxID) (outboard.Box, error) {
-	return one(ctx, s, "box with machine", machine, scanJSON[outboard.Box], boxOfSQL, string(machine))
+	return one(ctx, s, "box with machine", machine, scanBox, boxOfSQL, string(machine))
 }
 
-const boxesSQL = `SELECT body FROM boxes ORDER BY created_at DESC, id DESC LIMIT ?`
+const boxesSQL = `SELECT body, org FROM boxes ORDER BY created_at DESC, id DESC LIMIT ?`
 
 // MaxBoxes bounds the boxes of one installation that a list shows: every one is a machine, or its files.
 const MaxBoxes = 10_000
 
 // Boxes returns the boxes, newest first.
 func (s *Store) Boxes(ctx context.Context) ([]outboard.Box, error) {
-	return collect(ctx, s, "listing boxes", scanJSON[outboard.Box], boxesSQL, MaxBoxes)
+	return collect(ctx, s, "listing boxes", scanBox, boxesSQL, MaxBoxes)
 }
 
-const dueBoxesSQL = `SELECT body FROM boxes WHERE host = ? AND state = 'running' AND end_at <= ? ORDER BY end_at LIMIT ?`
+const dueBoxesSQL = `SELECT body, org FROM boxes WHERE host = ? AND state = 'running' AND end_at <= ? ORDER BY end_at LIMIT ?`
 
 // DueBoxes returns running boxes of a host whose time is over, the longest first.
 func (s *Store) DueBoxes(ctx context.Context, host string, now time.Time) ([]outboard.Box, error) {
-	return collect(ctx, s, "listing due boxes", scanJSON[outboard.Box], dueBoxesSQL, host, micros(now), defaultPage)
+	return collect(ctx, s, "listing due boxes", scanBox, dueBoxesSQL, host, micros(now), defaultPage)
 }
 
 const deleteBoxSQL = `DELETE FROM boxes WHERE id = ?`
@@ -83,33 +87,37 @@ func (s *Store) DeleteBox(ctx context.Context, id outboard.BoxID) error {
 	return s.delete(ctx, "box", string(id), deleteBoxSQL)
 }
 
-const dropSnapshotSQL = `DELETE FROM box_snapshots WHERE name = ? AND name <> ''`
+const dropSnapshotSQL = `DELETE FROM box_snapshots WHERE org = ? AND name = ? AND name <> ''`
 
-const insertSnapshotSQL = `INSERT INTO box_snapshots (id, name, created_at, body) VALUES (?, ?, ?, ?)`
+const insertSnapshotSQL = `INSERT INTO box_snapshots (id, name, created_at, body, org) VALUES (?, ?, ?, ?, ?)`
 
 // PutSnapshot inserts a snapshot. One of the same name is replaced.
 func (s *Store) PutSnapshot(ctx context.Context, n outboard.BoxSnapshot) error {
 	return s.update(ctx, "storing snapshot", func(t tx) error {
-		if _, err := t.exec(ctx, dropSnapshotSQL, n.Name); err != nil {
+		if _, err := t.exec(ctx, dropSnapshotSQL, orgText(n.Org), n.Name); err != nil {
 			return err
 		}
-		_, err := t.exec(ctx, insertSnapshotSQL, string(n.ID), n.Name, micros(n.CreatedAt), mustJSON(n))
+		_, err := t.exec(ctx, insertSnapshotSQL, string(n.ID), n.Name, micros(n.CreatedAt), mustJSON(n), orgText(n.Org))
 		return err
 	})
 }
 
-const snapshotSQL = `SELECT body FROM box_snapshots WHERE id = ? OR (name = ? AND name <> '')`
+const snapshotSQL = `SELECT body, org FROM box_snapshots WHERE org = ? AND (id = ? OR (name = ? AND name <> ''))`
 
-// Snapshot returns one by its id or name.
-func (s *Store) Snapshot(ctx context.Context, ref string) (outboard.BoxSnapshot, error) {
-	return one(ctx, s, "snapshot", ref, scanJSON[outboard.BoxSnapshot], snapshotSQL, ref, ref)
+func scanSnapshot(sc scanner) (outboard.BoxSnapshot, error) {
+	return scanIn(sc, func(n *outboard.BoxSnapshot) *outboard.OrgID { return &n.Org })
 }
 
-const snapshotsSQL = `SELECT body FROM box_snapshots ORDER BY created_at DESC, id DESC LIMIT ?`
+// Snapshot returns an organization's by its id or name.
+func (s *Store) Snapshot(ctx context.Context, org outboard.OrgID, ref string) (outboard.BoxSnapshot, error) {
+	return one(ctx, s, "snapshot", ref, scanSnapshot, snapshotSQL, orgText(org), ref, ref)
+}
 
-// Snapshots returns the snapshots, newest first.
-func (s *Store) Snapshots(ctx context.Context) ([]outboard.BoxSnapshot, error) {
-	return collect(ctx, s, "listing snapshots", scanJSON[outboard.BoxSnapshot], snapshotsSQL, MaxBoxes)
+const snapshotsSQL = `SELECT body, org FROM box_snapshots WHERE org = ? ORDER BY created_at DESC, id DESC LIMIT ?`
+
+// Snapshots returns an organization's, newest first.
+func (s *Store) Snapshots(ctx context.Context, org outboard.OrgID) ([]outboard.BoxSnapshot, error) {
+	return collect(ctx, s, "listing snapshots", scanSnapshot, snapshotsSQL, orgText(org), MaxBoxes)
 }
 
 const deleteSnapshotSQL = `DELETE FROM box_snapshots WHERE id = ?`

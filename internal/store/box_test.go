@@ -64,16 +64,16 @@ func TestSnapshots(t *testing.T) {
 			}
 			ids = append(ids, n.ID)
 		}
-		if got, err := s.Snapshot(t.Context(), "n"); err != nil || got.ID != ids[3] {
+		if got, err := s.Snapshot(t.Context(), outboard.DefaultOrg, "n"); err != nil || got.ID != ids[3] {
 			t.Errorf("by name: %+v, %v", got, err)
 		}
-		if list, err := s.Snapshots(t.Context()); err != nil || len(list) != 3 || list[0].ID != ids[3] {
+		if list, err := s.Snapshots(t.Context(), outboard.DefaultOrg); err != nil || len(list) != 3 || list[0].ID != ids[3] {
 			t.Errorf("the list: %v, %v", list, err)
 		}
 		if err := s.DeleteSnapshot(t.Context(), ids[3]); err != nil {
 			t.Error(err)
 		}
-		if _, err := s.Snapshot(t.Context(), "n"); outboard.KindOf(err) != outboard.NotFound {
+		if _, err := s.Snapshot(t.Context(), outboard.DefaultOrg, "n"); outboard.KindOf(err) != outboard.NotFound {
 			t.Errorf("a deleted one: %v", err)
 		}
 	})

@@ -6,22 +6,26 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-const putEnvironmentSQL = `INSERT INTO environments (id, created_at, archived_at, body) VALUES (?, ?, ?, ?)
+const putEnvironmentSQL = `INSERT INTO environments (id, created_at, archived_at, body, org) VALUES (?, ?, ?, ?, ?)
 	ON CONFLICT (id) DO UPDATE SET archived_at = excluded.archived_at, body = excluded.body`
 
 // PutEnvironment inserts or replaces an environment.
 func (s *Store) PutEnvironment(ctx context.Context, e outboard.Environment) error {
 	return s.update(ctx, "storing environment", func(t tx) error {
-		_, err := t.exec(ctx, putEnvironmentSQL, string(e.ID), micros(e.CreatedAt), micros(e.ArchivedAt), mustJSON(e))
+		_, err := t.exec(ctx, putEnvironmentSQL, string(e.ID), micros(e.CreatedAt), micros(e.ArchivedAt), mustJSON(e), orgText(e.Org))
 		return err
 	})
 }
 
-const environmentSQL = `SELECT body FROM environments WHERE id = ?`
+const environmentSQL = `SELECT body, org FROM environments WHERE id = ?`
+
+func scanEnvironment(sc scanner) (outboard.Environment, error) {
+	return scanIn(sc, func(e *outboard.Environment) *outboard.OrgID { return &e.Org })
+}
 
 // Environment returns one.
 func (s *Store) Environment(ctx context.Context, id outboard.EnvironmentID) (outboard.Environment, error) {
-	return one(ctx, s, "environment", id, scanJSON[outboard.Environment], environmentSQL, string(id))
+	return one(ctx, s, "environment", id, scanEnvironment, environmentSQL, string(id))
 }
 
 // Environments returns one page.
@@ -33,8 +37,8 @@ func (s *Store) Environments(ctx context.Context, p Page) ([]outboard.Environmen
 	if !p.IncludeArchived {
 		w.add(`archived_at = 0`)
 	}
-	query := `SELECT body FROM environments` + w.String() + order("created_at, id", false) + ` LIMIT ?`
-	return collect(ctx, s, "listing environments", scanJSON[outboard.Environment], query,
+	query := `SELECT body, org FROM environments` + w.String() + order("created_at, id", false) + ` LIMIT ?`
+	return collect(ctx, s, "listing environments", scanEnvironment, query,
 		append(w.args, limitOr(p.Limit, defaultPage))...)
 }
 

@@ -6,20 +6,22 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-const fileCols = `id, session, filename, media_type, digest, size, downloadable, path, created_at, expires_at`
+const fileCols = `id, session, filename, media_type, digest, size, downloadable, path, created_at, expires_at, org`
 
-const insertFileSQL = `INSERT INTO files (` + fileCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+// A session's file is of its organization, whoever adds it.
+const insertFileSQL = `INSERT INTO files (` + fileCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+	COALESCE(NULLIF(?, ''), (SELECT org FROM sessions WHERE id = ?), 'default'))`
 
 func fileArgs(f *outboard.File) []any {
 	return []any{string(f.ID), string(f.Session), f.Filename, f.MediaType, f.Blob.Digest, f.Blob.Size, flag(f.Downloadable), f.Path,
-		micros(f.CreatedAt), micros(f.ExpiresAt)}
+		micros(f.CreatedAt), micros(f.ExpiresAt), string(f.Org), string(f.Session)}
 }
 
 func scanFile(sc scanner) (outboard.File, error) {
 	var f outboard.File
 	var downloadable, created, expires int64
 	err := sc.Scan(&f.ID, &f.Session, &f.Filename, &f.MediaType, &f.Blob.Digest, &f.Blob.Size, &downloadable, &f.Path,
-		&created, &expires)
+		&created, &expires, &f.Org)
 	f.Downloadable, f.CreatedAt, f.ExpiresAt = downloadable != 0, timeOf(created), timeOf(expires)
 	return f, err
 }

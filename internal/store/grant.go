@@ -8,14 +8,14 @@ import (
 )
 
 const rightCols = `id, human, agent, session, actions, resources, not_before, expires_at, max_uses, uses, approved_by, approved_name,
-	why, created_at, revoked_at`
+	why, created_at, revoked_at, org`
 
 func scanRight(sc scanner) (outboard.Grant, error) {
 	var g outboard.Grant
 	var actions, resources string
 	var from, until, created, revoked int64
 	err := sc.Scan(&g.ID, &g.Human, &g.Agent, &g.Session, &actions, &resources, &from, &until, &g.MaxUses, &g.Uses, &g.ApprovedBy,
-		&g.ApprovedName, &g.Why, &created, &revoked)
+		&g.ApprovedName, &g.Why, &created, &revoked, &g.Org)
 	if err != nil {
 		return g, err
 	}
@@ -26,14 +26,14 @@ func scanRight(sc scanner) (outboard.Grant, error) {
 	return g, fromJSON(resources, &g.Resources)
 }
 
-const insertRightSQL = `INSERT INTO grants (` + rightCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+const insertRightSQL = `INSERT INTO grants (` + rightCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 // PutGrant inserts a grant. ErrDuplicate if its id exists.
 func (s *Store) PutGrant(ctx context.Context, g outboard.Grant) error {
 	return s.update(ctx, "storing a grant", func(t tx) error {
 		_, err := t.exec(ctx, insertRightSQL, string(g.ID), string(g.Human), string(g.Agent), string(g.Session), jsonText(g.Actions),
 			jsonText(g.Resources), micros(g.NotBefore), micros(g.ExpiresAt), g.MaxUses, g.Uses, string(g.ApprovedBy), g.ApprovedName,
-			g.Why, micros(g.CreatedAt), micros(g.RevokedAt))
+			g.Why, micros(g.CreatedAt), micros(g.RevokedAt), orgText(g.Org))
 		if s.d.unique(err) {
 			return ErrDuplicate
 		}
@@ -48,9 +48,10 @@ func (s *Store) Grant(ctx context.Context, id outboard.GrantID) (outboard.Grant,
 	return one(ctx, s, "grant", id, scanRight, rightSQL, string(id))
 }
 
-// Grants returns a page of all grants, newest first.
+// Grants returns a page of grants, newest first.
 func (s *Store) Grants(ctx context.Context, p Page) ([]outboard.Grant, error) {
 	w := where{conds: []string{`1 = 1`}}
+	w.in(p.Org)
 	if !p.IncludeArchived {
 		w.add(`revoked_at = 0`)
 	}
@@ -65,13 +66,13 @@ func (s *Store) Grants(ctx context.Context, p Page) ([]outboard.Grant, error) {
 const maxRights = 200
 
 const rightsForSQL = `SELECT ` + rightCols + ` FROM grants WHERE revoked_at = 0 AND expires_at > ? AND not_before <= ?
-	AND human IN ('', ?) AND agent IN ('', ?) AND session IN ('', ?) AND (max_uses = 0 OR uses < max_uses)
+	AND org = COALESCE((SELECT org FROM sessions WHERE id = ?), 'default') AND human IN ('', ?) AND agent IN ('', ?) AND session IN ('', ?) AND (max_uses = 0 OR uses < max_uses)
 	ORDER BY expires_at, id LIMIT ?`
 
 // GrantsFor implements policy.Source.
 func (s *Store) GrantsFor(ctx context.Context, q outboard.GrantQuery) ([]outboard.Grant, error) {
 	now := micros(q.Now)
-	return collect(ctx, s, "reading grants", scanRight, rightsForSQL, now, now, string(q.Human), string(q.Agent), string(q.Session), maxRights)
+	return collect(ctx, s, "reading grants", scanRight, rightsForSQL, now, now, string(q.Session), string(q.Human), string(q.Agent), string(q.Session), maxRights)
 }
 
 const revokeRightSQL = `UPDATE grants SET revoked_at = ? WHERE id = ? AND revoked_at = 0`

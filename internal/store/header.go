@@ -24,7 +24,7 @@ type row struct {
 // headerCols are the columns scanHeader reads, in its order.
 const headerCols = `num, ready_at, id, thread, head, last_at, phase, stop, inbox, urgent, wake_at,
 	input, output, cache_read, cache_write_5m, cache_write_1h, active, running_since, title, metadata,
-	agent, agent_version, environment, created_at, updated_at, archived_at, epoch, worker`
+	agent, agent_version, environment, created_at, updated_at, archived_at, epoch, worker, org, person`
 
 // scanner is a *sql.Row or *sql.Rows (or their pgx counterparts).
 type scanner interface{ Scan(dest ...any) error }
@@ -32,20 +32,21 @@ type scanner interface{ Scan(dest ...any) error }
 // scanHeader reads one row of headerCols.
 func scanHeader(sc scanner) (row, error) {
 	var (
-		r                                             row
-		id, thread, phase, agent, env, worker         string // named types would be scanned by reflection
-		stop, metadata                                string
-		last, wake, active, since, created, upd, arch int64
+		r                                              row
+		id, thread, phase, agent, env, worker, org, by string // named types would be scanned by reflection
+		stop, metadata                                 string
+		last, wake, active, since, created, upd, arch  int64
 	)
 	h := &r.Header
 	err := sc.Scan(&r.num, &r.readyAt, &id, &thread, &h.Head, &last, &phase, &stop, &h.Inbox, &h.Urgent, &wake,
 		&h.Usage.Input, &h.Usage.Output, &h.Usage.CacheRead, &h.Usage.CacheWrite5m, &h.Usage.CacheWrite1h, &active, &since,
-		&h.Title, &metadata, &agent, &h.AgentVersion, &env, &created, &upd, &arch, &h.Epoch, &worker)
+		&h.Title, &metadata, &agent, &h.AgentVersion, &env, &created, &upd, &arch, &h.Epoch, &worker, &org, &by)
 	if err != nil {
 		return r, err
 	}
 	h.ID, h.Thread, h.Phase = outboard.SessionID(id), outboard.ThreadID(thread), outboard.Phase(phase)
 	h.AgentID, h.EnvironmentID, h.Worker = outboard.AgentID(agent), outboard.EnvironmentID(env), outboard.WorkerID(worker)
+	h.Org, h.User = outboard.OrgID(org), outboard.UserID(by)
 	r.base = h.Head
 	h.LastAt, h.WakeAt, h.RunningSince = timeOf(last), timeOf(wake), timeOf(since)
 	h.CreatedAt, h.UpdatedAt, h.ArchivedAt = timeOf(created), timeOf(upd), timeOf(arch)

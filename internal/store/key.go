@@ -2,26 +2,35 @@ package store
 
 import (
 	"context"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 )
 
-const keyCols = `id, name, hash, role, created_at, revoked_at`
+const keyCols = `id, name, hash, role, created_at, revoked_at, org, kind, person, scopes, environment, expires_at`
 
 func scanKey(sc scanner) (outboard.Key, error) {
 	var k outboard.Key
-	var created, revoked int64
-	err := sc.Scan(&k.ID, &k.Name, &k.Hash, &k.Role, &created, &revoked)
-	k.CreatedAt, k.RevokedAt = timeOf(created), timeOf(revoked)
-	return k, err
+	var created, revoked, expires int64
+	var scopes string
+	err := sc.Scan(&k.ID, &k.Name, &k.Hash, &k.Role, &created, &revoked, &k.Org, &k.Kind, &k.User, &scopes, &k.Environment, &expires)
+	if err != nil {
+		return k, err
+	}
+	k.CreatedAt, k.RevokedAt, k.ExpiresAt = timeOf(created), timeOf(revoked), timeOf(expires)
+	return k, fromJSON(scopes, &k.Scopes)
 }
 
-const insertKeySQL = `INSERT INTO keys (` + keyCols + `) VALUES (?, ?, ?, ?, ?, ?)`
+const insertKeySQL = `INSERT INTO keys (` + keyCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 // PutKey inserts a key. ErrDuplicate if its id or hash exists.
 func (s *Store) PutKey(ctx context.Context, k outboard.Key) error {
+	if k.Kind == "" {
+		k.Kind = outboard.KeyAPI
+	}
 	return s.update(ctx, "storing key", func(t tx) error {
-		_, err := t.exec(ctx, insertKeySQL, string(k.ID), k.Name, k.Hash, k.Role, micros(k.CreatedAt), micros(k.RevokedAt))
+		_, err := t.exec(ctx, insertKeySQL, string(k.ID), k.Name, k.Hash, k.Role, micros(k.CreatedAt), micros(k.RevokedAt), orgText(k.Org),
+			string(k.Kind), string(k.User), jsonText(k.Scopes), string(k.Environment), micros(k.ExpiresAt))
 		if s.d.unique(err) {
 			return ErrDuplicate
 		}
@@ -31,7 +40,8 @@ func (s *Store) PutKey(ctx context.Context, k outboard.Key) error {
 
 const keyByHashSQL = `SELECT ` + keyCols + ` FROM keys WHERE hash = ? AND revoked_at = 0`
 
-// KeyByHash returns the live key with this hash. NotFound also for a revoked one; the error does not repeat the hash.
+// KeyByHash returns the living key with this hash. NotFound also for a revoked one; the error does not repeat the hash. Whether it
+// is over is the caller's to look at.
 func (s *Store) KeyByHash(ctx context.Context, hash string) (outboard.Key, error) {
 	return one(ctx, s, "key", "with this secret", scanKey, keyByHashSQL, hash)
 }
@@ -43,9 +53,37 @@ func (s *Store) Key(ctx context.Context, id outboard.KeyID) (outboard.Key, error
 	return one(ctx, s, "key", id, scanKey, keySQL, string(id))
 }
 
-const keysSQL = `SELECT ` + keyCols + ` FROM keys ORDER BY created_at, id`
+// Keys returns one page of keys, newest first; p.IncludeArchived shows the revoked ones.
+func (s *Store) Keys(ctx context.Context, p Page) ([]outboard.Key, error) {
+	w, err := s.list(ctx, "keys", p)
+	if err != nil {
+		return nil, err
+	}
+	if !p.IncludeArchived {
+		w.add(`revoked_at = 0`)
+	}
+	query := `SELECT ` + keyCols + ` FROM keys` + w.String() + order("created_at, id", false) + ` LIMIT ?`
+	return collect(ctx, s, "listing keys", scanKey, query, append(w.args, limitOr(p.Limit, defaultPage))...)
+}
 
-// Keys returns all keys.
-func (s *Store) Keys(ctx context.Context) ([]outboard.Key, error) {
-	return collect(ctx, s, "listing keys", scanKey, keysSQL)
+const operatorKeysSQL = `SELECT COUNT(*) FROM keys WHERE kind = 'operator' AND revoked_at = 0`
+
+// OperatorKeys counts the living keys of who runs the server.
+func (s *Store) OperatorKeys(ctx context.Context) (n int64, err error) {
+	err = s.queryRow(ctx, operatorKeysSQL).Scan(&n)
+	return n, s.fail("counting keys", err)
+}
+
+const revokeKeySQL = `UPDATE keys SET revoked_at = ? WHERE id = ? AND revoked_at = 0`
+
+// RevokeKey ends a key at once. Revoking twice keeps the first time.
+func (s *Store) RevokeKey(ctx context.Context, id outboard.KeyID, at time.Time) (outboard.Key, error) {
+	err := s.update(ctx, "revoking a key", func(t tx) error {
+		_, err := t.exec(ctx, revokeKeySQL, micros(at), string(id))
+		return err
+	})
+	if err != nil {
+		return outboard.Key{}, err
+	}
+	return s.Key(ctx, id)
 }

@@ -159,7 +159,7 @@ func TestAgents(t *testing.T) {
 			mustKind(t, s.PutAgent(t.Context(), a), outboard.Conflict, "agent_")
 		}
 		want := outboard.Agent{ID: "agent_2", Version: 2, Name: "two", Tools: []outboard.Toolset{{Kind: "custom", InputSchema: outboard.Raw(`{"a": 1}`)}},
-			Metadata: map[string]string{"k": "v"}, CreatedAt: day(2), UpdatedAt: day(9)}
+			Metadata: map[string]string{"k": "v"}, CreatedAt: day(2), UpdatedAt: day(9), Org: outboard.DefaultOrg}
 		if err := s.PutAgent(t.Context(), want); err != nil {
 			t.Fatal(err)
 		}
@@ -224,7 +224,7 @@ func TestRows(t *testing.T) {
 
 func environments(t *testing.T, s *store.Store) {
 	e := outboard.Environment{ID: "env_1", Name: "a", Config: outboard.EnvConfig{Kind: "cloud", Packages: map[string][]string{"pip": {"x"}}},
-		CreatedAt: day(1), UpdatedAt: day(1)}
+		CreatedAt: day(1), UpdatedAt: day(1), Org: "org_1"}
 	for range 2 {
 		if err := s.PutEnvironment(t.Context(), e); err != nil {
 			t.Fatal(err)
@@ -254,7 +254,7 @@ func files(t *testing.T, s *store.Store) {
 	session := newSession(t, s).ID
 	for i := range 4 {
 		f := outboard.File{ID: outboard.FileID(fmt.Sprintf("file_%d", i)), Filename: "f", MediaType: "text/plain",
-			Blob: outboard.BlobRef{Digest: "d", Size: 3}, CreatedAt: day(1 + i)}
+			Blob: outboard.BlobRef{Digest: "d", Size: 3}, CreatedAt: day(1 + i), Org: outboard.DefaultOrg}
 		if i%2 == 1 {
 			f.Session, f.Path, f.Downloadable, f.ExpiresAt = session, "p", true, day(20)
 		}
@@ -293,23 +293,29 @@ func files(t *testing.T, s *store.Store) {
 }
 
 func keys(t *testing.T, s *store.Store) {
-	k := outboard.Key{ID: "apikey_1", Name: "n", Hash: "h1", Role: "admin", CreatedAt: day(1)}
-	gone := outboard.Key{ID: "apikey_2", Hash: "h2", CreatedAt: day(2), RevokedAt: day(3)}
+	k := outboard.Key{ID: "apikey_1", Name: "n", Hash: "h1", Role: "admin", CreatedAt: day(1), Org: "org_1", Kind: outboard.KeyLogin, User: "user_1",
+		Scopes: []string{"read"}, Environment: "env_1", ExpiresAt: day(9)}
+	gone := outboard.Key{ID: "apikey_2", Hash: "h2", CreatedAt: day(2), RevokedAt: day(3), Org: outboard.DefaultOrg, Kind: outboard.KeyAPI}
 	for _, k := range []outboard.Key{k, gone} {
 		if err := s.PutKey(t.Context(), k); err != nil {
 			t.Fatal(err)
 		}
 		mustBe(t, s.PutKey(t.Context(), k), store.ErrDuplicate)
 	}
-	if got, err := s.KeyByHash(t.Context(), "h1"); err != nil || got != k {
+	if got, err := s.KeyByHash(t.Context(), "h1"); err != nil || !reflect.DeepEqual(got, k) {
 		t.Fatalf("got %+v, %v", got, err)
 	}
 	for _, hash := range []string{"h2", "h3", ""} {
 		_, err := s.KeyByHash(t.Context(), hash)
 		mustKind(t, err, outboard.NotFound)
 	}
-	if all, err := s.Keys(t.Context()); err != nil || !slices.Equal(all, []outboard.Key{k, gone}) {
-		t.Fatalf("got %v, %v", all, err)
+	for p, want := range map[store.Page][]outboard.Key{{IncludeArchived: true}: {gone, k}, {}: {k}, {Org: "org_1"}: {k}, {Org: "org_2"}: nil} {
+		if all, err := s.Keys(t.Context(), p); err != nil || !reflect.DeepEqual(all, want) {
+			t.Errorf("%+v: got %v, %v", p, all, err)
+		}
+	}
+	if got, err := s.RevokeKey(t.Context(), "apikey_1", day(4)); err != nil || !got.RevokedAt.Equal(day(4)) {
+		t.Errorf("revoked: %+v, %v", got, err)
 	}
 }
 

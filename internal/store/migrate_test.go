@@ -82,8 +82,22 @@ func upgrade(t *testing.T, cfg store.Config, version int, rows string) {
 		if b, err := s.BoxOf(t.Context(), "sbx_2"); err != nil || b.ID != "boxa" {
 			t.Errorf("box: %+v, %v", b, err)
 		}
-		if n, err := s.Snapshot(t.Context(), "n"); err != nil || n.ID != "snapa" {
+		if n, err := s.Snapshot(t.Context(), outboard.DefaultOrg, "n"); err != nil || n.ID != "snapa" {
 			t.Errorf("snapshot: %+v, %v", n, err)
+		}
+	}
+	k, err := s.Key(t.Context(), "apikey_1")
+	if kind := map[bool]outboard.KeyKind{true: outboard.KeyOperator, false: outboard.KeyAPI}[version < 10]; err != nil || k.Org != outboard.DefaultOrg || k.Kind != kind {
+		t.Errorf("the old key: %+v, %v, want %s", k, err, kind)
+	}
+	if a, err := s.Agent(t.Context(), "agent_1", 0); err != nil || a.Org != outboard.DefaultOrg || h.Org != outboard.DefaultOrg {
+		t.Errorf("what was there belongs to %q and %q, %v", a.Org, h.Org, err)
+	}
+	if version >= 10 {
+		k, err := s.KeyByHash(t.Context(), "h2")
+		u, uerr := s.UserBySubject(t.Context(), "https://idp.test", "s")
+		if err != nil || uerr != nil || k.Org != "org_1" || k.User != u.ID || u.Role != outboard.RoleDeveloper || len(k.Scopes) != 1 {
+			t.Errorf("key %+v, user %+v, %v, %v", k, u, err, uerr)
 		}
 	}
 	if hs, err := s.Claim(t.Context(), newWorker(t, s), 9); err != nil || len(hs) != 1 || hs[0].Epoch != 4 {

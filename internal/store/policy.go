@@ -21,24 +21,24 @@ func fromJSON[T any](text string, v *T) error {
 	return nil
 }
 
-const policyCols = `id, level, target, version, body, created_at, created_by`
+const policyCols = `id, level, target, version, body, created_at, created_by, org`
 
 func scanPolicy(sc scanner) (outboard.Policy, error) {
 	var p outboard.Policy
 	var created int64
-	err := sc.Scan(&p.ID, &p.Level, &p.Target, &p.Version, &p.Text, &created, &p.CreatedBy)
+	err := sc.Scan(&p.ID, &p.Level, &p.Target, &p.Version, &p.Text, &created, &p.CreatedBy, &p.Org)
 	p.CreatedAt = timeOf(created)
 	return p, err
 }
 
 const latestPolicySQL = `SELECT ` + policyCols + ` FROM policies WHERE id = ? ORDER BY version DESC LIMIT 1`
 
-const insertPolicySQL = `INSERT INTO policies (` + policyCols + `) VALUES (?, ?, ?, ?, ?, ?, ?)`
+const insertPolicySQL = `INSERT INTO policies (` + policyCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
 
 // SavePolicy adds the next version of a policy and returns it; ID and Version of p are set here. expect is the version it replaces,
 // -1 for any: Conflict if another one is in force.
 func (s *Store) SavePolicy(ctx context.Context, p outboard.Policy, expect int) (outboard.Policy, error) {
-	p.ID = outboard.PolicyRow(p.Level, p.Target)
+	p.ID = policyRow(p.Org, p.Level, p.Target)
 	err := s.update(ctx, "storing a policy", func(t tx) error {
 		last, err := scanPolicy(t.queryRow(ctx, latestPolicySQL, string(p.ID)))
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
@@ -48,13 +48,21 @@ func (s *Store) SavePolicy(ctx context.Context, p outboard.Policy, expect int) (
 			return outboard.Errorf(outboard.Conflict, "the policy is at version %d, not %d", last.Version, expect).WithHint("read it again")
 		}
 		p.Version = last.Version + 1
-		_, err = t.exec(ctx, insertPolicySQL, string(p.ID), string(p.Level), p.Target, p.Version, p.Text, micros(p.CreatedAt), p.CreatedBy)
+		_, err = t.exec(ctx, insertPolicySQL, string(p.ID), string(p.Level), p.Target, p.Version, p.Text, micros(p.CreatedAt), p.CreatedBy, orgText(p.Org))
 		if s.d.unique(err) {
 			return outboard.Errorf(outboard.Conflict, "somebody else saved the policy at the same time").WithHint("read it again")
 		}
 		return err
 	})
 	return p, err
+}
+
+// policyRow is outboard.PolicyRow for a policy of an organization.
+func policyRow(org outboard.OrgID, level outboard.PolicyLevel, target string) outboard.PolicyID {
+	if level == outboard.LevelOrganization && org != outboard.DefaultOrg {
+		target = string(org)
+	}
+	return outboard.PolicyRow(level, target)
 }
 
 const policyVersionSQL = `SELECT ` + policyCols + ` FROM policies WHERE id = ? AND version = ?`
@@ -68,11 +76,11 @@ func (s *Store) Policy(ctx context.Context, id outboard.PolicyID, version int) (
 }
 
 const policiesSQL = `SELECT ` + policyCols + ` FROM policies AS p
-	WHERE version = (SELECT MAX(version) FROM policies AS q WHERE q.id = p.id) AND id > ? ORDER BY id LIMIT ?`
+	WHERE version = (SELECT MAX(version) FROM policies AS q WHERE q.id = p.id) AND org = ? AND id > ? ORDER BY id LIMIT ?`
 
-// Policies returns a page of the policies in force, by id.
+// Policies returns a page of an organization's policies in force, by id.
 func (s *Store) Policies(ctx context.Context, p Page) ([]outboard.Policy, error) {
-	return collect(ctx, s, "listing policies", scanPolicy, policiesSQL, p.Cursor, limitOr(p.Limit, defaultPage))
+	return collect(ctx, s, "listing policies", scanPolicy, policiesSQL, orgText(p.Org), p.Cursor, limitOr(p.Limit, defaultPage))
 }
 
 const policyVersionsSQL = `SELECT ` + policyCols + ` FROM policies WHERE id = ? ORDER BY version DESC LIMIT ?`
@@ -86,9 +94,16 @@ const policiesForSQL = `SELECT ` + policyCols + ` FROM policies AS p
 	WHERE id IN (?, ?, ?) AND version = (SELECT MAX(version) FROM policies AS q WHERE q.id = p.id)
 	ORDER BY CASE level WHEN 'organization' THEN 0 WHEN 'agent' THEN 1 ELSE 2 END`
 
-// PoliciesFor implements policy.Source.
+const orgOfSQL = `SELECT org FROM sessions WHERE id = ? UNION ALL SELECT org FROM agents WHERE id = ? LIMIT 1`
+
+// PoliciesFor implements policy.Source. The organization is the session's, or the agent's where there is no session.
 func (s *Store) PoliciesFor(ctx context.Context, agent outboard.AgentID, session outboard.SessionID) ([]outboard.Policy, error) {
-	return collect(ctx, s, "reading policies", scanPolicy, policiesForSQL, string(outboard.PolicyRow(outboard.LevelOrganization, "")),
+	org := outboard.OrgID(outboard.DefaultOrg)
+	err := s.queryRow(ctx, orgOfSQL, string(session), string(agent)).Scan(&org)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return nil, s.fail("reading policies", err)
+	}
+	return collect(ctx, s, "reading policies", scanPolicy, policiesForSQL, string(policyRow(org, outboard.LevelOrganization, "")),
 		string(outboard.PolicyRow(outboard.LevelAgent, string(agent))), string(outboard.PolicyRow(outboard.LevelSession, string(session))))
 }
 

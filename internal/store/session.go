@@ -16,8 +16,8 @@ const defaultPage = 100
 
 const insertSessionSQL = `INSERT INTO sessions (id, thread, head, last_at, updated_at, phase, stop, inbox, urgent, wake_at,
 	input, output, cache_read, cache_write_5m, cache_write_1h, active, running_since, title, metadata,
-	archived_at, ready_at, agent, agent_version, environment, created_at, epoch, worker)
-	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING num`
+	archived_at, ready_at, agent, agent_version, environment, created_at, epoch, worker, org, person)
+	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING num`
 
 const insertConfigSQL = `INSERT INTO session_configs (session, config) VALUES (?, ?)`
 
@@ -50,6 +50,9 @@ func newRow(h outboard.Header, now time.Time) *row {
 	if h.Phase == "" {
 		h.Phase = outboard.PhaseIdle
 	}
+	if h.Org == "" {
+		h.Org = outboard.DefaultOrg
+	}
 	if h.CreatedAt.IsZero() {
 		h.CreatedAt = now.UTC().Truncate(time.Microsecond)
 	}
@@ -62,7 +65,7 @@ func newRow(h outboard.Header, now time.Time) *row {
 // insert writes a new session with its config and first events.
 func (r *row) insert(ctx context.Context, t tx, cfg outboard.SessionConfig, events []outboard.Event) error {
 	args := append([]any{string(r.ID), string(r.Thread)}, r.headerArgs()...)
-	args = append(args, string(r.AgentID), r.AgentVersion, string(r.EnvironmentID), micros(r.CreatedAt), r.Epoch, string(r.Worker))
+	args = append(args, string(r.AgentID), r.AgentVersion, string(r.EnvironmentID), micros(r.CreatedAt), r.Epoch, string(r.Worker), string(r.Org), string(r.User))
 	if err := t.queryRow(ctx, insertSessionSQL, args...).Scan(&r.num); err != nil {
 		return err
 	}
@@ -103,8 +106,31 @@ func scanJSON[T any](sc scanner) (T, error) {
 	return v, nil
 }
 
+// scanIn reads a JSON column and the organization beside it.
+func scanIn[T any](sc scanner, org func(*T) *outboard.OrgID) (T, error) {
+	var v T
+	var text, owner string
+	if err := sc.Scan(&text, &owner); err != nil {
+		return v, err
+	}
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		return v, outboard.Errorf(outboard.Internal, "decoding a column: %w", err)
+	}
+	*org(&v) = outboard.OrgID(owner)
+	return v, nil
+}
+
+// orgText is an organization as a column: what nobody set is the default one.
+func orgText(org outboard.OrgID) string {
+	if org == "" {
+		return outboard.DefaultOrg
+	}
+	return string(org)
+}
+
 // SessionFilter selects sessions, newest first (created_at, id) unless Asc. Cursor is the id of the last one of the page before.
 type SessionFilter struct {
+	Org             outboard.OrgID // "" = of all
 	Phases          []outboard.Phase
 	Agent           outboard.AgentID
 	AgentVersion    int
@@ -118,6 +144,7 @@ type SessionFilter struct {
 // Sessions returns one page. A cursor that names no session is Invalid.
 func (s *Store) Sessions(ctx context.Context, f SessionFilter) ([]outboard.Header, error) {
 	w := where{conds: []string{`deleted_at = 0`}}
+	w.in(f.Org)
 	if len(f.Phases) > 0 {
 		w.add(`phase IN (`+marks(len(f.Phases))+`)`, texts(f.Phases)...)
 	}
@@ -152,6 +179,14 @@ func (s *Store) Sessions(ctx context.Context, f SessionFilter) ([]outboard.Heade
 type where struct {
 	conds []string
 	args  []any
+	org   outboard.OrgID
+}
+
+// in limits the query, and the row its cursor may name, to an organization; "" is all of them.
+func (w *where) in(org outboard.OrgID) {
+	if w.org = org; org != "" {
+		w.add(`org = ?`, string(org))
+	}
 }
 
 func (w *where) add(cond string, args ...any) {
@@ -174,7 +209,11 @@ func (s *Store) cursor(ctx context.Context, w *where, table, id string, asc bool
 		return nil
 	}
 	var at int64
-	err := s.queryRow(ctx, `SELECT created_at FROM `+table+` WHERE id = ?`, id).Scan(&at)
+	query, args := `SELECT created_at FROM `+table+` WHERE id = ?`, []any{id}
+	if w.org != "" {
+		query, args = query+` AND org = ?`, append(args, string(w.org))
+	}
+	err := s.queryRow(ctx, query, args...).Scan(&at)
 	if errors.Is(err, sql.ErrNoRows) {
 		return outboard.Errorf(outboard.Invalid, "the page cursor %q names no row", id)
 	}

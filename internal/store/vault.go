@@ -158,14 +158,18 @@ func writeVaults(ctx context.Context, t tx, org string, first bool, e *VaultEdit
 // PutVault inserts or replaces a vault. Its credentials are not touched.
 func (s *Store) PutVault(ctx context.Context, v outboard.Vault) error {
 	return s.update(ctx, "storing vault", func(t tx) error {
-		_, err := t.exec(ctx, putVaultSQL, string(v.ID), outboard.DefaultOrg, micros(v.CreatedAt), micros(v.ArchivedAt), mustJSON(v))
+		_, err := t.exec(ctx, putVaultSQL, string(v.ID), orgText(v.Org), micros(v.CreatedAt), micros(v.ArchivedAt), mustJSON(v))
 		return err
 	})
 }
 
+func scanVault(sc scanner) (outboard.Vault, error) {
+	return scanIn(sc, func(v *outboard.Vault) *outboard.OrgID { return &v.Org })
+}
+
 // Vault returns one.
 func (s *Store) Vault(ctx context.Context, id outboard.VaultID) (outboard.Vault, error) {
-	return one(ctx, s, "vault", id, scanJSON[outboard.Vault], `SELECT body FROM vaults WHERE id = ?`, string(id))
+	return one(ctx, s, "vault", id, scanVault, `SELECT body, org FROM vaults WHERE id = ?`, string(id))
 }
 
 // Vaults returns one page.
@@ -177,8 +181,8 @@ func (s *Store) Vaults(ctx context.Context, p Page) ([]outboard.Vault, error) {
 	if !p.IncludeArchived {
 		w.add(`archived_at = 0`)
 	}
-	query := `SELECT body FROM vaults` + w.String() + order("created_at, id", false) + ` LIMIT ?`
-	return collect(ctx, s, "listing vaults", scanJSON[outboard.Vault], query, append(w.args, limitOr(p.Limit, defaultPage))...)
+	query := `SELECT body, org FROM vaults` + w.String() + order("created_at, id", false) + ` LIMIT ?`
+	return collect(ctx, s, "listing vaults", scanVault, query, append(w.args, limitOr(p.Limit, defaultPage))...)
 }
 
 const credentialCols = `body, uniq, version, key_id, sealed`

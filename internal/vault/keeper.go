@@ -35,9 +35,10 @@ type Config struct {
 
 // Keeper seals and opens secrets. It needs no key before its first use, and is safe for concurrent use.
 type Keeper struct {
-	cfg Config
-	org string
-	log *slog.Logger
+	cfg    Config
+	org    string
+	family *family
+	log    *slog.Logger
 
 	mu       sync.Mutex
 	keys     *keys
@@ -50,7 +51,7 @@ type Keeper struct {
 	flights  flights
 }
 
-// New returns a Keeper. It reads nothing yet.
+// New returns the Keeper of the default organization, which knows those of the others. It reads nothing yet.
 func New(cfg Config) *Keeper {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -58,7 +59,13 @@ func New(cfg Config) *Keeper {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Keeper{cfg: cfg, org: outboard.DefaultOrg, log: cfg.Logger, sessions: map[outboard.SessionID]*held{},
+	k := newKeeper(cfg, outboard.DefaultOrg)
+	k.family = &family{keepers: map[outboard.OrgID]*Keeper{outboard.DefaultOrg: k}, sessions: map[outboard.SessionID]outboard.OrgID{}}
+	return k
+}
+
+func newKeeper(cfg Config, org outboard.OrgID) *Keeper {
+	return &Keeper{cfg: cfg, org: string(org), log: cfg.Logger, sessions: map[outboard.SessionID]*held{},
 		minted: map[string]minted{}, refs: map[string]outboard.CredentialID{}}
 }
 

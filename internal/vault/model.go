@@ -52,7 +52,7 @@ func (k *Keeper) find(ctx context.Context, ref string) (outboard.CredentialID, e
 	if !ok {
 		in, name = "default", ref
 	}
-	page := store.Page{Limit: 100}
+	page := store.Page{Org: outboard.OrgID(k.org), Limit: 100}
 	for {
 		vaults, err := k.cfg.Store.Vaults(ctx, page)
 		if err != nil {

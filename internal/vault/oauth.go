@@ -16,6 +16,9 @@ import (
 // Bearer returns the token for an MCP server of a session: that of the first vault with a credential for the URL. ok is false when
 // there is none. An access token that is about to end is renewed first.
 func (k *Keeper) Bearer(ctx context.Context, session outboard.SessionID, serverURL string) (token outboard.Secret, ok bool, err error) {
+	if k, err = k.of(ctx, session); err != nil {
+		return token, false, err
+	}
 	st, h, err := k.view(ctx, session)
 	if err != nil || h == nil {
 		return token, false, err

@@ -112,6 +112,10 @@ func (k *Keeper) Use(ctx context.Context, r Request) (Injection, error) {
 	if r.Session == "" {
 		return in, nil
 	}
+	k, err := k.of(ctx, r.Session)
+	if err != nil {
+		return in, err
+	}
 	st, h, err := k.view(ctx, r.Session)
 	if err != nil || h == nil || len(h.rows) == 0 {
 		return in, err
@@ -271,6 +275,10 @@ func placeholder(ks *keys, id outboard.SessionID, c *outboard.Credential) string
 // Environment returns the variables of a session's sandbox: a placeholder for each environment_variable credential. No secret is
 // opened.
 func (k *Keeper) Environment(ctx context.Context, id outboard.SessionID) (map[string]string, error) {
+	k, err := k.of(ctx, id)
+	if err != nil {
+		return nil, err
+	}
 	st, h, err := k.view(ctx, id)
 	if err != nil || h == nil {
 		return nil, err
