@@ -38,10 +38,21 @@ func (e *Error) Error() string { return e.Message }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errorf makes an Error of a kind. A %w verb sets its cause's chain as usual.
+// Errorf makes an Error of a kind. A %w verb sets its cause's chain as usual; a hint of the cause is the new error's too, since who
+// reads the last error of a chain can do just what the first one says.
 func Errorf(kind Kind, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Kind: kind, Message: err.Error(), Err: errors.Unwrap(err)}
+	return &Error{Kind: kind, Message: err.Error(), Hint: HintOf(err), Err: errors.Unwrap(err)}
+}
+
+// HintOf returns the first hint in err's chain, or "".
+func HintOf(err error) string {
+	for e, ok := errors.AsType[*Error](err); ok; e, ok = errors.AsType[*Error](e.Err) {
+		if e.Hint != "" {
+			return e.Hint
+		}
+	}
+	return ""
 }
 
 // WithHint returns a copy of e that names the next thing to do.

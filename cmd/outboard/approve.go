@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/outboard-dev/outboard"
@@ -55,16 +56,61 @@ func runAnswer(ctx context.Context, a *app, ref, call string, allow bool, why st
 			events = append(events, client.Confirmation(w.id, allow, why))
 		}
 	}
-	name := sessionName(s.ID)
+	if len(events) == 0 {
+		return runAnswerAgain(ctx, a, c, s.ID, call, allow, why)
+	}
+	return deliverTo(ctx, a, c, s.ID, answerWord(allow), events...)
+}
+
+func answerWord(allow bool) string {
+	if allow {
+		return "approved"
+	}
+	return "denied"
+}
+
+// runAnswerAgain answers what has an answer already: the newest one of the session, or the one that call names. The server takes the
+// same answer for a repeated one, and refuses another.
+func runAnswerAgain(ctx context.Context, a *app, c *conn, id, call string, allow bool, why string) error {
+	name := sessionName(id)
+	var last wireEvent
+	for ev, err := range c.Events(ctx, id, client.EventQuery{Desc: true, Types: []string{"user.tool_confirmation"}}) {
+		if err != nil {
+			return err
+		}
+		var w wireEvent
+		if err := ev.Decode(&w); err != nil {
+			return fmt.Errorf("reading event %s: %w", ev.ID, err)
+		}
+		if strings.HasPrefix(w.ToolUseID, call) {
+			last = w
+			break
+		}
+	}
 	switch {
-	case len(events) == 0 && call != "":
+	case last.ToolUseID == "" && call != "":
 		return outboard.Errorf(outboard.NotFound, "%s does not wait with a call %s", name, call).WithHint("outboard show %s", name)
-	case len(events) == 0:
+	case last.ToolUseID == "":
 		return outboard.Errorf(outboard.Conflict, "%s does not wait for an approval", name).WithHint("outboard show %s", name)
 	}
-	what := "denied"
-	if allow {
-		what = "approved"
+	if why == "" && !allow {
+		why = last.Deny // to deny again without a reason takes nothing back
 	}
-	return deliverTo(ctx, a, c, s.ID, what, events...)
+	done, err := c.Send(ctx, id, client.Confirmation(last.ToolUseID, allow, why))
+	if outboard.KindOf(err) == outboard.Conflict {
+		return outboard.Errorf(outboard.Conflict, "%s does not wait for an approval: its last one, of %s, was %s, and that stands", name,
+			last.ToolUseID, answerWord(last.Result == "allow")).WithHint("outboard logs %s", name)
+	}
+	if err != nil {
+		return err
+	}
+	if a.json {
+		line := sentLine{Type: "sent", Session: id, Name: name, What: answerWord(allow)}
+		for _, ev := range done {
+			line.Events = append(line.Events, ev.ID)
+		}
+		return a.object(line)
+	}
+	a.say("%s: %s already", name, answerWord(allow))
+	return nil
 }

@@ -30,7 +30,7 @@ func runAttach(ctx context.Context, a *app, ref string) error {
 	if err != nil {
 		return err
 	}
-	w := &watch{a: a, c: c, id: s.ID, tl: a.newTimeline(), opt: client.FollowOptions{Past: true, Own: true}}
+	w := a.newWatch(c, s.ID)
 	w.tl.users = true
 	resting := false
 	if w.old, resting, err = restingSince(ctx, c.Client, s.ID); err != nil {

@@ -97,7 +97,7 @@ func (a *app) finish(err error) int {
 	}
 	name, hint := "failed", ""
 	if known {
-		name, hint = string(e.Kind), e.Hint
+		name, hint = string(e.Kind), outboard.HintOf(err)
 		if e.Code != "" {
 			name = e.Code
 		}
@@ -126,6 +126,6 @@ func (a *app) complain(name, message, hint string, code int) {
 	text := strings.ReplaceAll(term.Clean(strings.TrimSpace(message)), "\n", "\n  ")
 	fmt.Fprintf(a.errs, "outboard: %s\n", text)
 	if hint != "" {
-		fmt.Fprintf(a.errs, "hint: %s\n", term.Clean(hint))
+		fmt.Fprintf(a.errs, "hint: %s\n", strings.ReplaceAll(term.Clean(strings.TrimSpace(hint)), "\n", "\n  "))
 	}
 }

@@ -260,7 +260,7 @@ func (o runOptions) watch(ctx context.Context, a *app, c *conn, s client.Session
 		ctx, cancel = context.WithTimeout(ctx, o.timeout)
 		defer cancel()
 	}
-	w := &watch{a: a, c: c, id: s.ID, tl: a.newTimeline(), opt: client.FollowOptions{Past: true, Own: true}}
+	w := a.newWatch(c, s.ID)
 	if a.interactive() {
 		w.lines = newLineReader(a.in)
 	}

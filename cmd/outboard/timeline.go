@@ -16,6 +16,8 @@ import (
 const (
 	// plainWidth is the line width where there is no terminal to ask.
 	plainWidth = 110
+	// indent begins the lines below a row.
+	indent = "                    "
 	// shownOutput bounds the lines of a tool's output that a full log shows.
 	shownOutput = 40
 )
@@ -73,6 +75,7 @@ type timeline struct {
 	seqs   bool // show positions
 	seq    int64
 
+	typing *typing              // the message that is being written, nil when none is shown
 	calls  map[string]*openCall // without an outcome
 	done   int                  // calls with one
 	begun  time.Time
@@ -134,6 +137,9 @@ func (t *timeline) talk(ev client.Event, w wireEvent) error {
 	case "system.message":
 		return t.text(ev.ProcessedAt, "note", client.Text(w.Content))
 	case "agent.message":
+		if t.typed(ev.ID, client.Text(w.Content)) {
+			return nil
+		}
 		return t.text(ev.ProcessedAt, "says", client.Text(w.Content))
 	case "user.interrupt":
 		return t.line(ev.ProcessedAt, "stop", "interrupted by the user", "")
@@ -220,6 +226,7 @@ func (t *timeline) waiting(ids []string) []*openCall {
 
 // line prints one row: time, verb, what, and how it ended, cut to the width.
 func (t *timeline) line(at time.Time, verb, what, end string) error {
+	t.stopTyping()
 	left := 2 + len(t.stamp(at)) + 2 + 6 + 1 // indent, time, gap, verb, gap
 	what = term.Line(what, max(20, t.width-left-visible(end)-2))
 	pad := ""
@@ -257,6 +264,7 @@ func visible(s string) int {
 
 // text prints something said, whole.
 func (t *timeline) text(at time.Time, who, text string) error {
+	t.stopTyping()
 	first, rest, _ := strings.Cut(strings.TrimSpace(term.Clean(text)), "\n")
 	if _, err := fmt.Fprintf(t.out, "  %s  %-6s %s\n", t.st.Dim(t.stamp(at)), who, first); err != nil || rest == "" {
 		return err
@@ -273,14 +281,14 @@ func (t *timeline) block(text string, limit int) error {
 		lines = lines[:limit]
 	}
 	for _, l := range lines {
-		if _, err := fmt.Fprintf(t.out, "                    %s\n", l); err != nil {
+		if _, err := fmt.Fprintf(t.out, "%s%s\n", indent, l); err != nil {
 			return err
 		}
 	}
 	if more == 0 {
 		return nil
 	}
-	_, err := fmt.Fprintf(t.out, "                    %s\n", t.st.Dim(fmt.Sprintf("… %d more lines", more)))
+	_, err := fmt.Fprintf(t.out, "%s%s\n", indent, t.st.Dim(fmt.Sprintf("… %d more lines", more)))
 	return err
 }
 

@@ -46,6 +46,16 @@ type watch struct {
 	asked *stopAsks // what the session waits for
 }
 
+// newWatch returns a watch that shows a session from its beginning. On a terminal it shows what the model writes while it writes it;
+// elsewhere, where a line is read once it is whole, it waits for the message.
+func (a *app) newWatch(c *conn, id string) *watch {
+	w := &watch{a: a, c: c, id: id, tl: a.newTimeline(), opt: client.FollowOptions{Past: true, Own: true}}
+	if !a.json && term.IsTerminal(a.out) {
+		w.opt.Live = w.tl.piece
+	}
+	return w
+}
+
 // stopAsks are the calls that wait for an answer.
 type stopAsks struct{ ids []string }
 

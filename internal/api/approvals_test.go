@@ -71,7 +71,7 @@ func TestApprovals(t *testing.T) {
 		t.Errorf("the allowed call gave %s", got)
 	}
 	b.ok("POST", one, map[string]any{"result": "allow"})
-	b.refused(400, "answered already", "POST", one, map[string]any{"result": "deny"})
+	b.refused(409, "answered already", "POST", one, map[string]any{"result": "deny"})
 
 	second := b.pending(id)
 	if len(second) != 1 || second[0]["id"] == list[0]["id"] || second[0]["digest"] == list[0]["digest"] {

@@ -58,8 +58,8 @@ func errorFor(err error, requestID string) (errorBody, int) {
 	if e.Code != "" {
 		details["error_code"] = e.Code
 	}
-	if e.Hint != "" {
-		details["hint"] = e.Hint // Outboard's own
+	if hint := outboard.HintOf(err); hint != "" {
+		details["hint"] = hint // Outboard's own
 	}
 	if len(details) > 0 {
 		b.Error.Details = details

@@ -239,3 +239,43 @@ func FuzzFrames(f *testing.F) {
 		}
 	})
 }
+
+// Text that comes while a message is written must reach who asked for it, and nobody else, and must not count as an event.
+func TestFollowLive(t *testing.T) {
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/stream") {
+			io.WriteString(w, `{"data":[],"next_page":null}`)
+			return
+		}
+		io.WriteString(w, ": connected\n\n")
+		if r.URL.Query().Get("event_deltas[]") == "agent.message" {
+			for _, f := range []string{`{"type":"event_start","event":{"type":"agent.thinking","id":"sevt_0"}}`,
+				`{"type":"event_start","event":{"type":"agent.message","id":"sevt_1"}}`,
+				`{"type":"event_delta","event_id":"sevt_1","delta":{"type":"content_delta","index":0,"content":{"type":"text","text":"hel"}}}`} {
+				fmt.Fprintf(w, "event: message\ndata: %s\n\n", f)
+			}
+		}
+		fmt.Fprintf(w, "event: message\ndata: %s\n\n", event(1))
+		fmt.Fprint(w, "event: message\ndata: {\"id\":\"d\",\"type\":\"session.deleted\",\"processed_at\":\"2027-01-01T00:00:00Z\"}\n\n")
+	})
+	for _, live := range []bool{true, false} {
+		var got []string
+		opt := FollowOptions{Past: true}
+		if live {
+			opt.Live = func(p Piece) { got = append(got, fmt.Sprint(p.Event, p.Start, p.Text)) }
+		}
+		for ev, err := range c.Follow(t.Context(), "sesn_01x", opt) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, ev.ID)
+		}
+		want := []string{"sevt_1", "d"}
+		if live {
+			want = append([]string{"sevt_1true", "sevt_1falsehel"}, want...)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("live %v: %q, want %q", live, got, want)
+		}
+	}
+}

@@ -31,6 +31,16 @@ type FollowOptions struct {
 	After time.Time // only events processed later
 	Own   bool      // Outboard's own event types as well
 	Past  bool      // history first; false: from now on
+	// Live, when set, is given the text of messages while the model writes them, between the events and on the same goroutine. It is
+	// best effort: the beginning of a message, as much of it as came in time, and then the whole message as an event.
+	Live func(Piece)
+}
+
+// Piece is some of a message that is still being written. Event is the id its event will have.
+type Piece struct {
+	Event string
+	Start bool // it begins; Text is empty
+	Text  string
 }
 
 // Follow yields a session's processed events, each once and in order, past and future, until ctx ends or the session is
@@ -84,6 +94,9 @@ func (f *follower) once(ctx context.Context) error {
 	if f.opt.Own {
 		q.Set("include[]", "outboard")
 	}
+	if f.opt.Live != nil {
+		q.Set("event_deltas[]", "agent.message")
+	}
 	resp, err := f.c.once(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(f.id)+"/events/stream", q, nil, "")
 	if err != nil {
 		return err
@@ -126,8 +139,14 @@ func (f *follower) read(ctx context.Context, cancel context.CancelCauseFunc, bod
 		if err := json.Unmarshal(data, &ev); err != nil {
 			return &TransportError{f.c.URL(), fmt.Errorf("reading the stream: %w", err)}
 		}
-		if ev.Type == "error" {
+		switch ev.Type {
+		case "error":
 			return streamError(ev)
+		case "event_start", "event_delta":
+			if err := f.piece(ev); err != nil {
+				return &TransportError{f.c.URL(), fmt.Errorf("reading the stream: %w", err)}
+			}
+			continue
 		}
 		if f.emit(ev); f.done {
 			return nil
@@ -146,6 +165,33 @@ func (f *follower) emit(ev Event) {
 	if !f.yield(ev, nil) || ev.Type == "session.deleted" {
 		f.done = true
 	}
+}
+
+// piece passes on what a model is writing.
+func (f *follower) piece(ev Event) error {
+	var p struct {
+		Event struct {
+			ID   string `json:"id"`
+			Type string `json:"type"`
+		} `json:"event"`
+		EventID string `json:"event_id"`
+		Delta   struct {
+			Content struct {
+				Text string `json:"text"`
+			} `json:"content"`
+		} `json:"delta"`
+	}
+	if err := ev.Decode(&p); err != nil {
+		return err
+	}
+	switch {
+	case f.opt.Live == nil:
+	case ev.Type == "event_delta":
+		f.opt.Live(Piece{Event: p.EventID, Text: p.Delta.Content.Text})
+	case p.Event.Type == "agent.message":
+		f.opt.Live(Piece{Event: p.Event.ID, Start: true})
+	}
+	return nil
 }
 
 // streamError is an error the server put into the stream.

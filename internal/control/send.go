@@ -210,8 +210,9 @@ func allowedBy(about []outboard.Event) bool {
 func (p *sendPlan) place(i int, answer outboard.Payload, about []outboard.Event) error {
 	for _, ev := range about {
 		if ev.Type == answer.EventType() {
-			if !bytes.Equal(compact(ev.Data), compact(p.events[i].Data)) {
-				return invalid("events[%d]: tool use %s was answered already, differently", i, ev.Ref)
+			if !sameAnswer(&ev, &p.events[i]) {
+				return outboard.Errorf(outboard.Conflict, "events[%d]: tool use %s was answered already, differently", i, ev.Ref).
+					WithHint("the first answer stands")
 			}
 			p.events[i], p.old[i] = ev, true
 			return nil
@@ -224,6 +225,23 @@ func (p *sendPlan) place(i int, answer outboard.Payload, about []outboard.Event)
 	}
 	p.answers = true
 	return nil
+}
+
+// sameAnswer reports whether two answers say the same, whoever gives them.
+func sameAnswer(a, b *outboard.Event) bool {
+	pa, err := a.Decode()
+	if err != nil {
+		return false
+	}
+	pb, err := b.Decode()
+	if err != nil {
+		return false
+	}
+	if x, ok := pa.(*outboard.InputConfirmation); ok {
+		y, ok := pb.(*outboard.InputConfirmation)
+		return ok && x.Allow == y.Allow && x.Message == y.Message
+	}
+	return bytes.Equal(compact(a.Data), compact(b.Data))
 }
 
 func compact(b []byte) []byte {

@@ -1,0 +1,35 @@
+package outboard_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// Fails if the next thing to do is lost on the way up: each layer wraps, and only the last one is shown.
+func TestHintsSurviveWrapping(t *testing.T) {
+	inner := outboard.Errorf(outboard.Unavailable, "the disk is full").WithHint("free space")
+	for name, err := range map[string]error{
+		"itself":           inner,
+		"wrapped":          fmt.Errorf("opening: %w", inner),
+		"another kind":     outboard.Errorf(outboard.Internal, "starting: %w", inner),
+		"twice":            outboard.Errorf(outboard.Unavailable, "x: %w", fmt.Errorf("y: %w", outboard.Errorf(outboard.Invalid, "z: %w", inner))),
+		"joined":           errors.Join(errors.New("first"), inner),
+		"joined and built": outboard.Errorf(outboard.Unavailable, "x: %w", errors.Join(inner, errors.New("second"))),
+		"a literal":        &outboard.Error{Kind: outboard.Invalid, Message: "m", Err: inner},
+	} {
+		if got := outboard.HintOf(err); got != "free space" {
+			t.Errorf("%s: hint %q", name, got)
+		}
+	}
+	if got := outboard.HintOf(outboard.Errorf(outboard.Invalid, "x: %w", inner).WithHint("do this first")); got != "do this first" {
+		t.Errorf("a hint of its own: %q", got)
+	}
+	for _, err := range []error{nil, errors.New("x"), outboard.Errorf(outboard.Invalid, "x: %w", errors.New("y"))} {
+		if got := outboard.HintOf(err); got != "" {
+			t.Errorf("%v has the hint %q", err, got)
+		}
+	}
+}
