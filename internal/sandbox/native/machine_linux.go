@@ -26,6 +26,7 @@ type machine struct {
 	client    *guest.Client
 	p         *Provider
 	ahead     ahead
+	quiet     quiet
 }
 
 var (
@@ -204,5 +205,6 @@ func (m *machine) setFrozen(ctx context.Context, frozen bool) error {
 // Close drops the connection; the machine lives on.
 func (m *machine) Close() error {
 	m.stopAhead()
+	m.quiet.forget()
 	return m.client.Close()
 }

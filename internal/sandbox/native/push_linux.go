@@ -188,6 +188,9 @@ func (m *machine) Push(ctx context.Context, id, parent outboard.CheckpointID) (s
 	if len(m.state.Root) == 0 {
 		return sandbox.Pushed{}, outboard.Errorf(outboard.Unimplemented, "sandbox %s has no layers", m.id)
 	}
+	if m.quietSince(parent) {
+		return sandbox.Pushed{}, nil
+	}
 	next := m.ahead.taken()
 	defer func() {
 		if next != nil {
@@ -215,6 +218,9 @@ func (m *machine) Push(ctx context.Context, id, parent outboard.CheckpointID) (s
 	}
 	defer unlockLayers()
 	pushed, err := m.pushWritten(ctx, id, parent, n, &next)
+	if err == nil && !pushed.Changed {
+		m.remember(n, parent)
+	}
 	if err != nil {
 		if _, cerr := m.current(); sandbox.Gone(cerr) { // nobody knows what is attached: nothing may be saved of it either
 			return pushed, errors.Join(cerr, err)

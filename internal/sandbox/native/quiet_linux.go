@@ -1,0 +1,74 @@
+package native
+
+import (
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// Most calls change nothing, and after each of them Push is asked. What it found then needs little to be found again: the same layer
+// on top, with nothing written to it, of a sandbox that lives. quiet remembers it, per connection.
+type quiet struct {
+	mu     sync.Mutex
+	known  bool
+	n      int                   // nothing was written to work/<n>
+	parent outboard.CheckpointID // when this was the newest checkpoint
+	init   *process
+	closed bool
+}
+
+// quietSince reports whether Push would find now what it found last. The sandbox must live after its layer was looked at, because the
+// files of one that has ended are removed.
+func (m *machine) quietSince(parent outboard.CheckpointID) bool {
+	q := &m.quiet
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.known && q.parent == parent && isEmpty(m.workPath(q.n, "up")) && q.init.alive()
+}
+
+// remember keeps that nothing was written to work/<n> since parent.
+func (m *machine) remember(n int, parent outboard.CheckpointID) {
+	q := &m.quiet
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.init == nil && !q.closed {
+		q.init, _ = findProcess(m.state)
+	}
+	q.known, q.n, q.parent = q.init != nil, n, parent
+}
+
+// forget is called when the connection closes.
+func (q *quiet) forget() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.known, q.closed = false, true
+	if q.init != nil {
+		q.init.close()
+		q.init = nil
+	}
+}
+
+// alive reports whether the process has not ended.
+func (pr *process) alive() bool {
+	fds := []unix.PollFd{{Fd: int32(pr.fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return n == 0 && err == nil
+}
+
+// isEmpty reports whether a directory is there and has no entries.
+func isEmpty(path string) bool {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 1024) // room for "." and "..", and for one more of the longest name
+	n, err := unix.ReadDirent(fd, buf)
+	if err != nil {
+		return false
+	}
+	_, entries, _ := unix.ParseDirent(buf[:n], 1, nil)
+	return entries == 0
+}
