@@ -62,12 +62,18 @@ type Usage struct {
 	CacheRead    int64 `json:"cache_read,omitempty"`
 	CacheWrite5m int64 `json:"cache_write_5m,omitempty"`
 	CacheWrite1h int64 `json:"cache_write_1h,omitempty"`
+	Cost         Cost  `json:"cost,omitempty"` // at list price, as it was when the model answered; 0 where the model has none
+}
+
+// Tokens is how many there are of all kinds.
+func (u Usage) Tokens() int64 {
+	return u.Input + u.Output + u.CacheRead + u.CacheWrite5m + u.CacheWrite1h
 }
 
 // Add returns the sum of two usages.
 func (u Usage) Add(v Usage) Usage {
 	return Usage{u.Input + v.Input, u.Output + v.Output, u.CacheRead + v.CacheRead,
-		u.CacheWrite5m + v.CacheWrite5m, u.CacheWrite1h + v.CacheWrite1h}
+		u.CacheWrite5m + v.CacheWrite5m, u.CacheWrite1h + v.CacheWrite1h, u.Cost + v.Cost}
 }
 
 // Raw is a JSON document that is stored and returned byte for byte.

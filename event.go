@@ -109,6 +109,8 @@ type SessionUpdated struct {
 	Tools      *[]Toolset        `json:"tools,omitempty"`
 	MCPServers *[]MCPServer      `json:"mcp_servers,omitempty"`
 	Resources  *[]Resource       `json:"resources,omitempty"` // the whole list after the change
+	Budget     *Cost             `json:"budget,omitempty"`    // the session's own, 0 = removed
+	Funded     bool              `json:"funded,omitempty"`    // a budget over it was raised or removed: a turn that waits for that goes on
 }
 
 // SessionArchived ends a session for good; the log stays readable.

@@ -158,7 +158,7 @@ func (s *State) apply(e *Event, p Payload) {
 		s.Turn, s.TurnSeq, s.InTurn, s.ModelCalls, s.Attempt = p.Turn, e.Seq, true, 0, 0
 		s.Final, s.Failed = nil, nil
 	case *TurnEnded:
-		s.InTurn = p.Stop.Type == "requires_action"
+		s.InTurn = p.Stop.Type == "requires_action" || p.Stop.Type == StopBudget
 		s.Attempt, s.Final, s.Failed = 0, nil, nil
 	case *TurnFailed:
 		s.Failed = p
@@ -303,6 +303,9 @@ func (s *State) update(p *SessionUpdated) {
 	}
 	if p.Resources != nil {
 		s.Config.Resources = *p.Resources
+	}
+	if p.Budget != nil {
+		s.Config.Budget = *p.Budget
 	}
 }
 

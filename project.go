@@ -71,6 +71,9 @@ func (h *Header) project(e *Event, p Payload) {
 		if p.Metadata != nil {
 			h.Metadata = maps.Clone(p.Metadata)
 		}
+		if (p.Funded || p.Budget != nil) && h.Broke() {
+			h.WakeAt = e.Time
+		}
 	}
 }
 

@@ -9,7 +9,8 @@ type SessionConfig struct {
 	Env         EnvConfig     `json:"env"`
 	Resources   []Resource    `json:"resources,omitempty"`
 	VaultIDs    []string      `json:"vault_ids,omitempty"`
-	Owner       Owner         `json:"owner,omitzero"` // for whom the session acts
+	Owner       Owner         `json:"owner,omitzero"`   // for whom the session acts
+	Budget      Cost          `json:"budget,omitempty"` // most list cost of the session and its forks; 0 = no bound
 }
 
 // Resource is something mounted into a session's sandbox. Kind is "file" (FileID, MountPath, Origin).
@@ -74,6 +75,14 @@ func (h *Header) Parked() bool {
 	return h.Phase == PhaseIdle && h.Stop != nil && h.Stop.Type == "requires_action"
 }
 
+// Broke reports whether the session waits for a budget to be raised.
+func (h *Header) Broke() bool {
+	return h.Phase == PhaseIdle && h.Stop != nil && h.Stop.Type == StopBudget
+}
+
+// StopBudget is the stop of a turn whose next model call no budget pays for. The turn goes on when one is raised.
+const StopBudget = "budget_reached"
+
 // Runnable reports whether a worker should claim the session now: it has input to take, a turn to continue, or a timer that
 // is due: its retry, or the end of the time to answer an ask. Messages do not disturb a parked or a retrying session; answers and
 // interrupts do.
@@ -86,7 +95,7 @@ func (h *Header) Runnable(now time.Time) bool {
 	case h.Phase == PhaseRetrying:
 		return !h.WakeAt.After(now)
 	}
-	if h.Parked() {
+	if h.Parked() || h.Broke() {
 		return !h.WakeAt.IsZero() && !h.WakeAt.After(now)
 	}
 	return h.Inbox > 0

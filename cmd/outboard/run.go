@@ -31,6 +31,7 @@ type runOptions struct {
 	detach  bool
 	title   string
 	vaults  []string
+	budget  string
 }
 
 func newRun(a *app) *cobra.Command {
@@ -54,6 +55,7 @@ func newRun(a *app) *cobra.Command {
 	f.BoolVar(&o.clean, "clean", false, "send the last commit and leave out uncommitted work")
 	f.StringVar(&o.env, "env", "", "environment: a name or an id")
 	f.StringSliceVar(&o.vaults, "vault", nil, "vault with secrets the session may use: a name or an id; see outboard secret")
+	f.StringVar(&o.budget, "budget", "", "most it may spend on its model, in dollars at list price; it stops there with exit 7 until the budget is raised")
 	f.StringVar(&o.check, "check", "", "command that judges the result in a fresh sandbox: decides between exit 0 and 8")
 	f.DurationVar(&o.timeout, "timeout", 0, "interrupt the session after this long and exit 124")
 	f.StringVar(&o.approve, "approve", "", "ask before every tool call, or never (default: what the agent says)")
@@ -131,6 +133,11 @@ func (o runOptions) create(ctx context.Context, a *app, c *conn, task string) (c
 	if n.Title == "" {
 		first, _, _ := strings.Cut(strings.TrimSpace(task), "\n")
 		n.Title = term.Line(first, 80)
+	}
+	if o.budget != "" {
+		if n.Budget, err = wireBudget(o.budget); err != nil {
+			return none, nil, err
+		}
 	}
 	if n.Agent, err = o.overrides(ctx, a, c, agent); err != nil {
 		return none, nil, err

@@ -115,6 +115,10 @@ func (s *server) built() []route {
 		{"GET", "/v1/grants/{grant}", s.getGrant},
 		{"DELETE", "/v1/grants/{grant}", s.revokeGrant},
 
+		{"GET", "/v1/budgets", s.listBudgets},
+		{"POST", "/v1/budgets", s.setBudget},
+		{"DELETE", "/v1/budgets/{budget}", s.removeBudget},
+
 		{"GET", "/v1/models", s.listModels},
 		{"GET", "/v1/models/{model...}", s.getModel},
 	}

@@ -22,7 +22,9 @@ type createSessionIn struct {
 func (in *createSessionIn) request() (q control.SessionRequest, err error) {
 	q = control.SessionRequest{EnvironmentID: outboard.EnvironmentID(in.Environment), Title: in.Title, Metadata: in.Metadata, VaultIDs: in.VaultIDs}
 	if !isNull(in.Budget) {
-		return q, noBudget()
+		if q.Budget, err = decodeBudget(in.Budget); err != nil {
+			return q, err
+		}
 	}
 	if len(in.Initial) > outboard.MaxInitialEvents {
 		return q, bad("initial_events: at most %d events, not %d", outboard.MaxInitialEvents, len(in.Initial))
@@ -39,10 +41,6 @@ func (in *createSessionIn) request() (q control.SessionRequest, err error) {
 	}
 	q.Initial, err = decodeEvents("initial_events", in.Initial)
 	return q, err
-}
-
-func noBudget() error {
-	return outboard.Errorf(outboard.Unimplemented, "budget: budgets are not built yet").WithHint("leave budget out")
 }
 
 // decodeSessionAgent reads which agent a session runs: an id, a version of one, or one with overrides.
@@ -152,7 +150,12 @@ func (in *updateSessionIn) patch() (p control.SessionPatch, err error) {
 		return p, bad("vault_ids: cannot change on a session")
 	}
 	if in.Budget != nil {
-		return p, noBudget()
+		p.Budget = new(outboard.Cost) // null removes it
+		if !isNull(in.Budget) {
+			if *p.Budget, err = decodeBudget(in.Budget); err != nil {
+				return p, err
+			}
+		}
 	}
 	if in.Title.set && !in.Title.null && in.Title.v == "" {
 		return p, bad("title: must not be empty; null clears it")

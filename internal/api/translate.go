@@ -190,7 +190,11 @@ func (t *translator) ended(ctx context.Context, b *batch, p *outboard.TurnEnded)
 		why["stop_details"] = p.Details
 	}
 	b.add("session.thread_status_idle", t.threadFields(why))
-	b.add("session.usage", map[string]any{"usage": showUsage(&h, b.e.Time), "budget": nil})
+	cfg, err := t.src.ConfigAt(ctx, b.e.Seq)
+	if err != nil {
+		return err
+	}
+	b.add("session.usage", map[string]any{"usage": showUsage(&h, b.e.Time), "budget": showLimit(cfg.Budget)})
 	b.add("session.status_idle", why)
 	return nil
 }
@@ -379,7 +383,10 @@ func (t *translator) updated(ctx context.Context, b *batch, p *outboard.SessionU
 		}
 		fields["agent"] = showSessionAgent(&cfg.Agent)
 	}
-	if p.Title == nil && p.Metadata == nil && fields["agent"] == nil {
+	if p.Budget != nil {
+		fields["budget"] = showLimit(*p.Budget)
+	}
+	if p.Title == nil && p.Metadata == nil && p.Budget == nil && fields["agent"] == nil {
 		return nil
 	}
 	b.add("session.updated", fields)

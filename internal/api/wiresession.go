@@ -20,7 +20,7 @@ type sessionOut struct {
 	Outcomes      []struct{}        `json:"outcome_evaluations"`
 	Usage         usageOut          `json:"usage"`
 	Stats         statsOut          `json:"stats"`
-	Budget        *struct{}         `json:"budget"`
+	Budget        *limitOut         `json:"budget"`
 	DeploymentID  *string           `json:"deployment_id"`
 	CreatedAt     string            `json:"created_at"`
 	UpdatedAt     string            `json:"updated_at"`
@@ -43,6 +43,7 @@ type usageOut struct {
 	CacheRead     int64         `json:"cache_read_input_tokens"`
 	CacheCreation cacheCreation `json:"cache_creation"`
 	Active        float64       `json:"active_seconds"`
+	ListCost      *moneyOut     `json:"list_cost,omitempty"` // the wire has none rather than null
 }
 
 type cacheCreation struct {
@@ -81,7 +82,7 @@ func active(h *outboard.Header, now time.Time) float64 {
 
 func showUsage(h *outboard.Header, now time.Time) usageOut {
 	u := h.Usage
-	return usageOut{u.Input, u.Output, u.CacheRead, cacheCreation{u.CacheWrite1h, u.CacheWrite5m}, active(h, now)}
+	return usageOut{u.Input, u.Output, u.CacheRead, cacheCreation{u.CacheWrite1h, u.CacheWrite5m}, active(h, now), listCost(u.Cost)}
 }
 
 func showStats(h *outboard.Header, now time.Time) statsOut {
@@ -109,7 +110,7 @@ func (s *server) showSession(v control.Session) sessionOut {
 	return sessionOut{Type: "session", ID: string(v.ID), Status: string(s.ctl.Status(&v.Header)), Title: textOrNull(v.Title),
 		Metadata: orEmpty(v.Metadata), Agent: showSessionAgent(&v.Config.Agent), EnvironmentID: string(v.EnvironmentID),
 		Resources: showResources(v.Config.Resources), VaultIDs: some(v.Config.VaultIDs), Outcomes: []struct{}{},
-		Usage: showUsage(&v.Header, now), Stats: showStats(&v.Header, now), CreatedAt: stamp(v.CreatedAt),
+		Usage: showUsage(&v.Header, now), Stats: showStats(&v.Header, now), Budget: showLimit(v.Config.Budget), CreatedAt: stamp(v.CreatedAt),
 		UpdatedAt: stamp(v.UpdatedAt), ArchivedAt: stampOrNull(v.ArchivedAt)}
 }
 

@@ -93,6 +93,7 @@ type NewSession struct {
 	Resources     []Resource        `json:"resources,omitempty"`
 	VaultIDs      []string          `json:"vault_ids,omitempty"`
 	InitialEvents []any             `json:"initial_events,omitempty"`
+	Budget        any               `json:"budget,omitempty"`
 }
 
 // Overrides is the agent of a session that differs from the stored one.

@@ -103,6 +103,7 @@ func advance(cfg *outboard.SessionConfig, e *outboard.Event) error {
 		set(&cfg.Agent.Tools, p.Tools)
 		set(&cfg.Agent.MCPServers, p.MCPServers)
 		set(&cfg.Resources, p.Resources)
+		set(&cfg.Budget, p.Budget)
 	}
 	return nil
 }

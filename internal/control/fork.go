@@ -215,6 +215,7 @@ func (c *Control) restorable(ctx context.Context, id outboard.SessionID, k outbo
 // fork makes one.
 func (c *Control) fork(ctx context.Context, h *outboard.Header, r ForkRequest, pos position, cfg outboard.SessionConfig) (store.Fork, error) {
 	now := c.clock()
+	cfg.Budget = 0 // it spends of its parent's
 	f := store.Fork{Config: cfg, Header: outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession),
 		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread), Title: *r.Title, Metadata: r.Metadata, AgentID: h.AgentID,
 		AgentVersion: h.AgentVersion, EnvironmentID: h.EnvironmentID, CreatedAt: now, UpdatedAt: now, Org: h.Org, User: cfg.Owner.User}}

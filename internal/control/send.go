@@ -96,6 +96,11 @@ func (c *Control) plan(ctx context.Context, by outboard.Caller, h *outboard.Head
 	if waiting := h.Inbox + h.Urgent; waiting+len(ps) > outboard.MaxInbox {
 		return nil, outboard.Errorf(outboard.Exhausted, "session %s has %d unprocessed events, and at most %d may wait", h.ID, waiting, outboard.MaxInbox)
 	}
+	if h.Broke() && h.WakeAt.IsZero() {
+		if err := checkBroke(h, ps); err != nil {
+			return nil, err
+		}
+	}
 	plan := &sendPlan{events: append([]outboard.Event(nil), events...), old: make([]bool, len(events))}
 	answered := map[outboard.CallID]bool{}
 	for i, p := range ps {
@@ -111,6 +116,7 @@ func (c *Control) plan(ctx context.Context, by outboard.Caller, h *outboard.Head
 			if p.Scope != "" && p.Scope != h.Thread {
 				err = invalid("events[%d]: session %s has no thread %s", i, h.ID, quote(string(p.Scope)))
 			}
+			plan.old[i] = h.Broke() && h.WakeAt.IsZero() // taken and ignored: there is nothing to stop
 		case *outboard.InputConfirmation, *outboard.InputToolResult:
 			err = c.planAnswer(ctx, by, h, plan, i, p, answered)
 		default:

@@ -18,6 +18,7 @@ type SessionRequest struct {
 	Metadata      map[string]string
 	Resources     []ResourceRequest
 	VaultIDs      []string
+	Budget        outboard.Cost      // most list cost, 0 = no bound
 	Initial       []outboard.Payload // user messages, in order; all or nothing
 
 	// Overrides of the agent for this session only; nil inherits.
@@ -58,6 +59,11 @@ func (c *Control) CreateSession(ctx context.Context, by outboard.Caller, r Sessi
 	if err != nil {
 		return Session{}, err
 	}
+	if r.Budget > 0 {
+		if err := c.budgetable(&agent); err != nil {
+			return Session{}, err
+		}
+	}
 	env, err := c.sessionEnvironment(ctx, by, r)
 	if err != nil {
 		return Session{}, err
@@ -66,7 +72,7 @@ func (c *Control) CreateSession(ctx context.Context, by outboard.Caller, r Sessi
 	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession),
 		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread), Phase: outboard.PhaseIdle, Title: r.Title,
 		Metadata: r.Metadata, AgentID: agent.ID, AgentVersion: agent.Version, EnvironmentID: env.ID, CreatedAt: now, UpdatedAt: now, Org: by.In(), User: by.User}
-	cfg := outboard.SessionConfig{Agent: agent, Environment: env.ID, Env: env.Config, VaultIDs: r.VaultIDs,
+	cfg := outboard.SessionConfig{Agent: agent, Environment: env.ID, Env: env.Config, VaultIDs: r.VaultIDs, Budget: r.Budget,
 		Owner: by.Owner()}
 
 	inputs, err := c.spillAll(ctx, h.Thread, r.Initial)
@@ -246,6 +252,7 @@ type SessionPatch struct {
 	Metadata   map[string]*string
 	Tools      *[]outboard.Toolset // only while idle
 	MCPServers *[]outboard.MCPServer
+	Budget     *outboard.Cost // 0 removes it, for good
 }
 
 // UpdateSession applies a patch and records it in the log, if it changes anything.
@@ -270,10 +277,14 @@ func (c *Control) UpdateSession(ctx context.Context, by outboard.Caller, id outb
 		if err := c.patchTools(s, p, &change); err != nil {
 			return store.Commit{}, err
 		}
-		if change.Title == nil && change.Metadata == nil && change.Tools == nil && change.MCPServers == nil {
+		budget, err := c.patchBudget(ctx, s, p, &change)
+		if err != nil {
+			return store.Commit{}, err
+		}
+		if change.Title == nil && change.Metadata == nil && change.Tools == nil && change.MCPServers == nil && change.Budget == nil {
 			return store.Commit{}, nil
 		}
-		return store.Commit{Events: []outboard.Event{outboard.NewEvent(s.Thread, &change)}, Config: &s.Config}, nil
+		return store.Commit{Events: []outboard.Event{outboard.NewEvent(s.Thread, &change)}, Config: &s.Config, Budget: budget}, nil
 	})
 }
 
@@ -318,6 +329,7 @@ func (c *Control) ArchiveSession(ctx context.Context, by outboard.Caller, id out
 		return s, err
 	}
 	c.closeApprovals(ctx, id)
+	c.settleLost(ctx, id)
 	c.destroy(ctx, id)
 	return s, nil
 }
@@ -335,6 +347,7 @@ func (c *Control) DeleteSession(ctx context.Context, by outboard.Caller, id outb
 		return look("session", string(id), err)
 	}
 	c.closeApprovals(ctx, id)
+	c.settleLost(ctx, id)
 	c.destroy(ctx, id)
 	return nil
 }

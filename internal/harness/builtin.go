@@ -40,10 +40,16 @@ func (b *Builtin) Version() string { return "1" }
 // Run implements Harness. Each round plans from the state. What the plan appends is appended before anything else happens;
 // only when it has nothing to append is its action done.
 func (b *Builtin) Run(ctx context.Context, t Turn) error {
-	l := &loop{Builtin: b, t: t}
+	l := &loop{Builtin: b, t: t, metered: true}
 	for t.Held() {
 		l.model, l.modelErr = t.Model()
 		events, act := l.plan(t.State())
+		if act == actFund && !interruptWaits(t.State()) { // else it has its effect first
+			if err := l.fund(ctx); err != nil {
+				return err
+			}
+			continue
+		}
 		if act == actRun || act == actStop {
 			t.Stage(events...)
 			if err := l.runCalls(ctx); err != nil {
@@ -86,6 +92,10 @@ type loop struct {
 	t        Turn
 	model    llm.Model
 	modelErr error
+
+	metered bool  // a model call needs funds
+	funds   Funds // of the call that is due, once funded
+	funded  bool
 }
 
 func (b *Builtin) now() time.Time {
@@ -133,6 +143,8 @@ func (l *loop) request(s *outboard.State) llm.Request {
 		CacheKey: string(s.Thread),
 		Attempt:  s.Attempt,
 		TurnSeq:  s.TurnSeq,
+
+		MaxOutput: l.funds.MaxOutput,
 	}
 }
 
@@ -144,8 +156,21 @@ func (l *loop) generate(ctx context.Context) error {
 		l.fail(s, unresolved(l.modelErr), outboard.Usage{})
 		return nil
 	}
+	if !l.funded { // a process that died had begun the call
+		if err := l.fund(ctx); err != nil {
+			return err
+		}
+		if s = l.t.State(); s.Request == "" {
+			return nil
+		}
+		if l.funds.Broke != "" {
+			l.t.Stage(outboard.NewEvent(s.Thread, &outboard.ModelFailed{Request: s.Request, Error: outboard.Failure{Message: "no budget pays for it"}}))
+			return nil
+		}
+	}
+	l.funded = false
 	req, request := l.request(s), s.Request
-	ictx, cancel := l.t.Interrupted(ctx)
+	ictx, cancel := l.interrupted(ctx)
 	voice := &voice{t: l.t, ids: map[outboard.EventType][]outboard.EventID{}}
 	resp, err := l.model.Generate(ictx, req, voice.emit)
 	interrupted := context.Cause(ictx) == ErrInterrupted

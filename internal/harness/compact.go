@@ -96,10 +96,11 @@ func contentTokens(blocks []outboard.Content) int64 {
 // a crash only makes it be asked again.
 func (l *loop) compact(ctx context.Context) error {
 	s := l.t.State()
+	l.funded = false
 	req := l.request(s)
 	req.Purpose = llm.PurposeSummary
 	req.History = append(slices.Clip(s.History), &outboard.Message{Role: "user", Content: []outboard.Content{outboard.Text(instruction)}})
-	ictx, cancel := l.t.Interrupted(ctx)
+	ictx, cancel := l.interrupted(ctx)
 	resp, err := l.model.Generate(ictx, req, nil)
 	interrupted := context.Cause(ictx) == ErrInterrupted
 	cancel()

@@ -5,6 +5,7 @@ package harness
 
 import (
 	"context"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/llm"
@@ -39,6 +40,10 @@ type Turn interface {
 	// when others have appended meanwhile it is asked again. Append reports whether there was anything to append; where all of it
 	// is too much for one commit it appends a part, and the caller looks again.
 	Append(ctx context.Context, plan func(*outboard.State) []outboard.Event) (bool, error)
+	// Fund reserves what the next model call may use up, of every budget over the session. It waits while others have reserved what
+	// is left. Every model call is made after a Fund that is not Broke; an error means that nobody knows what was spent, and no call
+	// is made.
+	Fund(ctx context.Context, need Need) (Funds, error)
 	// Model resolves the session's model.
 	Model() (llm.Model, error)
 	// Tools lists what the model is offered.
@@ -63,6 +68,16 @@ type Turn interface {
 	Interrupted(ctx context.Context) (context.Context, context.CancelFunc)
 	// Emit broadcasts live output under the id that its event will have.
 	Emit(id outboard.EventID, kind outboard.EventType, start bool, text string)
+}
+
+// Need is what a model call may come to, in tokens. Input is a guess.
+type Need struct{ Input, Output int64 }
+
+// Funds is the answer to a Need. The zero value says that nothing is limited.
+type Funds struct {
+	Broke     string    // what is used up; "" = the call may be made
+	MaxOutput int64     // most output tokens that are paid for; 0 = the model's own limit
+	Until     time.Time // when the running time is used up; zero = never
 }
 
 // ErrInterrupted is the cause of a context that an input.interrupt cancelled.

@@ -17,6 +17,7 @@ const (
 	actCompact                // have the conversation summarised
 	actRun                    // run the runnable calls
 	actStop                   // kill the started calls: an interrupt waits
+	actFund                   // a model call is due, and not funded yet
 )
 
 const (
@@ -90,7 +91,10 @@ func (p *planner) next() (action, bool) {
 		p.settle()
 	case v.Parked() && !v.WakeAt.IsZero() && !v.WakeAt.After(p.now):
 		p.expire()
-	case v.Parked(), v.Phase == outboard.PhaseRetrying && v.WakeAt.After(p.now), v.Phase == outboard.PhaseIdle && len(v.Waiting) == 0:
+	case v.Broke() && !v.WakeAt.IsZero() && !v.WakeAt.After(p.now):
+		p.l.funded = false
+		p.add(&outboard.TurnResumed{Turn: v.Turn})
+	case v.Parked(), v.Broke(), v.Phase == outboard.PhaseRetrying && v.WakeAt.After(p.now), v.Phase == outboard.PhaseIdle && len(v.Waiting) == 0:
 		return actRest, true
 	case v.Phase == outboard.PhaseIdle:
 		p.add(&outboard.TurnStarted{Turn: v.Turn + 1, Harness: p.l.Name(), Version: p.l.Version()})
@@ -166,6 +170,10 @@ func (p *planner) converse() (action, bool) {
 	case p.l.modelErr != nil:
 		e := unresolved(p.l.modelErr)
 		p.fail(e.Type, e.Message)
+	case p.l.metered && !p.l.funded:
+		return actFund, true
+	case p.l.funds.Broke != "":
+		p.add(&outboard.TurnEnded{Turn: v.Turn, Stop: outboard.StopReason{Type: outboard.StopBudget}})
 	case p.l.full(v):
 		if v.Compactions >= maxCompactions {
 			p.fail(compactionLimit, "the conversation fills the model's context again right after being summarised")

@@ -13,6 +13,8 @@ type Config struct {
 	Providers []Provider        `yaml:"providers,omitempty"`
 	Aliases   map[string]string `yaml:"aliases,omitempty"` // name -> model id that is not itself an alias
 	Scripts   Scripts           `yaml:"scripts,omitempty"`
+	// Prices are list prices that replace those of prices.yaml, or add to them: by model id ("provider/name") or by name.
+	Prices map[string]Price `yaml:"prices,omitempty"`
 	// IdleTimeout is how long a model's stream may be silent; 0 = outboard.ModelIdleTimeout.
 	IdleTimeout time.Duration `yaml:"idle_timeout,omitempty"`
 	// MaxResponse bounds the bytes of one streamed response; 0 = outboard.MaxModelOutput.

@@ -27,6 +27,7 @@ type Info struct {
 	Provider string // wire family: anthropic, openai-responses, openai-chat, script
 	Context  int64  // context window in tokens
 	Output   int64  // most output tokens per response
+	Price    *Price // nil = unknown
 }
 
 // Request is one model call. History is outboard's conversation; Raw of an assistant message is replayed byte-exact when its

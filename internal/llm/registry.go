@@ -219,7 +219,8 @@ func (r *Registry) script(name string) (Model, error) {
 		return nil, outboard.Errorf(outboard.Invalid, "unknown model %q; the scripts are %s", "script/"+name, strings.Join(have, ", ")).
 			WithHint("put the script into llm.scripts of the configuration, or use script/steps")
 	}
-	return &script{name: name, rules: rules, info: Info{ID: "script/" + name, Provider: ProviderScript,
+	id := ProviderScript + "/" + name
+	return &script{name: name, rules: rules, info: Info{ID: id, Provider: ProviderScript, Price: r.price(id, ProviderScript, ""),
 		Context: cmp.Or(r.cfg.Scripts.Context, scriptContext), Output: cmp.Or(r.cfg.Scripts.Output, scriptOutput)}}, nil
 }
 
@@ -248,7 +249,8 @@ func (r *Registry) model(p Provider, name string) (Model, error) {
 
 func (r *Registry) info(p Provider, m ModelInfo) Info {
 	f := familyOf(m.Name)
-	return Info{ID: p.Name + "/" + m.Name, Provider: p.Type, Context: cmp.Or(m.Context, f.context),
+	id := p.Name + "/" + m.Name
+	return Info{ID: id, Provider: p.Type, Price: r.price(id, p.Type, p.vendor()), Context: cmp.Or(m.Context, f.context),
 		Output: cmp.Or(m.Output, min(f.output, cmp.Or(m.Context, f.context)))}
 }
 

@@ -41,6 +41,8 @@ type job struct {
 	sent   *outboard.CallStarted // the intent it runs under
 	thread outboard.ThreadID     // whose shell it uses
 
+	cut time.Time // when no budget pays for more; zero = never
+
 	refused error // why it may not be sent now, once that was asked
 	asked   bool
 
@@ -304,6 +306,11 @@ func (t *turn) collect(ctx context.Context, jobs []*job) error {
 	defer senders.Wait()
 	defer cancel(errStopping)
 	order(jobs)
+	for _, j := range jobs {
+		if at := t.acct.cutAt(t.now(), j); !at.IsZero() {
+			j.cut = time.Now().Add(at.Sub(t.now()))
+		}
+	}
 	senders.Go(func() {
 		for _, j := range jobs {
 			slots <- struct{}{} // taken in order, so that a call never waits for one without a slot

@@ -81,6 +81,9 @@ func (t *turn) mayCreate(ctx context.Context) error {
 // permit is the one place where it is asked whether a call's effect may happen now: after every answer and wait, and before its
 // intent. It returns why not, as the model reads it. A call that was started is not asked about again.
 func (t *turn) permit(ctx context.Context, j *job) error {
+	if err := t.paid(j); err != nil {
+		return err
+	}
 	call := j.call.Requested
 	r := t.request()
 	r.ForCall(&call, j.input)

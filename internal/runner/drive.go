@@ -133,7 +133,7 @@ func (t *turn) abort(ctx context.Context, cause error) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, partingTime)
 	defer cancel()
-	t.staged, t.rows = nil, rows{}
+	t.staged, t.rows, t.acct.unknown = nil, rows{}, true
 	t.look()
 	for t.held {
 		if _, err := t.Append(ctx, closing); err != nil {

@@ -59,6 +59,7 @@ func (t *turn) askJudge(ctx context.Context, j *outboard.CallJudged, name string
 	if err != nil {
 		return err
 	}
+	m = llm.Priced(m)
 	j.Model = m.Info().ID
 	call, err := policy.Canonical(name, input)
 	if err != nil {

@@ -118,7 +118,11 @@ func over(res guest.Result) bool {
 // for a whole batch before its own time begins; a call that is picked up late still gets the grace.
 func (t *turn) latest(j *job) time.Time {
 	own := j.def.Timeout(j.input)
-	return time.Now().Add(own + (outboard.MaxParallelCalls-1)*max(own, outboard.DefaultBashTimeout) + callGrace)
+	at := time.Now().Add(own + (outboard.MaxParallelCalls-1)*max(own, outboard.DefaultBashTimeout) + callGrace)
+	if !j.cut.IsZero() && j.cut.Before(at) {
+		return j.cut
+	}
+	return at
 }
 
 // fetch runs a call in this process.

@@ -35,6 +35,7 @@ type turn struct {
 	view    *outboard.State // the same with what is staged; durable itself when nothing is
 	staged  []outboard.Event
 	rows    rows // to be committed with what is staged
+	acct    account
 	held    bool
 
 	box  *fleet.Box     // once a call needed it
@@ -241,7 +242,12 @@ func (t *turn) commit(ctx context.Context, events []outboard.Event) error {
 	if err := t.addApprovals(&c); err != nil {
 		return err
 	}
-	err := t.cfg.fault("before commit")
+	now := t.now()
+	var err error
+	if c.Charge, err = t.charge(ctx, events, now); err != nil {
+		return err
+	}
+	err = t.cfg.fault("before commit")
 	if err != nil {
 		return err
 	}
@@ -255,6 +261,7 @@ func (t *turn) commit(ctx context.Context, events []outboard.Event) error {
 	if err := t.settle(stored); err != nil {
 		return err
 	}
+	t.charged(c.Charge, now)
 	acks := t.rows.acks
 	t.staged, t.rows, t.held = nil, rows{}, !c.Release
 	t.look()
@@ -306,7 +313,11 @@ func (t *turn) acknowledge(keys []string) {
 
 // Model implements harness.Turn.
 func (t *turn) Model() (llm.Model, error) {
-	return t.cfg.Models.Resolve(t.durable.Config.Agent.Model.ID)
+	m, err := t.cfg.Models.Resolve(t.durable.Config.Agent.Model.ID)
+	if err != nil {
+		return nil, err
+	}
+	return llm.Priced(m), nil
 }
 
 // Load implements harness.Turn.

@@ -33,6 +33,8 @@ type Commit struct {
 	Approvals  []outboard.Approval     // rows to insert, of calls that ask
 	Answers    []outboard.Answer       // of persons, to pending approvals of the session
 	Closed     []Closing               // pending approvals of calls that ended without one
+	Charge     *Charge                 // what it uses up of the budgets over the session
+	Budget     *outboard.Budget        // of the session: to be set to its limits, or removed when it has none
 }
 
 // pending is a commit on its way through a writer. The sender owns it until it is queued and after done is closed.
@@ -40,6 +42,7 @@ type pending struct {
 	commit Commit
 	events []outboard.Event // as stored
 	head   int64            // of the session after it
+	now    int64            // µs; when it was planned
 	err    error
 	done   chan struct{}
 }

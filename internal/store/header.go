@@ -24,7 +24,7 @@ type row struct {
 // headerCols are the columns scanHeader reads, in its order.
 const headerCols = `num, ready_at, id, thread, head, last_at, phase, stop, inbox, urgent, wake_at,
 	input, output, cache_read, cache_write_5m, cache_write_1h, active, running_since, title, metadata,
-	agent, agent_version, environment, created_at, updated_at, archived_at, epoch, worker, org, person`
+	agent, agent_version, environment, created_at, updated_at, archived_at, epoch, worker, org, person, cost`
 
 // scanner is a *sql.Row or *sql.Rows (or their pgx counterparts).
 type scanner interface{ Scan(dest ...any) error }
@@ -40,7 +40,7 @@ func scanHeader(sc scanner) (row, error) {
 	h := &r.Header
 	err := sc.Scan(&r.num, &r.readyAt, &id, &thread, &h.Head, &last, &phase, &stop, &h.Inbox, &h.Urgent, &wake,
 		&h.Usage.Input, &h.Usage.Output, &h.Usage.CacheRead, &h.Usage.CacheWrite5m, &h.Usage.CacheWrite1h, &active, &since,
-		&h.Title, &metadata, &agent, &h.AgentVersion, &env, &created, &upd, &arch, &h.Epoch, &worker, &org, &by)
+		&h.Title, &metadata, &agent, &h.AgentVersion, &env, &created, &upd, &arch, &h.Epoch, &worker, &org, &by, &h.Usage.Cost)
 	if err != nil {
 		return r, err
 	}
@@ -68,20 +68,20 @@ func scanHeader(sc scanner) (row, error) {
 // back, because it changes without the log.
 const setHeader = `head = ?, last_at = ?, updated_at = ?, phase = ?, stop = ?, inbox = ?, urgent = ?, wake_at = ?,
 	input = ?, output = ?, cache_read = ?, cache_write_5m = ?, cache_write_1h = ?, active = ?, running_since = ?,
-	title = ?, metadata = ?, archived_at = ?, ready_at = ?`
+	title = ?, metadata = ?, archived_at = ?, ready_at = ?, cost = ?`
 
 // headerArgs are the values of setHeader.
 func (r *row) headerArgs() []any {
 	h := &r.Header
 	return []any{h.Head, micros(h.LastAt), micros(h.UpdatedAt), string(h.Phase), jsonText(h.Stop), h.Inbox, h.Urgent,
 		micros(h.WakeAt), h.Usage.Input, h.Usage.Output, h.Usage.CacheRead, h.Usage.CacheWrite5m, h.Usage.CacheWrite1h,
-		h.Active.Microseconds(), micros(h.RunningSince), h.Title, jsonText(h.Metadata), micros(h.ArchivedAt), r.readyAt}
+		h.Active.Microseconds(), micros(h.RunningSince), h.Title, jsonText(h.Metadata), micros(h.ArchivedAt), r.readyAt, int64(h.Usage.Cost)}
 }
 
 // setReady brings ready_at in step with the header. A session keeps its place in the queue while it stays runnable.
 func (r *row) setReady(now time.Time) {
 	switch {
-	case r.Phase == outboard.PhaseRetrying && r.Urgent == 0, r.Parked() && r.Urgent == 0 && !r.WakeAt.IsZero():
+	case r.Phase == outboard.PhaseRetrying && r.Urgent == 0, (r.Parked() || r.Broke()) && r.Urgent == 0 && !r.WakeAt.IsZero():
 		r.readyAt = max(micros(r.WakeAt), 1)
 	case !r.Runnable(now):
 		r.readyAt = 0

@@ -61,7 +61,7 @@ func plan(group []*pending, rows map[outboard.SessionID]*row, taken map[onceKey]
 			p.events, refused = nil, true
 			continue
 		}
-		p.head = next.Head
+		p.head, p.now = next.Head, micros(now)
 		k.take(&next, &p.commit, now)
 		*r = next
 	}
@@ -156,6 +156,7 @@ func (p *pending) extras(num int64) []statement {
 	if c.Config != nil {
 		out = append(out, statement{updateConfigSQL, []any{mustJSON(c.Config), num}})
 	}
+	out = append(out, c.charges(p.now)...)
 	return append(out, c.approvals()...)
 }
 

@@ -23,15 +23,15 @@ const (
 	writeAllSQL = `WITH u AS (UPDATE sessions AS s SET head = k.head, last_at = k.last_at, updated_at = k.updated_at,
 	phase = k.phase, stop = k.stop, inbox = k.inbox, urgent = k.urgent, wake_at = k.wake_at, input = k.input, output = k.output,
 	cache_read = k.cache_read, cache_write_5m = k.cache_write_5m, cache_write_1h = k.cache_write_1h, active = k.active,
-	running_since = k.running_since, title = k.title, metadata = k.metadata, archived_at = k.archived_at, ready_at = k.ready_at,
+	running_since = k.running_since, title = k.title, metadata = k.metadata, archived_at = k.archived_at, ready_at = k.ready_at, cost = k.cost,
 	worker = CASE k.released WHEN 1 THEN '' ELSE s.worker END
 	FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[], $8::text[],
 		$9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[],
-		$17::bigint[], $18::bigint[], $19::text[], $20::text[], $21::bigint[], $22::bigint[], $23::bigint[])
+		$17::bigint[], $18::bigint[], $19::text[], $20::text[], $21::bigint[], $22::bigint[], $23::bigint[], $24::bigint[])
 	AS k(num, base, epoch, head, last_at, updated_at, phase, stop, inbox, urgent, wake_at, input, output, cache_read,
-		cache_write_5m, cache_write_1h, active, running_since, title, metadata, archived_at, ready_at, released)` + asPlanned + `),
-	e AS (` + insertEventsSQL + ` SELECT * FROM unnest($24::bigint[], $25::bigint[], $26::bigint[], $27::text[], $28::text[],
-		$29::text[], $30::text[], $31::bigint[], $32::bytea[]))` + allOrNothing
+		cache_write_5m, cache_write_1h, active, running_since, title, metadata, archived_at, ready_at, cost, released)` + asPlanned + `),
+	e AS (` + insertEventsSQL + ` SELECT * FROM unnest($25::bigint[], $26::bigint[], $27::bigint[], $28::text[], $29::text[],
+		$30::text[], $31::text[], $32::bigint[], $33::bytea[]))` + allOrNothing
 
 	asPlanned       = ` WHERE s.num = k.num AND s.head = k.base AND s.epoch = k.epoch AND s.deleted_at + 0 = 0 RETURNING s.num`
 	insertEventsSQL = `INSERT INTO events (key, session, seq, id, thread, type, ref, at, data)`
@@ -76,7 +76,7 @@ func (d *postgresDialect) commit(ctx context.Context, group []*pending, known ma
 func quick(group []*pending, known map[outboard.SessionID]*row) bool {
 	for _, p := range group {
 		c := &p.commit
-		if known[c.Session] == nil || c.Checkpoint != nil || len(c.Files) > 0 || c.Config != nil ||
+		if known[c.Session] == nil || c.Checkpoint != nil || len(c.Files) > 0 || c.Config != nil || c.Charge != nil || c.Budget != nil ||
 			len(c.Approvals)+len(c.Answers)+len(c.Closed) > 0 {
 			return false
 		}

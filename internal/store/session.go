@@ -16,8 +16,8 @@ const defaultPage = 100
 
 const insertSessionSQL = `INSERT INTO sessions (id, thread, head, last_at, updated_at, phase, stop, inbox, urgent, wake_at,
 	input, output, cache_read, cache_write_5m, cache_write_1h, active, running_since, title, metadata,
-	archived_at, ready_at, agent, agent_version, environment, created_at, epoch, worker, org, person)
-	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING num`
+	archived_at, ready_at, cost, agent, agent_version, environment, created_at, epoch, worker, org, person)
+	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING num`
 
 const insertConfigSQL = `INSERT INTO session_configs (session, config) VALUES (?, ?)`
 
@@ -71,6 +71,12 @@ func (r *row) insert(ctx context.Context, t tx, cfg outboard.SessionConfig, even
 	}
 	if _, err := t.exec(ctx, insertConfigSQL, r.num, mustJSON(cfg)); err != nil {
 		return err
+	}
+	if cfg.Budget > 0 {
+		b := outboard.Budget{Scope: outboard.BudgetSession, Target: string(r.ID), Limit: outboard.Spend{Cost: cfg.Budget}}
+		if _, err := t.exec(ctx, putBudgetSQL, putBudgetArgs(&b, micros(r.CreatedAt))...); err != nil {
+			return err
+		}
 	}
 	for i := range events {
 		if _, err := t.exec(ctx, insertEventSQL, eventArgs(r.num, &events[i])...); err != nil {

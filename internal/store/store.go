@@ -9,6 +9,7 @@
 //   - A header is always outboard.Project of its log: it is advanced in the transaction that inserts the events.
 //   - An append with a stale epoch, or with an expectation the head has passed, changes nothing.
 //   - At most one call.finished and one answer exists per call, at most one input.processed per input (unique index).
+//   - What a model call costs is reserved of every budget over its session before it is made, and settled in the commit of its outcome.
 //   - No transaction is held across a timer, a channel or a network call to anything but the database.
 package store
 

@@ -1,0 +1,51 @@
+package harness
+
+import (
+	"context"
+	"slices"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// toolTokens is a guess for what one tool's definition takes of a prompt.
+const toolTokens = 300
+
+// fund reserves what the model call that is due may use up. An interrupt cuts the waiting for it.
+func (l *loop) fund(ctx context.Context) error {
+	s := l.t.State()
+	need := Need{Input: used(s) + int64(len(l.t.System()))/bytesPerToken + toolTokens*int64(len(l.t.Tools()))}
+	for _, in := range s.Waiting {
+		need.Input += int64(len(in.Event.Data)) / bytesPerToken
+	}
+	if l.model != nil {
+		need.Output = l.model.Info().Output
+	}
+	ictx, cancel := l.t.Interrupted(ctx)
+	funds, err := l.t.Fund(ictx, need)
+	interrupted := context.Cause(ictx) == ErrInterrupted
+	cancel()
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil && interrupted:
+		return l.t.Sync(ctx)
+	case err != nil:
+		return err
+	}
+	l.funds, l.funded = funds, true
+	return nil
+}
+
+// interrupted is Turn.Interrupted for a model call: the end of the running time that is paid for interrupts as well.
+func (l *loop) interrupted(ctx context.Context) (context.Context, context.CancelFunc) {
+	ictx, cancel := l.t.Interrupted(ctx)
+	if l.funds.Until.IsZero() {
+		return ictx, cancel
+	}
+	dctx, stop := context.WithDeadlineCause(ictx, l.funds.Until, ErrInterrupted)
+	return dctx, func() { stop(); cancel() }
+}
+
+func interruptWaits(s *outboard.State) bool {
+	return slices.ContainsFunc(s.Waiting, func(in outboard.Input) bool { return in.Event.Type == outboard.TypeInputInterrupt })
+}

@@ -1,0 +1,119 @@
+package store_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/store/storetest"
+)
+
+// If this fails, model calls at the same time reserve more of a budget than there is, or a reservation is lost or counted twice.
+func TestBudgetRace(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		b, err := s.PutBudget(t.Context(), outboard.Budget{Scope: outboard.BudgetOwner, Target: "key_1", Limit: outboard.Spend{Cost: 1000, Steps: 64}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const callers, each = 64, 100
+		ids := make([]outboard.SessionID, callers)
+		for i := range ids {
+			ids[i] = newSession(t, s).ID
+		}
+		got := make([]store.Reservation, callers)
+		var all sync.WaitGroup
+		for i := range ids {
+			all.Go(func() {
+				over, err := s.BudgetsOver(t.Context(), ids[i], "agent_1", "key_1")
+				if err == nil && len(over) != 1 {
+					err = fmt.Errorf("%d budgets", len(over))
+				}
+				if err == nil {
+					want := outboard.Spend{Cost: each, Steps: 1}
+					got[i], err = s.Reserve(t.Context(), ids[i], over, outboard.Spend{}, want, want)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		var winners []outboard.SessionID
+		for i, r := range got {
+			if len(r.Over) > 0 {
+				t.Errorf("nothing is spent, and %d is told that it is used up", i)
+			}
+			if !r.Wait {
+				winners = append(winners, ids[i])
+			}
+		}
+		b, err = s.Budget(t.Context(), b.ID)
+		if err != nil || len(winners) != 10 || b.Held.Cost != 1000 || b.Held.Steps != 10 {
+			t.Fatalf("%d reserved, held %+v, %v", len(winners), b.Held, err)
+		}
+		for i, id := range winners { // settled with the outcome; the last one is never heard of
+			var err error
+			if i == len(winners)-1 {
+				err = s.SettleUnknown(t.Context(), id)
+			} else {
+				_, err = s.Commit(t.Context(), store.Commit{Session: id, Expect: store.Any, Events: []outboard.Event{said("x")},
+					Charge: &store.Charge{Budgets: []outboard.BudgetID{b.ID}, Spend: outboard.Spend{Cost: 50, Steps: 1}, Settle: true}})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		b, err = s.Budget(t.Context(), b.ID)
+		if want := outboard.Cost(9*50 + each); err != nil || b.Spent.Cost != want || b.Held != (outboard.Spend{}) || b.Spent.Steps != 10 {
+			t.Errorf("settled: %+v, held %+v, %v; want %d", b.Spent, b.Held, err, want)
+		}
+	})
+}
+
+// If this fails, a fork spends what its parent may not, or another agent's budget stops a session.
+func TestBudgetsOver(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		parent := newSession(t, s)
+		fork, other := blank(), newSession(t, s)
+		e := outboard.NewEvent(fork.Thread, &outboard.SessionForked{Parent: parent.ID, Seq: 1})
+		if _, err := s.Fork(t.Context(), parent.ID, 1, []store.Fork{{Header: fork, Events: []outboard.Event{e}}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range []outboard.Budget{{Scope: outboard.BudgetSession, Target: string(parent.ID)}, {Scope: outboard.BudgetAgent, Target: "agent_1"},
+			{Scope: outboard.BudgetOwner, Target: "key_1"}} {
+			b.Limit.Tokens = 10
+			if _, err := s.PutBudget(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, c := range []struct {
+			id    outboard.SessionID
+			agent outboard.AgentID
+			owner outboard.KeyID
+			want  int
+		}{{parent.ID, "", "", 1}, {fork.ID, "", "", 1}, {other.ID, "", "", 0}, {other.ID, "agent_1", "key_2", 1}, {fork.ID, "agent_1", "key_1", 3}} {
+			if list, err := s.BudgetsOver(t.Context(), c.id, c.agent, c.owner); err != nil || len(list) != c.want {
+				t.Errorf("%+v: %d budgets, %v", c, len(list), err)
+			}
+		}
+		over, _ := s.BudgetsOver(t.Context(), fork.ID, "", "")
+		want := outboard.Spend{Tokens: 8}
+		if r, err := s.Reserve(t.Context(), fork.ID, over, outboard.Spend{}, want, want); err != nil || r.Wait || len(r.Over) > 0 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		if r, err := s.Reserve(t.Context(), fork.ID, over, outboard.Spend{}, want, want); err != nil || r.Wait {
+			t.Errorf("a second try of the same call: %+v, %v", r, err)
+		}
+		if r, err := s.Reserve(t.Context(), parent.ID, over, outboard.Spend{}, want, want); err != nil || !r.Wait {
+			t.Errorf("beside the fork's: %+v, %v", r, err)
+		}
+		if err := s.DeleteBudget(t.Context(), over[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := s.Reserve(t.Context(), parent.ID, over, outboard.Spend{}, want, want); err != nil || r.Wait || len(r.Over) > 0 {
+			t.Errorf("with the budget gone: %+v, %v", r, err)
+		}
+	})
+}
