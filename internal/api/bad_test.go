@@ -100,7 +100,7 @@ func TestBadRequests(t *testing.T) {
 		{"unknown model", 400, "nothing/here", "POST", "/v1/sessions",
 			fmt.Sprintf(`{"agent":{"type":"agent_with_overrides","id":%q,"model":"nothing/here"},"environment_id":%q}`, agent, env)},
 		{"a vault that is not there", 404, "vault", "POST", "/v1/sessions", newSession(`,"vault_ids":["vlt_01x"]`)},
-		{"budget", 501, "budget", "POST", "/v1/sessions", newSession(`,"budget":{"type":"limit"}`)},
+		{"budget", 400, "max_list_cost", "POST", "/v1/sessions", newSession(`,"budget":{"type":"limit"}`)},
 		{"repository", 501, "github_repository", "POST", "/v1/sessions", newSession(`,"resources":[{"type":"github_repository","url":"https://x"}]`)},
 		{"file that is not there", 400, "file_01nope", "POST", "/v1/sessions", newSession(`,"resources":[{"type":"file","file_id":"file_01nope"}]`)},
 		{"path that climbs", 400, "..", "POST", "/v1/sessions", newSession(`,"resources":[{"type":"file","file_id":"file_01nope","mount_path":"/a/../../etc"}]`)},

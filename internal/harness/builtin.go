@@ -43,6 +43,9 @@ func (b *Builtin) Run(ctx context.Context, t Turn) error {
 	l := &loop{Builtin: b, t: t, metered: true}
 	for t.Held() {
 		l.model, l.modelErr = t.Model()
+		if l.funds.Broke != "" && t.State().Broke() { // it rested; what it resumes with is asked for anew
+			l.funds, l.funded = Funds{}, false
+		}
 		events, act := l.plan(t.State())
 		if act == actFund && !interruptWaits(t.State()) { // else it has its effect first
 			if err := l.fund(ctx); err != nil {

@@ -92,7 +92,6 @@ func (p *planner) next() (action, bool) {
 	case v.Parked() && !v.WakeAt.IsZero() && !v.WakeAt.After(p.now):
 		p.expire()
 	case v.Broke() && !v.WakeAt.IsZero() && !v.WakeAt.After(p.now):
-		p.l.funded = false
 		p.add(&outboard.TurnResumed{Turn: v.Turn})
 	case v.Parked(), v.Broke(), v.Phase == outboard.PhaseRetrying && v.WakeAt.After(p.now), v.Phase == outboard.PhaseIdle && len(v.Waiting) == 0:
 		return actRest, true
