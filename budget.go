@@ -65,6 +65,7 @@ type Budget struct {
 	ID        BudgetID    `json:"id"`
 	Scope     BudgetScope `json:"scope"`
 	Target    string      `json:"target"`
+	Org       OrgID       `json:"org"`
 	Limit     Spend       `json:"limit"`
 	Spent     Spend       `json:"spent"`
 	Held      Spend       `json:"held"` // reserved by model calls under way

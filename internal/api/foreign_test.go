@@ -78,6 +78,7 @@ var foreignCases = map[string]foreignCase{
 	"GET /v1/policies/{policy}": {}, "GET /v1/policies/{policy}/versions": {},
 	"GET /v1/approvals/{approval}": {}, "POST /v1/approvals/{approval}": {body: `{"result":"deny"}`},
 	"GET /v1/grants/{grant}": {}, "DELETE /v1/grants/{grant}": {},
+	"DELETE /v1/budgets/{budget}": {},
 }
 
 // ownless are routes whose path names nothing that belongs to anybody.
@@ -100,6 +101,10 @@ var foreignBodies = []struct{ method, path, body string }{
 	{"POST", "/v1/policies", `{"level":"agent","target_id":"{agent}","text":""}`},
 	{"POST", "/v1/policies", `{"level":"session","target_id":"{session}","text":""}`},
 	{"POST", "/v1/policies/test", `{"session_id":"{session}","tool":"bash","input":{}}`},
+	{"POST", "/v1/budgets", `{"scope":"agent","target_id":"{agent}","limit":{"steps":9}}`},
+	{"POST", "/v1/budgets", `{"scope":"session","target_id":"{session}","limit":{"steps":9}}`},
+	{"POST", "/v1/budgets", `{"scope":"owner","target_id":"{key}","limit":{"steps":9}}`},
+	{"GET", "/v1/budgets?session_id={session}", ""},
 	{"GET", "/v1/sessions?agent_id={agent}", ""},
 	{"GET", "/v1/approvals?session_id={session}", ""},
 	{"GET", "/v1/files?scope_id={session}", ""},
@@ -337,6 +342,7 @@ func (w *tenants) everything(b *bench, org outboard.OrgID) map[string]string {
 		`{"auth":{"type":"static_bearer","mcp_server_url":"https://a.test","token":"t"}}`).str("id")
 	ids["policy"] = b.ok("POST", "/v1/policies", `{"level":"organization","text":"permit (principal, action, resource);"}`).str("id")
 	ids["grant"] = b.ok("POST", "/v1/grants", map[string]any{"actions": []string{"bash"}, "resources": []string{"*"}, "expires_at": ids["soon"], "why": "w"}).str("id")
+	ids["budget"] = b.ok("POST", "/v1/budgets", map[string]any{"scope": "agent", "target_id": ids["agent"], "limit": map[string]any{"steps": 9}}).str("id")
 	ids["sandbox"] = b.ok("POST", "/v1/sandboxes", `{"timeout_seconds":600}`).str("id")
 	snap := outboard.BoxSnapshot{ID: outboard.NewSnapshotID(), Org: org, Name: "snapshot-" + strings.ToLower(string(org[max(0, len(org)-5):])), CreatedAt: time.Now()}
 	if err := b.store.PutSnapshot(b.t.Context(), snap); err != nil {

@@ -99,6 +99,7 @@ func (c *Control) checkBudget(ctx context.Context, by outboard.Caller, b *outboa
 	if err := approver(by); err != nil {
 		return err
 	}
+	b.Org = by.In()
 	l := b.Limit
 	if l.IsZero() {
 		return invalid("a budget needs at least one limit")
@@ -121,8 +122,8 @@ func (c *Control) checkBudget(ctx context.Context, by outboard.Caller, b *outboa
 		}
 		return c.budgetable(&a)
 	case outboard.BudgetOwner:
-		_, err := c.store.Key(ctx, outboard.KeyID(b.Target))
-		return look("owner", b.Target, err)
+		k, err := c.store.Key(ctx, outboard.KeyID(b.Target))
+		return mine(by, k.Org, "owner", b.Target, err)
 	}
 	return invalid("a budget is over a session, an agent or an owner, not over %s", quote(string(b.Scope)))
 }
@@ -150,11 +151,12 @@ func (c *Control) setSessionBudget(ctx context.Context, by outboard.Caller, b ou
 	return out, look("budget", b.Target, err)
 }
 
-// Budgets returns a page of all budgets, by id.
+// Budgets returns a page of the organization's budgets, by id.
 func (c *Control) Budgets(ctx context.Context, by outboard.Caller, p Page) ([]outboard.Budget, error) {
 	if err := known(by); err != nil {
 		return nil, err
 	}
+	p.Org = by.In()
 	list, err := c.store.Budgets(ctx, p)
 	return list, look("budgets", "", err)
 }
@@ -175,8 +177,8 @@ func (c *Control) RemoveBudget(ctx context.Context, by outboard.Caller, id outbo
 		return err
 	}
 	b, err := c.store.Budget(ctx, id)
-	if err != nil {
-		return look("budget", string(id), err)
+	if err := mine(by, b.Org, "budget", string(id), err); err != nil {
+		return err
 	}
 	if err := c.record(ctx, by, "budget.remove", string(id), b.Limit); err != nil {
 		return err

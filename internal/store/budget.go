@@ -18,7 +18,7 @@ type Charge struct {
 	Hold    outboard.Spend
 }
 
-const budgetCols = `b.id, b.scope, b.target, b.limits, b.cost, b.tokens, b.steps, b.running, b.sandbox, b.created_at, b.updated_at`
+const budgetCols = `b.id, b.scope, b.target, b.org, b.limits, b.cost, b.tokens, b.steps, b.running, b.sandbox, b.created_at, b.updated_at`
 
 // heldCols add what sessions other than one hold.
 const heldCols = budgetCols + `,
@@ -30,7 +30,7 @@ func scanBudget(sc scanner) (outboard.Budget, error) {
 	var b outboard.Budget
 	var limits string
 	var running, box, created, updated int64
-	err := sc.Scan(&b.ID, &b.Scope, &b.Target, &limits, &b.Spent.Cost, &b.Spent.Tokens, &b.Spent.Steps, &running, &box, &created, &updated,
+	err := sc.Scan(&b.ID, &b.Scope, &b.Target, &b.Org, &limits, &b.Spent.Cost, &b.Spent.Tokens, &b.Spent.Steps, &running, &box, &created, &updated,
 		&b.Held.Cost, &b.Held.Tokens, &b.Held.Steps)
 	if err != nil {
 		return b, err
@@ -41,11 +41,11 @@ func scanBudget(sc scanner) (outboard.Budget, error) {
 }
 
 // A budget that is set again keeps what was spent.
-const putBudgetSQL = `INSERT INTO budgets (id, scope, target, limits, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?)
+const putBudgetSQL = `INSERT INTO budgets (id, scope, target, org, limits, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?)
 	ON CONFLICT (id) DO UPDATE SET limits = excluded.limits, updated_at = excluded.updated_at`
 
 func putBudgetArgs(b *outboard.Budget, now int64) []any {
-	return []any{string(outboard.BudgetOf(b.Scope, b.Target)), string(b.Scope), b.Target, mustJSON(b.Limit), now, now}
+	return []any{string(outboard.BudgetOf(b.Scope, b.Target)), string(b.Scope), b.Target, orgText(b.Org), mustJSON(b.Limit), now, now}
 }
 
 const deleteBudgetSQL = `DELETE FROM budgets WHERE id = ?`
@@ -72,11 +72,11 @@ func (s *Store) Budget(ctx context.Context, id outboard.BudgetID) (outboard.Budg
 	return one(ctx, s, "budget", id, scanBudget, budgetSQL, "", "", "", string(id))
 }
 
-const budgetsSQL = `SELECT ` + heldCols + ` FROM budgets AS b WHERE b.id > ? ORDER BY b.id LIMIT ?`
+const budgetsSQL = `SELECT ` + heldCols + ` FROM budgets AS b WHERE b.id > ? AND b.org = ? ORDER BY b.id LIMIT ?`
 
-// Budgets returns a page of all budgets, by id.
+// Budgets returns a page of the budgets of an organization, by id.
 func (s *Store) Budgets(ctx context.Context, p Page) ([]outboard.Budget, error) {
-	return collect(ctx, s, "listing budgets", scanBudget, budgetsSQL, "", "", "", p.Cursor, limitOr(p.Limit, defaultPage))
+	return collect(ctx, s, "listing budgets", scanBudget, budgetsSQL, "", "", "", p.Cursor, orgText(p.Org), limitOr(p.Limit, defaultPage))
 }
 
 // DeleteBudget removes one.

@@ -73,7 +73,7 @@ func (r *row) insert(ctx context.Context, t tx, cfg outboard.SessionConfig, even
 		return err
 	}
 	if cfg.Budget > 0 {
-		b := outboard.Budget{Scope: outboard.BudgetSession, Target: string(r.ID), Limit: outboard.Spend{Cost: cfg.Budget}}
+		b := outboard.Budget{Scope: outboard.BudgetSession, Target: string(r.ID), Org: r.Org, Limit: outboard.Spend{Cost: cfg.Budget}}
 		if _, err := t.exec(ctx, putBudgetSQL, putBudgetArgs(&b, micros(r.CreatedAt))...); err != nil {
 			return err
 		}
