@@ -34,6 +34,9 @@ func runInit(ctx context.Context) error {
 		Listener: listener, First: first, Generation: env.Generation, State: env.StateDir, Volatile: true, Run: "/run/outboard",
 		ToolUID: env.ToolUID, ToolGID: env.ToolGID, Init: true,
 	}
+	if env.Later {
+		cfg.Await = func(ctx context.Context) (string, []string, error) { return env.Await(ctx, first) }
+	}
 	cfg.Env = append(cfg.Env, env.UplinkEnv()...)
 	for name, value := range env.Env {
 		cfg.Env = append(cfg.Env, name+"="+value)

@@ -182,7 +182,8 @@ func (s *server) openSandboxes(host string) error {
 	guest, err := findGuest(s.cfg.Env)
 	if err == nil {
 		var p *native.Provider
-		p, err = native.New(native.Config{Dir: filepath.Join(s.cfg.Data, "sandboxes"), Guest: guest, Ahead: s.cfg.Config.Sandbox.Places(), Logger: s.log})
+		p, err = native.New(native.Config{Dir: filepath.Join(s.cfg.Data, "sandboxes"), Guest: guest, Ahead: s.cfg.Config.Sandbox.Places(),
+			Warm: s.cfg.Config.Sandbox.Guests(), Logger: s.log})
 		if err == nil {
 			s.close = p.Close
 			provider, s.caps = p, p.Capabilities()

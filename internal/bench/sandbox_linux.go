@@ -25,11 +25,13 @@ type SandboxConfig struct {
 var sandboxRows = []struct {
 	name string
 	run  func(context.Context, *hands) ([]Row, error)
+	warm int // sandboxes that are started ahead
 }{
-	{"create", createRows},
-	{"live", liveRows},
-	{"crowd", crowdRows},
-	{"layers", layerRows},
+	{"create", createRows, 0},
+	{"warm", warmRows, 2},
+	{"live", liveRows, 0},
+	{"crowd", crowdRows, 0},
+	{"layers", layerRows, 0},
 }
 
 // Sandbox measures making, using, stopping and destroying native sandboxes, and the runtimes that are installed beside them. Its floor
@@ -37,7 +39,7 @@ var sandboxRows = []struct {
 func Sandbox(ctx context.Context, cfg SandboxConfig) ([]Row, error) {
 	var rows []Row
 	for _, part := range sandboxRows {
-		h := &hands{SandboxConfig: cfg}
+		h := &hands{SandboxConfig: cfg, warm: part.warm}
 		h.Dir = filepath.Join(cfg.Dir, part.name)
 		got, err := h.part(ctx, part.run)
 		if err != nil {
@@ -53,11 +55,12 @@ type hands struct {
 	SandboxConfig
 	native *native.Provider
 	kind   string // what F spawned
+	warm   int
 }
 
 // part measures F, runs one part and measures F again; the rows' ratios are to the median of both.
 func (h *hands) part(ctx context.Context, run func(context.Context, *hands) ([]Row, error)) ([]Row, error) {
-	p, err := native.New(native.Config{Dir: h.Dir, Guest: h.Guest, Ahead: 4})
+	p, err := native.New(native.Config{Dir: h.Dir, Guest: h.Guest, Ahead: 4, Warm: h.warm})
 	if err != nil {
 		return nil, err
 	}
@@ -116,29 +119,51 @@ var processTrue, _ = json.Marshal(map[string][]string{"argv": {"/bin/true"}})
 
 // createRows makes sandboxes one after the other, each with its first command, and destroys them.
 func createRows(ctx context.Context, h *hands) ([]Row, error) {
-	var create, first, destroy []time.Duration
+	create, first, destroy, err := h.serially(ctx, "exec", processTrue)
+	if err != nil {
+		return nil, err
+	}
+	cold := latency("create", create, 10)
+	cold.Note = "floor is F, the spawn of " + h.kind + "; one at a time, what is made ahead is there"
+	return []Row{cold, latency("create-first", first, 12), latency("destroy", destroy, 0)}, nil
+}
+
+// warmRows does the same where a started sandbox waits, with a process and with the persistent shell.
+func warmRows(ctx context.Context, h *hands) ([]Row, error) {
+	handed, first, _, err := h.serially(ctx, "exec", processTrue)
+	if err != nil {
+		return nil, err
+	}
+	input, _ := json.Marshal(map[string]string{"command": "true"})
+	_, shell, _, err := h.serially(ctx, "bash", input)
+	if err != nil {
+		return nil, err
+	}
+	return []Row{latency("warm", handed, 0), latency("warm-first", first, 4), latency("warm-first-shell", shell, 4)}, nil
+}
+
+// serially makes, uses and destroys sandboxes one at a time, each when what is made ahead is there.
+func (h *hands) serially(ctx context.Context, op string, input []byte) (create, first, destroy []time.Duration, err error) {
 	for i := range h.N/5 + 5 {
 		h.native.Stocked()
 		box, made, err := h.make(ctx)
 		if err != nil {
-			return nil, err
+			return nil, nil, nil, err
 		}
-		ran, err := execOnce(ctx, box, "exec", processTrue, string(box.ID())+"/1")
+		ran, err := execOnce(ctx, box, op, input, string(box.ID())+"/1")
 		if err != nil {
-			return nil, errors.Join(err, h.native.Destroy(ctx, box.ID()))
+			return nil, nil, nil, errors.Join(err, h.native.Destroy(ctx, box.ID()))
 		}
 		begin := time.Now()
 		if err := errors.Join(box.Close(), h.native.Destroy(ctx, box.ID())); err != nil {
-			return nil, err
+			return nil, nil, nil, err
 		}
 		if i < 5 { // layers, pools and the program's copy come to be
 			continue
 		}
 		create, first, destroy = append(create, made), append(first, made+ran), append(destroy, time.Since(begin))
 	}
-	cold := latency("create", create, 10)
-	cold.Note = "floor is F, the spawn of " + h.kind + "; one at a time, what is made ahead is there"
-	return []Row{cold, latency("create-first", first, 12), latency("destroy", destroy, 0)}, nil
+	return create, first, destroy, nil
 }
 
 // liveRows uses one sandbox.

@@ -137,9 +137,11 @@ type Limits struct {
 type Sandbox struct {
 	// Ahead is how many places for sandboxes are made before they are needed, for each kind; nil = 2.
 	Ahead *int `yaml:"ahead,omitempty"`
+	// Warm is how many sandboxes are started before they are needed, for each kind; nil = 1.
+	Warm *int `yaml:"warm,omitempty"`
 }
 
-// maxAhead bounds sandbox.ahead: each place costs about half a MiB of kernel memory.
+// maxAhead bounds sandbox.ahead and sandbox.warm: each place costs about half a MiB of kernel memory, one with a guest some 3 MiB.
 const maxAhead = 64
 
 // Places is Ahead with its default.
@@ -148,6 +150,14 @@ func (s Sandbox) Places() int {
 		return 2
 	}
 	return *s.Ahead
+}
+
+// Guests is Warm with its default.
+func (s Sandbox) Guests() int {
+	if s.Warm == nil {
+		return 1
+	}
+	return *s.Warm
 }
 
 // IsZero reports whether nothing is set.
@@ -185,6 +195,9 @@ func Load(path string, env func(string) string) (*Config, error) {
 	}
 	if n := c.Sandbox.Places(); n < 0 || n > maxAhead {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: ahead is %d; it must be from 0 to %d", n, maxAhead)
+	}
+	if n := c.Sandbox.Guests(); n < 0 || n > maxAhead {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: warm is %d; it must be from 0 to %d", n, maxAhead)
 	}
 	if c.Limits.Slots < 0 || c.Limits.Slots > maxSlots {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: slots is %d; it must be from 0 to %d", c.Limits.Slots, maxSlots)

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -16,6 +17,9 @@ type ServerConfig struct {
 	First net.Conn `json:"-"`
 	// Generation is the sandbox's; calls for another one are refused.
 	Generation string `json:"generation"`
+	// Await, where it is set, is called once everything is ready and before any connection is served. It returns the generation and
+	// more of Env, for a guest that was started before anybody asked for its sandbox. A guest that waits has a shell ready.
+	Await func(ctx context.Context) (generation string, env []string, err error) `json:"-"`
 	// State is an existing directory for the receipts that the tool's user must not be able to reach. "/proc/self/fd/N" works.
 	State string `json:"state"`
 	// Volatile says that the sandbox does not survive the machine it runs on, so that receipts need no sync to disk.
@@ -57,7 +61,7 @@ const (
 
 // fill checks c and sets its defaults.
 func (c *ServerConfig) fill() error {
-	if c.Listener == nil || c.Generation == "" || c.State == "" {
+	if c.Listener == nil || c.Generation == "" && c.Await == nil || c.State == "" {
 		return errors.New("guest config: listener, generation and state are required")
 	}
 	if c.ToolUID < 0 || c.ToolGID < 0 {

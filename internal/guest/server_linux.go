@@ -61,7 +61,9 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 	if cfg.Init {
 		s.wg.Go(func() { s.children.reap(quit) })
 	}
-	err = s.accept(ctx)
+	if err = s.identify(ctx); err == nil {
+		err = s.accept(ctx)
+	}
 	s.table.over.Store(true)
 	stop(errStopping)
 	s.table.wg.Wait()
@@ -71,6 +73,28 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 	close(quit)
 	s.wg.Wait()
 	return errors.Join(err, s.table.journal.close())
+}
+
+// identify waits until the sandbox is somebody's, where it was made before that. Nothing but a shell that has run no command exists
+// until then.
+func (s *server) identify(ctx context.Context) error {
+	if s.cfg.Await == nil {
+		return nil
+	}
+	if err := s.shells.keepSpare(); err != nil {
+		return err
+	}
+	generation, env, err := s.cfg.Await(ctx)
+	if err != nil {
+		return err
+	}
+	if generation == "" {
+		return errors.New("a sandbox's identity has no generation")
+	}
+	s.cfg.Generation, s.table.gen = generation, generation
+	s.cfg.Env = append(s.cfg.Env, env...)
+	s.shells.late = env
+	return nil
 }
 
 // clean makes the run directory and removes what a guest before this one left there, but for output.

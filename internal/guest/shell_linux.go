@@ -23,7 +23,9 @@ type shells struct {
 
 	mu     sync.Mutex
 	byName map[string]*shell
-	n      int // for names of command files
+	n      int      // for names of command files
+	spare  *shell   // has run nothing; nil when there is none
+	late   []string // variables that the spare was started without, as KEY=value; set before anything is served
 }
 
 const (
@@ -51,6 +53,7 @@ type shell struct {
 	lines chan string // status lines, closed with the descriptor
 	file  *os.File    // the variables of the call
 	lost  string      // why there is no shell although there was one; told by the next call
+	first string      // what a spare still has to be told, until a command of it has ended
 	plain bool        // not bash: cannot be interrupted
 }
 
@@ -144,7 +147,7 @@ func (ss *shells) run(ctx context.Context, durable <-chan struct{}, sh *shell, c
 // command gives one command to a living shell, once the call's receipt is durable, and waits for its end.
 func (ss *shells) command(ctx context.Context, durable <-chan struct{}, sh *shell, p *pipe, key, text string) outcome {
 	nonce := rand.Text()[:16]
-	err := sh.tell("export OUTBOARD_CALL_KEY=" + quote(key) + "\n__outboard_out=" + quote(p.path) + "\n__outboard=" + quote(text) + "\n")
+	err := sh.tell(sh.first + "export OUTBOARD_CALL_KEY=" + quote(key) + "\n__outboard_out=" + quote(p.path) + "\n__outboard=" + quote(text) + "\n")
 	since := thisMoment()
 	<-durable
 	if ctx.Err() != nil {
@@ -161,6 +164,7 @@ func (ss *shells) command(ctx context.Context, durable <-chan struct{}, sh *shel
 	code, err := sh.status(ctx, nonce)
 	switch {
 	case err == nil:
+		sh.first = ""
 		return outcome{Cause: causeExited, ExitCode: &code}
 	case errors.Is(err, errShellExited):
 		code = sh.proc.exitCode()
@@ -294,7 +298,7 @@ func (sh *shell) end(everything bool) {
 	sh.ctl.Close()
 	sh.file.Close()
 	os.Remove(sh.file.Name())
-	sh.proc, sh.ctl, sh.file = nil, nil, nil
+	sh.proc, sh.ctl, sh.file, sh.first = nil, nil, nil, ""
 }
 
 // bashSetup prepares bash. Between calls the shell is in /, so that it does not hold the file system of its working directory, which
@@ -320,6 +324,14 @@ func (ss *shells) ensure(sh *shell) error {
 		}
 		sh.end(false)
 	}
+	if ss.takeSpare(sh) {
+		return nil
+	}
+	return ss.begin(sh, "")
+}
+
+// begin starts a shell's process in dir, "" for the workspace.
+func (ss *shells) begin(sh *shell, dir string) error {
 	argv := []string{"/bin/bash", "--noprofile", "--norc", "--noediting", "-i"}
 	setup := bashSetup
 	if _, err := os.Stat(argv[0]); err != nil {
@@ -329,7 +341,7 @@ func (ss *shells) ensure(sh *shell) error {
 	if err != nil {
 		return err
 	}
-	if sh.proc, sh.ctl, sh.lines, err = ss.spawn(argv); err != nil {
+	if sh.proc, sh.ctl, sh.lines, err = ss.spawn(argv, dir); err != nil {
 		return errors.Join(err, file.Close(), os.Remove(file.Name()))
 	}
 	sh.file = file
@@ -338,7 +350,7 @@ func (ss *shells) ensure(sh *shell) error {
 }
 
 // spawn starts a shell's process with its control pipe as input and its status pipe as descriptor 3.
-func (ss *shells) spawn(argv []string) (*process, *os.File, chan string, error) {
+func (ss *shells) spawn(argv []string, dir string) (*process, *os.File, chan string, error) {
 	ctlR, ctlW, err := pipe2(1)
 	if err != nil {
 		return nil, nil, nil, err
@@ -354,7 +366,7 @@ func (ss *shells) spawn(argv []string) (*process, *os.File, chan string, error) 
 		return nil, nil, nil, errors.Join(err, ctlW.Close(), statR.Close())
 	}
 	defer null.Close()
-	attr := ss.s.attr("")
+	attr := ss.s.attr(dir)
 	attr.Files = []*os.File{ctlR, null, null, statW}
 	proc, err := ss.s.children.start(argv[0], argv, attr, &ss.s.wg)
 	if err != nil {
@@ -407,6 +419,9 @@ func (ss *shells) stop() {
 	defer ss.mu.Unlock()
 	for _, sh := range ss.byName {
 		sh.end(true)
+	}
+	if ss.spare != nil {
+		ss.spare.end(true)
 	}
 }
 

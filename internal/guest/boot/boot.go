@@ -33,9 +33,12 @@ const (
 
 // Config is what the host wants built. It is sent as one JSON object, length first, with one file per Tree.
 type Config struct {
-	Generation string            `json:"generation"`
-	Hostname   string            `json:"hostname"`
-	Env        map[string]string `json:"env,omitempty"` // added to the base environment of every process inside
+	Generation string `json:"generation"`
+	Hostname   string `json:"hostname"`
+	// Later says that the sandbox is nobody's yet: Generation, Env and the certificate of Network are empty here and come with an
+	// Identity, once, after the report (Env.Await). Until then nothing is served.
+	Later bool              `json:"later,omitempty"`
+	Env   map[string]string `json:"env,omitempty"` // added to the base environment of every process inside
 
 	// ToolUID and ToolGID are the identity of tools inside. 0 means that tools share the guest's identity: then they differ from it
 	// only in having no capability, and the guest is protected by being init and not dumpable.
@@ -71,6 +74,13 @@ type Config struct {
 
 	Keep   uint64 `json:"keep"`   // capabilities the guest itself keeps, as a bit set
 	Filter []byte `json:"filter"` // a seccomp program in the machine's byte order
+}
+
+// Identity makes a sandbox that was started ahead somebody's. It is sent like a Config.
+type Identity struct {
+	Generation string            `json:"generation"`
+	Env        map[string]string `json:"env,omitempty"` // as Config.Env
+	CA         string            `json:"ca,omitempty"`  // as Uplink.CA; only for a sandbox that has an uplink
 }
 
 // Sources returns the host paths that the file systems are made from: Upper if there is one, then Lower, then Binds.

@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/outboard-dev/outboard/internal/guest/uplink"
 )
 
 // Init builds what the host asks for on ControlFD and tells it how that went. After a nil error the process is the init of a
@@ -51,6 +54,38 @@ func Init() (*Env, error) {
 	}
 	booted = true
 	return &Env{Control: control, Config: *cfg, StateDir: "/proc/self/fd/" + strconv.Itoa(StateFD), uplink: up}, nil
+}
+
+// Await waits for the Identity of a sandbox that was started ahead, on the host's connection, and returns its generation and its
+// variables as KEY=value. The end of the stream, or of ctx, is an error: whoever started the sandbox is gone, and it has no other use.
+func (e *Env) Await(ctx context.Context, conn net.Conn) (generation string, env []string, err error) {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	var head [4]byte
+	if _, err := io.ReadFull(conn, head[:]); err != nil {
+		return "", nil, fmt.Errorf("waiting for an identity: %w", err)
+	}
+	size := binary.BigEndian.Uint32(head[:])
+	if size > MaxConfig {
+		return "", nil, fmt.Errorf("waiting for an identity: %d bytes are too many", size)
+	}
+	body := make([]byte, size)
+	if _, err := io.ReadFull(conn, body); err != nil {
+		return "", nil, fmt.Errorf("waiting for an identity: %w", err)
+	}
+	var id Identity
+	if err := json.Unmarshal(body, &id); err != nil {
+		return "", nil, fmt.Errorf("reading an identity: %w", err)
+	}
+	if id.CA != "" && e.uplink != nil {
+		if err := uplink.AddTrust([]byte(id.CA)); err != nil {
+			return "", nil, fmt.Errorf("trusting the gateway: %w", err)
+		}
+	}
+	for name, value := range id.Env {
+		env = append(env, name+"="+value)
+	}
+	return id.Generation, env, nil
 }
 
 // orphanCheck is how often a guest looks whether its directory on the host is still there. The kernel has no event for it while

@@ -102,7 +102,7 @@ func (u *server) trust(conn io.Reader) error {
 	if _, err := io.ReadFull(conn, ca); err != nil {
 		return err
 	}
-	return addTrust(ca)
+	return AddTrust(ca)
 }
 
 // pass sends the listening sockets.

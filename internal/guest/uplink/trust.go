@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 	"unicode/utf16"
 )
@@ -25,7 +26,7 @@ var SystemBundles = []string{
 const maxBundle = 4 << 20
 
 // WriteTrust fills dir, which is TrustDir, with a bundle of the system's certificates and ca, and a truststore of ca. It returns the
-// system's bundle, "" when there is none.
+// system's bundle, "" when there is none. Without ca the truststore is empty until AddTrust.
 func WriteTrust(dir string, ca []byte) (system string, err error) {
 	var old []byte
 	for _, path := range SystemBundles {
@@ -41,9 +42,11 @@ func WriteTrust(dir string, ca []byte) (system string, err error) {
 	if len(old) > 0 && old[len(old)-1] != '\n' {
 		old = append(old, '\n')
 	}
-	store, err := truststore(ca)
-	if err != nil {
-		return "", err
+	var store []byte
+	if len(ca) > 0 {
+		if store, err = truststore(ca); err != nil {
+			return "", err
+		}
 	}
 	if err := os.WriteFile(filepath.Join(dir, filepath.Base(Bundle)), append(old, ca...), 0o644); err != nil {
 		return "", fmt.Errorf("writing the certificates: %w", err)
@@ -54,8 +57,13 @@ func WriteTrust(dir string, ca []byte) (system string, err error) {
 	return system, nil
 }
 
-// addTrust makes one more certificate trusted, in the files as they are: they may be mounted elsewhere as well.
-func addTrust(ca []byte) error {
+// trusting is held while the files are added to.
+var trusting sync.Mutex
+
+// AddTrust makes one more certificate trusted, in the files as they are: they may be mounted elsewhere as well.
+func AddTrust(ca []byte) error {
+	trusting.Lock()
+	defer trusting.Unlock()
 	f, err := os.OpenFile(Bundle, os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
 		return err

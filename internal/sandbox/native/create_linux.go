@@ -106,16 +106,47 @@ func (p *Provider) check(spec sandbox.Spec) error {
 	return nil
 }
 
-// create starts the guest on a plot. What it made is found by remove, also when it did not get far.
+// create makes a plot a sandbox: it starts the guest, or tells the one that waits whose it is. What it made is found by remove, also
+// when it did not get far.
 func (p *Provider) create(ctx context.Context, pl *plot, spec sandbox.Spec) (*machine, error) {
 	s := pl.state
 	s.ID, s.Generation, s.CreatedAt = spec.ID, spec.Generation, time.Now().UTC()
+	birth := pl.birth
+	pl.birth = nil
+	if birth != nil {
+		defer birth.close()
+		if err := pl.box.save(s); err != nil {
+			return nil, err
+		}
+		if err := birth.identify(spec, pl.shape.root.path); err != nil {
+			return nil, err
+		}
+	} else {
+		var err error
+		birth, err = p.start(ctx, pl, spec, false)
+		if err != nil {
+			return nil, err
+		}
+		defer birth.close()
+	}
+	m := &machine{box: pl.box, state: s, group: pl.group, freezable: p.caps.Freeze, p: p}
+	m.client = birth.client()
+	return m, nil
+}
+
+// start starts the guest of a plot and returns when it is ready to serve, or, with later, to be told whom.
+func (p *Provider) start(ctx context.Context, pl *plot, spec sandbox.Spec, later bool) (_ *birth, err error) {
+	s := pl.state
 	birth, err := p.spawn(pl)
 	if err != nil {
 		return nil, err
 	}
-	defer birth.close()
-	p.adopt(spec.ID, birth.pid)
+	defer func() {
+		if err != nil {
+			birth.close()
+		}
+	}()
+	p.adopt(pl.box.id, birth.pid)
 	s.Pid, s.Start = birth.pid, birth.start
 	if err := pl.box.save(s); err != nil {
 		return nil, err
@@ -127,6 +158,7 @@ func (p *Provider) create(ctx context.Context, pl *plot, spec sandbox.Spec) (*ma
 		return nil, unavailable("%w", err)
 	}
 	cfg := p.config(pl, spec)
+	cfg.Later = later
 	uplink, err := pl.box.connectNet(cfg, spec.Network, pl.net)
 	if err != nil {
 		return nil, err
@@ -140,9 +172,24 @@ func (p *Provider) create(ctx context.Context, pl *plot, spec sandbox.Spec) (*ma
 			return nil, fmt.Errorf("making the workspace: %w", err)
 		}
 	}
-	m := &machine{box: pl.box, state: s, group: pl.group, freezable: p.caps.Freeze, p: p}
-	m.client = birth.client()
-	return m, nil
+	return birth, nil
+}
+
+// warm starts a guest on a plot made ahead, which waits to be told whose it is. It ends when this process does before that.
+func (p *Provider) warm(pl *plot) error {
+	ctx, cancel := context.WithTimeout(context.Background(), createTimeout)
+	defer cancel()
+	var spec sandbox.Spec
+	if pl.shape.connected {
+		spec.Network = new(sandbox.Network)
+	}
+	birth, err := p.start(ctx, pl, spec, true)
+	if err != nil {
+		return err
+	}
+	pl.close() // the guest has it all
+	pl.work, pl.net, pl.birth = nil, network{}, birth
+	return nil
 }
 
 // furnish lets the guest begin and hands it its file systems and configuration, and the socket of its network if it has one. It

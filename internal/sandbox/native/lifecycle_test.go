@@ -25,7 +25,7 @@ import (
 
 // createAndWait is a server that makes a sandbox and is killed.
 func createAndWait(dir string, id outboard.SandboxID) int {
-	p, err := native.New(native.Config{Dir: dir, Guest: guestPath(), Ahead: 2})
+	p, err := native.New(native.Config{Dir: dir, Guest: guestPath(), Ahead: 2, Warm: 1})
 	if err == nil {
 		_, err = p.Create(context.Background(), sandbox.Spec{ID: id, Generation: "g-" + string(id)})
 	}

@@ -44,6 +44,10 @@ const (
 	// maxAhead and maxKinds bound the places made ahead: each costs a network namespace and four cgroups, some 400 KiB of kernel memory.
 	maxAhead = 64
 	maxKinds = 4
+	// refillDelay is how long what was taken waits to be made again: who took it is about to use it, and needs the processors.
+	refillDelay = 100 * time.Millisecond
+	// maxWarm bounds the guests that wait: each has some 3 MiB with its shell.
+	maxWarm = 64
 
 	// skeletonMaxAge is how old the check of the host's /etc may be when a sandbox is made from it.
 	skeletonMaxAge = 30 * time.Second

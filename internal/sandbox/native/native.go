@@ -38,6 +38,9 @@ type Config struct {
 	// Ahead is how many places for sandboxes (directory, uid range, cgroups, network, file systems) are made ahead for each of the
 	// last kinds that were asked for, so that Create need not. 0 is none. A provider with some must be closed.
 	Ahead int
+	// Warm is how many more are made ahead for each of them with a guest that runs and waits to be told whose it is, so that Create
+	// need not start one. 0 is none. They are used up first.
+	Warm int
 	// Logger receives what has no caller to return to; nil discards.
 	Logger *slog.Logger
 }

@@ -32,6 +32,7 @@ type plot struct {
 	work   []int    // mounts of the saved directories, to attach to the sandbox; none where they are not layers
 	fds    descriptors
 	files  []*os.File // of the guest: null, log, listener, receipts
+	birth  *birth     // a guest that waits for its identity; nil = none was started
 }
 
 // shape is what plots differ in.
@@ -200,6 +201,9 @@ func (pl *plot) close() {
 	closeFDs(pl.covers)
 	pl.covers = nil
 	pl.fds.close()
+	if pl.birth != nil {
+		pl.birth.close() // a guest that still waits ends by that
+	}
 	if pl.mnt != nil {
 		pl.mnt.Close()
 		pl.mnt = nil
@@ -228,6 +232,7 @@ func (p *Provider) take(pl *plot, b box) error {
 	}
 	group := pl.box.id
 	pl.box = b
+	p.rename(group, b.id)
 	if len(pl.state.Root) > 0 {
 		if err := os.Rename(p.layer(layerName(group, 1)), p.layer(layerName(b.id, 1))); err != nil {
 			return fmt.Errorf("naming the sandbox's layer: %w", err)

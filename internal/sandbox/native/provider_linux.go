@@ -101,24 +101,24 @@ func New(cfg Config) (*Provider, error) {
 			p.log.Warn("orphaned sandboxes not swept", "err", err)
 		}
 	}
-	if err := p.stock(cfg.Ahead); err != nil {
+	if err := p.stock(cfg.Ahead, cfg.Warm); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
 	}
 	return p, nil
 }
 
 // stock clears what dead processes made ahead and readies the provider to do so itself.
-func (p *Provider) stock(ahead int) error {
+func (p *Provider) stock(ahead, warm int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
 	defer cancel()
 	if err := p.sweepShelves(ctx); err != nil {
 		p.log.Warn("plots of a dead server not removed", "err", err)
 	}
-	if ahead <= 0 {
+	if ahead <= 0 && warm <= 0 {
 		return nil
 	}
 	var err error
-	p.shelf, err = p.newShelf(min(ahead, maxAhead))
+	p.shelf, err = p.newShelf(max(0, min(ahead, maxAhead)), max(0, min(warm, maxWarm)))
 	return err
 }
 
@@ -234,6 +234,16 @@ func (p *Provider) adopt(id outboard.SandboxID, pid int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.children[id] = pid
+}
+
+// rename is adopt for a child that was somebody else's before.
+func (p *Provider) rename(from, to outboard.SandboxID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pid, ours := p.children[from]; ours {
+		delete(p.children, from)
+		p.children[to] = pid
+	}
 }
 
 // reap collects the exit status of a child that is ending, if it is ours; the machine's init does so for orphans. How it ended

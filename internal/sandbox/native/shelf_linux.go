@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,11 +31,13 @@ type shelf struct {
 	dir  string
 	lock *os.File
 	size int // plots per kind
+	hot  int // plots per kind with a guest that waits, besides
 
 	mu     sync.Mutex
 	kinds  []*kind // last asked for first, at most maxKinds
 	making bool
 	closed bool
+	stop   chan struct{}  // closed with closed
 	wg     sync.WaitGroup // of refill
 }
 
@@ -42,15 +45,16 @@ type shelf struct {
 type kind struct {
 	shape shape
 	ready []*plot
+	warm  []*plot
 }
 
-func (p *Provider) newShelf(size int) (*shelf, error) {
+func (p *Provider) newShelf(size, warm int) (*shelf, error) {
 	parent, err := p.lockShelves()
 	if err != nil {
 		return nil, err
 	}
 	defer parent.Close()
-	s := &shelf{p: p, size: size, dir: filepath.Join(p.dir, shelfDir, rand.Text())}
+	s := &shelf{p: p, size: size, hot: warm, stop: make(chan struct{}), dir: filepath.Join(p.dir, shelfDir, rand.Text())}
 	if err := os.Mkdir(s.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making a shelf: %w", err)
 	}
@@ -138,12 +142,23 @@ func (s *shelf) take(want shape) *plot {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, k := range s.kinds {
-		if n := len(k.ready); n > 0 && k.shape.equal(want) {
-			pl := k.ready[n-1]
-			k.ready = k.ready[:n-1]
+	i := slices.IndexFunc(s.kinds, func(k *kind) bool { return k.shape.equal(want) })
+	if i < 0 {
+		return nil
+	}
+	k := s.kinds[i]
+	for len(k.warm) > 0 {
+		pl := k.warm[0] // the oldest: it has had the longest to settle
+		k.warm = k.warm[1:]
+		if pl.birth.waits() {
 			return pl
 		}
+		s.wg.Go(func() { s.discard(pl) }) // it ended, by whatever cause
+	}
+	if n := len(k.ready); n > 0 {
+		pl := k.ready[n-1]
+		k.ready = k.ready[:n-1]
+		return pl
 	}
 	return nil
 }
@@ -153,10 +168,15 @@ func (s *shelf) put(pl *plot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, k := range s.kinds {
-		if !s.closed && k.shape.equal(pl.shape) {
-			k.ready = append(k.ready, pl)
-			return
+		if s.closed || !k.shape.equal(pl.shape) {
+			continue
 		}
+		if pl.birth != nil {
+			k.warm = append(k.warm, pl)
+		} else {
+			k.ready = append(k.ready, pl)
+		}
+		return
 	}
 	s.wg.Go(func() { s.discard(pl) })
 }
@@ -181,7 +201,7 @@ func (s *shelf) want(shape shape) {
 	for len(s.kinds) > maxKinds {
 		old := s.kinds[len(s.kinds)-1]
 		s.kinds = s.kinds[:len(s.kinds)-1]
-		for _, pl := range old.ready {
+		for _, pl := range slices.Concat(old.ready, old.warm) {
 			s.wg.Go(func() { s.discard(pl) })
 		}
 	}
@@ -191,19 +211,40 @@ func (s *shelf) want(shape shape) {
 	}
 }
 
-// refill makes plots until every kind has enough of them. A failure ends it: the next Create meets the same, and says so.
+// refill makes plots until every kind has enough of them, those with a guest first. A failure ends it: the next Create meets the
+// same, and says so.
 func (s *shelf) refill() {
+	delay := time.NewTimer(refillDelay)
+	defer delay.Stop()
+	select {
+	case <-delay.C:
+	case <-s.stop:
+	}
 	for {
 		s.mu.Lock()
-		i := slices.IndexFunc(s.kinds, func(k *kind) bool { return len(k.ready) < s.size })
+		i := slices.IndexFunc(s.kinds, func(k *kind) bool { return len(k.warm) < s.hot || len(k.ready) < s.size })
 		if i < 0 || s.closed {
 			s.making = false
 			s.mu.Unlock()
 			return
 		}
 		k := s.kinds[i]
+		warm := len(k.warm) < s.hot
+		var pl *plot
+		if n := len(k.ready); warm && n > 0 {
+			pl = k.ready[n-1]
+			k.ready = k.ready[:n-1]
+		}
 		s.mu.Unlock()
-		pl, err := s.make(k)
+		var err error
+		if pl == nil {
+			pl, err = s.make(k)
+		}
+		if err == nil && warm {
+			if err = s.p.warm(pl); err != nil {
+				s.discard(pl)
+			}
+		}
 		if err != nil {
 			s.p.log.Warn("plot not made", "err", err)
 			s.mu.Lock()
@@ -222,10 +263,6 @@ func (s *shelf) make(k *kind) (*plot, error) {
 		return nil, err
 	}
 	pl, err := s.p.plant(b, k.shape)
-	if err == nil {
-		// The file that the state is written to next is there already: to make one can be the dearest part of a start.
-		err = os.WriteFile(b.path(stateFile+".new"), nil, 0o600)
-	}
 	if err != nil {
 		s.p.undo(context.Background(), b)
 		return nil, err
@@ -256,8 +293,9 @@ func (s *shelf) close() error {
 		return nil
 	}
 	s.closed = true
+	close(s.stop)
 	for _, k := range s.kinds {
-		for _, pl := range k.ready {
+		for _, pl := range slices.Concat(k.ready, k.warm) {
 			s.wg.Go(func() { s.discard(pl) })
 		}
 	}

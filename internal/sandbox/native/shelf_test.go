@@ -79,7 +79,7 @@ func ours(t *testing.T, dir string) []string {
 	files, _ := filepath.Glob("/run/outboard/uids/*")
 	for _, f := range files {
 		data, err := os.ReadFile(f)
-		owner, group, _ := strings.Cut(string(data), "\n")
+		owner, group, _ := strings.Cut(strings.TrimRight(string(data), "\n"), "\n")
 		if err != nil || !strings.HasPrefix(owner, dir) {
 			continue
 		}
@@ -99,6 +99,10 @@ func TestAheadKilled(t *testing.T) {
 	if len(plots(t, dir)) == 0 {
 		t.Fatal("control: the server made no places ahead")
 	}
+	guests := waiting(t, dir)
+	if len(guests) == 0 || gone(guests[0]) {
+		t.Fatalf("control: no guest waits: %v", guests)
+	}
 	if isRoot() && len(ours(t, dir)) < 2 {
 		t.Errorf("control: it reserved nothing: %v", ours(t, dir))
 	}
@@ -110,6 +114,9 @@ func TestAheadKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = kept.Wait() // killed
+	for _, pid := range guests {
+		eventually(t, "a guest that waited outlives the server", func() bool { return gone(pid) })
+	}
 	openProvider(t, native.Config{Dir: dir})
 	if got := plots(t, dir); len(got) != 0 {
 		t.Errorf("left behind: %v", got)

@@ -16,8 +16,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/guest/boot"
+	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
 // program is the guest in a form that the first process of a new user namespace can execute: it has uids that may reach neither
@@ -213,6 +215,51 @@ func closeAll(files []*os.File) {
 	}
 }
 
+// waits reports whether a guest that was started ahead is still there: it says nothing before it is spoken to, and closes nothing.
+func (b *birth) waits() bool {
+	raw, err := b.control.SyscallConn()
+	if err != nil {
+		return false
+	}
+	quiet := false
+	err = raw.Control(func(fd uintptr) {
+		polled := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
+		n, err := unix.Poll(polled, 0)
+		quiet = n == 0 && err == nil
+	})
+	return err == nil && quiet
+}
+
+// identify tells a guest that was started ahead whose it is. It does not answer: what it is asked next says whether it lives.
+func (b *birth) identify(spec sandbox.Spec, path string) error {
+	id := boot.Identity{Generation: spec.Generation, Env: withPath(spec.Env, path)}
+	if spec.Network != nil {
+		id.CA = string(spec.Network.CA)
+	}
+	msg, err := frame(id)
+	if err != nil {
+		return err
+	}
+	_ = b.control.SetWriteDeadline(time.Now().Add(createTimeout)) // cannot fail on an open socket
+	if _, err := b.control.Write(msg); err != nil {
+		return fmt.Errorf("telling the guest whose it is: %w", err)
+	}
+	_ = b.control.SetWriteDeadline(time.Time{})
+	return nil
+}
+
+// frame encodes what a guest is sent before it serves.
+func frame(v any) ([]byte, error) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the guest's configuration: %w", err)
+	}
+	if len(body) > boot.MaxConfig {
+		return nil, outboard.Errorf(outboard.Invalid, "encoding the guest's configuration: %d bytes are too many", len(body))
+	}
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...), nil
+}
+
 // configure sends the configuration and waits until the guest is ready to serve.
 func (b *birth) configure(ctx context.Context, cfg *boot.Config, trees []int, uplink *os.File) error {
 	deadline := time.Now().Add(createTimeout)
@@ -223,14 +270,10 @@ func (b *birth) configure(ctx context.Context, cfg *boot.Config, trees []int, up
 	stop := context.AfterFunc(ctx, func() { _ = b.control.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	cfg.Trees = len(trees)
-	body, err := json.Marshal(cfg)
+	msg, err := frame(cfg)
 	if err != nil {
-		return fmt.Errorf("encoding the guest's configuration: %w", err)
+		return err
 	}
-	if len(body) > boot.MaxConfig {
-		return fmt.Errorf("encoding the guest's configuration: %d bytes are too many", len(body))
-	}
-	msg := append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 	var rights []byte
 	if uplink != nil {
 		trees = append(trees, int(uplink.Fd()))

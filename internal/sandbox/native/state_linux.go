@@ -1,6 +1,7 @@
 package native
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -50,20 +51,37 @@ func (p *Provider) box(id outboard.SandboxID) (box, error) {
 
 func (b box) path(name string) string { return filepath.Join(b.dir, name) }
 
-// save replaces the state file in one step.
+// stateSize is what a state file is filled up to, so that it does not grow later.
+const stateSize = 2 << 10
+
+// save writes the state file, over the old one if there is one: with one write of less than a page, which no kill can tear, while the
+// box is locked or nobody's. To replace the file would take a new inode and free an old one, which can be the dearest part of a
+// start, and no crash of the machine needs to be thought of: what the file speaks of does not survive one.
 func (b box) save(s *state) error {
 	data, err := json.Marshal(s)
 	if err != nil {
 		return fmt.Errorf("encoding sandbox state: %w", err)
 	}
-	tmp := b.path(stateFile + ".new")
-	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+	f, err := os.OpenFile(b.path(stateFile), os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
 		return fmt.Errorf("writing sandbox state: %w", err)
 	}
-	if err := os.Rename(tmp, b.path(stateFile)); err != nil {
+	defer f.Close()
+	if err := overwrite(f, data, stateSize); err != nil {
 		return fmt.Errorf("writing sandbox state: %w", err)
 	}
 	return nil
+}
+
+// overwrite makes data, filled up with newlines to size or to what the file has, the content of a file.
+func overwrite(f *os.File, data []byte, size int) error {
+	fi, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	size = max(size, int(fi.Size()))
+	_, err = f.WriteAt(append(data, bytes.Repeat([]byte{'\n'}, max(0, size-len(data)))...), 0)
+	return err
 }
 
 // load reads the state. A directory without a readable one was left by a crash before anything was started.

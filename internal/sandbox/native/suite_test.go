@@ -20,7 +20,7 @@ func TestConformance(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "s")
 	sandboxtest.Run(t, sandboxtest.Config{
 		New: func(t testing.TB) sandbox.Provider {
-			p, err := native.New(native.Config{Dir: dir, Guest: guestPath(), Ahead: 1})
+			p, err := native.New(native.Config{Dir: dir, Guest: guestPath(), Ahead: 1, Warm: 1})
 			if err != nil {
 				t.Fatal(err)
 			}

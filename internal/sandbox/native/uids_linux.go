@@ -18,8 +18,7 @@ import (
 )
 
 // uidDir holds one file per reserved uid range, named by the range and containing the directory of its sandbox and, on a second line,
-// the name of its cgroups. It is one place
-// for the whole host, because the uids are; a reboot clears it together with the sandboxes.
+// the name of its cgroups. It is one place for the whole host, because the uids are; a reboot clears it together with the sandboxes.
 const uidDir = "/run/outboard/uids"
 
 // uidPool hands out uid ranges that no sandbox of this host has.
@@ -74,20 +73,26 @@ type owner struct {
 	group outboard.SandboxID // name of its cgroups
 }
 
-// write says whose a range is.
+// ownerSize is what an owner's file is filled up to, so that another owner fits into it.
+const ownerSize = 512
+
+// write says whose a range is, in its file as it is: whoever looks for owners that are gone has the lock.
 func (u *uidPool) write(base uint32, o owner) error {
-	tmp := u.file(base) + ".new"
-	err := os.WriteFile(tmp, []byte(o.dir+"\n"+string(o.group)), 0o600)
-	if err == nil {
-		err = os.Rename(tmp, u.file(base))
+	f, err := os.OpenFile(u.file(base), os.O_WRONLY, 0)
+	if err != nil {
+		return err
 	}
-	return err
+	return errors.Join(o.writeTo(f), f.Close())
+}
+
+func (o owner) writeTo(f *os.File) error {
+	return overwrite(f, []byte(o.dir+"\n"+string(o.group)), ownerSize)
 }
 
 // read says whose a range is; the zero owner is one that is being made.
 func (u *uidPool) read(base uint32) (owner, error) {
 	data, err := os.ReadFile(u.file(base))
-	dir, group, _ := strings.Cut(string(data), "\n")
+	dir, group, _ := strings.Cut(strings.TrimRight(string(data), "\n"), "\n")
 	return owner{dir: dir, group: outboard.SandboxID(group)}, err
 }
 
@@ -110,7 +115,7 @@ func (u *uidPool) reserve(o owner) (uint32, error) {
 		if err != nil {
 			return 0, fmt.Errorf("reserving a uid range: %w", err)
 		}
-		if err = errors.Join(f.Close(), u.write(base, o)); err != nil {
+		if err = errors.Join(o.writeTo(f), f.Close()); err != nil {
 			_ = os.Remove(u.file(base)) // ours, but without a name in it
 			return 0, fmt.Errorf("reserving a uid range: %w", err)
 		}

@@ -1,0 +1,91 @@
+package guest
+
+import (
+	"os"
+	"strings"
+	"syscall"
+)
+
+// A guest that waits to be somebody's has time: it starts a shell and makes what the first command needs. The shell has run nothing
+// and knows nothing of anybody; what distinguishes it from one that is started on demand (variables, working directory) it is told
+// together with its first command.
+
+// keepSpare starts the spare, where there is a bash. It waits in /, so that the workspace can still be attached under it.
+func (ss *shells) keepSpare() error {
+	if _, err := os.Stat("/bin/bash"); err != nil {
+		return nil
+	}
+	sh := new(shell)
+	if err := ss.begin(sh, "/"); err != nil {
+		return err
+	}
+	ss.spare = sh
+	p, err := ss.s.pipes.make()
+	if err != nil {
+		return err
+	}
+	p.w.Close()
+	ss.s.pipes.give(p, true)
+	return nil
+}
+
+// takeSpare makes the spare's process that of sh, if there is one that fits.
+func (ss *shells) takeSpare(sh *shell) bool {
+	ss.mu.Lock()
+	spare := ss.spare
+	ss.spare = nil
+	ss.mu.Unlock()
+	if spare == nil {
+		return false
+	}
+	var st syscall.Stat_t
+	first, ok := ss.tellLate()
+	select {
+	case <-spare.proc.done:
+		ok = false
+	default:
+	}
+	if !ok || syscall.Fstat(int(spare.file.Fd()), &st) != nil || st.Nlink == 0 {
+		spare.end(true)
+		return false
+	}
+	sh.proc, sh.ctl, sh.lines, sh.file, sh.first = spare.proc, spare.ctl, spare.lines, spare.file, first
+	return true
+}
+
+// tellLate returns the commands that make a spare what a shell that is started now would be. It is false where only a start does it:
+// for names that a shell cannot export, and for those that bash itself looks at when it starts.
+func (ss *shells) tellLate() (string, bool) {
+	var b strings.Builder
+	// All or nothing: an interrupt may come in the middle, and then all of it is told again.
+	b.WriteString("if builtin [ -z \"${__outboard_told-}\" ];then\n")
+	b.WriteString("builtin cd -- " + quote(ss.s.cfg.real(ss.s.cfg.Workspace)) + " 2>/dev/null;builtin unset OLDPWD;builtin export OLDPWD\n")
+	for _, kv := range ss.late {
+		name, value, _ := strings.Cut(kv, "=")
+		if !exportable(name) {
+			return "", false
+		}
+		b.WriteString("export " + name + "=" + quote(value) + "\n")
+	}
+	return b.String() + "__outboard_told=1;fi\n", true
+}
+
+// startNames begin the names of variables that bash or its loader reads at the start, or treats in another way after it.
+var startNames = []string{"BASH", "LD_", "GLIBC_", "MALLOC_", "PS", "IFS", "ENV", "POSIX", "SHELL", "HIST", "INPUTRC", "LC_", "LANG",
+	"UID", "EUID", "PPID", "PWD", "OLDPWD", "OPT", "PROMPT", "RANDOM", "SECONDS", "EPOCH", "SRANDOM", "GROUPS", "DIRSTACK", "FUNCNAME", "LINENO",
+	"COMP", "READLINE", "MAIL", "TMOUT", "IGNOREEOF", "TERM", "__outboard"}
+
+func exportable(name string) bool {
+	for i, r := range name {
+		letter := r == '_' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z'
+		if !letter && (i == 0 || r < '0' || r > '9') {
+			return false
+		}
+	}
+	for _, p := range startNames {
+		if strings.HasPrefix(name, p) {
+			return false
+		}
+	}
+	return name != ""
+}
