@@ -110,7 +110,7 @@ func (h *hands) remains() (r remains, err error) {
 	reserved, _ := filepath.Glob("/run/outboard/uids/*")
 	for _, f := range reserved {
 		data, err := os.ReadFile(f)
-		owner, group, _ := strings.Cut(strings.TrimRight(string(data), "\n"), "\n")
+		owner, group, _ := strings.Cut(string(data), "\n")
 		if err != nil || !strings.HasPrefix(owner, h.Dir) {
 			continue
 		}

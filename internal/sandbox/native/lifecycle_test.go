@@ -69,6 +69,7 @@ func TestServerKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = server.Wait() // killed
+	openProvider(t, native.Config{Dir: dir}) // and what it had made ahead goes with the next one
 	s, err := p.Open(t.Context(), id)
 	if err != nil {
 		t.Fatalf("opening after the server was killed: %v", err)

@@ -79,7 +79,7 @@ func ours(t *testing.T, dir string) []string {
 	files, _ := filepath.Glob("/run/outboard/uids/*")
 	for _, f := range files {
 		data, err := os.ReadFile(f)
-		owner, group, _ := strings.Cut(strings.TrimRight(string(data), "\n"), "\n")
+		owner, group, _ := strings.Cut(string(data), "\n")
 		if err != nil || !strings.HasPrefix(owner, dir) {
 			continue
 		}

@@ -67,21 +67,15 @@ func (b box) save(s *state) error {
 		return fmt.Errorf("writing sandbox state: %w", err)
 	}
 	defer f.Close()
-	if err := overwrite(f, data, stateSize); err != nil {
+	fi, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("writing sandbox state: %w", err)
+	}
+	fill := max(0, max(stateSize, int(fi.Size()))-len(data)) // with what means nothing after an object
+	if _, err := f.WriteAt(append(data, bytes.Repeat([]byte{'\n'}, fill)...), 0); err != nil {
 		return fmt.Errorf("writing sandbox state: %w", err)
 	}
 	return nil
-}
-
-// overwrite makes data, filled up with newlines to size or to what the file has, the content of a file.
-func overwrite(f *os.File, data []byte, size int) error {
-	fi, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	size = max(size, int(fi.Size()))
-	_, err = f.WriteAt(append(data, bytes.Repeat([]byte{'\n'}, max(0, size-len(data)))...), 0)
-	return err
 }
 
 // load reads the state. A directory without a readable one was left by a crash before anything was started.

@@ -73,9 +73,6 @@ type owner struct {
 	group outboard.SandboxID // name of its cgroups
 }
 
-// ownerSize is what an owner's file is filled up to, so that another owner fits into it.
-const ownerSize = 512
-
 // write says whose a range is, in its file as it is: whoever looks for owners that are gone has the lock.
 func (u *uidPool) write(base uint32, o owner) error {
 	f, err := os.OpenFile(u.file(base), os.O_WRONLY, 0)
@@ -85,15 +82,24 @@ func (u *uidPool) write(base uint32, o owner) error {
 	return errors.Join(o.writeTo(f), f.Close())
 }
 
+// writeTo makes an owner the content of a file, with one write that no kill can tear. A shorter one gets slashes after the directory,
+// which mean nothing there, so that nothing is left of the one before.
 func (o owner) writeTo(f *os.File) error {
-	return overwrite(f, []byte(o.dir+"\n"+string(o.group)), ownerSize)
+	fi, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	group := "\n" + string(o.group)
+	fill := max(0, int(fi.Size())-len(o.dir)-len(group))
+	_, err = f.WriteAt([]byte(o.dir+strings.Repeat("/", fill)+group), 0)
+	return err
 }
 
 // read says whose a range is; the zero owner is one that is being made.
 func (u *uidPool) read(base uint32) (owner, error) {
 	data, err := os.ReadFile(u.file(base))
-	dir, group, _ := strings.Cut(strings.TrimRight(string(data), "\n"), "\n")
-	return owner{dir: dir, group: outboard.SandboxID(group)}, err
+	dir, group, _ := strings.Cut(string(data), "\n")
+	return owner{dir: strings.TrimRight(dir, "/"), group: outboard.SandboxID(group)}, err
 }
 
 // hold locks the owners: shared by those who change one while its directory moves, exclusive for who looks for the directories.
