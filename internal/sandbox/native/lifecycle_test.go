@@ -68,7 +68,7 @@ func TestServerKilled(t *testing.T) {
 	if err := server.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = server.Wait() // killed
+	_ = server.Wait()                        // killed
 	openProvider(t, native.Config{Dir: dir}) // and what it had made ahead goes with the next one
 	s, err := p.Open(t.Context(), id)
 	if err != nil {
