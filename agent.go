@@ -1,6 +1,9 @@
 package outboard
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Agent is one version of an agent's definition. Rows are immutable: an update makes a new version.
 type Agent struct {
@@ -101,6 +104,22 @@ type EnvConfig struct {
 	Image      string              `json:"image,omitempty"`    // name of an OCI image, instead of Rootfs
 	Isolation  string              `json:"isolation,omitempty"`
 	Limits     SandboxLimits       `json:"limits,omitzero"`
+	Lifecycle  Lifecycle           `json:"lifecycle,omitzero"`
+}
+
+// Lifecycle is what becomes of the sandbox of a session that rests, and how many there may be. A number of 0 is the server's default,
+// and a negative one switches it off.
+type Lifecycle struct {
+	StopAfterSec int64 `json:"stop_after_seconds"` // of rest: its processes end, its disk is kept
+	DropAfterSec int64 `json:"drop_after_seconds"` // of rest: only its checkpoint is kept
+	MaxAgeSec    int64 `json:"max_age_seconds"`    // since it was made: it is stopped at the next pause
+	MaxSandboxes int   `json:"max_sandboxes"`      // of the environment, alive at the same time
+}
+
+// Or returns l with d's numbers where it has none.
+func (l Lifecycle) Or(d Lifecycle) Lifecycle {
+	return Lifecycle{StopAfterSec: cmp.Or(l.StopAfterSec, d.StopAfterSec), DropAfterSec: cmp.Or(l.DropAfterSec, d.DropAfterSec),
+		MaxAgeSec: cmp.Or(l.MaxAgeSec, d.MaxAgeSec), MaxSandboxes: cmp.Or(l.MaxSandboxes, d.MaxSandboxes)}
 }
 
 // Networking is what a sandbox may reach. Mode is "unrestricted", "limited" (only what the other fields name) or "none" (nothing). Rules

@@ -103,15 +103,18 @@ func (h *Header) Runnable(now time.Time) bool {
 
 // Sandbox is the row of one disposable machine. fleet is its only writer.
 type Sandbox struct {
-	ID         SandboxID    `json:"id"`
-	Session    SessionID    `json:"session_id"` // "" for a raw sandbox
-	Provider   string       `json:"provider"`
-	Host       string       `json:"host"`                 // which machine holds it
-	Generation string       `json:"generation"`           // random, new at every birth, never copied by a restore
-	State      string       `json:"state"`                // creating, live, destroyed
-	Checkpoint CheckpointID `json:"checkpoint,omitempty"` // the one it was restored from
-	CreatedAt  time.Time    `json:"created_at"`
-	UpdatedAt  time.Time    `json:"updated_at"`
+	ID          SandboxID     `json:"id"`
+	Session     SessionID     `json:"session_id"` // "" for a raw sandbox
+	Environment EnvironmentID `json:"environment_id,omitempty"`
+	Owner       KeyID         `json:"owner,omitempty"` // who made its session, or the box
+	Provider    string        `json:"provider"`
+	Host        string        `json:"host"`                 // which machine holds it
+	Generation  string        `json:"generation"`           // random, new at every birth, never copied by a restore
+	State       string        `json:"state"`                // creating, live, stopping, stopped, destroyed
+	Why         string        `json:"why,omitempty"`        // it was stopped or killed
+	Checkpoint  CheckpointID  `json:"checkpoint,omitempty"` // the one it was restored from
+	CreatedAt   time.Time     `json:"created_at"`
+	UpdatedAt   time.Time     `json:"updated_at"`
 }
 
 // Checkpoint is a saved workspace state bound to a position in the log. It begins as layers on the host that made it, and is durable
