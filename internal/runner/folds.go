@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -21,9 +22,10 @@ const (
 // folds keeps the folds of sessions whose turn has just ended, so that the next turn reads only the tail of the log. A fold is
 // never wrong, only short: the log behind it does not change. Its methods may be called from any goroutine.
 type folds struct {
-	mu   sync.Mutex
-	kept map[outboard.SessionID]fold
-	size int64
+	mu      sync.Mutex
+	kept    map[outboard.SessionID]fold
+	leaving map[outboard.SessionID]chan struct{} // closed when the turn that is being given up has kept its fold, or has none to keep
+	size    int64
 }
 
 // fold is a state and about how much memory it takes.
@@ -36,9 +38,38 @@ type fold struct {
 // sizeOf is about what a folded event takes.
 func sizeOf(e *outboard.Event) int64 { return int64(len(e.Data)) + eventOverhead }
 
-// take returns the session's fold, which is the caller's from now on, or an empty one.
-func (f *folds) take(id outboard.SessionID) fold {
+// leave says that a turn is about to give its session up, and may keep its fold before done is called. Whoever is told of that commit
+// may send the next message, and the next turn begin, before this one has come to keep anything: it would read the whole log.
+func (f *folds) leave(id outboard.SessionID) (done func()) {
+	left := make(chan struct{})
 	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.leaving == nil {
+		f.leaving = map[outboard.SessionID]chan struct{}{}
+	}
+	f.leaving[id] = left
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.leaving[id] == left {
+			delete(f.leaving, id)
+		}
+		close(left)
+	}
+}
+
+// take returns the session's fold, which is the caller's from now on, or an empty one. It waits for a turn of this process that is
+// just being given up.
+func (f *folds) take(ctx context.Context, id outboard.SessionID) fold {
+	f.mu.Lock()
+	if left := f.leaving[id]; left != nil {
+		f.mu.Unlock()
+		select {
+		case <-left:
+		case <-ctx.Done():
+		}
+		f.mu.Lock()
+	}
 	defer f.mu.Unlock()
 	k, ok := f.kept[id]
 	if !ok {

@@ -62,7 +62,7 @@ const longLog = 1000
 // open folds the log of a session that was just claimed. tail are its newest events, as far as they are known.
 func (r *Runner) open(ctx context.Context, h outboard.Header, tail []outboard.Event) (*turn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	k := r.folds.take(h.ID)
+	k := r.folds.take(ctx, h.ID)
 	t := &turn{Runner: r, ctx: ctx, cancel: cancel, id: h.ID, epoch: h.Epoch, held: true, durable: k.state, size: k.size,
 		log: r.log.With("session", h.ID)}
 	t.view = t.durable
@@ -250,6 +250,9 @@ func (t *turn) commit(ctx context.Context, events []outboard.Event) error {
 	err = t.cfg.fault("before commit")
 	if err != nil {
 		return err
+	}
+	if c.Release {
+		defer t.folds.leave(t.id)()
 	}
 	stored, err := t.cfg.Store.Commit(ctx, c)
 	if err == nil {

@@ -123,11 +123,11 @@ func TestFoldsAreKeptForAWhileAndWithinBounds(t *testing.T) {
 	id := r.steps("- say: one")
 	r.rests(id, "end_turn")
 	n.Stop() // the turn has been put away
-	k := n.folds.take(id)
+	k := n.folds.take(t.Context(), id)
 	if k.state.Head != int64(len(r.events(id))) || k.size < 1000 {
 		t.Fatalf("kept a fold up to %d of %d events, %d bytes", k.state.Head, len(r.events(id)), k.size)
 	}
-	if again := n.folds.take(id); again.state.Head != 0 {
+	if again := n.folds.take(t.Context(), id); again.state.Head != 0 {
 		t.Error("one fold was given out twice")
 	}
 	var f folds
@@ -200,7 +200,7 @@ func TestKeptFoldIsTheLogs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kept := n.folds.take(id)
+	kept := n.folds.take(t.Context(), id)
 	if got := kept.state.Clone(); !reflect.DeepEqual(got, want.Clone()) {
 		t.Errorf("the kept fold is\n%+v\nthe log's\n%+v", got, want)
 	}
