@@ -26,6 +26,7 @@ var layers = map[string][]string{
 	"internal/live":            {""},
 	"internal/policy":          {"", "internal/term"},
 	"internal/client":          {""},
+	"internal/kill":            {""},
 	"internal/worktree":        {""},
 	"internal/outbound":        {},
 	"internal/netrule":         {"", "internal/outbound"},

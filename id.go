@@ -46,6 +46,8 @@ type (
 	OrgID string
 	// UserID names a person in an organization.
 	UserID string
+	// KillID names a use of the kill switch.
+	KillID string
 	// WorkerID names one process that claims sessions; new at every start of that process.
 	WorkerID string
 )
@@ -70,6 +72,7 @@ const (
 	PrefixGrant       = "grant"
 	PrefixOrg         = "org"
 	PrefixUser        = "user"
+	PrefixKill        = "kill"
 )
 
 const base58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"

@@ -24,7 +24,7 @@ func (s *server) openEgress(provider sandbox.Provider) (fleet.Network, error) {
 		return nil, nil
 	}
 	cfg := egress.Config{Store: s.store, Provider: networked, Dir: filepath.Join(s.cfg.Data, "egress"), Logger: s.log,
-		Credentials: vaultCredentials{s.vault}, Policy: &gatePolicy{engine: s.policy, store: s.store}}
+		Gate: s.killer, Credentials: vaultCredentials{s.vault}, Policy: &gatePolicy{engine: s.policy, store: s.store}}
 	var err error
 	if cfg.Guard, err = s.guard(); err != nil {
 		return nil, err

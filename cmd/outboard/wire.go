@@ -77,6 +77,7 @@ type server struct {
 	models  *llm.Registry
 	policy  *policy.Engine
 	notify  *notify.Notifier // nil without a webhook
+	killer  *killer
 	host    string
 	live    live.Hub
 	vault   *vault.Keeper
@@ -120,17 +121,19 @@ func (s *server) start(ctx context.Context) error {
 	if err := s.openState(ctx); err != nil {
 		return err
 	}
+	s.killer.Refresh(ctx) // before anything can have an effect
 	host := hostName(s.cfg.Data)
 	if err := s.openSandboxes(host); err != nil {
 		return err
 	}
 	s.host = host
-	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Policy: s.policy, Live: &s.live, Vault: s.vault, Logger: s.log})
+	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Policy: s.policy, Live: &s.live, Vault: s.vault, Kill: s.killer, Logger: s.log})
 	made, err := s.control.EnsureAdminKey(ctx, func(secret string) error { return writePrivate(keyPath(s.cfg.Data), secret+"\n") })
 	if err != nil {
 		return err
 	}
 	s.newKey = made
+	s.killer.Start()
 	if err := s.openWebhook(); err != nil {
 		return err
 	}
@@ -162,6 +165,7 @@ func (s *server) openState(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	s.openKill()
 	if err = s.openVault(); err != nil {
 		return err
 	}
@@ -222,7 +226,8 @@ func (s *server) Work(ctx context.Context) error {
 		return err
 	}
 	s.runner = runner.New(runner.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Live: &s.live,
-		Policy: s.policy, Judge: s.cfg.Config.Policy.Judge, Fetcher: tool.NewFetcher(tool.FetcherConfig{}), Logger: s.log, Host: workerHost(s.host), Slots: s.cfg.Slots, Grace: s.cfg.Grace})
+		Policy: s.policy, Kill: s.killer, Judge: s.cfg.Config.Policy.Judge, Fetcher: tool.NewFetcher(tool.FetcherConfig{}), Logger: s.log, Host: workerHost(s.host), Slots: s.cfg.Slots, Grace: s.cfg.Grace})
+	s.killer.works(s.runner)
 	return s.runner.Start(ctx)
 }
 
@@ -272,6 +277,9 @@ func (s *server) Stop() {
 	if s.runner != nil {
 		s.runner.Stop()
 		s.runner = nil
+	}
+	if s.killer != nil {
+		s.killer.Stop()
 	}
 	if s.notify != nil {
 		s.notify.Stop()

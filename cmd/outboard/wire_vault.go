@@ -43,6 +43,6 @@ func (s *server) openVault() error {
 		return err
 	}
 	s.vault = vault.New(vault.Config{Store: s.store, Wrappers: ws, Mark: filepath.Join(s.cfg.Data, "vault.seq"),
-		HTTP: vault.Client(&outbound.Guard{}), Logger: s.log})
+		HTTP: vault.Client(&outbound.Guard{}), Permit: s.killer.permit, Logger: s.log})
 	return nil
 }

@@ -78,7 +78,7 @@ var foreignCases = map[string]foreignCase{
 	"GET /v1/policies/{policy}": {}, "GET /v1/policies/{policy}/versions": {},
 	"GET /v1/approvals/{approval}": {}, "POST /v1/approvals/{approval}": {body: `{"result":"deny"}`},
 	"GET /v1/grants/{grant}": {}, "DELETE /v1/grants/{grant}": {},
-	"DELETE /v1/budgets/{budget}": {},
+	"DELETE /v1/budgets/{budget}": {}, "DELETE /v1/kills/{kill}": {},
 }
 
 // ownless are routes whose path names nothing that belongs to anybody.
@@ -105,6 +105,11 @@ var foreignBodies = []struct{ method, path, body string }{
 	{"POST", "/v1/budgets", `{"scope":"session","target_id":"{session}","limit":{"steps":9}}`},
 	{"POST", "/v1/budgets", `{"scope":"owner","target_id":"{key}","limit":{"steps":9}}`},
 	{"GET", "/v1/budgets?session_id={session}", ""},
+	{"POST", "/v1/kills", `{"scope":"session","target_id":"{session}"}`},
+	{"POST", "/v1/kills", `{"scope":"agent","target_id":"{agent}"}`},
+	{"POST", "/v1/kills", `{"scope":"owner","target_id":"{key}"}`},
+	{"POST", "/v1/kills", `{"scope":"environment","target_id":"{environment}"}`},
+	{"POST", "/v1/kills", `{"scope":"credential","target_id":"{credential}"}`},
 	{"GET", "/v1/sessions?agent_id={agent}", ""},
 	{"GET", "/v1/approvals?session_id={session}", ""},
 	{"GET", "/v1/files?scope_id={session}", ""},
@@ -343,6 +348,8 @@ func (w *tenants) everything(b *bench, org outboard.OrgID) map[string]string {
 	ids["policy"] = b.ok("POST", "/v1/policies", `{"level":"organization","text":"permit (principal, action, resource);"}`).str("id")
 	ids["grant"] = b.ok("POST", "/v1/grants", map[string]any{"actions": []string{"bash"}, "resources": []string{"*"}, "expires_at": ids["soon"], "why": "w"}).str("id")
 	ids["budget"] = b.ok("POST", "/v1/budgets", map[string]any{"scope": "agent", "target_id": ids["agent"], "limit": map[string]any{"steps": 9}}).str("id")
+	spare := b.ok("POST", "/v1/agents", `{"name":"spare","model":"script/steps"}`).str("id")
+	ids["kill"] = b.ok("POST", "/v1/kills", map[string]any{"scope": "agent", "target_id": spare, "level": "pause"}).str("kill.id")
 	ids["sandbox"] = b.ok("POST", "/v1/sandboxes", `{"timeout_seconds":600}`).str("id")
 	snap := outboard.BoxSnapshot{ID: outboard.NewSnapshotID(), Org: org, Name: "snapshot-" + strings.ToLower(string(org[max(0, len(org)-5):])), CreatedAt: time.Now()}
 	if err := b.store.PutSnapshot(b.t.Context(), snap); err != nil {

@@ -119,6 +119,10 @@ func (s *server) built() []route {
 		{"POST", "/v1/budgets", s.setBudget},
 		{"DELETE", "/v1/budgets/{budget}", s.removeBudget},
 
+		{"GET", "/v1/kills", s.listKills},
+		{"POST", "/v1/kills", s.kill},
+		{"DELETE", "/v1/kills/{kill}", s.liftKill},
+
 		{"GET", "/v1/models", s.listModels},
 		{"GET", "/v1/models/{model...}", s.getModel},
 	}

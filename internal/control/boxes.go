@@ -117,6 +117,9 @@ func (c *Control) CreateBox(ctx context.Context, by outboard.Caller, p BoxSpec) 
 }
 
 func (c *Control) makeBox(ctx context.Context, b outboard.Box, files outboard.BlobRef) (outboard.Box, error) {
+	if err := c.alive(ctx, outboard.KillSubject{Owner: b.Owner}); err != nil {
+		return b, err
+	}
 	all, err := c.store.Boxes(ctx)
 	if err != nil {
 		return b, err
@@ -270,6 +273,8 @@ func (c *Control) PauseBox(ctx context.Context, by outboard.Caller, id outboard.
 func (c *Control) ResumeBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration) (outboard.Box, bool, error) {
 	if b, err := c.boxFor(ctx, by, id); err != nil {
 		return b, false, err
+	} else if err := c.alive(ctx, outboard.KillSubject{Owner: b.Owner}); err != nil {
+		return b, false, err
 	}
 	if err := checkTTL(ttl, 0); err != nil {
 		return outboard.Box{}, false, err
@@ -282,7 +287,11 @@ func (c *Control) ResumeBox(ctx context.Context, by outboard.Caller, id outboard
 
 // UseBox returns the machine of a box for the holder of a key; a paused box is resumed.
 func (c *Control) UseBox(ctx context.Context, by outboard.Caller, id outboard.BoxID) (Machine, error) {
-	if _, err := c.boxFor(ctx, by, id); err != nil {
+	b, err := c.boxFor(ctx, by, id)
+	if err == nil {
+		err = c.alive(ctx, outboard.KillSubject{Owner: b.Owner})
+	}
+	if err != nil {
 		return nil, err
 	}
 	m, err := c.fleet.UseBox(ctx, id, true)
@@ -327,6 +336,9 @@ func HasSecret(want, secret string) bool {
 func (c *Control) VisitBox(ctx context.Context, b outboard.Box) (Machine, error) {
 	if c.fleet == nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "this server makes no sandboxes")
+	}
+	if err := c.alive(ctx, outboard.KillSubject{Owner: b.Owner}); err != nil {
+		return nil, err
 	}
 	m, err := c.fleet.UseBox(ctx, b.ID, false)
 	return m, look("sandbox", string(b.ID), err)

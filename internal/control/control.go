@@ -35,6 +35,7 @@ type Config struct {
 	Policy *policy.Engine   // nil = the platform's own rules and nothing else
 	Live   *live.Hub        // nil = no live deltas
 	Vault  *vault.Keeper    // nil = no vaults
+	Kill   KillSwitch       // nil = there is none, and kills are refused
 	Logger *slog.Logger     // nil = discard
 	Now    func() time.Time // nil = time.Now
 }
@@ -48,6 +49,7 @@ type Control struct {
 	policy *policy.Engine
 	live   *live.Hub
 	vault  *vault.Keeper
+	kill   KillSwitch
 	log    *slog.Logger
 	now    func() time.Time
 
@@ -72,7 +74,7 @@ type Model = llm.Info
 
 // New returns a Control. Store and Blob are required.
 func New(cfg Config) *Control {
-	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault,
+	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill,
 		log: cfg.Logger, now: cfg.Now, accounts: map[outboard.SessionID]outboard.Header{}}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)

@@ -26,6 +26,9 @@ func (c *Control) Send(ctx context.Context, by outboard.Caller, id outboard.Sess
 	if err != nil {
 		return nil, err
 	}
+	if err := c.aliveSession(ctx, id); err != nil {
+		return nil, err
+	}
 	events, err := c.spillAll(ctx, h.Thread, ps)
 	if err != nil {
 		return nil, err

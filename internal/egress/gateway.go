@@ -254,23 +254,58 @@ func (g *Gateway) watch() {
 		case <-g.ctx.Done():
 			return
 		}
-		if g.cfg.Gate == nil {
+		g.Recheck()
+	}
+}
+
+// Recheck asks the gate about every request under way, and ends those it forbids. It returns how many.
+func (g *Gateway) Recheck() (ended int) {
+	if g.cfg.Gate == nil {
+		return 0
+	}
+	g.mu.Lock()
+	ports := make([]*port, 0, len(g.ports))
+	for _, p := range g.ports {
+		ports = append(ports, p)
+	}
+	g.mu.Unlock()
+	for _, p := range ports {
+		if !p.busy() {
 			continue
 		}
-		g.mu.Lock()
-		ports := make([]*port, 0, len(g.ports))
-		for _, p := range g.ports {
+		if err := g.cfg.Gate.May(g.ctx, p.subject); err != nil {
+			ended += p.end(err)
+		}
+	}
+	return ended
+}
+
+// Flows is how many requests are under way for the sandboxes whose subject is covered.
+func (g *Gateway) Flows(covered func(Subject) bool) (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.ports {
+		if covered(p.subject) {
+			p.mu.Lock()
+			n += len(p.active)
+			p.mu.Unlock()
+		}
+	}
+	return n
+}
+
+// End ends the requests under way for the sandboxes whose subject is covered.
+func (g *Gateway) End(covered func(Subject) bool, cause error) {
+	g.mu.Lock()
+	ports := make([]*port, 0, len(g.ports))
+	for _, p := range g.ports {
+		if covered(p.subject) {
 			ports = append(ports, p)
 		}
-		g.mu.Unlock()
-		for _, p := range ports {
-			if !p.busy() {
-				continue
-			}
-			if err := g.cfg.Gate.May(g.ctx, p.subject); err != nil {
-				p.end(err)
-			}
-		}
+	}
+	g.mu.Unlock()
+	for _, p := range ports {
+		p.end(cause)
 	}
 }
 
@@ -307,13 +342,14 @@ func (p *port) busy() bool {
 	return len(p.active) > 0
 }
 
-// end cancels every request under way.
-func (p *port) end(cause error) {
+// end cancels every request under way, and returns how many there were.
+func (p *port) end(cause error) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for e := range p.active {
 		e.cancel(cause)
 	}
+	return len(p.active)
 }
 
 var _ net.Listener = (*handover)(nil)

@@ -161,6 +161,7 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 	if sb, err = f.create(ctx, row, outboard.SessionConfig{Env: b.Env}, st, b.Vars, origin{}); err != nil {
 		return nil, row, err
 	}
+	f.own(row.ID, outboard.KillSubject{Owner: b.Owner})
 	m := newMachine(sb)
 	if files.Digest != "" {
 		if err := f.loadFiles(ctx, m, files); err != nil {
@@ -399,6 +400,7 @@ func (f *Fleet) connect(ctx context.Context, l *liveBox, b *outboard.Box) (*mach
 		if f.networked(b.Env.Networking) {
 			f.cfg.Network.Attach(row.ID, "", outboard.SessionConfig{Env: b.Env})
 		}
+		f.own(row.ID, outboard.KillSubject{Owner: b.Owner})
 		l.use = u
 		return u.machine, nil
 	}

@@ -47,10 +47,11 @@ type Fleet struct {
 	cfg Config
 	log *slog.Logger
 
-	mu    sync.Mutex
-	slots map[outboard.SessionID]*slot // sessions in use or being changed
-	inUse map[outboard.SandboxID]int   // machines this process makes or uses
-	seen  harvests                     // what Harvest has read, for a bounded number of boxes
+	mu     sync.Mutex
+	slots  map[outboard.SessionID]*slot                // sessions in use or being changed
+	inUse  map[outboard.SandboxID]int                  // machines this process makes or uses
+	owners map[outboard.SandboxID]outboard.KillSubject // of machines this process has used and that are not destroyed
+	seen   harvests                                    // what Harvest has read, for a bounded number of boxes
 
 	boxes map[outboard.BoxID]*liveBox // boxes this process has looked after
 
@@ -67,11 +68,12 @@ func New(cfg Config) *Fleet {
 		cfg.Now = time.Now
 	}
 	return &Fleet{
-		cfg:   cfg,
-		log:   cfg.Logger,
-		slots: map[outboard.SessionID]*slot{},
-		inUse: map[outboard.SandboxID]int{},
-		boxes: map[outboard.BoxID]*liveBox{},
+		cfg:    cfg,
+		log:    cfg.Logger,
+		slots:  map[outboard.SessionID]*slot{},
+		inUse:  map[outboard.SandboxID]int{},
+		owners: map[outboard.SandboxID]outboard.KillSubject{},
+		boxes:  map[outboard.BoxID]*liveBox{},
 		keeper: keeper{expected: map[outboard.CheckpointID]time.Time{}, strange: map[outboard.CheckpointID]time.Time{},
 			wake: make(chan struct{}, 1)},
 	}
@@ -181,6 +183,7 @@ func (f *Fleet) Acquire(ctx context.Context, r Request) (*Box, error) {
 	}
 	b.use.users++
 	b.Sandbox = b.use.machine
+	f.own(b.use.machine.ID(), r.Config.Subject(r.Session))
 	return b, nil
 }
 

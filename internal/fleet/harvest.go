@@ -168,6 +168,7 @@ func (f *Fleet) forget(id outboard.SandboxID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.seen, id)
+	delete(f.owners, id)
 }
 
 func clip(s string) string {

@@ -14,10 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/api"
 	"github.com/outboard-dev/outboard/internal/blob"
 	"github.com/outboard-dev/outboard/internal/control"
 	"github.com/outboard-dev/outboard/internal/fleet"
+	"github.com/outboard-dev/outboard/internal/kill"
 	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
 	"github.com/outboard-dev/outboard/internal/outbound"
@@ -126,15 +128,17 @@ func (s *Server) assemble(ctx context.Context, opt Options, later func(func())) 
 		return err
 	}
 	later(s.Fleet.Stop)
+	sw := &killer{Switch: kill.New(kill.Config{Source: s.Store})}
 	if !opt.NoRunner {
 		r := runner.New(runner.Config{Store: s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: models, Live: s.Live,
-			Policy: rules, Judge: opt.Judge, Fetcher: tool.NewFetcher(opt.Fetch), Logger: opt.Logger, Host: "test"})
+			Policy: rules, Kill: sw, Judge: opt.Judge, Fetcher: tool.NewFetcher(opt.Fetch), Logger: opt.Logger, Host: "test"})
 		if err := r.Start(ctx); err != nil {
 			return err
 		}
+		sw.runner = r
 		later(r.Stop)
 	}
-	s.Control = control.New(control.Config{Store: s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: models, Policy: rules, Live: s.Live, Vault: s.Vault, Logger: opt.Logger})
+	s.Control = control.New(control.Config{Store: s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: models, Policy: rules, Live: s.Live, Vault: s.Vault, Kill: sw, Logger: opt.Logger})
 	made, err := s.Control.EnsureAdminKey(ctx, func(secret string) error { s.Key = secret; return nil })
 	if err == nil && !made {
 		err = errors.New("the data directory has an admin key already, which nobody can read back")
@@ -144,6 +148,26 @@ func (s *Server) assemble(ctx context.Context, opt Options, later func(func())) 
 	}
 	return s.listen(ctx, opt, later)
 }
+
+// killer is the kill switch with the turns alone in its hands: machines and connections are the business of a whole server.
+type killer struct {
+	*kill.Switch
+	runner *runner.Runner
+}
+
+// Enforce implements control.KillSwitch.
+func (k *killer) Enforce(ctx context.Context) {
+	k.Refresh(ctx)
+	if k.runner != nil {
+		k.runner.Recheck(ctx)
+	}
+}
+
+// Left implements control.KillSwitch.
+func (k *killer) Left(context.Context, outboard.Kill) (machines, flows int) { return 0, 0 }
+
+// Forget implements control.KillSwitch.
+func (k *killer) Forget(outboard.KillID) error { return nil }
 
 // listen serves the API on a free loopback port.
 func (s *Server) listen(ctx context.Context, opt Options, later func(func())) error {

@@ -84,6 +84,9 @@ func (t *turn) permit(ctx context.Context, j *job) error {
 	if err := t.paid(j); err != nil {
 		return err
 	}
+	if err := t.alive(ctx); err != nil {
+		return outboard.Errorf(outboard.Unavailable, "%w", err) // the turn ends: this call is not refused for good
+	}
 	call := j.call.Requested
 	r := t.request()
 	r.ForCall(&call, j.input)

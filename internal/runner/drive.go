@@ -17,7 +17,15 @@ func (w *worker) drive(ctx context.Context, h outboard.Header, tail []outboard.E
 		w.unreadable(ctx, h, err)
 		return
 	}
+	t.subject = t.durable.Config.Subject(t.id)
+	forget := w.track(t) // before the kill switch is asked, so that a kill which comes later finds it
+	if t.underKill(ctx, h) {
+		forget()
+		t.close(false)
+		return
+	}
 	err = t.run()
+	forget()
 	t.close(err == nil)
 	if err == nil && t.held {
 		w.folds.keep(t.id, fold{state: t.durable, size: t.size})
@@ -59,7 +67,7 @@ func (t *turn) part(ctx context.Context, err, cut error) {
 			t.fenced(ctx)
 		}
 		return
-	case err == nil, cut != nil, errors.Is(err, errStopping), errors.Is(err, store.ErrTerminated):
+	case err == nil, cut != nil, errors.Is(err, errStopping), errors.Is(err, store.ErrTerminated), errors.Is(err, errKilled):
 	case outboard.KindOf(err) == outboard.NotFound && t.gone(ctx):
 		return
 	case outboard.KindOf(err) == outboard.Unavailable, outboard.KindOf(err) == outboard.Canceled:
@@ -136,7 +144,7 @@ func (t *turn) abort(ctx context.Context, cause error) bool {
 	t.staged, t.rows, t.acct.unknown = nil, rows{}, true
 	t.look()
 	for t.held {
-		if _, err := t.Append(ctx, closing); err != nil {
+		if _, err := t.Append(ctx, func(s *outboard.State) []outboard.Event { return closing(s, internalError) }); err != nil {
 			t.log.Error("ending the failed turn", "err", err)
 			return false
 		}
@@ -147,8 +155,11 @@ func (t *turn) abort(ctx context.Context, cause error) bool {
 // flushAtOnce bounds the inputs one append of closing takes out of the inbox.
 const flushAtOnce = 100
 
+// internalError is what a session is told of one.
+const internalError = "An internal error ended the turn; the server's log has the details."
+
 // closing returns the events that end a turn for good whatever state it is in: everything open is closed, what waits is flushed.
-func closing(s *outboard.State) []outboard.Event {
+func closing(s *outboard.State, message string) []outboard.Event {
 	var events []outboard.Event
 	add := func(p outboard.Payload) { events = append(events, outboard.NewEvent(s.Thread, p)) }
 	for _, in := range s.Waiting[:min(len(s.Waiting), flushAtOnce)] {
@@ -157,7 +168,6 @@ func closing(s *outboard.State) []outboard.Event {
 	if len(s.Waiting) > flushAtOnce {
 		return events
 	}
-	const message = "an internal error ended the turn; the server's log has the details"
 	if s.Request != "" {
 		add(&outboard.ModelFailed{Request: s.Request, Error: outboard.Failure{Message: message}})
 	}
@@ -166,10 +176,10 @@ func closing(s *outboard.State) []outboard.Event {
 			continue
 		}
 		fin := &outboard.CallFinished{Call: c.ID, Outcome: outboard.OutcomeCanceled, IsError: true,
-			Content: []outboard.Content{outboard.Text("An internal error ended the turn before this call ran.")}}
+			Content: []outboard.Content{outboard.Text(message + " This call had not run.")}}
 		if c.Started != nil {
 			fin.Outcome, fin.Content = outboard.OutcomeUnknown, []outboard.Content{outboard.Text(
-				"An internal error ended the turn while this call ran. Its outcome is unknown.")}
+				message + " This call was running. OUTCOME UNKNOWN: it ran at most once, perhaps only in part.")}
 		}
 		add(fin)
 	}

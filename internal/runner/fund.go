@@ -45,6 +45,9 @@ func (t *turn) Fund(ctx context.Context, need harness.Need) (harness.Funds, erro
 
 // fundOnce asks once. wait: others have reserved what is left.
 func (t *turn) fundOnce(ctx context.Context, need harness.Need) (funds harness.Funds, wait bool, err error) {
+	if err := t.alive(ctx); err != nil { // right before the model call
+		return funds, false, err
+	}
 	if err := t.lookAtBudgets(ctx); err != nil || len(t.acct.over) == 0 {
 		return funds, false, err
 	}

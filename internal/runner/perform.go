@@ -26,6 +26,9 @@ func (t *turn) perform(ctx context.Context, box *fleet.Box, j *job, sets []outbo
 			r = result{job: j, panic: asPanic(v)}
 		}
 	}()
+	if r.err = t.alive(ctx); r.err != nil { // its intent is durable, and its outcome unknown: it was not sent, but another process cannot know
+		return r
+	}
 	if j.local() {
 		r.fin, r.err = t.fetch(ctx, j, sets)
 		return r

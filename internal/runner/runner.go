@@ -55,6 +55,7 @@ type Config struct {
 	Harness harness.Harness  // nil = the built-in loop
 	Fetcher *tool.Fetcher    // nil = web_fetch answers that it is not available
 	Policy  *policy.Engine   // nil = the platform's own rules and nothing else
+	Kill    KillSwitch       // nil = there is none
 	Judge   string           // the model that judges calls under the permission auto; "" = none, and they ask
 	Logger  *slog.Logger     // nil = discard
 	Host    string           // name of this machine in the workers table
@@ -76,6 +77,8 @@ type Runner struct {
 	lingering lingering
 
 	mu       sync.Mutex
+	turns    map[*turn]struct{}            // being driven
+	paused   map[outboard.SessionID]parted // by the kill switch, with their leases
 	started  bool
 	stopping chan struct{} // closed by Stop: no more claims, turns end at their next append
 	done     chan struct{} // closed when everything Start began has ended

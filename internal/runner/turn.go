@@ -36,6 +36,7 @@ type turn struct {
 	staged  []outboard.Event
 	rows    rows // to be committed with what is staged
 	acct    account
+	subject outboard.KillSubject
 	held    bool
 
 	box  *fleet.Box     // once a call needed it

@@ -28,7 +28,9 @@ type Config struct {
 	// Mark is a file that remembers the highest sequence seen; an older database is refused. "" = only within this process.
 	Mark string
 	// HTTP reaches token issuers and MCP servers. It must refuse addresses inside the operator's network and follow no redirects.
-	HTTP   *http.Client
+	HTTP *http.Client
+	// Permit is asked before a credential is used; its error keeps it from being used. nil = every use is permitted.
+	Permit func(ctx context.Context, id outboard.CredentialID) error
 	Logger *slog.Logger     // nil = discard
 	Now    func() time.Time // nil = time.Now
 }

@@ -202,6 +202,14 @@ func versions(cs []*store.Credential) map[outboard.CredentialID]int64 {
 
 // record writes that credentials are about to be used.
 func (k *Keeper) record(ctx context.Context, actor string, r *Request, names []string, used map[outboard.CredentialID]int64) error {
+	for id := range used {
+		if k.cfg.Permit == nil {
+			break
+		}
+		if err := k.cfg.Permit(ctx, id); err != nil {
+			return err
+		}
+	}
 	detail, err := json.Marshal(struct {
 		Sandbox     outboard.SandboxID              `json:"sandbox,omitempty"`
 		Credentials map[outboard.CredentialID]int64 `json:"credentials"`

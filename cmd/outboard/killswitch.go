@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/egress"
+	"github.com/outboard-dev/outboard/internal/kill"
+	"github.com/outboard-dev/outboard/internal/runner"
+)
+
+// enforceEvery is how often what is in force is enforced again while it is: a machine may have been under way to be made.
+const enforceEvery = time.Second
+
+// killDir is where the kills of a data directory are.
+func killDir(data string) string { return filepath.Join(data, "kills") }
+
+// killer is the kill switch of one server with everything it holds in its hands. It implements control.KillSwitch.
+type killer struct {
+	*kill.Switch
+	s *server
+
+	mu     sync.Mutex     // one enforcement at a time
+	runner *runner.Runner // nil until the server works
+	frozen map[outboard.SandboxID]bool
+	rows   map[outboard.KillID]bool // files that were made rows
+	stop   context.CancelFunc
+	loop   sync.WaitGroup
+}
+
+// openKill makes the switch. What it holds comes later; until then there is nothing to end.
+func (s *server) openKill() {
+	k := &killer{s: s, frozen: map[outboard.SandboxID]bool{}, rows: map[outboard.KillID]bool{}}
+	k.Switch = kill.New(kill.Config{Source: s.store, Dir: killDir(s.cfg.Data), Host: hostName(s.cfg.Data), Logger: s.log})
+	s.killer = k
+}
+
+// works says who runs sessions.
+func (k *killer) works(r *runner.Runner) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.runner = r
+}
+
+// Start begins to look and to enforce.
+func (k *killer) Start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	k.stop = cancel
+	k.Switch.Start()
+	k.loop.Go(func() {
+		tick := time.NewTicker(kill.LookEvery)
+		defer tick.Stop()
+		last, at := "", time.Time{}
+		for {
+			active := k.Active()
+			if now := kill.Signature(active); now != last || len(active) > 0 && time.Since(at) > enforceEvery {
+				k.enforce(ctx)
+				last, at = now, time.Now()
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+// Stop ends looking. It may be called twice, and before Start.
+func (k *killer) Stop() {
+	if k.stop != nil {
+		k.stop()
+	}
+	k.loop.Wait()
+	k.Switch.Stop()
+}
+
+// Enforce implements control.KillSwitch.
+func (k *killer) Enforce(ctx context.Context) {
+	k.Refresh(ctx)
+	k.enforce(ctx)
+}
+
+// enforce closes connections, ends turns, and freezes, kills or thaws machines. Each step is tried whatever became of the others.
+func (k *killer) enforce(ctx context.Context) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	active := k.Active()
+	if g := k.s.egress; g != nil {
+		g.Recheck()
+		for i := range active {
+			if active[i].Scope == outboard.KillCredential { // nobody knows which streams were opened with it
+				g.End(func(s egress.Subject) bool { return len(s.Config.VaultIDs) > 0 }, &active[i])
+			}
+		}
+	}
+	if k.runner != nil {
+		k.runner.Recheck(ctx)
+	}
+	if k.s.fleet != nil {
+		k.machines(ctx)
+	}
+	k.adopt(ctx)
+}
+
+// machines brings every machine of this host to where the kills in force want it.
+func (k *killer) machines(ctx context.Context) {
+	rctx, cancel := context.WithTimeout(ctx, enforceEvery)
+	owned, err := k.s.fleet.Owned(rctx)
+	cancel()
+	if err != nil {
+		k.s.log.Error("machines are ended as far as this process knows them", "err", err)
+	}
+	var dead []outboard.SandboxID
+	for id, who := range owned {
+		found, err := k.Find(ctx, who)
+		switch {
+		case err != nil: // nothing new happens; what runs is left to whoever can read the switch
+		case found == nil && k.frozen[id]:
+			if err := k.s.fleet.ThawMachine(ctx, id); err != nil && outboard.KindOf(err) != outboard.NotFound {
+				k.s.log.Warn("a paused machine does not go on", "sandbox", id, "err", err)
+				continue
+			}
+			delete(k.frozen, id)
+		case found == nil:
+		case found.Level.Rank() >= outboard.KillStop.Rank():
+			dead = append(dead, id)
+			delete(k.frozen, id)
+		case !k.frozen[id]:
+			err := k.s.fleet.FreezeMachine(ctx, id)
+			if err != nil && outboard.KindOf(err) != outboard.NotFound { // what cannot be frozen must not run on
+				k.s.log.Warn("a machine that cannot be paused is killed", "sandbox", id, "err", err)
+				dead = append(dead, id)
+				continue
+			}
+			k.frozen[id] = true
+		}
+	}
+	if len(dead) == 0 {
+		return
+	}
+	if err := k.s.fleet.KillMachines(context.WithoutCancel(ctx), dead); err != nil {
+		k.s.log.Error("killing machines", "err", err)
+	}
+}
+
+// adopt makes rows of files, once the database answers: then all servers see the kill, and sessions at rest learn of it.
+func (k *killer) adopt(ctx context.Context) {
+	for _, f := range k.Files() {
+		if k.rows[f.ID] {
+			continue
+		}
+		actx, cancel := context.WithTimeout(ctx, enforceEvery)
+		err := k.s.store.PutKill(actx, f)
+		if err == nil && k.s.control != nil {
+			err = k.s.control.AfterKill(actx, f)
+		}
+		cancel()
+		if err != nil {
+			k.s.log.Warn("a kill is in force as a file only", "kill", f.ID, "err", err)
+			return
+		}
+		k.rows[f.ID] = true
+	}
+}
+
+// Left implements control.KillSwitch.
+func (k *killer) Left(ctx context.Context, in outboard.Kill) (machines, flows int) {
+	if k.s.fleet != nil && in.Level.Rank() >= outboard.KillStop.Rank() {
+		owned, _ := k.s.fleet.Owned(ctx) // without the database: what this process knows
+		there, _ := k.s.fleet.Present(ctx)
+		for id, who := range owned {
+			if in.Covers(k.here(who)) && there[id] {
+				machines++
+			}
+		}
+	}
+	if k.s.egress != nil {
+		flows = k.s.egress.Flows(func(s egress.Subject) bool { return in.Covers(k.here(s.Config.Subject(s.Session))) })
+	}
+	return machines, flows
+}
+
+func (k *killer) here(who outboard.KillSubject) outboard.KillSubject {
+	who.Host = hostName(k.s.cfg.Data)
+	return who
+}
+
+// Forget implements control.KillSwitch.
+func (k *killer) Forget(id outboard.KillID) error {
+	if !outboard.ValidID(outboard.PrefixKill, string(id)) {
+		return errors.New("not the id of a kill")
+	}
+	return kill.RemoveFile(killDir(k.s.cfg.Data), id)
+}
+
+// May implements egress.Gate.
+func (k *killer) May(ctx context.Context, s egress.Subject) error {
+	return k.Check(ctx, s.Config.Subject(s.Session))
+}
+
+// permit is asked before a credential is used.
+func (k *killer) permit(ctx context.Context, id outboard.CredentialID) error {
+	return k.Check(ctx, outboard.KillSubject{Credential: id})
+}

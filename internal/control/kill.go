@@ -1,0 +1,386 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+const (
+	// killReport is how long a kill waits for its effects before it reports: within it no process may be left.
+	killReport = 5 * time.Second
+	// killLook is the wait between two looks at what is left.
+	killLook = 50 * time.Millisecond
+	// maxInFlight bounds what a report lists.
+	maxInFlight = 200
+	// killPage is how many sessions are looked at in one read.
+	killPage = 200
+)
+
+// KillSwitch is the switch of this process, and what it holds in its hands.
+type KillSwitch interface {
+	// Check returns an error if a subject may have no effect now.
+	Check(ctx context.Context, who outboard.KillSubject) error
+	// Enforce ends what the kills in force forbid, in this process and on this host, now.
+	Enforce(ctx context.Context)
+	// Left counts what a kill has not ended yet on this host: machines that may have processes, and requests under way.
+	Left(ctx context.Context, k outboard.Kill) (machines, flows int)
+	// Active returns the kills in force, those that are files included.
+	Active() []outboard.Kill
+	// Forget removes the file of a kill.
+	Forget(id outboard.KillID) error
+}
+
+// InFlight is something that was going on when a kill came, and what became of it.
+type InFlight struct {
+	Session outboard.SessionID
+	Call    outboard.EventID // the tool call, or the model call
+	What    string           // a tool, or "model"
+	Outcome string           // of a finished call, else "unknown"
+}
+
+// KillReport says what a kill did.
+type KillReport struct {
+	Kill     outboard.Kill
+	InFlight []InFlight
+	Machines int // that may still have processes
+	Flows    int // requests still under way
+	Took     time.Duration
+}
+
+// alive refuses what a kill covers.
+func (c *Control) alive(ctx context.Context, who outboard.KillSubject) error {
+	if c.kill == nil {
+		return nil
+	}
+	return c.kill.Check(ctx, who)
+}
+
+func (c *Control) aliveSession(ctx context.Context, id outboard.SessionID) error {
+	if c.kill == nil {
+		return nil
+	}
+	cfg, err := c.store.SessionConfig(ctx, id)
+	if err != nil {
+		return look("session", string(id), err)
+	}
+	return c.kill.Check(ctx, cfg.Subject(id))
+}
+
+// Kill throws the switch and reports what was in flight. The ID of k may be set: of a kill that is in force as a file.
+func (c *Control) Kill(ctx context.Context, by outboard.Caller, k outboard.Kill) (KillReport, error) {
+	if err := admin(by); err != nil {
+		return KillReport{}, err
+	}
+	if err := c.checkKill(ctx, by, &k); err != nil {
+		return KillReport{}, err
+	}
+	begun := time.Now()
+	k.By, k.At, k.Org = by.Name, c.clock(), by.In()
+	if k.ID == "" {
+		k.ID = outboard.NewID[outboard.KillID](outboard.PrefixKill)
+	}
+	if err := c.record(ctx, by, "kill", string(k.Scope)+" "+k.Target, k); err != nil {
+		return KillReport{}, err
+	}
+	before, err := c.inFlight(ctx, k)
+	if err != nil {
+		c.log.Error("what is in flight cannot be told", "err", err) // that must not keep it from being killed
+	}
+	if err := c.store.PutKill(ctx, k); err != nil {
+		return KillReport{}, outboard.Errorf(outboard.KindOf(err), "storing the kill: %w", err)
+	}
+	c.kill.Enforce(ctx)
+	err = c.AfterKill(ctx, k)
+	r := KillReport{Kill: k, InFlight: before}
+	c.settleReport(ctx, &r, begun)
+	return r, err
+}
+
+func (c *Control) checkKill(ctx context.Context, by outboard.Caller, k *outboard.Kill) error {
+	if c.kill == nil {
+		return outboard.Errorf(outboard.Unavailable, "this server has no kill switch")
+	}
+	if k.Level == "" {
+		k.Level = outboard.KillStop
+	}
+	if k.Level.Rank() == 0 {
+		return invalid("level must be pause, stop or revoke, not %s", quote(string(k.Level)))
+	}
+	if !slices.Contains(outboard.KillScopes, k.Scope) {
+		return invalid("scope must be session, agent, owner, credential, host, environment or all, not %s", quote(string(k.Scope)))
+	}
+	if (k.Scope == outboard.KillAll) != (k.Target == "") {
+		return invalid("scope all has no target, and every other scope has one")
+	}
+	if (k.Scope == outboard.KillAll || k.Scope == outboard.KillHost) && !by.Operator() {
+		return outboard.Errorf(outboard.Denied, "scope %s is for those who run the server", k.Scope)
+	}
+	if k.ID != "" && !outboard.ValidID(outboard.PrefixKill, string(k.ID)) {
+		return invalid("id: %s is not the id of a kill", quote(string(k.ID)))
+	}
+	if err := length("reason", k.Reason, 0, maxTitle); err != nil {
+		return err
+	}
+	switch k.Scope {
+	case outboard.KillSession:
+		_, err := c.header(ctx, by, outboard.SessionID(k.Target))
+		return err
+	case outboard.KillAgent:
+		_, err := c.Agent(ctx, by, outboard.AgentID(k.Target), 0)
+		return err
+	case outboard.KillEnvironment:
+		_, err := c.Environment(ctx, by, outboard.EnvironmentID(k.Target))
+		return err
+	case outboard.KillOwner:
+		key, err := c.store.Key(ctx, outboard.KeyID(k.Target))
+		return mine(by, key.Org, "owner", k.Target, err)
+	case outboard.KillCredential:
+		row, err := c.store.Credential(ctx, outboard.CredentialID(k.Target))
+		if err == nil {
+			_, err = c.Vault(ctx, by, row.Vault)
+		}
+		if outboard.KindOf(err) == outboard.NotFound && err != nil {
+			return missing("credential", k.Target)
+		}
+		return err
+	}
+	return length("target", k.Target, 0, maxTitle)
+}
+
+// Kills returns the kills in force that the caller's organization threw; whoever runs the server sees all.
+func (c *Control) Kills(_ context.Context, by outboard.Caller) ([]outboard.Kill, error) {
+	if err := known(by); err != nil {
+		return nil, err
+	}
+	if c.kill == nil {
+		return nil, nil
+	}
+	return slices.DeleteFunc(c.kill.Active(), func(k outboard.Kill) bool { return !c.seesKill(by, &k) }), nil
+}
+
+func (c *Control) seesKill(by outboard.Caller, k *outboard.Kill) bool {
+	return by.Operator() || k.Org == by.In() && k.Scope != outboard.KillAll && k.Scope != outboard.KillHost
+}
+
+// LiftKill ends a kill. What was paused goes on; what was stopped or revoked stays so.
+func (c *Control) LiftKill(ctx context.Context, by outboard.Caller, id outboard.KillID) error {
+	if err := admin(by); err != nil {
+		return err
+	}
+	active, err := c.Kills(ctx, by)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(active, func(k outboard.Kill) bool { return k.ID == id }) {
+		return missing("kill in force", string(id))
+	}
+	if err := c.record(ctx, by, "kill.lift", string(id), nil); err != nil {
+		return err
+	}
+	err = c.store.LiftKill(ctx, id, by.Name, c.clock())
+	if err != nil && outboard.KindOf(err) != outboard.NotFound { // it may be a file only
+		return look("kill in force", string(id), err)
+	}
+	if err := c.kill.Forget(id); err != nil {
+		return outboard.Errorf(outboard.Unavailable, "removing the file of the kill: %w", err)
+	}
+	c.kill.Enforce(ctx)
+	return nil
+}
+
+// sessionsUnder calls fn for each session that a kill covers and that has something to end, until fn fails.
+func (c *Control) sessionsUnder(ctx context.Context, k outboard.Kill, all bool, fn func(h outboard.Header, cfg outboard.SessionConfig) error) error {
+	one := func(h outboard.Header) error {
+		if h.Phase == outboard.PhaseTerminated || !all && h.Phase == outboard.PhaseIdle && !h.Parked() && h.Inbox+h.Urgent == 0 && !h.Broke() {
+			return nil
+		}
+		cfg, err := c.store.SessionConfig(ctx, h.ID)
+		if outboard.KindOf(err) == outboard.NotFound && err != nil {
+			return nil
+		}
+		if who := cfg.Subject(h.ID); err != nil || !k.Covers(who) {
+			return err
+		}
+		return fn(h, cfg)
+	}
+	if k.Scope == outboard.KillSession {
+		h, err := c.store.Session(ctx, outboard.SessionID(k.Target))
+		if err != nil {
+			return err
+		}
+		return one(h)
+	}
+	f := store.SessionFilter{Limit: killPage}
+	if k.Scope == outboard.KillAgent {
+		f.Agent = outboard.AgentID(k.Target)
+	}
+	for {
+		page, err := c.store.Sessions(ctx, f)
+		if err != nil {
+			return err
+		}
+		for _, h := range page {
+			if err := one(h); err != nil {
+				return err
+			}
+		}
+		if len(page) < killPage {
+			return nil
+		}
+		f.Cursor = page[len(page)-1].ID
+	}
+}
+
+// errEnough ends a walk.
+var errEnough = errors.New("enough")
+
+// inFlight lists the model and tool calls of running sessions that a kill covers.
+func (c *Control) inFlight(ctx context.Context, k outboard.Kill) ([]InFlight, error) {
+	var out []InFlight
+	err := c.sessionsUnder(ctx, k, false, func(h outboard.Header, _ outboard.SessionConfig) error {
+		if h.Phase != outboard.PhaseRunning {
+			return nil
+		}
+		s, err := c.fold(ctx, h.ID)
+		if err != nil {
+			return err
+		}
+		if s.Request != "" {
+			out = append(out, InFlight{h.ID, s.Request, "model", ""})
+		}
+		for _, call := range s.Calls {
+			if call.Started != nil && call.Finished == nil {
+				out = append(out, InFlight{h.ID, call.ID, call.Requested.Name, ""})
+			}
+		}
+		if len(out) >= maxInFlight {
+			return errEnough
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return out, err
+}
+
+// fold reads a whole log.
+func (c *Control) fold(ctx context.Context, id outboard.SessionID) (*outboard.State, error) {
+	var events []outboard.Event
+	for e, err := range c.store.Read(ctx, id, 0) {
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, e)
+	}
+	return outboard.Fold(events)
+}
+
+// AfterKill does what a kill means for rows: asks and timers of stopped sessions are void, and what is revoked ends for good. It can be
+// done twice.
+func (c *Control) AfterKill(ctx context.Context, k outboard.Kill) error {
+	if k.Level.Rank() < outboard.KillStop.Rank() {
+		return nil
+	}
+	var errs []error
+	revoke := k.Level == outboard.KillRevoke
+	if k.Scope != outboard.KillCredential && k.Scope != outboard.KillHost {
+		errs = append(errs, c.sessionsUnder(ctx, k, revoke, func(h outboard.Header, _ outboard.SessionConfig) error {
+			return c.endSession(ctx, &h, revoke)
+		}))
+	}
+	if revoke {
+		switch k.Scope {
+		case outboard.KillOwner:
+			_, err := c.store.RevokeKey(ctx, outboard.KeyID(k.Target), c.clock())
+			errs = append(errs, err)
+		case outboard.KillCredential:
+			if c.vault != nil {
+				_, err := c.vault.Archive(ctx, outboard.CredentialID(k.Target))
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// endSession wakes a session's worker, so that it closes what is open; revoked, the session takes nothing any more.
+func (c *Control) endSession(ctx context.Context, h *outboard.Header, revoke bool) error {
+	if !revoke {
+		e := outboard.NewEvent(h.Thread, &outboard.InputInterrupt{})
+		_, err := c.store.Append(ctx, h.ID, 0, store.Any, e)
+		return ignoreEnded(err)
+	}
+	_, err := c.store.Append(ctx, h.ID, 0, store.Any, outboard.NewEvent(h.Thread, &outboard.SessionArchived{}))
+	if err := ignoreEnded(err); err != nil {
+		return err
+	}
+	c.closeApprovals(ctx, h.ID)
+	c.settleLost(ctx, h.ID)
+	return c.store.KillGrants(ctx, h.ID, c.clock())
+}
+
+func ignoreEnded(err error) error {
+	if errors.Is(err, store.ErrTerminated) || err != nil && outboard.KindOf(err) == outboard.NotFound {
+		return nil
+	}
+	return err
+}
+
+// settleReport waits until nothing is left, or the time is over, and then says what became of what was in flight.
+func (c *Control) settleReport(ctx context.Context, r *KillReport, begun time.Time) {
+	for {
+		r.Machines, r.Flows = c.kill.Left(ctx, r.Kill)
+		done := c.outcomes(ctx, r.InFlight)
+		if r.Kill.Level == outboard.KillPause {
+			done, r.Machines = true, 0 // they are frozen
+		}
+		r.Took = time.Since(begun)
+		if done && r.Machines+r.Flows == 0 || r.Took > killReport || ctx.Err() != nil {
+			break
+		}
+		select {
+		case <-time.After(killLook):
+		case <-ctx.Done():
+		}
+	}
+	for i := range r.InFlight {
+		if r.InFlight[i].Outcome == "" {
+			r.InFlight[i].Outcome = string(outboard.OutcomeUnknown)
+		}
+	}
+}
+
+// outcomes looks up what is known, and reports whether all is.
+func (c *Control) outcomes(ctx context.Context, list []InFlight) bool {
+	done := true
+	for i := range list {
+		f := &list[i]
+		if f.Outcome != "" {
+			continue
+		}
+		about, err := c.store.EventsAbout(ctx, f.Session, f.Call)
+		if err != nil {
+			return false
+		}
+		for j := range about {
+			switch p, err := about[j].Decode(); p := p.(type) {
+			case *outboard.CallFinished:
+				f.Outcome = string(p.Outcome)
+			case *outboard.ModelFailed:
+				f.Outcome = string(outboard.OutcomeCanceled)
+			case *outboard.ModelFinished:
+				f.Outcome = string(outboard.OutcomeOK)
+			default:
+				_ = err
+			}
+		}
+		done = done && f.Outcome != ""
+	}
+	return done
+}

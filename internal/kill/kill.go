@@ -1,0 +1,304 @@
+// Package kill says whether somebody may have an effect now. A Switch knows the kills in force from two places: rows of the database,
+// which all its servers share, and files of one data directory, which need no database and no server to be written.
+//
+// Invariants:
+//   - What cannot be read counts as killed: a directory or file that cannot be understood, rows that could not be read for as long as
+//     Freshness. Only for the files of a directory that does not exist there are none.
+//   - A kill is in force for a Check that begins after it was written for as long as Freshness, at most.
+//   - A Switch decides; it ends nothing itself.
+package kill
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+)
+
+const (
+	// LookEvery is how often both places are read: a fifth of the second in which a kill must hold.
+	LookEvery = 200 * time.Millisecond
+	// Freshness is how old what is known of the rows may be when somebody asks; older is read again first.
+	Freshness = 500 * time.Millisecond
+	// readTime bounds one reading of the rows: a database that hangs is one that cannot be read.
+	readTime = 2 * time.Second
+	// maxKillFile and maxKillFiles bound what is read of the directory.
+	maxKillFile  = 64 << 10
+	maxKillFiles = 1000
+)
+
+// Source are the rows.
+type Source interface {
+	ActiveKills(ctx context.Context) ([]outboard.Kill, error)
+}
+
+// Config makes a Switch.
+type Config struct {
+	Source Source       // nil = files only
+	Dir    string       // of the files; "" = rows only
+	Host   string       // this machine, for KillHost
+	Logger *slog.Logger // nil = discard
+}
+
+// Switch is safe for concurrent use. It works before Start, too.
+type Switch struct {
+	cfg Config
+
+	reading sync.Mutex // one reading of the rows at a time
+
+	mu       sync.Mutex
+	rows     []outboard.Kill
+	rowsErr  error
+	rowsAt   time.Time // when rows were read, by the monotonic clock
+	files    []outboard.Kill
+	filesErr error
+	filesAt  time.Time
+
+	cancel context.CancelFunc
+	loops  sync.WaitGroup
+}
+
+// New returns a Switch.
+func New(cfg Config) *Switch {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Switch{cfg: cfg}
+}
+
+// Start begins to look. Stop ends it.
+func (s *Switch) Start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	look := func(read func()) {
+		tick := time.NewTicker(LookEvery)
+		defer tick.Stop()
+		for {
+			read()
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+	s.loops.Go(func() { look(s.readFiles) })
+	if s.cfg.Source != nil {
+		s.loops.Go(func() { look(func() { s.readRows(ctx, LookEvery/2) }) })
+	}
+}
+
+// Signature differs between two sets of kills.
+func Signature(active []outboard.Kill) string {
+	var b strings.Builder
+	for _, k := range active {
+		b.WriteString(string(k.ID) + " " + string(k.Level) + "\n")
+	}
+	return b.String()
+}
+
+// Stop ends looking. It may be called twice, and before Start.
+func (s *Switch) Stop() {
+	if s.cancel != nil {
+		s.cancel()
+	}
+	s.loops.Wait()
+}
+
+// Check returns nil if a subject may have an effect, and else a *outboard.Kill, or an error of kind Unavailable where nobody knows.
+func (s *Switch) Check(ctx context.Context, who outboard.KillSubject) error {
+	k, err := s.Find(ctx, who)
+	if err != nil {
+		return err
+	}
+	if k != nil {
+		return outboard.Errorf(outboard.Denied, "%w", k).WithCode("killed").WithHint("outboard kill ls; outboard kill %s %s --lift ends it", k.Scope, k.Target)
+	}
+	return nil
+}
+
+// Find returns the kill that goes furthest of those that cover a subject, or nil. An error means that nobody knows.
+func (s *Switch) Find(ctx context.Context, who outboard.KillSubject) (*outboard.Kill, error) {
+	if who.Host == "" {
+		who.Host = s.cfg.Host
+	}
+	if s.cfg.Source != nil {
+		s.readRows(ctx, Freshness)
+	}
+	s.mu.Lock()
+	old := s.filesAt.IsZero() || time.Since(s.filesAt) > Freshness
+	s.mu.Unlock()
+	if old {
+		s.readFiles()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found *outboard.Kill
+	for _, list := range [][]outboard.Kill{s.files, s.rows} {
+		for i := range list {
+			if k := list[i]; k.Covers(who) && (found == nil || k.Level.Rank() > found.Level.Rank()) {
+				found = &k
+			}
+		}
+	}
+	if found != nil {
+		return found, nil
+	}
+	if err := errors.Join(s.filesErr, s.rowsErr); err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "the kill switch cannot be read, so nothing may happen: %w", err).WithCode("killed")
+	}
+	return nil, nil
+}
+
+// Active returns what is known to be in force.
+func (s *Switch) Active() []outboard.Kill {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Concat(s.files, s.rows)
+}
+
+// Files returns the kills that are files, to be made rows.
+func (s *Switch) Files() []outboard.Kill {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.files)
+}
+
+// Refresh reads both places now.
+func (s *Switch) Refresh(ctx context.Context) {
+	s.readFiles()
+	if s.cfg.Source != nil {
+		s.readRows(ctx, 0)
+	}
+}
+
+// readRows reads the rows, unless somebody has within the given time.
+func (s *Switch) readRows(ctx context.Context, within time.Duration) {
+	fresh := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.rowsErr == nil && !s.rowsAt.IsZero() && time.Since(s.rowsAt) < within
+	}
+	if fresh() {
+		return
+	}
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	if fresh() {
+		return
+	}
+	begun := time.Now()
+	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTime)
+	rows, err := s.cfg.Source.ActiveKills(rctx)
+	cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rowsErr = err
+	if err == nil {
+		s.rows, s.rowsAt = rows, begun
+	}
+}
+
+func (s *Switch) readFiles() {
+	files, err := ReadFiles(s.cfg.Dir)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.files, s.filesErr, s.filesAt = files, err, time.Now()
+}
+
+// ReadFiles returns the kills of a directory. A file that says nothing sensible is an error: it may have been meant for anybody.
+func ReadFiles(dir string) ([]outboard.Kill, error) {
+	if dir == "" {
+		return nil, nil
+	}
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "reading the kill switch: %w", err)
+	}
+	if len(entries) > maxKillFiles {
+		return nil, outboard.Errorf(outboard.Unavailable, "reading the kill switch: %s has %d files, more than %d", dir, len(entries), maxKillFiles)
+	}
+	var out []outboard.Kill
+	var errs []error
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
+			continue // being written
+		}
+		k, err := readFile(filepath.Join(dir, e.Name()))
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // lifted meanwhile
+		case err != nil:
+			errs = append(errs, outboard.Errorf(outboard.Unavailable, "reading the kill switch: %s: %w", e.Name(), err))
+		default:
+			out = append(out, k)
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+func readFile(path string) (k outboard.Kill, err error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return k, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxKillFile {
+		return k, errors.New("it is no file of a kill")
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return k, err
+	}
+	if err := json.Unmarshal(b, &k); err != nil {
+		return k, err
+	}
+	if k.ID == "" || k.Level.Rank() == 0 || !slices.Contains(outboard.KillScopes, k.Scope) || (k.Target == "") != (k.Scope == outboard.KillAll) {
+		return k, errors.New("it lacks an id, a scope, a target or a level")
+	}
+	return k, nil
+}
+
+// WriteFile puts a kill in force for every server on a data directory, as soon as they look.
+func WriteFile(dir string, k outboard.Kill) error {
+	b, err := json.Marshal(k)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return outboard.Errorf(outboard.Unavailable, "writing the kill switch: %w", err)
+	}
+	temp := filepath.Join(dir, "."+string(k.ID))
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return outboard.Errorf(outboard.Unavailable, "writing the kill switch: %w", err)
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(temp, filepath.Join(dir, string(k.ID)+".json"))
+	}
+	if err != nil {
+		return outboard.Errorf(outboard.Unavailable, "writing the kill switch: %w", err)
+	}
+	return nil
+}
+
+// RemoveFile lifts a kill that is a file.
+func RemoveFile(dir string, id outboard.KillID) error {
+	err := os.Remove(filepath.Join(dir, filepath.Base(string(id))+".json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
