@@ -95,9 +95,9 @@ func (b *Budget) Short(least Spend, held bool) string {
 		return "tokens"
 	case short(b.Limit.Steps, used.Steps, least.Steps):
 		return "steps"
-	case short(int64(b.Limit.Running), int64(used.Running), 0):
+	case short(int64(b.Limit.Running), int64(used.Running), int64(least.Running)):
 		return "running time"
-	case short(int64(b.Limit.Sandbox), int64(used.Sandbox), 0):
+	case short(int64(b.Limit.Sandbox), int64(used.Sandbox), int64(least.Sandbox)):
 		return "sandbox time"
 	}
 	return ""

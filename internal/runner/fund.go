@@ -13,6 +13,8 @@ import (
 const (
 	// minOutput is the shortest response, in tokens, that a model call is made for: less is no answer.
 	minOutput = 256
+	// minTime is the shortest time that a step is begun for: what is cut off within it was for nothing.
+	minTime = 100 * time.Millisecond
 	// fundPause is the wait before a budget that others have reserved is asked again: their calls take seconds.
 	fundPause = 200 * time.Millisecond
 )
@@ -56,7 +58,7 @@ func (t *turn) fundOnce(ctx context.Context, need harness.Need) (funds harness.F
 		price = m.Info().Price
 	}
 	want := outboard.Spend{Tokens: need.Input + need.Output, Steps: 1}
-	least := outboard.Spend{Tokens: need.Input + min(minOutput, need.Output), Steps: 1}
+	least := outboard.Spend{Tokens: need.Input + min(minOutput, need.Output), Steps: 1, Running: minTime, Sandbox: minTime}
 	if price != nil {
 		want.Cost = price.Of(outboard.Usage{Output: need.Output}) + (&llm.Price{Input: price.Most()}).Of(outboard.Usage{Input: need.Input})
 		least.Cost = price.Of(outboard.Usage{Input: need.Input, Output: min(minOutput, need.Output)})

@@ -5,6 +5,7 @@ package runner
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/kill"
@@ -88,7 +89,7 @@ func TestKillPauses(t *testing.T) {
 	s := kill.New(kill.Config{Source: r.store})
 	n := r.start(func(c *Config) { c.Kill = s })
 	id := r.session("script/steps", allTools)
-	r.say(id, "- sleep: 2s", "- bash: "+r.mark(), "- say: done")
+	r.say(id, "- sleep: 6s", "- bash: "+r.mark(), "- say: done")
 	r.until(id, "the model runs", func(s *outboard.State) bool { return s.Request != "" })
 	k := r.throw(n, s, outboard.KillAll, "", outboard.KillPause)
 	r.holds(n, id)
@@ -109,10 +110,15 @@ func TestKillPauses(t *testing.T) {
 // holds waits until a runner has the session and keeps it paused.
 func (r *rig) holds(n *Runner, id outboard.SessionID) {
 	r.t.Helper()
-	r.until(id, "it is paused", func(*outboard.State) bool {
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // a pause writes no event
 		n.mu.Lock()
-		defer n.mu.Unlock()
 		_, ok := n.paused[id]
-		return ok
-	})
+		n.mu.Unlock()
+		if ok {
+			return
+		}
+		if time.Now().After(end) {
+			r.t.Fatal("it is not paused")
+		}
+	}
 }
