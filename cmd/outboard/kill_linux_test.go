@@ -172,7 +172,7 @@ func TestKillWithoutDatabase(t *testing.T) {
 	if _, err := conn.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
 		t.Fatal(err)
 	}
-	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillAll, Level: outboard.KillStop, At: time.Now().UTC()}
+	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillAll, Level: outboard.KillStop, At: time.Now().UTC().Add(-adoptAfter)}
 	if err := kill.WriteFile(killDir(w.data), k); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,9 @@ import (
 // enforceEvery is how often what is in force is enforced again while it is: a machine may have been under way to be made.
 const enforceEvery = time.Second
 
+// adoptAfter is how old a file must be to be made a row: whoever wrote it may still be asking a server to check it and do so.
+const adoptAfter = killWait + 5*time.Second
+
 // killDir is where the kills of a data directory are.
 func killDir(data string) string { return filepath.Join(data, "kills") }
 
@@ -151,7 +154,7 @@ func (k *killer) machines(ctx context.Context) {
 // adopt makes rows of files, once the database answers: then all servers see the kill, and sessions at rest learn of it.
 func (k *killer) adopt(ctx context.Context) {
 	for _, f := range k.Files() {
-		if k.rows[f.ID] {
+		if k.rows[f.ID] || time.Since(f.At) < adoptAfter {
 			continue
 		}
 		actx, cancel := context.WithTimeout(ctx, enforceEvery)

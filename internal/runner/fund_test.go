@@ -79,7 +79,7 @@ func TestMoneyBudgetHolds(t *testing.T) {
 
 // If this fails, one of the limits that are not money does not stop a session.
 func TestOtherLimitsHold(t *testing.T) {
-	for name, limit := range map[string]outboard.Spend{"tokens": {Tokens: 3000}, "steps": {Steps: 3}, "running": {Running: 1500 * time.Millisecond},
+	for name, limit := range map[string]outboard.Spend{"tokens": {Tokens: 12_000}, "steps": {Steps: 3}, "running": {Running: 1500 * time.Millisecond},
 		"sandbox": {Sandbox: time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
