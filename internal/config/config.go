@@ -229,7 +229,8 @@ func readFile(path string) ([]byte, error) {
 		return nil, outboard.Errorf(outboard.NotFound, "reading the configuration: %w", err).WithHint("outboard config init writes one")
 	}
 	if err != nil {
-		return nil, outboard.Errorf(outboard.Invalid, "reading the configuration: %w", err)
+		return nil, outboard.Errorf(outboard.Invalid, "reading the configuration: %w", err).
+			WithHint("name a configuration this user can read with --config, or a data directory with --data or OUTBOARD_DATA")
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
