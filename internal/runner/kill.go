@@ -51,6 +51,11 @@ func (t *turn) underKill(ctx context.Context, h outboard.Header) bool {
 	if k == nil {
 		return false
 	}
+	if k.ID == "" { // nobody knows: it is asked again soon
+		t.pause(ctx, retryPause)
+		t.endLease(context.WithoutCancel(ctx))
+		return true
+	}
 	if k.Level.Rank() < outboard.KillStop.Rank() {
 		t.mu.Lock()
 		if t.paused == nil {
