@@ -8,6 +8,9 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/bench"
+	"github.com/outboard-dev/outboard/internal/egress"
+	"github.com/outboard-dev/outboard/internal/policy"
+	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/spf13/cobra"
 )
 
@@ -24,16 +27,16 @@ type benchOptions struct {
 
 func newBench(a *app) *cobra.Command {
 	var opt benchOptions
-	cmd := &cobra.Command{Use: "bench {log|exec|turn|sandbox|sessions|policy}", Short: "Measure against this machine's own floors",
+	cmd := &cobra.Command{Use: "bench {log|exec|turn|sandbox|sessions|policy|egress}", Short: "Measure against this machine's own floors",
 		Long: "bench prints one row per figure, beside a floor measured in the same run: log (durable appends), exec (one call in a\n" +
 			"live sandbox), turn (a whole turn with one call), sandbox (making,\n" +
 			"freezing and destroying sandboxes, beside the runtimes installed here), sessions (memory of idle ones, turns of a crowd),\n" +
-			"policy (a decision under 50 policies).",
-		Args:      exactArgs("log, exec, turn, sandbox, sessions or policy"),
-		ValidArgs: []string{"log", "exec", "turn", "sandbox", "sessions", "policy"},
+			"policy (a decision under 50 policies), egress (requests through the gateway beside direct ones, audit records).",
+		Args:      exactArgs("log, exec, turn, sandbox, sessions, policy or egress"),
+		ValidArgs: []string{"log", "exec", "turn", "sandbox", "sessions", "policy", "egress"},
 		RunE:      func(cmd *cobra.Command, args []string) error { return runBench(cmd.Context(), a, args[0], opt) }}
 	f := cmd.Flags()
-	f.StringVar(&opt.db, "db", "", "PostgreSQL URL, for the log's Postgres rows")
+	f.StringVar(&opt.db, "db", "", "PostgreSQL URL, for the Postgres rows of log and egress")
 	f.StringVar(&opt.dir, "dir", "", "measure on this directory's disk (default: a temporary directory)")
 	f.BoolVar(&opt.strict, "strict", false, "exit 1 when a bar is missed")
 	f.IntVar(&opt.n, "n", 500, "calls or turns per row")
@@ -69,6 +72,11 @@ func measure(ctx context.Context, a *app, what, dir string, opt benchOptions) ([
 		return bench.Log(ctx, bench.LogConfig{Dir: dir, Postgres: opt.db, Span: opt.span})
 	case "policy":
 		return bench.Policy(dir, max(opt.n, 2000))
+	case "egress":
+		return bench.Egress(ctx, bench.EgressConfig{Dir: dir, Postgres: opt.db, N: opt.n, Span: opt.span, Policy: func(st *store.Store) (egress.Policy, error) {
+			engine, err := policy.New(policy.Config{Source: st})
+			return &gatePolicy{engine: engine, store: st}, err
+		}})
 	}
 	guest, err := findGuest(a.env)
 	if err != nil {
@@ -85,5 +93,5 @@ func measure(ctx context.Context, a *app, what, dir string, opt benchOptions) ([
 	case "sessions":
 		return bench.Sessions(ctx, bench.SessionsConfig{HandsConfig: hands, Idle: opt.idle, Running: opt.run, Turns: 10})
 	}
-	return nil, usagef("there is no bench %q", what).WithHint("outboard bench log|exec|turn|sandbox|sessions|policy")
+	return nil, usagef("there is no bench %q", what).WithHint("outboard bench log|exec|turn|sandbox|sessions|policy|egress")
 }

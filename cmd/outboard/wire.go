@@ -127,13 +127,16 @@ func (s *server) start(ctx context.Context) error {
 		return err
 	}
 	s.host = host
-	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Policy: s.policy, Live: &s.live, Vault: s.vault, Kill: s.killer, Logger: s.log})
+	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Policy: s.policy, Live: &s.live, Vault: s.vault, Kill: s.killer, Audit: s.witness, Logger: s.log})
 	made, err := s.control.EnsureAdminKey(ctx, func(secret string) error { return writePrivate(keyPath(s.cfg.Data), secret+"\n") })
 	if err != nil {
 		return err
 	}
 	s.newKey = made
 	s.killer.Start()
+	if err := s.control.AuditSettings(ctx, s.cfg.lowered()); err != nil {
+		s.log.Error("settings that lower protection were not recorded", "err", err)
+	}
 	if err := s.openWebhook(); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"strings"
 
 	"github.com/outboard-dev/outboard/internal/audit"
 )
@@ -31,4 +32,27 @@ func (s *server) openAudit(ctx context.Context) (err error) {
 	}
 	s.witness.Start(s.store, seal)
 	return nil
+}
+
+// lowered names the settings of this server that protect less than the usual ones, with their values.
+func (c *serverConfig) lowered() map[string]string {
+	out := map[string]string{}
+	if c.Serve && c.TLS == nil && c.Listen != "" {
+		if _, loopback, err := splitListen(c.Listen); err == nil && !loopback {
+			out["insecure-listen"] = c.Listen
+		}
+	}
+	if n := c.Config.Egress.PrivateNetworks; len(n) > 0 {
+		out["egress.private_networks"] = strings.Join(n, ", ")
+	}
+	if f := c.Config.Egress.CAFiles; len(f) > 0 {
+		out["egress.ca_files"] = strings.Join(f, ", ")
+	}
+	if c.Config.Policy.Taint == "off" {
+		out["policy.taint"] = "off"
+	}
+	if c.Config.Policy.Webhook.AllowPrivate {
+		out["policy.webhook.allow_private"] = "true"
+	}
+	return out
 }

@@ -101,6 +101,9 @@ func (s *server) built() []route {
 		{"POST", "/v1/vaults/{vault}/credentials/{credential}/outboard/test", s.testCredential},
 		{"POST", "/v1/outboard/vault_keys/rotate", s.rotateVaultKeys},
 
+		{"GET", "/v1/outboard/audit", s.listAudit},
+		{"POST", "/v1/outboard/audit/checkpoint", s.checkpointAudit},
+		{"POST", "/v1/outboard/audit/redact", s.redactAudit},
 		{"GET", "/v1/policies", s.listPolicies},
 		{"POST", "/v1/policies", s.savePolicy},
 		{"POST", "/v1/policies/test", s.testPolicy},

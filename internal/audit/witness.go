@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -115,6 +117,16 @@ func (w *Witness) makeKey(path string) error {
 		return err
 	}
 	return nil
+}
+
+// PublicOf reads the public key of a witness's directory.
+func PublicOf(dir string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "key"))
+	if err != nil {
+		return "", err
+	}
+	_, public, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	return public, nil
 }
 
 // Public is the key that checks this witness's checkpoints.
@@ -306,7 +318,12 @@ func TrustOf(dir, public string) (Trust, func(), error) {
 	if err != nil {
 		return t, nil, outboard.Errorf(outboard.Unavailable, "reading the audit's leaves: %w", err)
 	}
-	t.Leaves = f
+	info, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return t, nil, outboard.Errorf(outboard.Unavailable, "reading the audit's leaves: %w", err)
+	}
+	t.Leaves = io.LimitReader(f, info.Size()) // what is added from now on is of records that a reader may not see
 	return t, func() { f.Close() }, nil
 }
 

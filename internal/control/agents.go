@@ -39,6 +39,9 @@ func (c *Control) CreateAgent(ctx context.Context, by outboard.Caller, a outboar
 	now := c.clock()
 	a.ID, a.Version = outboard.NewID[outboard.AgentID](outboard.PrefixAgent), 1
 	a.CreatedAt, a.UpdatedAt, a.Org = now, now, by.In()
+	if err := c.record(ctx, by, "agent.create", string(a.ID), agentPowers(&a)); err != nil {
+		return a, err
+	}
 	if err := c.store.PutAgent(ctx, a); err != nil {
 		return a, outboard.Errorf(outboard.KindOf(err), "storing the agent: %w", err)
 	}
@@ -85,6 +88,11 @@ func (c *Control) AgentVersions(ctx context.Context, by outboard.Caller, id outb
 	return list, look("agent", string(id), err)
 }
 
+// agentPowers is what a record says of an agent: what it may do, not what it is told.
+func agentPowers(a *outboard.Agent) any {
+	return map[string]any{"version": a.Version, "model": a.Model.ID, "tools": a.Tools, "mcp_servers": a.MCPServers}
+}
+
 // UpdateAgent makes a new version, or returns the current one when the patch changes nothing. Conflict: the version lock of the
 // patch does not hold.
 func (c *Control) UpdateAgent(ctx context.Context, by outboard.Caller, id outboard.AgentID, p AgentPatch) (outboard.Agent, error) {
@@ -108,6 +116,9 @@ func (c *Control) UpdateAgent(ctx context.Context, by outboard.Caller, id outboa
 			return old, nil
 		}
 		a.Version, a.UpdatedAt = old.Version+1, c.clock()
+		if err := c.record(ctx, by, "agent.update", string(id), agentPowers(&a)); err != nil {
+			return old, err
+		}
 		err = c.store.PutAgent(ctx, a)
 		switch {
 		case err == nil:
@@ -124,6 +135,9 @@ func (c *Control) UpdateAgent(ctx context.Context, by outboard.Caller, id outboa
 // ArchiveAgent archives an agent for good. Sessions that run it keep running. Archiving twice is the same as once.
 func (c *Control) ArchiveAgent(ctx context.Context, by outboard.Caller, id outboard.AgentID) (outboard.Agent, error) {
 	if _, err := c.Agent(ctx, by, id, 0); err != nil {
+		return outboard.Agent{}, err
+	}
+	if err := c.record(ctx, by, "agent.archive", string(id), nil); err != nil {
 		return outboard.Agent{}, err
 	}
 	a, err := c.store.ArchiveAgent(ctx, id, c.clock())

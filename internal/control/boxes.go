@@ -113,10 +113,10 @@ func (c *Control) CreateBox(ctx context.Context, by outboard.Caller, p BoxSpec) 
 			b.Env.Limits = limits
 		}
 	}
-	return c.makeBox(ctx, b, files)
+	return c.makeBox(ctx, by, b, files)
 }
 
-func (c *Control) makeBox(ctx context.Context, b outboard.Box, files outboard.BlobRef) (outboard.Box, error) {
+func (c *Control) makeBox(ctx context.Context, by outboard.Caller, b outboard.Box, files outboard.BlobRef) (outboard.Box, error) {
 	if err := c.alive(ctx, outboard.KillSubject{Owner: b.Owner}); err != nil {
 		return b, err
 	}
@@ -132,6 +132,9 @@ func (c *Control) makeBox(ctx context.Context, b outboard.Box, files outboard.Bl
 	}
 	if running >= fleet.MaxRunningBoxes || len(all) >= fleet.MaxBoxes {
 		return b, outboard.Errorf(outboard.Exhausted, "%d boxes run and %d exist; at most %d and %d may", running, len(all), fleet.MaxRunningBoxes, fleet.MaxBoxes)
+	}
+	if err := c.record(ctx, by, "box.create", string(b.ID), map[string]string{"template": b.Template}); err != nil {
+		return b, err
 	}
 	return c.fleet.CreateBox(ctx, b, files)
 }
@@ -221,6 +224,9 @@ func (c *Control) boxFor(ctx context.Context, by outboard.Caller, id outboard.Bo
 func (c *Control) KillBox(ctx context.Context, by outboard.Caller, id outboard.BoxID) error {
 	if _, err := c.boxFor(ctx, by, id); err != nil {
 		return err
+	}
+	if err := c.record(ctx, by, "box.kill", string(id), nil); err != nil {
+		c.log.Error("the end of a box was not recorded", "box", id, "err", err) // ending one must work when nothing else does
 	}
 	return look("sandbox", string(id), c.fleet.KillBox(ctx, id))
 }
@@ -355,6 +361,9 @@ func (c *Control) SnapshotBox(ctx context.Context, by outboard.Caller, id outboa
 	if name != "" && (len(name) > maxSnapName || !snapshotName.MatchString(name) || name == BaseTemplate || outboard.SnapshotID(name).Valid()) {
 		return n, invalid("a snapshot cannot be called %s: use lower-case letters, digits, - and _", quote(name))
 	}
+	if err := c.record(ctx, by, "box.save", string(id), map[string]string{"name": name}); err != nil {
+		return n, err
+	}
 	b, files, err := c.fleet.SaveBox(ctx, id)
 	if err != nil {
 		return n, look("sandbox", string(id), err)
@@ -387,6 +396,9 @@ func (c *Control) Snapshot(ctx context.Context, by outboard.Caller, ref string) 
 func (c *Control) DeleteSnapshot(ctx context.Context, by outboard.Caller, ref string) error {
 	n, err := c.Snapshot(ctx, by, ref)
 	if err != nil {
+		return err
+	}
+	if err := c.record(ctx, by, "box.delete_snapshot", string(n.ID), nil); err != nil {
 		return err
 	}
 	return look("template", ref, c.store.DeleteSnapshot(ctx, n.ID))
@@ -427,7 +439,7 @@ func (c *Control) ForkBox(ctx context.Context, by outboard.Caller, id outboard.B
 			if f.Traffic != "" {
 				f.Traffic = newSecret()
 			}
-			out[i].Box, out[i].Err = c.makeBox(ctx, f, files)
+			out[i].Box, out[i].Err = c.makeBox(ctx, by, f, files)
 		})
 	}
 	wg.Wait()

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/audit"
 	"github.com/outboard-dev/outboard/internal/blob"
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/live"
@@ -36,22 +37,24 @@ type Config struct {
 	Live   *live.Hub        // nil = no live deltas
 	Vault  *vault.Keeper    // nil = no vaults
 	Kill   KillSwitch       // nil = there is none, and kills are refused
+	Audit  *audit.Witness   // nil = the audit is not signed
 	Logger *slog.Logger     // nil = discard
 	Now    func() time.Time // nil = time.Now
 }
 
 // Control is safe for concurrent use.
 type Control struct {
-	store  *store.Store
-	blob   blob.Store
-	fleet  *fleet.Fleet
-	models *llm.Registry
-	policy *policy.Engine
-	live   *live.Hub
-	vault  *vault.Keeper
-	kill   KillSwitch
-	log    *slog.Logger
-	now    func() time.Time
+	store   *store.Store
+	blob    blob.Store
+	fleet   *fleet.Fleet
+	models  *llm.Registry
+	policy  *policy.Engine
+	live    *live.Hub
+	vault   *vault.Keeper
+	kill    KillSwitch
+	witness *audit.Witness
+	log     *slog.Logger
+	now     func() time.Time
 
 	mu       sync.Mutex
 	accounts map[outboard.SessionID]outboard.Header // see UsageAt; bounded by maxAccounts
@@ -74,7 +77,7 @@ type Model = llm.Info
 
 // New returns a Control. Store and Blob are required.
 func New(cfg Config) *Control {
-	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill,
+	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill, witness: cfg.Audit,
 		log: cfg.Logger, now: cfg.Now, accounts: map[outboard.SessionID]outboard.Header{}}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)

@@ -41,7 +41,15 @@ func (c *Control) CreateCredential(ctx context.Context, by outboard.Caller, id o
 	if err := checkCredential(&cr, &r.Secrets); err != nil {
 		return cr, err
 	}
+	if err := c.record(ctx, by, "credential.create", string(cr.ID), credentialRule(&cr)); err != nil {
+		return cr, err
+	}
 	return cr, k.Create(ctx, cr, r.Secrets)
+}
+
+// credentialRule is what a record says of a credential: where it goes, never what it is.
+func credentialRule(c *outboard.Credential) any {
+	return map[string]any{"vault": c.Vault, "type": c.Auth.Type, "name": c.Auth.Name, "rule": c.Auth.Rule}
 }
 
 func checkCredential(c *outboard.Credential, s *Secrets) error {
@@ -105,6 +113,9 @@ func (c *Control) UpdateCredential(ctx context.Context, by outboard.Caller, in o
 	if p.Auth != nil && p.Type != old.Auth.Type {
 		return old, invalid("auth.type of credential %s is %s and cannot change to %s", id, old.Auth.Type, quote(p.Type))
 	}
+	if err := c.record(ctx, by, "credential.update", string(id), credentialRule(&old)); err != nil {
+		return old, err
+	}
 	return k.Update(ctx, id, func(cr *outboard.Credential, s *Secrets) error {
 		set(&cr.DisplayName, p.DisplayName)
 		if p.Metadata != nil {
@@ -133,6 +144,9 @@ func (c *Control) ArchiveCredential(ctx context.Context, by outboard.Caller, in 
 	if cr, err := c.Credential(ctx, by, in, id); err != nil || !cr.ArchivedAt.IsZero() {
 		return cr, err
 	}
+	if err := c.record(ctx, by, "credential.archive", string(id), nil); err != nil {
+		return outboard.Credential{}, err
+	}
 	return k.Archive(ctx, id)
 }
 
@@ -143,6 +157,9 @@ func (c *Control) DeleteCredential(ctx context.Context, by outboard.Caller, in o
 		return err
 	}
 	if _, err := c.Credential(ctx, by, in, id); err != nil {
+		return err
+	}
+	if err := c.record(ctx, by, "credential.delete", string(id), nil); err != nil {
 		return err
 	}
 	return k.Delete(ctx, id)

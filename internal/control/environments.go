@@ -42,6 +42,9 @@ func (c *Control) CreateEnvironment(ctx context.Context, by outboard.Caller, p E
 	if err := p.apply(&e); err != nil {
 		return e, err
 	}
+	if err := c.record(ctx, by, "environment.create", string(e.ID), e.Config); err != nil {
+		return e, err
+	}
 	if err := c.store.PutEnvironment(ctx, e); err != nil {
 		return e, outboard.Errorf(outboard.KindOf(err), "storing the environment: %w", err)
 	}
@@ -112,6 +115,9 @@ func (c *Control) UpdateEnvironment(ctx context.Context, by outboard.Caller, id 
 		return e, err
 	}
 	e.UpdatedAt = c.clock()
+	if err := c.record(ctx, by, "environment.update", string(id), e.Config); err != nil {
+		return e, err
+	}
 	if err := c.store.PutEnvironment(ctx, e); err != nil {
 		return e, outboard.Errorf(outboard.KindOf(err), "storing environment %s: %w", id, err)
 	}
@@ -126,6 +132,9 @@ func (c *Control) ArchiveEnvironment(ctx context.Context, by outboard.Caller, id
 	}
 	e.ArchivedAt = c.clock()
 	e.UpdatedAt = e.ArchivedAt
+	if err := c.record(ctx, by, "environment.archive", string(id), nil); err != nil {
+		return e, err
+	}
 	if err := c.store.PutEnvironment(ctx, e); err != nil {
 		return e, outboard.Errorf(outboard.KindOf(err), "storing environment %s: %w", id, err)
 	}
@@ -135,6 +144,9 @@ func (c *Control) ArchiveEnvironment(ctx context.Context, by outboard.Caller, id
 // DeleteEnvironment removes an environment. Sessions keep their copy of its config.
 func (c *Control) DeleteEnvironment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID) error {
 	if _, err := c.Environment(ctx, by, id); err != nil {
+		return err
+	}
+	if err := c.record(ctx, by, "environment.delete", string(id), nil); err != nil {
 		return err
 	}
 	return look("environment", string(id), c.store.DeleteEnvironment(ctx, id))

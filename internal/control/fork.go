@@ -151,6 +151,13 @@ func (c *Control) Fork(ctx context.Context, by outboard.Caller, id outboard.Sess
 			return nil, 0, err
 		}
 	}
+	ids := make([]outboard.SessionID, len(forks))
+	for i := range forks {
+		ids[i] = forks[i].Header.ID
+	}
+	if err := c.record(ctx, by, "session.fork", string(id), map[string]any{"seq": pos.seq, "forks": ids, "vaults": r.VaultIDs}); err != nil {
+		return nil, 0, err
+	}
 	headers, err := c.store.Fork(ctx, id, pos.seq, forks)
 	if err != nil {
 		if outboard.KindOf(err) == outboard.NotFound {
@@ -323,6 +330,9 @@ func (c *Control) Rewind(ctx context.Context, by outboard.Caller, id outboard.Se
 			return store.Commit{}, err
 		}
 		to = ev.To
+		if err := c.record(ctx, by, "session.rewind", string(id), ev); err != nil {
+			return store.Commit{}, err
+		}
 		return store.Commit{Events: []outboard.Event{outboard.NewEvent(s.Thread, ev)}}, nil
 	})
 	if err != nil {

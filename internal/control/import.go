@@ -90,6 +90,9 @@ func (c *Control) Import(ctx context.Context, by outboard.Caller, src io.Reader,
 	if err := m.check(ctx, by); err != nil {
 		return Session{}, err
 	}
+	if err := c.record(ctx, by, "session.import", string(m.newID), map[string]string{"sha256": digest}); err != nil {
+		return Session{}, err
+	}
 	return m.store(ctx, digest)
 }
 

@@ -92,7 +92,13 @@ func (c *Control) EnsureAdminKey(ctx context.Context, save func(secret string) e
 	if err := save(secret); err != nil {
 		return false, outboard.Errorf(outboard.KindOf(err), "saving the admin key: %w", err)
 	}
-	err = c.store.PutKey(ctx, outboard.Key{ID: outboard.NewID[outboard.KeyID](outboard.PrefixKey), Name: "admin",
+	id := outboard.NewID[outboard.KeyID](outboard.PrefixKey)
+	err = c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: outboard.DefaultOrg, Actor: "server", Action: "key.create", Resource: string(id),
+		Decision: outboard.Allowed, Rule: "the first start makes an administrator's key"})
+	if err != nil {
+		return false, outboard.Errorf(outboard.KindOf(err), "writing the audit: %w", err)
+	}
+	err = c.store.PutKey(ctx, outboard.Key{ID: id, Name: "admin",
 		Hash: HashSecret(secret), Role: outboard.RoleAdmin, Kind: outboard.KeyOperator, Org: outboard.DefaultOrg, CreatedAt: c.clock()})
 	if err != nil {
 		return false, outboard.Errorf(outboard.KindOf(err), "storing the admin key: %w", err)

@@ -87,6 +87,11 @@ func (c *Control) CreateSession(ctx context.Context, by outboard.Caller, r Sessi
 		return Session{}, err
 	}
 	events := append([]outboard.Event{outboard.NewEvent(h.Thread, &outboard.SessionCreated{Config: cfg})}, inputs...)
+	err = c.record(ctx, by, "session.create", string(h.ID), map[string]any{"agent": agent.ID, "version": agent.Version, "environment": env.ID,
+		"vaults": r.VaultIDs, "networking": env.Config.Networking.Mode})
+	if err != nil {
+		return Session{}, errors.Join(err, undo())
+	}
 	h, err = c.store.CreateSession(ctx, h, cfg, events...)
 	if err != nil {
 		return Session{}, errors.Join(outboard.Errorf(outboard.KindOf(err), "storing the session: %w", err), undo())
@@ -287,6 +292,11 @@ func (c *Control) UpdateSession(ctx context.Context, by outboard.Caller, id outb
 		if change.Title == nil && change.Metadata == nil && change.Tools == nil && change.MCPServers == nil && change.Budget == nil {
 			return store.Commit{}, nil
 		}
+		if change.Tools != nil || change.MCPServers != nil || change.Budget != nil { // a title changes nothing that a session may do
+			if err := c.record(ctx, by, "session.update", string(s.ID), change); err != nil {
+				return store.Commit{}, err
+			}
+		}
 		return store.Commit{Events: []outboard.Event{outboard.NewEvent(s.Thread, &change)}, Config: &s.Config, Budget: budget}, nil
 	})
 }
@@ -326,6 +336,9 @@ func (c *Control) ArchiveSession(ctx context.Context, by outboard.Caller, id out
 		if err := c.atRest(s, "archived"); err != nil {
 			return store.Commit{}, err
 		}
+		if err := c.record(ctx, by, "session.archive", string(id), nil); err != nil {
+			return store.Commit{}, err
+		}
 		return store.Commit{Events: []outboard.Event{outboard.NewEvent(s.Thread, &outboard.SessionArchived{})}}, nil
 	})
 	if err != nil {
@@ -344,6 +357,9 @@ func (c *Control) DeleteSession(ctx context.Context, by outboard.Caller, id outb
 		return err
 	}
 	if err := c.atRest(&Session{Header: h}, "deleted"); err != nil {
+		return err
+	}
+	if err := c.record(ctx, by, "session.delete", string(id), nil); err != nil {
 		return err
 	}
 	if err := c.store.DeleteSession(ctx, id); err != nil {

@@ -57,6 +57,9 @@ func (c *Control) CreateVault(ctx context.Context, by outboard.Caller, p VaultPa
 	if err := p.apply(&v); err != nil {
 		return v, err
 	}
+	if err := c.record(ctx, by, "vault.create", string(v.ID), nil); err != nil {
+		return v, err
+	}
 	if err := c.store.PutVault(ctx, v); err != nil {
 		return v, outboard.Errorf(outboard.KindOf(err), "storing the vault: %w", err)
 	}
@@ -108,6 +111,9 @@ func (c *Control) UpdateVault(ctx context.Context, by outboard.Caller, id outboa
 		return v, err
 	}
 	v.UpdatedAt = c.clock()
+	if err := c.record(ctx, by, "vault.update", string(id), nil); err != nil {
+		return v, err
+	}
 	if err := c.store.PutVault(ctx, v); err != nil {
 		return v, outboard.Errorf(outboard.KindOf(err), "storing vault %s: %w", id, err)
 	}
@@ -124,6 +130,9 @@ func (c *Control) ArchiveVault(ctx context.Context, by outboard.Caller, id outbo
 	if err != nil || !v.ArchivedAt.IsZero() {
 		return v, err
 	}
+	if err := c.record(ctx, by, "vault.archive", string(id), nil); err != nil {
+		return v, err
+	}
 	return k.ArchiveVault(ctx, v)
 }
 
@@ -134,6 +143,9 @@ func (c *Control) DeleteVault(ctx context.Context, by outboard.Caller, id outboa
 		return err
 	}
 	if _, err := c.Vault(ctx, by, id); err != nil {
+		return err
+	}
+	if err := c.record(ctx, by, "vault.delete", string(id), nil); err != nil {
 		return err
 	}
 	return k.DeleteVault(ctx, id)
@@ -159,6 +171,9 @@ func (c *Control) checkVaults(ctx context.Context, by outboard.Caller, ids []str
 func (c *Control) RotateVaultKeys(ctx context.Context, by outboard.Caller) (int, error) {
 	k, err := c.keeper(by)
 	if err != nil {
+		return 0, err
+	}
+	if err := c.record(ctx, by, "vault.rotate_keys", "every vault", nil); err != nil {
 		return 0, err
 	}
 	return k.RotateKeys(ctx)

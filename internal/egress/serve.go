@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -257,7 +258,7 @@ func (p *port) audit(ctx context.Context, req Request, decision, rule string, d 
 	if actor == "" {
 		actor = string(p.subject.Sandbox)
 	}
-	return p.g.cfg.Store.Audit(ctx, outboard.AuditRecord{At: p.g.now(), Org: p.subject.Org, Actor: actor, Action: ActionRequest,
+	return p.g.cfg.Store.Audit(ctx, outboard.AuditRecord{At: p.g.now(), Org: cmp.Or(p.subject.Org, string(p.subject.Config.Owner.Org)), Actor: actor, Action: ActionRequest,
 		Resource: req.Method + " " + req.url(), Decision: decision, Rule: rule, Detail: text})
 }
 

@@ -8,6 +8,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -254,6 +255,11 @@ func (f *Fleet) Destroy(ctx context.Context, session outboard.SessionID) error {
 
 // destroy removes a machine, then says so in its row.
 func (f *Fleet) destroy(ctx context.Context, row outboard.Sandbox) error {
+	if row.State != stateDestroyed {
+		if err := f.record(ctx, &row, "sandbox.destroy"); err != nil {
+			f.log.Error("the end of a sandbox was not recorded", "sandbox", row.ID, "err", err) // ending one must work when nothing else does
+		}
+	}
 	if err := f.destroyMachine(ctx, row.ID); err != nil {
 		return err
 	}
@@ -272,8 +278,19 @@ const (
 
 // put writes a row in a new state.
 func (f *Fleet) put(ctx context.Context, row *outboard.Sandbox, state string) error {
+	if state == stateCreating {
+		if err := f.record(ctx, row, "sandbox.create"); err != nil {
+			return err
+		}
+	}
 	row.State, row.UpdatedAt = state, f.now()
 	return f.cfg.Store.PutSandbox(ctx, *row)
+}
+
+// record writes to the audit what is about to happen to a machine.
+func (f *Fleet) record(ctx context.Context, row *outboard.Sandbox, action string) error {
+	return f.cfg.Store.Audit(ctx, outboard.AuditRecord{At: f.now(), Actor: cmp.Or(string(row.Session), string(row.ID)), Action: action,
+		Resource: string(row.ID), Decision: outboard.Allowed, Rule: row.Provider + " on " + row.Host})
 }
 
 func (f *Fleet) now() time.Time { return f.cfg.Now().UTC().Truncate(time.Microsecond) }

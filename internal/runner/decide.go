@@ -42,11 +42,26 @@ func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw) (out
 	}
 	switch call.Decision {
 	case outboard.Deny:
+		t.audit(ctx, r, &call, outboard.Refused)
 		return call, outboard.OutcomeDenied, judged
 	case outboard.Ask:
+		t.audit(ctx, r, &call, "ask")
 		call.Digest, call.Approver, call.ExpiresAt = tool.Digest(name, input), v.Approver, t.now().Add(v.Timeout)
 	}
 	return call, "", judged
+}
+
+// audit writes to the audit that a call was refused or will be asked about. What passes is in the log before it runs; what does not
+// pass has no effect, so a record that cannot be written changes nothing.
+func (t *turn) audit(ctx context.Context, r *policy.Request, call *outboard.CallRequested, decision string) {
+	detail, err := json.Marshal(map[string]any{"rules": call.Rules, "reason": call.Reason})
+	if err == nil {
+		err = t.cfg.Store.Audit(ctx, outboard.AuditRecord{At: t.now(), Org: string(r.Owner.Org), Actor: string(r.Session), Action: "policy." + call.Name,
+			Resource: r.Resource, Decision: decision, Rule: strings.Join(call.Rules, ", "), Detail: detail})
+	}
+	if err != nil {
+		t.log.Error("a decision was not recorded", "session", r.Session, "err", err)
+	}
 }
 
 // validate holds the input of a built-in tool to its schema.

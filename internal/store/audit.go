@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
@@ -40,6 +41,13 @@ func (s *Store) Audit(ctx context.Context, r outboard.AuditRecord) error {
 	}
 	if r.At.IsZero() {
 		r.At = s.now()
+	}
+	if len(r.Detail) > 0 { // in the one form that every reader of JSON writes again
+		b, err := json.Marshal(r.Detail)
+		if err != nil {
+			return outboard.Errorf(outboard.Invalid, "the detail of an audit record is not JSON: %w", err)
+		}
+		r.Detail = b
 	}
 	for _, text := range []*string{&r.Org, &r.Actor, &r.Action, &r.Resource, &r.Decision, &r.Rule} {
 		*text = auditText(*text)
@@ -215,6 +223,7 @@ func sealed(why error) error {
 
 // AuditQuery selects audit records.
 type AuditQuery struct {
+	Org      string // "" = every organization
 	Actor    string // "" = everybody
 	Action   string // "" = every action
 	Decision string // "" = any
@@ -232,6 +241,9 @@ func (s *Store) AuditEntries(ctx context.Context, q AuditQuery) ([]audit.Entry, 
 	w := where{conds: []string{`num > ?`}, args: []any{q.After}}
 	if q.Before > 0 {
 		w.add(`num < ?`, q.Before)
+	}
+	if q.Org != "" {
+		w.add(`org = ?`, q.Org)
 	}
 	if q.Actor != "" {
 		w.add(`actor = ?`, q.Actor)
