@@ -42,7 +42,7 @@ func newUpstream(cfg Config) *upstream {
 		return &http.Transport{
 			DialContext:            dial,
 			Proxy:                  nil, // it would resolve and dial by itself
-			TLSClientConfig:        &tls.Config{RootCAs: cfg.Roots, MinVersion: tls.VersionTLS12},
+			TLSClientConfig:        &tls.Config{RootCAs: cfg.Roots, MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true},
 			TLSHandshakeTimeout:    helloTimeout,
 			ResponseHeaderTimeout:  answerTimeout,
 			ExpectContinueTimeout:  time.Second,

@@ -227,7 +227,7 @@ func (p *port) accept(ctx context.Context) error {
 var errRenew = errors.New("the certificate authority is due for renewal")
 
 func (p *port) use(a *authority) {
-	cfg := &tls.Config{NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12}
+	cfg := &tls.Config{NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true} // whole records: what is large is copied in few
 	cfg.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		f, ok := hello.Conn.(*conn)
 		if !ok {

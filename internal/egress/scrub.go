@@ -80,7 +80,11 @@ func (s *scrubber) response(resp *http.Response) error {
 	s.headers(resp.Header)
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		if rw, ok := resp.Body.(io.ReadWriteCloser); ok {
-			resp.Body = &upgraded{ReadWriteCloser: rw, in: s.stream(rw)}
+			up := &upgraded{ReadWriteCloser: rw, in: s.stream(rw)}
+			if strings.EqualFold(resp.Header.Get("Upgrade"), "websocket") {
+				up.in = s.frames(rw)
+			}
+			resp.Body = up
 		}
 		return nil
 	}
@@ -110,11 +114,14 @@ func (s *scrubber) stream(src io.ReadCloser) *stream {
 
 func stars(b []byte) []byte { return bytes.Repeat([]byte{'*'}, len(b)) }
 
-// upgraded is a connection that has switched protocols. Server's frames are not masked and, without extensions, not compressed, so text
-// in them is text; a secret split over two frames is not seen.
+func (s *scrubber) frames(src io.ReadCloser) *frames {
+	return &frames{src: src, edit: editor{needles: s.needles, with: stars}}
+}
+
+// upgraded is a connection that has switched protocols.
 type upgraded struct {
 	io.ReadWriteCloser
-	in *stream
+	in io.Reader
 }
 
 // Read returns covered bytes.

@@ -1,0 +1,158 @@
+package egress
+
+import (
+	"encoding/binary"
+	"io"
+	"math"
+)
+
+// frames covers secrets in the messages of a WebSocket as a server sends them: not masked and, since extensions are taken out of the
+// request, not compressed. Covering changes no length, so the heads of frames stay what they are; only payload is looked at, and what
+// could be the beginning of a secret waits for the next frame of the same message. Control frames pass between. From the first byte on
+// that is no WebSocket frame all the rest is looked at as one text.
+type frames struct {
+	src  io.ReadCloser
+	edit editor
+	raw  []byte // read, not yet taken apart
+	left uint64 // payload of the current frame that has not come
+	last bool   // the current frame ends its message
+	text []byte // payload of the message that waits
+	head []mark // heads and control frames that belong between it
+	out  []byte // ready
+	err  error  // of src
+}
+
+// maxMarks bounds the frames that wait for the rest of a message: an honest server sends few between two parts of one.
+const maxMarks = 4096
+
+// mark is what stands before a byte of frames.text.
+type mark struct {
+	at    int
+	bytes []byte
+}
+
+// Read returns covered bytes.
+func (f *frames) Read(b []byte) (int, error) {
+	for len(f.out) == 0 {
+		if f.err != nil {
+			return 0, f.err
+		}
+		if len(b) == 0 {
+			return 0, nil
+		}
+		have := len(f.raw)
+		f.raw = append(f.raw, make([]byte, 32<<10)...)
+		n, err := f.src.Read(f.raw[have:])
+		f.raw, f.err = f.raw[:have+n], err
+		f.take()
+		if f.err != nil { // nothing more comes: what waits is no secret
+			f.text = f.edit.all(f.text)
+			f.release(len(f.text))
+			f.out = append(f.out, f.raw...)
+			f.raw = nil
+		}
+	}
+	n := copy(b, f.out)
+	f.out = f.out[n:]
+	return n, nil
+}
+
+// take takes apart what has come.
+func (f *frames) take() {
+	for len(f.raw) > 0 {
+		if f.left == 0 {
+			n := f.begin()
+			if n == 0 {
+				break // it is not whole
+			}
+			if n < 0 {
+				continue
+			}
+			f.head = append(f.head, mark{len(f.text), f.edit.all(append([]byte(nil), f.raw[:n]...))})
+			f.raw = f.raw[n:]
+		}
+		n := int(min(f.left, uint64(len(f.raw))))
+		f.text = append(f.text, f.raw[:n]...)
+		f.raw, f.left = f.raw[n:], f.left-uint64(n)
+		if f.left == 0 && f.last {
+			f.text = f.edit.all(f.text)
+			f.release(len(f.text))
+		}
+	}
+	f.raw = append([]byte(nil), f.raw...)
+	f.text = f.edit.all(f.text)
+	hold := f.edit.hold(f.text)
+	if len(f.head) > maxMarks {
+		hold = 0
+	}
+	f.release(len(f.text) - hold)
+}
+
+// begin reads the head of a frame, or a whole control frame, and returns its length, or 0 when more must come.
+func (f *frames) begin() int {
+	const final, reserved, opcode, control, masked = 0x80, 0x70, 0x0f, 0x8, 0x80
+	b := f.raw[0]
+	if b&reserved != 0 || b&opcode > 2 && b&opcode < 8 || b&opcode > 10 {
+		return f.plain()
+	}
+	if len(f.raw) < 2 {
+		return 0
+	}
+	if f.raw[1]&masked != 0 || b&control != 0 && (b&final == 0 || f.raw[1] > 125) {
+		return f.plain()
+	}
+	n, size := 2, uint64(f.raw[1]&0x7f)
+	switch size {
+	case 126:
+		n = 4
+	case 127:
+		n = 10
+	}
+	if b&control != 0 {
+		n += int(size)
+	}
+	if len(f.raw) < n {
+		return 0
+	}
+	if b&control != 0 {
+		f.last = false
+		return n
+	}
+	switch size {
+	case 126:
+		size = uint64(binary.BigEndian.Uint16(f.raw[2:]))
+	case 127:
+		size = binary.BigEndian.Uint64(f.raw[2:])
+	}
+	f.left, f.last = size, b&final != 0
+	return n
+}
+
+// plain gives up on frames.
+func (f *frames) plain() int {
+	f.left, f.last = math.MaxUint64, false
+	f.text = append(f.text, f.raw[0])
+	f.raw = f.raw[1:]
+	return -1
+}
+
+// release makes the first n bytes of the message ready, with what stands between them.
+func (f *frames) release(n int) {
+	at := 0
+	for len(f.head) > 0 && f.head[0].at <= n {
+		m := f.head[0]
+		if m.at == n && n < len(f.text) { // it stands before a byte that waits
+			break
+		}
+		f.out = append(append(f.out, f.text[at:m.at]...), m.bytes...)
+		at, f.head = m.at, f.head[1:]
+	}
+	f.out = append(f.out, f.text[at:n]...)
+	f.text = append(f.text[:0], f.text[n:]...)
+	for i := range f.head {
+		f.head[i].at -= n
+	}
+}
+
+// Close closes the source.
+func (f *frames) Close() error { return f.src.Close() }

@@ -1,0 +1,81 @@
+package egress
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+// wsFrame is a frame as a server sends it.
+func wsFrame(fin bool, op byte, payload string) []byte {
+	b := []byte{op, byte(len(payload))}
+	if fin {
+		b[0] |= 0x80
+	}
+	switch {
+	case len(payload) > 0xffff:
+		b = binary.BigEndian.AppendUint64([]byte{b[0], 127}, uint64(len(payload)))
+	case len(payload) > 125:
+		b = binary.BigEndian.AppendUint16([]byte{b[0], 126}, uint16(len(payload)))
+	}
+	return append(b, payload...)
+}
+
+// Broken if a secret passes because a message is split into frames, or if what is no secret arrives changed.
+func TestWebSocketFramesAreCovered(t *testing.T) {
+	const secret = "s3cret-value-of-the-vault"
+	stars := strings.Repeat("*", len(secret))
+	join := func(list ...[]byte) []byte { return bytes.Join(list, nil) }
+	long := strings.Repeat("x", 70_000)
+	for name, c := range map[string]struct{ in, want []byte }{
+		"in one frame": {wsFrame(true, 1, "a "+secret+" b"), wsFrame(true, 1, "a "+stars+" b")},
+		"over two frames": {join(wsFrame(false, 1, "a "+secret[:7]), wsFrame(true, 0, secret[7:]+" b")),
+			join(wsFrame(false, 1, "a "+stars[:7]), wsFrame(true, 0, stars[7:]+" b"))},
+		"over three frames, a ping between": {join(wsFrame(false, 1, secret[:7]), wsFrame(true, 9, "ping"), wsFrame(false, 0, secret[7:9]), wsFrame(true, 0, secret[9:])),
+			join(wsFrame(false, 1, stars[:7]), wsFrame(true, 9, "ping"), wsFrame(false, 0, stars[7:9]), wsFrame(true, 0, stars[9:]))},
+		"a byte per frame": {func() (b []byte) {
+			for i := range secret {
+				b = append(b, wsFrame(i == len(secret)-1, 1, secret[i:i+1])...)
+			}
+			return b
+		}(), func() (b []byte) {
+			for i := range secret {
+				b = append(b, wsFrame(i == len(secret)-1, 1, "*")...)
+			}
+			return b
+		}()},
+		"behind a long frame":  {join(wsFrame(false, 2, long+secret[:3]), wsFrame(true, 0, secret[3:])), join(wsFrame(false, 2, long+stars[:3]), wsFrame(true, 0, stars[3:]))},
+		"the beginning of one": {join(wsFrame(true, 1, secret[:7]), wsFrame(true, 1, "b")), join(wsFrame(true, 1, secret[:7]), wsFrame(true, 1, "b"))},
+		"none":                 {join(wsFrame(true, 1, ""), wsFrame(true, 1, long), wsFrame(true, 8, "")), join(wsFrame(true, 1, ""), wsFrame(true, 1, long), wsFrame(true, 8, ""))},
+		"in a ping":            {wsFrame(true, 9, secret), wsFrame(true, 9, stars)},
+		"not in frames":        {[]byte("one|" + secret + "\n"), []byte("one|" + stars + "\n")},
+		"frames, then not":     {append(wsFrame(true, 1, "abc"), secret+" and "+secret...), append(wsFrame(true, 1, "abc"), stars+" and "+stars...)},
+		"cut short":            {wsFrame(true, 1, "abc")[:3], wsFrame(true, 1, "abc")[:3]},
+		"half a head":          {wsFrame(true, 1, long)[:5], wsFrame(true, 1, long)[:5]},
+	} {
+		for way, reader := range map[string]func(io.Reader) io.Reader{"at once": func(r io.Reader) io.Reader { return r }, "byte by byte": iotest.OneByteReader} {
+			f := newScrubber([]string{secret}).frames(io.NopCloser(reader(bytes.NewReader(c.in))))
+			got, err := io.ReadAll(f)
+			if err != nil || !bytes.Equal(got, c.want) {
+				t.Errorf("%s, %s: %.200q, %v", name, way, got, err)
+			}
+		}
+	}
+}
+
+// Broken if a whole message waits for the next one because it ends as a secret begins: the other side would wait for an answer to it.
+func TestWebSocketMessagesDoNotWait(t *testing.T) {
+	const secret = "s3cret-value-of-the-vault"
+	r, w := io.Pipe()
+	f := newScrubber([]string{secret}).frames(r)
+	message := wsFrame(true, 1, "say "+secret[:9])
+	go func() { _, _ = w.Write(message) }()
+	got := make([]byte, len(message))
+	if _, err := io.ReadFull(f, got); err != nil || !bytes.Equal(got, message) {
+		t.Errorf("%q, %v", got, err)
+	}
+	w.Close()
+}
