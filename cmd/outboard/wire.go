@@ -210,7 +210,8 @@ func (s *server) openSandboxes(host string) error {
 		return err
 	}
 	s.fleet = fleet.New(fleet.Config{Store: s.store, Blob: s.blob, Provider: provider, Host: host, Dir: locks, Logger: s.log,
-		Environment: s.vault.Environment, Network: network, Images: images})
+		Environment: s.vault.Environment, Network: network, Images: images, Lifecycle: s.cfg.Config.Sandbox.Lifecycle(),
+		MaxPerOwner: s.cfg.Config.Sandbox.MaxPerOwner})
 	return nil
 }
 

@@ -197,10 +197,11 @@ func TestGoodRequests(t *testing.T) {
 		t.Errorf("agent: %s", agent.body)
 	}
 	env := b.ok("POST", "/v1/environments", `{"name":"e","config":{"type":"cloud","networking":{"type":"limited","allowed_hosts":["*.example.com"],"allow_package_managers":true},
-	 "outboard":{"rootfs":"host","limits":{"pids":100}}}}`)
+	 "outboard":{"rootfs":"host","limits":{"pids":100},"lifecycle":{"stop_after_seconds":60,"drop_after_seconds":-1,"max_sandboxes":3}}}}`)
 	up := b.ok("POST", "/v1/environments/"+env.str("id"), `{"description":"d","config":{"type":"cloud","networking":{"type":"limited","allow_mcp_servers":true}}}`)
 	if up.str("config.networking.allowed_hosts.0") != "*.example.com" || up.get("config.networking.allow_package_managers") != true ||
-		up.get("config.networking.allow_mcp_servers") != true || up.get("config.outboard.limits.pids") != 100.0 || up.str("name") != "e" {
+		up.get("config.networking.allow_mcp_servers") != true || up.get("config.outboard.limits.pids") != 100.0 || up.get("config.outboard.lifecycle.stop_after_seconds") != 60.0 ||
+		up.get("config.outboard.lifecycle.drop_after_seconds") != -1.0 || up.str("name") != "e" {
 		t.Errorf("merged environment: %s", up.body)
 	}
 	s := b.ok("POST", "/v1/sessions", fmt.Sprintf(`{"agent":{"type":"agent_with_overrides","id":%q,"version":1,"system":null,"tools":[],"model":{"id":"script/steps","effort":"max"}},

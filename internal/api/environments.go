@@ -30,6 +30,7 @@ type machineIn struct {
 	Isolation *string         `json:"isolation"`
 	Limits    json.RawMessage `json:"limits"`
 	Network   json.RawMessage `json:"networking"`
+	Lifecycle json.RawMessage `json:"lifecycle"`
 }
 
 // patch reads the members that create and update share.
@@ -174,6 +175,13 @@ func decodeMachine(raw json.RawMessage) (func(*outboard.EnvConfig), error) {
 		}
 		*limits = outboard.SandboxLimits{MemoryBytes: l.Memory, CPUs: l.CPUs, Pids: l.Pids, DiskBytes: l.Disk}
 	}
+	var life *outboard.Lifecycle
+	if !isNull(in.Lifecycle) {
+		life = new(outboard.Lifecycle)
+		if err := object(path+".lifecycle", in.Lifecycle, life); err != nil {
+			return nil, err
+		}
+	}
 	network := func(*outboard.EnvConfig) {}
 	if !isNull(in.Network) {
 		var err error
@@ -187,6 +195,7 @@ func decodeMachine(raw json.RawMessage) (func(*outboard.EnvConfig), error) {
 		keep(&c.Image, in.Image)
 		keep(&c.Isolation, in.Isolation)
 		keep(&c.Limits, limits)
+		keep(&c.Lifecycle, life)
 	}, nil
 }
 

@@ -79,6 +79,10 @@ func (s *server) built() []route {
 		{"GET", "/v1/sandboxes/{sandbox}/files/content", s.readBoxFile},
 		{"PUT", "/v1/sandboxes/{sandbox}/files/content", s.writeBoxFile},
 
+		{"GET", "/v1/outboard/machines", s.listMachines},
+		{"POST", "/v1/outboard/machines/{machine}/stop", s.stopMachine},
+		{"DELETE", "/v1/outboard/machines/{machine}", s.killMachine},
+
 		{"POST", "/v1/files", s.uploadFile},
 		{"GET", "/v1/files", s.listFiles},
 		{"GET", "/v1/files/{file}", s.getFile},

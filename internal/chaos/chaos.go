@@ -33,7 +33,8 @@ type Summary struct {
 	Calls      int            `json:"calls"`
 	Unknown    int            `json:"outcome_unknown"`
 	Lost       int            `json:"sandboxes_lost"`
-	Takeovers  int            `json:"takeovers"` // claims beyond a session's first
+	Stopped    int            `json:"sandboxes_stopped"` // as if their sessions had rested for long; those whose answer was lost are not counted
+	Takeovers  int            `json:"takeovers"`         // claims beyond a session's first
 	Kills      map[string]int `json:"kills"`
 	Seconds    float64        `json:"seconds"`
 	Violations []string       `json:"violations"` // never null

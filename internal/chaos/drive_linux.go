@@ -35,6 +35,9 @@ func (d *driver) drive(ctx context.Context, over <-chan struct{}) error {
 			if _, err := d.rest(ctx); err != nil {
 				return err
 			}
+			if d.rng.IntN(8) == 0 && !pause(ctx, over) {
+				continue
+			}
 		}
 		select {
 		case <-over:
@@ -44,6 +47,16 @@ func (d *driver) drive(ctx context.Context, over <-chan struct{}) error {
 		default:
 		}
 	}
+}
+
+// pause is a rest in which a sandbox is let go, and may be stopped. It reports false when ctx has ended.
+func pause(ctx context.Context, over <-chan struct{}) bool {
+	select {
+	case <-time.After(3 * time.Second): // a runner keeps a sandbox for two
+	case <-over:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
 }
 
 // finish reads the marks. The file comes back in parts that stay below the limit on a tool's output.

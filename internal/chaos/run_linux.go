@@ -78,6 +78,14 @@ func fight(ctx context.Context, cfg Config, troop *troop, sum *Summary) (map[out
 			}
 		})
 	}
+	for i := range calmers {
+		wg.Go(func() {
+			n := calm(ctx, c, rand.New(rand.NewPCG(cfg.Seed, uint64(1<<32+i))), over)
+			mu.Lock()
+			defer mu.Unlock()
+			sum.Stopped += n
+		})
+	}
 	failure = troop.kill(ctx, cfg, sum.Kills)
 	close(over)
 	wg.Wait()
@@ -85,6 +93,36 @@ func fight(ctx context.Context, cfg Config, troop *troop, sum *Summary) (map[out
 		sum.Messages += len(r.acked)
 	}
 	return records, failure
+}
+
+// calmers is how many stop sandboxes at the same time: each waits a while for one that is in use.
+const calmers = 3
+
+// calm stops random sandboxes as a long rest would, until over is closed, and returns how many. Most of those it asks for are in use.
+func calm(ctx context.Context, c *client.Client, rng *rand.Rand, over <-chan struct{}) (stopped int) {
+	for {
+		var ids []string
+		for m, err := range c.Machines(ctx) {
+			if err != nil {
+				break // the server was killed
+			}
+			if m.State == "live" && m.Session != "" {
+				ids = append(ids, m.ID)
+			}
+		}
+		if len(ids) > 0 {
+			if m, err := c.StopMachine(ctx, ids[rng.IntN(len(ids))]); err == nil && m.State == "stopped" {
+				stopped++
+			}
+		}
+		select {
+		case <-over:
+			return stopped
+		case <-ctx.Done():
+			return stopped
+		case <-time.After(time.Duration(rng.IntN(100)) * time.Millisecond): // the instant is the point
+		}
+	}
 }
 
 // prepare makes the agent, the environment and the sessions.

@@ -139,6 +139,26 @@ type Sandbox struct {
 	Ahead *int `yaml:"ahead,omitempty"`
 	// Warm is how many sandboxes are started before they are needed, for each kind; nil = 1.
 	Warm *int `yaml:"warm,omitempty"`
+	// StopAfter, DropAfter and MaxAge are how long a session may rest before its sandbox is stopped, and dropped, and how old one may
+	// get; nil = 30m, 24h and no limit, 0 = never. An environment may say otherwise.
+	StopAfter *time.Duration `yaml:"stop_after,omitempty"`
+	DropAfter *time.Duration `yaml:"drop_after,omitempty"`
+	MaxAge    *time.Duration `yaml:"max_age,omitempty"`
+	// MaxPerEnvironment and MaxPerOwner bound the sandboxes that are alive; 0 = no bound.
+	MaxPerEnvironment int `yaml:"max_sandboxes_per_environment,omitempty"`
+	MaxPerOwner       int `yaml:"max_sandboxes_per_owner,omitempty"`
+}
+
+// Lifecycle returns what holds for environments that do not say otherwise.
+func (s Sandbox) Lifecycle() outboard.Lifecycle {
+	seconds := func(d *time.Duration, otherwise time.Duration) int64 {
+		if d != nil {
+			otherwise = *d
+		}
+		return int64(otherwise.Seconds())
+	}
+	return outboard.Lifecycle{StopAfterSec: seconds(s.StopAfter, 30*time.Minute), DropAfterSec: seconds(s.DropAfter, 24*time.Hour),
+		MaxAgeSec: seconds(s.MaxAge, 0), MaxSandboxes: s.MaxPerEnvironment}
 }
 
 // maxAhead bounds sandbox.ahead and sandbox.warm: each place costs about half a MiB of kernel memory, one with a guest some 3 MiB.
@@ -198,6 +218,12 @@ func Load(path string, env func(string) string) (*Config, error) {
 	}
 	if n := c.Sandbox.Guests(); n < 0 || n > maxAhead {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: warm is %d; it must be from 0 to %d", n, maxAhead)
+	}
+	if l := c.Sandbox.Lifecycle(); l.StopAfterSec > 0 && l.DropAfterSec > 0 && l.DropAfterSec < l.StopAfterSec {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: drop_after is before stop_after")
+	}
+	if c.Sandbox.MaxPerEnvironment < 0 || c.Sandbox.MaxPerOwner < 0 {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: a limit is negative")
 	}
 	if c.Limits.Slots < 0 || c.Limits.Slots > maxSlots {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: slots is %d; it must be from 0 to %d", c.Limits.Slots, maxSlots)

@@ -40,6 +40,9 @@ func checkNode(n *yaml.Node, t reflect.Type, path string) error {
 		mapping := f.YAMLForms()
 		return checkStruct(n, reflect.TypeOf(mapping), path)
 	}
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
 	switch {
 	case t == durationType:
 		if d, err := time.ParseDuration(n.Value); n.Kind != yaml.ScalarNode || err != nil || d < 0 {

@@ -11,9 +11,10 @@ import (
 // Limits of the Managed Agents wire on what a request may name.
 const (
 	maxName        = 256
-	maxAgentText   = 2048    // description of an agent
-	maxEnvText     = 1024    // description of an environment
-	maxSystem      = 100_000 // characters of a system prompt
+	maxAgentText   = 2048                 // description of an agent
+	maxRest        = 10 * 366 * 24 * 3600 // seconds of a lifecycle: longer than anything rests, and no overflow as a duration
+	maxEnvText     = 1024                 // description of an environment
+	maxSystem      = 100_000              // characters of a system prompt
 	maxTitle       = 500
 	maxMetadata    = 16
 	maxMetaKey     = 64

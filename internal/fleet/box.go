@@ -143,7 +143,7 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 	}
 	defer st.release()
 	row = outboard.Sandbox{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Provider: f.cfg.Provider.Name(),
-		Host: f.cfg.Host, Generation: rand.Text(), CreatedAt: f.now()}
+		Owner: b.Owner, Host: f.cfg.Host, Generation: rand.Text(), CreatedAt: f.now()}
 	h, err := f.hold(ctx, row.ID)
 	if err != nil {
 		return nil, row, err
@@ -155,7 +155,7 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 			f.letGo(h)
 		}
 	}()
-	if err := f.put(ctx, &row, stateCreating); err != nil {
+	if err := f.add(ctx, &row, b.Env); err != nil {
 		return nil, row, err
 	}
 	if sb, err = f.create(ctx, row, outboard.SessionConfig{Env: b.Env}, st, b.Vars, origin{}); err != nil {

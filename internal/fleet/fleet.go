@@ -39,6 +39,10 @@ type Config struct {
 	Images *image.Store
 	// Network is where the connections of sandboxes go. nil: sandboxes have loopback only.
 	Network Network
+	// Lifecycle holds where an environment does not say otherwise; its zero value stops nothing. MaxPerOwner bounds the sandboxes of one
+	// owner that are alive, boxes included; 0 = no bound.
+	Lifecycle   outboard.Lifecycle
+	MaxPerOwner int
 	// Now is the clock of rows. nil = time.Now.
 	Now func() time.Time
 }
@@ -273,6 +277,8 @@ func (f *Fleet) destroy(ctx context.Context, row outboard.Sandbox) error {
 const (
 	stateCreating  = "creating"
 	stateLive      = "live"
+	stateStopping  = "stopping"
+	stateStopped   = "stopped" // no machine, but its layers are kept
 	stateDestroyed = "destroyed"
 )
 

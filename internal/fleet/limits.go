@@ -28,6 +28,10 @@ const (
 	// WaitGrace is how much longer than the longest call a wait may take before the guest counts as hung.
 	WaitGrace = time.Minute
 
+	// stopPatience is how long Stop waits for whoever uses a sandbox: a turn that has just ended keeps its connection for two seconds.
+	stopPatience = 5 * time.Second
+	stopLook     = 100 * time.Millisecond
+
 	// ReapEvery is how long garbage may stay. Nothing waits for it.
 	ReapEvery = 30 * time.Second
 

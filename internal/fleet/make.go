@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -28,8 +29,8 @@ func (f *Fleet) attach(ctx context.Context, s *slot, r Request, b *Box) error {
 		return f.lose(ctx, r, b, nil, "it has no record here")
 	case err != nil:
 		return err
-	case row.State == stateDestroyed:
-		return f.lose(ctx, r, b, nil, "it was destroyed")
+	case row.State == stateDestroyed, row.State == stateStopped:
+		return f.lose(ctx, r, b, nil, cmp.Or(row.Why, "it was destroyed"))
 	case row.Host != f.cfg.Host:
 		return f.lose(ctx, r, b, nil, fmt.Sprintf("it is on another host, %s", row.Host))
 	case row.Provider != f.cfg.Provider.Name():
@@ -41,6 +42,13 @@ func (f *Fleet) attach(ctx context.Context, s *slot, r Request, b *Box) error {
 	}
 	if reason != "" {
 		return f.lose(ctx, r, b, &row, reason)
+	}
+	if row.State == stateStopping { // whoever stopped it was killed before it could say so
+		row.Why = ""
+		if err := f.put(ctx, &row, stateLive); err != nil {
+			f.letGo(u.held)
+			return errors.Join(err, u.machine.Close())
+		}
 	}
 	if err := f.mount(ctx, u.machine, r, false); err != nil {
 		f.letGo(u.held)
@@ -151,13 +159,15 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 		b.Lost, r.Checkpoint = &outboard.SandboxLost{Reason: from.lost, Restore: from.checkpoint}, from.checkpoint
 	}
 	row := outboard.Sandbox{
-		ID:         outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox),
-		Session:    r.Session,
-		Provider:   f.cfg.Provider.Name(),
-		Host:       f.cfg.Host,
-		Generation: rand.Text(),
-		Checkpoint: r.Checkpoint,
-		CreatedAt:  f.now(),
+		ID:          outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox),
+		Session:     r.Session,
+		Environment: r.Config.Environment,
+		Owner:       r.Config.Owner.Key,
+		Provider:    f.cfg.Provider.Name(),
+		Host:        f.cfg.Host,
+		Generation:  rand.Text(),
+		Checkpoint:  r.Checkpoint,
+		CreatedAt:   f.now(),
 	}
 	h, err := f.hold(ctx, row.ID)
 	if err != nil {
@@ -170,7 +180,7 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 			f.letGo(h)
 		}
 	}()
-	if err := f.put(ctx, &row, stateCreating); err != nil {
+	if err := f.add(ctx, &row, r.Config.Env); err != nil {
 		return err
 	}
 	vars, err := f.environment(ctx, r.Session, r.Config)
@@ -204,6 +214,12 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 	}
 	f.log.Info("sandbox ready", "session", r.Session, "sandbox", row.ID, "from", r.Checkpoint)
 	return nil
+}
+
+// add writes the row of a machine that is about to be made, if there may be one more.
+func (f *Fleet) add(ctx context.Context, row *outboard.Sandbox, env outboard.EnvConfig) error {
+	row.State, row.UpdatedAt = stateCreating, f.now()
+	return f.cfg.Store.AddSandbox(ctx, *row, store.Quota{Environment: f.lifecycle(env).MaxSandboxes, Owner: f.cfg.MaxPerOwner})
 }
 
 // create makes the machine. vars are in the environment of all its processes.

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -44,6 +45,9 @@ func (f *Fleet) Start(ctx context.Context) error {
 			}
 			if err := f.reap(ctx); err != nil && ctx.Err() == nil {
 				f.log.Warn("reaping sandboxes", "err", err)
+			}
+			if err := f.rest(ctx); err != nil && ctx.Err() == nil {
+				f.log.Warn("stopping sandboxes that rest", "err", err)
 			}
 		}
 	})
@@ -116,6 +120,9 @@ func (f *Fleet) reapStray(ctx context.Context, id outboard.SandboxID) error {
 
 // reapRow looks at one row that is not destroyed.
 func (f *Fleet) reapRow(ctx context.Context, row outboard.Sandbox, present bool) error {
+	if row.State == stateStopped && !present {
+		return f.reapStopped(ctx, row)
+	}
 	why, force, err := f.garbage(ctx, row, present)
 	if err != nil || why == "" {
 		return err
@@ -139,6 +146,11 @@ func (f *Fleet) reapRow(ctx context.Context, row outboard.Sandbox, present bool)
 		}
 	}
 	f.log.Info("destroying a sandbox", "sandbox", row.ID, "session", row.Session, "why", why)
+	if row.State == stateStopping && !force {
+		if cur, _, err := f.current(ctx, row.Session); err != nil || cur == "" { // the log has it that it is stopped
+			return errors.Join(err, f.destroyTo(ctx, row, stateStopped))
+		}
+	}
 	return f.destroy(ctx, row)
 }
 

@@ -58,11 +58,16 @@ func (r *rig) fleet(change ...func(*Config)) *Fleet {
 
 func (r *rig) session(t *testing.T, resources ...outboard.Resource) outboard.SessionID {
 	t.Helper()
+	return r.sessionIn(t, outboard.EnvConfig{Kind: "cloud"}, resources...)
+}
+
+func (r *rig) sessionIn(t *testing.T, env outboard.EnvConfig, resources ...outboard.Resource) outboard.SessionID {
+	t.Helper()
 	h := outboard.Header{
 		ID:     outboard.NewID[outboard.SessionID](outboard.PrefixSession),
 		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread),
 	}
-	cfg := outboard.SessionConfig{Env: outboard.EnvConfig{Kind: "cloud"}, Resources: resources}
+	cfg := outboard.SessionConfig{Env: env, Resources: resources}
 	if _, err := r.store.CreateSession(t.Context(), h, cfg, outboard.NewEvent(h.Thread, &outboard.SessionCreated{Config: cfg})); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,263 @@
+//go:build linux
+
+package fleet
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// resting is a fleet whose sandboxes stop after an hour and are dropped after a day, by a clock that the test moves.
+func (r *rig) resting(clock *time.Time) *Fleet {
+	return r.fleet(func(c *Config) {
+		c.Lifecycle = outboard.Lifecycle{StopAfterSec: 3600, DropAfterSec: 86400}
+		c.Now = func() time.Time { return *clock }
+	})
+}
+
+func restAll(t *testing.T, f *Fleet) {
+	t.Helper()
+	if err := errors.Join(f.reap(t.Context()), f.rest(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Broken if a session that rests keeps its processes for ever, loses a file when they end, is not told what it lost, or cannot go on.
+func TestStopAndDrop(t *testing.T) {
+	r := newRig(t)
+	here := nativeProvider(t)
+	r.provider = here
+	clock := time.Now()
+	f := r.resting(&clock)
+	id := r.session(t)
+	b := r.acquire(t, f, id)
+	r.bash(t, b, "echo saved > /workspace/a; sleep 1000 &")
+	first := r.checkpoint(t, f, b, id)
+	r.bash(t, b, "echo late > /workspace/b") // as a process in the background might
+	clock = clock.Add(2 * time.Hour)
+	restAll(t, f)
+	if row := r.row(t, b.ID()); row.State != stateLive {
+		t.Fatalf("stopped while in use: %+v", row)
+	}
+	release(t, f, b)
+	restAll(t, f)
+	row, st := r.row(t, b.ID()), r.state(t, id)
+	if row.State != stateStopped || len(r.present(t)) != 0 || st.Sandbox != nil {
+		t.Fatalf("%+v, machines %v, in the log %+v", row, r.present(t), st.Sandbox)
+	}
+	last := st.Checkpoint
+	if last == first.ID || !here.Keeps(last) {
+		t.Errorf("stopped at %s, kept %v", last, here.Keeps(last))
+	}
+	note := st.History[len(st.History)-1].Content[0].Text
+	if !strings.Contains(note, "stopped after 1h0m0s without a turn") || !strings.Contains(note, "processes and shell state are gone") {
+		t.Errorf("the model is told %q", note)
+	}
+	clock = clock.Add(48 * time.Hour)
+	restAll(t, f)
+	if row := r.row(t, b.ID()); row.State != stateStopped {
+		t.Errorf("dropped before it was durable: %+v", row)
+	}
+	again := r.acquire(t, f, id)
+	if out := r.bash(t, again, "cat /workspace/a /workspace/b; pgrep sleep || true"); out != "saved\nlate\n" || again.Generation() == b.Generation() || again.Lost != nil {
+		t.Errorf("resumed with %q, lost %+v", out, again.Lost)
+	}
+	restAll(t, f)
+	if row := r.row(t, b.ID()); row.State != stateDestroyed {
+		t.Errorf("the old one: %+v", row)
+	}
+	release(t, f, again)
+	clock = clock.Add(2 * time.Hour)
+	restAll(t, f)
+	if err := f.keepAll(t.Context(), here); err != nil {
+		t.Fatal(err)
+	}
+	restAll(t, f)
+	if row := r.row(t, again.ID()); row.State != stateStopped || !here.Keeps(last) {
+		t.Fatalf("dropped too early: %+v", row)
+	}
+	clock = clock.Add(24 * time.Hour)
+	restAll(t, f)
+	restAll(t, f)
+	if row := r.row(t, again.ID()); row.State != stateDestroyed || here.Keeps(last) {
+		t.Errorf("not dropped: %+v, layers %v", row, here.Keeps(last))
+	}
+	if out := r.bash(t, r.acquire(t, f, id), "cat /workspace/a /workspace/b"); out != "saved\nlate\n" {
+		t.Errorf("from the checkpoint alone: %q", out)
+	}
+}
+
+// Broken if a sandbox older than its environment allows lives on, one whose environment switched stopping off is stopped, or a provider
+// without layers loses files.
+func TestLifecycleOfEnvironment(t *testing.T) {
+	r := newRig(t)
+	clock := time.Now()
+	f := r.resting(&clock)
+	lives := func(l outboard.Lifecycle) outboard.SandboxID {
+		id := r.sessionIn(t, outboard.EnvConfig{Kind: "cloud", Lifecycle: l})
+		b := r.acquire(t, f, id)
+		r.bash(t, b, "echo kept > a")
+		release(t, f, b)
+		return b.ID()
+	}
+	off, old := lives(outboard.Lifecycle{StopAfterSec: -1, DropAfterSec: -1}), lives(outboard.Lifecycle{StopAfterSec: -1, DropAfterSec: -1, MaxAgeSec: 60})
+	clock = clock.Add(time.Hour * 100)
+	restAll(t, f)
+	if a, b := r.row(t, off).State, r.row(t, old); a != stateLive || b.State != stateStopped || !strings.Contains(b.Why, "older than 1m0s") {
+		t.Errorf("switched off: %s, aged: %+v", a, b)
+	}
+	if out := r.bash(t, r.acquire(t, f, r.row(t, old).Session), "cat a"); out != "kept\n" {
+		t.Errorf("restored %q", out)
+	}
+}
+
+// stopSteps are what a process killed at each step of stopping leaves.
+var stopSteps = []struct {
+	name         string
+	lost, exists bool   // the log says it, the machine is there
+	reaped       string // the row's state when the next process has started
+	rested       string // and when it has looked for what to stop
+}{
+	{"after the row", false, true, stateStopping, stateStopped},
+	{"after the log", true, true, stateStopped, stateStopped},
+	{"after the machine", true, false, stateStopped, stateStopped},
+	{"and its machine died too", false, false, stateDestroyed, stateDestroyed},
+}
+
+// Broken if a process that is killed while it stops a sandbox leaves the machine for ever, or a session that does not go on.
+func TestStopKilled(t *testing.T) {
+	r := newRig(t)
+	ids := make([]outboard.SandboxID, len(stopSteps))
+	for i, tt := range stopSteps {
+		s := r.session(t)
+		ids[i] = r.machine(t, s, stateStopping, tt.exists)
+		logReady(t, r, s, ids[i])
+		if tt.lost {
+			r.append(t, store.Commit{Session: s}, &outboard.SandboxLost{Sandbox: ids[i], Generation: "gen", Reason: "it was stopped"})
+		}
+	}
+	f := r.fleet()
+	if err := f.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer f.Stop()
+	for i, tt := range stopSteps {
+		if state := r.row(t, ids[i]).State; state != tt.reaped {
+			t.Errorf("%s: %s after the start, want %s", tt.name, state, tt.reaped)
+		}
+	}
+	if err := f.rest(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i, tt := range stopSteps {
+		if state := r.row(t, ids[i]).State; state != tt.rested {
+			t.Errorf("%s: %s after the rest, want %s", tt.name, state, tt.rested)
+		}
+		b := r.acquire(t, f, r.row(t, ids[i]).Session)
+		if !b.New || b.ID() == ids[i] {
+			t.Errorf("%s: goes on in %s", tt.name, b.ID())
+		}
+	}
+	if n := len(r.present(t)); n != len(stopSteps) {
+		t.Errorf("%d machines of %d sessions", n, len(stopSteps))
+	}
+}
+
+// Broken if a turn that comes before a killed stop is finished cannot use the machine, or has it taken away afterwards.
+func TestStopKilledThenUsed(t *testing.T) {
+	r := newRig(t)
+	s := r.session(t)
+	id := r.machine(t, s, stateStopping, true)
+	logReady(t, r, s, id)
+	f := r.fleet()
+	b := r.acquire(t, f, s)
+	if b.New || b.ID() != id || r.row(t, id).State != stateLive {
+		t.Fatalf("new %v, %s, row %s", b.New, b.ID(), r.row(t, id).State)
+	}
+	release(t, f, b)
+	restAll(t, f)
+	if state := r.row(t, id).State; state != stateLive {
+		t.Errorf("row %s", state)
+	}
+}
+
+// Broken if a sandbox that a person killed lives on, or its session is not told who did it.
+func TestKillSandbox(t *testing.T) {
+	r := newRig(t)
+	f := r.fleet()
+	s := r.session(t)
+	b := r.acquire(t, f, s)
+	if _, err := f.StopSandbox(t.Context(), b.ID(), "anna"); outboard.KindOf(err) != outboard.Conflict {
+		t.Errorf("stopped under a turn: %v", err)
+	}
+	if err := f.KillSandbox(t.Context(), b.ID(), "anna"); err != nil {
+		t.Fatal(err)
+	}
+	if state := r.row(t, b.ID()).State; state != stateDestroyed || len(r.present(t)) != 0 {
+		t.Errorf("row %s, machines %v", state, r.present(t))
+	}
+	if err := f.KillSandbox(t.Context(), b.ID(), "anna"); outboard.KindOf(err) != outboard.NotFound {
+		t.Errorf("killed twice: %v", err)
+	}
+	again := r.acquire(t, f, s)
+	if again.Lost == nil || again.Lost.Reason != "it was killed by anna" {
+		t.Errorf("%+v", again.Lost)
+	}
+	release(t, f, again)
+	row, err := f.StopSandbox(t.Context(), again.ID(), "anna")
+	if err != nil || row.State != stateStopped {
+		t.Errorf("stopped: %+v, %v", row, err)
+	}
+}
+
+// Broken if sessions that begin at the same time get more sandboxes than an environment may have, or a box is not counted.
+func TestQuota(t *testing.T) {
+	r := newRig(t)
+	f := r.fleet(func(c *Config) { c.Lifecycle.MaxSandboxes, c.MaxPerOwner = 3, 3 })
+	var wg sync.WaitGroup
+	made, refused := make(chan *Box, 8), make(chan error, 8)
+	for range 8 {
+		id := r.session(t)
+		req := r.request(t, id)
+		req.Config.Environment, req.Config.Owner.Key = "env_1", outboard.KeyID(id)
+		wg.Go(func() {
+			b, err := f.Acquire(t.Context(), req)
+			if err != nil {
+				refused <- err
+				return
+			}
+			made <- b
+		})
+	}
+	wg.Wait()
+	if len(made) != 3 || len(refused) != 5 {
+		t.Fatalf("%d made, %d refused", len(made), len(refused))
+	}
+	if err := <-refused; outboard.KindOf(err) != outboard.Exhausted || !strings.Contains(err.Error(), "environment env_1 has 3 sandboxes alive, and may have 3") {
+		t.Errorf("refused: %v", err)
+	}
+	req := r.request(t, r.session(t))
+	req.Config.Environment, req.Config.Owner.Key = "env_2", "apikey_1"
+	b, err := f.Acquire(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made <- b
+	for i := range 3 {
+		box := outboard.Box{ID: outboard.NewBoxID(), Owner: "apikey_1", Env: outboard.EnvConfig{Kind: "cloud"}, EndAt: time.Now().Add(time.Hour)}
+		_, err := f.CreateBox(t.Context(), box, outboard.BlobRef{})
+		if full := i == 2; full != (outboard.KindOf(err) == outboard.Exhausted && strings.Contains(err.Error(), "owner apikey_1 has 3")) {
+			t.Errorf("box %d: %v", i, err)
+		}
+	}
+	close(made)
+	for b := range made {
+		release(t, f, b)
+	}
+}

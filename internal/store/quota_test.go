@@ -1,0 +1,58 @@
+package store_test
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/store/storetest"
+)
+
+// Broken if callers that count at the same time all find room, a quota counts what is not alive, or the answer does not name the limit.
+func TestAddSandboxQuota(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		row := func() outboard.Sandbox {
+			return outboard.Sandbox{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Environment: "env_1", Owner: "apikey_1",
+				Host: "h", State: "creating", CreatedAt: time.Now(), UpdatedAt: time.Now()}
+		}
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		var made []outboard.Sandbox
+		for range 12 {
+			wg.Go(func() {
+				b := row()
+				err := s.AddSandbox(t.Context(), b, store.Quota{Environment: 5, Owner: 4})
+				if err == nil {
+					mu.Lock()
+					made = append(made, b)
+					mu.Unlock()
+				} else if outboard.KindOf(err) != outboard.Exhausted || !strings.Contains(err.Error(), "owner apikey_1 has 4 sandboxes alive, and may have 4 (max_sandboxes_per_owner)") {
+					t.Errorf("refused: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if len(made) != 4 {
+			t.Fatalf("%d of 4", len(made))
+		}
+		for i, state := range []string{"stopped", "destroyed", "live"} {
+			made[i].State = state
+			if err := s.PutSandbox(t.Context(), made[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 3 { // two are not alive
+			if err := s.AddSandbox(t.Context(), row(), store.Quota{Owner: 4}); (err == nil) != (i < 2) {
+				t.Errorf("after some ended, %d: %v", i, err)
+			}
+		}
+		other := row()
+		other.Environment, other.Owner = "env_2", "apikey_2"
+		if err := s.AddSandbox(t.Context(), other, store.Quota{Environment: 1, Owner: 1}); err != nil {
+			t.Errorf("another's: %v", err)
+		}
+	})
+}
