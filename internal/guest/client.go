@@ -95,7 +95,7 @@ func (c *Client) cause() error {
 
 // read hands frames to their exchanges until the connection ends.
 func (c *Client) read() {
-	r := bufio.NewReaderSize(c.w.conn, chunkSize)
+	r := bufio.NewReaderSize(c.w.conn, readAhead)
 	for {
 		f, err := readFrame(r)
 		if err == nil {

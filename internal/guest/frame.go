@@ -18,6 +18,8 @@ const (
 	maxFrame = 1 << 20
 	// chunkSize is the body of one data frame: large enough that the framing costs nothing, small enough to interleave.
 	chunkSize = 64 << 10
+	// readAhead is the buffer of a connection's reader: enough for the frames of a call. Larger ones are read past it.
+	readAhead = 4 << 10
 	// window is how many data frames of one stream may be under way. A slow consumer stops its own stream, not the connection.
 	window = 16
 	// creditBatch is how many consumed data frames one credit frame gives back.

@@ -82,7 +82,7 @@ func openJournal(dir string, volatile bool, replay func(record)) (*journal, erro
 }
 
 func (j *journal) recover(replay func(record)) error {
-	r := bufio.NewReaderSize(j.f, 64<<10)
+	r := bufio.NewReader(j.f) // most often of an empty file
 	for {
 		rec, n, err := readRecord(r)
 		if err != nil {

@@ -136,6 +136,13 @@ func readSection(f *os.File, off, n int64) []byte {
 	return b[:got]
 }
 
+// buffers are for reading output: one is enough for most guests.
+var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
+func takeBuffer() *[32 << 10]byte { return buffers.Get().(*[32 << 10]byte) }
+
+func giveBuffer(b *[32 << 10]byte) { buffers.Put(b) }
+
 // pump moves what a pipe delivers into a sink while a call runs.
 type pump struct {
 	r    *os.File
@@ -149,9 +156,10 @@ func startPump(r *os.File, k *sink, wg *sync.WaitGroup) *pump {
 	p := &pump{r: r, k: k, done: make(chan struct{})}
 	wg.Go(func() {
 		defer close(p.done)
-		buf := make([]byte, 32<<10)
+		buf := takeBuffer()
+		defer giveBuffer(buf)
 		for {
-			n, err := r.Read(buf)
+			n, err := r.Read(buf[:])
 			k.Write(buf[:n])
 			if err != nil {
 				p.eof = err == io.EOF
@@ -174,10 +182,11 @@ func (p *pump) finish() bool {
 	if err != nil {
 		return true
 	}
-	buf := make([]byte, 32<<10)
+	buf := takeBuffer()
+	defer giveBuffer(buf)
 	raw.Control(func(fd uintptr) {
 		for n := 0; n < maxPipe; {
-			got, err := syscall.Read(int(fd), buf)
+			got, err := syscall.Read(int(fd), buf[:])
 			if err == syscall.EINTR {
 				continue
 			}
@@ -195,9 +204,10 @@ func (p *pump) finish() bool {
 // discard reads the pipe to its end, so that a process that outlived its call is not killed by writing. It closes the pipe.
 func discard(r *os.File) {
 	defer r.Close()
-	buf := make([]byte, 32<<10)
+	buf := takeBuffer()
+	defer giveBuffer(buf)
 	for {
-		if _, err := r.Read(buf); err != nil {
+		if _, err := r.Read(buf[:]); err != nil {
 			return
 		}
 	}

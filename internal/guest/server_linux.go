@@ -166,7 +166,7 @@ func serve(ctx context.Context, conn net.Conn, handle func(context.Context, requ
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	p := &peer{handle: handle, w: newWire(conn), gone: make(chan struct{}), open: make(map[uint32]*job)}
 	var jobs sync.WaitGroup
-	r := bufio.NewReaderSize(conn, chunkSize)
+	r := bufio.NewReaderSize(conn, readAhead)
 	for {
 		f, err := readFrame(r)
 		if err != nil || p.dispatch(ctx, f, &jobs) != nil {
