@@ -87,6 +87,8 @@ func (d *diagnosis) other(a *app) {
 		for _, p := range cfg.LLM.Providers {
 			d.Models = append(d.Models, p.Name)
 		}
+		d.Other = append(d.Other, native.Check{Name: "sandbox pool", OK: true, Detail: fmt.Sprintf("per kind of sandbox, %d started and %d places kept ready "+
+			"(sandbox.warm, sandbox.ahead)", cfg.Sandbox.Guests(), cfg.Sandbox.Places())})
 	}
 	d.Other = append(d.Other, check("configuration", "read without mistakes", err))
 	if len(d.Models) == 0 {

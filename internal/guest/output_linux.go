@@ -20,6 +20,9 @@ const (
 	tailStored = 64 << 10
 	// maxPipe bounds what may still be in a pipe when a call ends; the kernel lets an ordinary user ask for no more.
 	maxPipe = 1 << 20
+	// floodRate is how many bytes per second a call may go on to write after maxStored. It is far above what anybody reads, and
+	// below what keeps a processor busy.
+	floodRate = 8 << 20
 )
 
 // sink collects one call's output: in memory first, then in a file made for it, then only the end. One goroutine at a time.
@@ -143,17 +146,43 @@ func takeBuffer() *[32 << 10]byte { return buffers.Get().(*[32 << 10]byte) }
 
 func giveBuffer(b *[32 << 10]byte) { buffers.Put(b) }
 
+// meter slows down what produces output faster than anybody can want it. Up to maxStored, which is all that is kept, it lets
+// everything pass; after that a flood would only be work for nothing. Its producer waits in its own writes.
+type meter struct {
+	total  int64
+	began  time.Time // when all over maxStored would have begun, had it come at floodRate
+	slowed bool
+}
+
+// take counts n bytes that came at a moment, and returns how long the next ones have to wait.
+func (m *meter) take(n int, now time.Time) time.Duration {
+	m.total += int64(n)
+	over := m.total - maxStored
+	if over <= 0 {
+		return 0
+	}
+	owed := time.Duration(float64(over) / floodRate * float64(time.Second))
+	if wait := m.began.Add(owed).Sub(now); wait > 0 && !m.began.IsZero() {
+		m.slowed = true
+		return wait
+	}
+	m.began = now.Add(-owed) // what was not used is not saved up
+	return 0
+}
+
 // pump moves what a pipe delivers into a sink while a call runs.
 type pump struct {
-	r    *os.File
-	k    *sink
-	done chan struct{}
-	eof  bool
+	r     *os.File
+	k     *sink
+	meter meter
+	quit  chan struct{} // closed by finish
+	done  chan struct{}
+	eof   bool
 }
 
 // startPump begins to read r, which must be in non-blocking mode.
 func startPump(r *os.File, k *sink, wg *sync.WaitGroup) *pump {
-	p := &pump{r: r, k: k, done: make(chan struct{})}
+	p := &pump{r: r, k: k, quit: make(chan struct{}), done: make(chan struct{})}
 	wg.Go(func() {
 		defer close(p.done)
 		buf := takeBuffer()
@@ -165,16 +194,35 @@ func startPump(r *os.File, k *sink, wg *sync.WaitGroup) *pump {
 				p.eof = err == io.EOF
 				return
 			}
+			p.wait(p.meter.take(n, time.Now()))
 		}
 	})
 	return p
 }
 
+// wait keeps the producer from going on for a time, or until the call ends.
+func (p *pump) wait(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-p.quit:
+	}
+}
+
 // finish takes what is in the pipe at this moment and stops. It reports whether all writers are gone.
 func (p *pump) finish() bool {
 	p.r.SetReadDeadline(time.Unix(1, 0))
+	close(p.quit)
 	<-p.done
 	defer p.r.SetReadDeadline(time.Time{})
+	if p.meter.slowed {
+		defer fmt.Fprintf(p.k, "\n[output limit: after the first %d MiB, which are kept, the command was slowed down to %d MiB of output per second; "+
+			"write less, or to a file]\n", maxStored>>20, floodRate>>20)
+	}
 	if p.eof {
 		return true
 	}
@@ -206,9 +254,12 @@ func discard(r *os.File) {
 	defer r.Close()
 	buf := takeBuffer()
 	defer giveBuffer(buf)
+	var m meter
 	for {
-		if _, err := r.Read(buf[:]); err != nil {
+		n, err := r.Read(buf[:])
+		if err != nil {
 			return
 		}
+		time.Sleep(m.take(n, time.Now())) // some milliseconds at most
 	}
 }

@@ -136,6 +136,13 @@ func testLogFlood(t *testing.T, r *rig) {
 	}
 	b.serves(r)
 	want(t, "control", len(b.sh("seq 1000")), 3893)
+	// Beyond what is kept a command is slowed down, and told so; up to there it is not.
+	for size, slowed := range map[string]bool{"70M": true, "60M": false} {
+		res := b.ends("yes $(seq 200) | head -c "+size, time.Minute)
+		if res.Cause != "exited" || strings.Contains(string(res.Output), "[output limit: ") != slowed {
+			t.Errorf("%s of output: %s, ending in %q", size, res.Cause, res.Output[max(0, len(res.Output)-300):])
+		}
+	}
 }
 
 // If this fails, a tree that is too deep for paths cannot be saved, listed or removed.

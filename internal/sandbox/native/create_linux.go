@@ -239,7 +239,7 @@ func (p *Provider) config(pl *plot, spec sandbox.Spec) *boot.Config {
 	cfg := &boot.Config{
 		Generation: spec.Generation, Hostname: hostname, Env: withPath(spec.Env, root.path), Networked: pl.net.made(),
 		Masked: maskedPaths, ReadOnly: readOnlyPaths,
-		Files: maxFiles, Processes: uint64(l.Pids), Filter: filterBytes(),
+		Files: p.filesFor(l.Pids), Processes: uint64(l.Pids), Filter: filterBytes(),
 	}
 	if cfg.Rooted = pl.mnt != nil; !cfg.Rooted {
 		cfg.Upper, cfg.UpperSize, cfg.Lower, cfg.Binds, cfg.Owned = pl.box.path("fs"), l.MemoryBytes, root.lower, root.binds, toolDirs

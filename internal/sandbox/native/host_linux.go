@@ -94,3 +94,22 @@ func holdsUpper(dir string) bool {
 	}
 	return true
 }
+
+// filesFor returns how many files each of a number of processes may have open. What they can have together is bounded by the host's
+// own limit, which for everybody but an administrator's processes ends all work on the host when it is reached.
+func (p *Provider) filesFor(pids int) uint64 {
+	data, err := os.ReadFile("/proc/sys/fs/file-max")
+	if err != nil {
+		return minFiles
+	}
+	host, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
+	if err != nil {
+		return minFiles
+	}
+	return shareFiles(host, pids)
+}
+
+func shareFiles(host uint64, pids int) uint64 {
+	share := uint64(float64(host) * filesShare / float64(max(1, pids+guestPids)))
+	return min(max(share, minFiles), maxFiles)
+}

@@ -14,8 +14,12 @@ const (
 
 	// guestPids is room above the pids limit that tools cannot take, so that the guest can still start a thread to kill them.
 	guestPids = 64
-	// maxFiles is RLIMIT_NOFILE inside: enough for any build tool, small enough that 512 processes do not exhaust the host's.
+	// maxFiles and minFiles bound RLIMIT_NOFILE inside: enough for any build tool, and no less than one needs.
 	maxFiles = 65536
+	minFiles = 4096
+	// filesShare is the part of all files that the host can have open which the processes of one sandbox may have together: then no
+	// sandbox alone keeps the host from opening any.
+	filesShare = 0.5
 	// tmpShare and shmSize size /tmp (a part of the memory limit, which it counts against) and /dev/shm.
 	tmpShare = 2
 	shmSize  = 64 << 20
