@@ -398,7 +398,8 @@ func (p *proc) expire() {
 	select {
 	case <-p.p.done:
 	default:
-		signalAll(append(members(p.p.pid, moment0), p.p.pid), syscall.SIGKILL)
+		// Itself first: a shell that lives on for a moment would report its child's end as its own.
+		signalAll(append([]int{p.p.pid}, members(p.p.pid, moment0)...), syscall.SIGKILL)
 	}
 }
 
