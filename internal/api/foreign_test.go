@@ -79,6 +79,7 @@ var foreignCases = map[string]foreignCase{
 	"GET /v1/approvals/{approval}": {}, "POST /v1/approvals/{approval}": {body: `{"result":"deny"}`},
 	"GET /v1/grants/{grant}": {}, "DELETE /v1/grants/{grant}": {},
 	"DELETE /v1/budgets/{budget}": {}, "DELETE /v1/kills/{kill}": {},
+	"POST /v1/outboard/machines/{machine}/stop": {}, "DELETE /v1/outboard/machines/{machine}": {},
 }
 
 // ownless are routes whose path names nothing that belongs to anybody.
@@ -340,6 +341,14 @@ func (w *tenants) everything(b *bench, org outboard.OrgID) map[string]string {
 	ids["agent"], ids["environment"] = s.str("agent.id"), s.str("environment_id")
 	ids["thread"] = b.ok("GET", "/v1/sessions/"+id+"/threads", nil).str("data.0.id")
 	ids["checkpoint"] = b.ok("GET", "/v1/sessions/"+id+"/outboard/checkpoints", nil).str("data.0.id")
+	for _, m := range b.ok("GET", "/v1/outboard/machines", nil).get("data").([]any) {
+		if m := m.(map[string]any); m["session_id"] == id {
+			ids["machine"] = m["id"].(string)
+		}
+	}
+	if ids["machine"] == "" {
+		b.t.Fatal("the session's machine is not in the list")
+	}
 	ids["file"] = b.upload("file", "f:content").str("id")
 	ids["resource"] = b.ok("POST", "/v1/sessions/"+id+"/resources", map[string]any{"type": "file", "file_id": ids["file"]}).str("id")
 	ids["vault"] = b.ok("POST", "/v1/vaults", `{"display_name":"v"}`).str("id")
