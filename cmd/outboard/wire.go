@@ -210,7 +210,7 @@ func (s *server) openSandboxes(host string) error {
 		return err
 	}
 	s.fleet = fleet.New(fleet.Config{Store: s.store, Blob: s.blob, Provider: provider, Host: host, Dir: locks, Logger: s.log,
-		Environment: s.vault.Environment, Network: network, Images: images, Lifecycle: s.cfg.Config.Sandbox.Lifecycle(),
+		Environment: s.vault.Environment, Network: network, Images: images, Mirrors: s.cfg.Config.Images.Mirrors, Lifecycle: s.cfg.Config.Sandbox.Lifecycle(),
 		MaxPerOwner: s.cfg.Config.Sandbox.MaxPerOwner})
 	return nil
 }

@@ -62,7 +62,8 @@ func (e Egress) IsZero() bool { return len(e.PrivateNetworks) == 0 && len(e.CAFi
 
 // Images says how images are pulled. Which addresses registries may have, and whom to trust there, egress says.
 type Images struct {
-	Registries []Registry `yaml:"registries,omitempty"`
+	Registries []Registry        `yaml:"registries,omitempty"`
+	Mirrors    map[string]string `yaml:"mirrors,omitempty"` // URLs that packages are installed from instead: go, npm, pip
 }
 
 // Registry is who this server is at one registry. The password comes from one of three places.
@@ -75,9 +76,15 @@ type Registry struct {
 }
 
 // IsZero reports whether nothing is set.
-func (i Images) IsZero() bool { return len(i.Registries) == 0 }
+func (i Images) IsZero() bool { return len(i.Registries) == 0 && len(i.Mirrors) == 0 }
 
 func (i Images) check() error {
+	for name, address := range i.Mirrors {
+		u, err := url.Parse(address)
+		if !slices.Contains([]string{"go", "npm", "pip"}, name) || err != nil || u.Host == "" {
+			return outboard.Errorf(outboard.Invalid, "configuring images.mirrors: %q must be go, npm or pip, and have a URL", name)
+		}
+	}
 	for n, r := range i.Registries {
 		set := 0
 		for _, from := range []string{r.PasswordEnv, r.PasswordFile, r.Credential} {

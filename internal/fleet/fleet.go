@@ -37,6 +37,9 @@ type Config struct {
 	Environment func(ctx context.Context, session outboard.SessionID) (map[string]string, error)
 	// Images keeps what sandboxes are made from. nil: the host's programs and directories only.
 	Images *image.Store
+	// Mirrors are registries that package managers use instead of the public ones while an environment's packages are installed: a URL by
+	// the manager's name (go, npm, pip).
+	Mirrors map[string]string
 	// Network is where the connections of sandboxes go. nil: sandboxes have loopback only.
 	Network Network
 	// Lifecycle holds where an environment does not say otherwise; its zero value stops nothing. MaxPerOwner bounds the sandboxes of one

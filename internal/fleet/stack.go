@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -15,6 +16,8 @@ type stack struct {
 	rootfs   string   // as in sandbox.Spec
 	layers   []string // names of image layers over it, top first
 	settings image.Settings
+	path     string // directories that are searched for programs first
+	build    bool   // the machine is to build another layer
 	release  func() // the layers are in use by a machine, or not needed any more
 }
 
@@ -24,7 +27,8 @@ func CheckImage(ref string) error { return image.Check(ref) }
 // prepare brings what an environment's machines begin with to this host. The caller releases it.
 func (f *Fleet) prepare(ctx context.Context, env outboard.EnvConfig) (st stack, err error) {
 	st = stack{rootfs: env.Rootfs, release: func() {}}
-	if env.Image == "" {
+	installs := slices.ContainsFunc(slices.Collect(maps.Values(env.Packages)), func(l []string) bool { return len(l) > 0 })
+	if env.Image == "" && !installs {
 		return st, nil
 	}
 	if err := f.stacked(); err != nil {
@@ -40,12 +44,27 @@ func (f *Fleet) prepare(ctx context.Context, env outboard.EnvConfig) (st stack, 
 			st.release()
 		}
 	}()
-	img, err := f.cfg.Images.Resolve(ctx, env.Image)
-	if err != nil {
-		return st, err
+	if env.Image != "" {
+		img, err := f.cfg.Images.Resolve(ctx, env.Image)
+		if err != nil {
+			return st, err
+		}
+		st.rootfs, st.layers, st.settings = sandbox.Bare, img.Layers, img.Settings
 	}
-	st.rootfs, st.layers, st.settings = sandbox.Bare, img.Layers, img.Settings
-	return st, nil
+	if installs {
+		err = f.packages(ctx, &st, env)
+	}
+	return st, err
+}
+
+// add sets variables of what runs in the stack.
+func (st *stack) add(env map[string]string) {
+	all := maps.Clone(st.settings.Env)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, env)
+	st.settings.Env = all
 }
 
 // stacked refuses images where nothing can be made of them.
@@ -58,7 +77,7 @@ func (f *Fleet) stacked() error {
 
 // fill puts a stack into the description of a machine. Variables that the description has win.
 func (f *Fleet) fill(spec *sandbox.Spec, st stack) {
-	spec.Rootfs = st.rootfs
+	spec.Rootfs, spec.Build, spec.Path = st.rootfs, st.build, st.path
 	if len(st.layers) == 0 {
 		return
 	}

@@ -45,6 +45,11 @@ type Spec struct {
 	// Layers are read-only directories of this host that lie over Rootfs, top first, for a provider that is Stacked. What they delete of
 	// what is below them is marked as overlays mark it, and owners are those inside.
 	Layers []string
+	// Path is directories that are searched for programs before others, with colons between them.
+	Path string
+	// Build makes a sandbox for a Builder: its root may do with the sandbox's own files what package managers do, and all that is written
+	// is in one place.
+	Build bool
 
 	// From is a checkpoint whose layers the provider keeps on this host (Layers.Keeps): the workspace begins as it was then. ""
 	// begins with what the root file system has there.
@@ -76,6 +81,15 @@ const Bare = "bare"
 type Stacked interface {
 	// InUse are the directories that its sandboxes lie on, and what it has made ahead for them: they must stay as they are.
 	InUse() (map[string]bool, error)
+}
+
+// Builder is a Stacked provider that can make layers.
+type Builder interface {
+	Stacked
+	// Commit ends all that runs in a sandbox that was made with Spec.Build, and makes a layer of everything that was written: dir, which must
+	// not exist and be on the file system of the sandboxes. Devices, set-id bits and foreign attributes are left out of it. The sandbox is
+	// good for nothing but Destroy then. Unavailable: this provider makes no layers on this host.
+	Commit(ctx context.Context, id outboard.SandboxID, dir string) error
 }
 
 // Capabilities are what a provider can do here. What one lacks degrades loudly: the caller is told, never surprised.

@@ -72,8 +72,10 @@ type Config struct {
 	Processes uint64 `json:"processes"` // RLIMIT_NPROC, 0 = unchanged: where no cgroup bounds them
 	DataBytes uint64 `json:"data"`      // RLIMIT_DATA, 0 = unchanged: where no cgroup bounds memory
 
-	Keep   uint64 `json:"keep"`   // capabilities the guest itself keeps, as a bit set
-	Filter []byte `json:"filter"` // a seccomp program in the machine's byte order
+	Keep uint64 `json:"keep"` // capabilities the guest itself keeps, as a bit set
+	// Inherit is which of them programs of the sandbox's root have. None, but where a layer is built: package managers give files away.
+	Inherit uint64 `json:"inherit,omitempty"`
+	Filter  []byte `json:"filter"` // a seccomp program in the machine's byte order
 }
 
 // Identity makes a sandbox that was started ahead somebody's. It is sent like a Config.

@@ -208,7 +208,8 @@ func build(cfg *Config, trees []tree, up *link) error {
 	return dropPrivileges(cfg)
 }
 
-// dropPrivileges leaves the process with what Config.Keep names and its children with nothing.
+// dropPrivileges leaves the process with what Config.Keep names and its children with nothing, but for what Config.Inherit gives to those
+// of root: the kernel lets the programs of root have what is inheritable, and those of others not.
 func dropPrivileges(cfg *Config) error {
 	limits := []struct {
 		resource int
@@ -237,7 +238,7 @@ func dropPrivileges(cfg *Config) error {
 	if err := checkBounding(); err != nil {
 		return err
 	}
-	if err := setCapabilities(cfg.Keep); err != nil {
+	if err := setCapabilities(cfg.Keep, cfg.Inherit&cfg.Keep); err != nil {
 		return err
 	}
 	return installFilter(cfg.Filter)

@@ -222,15 +222,15 @@ func defaultSignals() error {
 	return nil
 }
 
-// setCapabilities leaves exactly keep effective and permitted, on every thread.
-func setCapabilities(keep uint64) error {
+// setCapabilities leaves exactly keep effective and permitted, and inherit inheritable, on every thread.
+func setCapabilities(keep, inherit uint64) error {
 	header := &struct {
 		version uint32
 		pid     int32
 	}{version: capVersion3}
 	data := &[2]struct{ effective, permitted, inheritable uint32 }{
-		{effective: uint32(keep), permitted: uint32(keep)},
-		{effective: uint32(keep >> 32), permitted: uint32(keep >> 32)},
+		{effective: uint32(keep), permitted: uint32(keep), inheritable: uint32(inherit)},
+		{effective: uint32(keep >> 32), permitted: uint32(keep >> 32), inheritable: uint32(inherit >> 32)},
 	}
 	_, _, errno := syscall.AllThreadsSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(header)), uintptr(unsafe.Pointer(data)), 0)
 	runtime.KeepAlive(header)

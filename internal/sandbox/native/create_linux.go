@@ -64,7 +64,7 @@ func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandb
 	if err != nil {
 		return nil, err
 	}
-	shape := shape{root: root, limits: withDefaults(spec.Limits), connected: spec.Network != nil, from: spec.From}
+	shape := shape{root: root, limits: withDefaults(spec.Limits), connected: spec.Network != nil, from: spec.From, build: spec.Build}
 	pl, unlock, err := p.place(ctx, b, shape)
 	if err != nil {
 		return nil, err
@@ -89,6 +89,12 @@ func (p *Provider) check(spec sandbox.Spec) error {
 	}
 	if spec.Isolation == isolationRoot && p.rootless {
 		return unavailable("isolation %q needs the server to run as root; here it is %q", spec.Isolation, p.caps.Isolation)
+	}
+	if spec.Build && (p.rootless || p.upperTmp) {
+		return unavailable("layers are built only where the server runs as root, in a directory that can hold an overlay's upper layer")
+	}
+	if spec.Build && (spec.Limits.DiskBytes > 0 || spec.From != "") {
+		return outboard.Errorf(outboard.Invalid, "a sandbox that builds a layer has no disk limit and begins with no checkpoint")
 	}
 	l := spec.Limits
 	if l.MemoryBytes < 0 || l.Pids < 0 || l.CPUs < 0 || l.DiskBytes < 0 {
@@ -237,7 +243,7 @@ func withDefaults(l outboard.SandboxLimits) outboard.SandboxLimits {
 func (p *Provider) config(pl *plot, spec sandbox.Spec) *boot.Config {
 	l, root := pl.shape.limits, pl.shape.root
 	cfg := &boot.Config{
-		Generation: spec.Generation, Hostname: hostname, Env: withPath(spec.Env, root.path), Networked: pl.net.made(),
+		Generation: spec.Generation, Hostname: hostname, Env: searchFirst(withPath(spec.Env, root.path), spec.Path), Networked: pl.net.made(),
 		Masked: maskedPaths, ReadOnly: readOnlyPaths,
 		Files: p.filesFor(l.Pids), Processes: uint64(l.Pids), Filter: filterBytes(),
 	}
@@ -250,6 +256,9 @@ func (p *Provider) config(pl *plot, spec sandbox.Spec) *boot.Config {
 	}
 	if cfg.Keep = guestKeepsRootless; !p.rootless {
 		cfg.ToolUID, cfg.ToolGID, cfg.Keep = toolUID, toolUID, guestKeeps
+	}
+	if pl.shape.build {
+		cfg.Inherit = guestKeeps
 	}
 	if !slices.Contains(p.caps.Limits, "memory") {
 		cfg.DataBytes = uint64(l.MemoryBytes)

@@ -40,11 +40,12 @@ type shape struct {
 	root      *rootfs
 	limits    outboard.SandboxLimits
 	connected bool                  // the network is for a gateway
+	build     bool                  // one layer holds all that is written
 	from      outboard.CheckpointID // whose layers the workspace begins with, "" for the root's
 }
 
 func (a shape) equal(b shape) bool {
-	return a.limits == b.limits && a.from == b.from && a.connected == b.connected && a.root.path == b.root.path && slices.Equal(a.root.lower, b.root.lower) &&
+	return a.limits == b.limits && a.build == b.build && a.from == b.from && a.connected == b.connected && a.root.path == b.root.path && slices.Equal(a.root.lower, b.root.lower) &&
 		slices.Equal(a.root.binds, b.root.binds)
 }
 
@@ -63,9 +64,10 @@ func (p *Provider) plant(b box, k shape) (_ *plot, err error) {
 		}
 		return nil, err
 	}
-	if p.caps.Layers && k.limits.DiskBytes == 0 {
+	if p.caps.Layers && k.limits.DiskBytes == 0 && !k.build {
 		s.Root = k.root.lower
 	}
+	s.Build = k.build
 	pl := &plot{box: b, state: s, group: p.cgroups.groupOf(s), shape: k}
 	defer func() {
 		if err != nil {

@@ -42,7 +42,7 @@ type Provider struct {
 var (
 	_ sandbox.Provider = (*Provider)(nil)
 	_ sandbox.Layers   = (*Provider)(nil)
-	_ sandbox.Stacked  = (*Provider)(nil)
+	_ sandbox.Builder  = (*Provider)(nil)
 )
 
 // New looks at the host and returns a provider. It is Unavailable where this process cannot make namespaces, with the reason; it

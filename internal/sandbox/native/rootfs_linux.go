@@ -275,3 +275,23 @@ func withPath(env map[string]string, path string) map[string]string {
 	env["PATH"] = path
 	return env
 }
+
+// usualPath is the search path where nobody says one.
+const usualPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// searchFirst puts directories before those of PATH.
+func searchFirst(env map[string]string, dirs string) map[string]string {
+	if dirs == "" {
+		return env
+	}
+	env = maps.Clone(env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	rest := env["PATH"]
+	if rest == "" {
+		rest = usualPath
+	}
+	env["PATH"] = dirs + ":" + rest
+	return env
+}

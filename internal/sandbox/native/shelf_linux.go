@@ -183,7 +183,7 @@ func (s *shelf) put(pl *plot) {
 
 // want says that a plot of this kind was asked for, and has the shelf filled up.
 func (s *shelf) want(shape shape) {
-	if s == nil || shape.from != "" { // one checkpoint is seldom begun with twice
+	if s == nil || shape.from != "" || shape.build { // one checkpoint is seldom begun with twice, and one layer never built twice
 		return
 	}
 	s.mu.Lock()

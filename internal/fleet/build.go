@@ -1,0 +1,107 @@
+package fleet
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/image"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
+
+// built is what is noted of a built layer.
+type built struct {
+	Env map[string]string `json:"env,omitempty"` // for what runs over it
+}
+
+// build adds a layer to a stack: what work does in a machine that begins with the stack. key says everything that decides what comes of
+// it; a layer of the same key is used again. The machine has a row, no session and the network of env.
+func (f *Fleet) build(ctx context.Context, st *stack, key string, env outboard.EnvConfig, work func(ctx context.Context, m *machine) (built, error)) error {
+	b, ok := f.cfg.Provider.(sandbox.Builder)
+	if !ok {
+		return outboard.Errorf(outboard.Unavailable, "provider %s builds no layers", f.cfg.Provider.Name()).WithHint("outboard doctor")
+	}
+	layer := image.Built(key)
+	raw, err := f.cfg.Images.Build(ctx, layer, func(ctx context.Context, dir string) (any, error) {
+		return f.buildIn(ctx, b, *st, env, dir, work)
+	})
+	if err != nil {
+		return err
+	}
+	note, err := image.Note[built](raw)
+	if err != nil {
+		return err
+	}
+	st.layers = append([]string{layer}, st.layers...)
+	st.add(note.Env)
+	return nil
+}
+
+// buildIn runs work in a new machine and takes what it wrote. The machine is gone afterwards, whatever happened.
+func (f *Fleet) buildIn(ctx context.Context, b sandbox.Builder, st stack, env outboard.EnvConfig, dir string,
+	work func(ctx context.Context, m *machine) (built, error)) (note built, err error) {
+	row := outboard.Sandbox{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Provider: f.cfg.Provider.Name(),
+		Host: f.cfg.Host, Generation: rand.Text(), CreatedAt: f.now()}
+	h, err := f.hold(ctx, row.ID)
+	if err != nil {
+		return note, err
+	}
+	defer f.letGo(h)
+	var sb sandbox.Sandbox
+	defer func() { err = f.unmake(ctx, row, sb, err) }() // also after success: the layer is all that stays
+	if err := f.put(ctx, &row, stateCreating); err != nil {
+		return note, err
+	}
+	st.build = true
+	env.Limits.DiskBytes = 0
+	if sb, err = f.create(ctx, row, outboard.SessionConfig{Env: env}, st, nil, origin{}); err != nil {
+		return note, err
+	}
+	if err := f.put(ctx, &row, stateLive); err != nil {
+		return note, err
+	}
+	if note, err = work(ctx, newMachine(sb)); err != nil {
+		return note, err
+	}
+	if err := b.Commit(ctx, row.ID, dir); err != nil {
+		return note, fmt.Errorf("making a layer: %w", err)
+	}
+	return note, nil
+}
+
+// maxTail bounds what is kept of a command's output to explain its failure.
+const maxTail = 2 << 10
+
+// tail keeps the end of what is written to it.
+type tail struct{ b []byte }
+
+func (t *tail) add(b []byte) {
+	t.b = append(t.b, b...)
+	t.b = t.b[max(0, len(t.b)-maxTail):]
+}
+
+// String is what can be shown: without the part of a line that was cut off, and on few lines.
+func (t *tail) String() string {
+	text := strings.TrimSpace(strings.ToValidUTF8(string(t.b), ""))
+	if len(t.b) == maxTail {
+		_, text, _ = strings.Cut(text, "\n")
+	}
+	return text
+}
+
+// command runs a program in a machine and returns the end of what it said when it failed.
+func command(ctx context.Context, m *machine, p ProcessStart) (code int, said string, err error) {
+	var t tail
+	_, exit, err := m.StartProcess(ctx, p, func(e ProcessEvent) error {
+		if e.Kind == Stdout || e.Kind == Stderr {
+			t.add(e.Data)
+		}
+		return nil
+	})
+	if exit.Signal != 0 {
+		return -1, t.String(), err
+	}
+	return exit.Code, t.String(), err
+}
