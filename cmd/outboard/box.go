@@ -73,6 +73,7 @@ func runBoxList(ctx context.Context, a *app) error {
 
 type boxCreateOptions struct {
 	template string
+	image    string
 	ttl      time.Duration
 	pause    bool
 	env      []string
@@ -85,6 +86,7 @@ func newBoxCreate(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return runBoxCreate(cmd.Context(), a, &o) }}
 	f := cmd.Flags()
 	f.StringVar(&o.template, "template", o.template, "what it is made from: base, or a snapshot")
+	f.StringVar(&o.image, "image", "", "OCI image it begins with, instead of the host's programs")
 	f.DurationVar(&o.ttl, "ttl", o.ttl, "how long it lives")
 	f.BoolVar(&o.pause, "pause", false, "pause it then, instead of removing it; any use wakes it")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=VALUE in the environment of every process")
@@ -107,8 +109,11 @@ func runBoxCreate(ctx context.Context, a *app, o *boxCreateOptions) error {
 	}
 	defer c.Close()
 	end := map[bool]string{false: "kill", true: "pause"}[o.pause]
-	b, err := c.CreateBox(ctx, map[string]any{"template": o.template, "timeout_seconds": int64(o.ttl.Seconds()), "on_timeout": end,
-		"env": env, "metadata": meta})
+	body := map[string]any{"template": o.template, "timeout_seconds": int64(o.ttl.Seconds()), "on_timeout": end, "env": env, "metadata": meta}
+	if o.image != "" {
+		body["image"] = o.image
+	}
+	b, err := c.CreateBox(ctx, body)
 	if err != nil {
 		return err
 	}

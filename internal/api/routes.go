@@ -79,6 +79,11 @@ func (s *server) built() []route {
 		{"GET", "/v1/sandboxes/{sandbox}/files/content", s.readBoxFile},
 		{"PUT", "/v1/sandboxes/{sandbox}/files/content", s.writeBoxFile},
 
+		{"GET", "/v1/outboard/images", s.listImages},
+		{"DELETE", "/v1/outboard/images", s.removeImage},
+		{"POST", "/v1/outboard/images/pull", s.pullImage},
+		{"POST", "/v1/outboard/images/import", s.importImage},
+		{"POST", "/v1/outboard/images/prune", s.pruneImages},
 		{"GET", "/v1/outboard/machines", s.listMachines},
 		{"POST", "/v1/outboard/machines/{machine}/stop", s.stopMachine},
 		{"DELETE", "/v1/outboard/machines/{machine}", s.killMachine},

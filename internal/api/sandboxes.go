@@ -28,6 +28,7 @@ const (
 
 type sandboxIn struct {
 	Template  *string           `json:"template"`
+	Image     *string           `json:"image"`
 	Env       map[string]string `json:"env"`
 	Metadata  map[string]string `json:"metadata"`
 	Timeout   *int64            `json:"timeout_seconds"`
@@ -74,6 +75,9 @@ func (s *server) createSandbox(r *request) (any, error) {
 		return nil, err
 	}
 	p := control.BoxSpec{Vars: in.Env, Metadata: in.Metadata, TTL: defaultBoxTTL}
+	if in.Image != nil {
+		p.Image = *in.Image
+	}
 	if in.Template != nil {
 		p.Template = *in.Template
 	}

@@ -76,6 +76,7 @@ const (
 // BoxSpec describes a box to make.
 type BoxSpec struct {
 	Template  string // BaseTemplate, or a snapshot's id or name; "" = BaseTemplate
+	Image     string // instead of the host's programs, with BaseTemplate; "" = none
 	Vars      map[string]string
 	Metadata  map[string]string
 	Limits    outboard.SandboxLimits // zero: the template's
@@ -97,12 +98,15 @@ func (c *Control) CreateBox(ctx context.Context, by outboard.Caller, p BoxSpec) 
 	b := outboard.Box{ID: outboard.NewBoxID(), Org: by.In(), Owner: by.Key, Template: BaseTemplate, Env: outboard.EnvConfig{Kind: "cloud", Limits: p.Limits},
 		Vars: p.Vars, Metadata: p.Metadata, Secret: newSecret(), NoNetwork: p.NoNetwork, MaskHost: p.MaskHost, OnTimeout: p.OnTimeout,
 		EndAt: c.clock().Add(p.TTL)}
-	b.Env.Networking.Mode = "none"
+	b.Env.Networking.Mode, b.Env.Image = "none", p.Image
 	if p.Private {
 		b.Traffic = newSecret()
 	}
 	var files outboard.BlobRef
 	if p.Template != "" && p.Template != BaseTemplate {
+		if p.Image != "" {
+			return b, invalid("image: a sandbox made from the template %s begins with what that has", quote(p.Template))
+		}
 		n, err := c.Snapshot(ctx, by, p.Template)
 		if err != nil {
 			return b, err
@@ -170,6 +174,11 @@ func (p *BoxSpec) check() error {
 		}
 		if len(m) > maxBoxPairs || n > maxBoxText {
 			return invalid("%s: at most %d pairs and %d bytes", what, maxBoxPairs, maxBoxText)
+		}
+	}
+	if p.Image != "" {
+		if err := fleet.CheckImage(p.Image); err != nil {
+			return invalid("image: %w", err)
 		}
 	}
 	if l := p.Limits; l.MemoryBytes < 0 || l.CPUs < 0 || l.Pids < 0 || l.DiskBytes < 0 {

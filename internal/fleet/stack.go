@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"io"
 	"maps"
 	"slices"
 	"time"
@@ -100,4 +101,66 @@ func (f *Fleet) PruneImages(ctx context.Context, since time.Time) (image.Pruned,
 		used = p.InUse
 	}
 	return f.cfg.Images.Prune(ctx, since, nil, used)
+}
+
+// Image is what a name means here.
+type Image = image.Image
+
+// PrunedImages is what PruneImages removed.
+type PrunedImages = image.Pruned
+
+// images returns the store of images, Unavailable where there is none.
+func (f *Fleet) images() (*image.Store, error) {
+	if f.cfg.Images == nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "this server keeps no images")
+	}
+	return f.cfg.Images, nil
+}
+
+// Images lists what names of images mean on this host.
+func (f *Fleet) Images() ([]Image, error) {
+	s, err := f.images()
+	if err != nil {
+		return nil, err
+	}
+	return s.Images()
+}
+
+// PullImage makes a name mean what its registry says now.
+func (f *Fleet) PullImage(ctx context.Context, ref string) (Image, error) {
+	s, err := f.images()
+	if err != nil {
+		return Image{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, PrepareTimeout)
+	defer cancel()
+	release, err := s.Hold(ctx)
+	if err != nil {
+		return Image{}, err
+	}
+	defer release()
+	return s.Pull(ctx, ref)
+}
+
+// ImportImage makes a name mean the image of an archive.
+func (f *Fleet) ImportImage(ctx context.Context, ref string, r io.Reader) (Image, error) {
+	s, err := f.images()
+	if err != nil {
+		return Image{}, err
+	}
+	release, err := s.Hold(ctx)
+	if err != nil {
+		return Image{}, err
+	}
+	defer release()
+	return s.Import(ctx, ref, r)
+}
+
+// RemoveImage forgets what a name means. Machines that run go on.
+func (f *Fleet) RemoveImage(ctx context.Context, ref string) error {
+	s, err := f.images()
+	if err != nil {
+		return err
+	}
+	return s.Remove(ctx, ref)
 }

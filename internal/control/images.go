@@ -1,0 +1,62 @@
+package control
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/fleet"
+)
+
+// Image is what the name of an image means on this host.
+type Image = fleet.Image
+
+// PrunedImages is what PruneImages removed.
+type PrunedImages = fleet.PrunedImages
+
+// MaxImageUpload bounds the archive of an image.
+const MaxImageUpload = 17 << 30
+
+// Images lists what names of images mean here.
+func (c *Control) Images(_ context.Context, by outboard.Caller) ([]Image, error) {
+	if err := c.boxes(by); err != nil {
+		return nil, err
+	}
+	return c.fleet.Images()
+}
+
+// PullImage makes a name mean what its registry says now, for sandboxes that are made from here on.
+func (c *Control) PullImage(ctx context.Context, by outboard.Caller, ref string) (Image, error) {
+	if err := c.boxes(by); err != nil {
+		return Image{}, err
+	}
+	return c.fleet.PullImage(ctx, ref)
+}
+
+// ImportImage makes a name mean the image of an archive.
+func (c *Control) ImportImage(ctx context.Context, by outboard.Caller, ref string, r io.Reader) (Image, error) {
+	if err := c.boxes(by); err != nil {
+		return Image{}, err
+	}
+	return c.fleet.ImportImage(ctx, ref, r)
+}
+
+// RemoveImage forgets what a name means.
+func (c *Control) RemoveImage(ctx context.Context, by outboard.Caller, ref string) error {
+	if err := c.boxes(by); err != nil {
+		return err
+	}
+	return c.fleet.RemoveImage(ctx, ref)
+}
+
+// PruneImages removes layers that no sandbox uses and that nobody has begun with for a while.
+func (c *Control) PruneImages(ctx context.Context, by outboard.Caller, unused time.Duration) (PrunedImages, error) {
+	if err := c.boxes(by); err != nil {
+		return PrunedImages{}, err
+	}
+	if unused < 0 {
+		return PrunedImages{}, invalid("unused_seconds must not be negative")
+	}
+	return c.fleet.PruneImages(ctx, c.clock().Add(-unused))
+}
