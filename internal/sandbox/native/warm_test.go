@@ -75,6 +75,7 @@ func TestWarm(t *testing.T) {
 	for name, spec := range map[string]sandbox.Spec{
 		"plain":   {Env: map[string]string{"PLAIN": "1", "QUOTED": vars["QUOTED"], "EMPTY": ""}},
 		"odd":     {Env: vars},
+		"layers":  {Env: map[string]string{"PLAIN": "1"}, Layers: []string{layerDir(t, map[string]string{"opt/first/f": "x"})}, Path: "/opt/first"},
 		"network": {Env: vars, Network: &sandbox.Network{CA: []byte(testCA)}},
 	} {
 		t.Run(name, func(t *testing.T) {
