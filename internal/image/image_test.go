@@ -239,7 +239,6 @@ type lying struct {
 	v1.Image
 	manifest func(*v1.Manifest)
 	config   func(*v1.ConfigFile)
-	layers   []v1.Layer
 }
 
 func (l *lying) ConfigFile() (*v1.ConfigFile, error) {

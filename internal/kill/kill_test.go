@@ -39,7 +39,6 @@ var somebody = outboard.KillSubject{Session: "sesn_1", Agent: "agent_1", Owner: 
 
 // If this fails, a kill reaches somebody else, or spares whom it names.
 func TestCovers(t *testing.T) {
-	s := New(Config{Source: &table{}, Host: "here"})
 	for _, c := range []struct {
 		scope  outboard.KillScope
 		target string
@@ -49,7 +48,7 @@ func TestCovers(t *testing.T) {
 		{outboard.KillHost, "here", true}, {outboard.KillHost, "there", false}, {outboard.KillCredential, "vcrd_1", false}, {"galaxy", "x", true}} {
 		src := &table{}
 		src.set(nil, killOf(c.scope, c.target, outboard.KillStop))
-		s = New(Config{Source: src, Host: "here"})
+		s := New(Config{Source: src, Host: "here"})
 		if err := s.Check(t.Context(), somebody); (err != nil) != c.want {
 			t.Errorf("%s %s: %v", c.scope, c.target, err)
 		}
