@@ -2,6 +2,7 @@ package llm
 
 import (
 	_ "embed"
+	"maps"
 	"regexp"
 	"strconv"
 	"strings"
@@ -86,9 +87,7 @@ func mustPrices() map[string]Price {
 	}
 	out := map[string]Price{}
 	for _, t := range tables {
-		for name, p := range t.Models {
-			out[name] = p
-		}
+		maps.Copy(out, t.Models)
 	}
 	return out
 }
