@@ -74,10 +74,10 @@ const (
 )
 
 // May reports whether a caller may answer an approval.
-func (a Approver) May(by Caller, owner KeyID) bool {
+func (a Approver) May(by Caller, owner Owner) bool {
 	switch a {
 	case ApproverOther:
-		return by.Approves() && by.Key != owner && owner != ""
+		return by.Approves() && by.Key != owner.Key && owner.Key != "" && (by.User == "" || by.User != owner.User)
 	case ApproverAdmin:
 		return by.Role == RoleAdmin
 	}

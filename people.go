@@ -85,7 +85,7 @@ func (k *Key) Alive(now time.Time) bool {
 // Caller returns who holds the key. user is the person whose key it is, or the zero User for a machine's: a person's key has no more
 // than the person's role is now.
 func (k *Key) Caller(user User) Caller {
-	by := Caller{Key: k.ID, Name: k.Name, Role: k.Role, Org: k.Org, Kind: k.Kind, Scopes: k.Scopes, Environment: k.Environment}
+	by := Caller{Key: k.ID, Name: k.Name, Role: k.Role, Org: k.Org, Kind: k.Kind, Scopes: k.Scopes, Environment: k.Environment, Until: k.ExpiresAt}
 	if k.User != "" {
 		by.User, by.Name, by.Role = k.User, user.Email, LowerRole(k.Role, user.Role)
 	}
@@ -105,6 +105,7 @@ type Caller struct {
 	Kind        KeyKind
 	Scopes      []string
 	Environment EnvironmentID
+	Until       time.Time // when its key is over; zero = never
 }
 
 // In returns the caller's organization.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -99,7 +100,7 @@ func alive(ctx context.Context, c *client.Client) bool {
 }
 
 func (a *app) dial(url, key, data string, private *server) (*conn, error) {
-	c, err := client.New(client.Config{URL: url, Key: key, Insecure: a.env("OUTBOARD_INSECURE") == "1", UserAgent: "outboard-cli/" + thisVersion().Version})
+	c, err := client.New(client.Config{URL: url, Key: key, Insecure: a.env("OUTBOARD_INSECURE") == "1", Org: cmp.Or(a.org, a.env("OUTBOARD_ORG")), UserAgent: "outboard-cli/" + thisVersion().Version})
 	if err != nil {
 		return nil, err
 	}

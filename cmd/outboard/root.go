@@ -22,6 +22,7 @@ type app struct {
 
 	json    bool
 	data    string
+	org     string
 	started bool // a command's own code was reached: errors before that are about usage
 }
 
@@ -30,7 +31,7 @@ func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
 		newDemo(a), newServe(a), newRun(a), newList(a), newShow(a), newAttach(a), newLogs(a), newSend(a), newInterrupt(a), newApprove(a),
 		newDeny(a), newFork(a), newRewind(a), newCheckpoint(a), newNet(a), newDiff(a), newApply(a), newPull(a), newStop(a), newRemove(a), newChaos(a), newBench(a),
-		newBox(a), newImage(a), newSandbox(a), newSecret(a), newApproval(a), newGrant(a), newBudget(a), newKill(a), newPolicy(a), newAudit(a), newDoctor(a), newConfig(a), newVersion(a),
+		newBox(a), newImage(a), newSandbox(a), newSecret(a), newApproval(a), newGrant(a), newBudget(a), newKill(a), newPolicy(a), newAudit(a), newOrg(a), newUser(a), newKey(a), newWhoami(a), newDoctor(a), newConfig(a), newVersion(a),
 	}
 }
 
@@ -60,6 +61,7 @@ func (a *app) root() *cobra.Command {
 	root.SetErr(a.errs)
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON object per line")
 	root.PersistentFlags().StringVar(&a.data, "data", "", "data directory (default $OUTBOARD_DATA, else "+a.defaultData()+")")
+	root.PersistentFlags().StringVar(&a.org, "org", "", "organization to act in, for who runs the server (default $OUTBOARD_ORG)")
 	root.AddCommand(a.commands()...)
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.InitDefaultCompletionCmd()

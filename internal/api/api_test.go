@@ -33,8 +33,8 @@ type bench struct {
 	ctl   *control.Control
 }
 
-// newBench starts one on loopback.
-func newBench(t *testing.T, opts ...func(*api.Config)) *bench {
+// newBench starts one on loopback. An option changes the configuration of the API or of control.
+func newBench(t *testing.T, opts ...any) *bench {
 	t.Helper()
 	dir := t.TempDir()
 	st, err := store.Open(t.Context(), store.Config{Path: filepath.Join(dir, "outboard.db")})
@@ -50,15 +50,23 @@ func newBench(t *testing.T, opts ...func(*api.Config)) *bench {
 		t.Fatal(err)
 	}
 	b := &bench{t: t, store: st, live: new(live.Hub)}
-	b.ctl = control.New(control.Config{Store: st, Blob: bl, Models: models, Live: b.live, Vault: vault.New(vault.Config{Store: st,
-		Wrappers: []vault.Wrapper{vault.KeyDir{Dir: filepath.Join(dir, "keys")}}, HTTP: vault.Client(&outbound.Guard{Private: outbound.Loopback})})})
+	ctl := control.Config{Store: st, Blob: bl, Models: models, Live: b.live, Vault: vault.New(vault.Config{Store: st,
+		Wrappers: []vault.Wrapper{vault.KeyDir{Dir: filepath.Join(dir, "keys")}}, HTTP: vault.Client(&outbound.Guard{Private: outbound.Loopback})})}
+	for _, o := range opts {
+		if f, ok := o.(func(*control.Config)); ok {
+			f(&ctl)
+		}
+	}
+	b.ctl = control.New(ctl)
 	made, err := b.ctl.EnsureAdminKey(t.Context(), func(secret string) error { b.key = secret; return nil })
 	if err != nil || !made {
 		t.Fatalf("EnsureAdminKey: %v, %v", made, err)
 	}
 	cfg := api.Config{Control: b.ctl}
 	for _, o := range opts {
-		o(&cfg)
+		if f, ok := o.(func(*api.Config)); ok {
+			f(&cfg)
+		}
 	}
 	base, cancel := context.WithCancel(context.Background())
 	srv := httptest.NewUnstartedServer(api.New(cfg))

@@ -92,7 +92,7 @@ func TestFiles(t *testing.T) {
 func TestFileContent(t *testing.T) {
 	b := newBench(t)
 	id := b.session()
-	ref, err := b.ctl.StoreBytes(t.Context(), outboard.Caller{Key: "apikey_01t"}, strings.NewReader("<script>"))
+	ref, err := b.ctl.StoreBytes(t.Context(), outboard.Caller{Key: "apikey_01t", Role: outboard.RoleDeveloper}, strings.NewReader("<script>"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,6 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/api"
-	"github.com/outboard-dev/outboard/internal/control"
 	"github.com/outboard-dev/outboard/internal/outboardtest"
 )
 
@@ -80,10 +79,12 @@ var foreignCases = map[string]foreignCase{
 	"GET /v1/grants/{grant}": {}, "DELETE /v1/grants/{grant}": {},
 	"DELETE /v1/budgets/{budget}": {}, "DELETE /v1/kills/{kill}": {},
 	"POST /v1/outboard/machines/{machine}/stop": {}, "DELETE /v1/outboard/machines/{machine}": {},
+	"GET /v1/outboard/users/{user}": {}, "POST /v1/outboard/users/{user}": {body: `{"name":"b"}`}, "DELETE /v1/outboard/users/{user}": {},
+	"POST /v1/outboard/users/{user}/restore": {}, "GET /v1/outboard/keys/{key}": {}, "DELETE /v1/outboard/keys/{key}": {},
 }
 
 // ownless are routes whose path names nothing that belongs to anybody.
-var ownless = []string{"GET /v1/models/{model...}"}
+var ownless = []string{"GET /v1/models/{model...}", "DELETE /v1/outboard/organizations/{organization}" /* of who runs the server */}
 
 // foreignBodies are requests that name things elsewhere than in the path. Each must fail for a stranger as for an id that never was.
 var foreignBodies = []struct{ method, path, body string }{
@@ -111,6 +112,10 @@ var foreignBodies = []struct{ method, path, body string }{
 	{"POST", "/v1/kills", `{"scope":"owner","target_id":"{key}"}`},
 	{"POST", "/v1/kills", `{"scope":"environment","target_id":"{environment}"}`},
 	{"POST", "/v1/kills", `{"scope":"credential","target_id":"{credential}"}`},
+	{"POST", "/v1/outboard/keys", `{"name":"n","user_id":"{user}"}`},
+	{"POST", "/v1/outboard/keys", `{"name":"n","environment_id":"{environment}"}`},
+	{"GET", "/v1/outboard/users?page={users after user}", ""},
+	{"GET", "/v1/outboard/keys?page={keys after key}", ""},
 	{"GET", "/v1/sessions?agent_id={agent}", ""},
 	{"GET", "/v1/approvals?session_id={session}", ""},
 	{"GET", "/v1/files?scope_id={session}", ""},
@@ -310,19 +315,6 @@ func (b *bench) process(box, body string) int {
 	return 0
 }
 
-// putKey stores a key with this secret.
-func putKey(b *bench, k outboard.Key, secret string) outboard.KeyID {
-	b.t.Helper()
-	if k.ID == "" {
-		k.ID = outboard.NewID[outboard.KeyID](outboard.PrefixKey)
-	}
-	k.Hash, k.CreatedAt = control.HashSecret(secret), time.Now()
-	if err := b.store.PutKey(b.t.Context(), k); err != nil {
-		b.t.Fatal(err)
-	}
-	return k.ID
-}
-
 // everything makes one of each.
 func (w *tenants) everything(b *bench, org outboard.OrgID) map[string]string {
 	b.t.Helper()
@@ -366,6 +358,7 @@ func (w *tenants) everything(b *bench, org outboard.OrgID) map[string]string {
 	}
 	ids["snapshot"] = string(snap.ID)
 	ids["key"] = string(putKey(b, outboard.Key{Name: "k", Org: org, Role: outboard.RoleDeveloper}, "obk_k"+string(org)))
+	ids["user"] = b.ok("POST", "/v1/outboard/users", `{"email":"a@a.test","role":"viewer"}`).str("id")
 	b.ok("PUT", "/v1/sandboxes/"+ids["sandbox"]+"/files/content?path=f", "x")
 	ids["pid"] = fmt.Sprint(b.process(ids["sandbox"], `{"argv":["sleep","600"],"stdin":true}`))
 	for name, id := range ids {

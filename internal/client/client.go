@@ -38,6 +38,7 @@ const (
 type Config struct {
 	URL       string // http(s)://host:port
 	Key       string // API key
+	Org       string // organization to act in, for who runs the server; "" = the key's
 	Insecure  bool   // accept http beyond this machine, where the key travels in clear text
 	UserAgent string
 	Transport http.RoundTripper // nil = a new one
@@ -47,6 +48,7 @@ type Config struct {
 type Client struct {
 	base *url.URL
 	key  string
+	org  string
 	ua   string
 	http *http.Client
 }
@@ -81,7 +83,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	// No overall timeout: streams last as long as a session. No redirects: the key would travel along.
 	hc := &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	return &Client{base: u, key: cfg.Key, ua: cfg.UserAgent, http: hc}, nil
+	return &Client{base: u, key: cfg.Key, org: cfg.Org, ua: cfg.UserAgent, http: hc}, nil
 }
 
 func loopback(host string) bool {
@@ -160,6 +162,9 @@ func (c *Client) once(ctx context.Context, method, path string, query url.Values
 	req.Header.Set("Authorization", "Bearer "+c.key)
 	req.Header.Set("Anthropic-Version", "2026-10-21")
 	req.Header.Set("User-Agent", c.ua)
+	if c.org != "" {
+		req.Header.Set("Outboard-Organization", c.org)
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {

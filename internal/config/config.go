@@ -64,6 +64,9 @@ func (e Egress) IsZero() bool { return len(e.PrivateNetworks) == 0 && len(e.CAFi
 type Images struct {
 	Registries []Registry        `yaml:"registries,omitempty"`
 	Mirrors    map[string]string `yaml:"mirrors,omitempty"` // URLs that packages are installed from instead: go, npm, pip
+	// Directories are directories and archives of this machine that environments of every organization may begin with, and what lies
+	// below them. Without it only who runs the server may name any.
+	Directories []string `yaml:"directories,omitempty"`
 }
 
 // Registry is who this server is at one registry. The password comes from one of three places.
@@ -76,9 +79,16 @@ type Registry struct {
 }
 
 // IsZero reports whether nothing is set.
-func (i Images) IsZero() bool { return len(i.Registries) == 0 && len(i.Mirrors) == 0 }
+func (i Images) IsZero() bool {
+	return len(i.Registries) == 0 && len(i.Mirrors) == 0 && len(i.Directories) == 0
+}
 
 func (i Images) check() error {
+	for n, d := range i.Directories {
+		if !filepath.IsAbs(d) || filepath.Clean(d) != d || d == "/" {
+			return outboard.Errorf(outboard.Invalid, "configuring images.directories[%d]: %q must be an absolute path without dots, and not /", n, d)
+		}
+	}
 	for name, address := range i.Mirrors {
 		u, err := url.Parse(address)
 		if !slices.Contains([]string{"go", "npm", "pip"}, name) || err != nil || u.Host == "" {

@@ -30,7 +30,7 @@ type AgentPatch struct {
 
 // CreateAgent makes version 1 of a new agent from the definition in a; id, version and times are set here.
 func (c *Control) CreateAgent(ctx context.Context, by outboard.Caller, a outboard.Agent) (outboard.Agent, error) {
-	if err := known(by); err != nil {
+	if err := works(by, scopeAgents); err != nil {
 		return a, err
 	}
 	if err := checkAgent(&a); err != nil {
@@ -96,6 +96,9 @@ func agentPowers(a *outboard.Agent) any {
 // UpdateAgent makes a new version, or returns the current one when the patch changes nothing. Conflict: the version lock of the
 // patch does not hold.
 func (c *Control) UpdateAgent(ctx context.Context, by outboard.Caller, id outboard.AgentID, p AgentPatch) (outboard.Agent, error) {
+	if err := works(by, scopeAgents); err != nil {
+		return outboard.Agent{}, err
+	}
 	for try := 0; ; try++ {
 		old, err := c.Agent(ctx, by, id, 0)
 		if err != nil {
@@ -134,6 +137,9 @@ func (c *Control) UpdateAgent(ctx context.Context, by outboard.Caller, id outboa
 
 // ArchiveAgent archives an agent for good. Sessions that run it keep running. Archiving twice is the same as once.
 func (c *Control) ArchiveAgent(ctx context.Context, by outboard.Caller, id outboard.AgentID) (outboard.Agent, error) {
+	if err := works(by, scopeAgents); err != nil {
+		return outboard.Agent{}, err
+	}
 	if _, err := c.Agent(ctx, by, id, 0); err != nil {
 		return outboard.Agent{}, err
 	}

@@ -56,6 +56,9 @@ const scopeTime = 30 * 24 * time.Hour
 // AnswerApproval answers through the session's inbox, as user.tool_confirmation does: there is one way in, one check and one record.
 // An allow with a scope also makes a grant for the same action on the same resource.
 func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id outboard.ApprovalID, ans ApprovalAnswer) (outboard.Approval, *outboard.Grant, error) {
+	if err := approver(by); err != nil {
+		return outboard.Approval{}, nil, err
+	}
 	if !slices.Contains([]string{"", "once", "session", "agent"}, ans.Scope) || !ans.Allow && ans.Scope != "" {
 		return outboard.Approval{}, nil, invalid("scope must be once, session or agent, and only for an allow")
 	}
@@ -101,7 +104,7 @@ func (c *Control) checkApprover(ctx context.Context, by outboard.Caller, id outb
 	if err != nil {
 		return look("session", string(id), err)
 	}
-	if !call.Approver.May(by, cfg.Owner.Key) {
+	if !call.Approver.May(by, cfg.Owner) {
 		e := outboard.Errorf(outboard.Denied, "events[%d]: %s may not answer tool use %s", i, quote(by.Name), p.Call)
 		switch call.Approver {
 		case outboard.ApproverOther:

@@ -145,7 +145,7 @@ func (c *Control) makeBox(ctx context.Context, by outboard.Caller, b outboard.Bo
 
 // boxes refuses callers that nobody knows, and processes without sandboxes.
 func (c *Control) boxes(by outboard.Caller) error {
-	if err := known(by); err != nil {
+	if err := works(by, scopeSandboxes); err != nil {
 		return err
 	}
 	if c.fleet == nil {
@@ -203,7 +203,11 @@ func (c *Control) Boxes(ctx context.Context, by outboard.Caller) ([]outboard.Box
 		return nil, err
 	}
 	all, err := c.store.Boxes(ctx)
-	return slices.DeleteFunc(all, func(b outboard.Box) bool { return b.Org != by.In() }), err
+	all = slices.DeleteFunc(all, func(b outboard.Box) bool { return b.Org != by.In() })
+	for i := range all {
+		all[i] = shown(by, all[i])
+	}
+	return all, err
 }
 
 // Box returns one.
@@ -218,7 +222,15 @@ func (c *Control) Box(ctx context.Context, by outboard.Caller, id outboard.BoxID
 	if err := mine(by, b.Org, "sandbox", string(id), err); err != nil {
 		return outboard.Box{}, err
 	}
-	return b, nil
+	return shown(by, b), nil
+}
+
+// shown is a box without its secrets for who may only read: they admit to what is in it.
+func shown(by outboard.Caller, b outboard.Box) outboard.Box {
+	if works(by, scopeSandboxes) != nil {
+		b.Secret, b.Traffic = "", ""
+	}
+	return b
 }
 
 // boxFor checks the caller and that the box is there.
@@ -403,6 +415,9 @@ func (c *Control) Snapshot(ctx context.Context, by outboard.Caller, ref string) 
 
 // DeleteSnapshot removes a snapshot. Boxes made from it stay.
 func (c *Control) DeleteSnapshot(ctx context.Context, by outboard.Caller, ref string) error {
+	if err := works(by, scopeSandboxes); err != nil {
+		return err
+	}
 	n, err := c.Snapshot(ctx, by, ref)
 	if err != nil {
 		return err

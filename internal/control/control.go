@@ -40,6 +40,8 @@ type Config struct {
 	Audit  *audit.Witness   // nil = the audit is not signed
 	Logger *slog.Logger     // nil = discard
 	Now    func() time.Time // nil = time.Now
+	// Directories of this machine that every organization's environments may begin with; others only who runs the server may name.
+	Directories []string
 }
 
 // Control is safe for concurrent use.
@@ -55,8 +57,10 @@ type Control struct {
 	witness *audit.Witness
 	log     *slog.Logger
 	now     func() time.Time
+	dirs    []string
 
 	mu       sync.Mutex
+	revoked  counter
 	accounts map[outboard.SessionID]outboard.Header // see UsageAt; bounded by maxAccounts
 }
 
@@ -77,7 +81,7 @@ type Model = llm.Info
 
 // New returns a Control. Store and Blob are required.
 func New(cfg Config) *Control {
-	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill, witness: cfg.Audit,
+	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill, witness: cfg.Audit, dirs: cfg.Directories,
 		log: cfg.Logger, now: cfg.Now, accounts: map[outboard.SessionID]outboard.Header{}}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -114,14 +118,6 @@ func (c *Control) Ready(ctx context.Context) error {
 
 // clock returns the current time as the store keeps it: UTC, in microseconds.
 func (c *Control) clock() time.Time { return c.now().UTC().Truncate(time.Microsecond) }
-
-// known refuses a caller that nobody authenticated.
-func known(by outboard.Caller) error {
-	if by.Key == "" {
-		return outboard.Errorf(outboard.Unauthenticated, "no API key was given")
-	}
-	return nil
-}
 
 // shownID is how much of a caller's id an error repeats.
 const shownID = 100

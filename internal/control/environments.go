@@ -34,12 +34,15 @@ type EnvironmentPatch struct {
 func (c *Control) CreateEnvironment(ctx context.Context, by outboard.Caller, p EnvironmentPatch) (outboard.Environment, error) {
 	now := c.clock()
 	e := outboard.Environment{ID: outboard.NewID[outboard.EnvironmentID](outboard.PrefixEnvironment), CreatedAt: now, UpdatedAt: now, Org: by.In()}
-	if err := known(by); err != nil {
+	if err := works(by, scopeEnvironments); err != nil {
 		return e, err
 	}
 	e.Config.Kind = "cloud"
 	set(&e.Config.Kind, p.Kind)
 	if err := p.apply(&e); err != nil {
+		return e, err
+	}
+	if err := c.mayBegin(by, "", &e.Config); err != nil {
 		return e, err
 	}
 	if err := c.record(ctx, by, "environment.create", string(e.ID), e.Config); err != nil {
@@ -100,6 +103,9 @@ func (c *Control) Environments(ctx context.Context, by outboard.Caller, p Page, 
 
 // UpdateEnvironment applies a patch. Running sessions keep what they started with.
 func (c *Control) UpdateEnvironment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID, p EnvironmentPatch) (outboard.Environment, error) {
+	if err := works(by, scopeEnvironments); err != nil {
+		return outboard.Environment{}, err
+	}
 	e, err := c.Environment(ctx, by, id)
 	if err != nil {
 		return e, err
@@ -111,7 +117,11 @@ func (c *Control) UpdateEnvironment(ctx context.Context, by outboard.Caller, id 
 		return e, invalid("config.type of environment %s is %s and cannot change to %s", id, e.Config.Kind, quote(*p.Kind)).
 			WithCode("invalid_config_type_change")
 	}
+	had := e.Config.Rootfs
 	if err := p.apply(&e); err != nil {
+		return e, err
+	}
+	if err := c.mayBegin(by, had, &e.Config); err != nil {
 		return e, err
 	}
 	e.UpdatedAt = c.clock()
@@ -126,6 +136,9 @@ func (c *Control) UpdateEnvironment(ctx context.Context, by outboard.Caller, id 
 
 // ArchiveEnvironment archives an environment: no new sessions. Archiving twice is the same as once.
 func (c *Control) ArchiveEnvironment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID) (outboard.Environment, error) {
+	if err := works(by, scopeEnvironments); err != nil {
+		return outboard.Environment{}, err
+	}
 	e, err := c.Environment(ctx, by, id)
 	if err != nil || !e.ArchivedAt.IsZero() {
 		return e, err
@@ -143,6 +156,9 @@ func (c *Control) ArchiveEnvironment(ctx context.Context, by outboard.Caller, id
 
 // DeleteEnvironment removes an environment. Sessions keep their copy of its config.
 func (c *Control) DeleteEnvironment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID) error {
+	if err := works(by, scopeEnvironments); err != nil {
+		return err
+	}
 	if _, err := c.Environment(ctx, by, id); err != nil {
 		return err
 	}
@@ -225,6 +241,22 @@ func checkPackages(cfg *outboard.EnvConfig) error {
 		return invalid("config.packages under limited networking needs allow_package_managers: true")
 	}
 	return nil
+}
+
+// mayBegin refuses a path of this machine that the caller may not name: what lies there is not the organization's. had is what the
+// environment began with before.
+func (c *Control) mayBegin(by outboard.Caller, had string, cfg *outboard.EnvConfig) error {
+	path := cfg.Rootfs
+	if path == had || !filepath.IsAbs(path) || by.Operator() {
+		return nil
+	}
+	for _, dir := range c.dirs {
+		if rest, err := filepath.Rel(dir, path); err == nil && filepath.IsLocal(rest) && filepath.Clean(path) == path {
+			return nil
+		}
+	}
+	return outboard.Errorf(outboard.Denied, "config.outboard.rootfs: only who runs the server may name %s of its machine", quote(path)).
+		WithHint("the server's configuration lists what everybody may name: images.directories")
 }
 
 // checkMachine validates Outboard's own part of a config.

@@ -31,7 +31,7 @@ type Upload struct {
 // StoreBytes keeps what r yields, at most MaxFile bytes, without holding it in memory. It is no file yet: CreateFile
 // makes it visible, once the whole request is known to be good.
 func (c *Control) StoreBytes(ctx context.Context, by outboard.Caller, r io.Reader) (outboard.BlobRef, error) {
-	if err := known(by); err != nil {
+	if err := works(by, scopeFiles); err != nil {
 		return outboard.BlobRef{}, err
 	}
 	ref, err := c.blob.Put(ctx, r, outboard.MaxFile)
@@ -43,7 +43,7 @@ func (c *Control) StoreBytes(ctx context.Context, by outboard.Caller, r io.Reade
 
 // CreateFile makes stored bytes a file.
 func (c *Control) CreateFile(ctx context.Context, by outboard.Caller, u Upload, ref outboard.BlobRef) (outboard.File, error) {
-	if err := known(by); err != nil {
+	if err := works(by, scopeFiles); err != nil {
 		return outboard.File{}, err
 	}
 	if err := checkUpload(u); err != nil {
@@ -148,6 +148,9 @@ func (c *Control) OpenFile(ctx context.Context, by outboard.Caller, id outboard.
 
 // DeleteFile removes a file. Sessions keep their copies.
 func (c *Control) DeleteFile(ctx context.Context, by outboard.Caller, id outboard.FileID) error {
+	if err := works(by, scopeFiles); err != nil {
+		return err
+	}
 	if _, err := c.File(ctx, by, id); err != nil {
 		return err
 	}

@@ -123,6 +123,9 @@ func (c *Control) checkpointAt(ctx context.Context, id outboard.SessionID, seq i
 // Fork makes sessions that share another one's log up to a position, and start from the state its machine had there: all of them,
 // or none. It returns the position, which may be before the one asked for.
 func (c *Control) Fork(ctx context.Context, by outboard.Caller, id outboard.SessionID, r ForkRequest) ([]Session, int64, error) {
+	if err := works(by, scopeSessions); err != nil {
+		return nil, 0, err
+	}
 	h, err := c.header(ctx, by, id)
 	if err != nil {
 		return nil, 0, err
@@ -320,6 +323,9 @@ type RewindRequest struct {
 // Rewind takes a session back, which must rest: a turn that runs or waits for an answer is interrupted first. Nothing is deleted.
 // It returns the position, which may be before the one asked for.
 func (c *Control) Rewind(ctx context.Context, by outboard.Caller, id outboard.SessionID, r RewindRequest) (Session, int64, error) {
+	if err := works(by, scopeSessions); err != nil {
+		return Session{}, 0, err
+	}
 	if !r.Conversation && !r.Machine {
 		return Session{}, 0, invalid("a rewind takes back the conversation, the machine, or both; neither was asked for")
 	}

@@ -70,7 +70,7 @@ type importing struct {
 // Import makes a session from a file that Export wrote: all of it, once every hash in the file holds, or nothing. The session goes on
 // with the same conversation and the same files.
 func (c *Control) Import(ctx context.Context, by outboard.Caller, src io.Reader, r ImportRequest) (Session, error) {
-	if err := known(by); err != nil {
+	if err := works(by, scopeSessions); err != nil {
 		return Session{}, err
 	}
 	zr, err := zstd.NewReader(io.LimitReader(src, MaxImport), zstd.WithDecoderMaxWindow(maxZstdWindow), zstd.WithDecoderMaxMemory(2*maxZstdWindow),
@@ -275,6 +275,9 @@ func (m *importing) check(ctx context.Context, by outboard.Caller) error {
 			return err
 		}
 		s.Environment, s.Config.Environment, s.Config.Env = env.ID, env.ID, env.Config
+	}
+	if err := m.c.mayBegin(by, "", &s.Config.Env); err != nil && m.r.Environment == "" {
+		return err
 	}
 	if err := checkEnvironment(&outboard.Environment{Name: "imported", Config: s.Config.Env}); err != nil {
 		return err

@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
@@ -88,7 +87,7 @@ func (c *Control) EnsureAdminKey(ctx context.Context, save func(secret string) e
 	if n > 0 {
 		return false, nil
 	}
-	secret := "obk_" + rand.Text()
+	secret := newKeySecret()
 	if err := save(secret); err != nil {
 		return false, outboard.Errorf(outboard.KindOf(err), "saving the admin key: %w", err)
 	}

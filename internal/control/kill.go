@@ -73,7 +73,7 @@ func (c *Control) aliveSession(ctx context.Context, id outboard.SessionID) error
 
 // Kill throws the switch and reports what was in flight. The ID of k may be set: of a kill that is in force as a file.
 func (c *Control) Kill(ctx context.Context, by outboard.Caller, k outboard.Kill) (KillReport, error) {
-	if err := admin(by); err != nil {
+	if err := admins(by, scopePolicies); err != nil {
 		return KillReport{}, err
 	}
 	if err := c.checkKill(ctx, by, &k); err != nil {
@@ -169,7 +169,7 @@ func (c *Control) seesKill(by outboard.Caller, k *outboard.Kill) bool {
 
 // LiftKill ends a kill. What was paused goes on; what was stopped or revoked stays so.
 func (c *Control) LiftKill(ctx context.Context, by outboard.Caller, id outboard.KillID) error {
-	if err := admin(by); err != nil {
+	if err := admins(by, scopePolicies); err != nil {
 		return err
 	}
 	active, err := c.Kills(ctx, by)

@@ -67,6 +67,9 @@ const (
 
 // AllowNetwork lets a session reach a host. port 0 means 80 and 443.
 func (c *Control) AllowNetwork(ctx context.Context, by outboard.Caller, id outboard.SessionID, host string, port int, scope string) (outboard.NetGrant, error) {
+	if err := approver(by); err != nil {
+		return outboard.NetGrant{}, err
+	}
 	s, err := c.Session(ctx, by, id)
 	if err != nil {
 		return outboard.NetGrant{}, err

@@ -26,32 +26,10 @@ func (c *Control) record(ctx context.Context, by outboard.Caller, action, resour
 	return nil
 }
 
-// approver refuses callers who may not answer approvals or give grants.
-func approver(by outboard.Caller) error {
-	if err := known(by); err != nil {
-		return err
-	}
-	if !by.Approves() {
-		return outboard.Errorf(outboard.Denied, "the role %s may not approve calls or give grants", quote(by.Role))
-	}
-	return nil
-}
-
-// admin refuses callers who may not change policies.
-func admin(by outboard.Caller) error {
-	if err := known(by); err != nil {
-		return err
-	}
-	if by.Role != outboard.RoleAdmin {
-		return outboard.Errorf(outboard.Denied, "only an administrator changes policies, and the caller's role is %s", quote(by.Role))
-	}
-	return nil
-}
-
 // SavePolicy checks a policy and puts it in force as the next version. A mistake in it changes nothing: the version before stays in
 // force. expect is the version it replaces, -1 for any.
 func (c *Control) SavePolicy(ctx context.Context, by outboard.Caller, p outboard.Policy, expect int) (outboard.Policy, error) {
-	if err := admin(by); err != nil {
+	if err := admins(by, scopePolicies); err != nil {
 		return p, err
 	}
 	if err := c.checkTarget(ctx, by, p.Level, p.Target); err != nil {
@@ -143,7 +121,7 @@ func (c *Control) TestPolicy(ctx context.Context, by outboard.Caller, t PolicyTe
 	if err := known(by); err != nil {
 		return policy.Verdict{}, err
 	}
-	r := &policy.Request{Session: t.Session, Agent: t.Agent, Owner: by.Owner()}
+	r := &policy.Request{Session: t.Session, Agent: t.Agent, Owner: by.Owner(), Role: by.Role}
 	if t.Session != "" {
 		s, err := c.Session(ctx, by, t.Session)
 		if err != nil {

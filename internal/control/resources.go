@@ -121,6 +121,9 @@ func (c *Control) Resource(ctx context.Context, by outboard.Caller, id outboard.
 
 // AddResource attaches one more file. It is in the sandbox from the session's next turn on.
 func (c *Control) AddResource(ctx context.Context, by outboard.Caller, id outboard.SessionID, r ResourceRequest) (outboard.Resource, error) {
+	if err := works(by, scopeSessions); err != nil {
+		return outboard.Resource{}, err
+	}
 	var added outboard.Resource
 	_, err := c.edit(ctx, by, id, func(s *Session) (store.Commit, error) {
 		res, file, err := c.resource(ctx, by, id, r, s.Config.Resources)
@@ -138,6 +141,9 @@ func (c *Control) AddResource(ctx context.Context, by outboard.Caller, id outboa
 
 // DeleteResource detaches a file and removes the session's copy of it.
 func (c *Control) DeleteResource(ctx context.Context, by outboard.Caller, id outboard.SessionID, rid outboard.ResourceID) error {
+	if err := works(by, scopeSessions); err != nil {
+		return err
+	}
 	var file outboard.FileID
 	_, err := c.edit(ctx, by, id, func(s *Session) (store.Commit, error) {
 		i := slices.IndexFunc(s.Config.Resources, func(r outboard.Resource) bool { return r.ID == rid })

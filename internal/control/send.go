@@ -19,11 +19,17 @@ const maxDenyMessage = 10_000
 // Send queues inputs, all or none, and returns their events in the order given. An answer that repeats, word for word, the
 // answer its call already has is not queued again: its first event is returned, so that a client may resend after a lost reply.
 func (c *Control) Send(ctx context.Context, by outboard.Caller, id outboard.SessionID, ps []outboard.Payload) ([]outboard.Event, error) {
+	if err := sends(by, ps); err != nil {
+		return nil, err
+	}
 	if len(ps) == 0 || len(ps) > outboard.MaxSendEvents {
 		return nil, invalid("events must have 1 to %d entries, not %d", outboard.MaxSendEvents, len(ps))
 	}
 	h, err := c.header(ctx, by, id)
 	if err != nil {
+		return nil, err
+	}
+	if err := c.actsFor(ctx, &h); err != nil {
 		return nil, err
 	}
 	if err := c.aliveSession(ctx, id); err != nil {
@@ -53,6 +59,23 @@ func (c *Control) Send(ctx context.Context, by outboard.Caller, id outboard.Sess
 			return nil, err
 		}
 	}
+}
+
+// sends refuses callers who may not send these inputs: an answer to an approval needs another scope than the rest.
+func sends(by outboard.Caller, ps []outboard.Payload) error {
+	if err := works(by, scopeSessions); err != nil && (len(ps) == 0 || works(by, scopeApprovals) != nil) {
+		return err
+	}
+	for _, p := range ps {
+		scope := scopeSessions
+		if p.EventType() == outboard.TypeInputConfirmation {
+			scope = scopeApprovals
+		}
+		if err := works(by, scope); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // sendPlan is a checked request: each event is either new or the recorded one it repeats.

@@ -46,7 +46,7 @@ func (c *Control) Status(h *outboard.Header) outboard.Phase {
 
 // CreateSession starts a session, with its file resources copied and its initial events queued, or does nothing.
 func (c *Control) CreateSession(ctx context.Context, by outboard.Caller, r SessionRequest) (Session, error) {
-	if err := known(by); err != nil {
+	if err := works(by, scopeSessions); err != nil {
 		return Session{}, err
 	}
 	if err := checkSession(r); err != nil {
@@ -265,6 +265,9 @@ type SessionPatch struct {
 
 // UpdateSession applies a patch and records it in the log, if it changes anything.
 func (c *Control) UpdateSession(ctx context.Context, by outboard.Caller, id outboard.SessionID, p SessionPatch) (Session, error) {
+	if err := works(by, scopeSessions); err != nil {
+		return Session{}, err
+	}
 	return c.edit(ctx, by, id, func(s *Session) (store.Commit, error) {
 		var change outboard.SessionUpdated
 		if p.Title != nil && *p.Title != s.Title {
@@ -328,6 +331,9 @@ func (c *Control) patchTools(s *Session, p SessionPatch, change *outboard.Sessio
 
 // ArchiveSession makes a session read-only, for good, and destroys its sandbox. Archiving twice is the same as once.
 func (c *Control) ArchiveSession(ctx context.Context, by outboard.Caller, id outboard.SessionID) (Session, error) {
+	if err := works(by, scopeSessions); err != nil {
+		return Session{}, err
+	}
 	h, err := c.header(ctx, by, id)
 	if err == nil && h.Phase == outboard.PhaseTerminated {
 		return c.Session(ctx, by, id)
@@ -352,6 +358,9 @@ func (c *Control) ArchiveSession(ctx context.Context, by outboard.Caller, id out
 
 // DeleteSession removes a session and everything of it.
 func (c *Control) DeleteSession(ctx context.Context, by outboard.Caller, id outboard.SessionID) error {
+	if err := works(by, scopeSessions); err != nil {
+		return err
+	}
 	h, err := c.header(ctx, by, id)
 	if err != nil {
 		return err

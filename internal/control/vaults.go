@@ -38,7 +38,7 @@ func (p *VaultPatch) apply(v *outboard.Vault) error {
 
 // keeper returns the keeper of the caller's organization, or says that this server has none.
 func (c *Control) keeper(by outboard.Caller) (*vault.Keeper, error) {
-	if err := known(by); err != nil {
+	if err := works(by, scopeVaults); err != nil {
 		return nil, err
 	}
 	if c.vault == nil {
@@ -103,6 +103,9 @@ func (c *Control) openVault(ctx context.Context, by outboard.Caller, id outboard
 
 // UpdateVault applies a patch.
 func (c *Control) UpdateVault(ctx context.Context, by outboard.Caller, id outboard.VaultID, p VaultPatch) (outboard.Vault, error) {
+	if err := works(by, scopeVaults); err != nil {
+		return outboard.Vault{}, err
+	}
 	v, err := c.openVault(ctx, by, id)
 	if err != nil {
 		return v, err
@@ -169,6 +172,9 @@ func (c *Control) checkVaults(ctx context.Context, by outboard.Caller, ids []str
 
 // RotateVaultKeys makes new keys and seals every secret with them. It returns how many.
 func (c *Control) RotateVaultKeys(ctx context.Context, by outboard.Caller) (int, error) {
+	if err := admins(by, scopeVaults); err != nil {
+		return 0, err
+	}
 	k, err := c.keeper(by)
 	if err != nil {
 		return 0, err

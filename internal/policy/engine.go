@@ -31,6 +31,8 @@ type Source interface {
 	PoliciesFor(ctx context.Context, agent outboard.AgentID, session outboard.SessionID) ([]outboard.Policy, error)
 	// GrantsFor returns the grants that may cover a request, those that end first before others.
 	GrantsFor(ctx context.Context, q outboard.GrantQuery) ([]outboard.Grant, error)
+	// Holder returns whom a session acts for, as they are now.
+	Holder(ctx context.Context, o outboard.Owner) (outboard.User, error)
 	// UseGrant spends one use for key, which spends none when it has one already. Denied: the grant is over or spent.
 	UseGrant(ctx context.Context, id outboard.GrantID, key string, now time.Time) error
 	// TakeRate counts one more event under key in the window that began at start. It reports false, and counts nothing, when
@@ -232,6 +234,9 @@ func (e *Engine) Decide(ctx context.Context, r *Request) (Verdict, outboard.Gran
 	if r.Context.Now.IsZero() {
 		r.Context.Now = e.cfg.Now()
 	}
+	if v := e.holder(ctx, r); v != nil {
+		return *v, ""
+	}
 	set := e.Set(ctx, r.Agent, r.Session)
 	v := set.Decide(r)
 	var grant outboard.GrantID
@@ -251,6 +256,24 @@ func (e *Engine) Decide(ctx context.Context, r *Request) (Verdict, outboard.Gran
 		e.cfg.Logger.Error("a policy could not be evaluated; the request is denied", "session", r.Session, "action", r.Action, "alarm", v.Alarm)
 	}
 	return v, grant
+}
+
+// holder looks at whom the session acts for: it sets their role, and denies what is done for somebody who was removed, or whom
+// nobody can tell about.
+func (e *Engine) holder(ctx context.Context, r *Request) *Verdict {
+	if e.cfg.Source == nil || r.Owner.Key == "" && r.Owner.User == "" {
+		return nil
+	}
+	u, err := e.cfg.Source.Holder(ctx, r.Owner)
+	switch {
+	case err != nil:
+		e.cfg.Logger.Error("whom a session acts for cannot be read; the request is denied", "session", r.Session, "action", r.Action, "err", err)
+		return &Verdict{Decision: outboard.Deny, Rules: []string{"platform/person"}, Reason: "whom the session acts for cannot be read", Timeout: e.cfg.Timeout}
+	case !u.RemovedAt.IsZero():
+		return &Verdict{Decision: outboard.Deny, Rules: []string{"platform/person"}, Reason: "the person this session acts for was removed from the organization", Timeout: e.cfg.Timeout}
+	}
+	r.Role = u.Role
+	return nil
 }
 
 func (e *Engine) grant(ctx context.Context, r *Request) (outboard.GrantID, error) {

@@ -24,6 +24,7 @@ type Request struct {
 	Environment outboard.EnvironmentID
 	Depth       int    // of delegation: 0 = started by a person
 	Action      string // a tool's name, or a constant of this package
+	Role        string // of whom the session acts for; the engine sets it
 	Resource    string // the id of the resource entity: a tool, a host, a credential, an environment, an agent
 	Context     Context
 }
@@ -65,9 +66,10 @@ func uid(t cedar.EntityType, id string) cedar.EntityUID {
 	return cedar.EntityUID{Type: t, ID: cedar.String(id)}
 }
 
-// entities are the session and the actions; everything else has no attributes.
+// entities are the session, whom it acts for, and the actions; everything else has no attributes.
 type entities struct {
 	session cedar.Entity
+	user    cedar.Entity
 	actions cedar.EntityMap
 }
 
@@ -75,6 +77,9 @@ type entities struct {
 func (e *entities) Get(u cedar.EntityUID) (cedar.Entity, bool) {
 	if u == e.session.UID {
 		return e.session, true
+	}
+	if u == e.user.UID {
+		return e.user, true
 	}
 	return e.actions.Get(u)
 }
@@ -90,14 +95,19 @@ func (r *Request) cedar() (cedar.Request, *entities, error) {
 	if org == "" {
 		org = outboard.DefaultOrg
 	}
-	me := uid(typeSession, string(r.Session))
-	e := &entities{actions: s.actions, session: cedar.Entity{
+	me, human := uid(typeSession, string(r.Session)), uid(typeUser, string(r.Owner.Key))
+	if r.Owner.User != "" {
+		human = uid(typeUser, string(r.Owner.User))
+	}
+	user := cedar.Entity{UID: human, Parents: cedar.NewEntityUIDSet(uid(typeOrg, org)),
+		Attributes: cedar.NewRecord(cedar.RecordMap{"role": cedar.String(r.Role), "organization": cedar.String(org)})}
+	e := &entities{actions: s.actions, user: user, session: cedar.Entity{
 		UID: me,
-		Parents: cedar.NewEntityUIDSet(uid(typeOrg, org), uid(typeUser, string(r.Owner.Key)), uid(typeAgent, string(r.Agent)),
+		Parents: cedar.NewEntityUIDSet(uid(typeOrg, org), uid(typeUser, string(r.Owner.Key)), human, uid(typeAgent, string(r.Agent)),
 			uid(typeEnvironment, string(r.Environment))),
 		Attributes: cedar.NewRecord(cedar.RecordMap{
 			"owner": cedar.String(r.Owner.Name), "agent": cedar.String(r.Agent), "environment": cedar.String(r.Environment),
-			"depth": cedar.Long(r.Depth),
+			"depth": cedar.Long(r.Depth), "user": human,
 		}),
 	}}
 	return cedar.Request{Principal: me, Action: uid(typeAction, r.Action), Resource: uid(kind, r.Resource), Context: r.Context.record()}, e, nil

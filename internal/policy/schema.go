@@ -23,11 +23,11 @@ const (
 // the check cannot meet a missing attribute. Group "tool" holds all tools, "leaves" all actions that can carry data outside.
 const Schema = `
 entity Org;
-entity User in [Org];
+entity User in [Org] { role: String, organization: String };
 entity Agent in [Org];
 entity Environment;
 entity Session in [User, Agent, Environment, Org] {
-	owner: String, agent: String, environment: String, depth: Long
+	owner: String, agent: String, environment: String, depth: Long, user: User
 };
 entity Tool;
 entity Host;

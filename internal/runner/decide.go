@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/policy"
@@ -130,13 +131,21 @@ func (t *turn) approved(ctx context.Context, j *job) error {
 		return nil // the answer is older than the record of who gave it
 	}
 	key, err := t.cfg.Store.Key(ctx, answer.Key)
-	by := outboard.Caller{Key: key.ID, Name: key.Name, Role: key.Role}
+	var user outboard.User
+	if err == nil && key.User != "" {
+		if user, err = t.cfg.Store.User(ctx, key.User); err == nil && key.Kind == outboard.KeyLogin && user.RemovedAt.IsZero() {
+			key.RevokedAt = time.Time{} // signing out takes back no answer; who lost rights is told by the role
+		}
+	}
+	by := key.Caller(user)
 	switch {
+	case err == nil && !user.RemovedAt.IsZero():
+		return outboard.Errorf(outboard.Denied, "the approval is void: who gave it was removed")
 	case outboard.KindOf(err) == outboard.NotFound && err != nil, err == nil && !key.RevokedAt.IsZero():
 		return outboard.Errorf(outboard.Denied, "the approval is void: the key that gave it was revoked")
 	case err != nil:
 		return err
-	case !asked.Approver.May(by, t.view.Config.Owner.Key):
+	case !asked.Approver.May(by, t.view.Config.Owner):
 		return outboard.Errorf(outboard.Denied, "the approval is void: %s may not answer it any more", key.Name)
 	}
 	return nil

@@ -49,10 +49,13 @@ func (s *Store) Orgs(ctx context.Context) ([]outboard.Organization, error) {
 
 const archiveOrgSQL = `UPDATE orgs SET archived_at = ? WHERE id = ? AND archived_at = 0`
 
-// ArchiveOrg ends an organization. Archiving twice keeps the first time.
+// ArchiveOrg ends an organization, and its keys with it. Archiving twice keeps the first time.
 func (s *Store) ArchiveOrg(ctx context.Context, id outboard.OrgID, at time.Time) (outboard.Organization, error) {
 	err := s.update(ctx, "archiving an organization", func(t tx) error {
 		_, err := t.exec(ctx, archiveOrgSQL, micros(at), string(id))
+		if err == nil {
+			_, err = t.exec(ctx, revokeOrgKeysSQL, micros(at), string(id))
+		}
 		return err
 	})
 	if err != nil {

@@ -1,0 +1,144 @@
+package api_test
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
+	"github.com/outboard-dev/outboard/internal/outboardtest"
+	"github.com/outboard-dev/outboard/internal/policy"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// longAgo is a time that is over.
+func (b *bench) longAgo() time.Time { return time.Now().Add(-time.Hour) }
+
+// operatorKey is the id of the key that the server made.
+func (b *bench) operatorKey() string {
+	b.t.Helper()
+	keys, err := b.store.Keys(b.t.Context(), store.Page{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, k := range keys {
+		if k.Kind == outboard.KeyOperator {
+			return string(k.ID)
+		}
+	}
+	b.t.Fatal("there is no operator's key")
+	return ""
+}
+
+// putKey stores a key with this secret.
+func putKey(b *bench, k outboard.Key, secret string) outboard.KeyID {
+	b.t.Helper()
+	if k.ID == "" {
+		k.ID = outboard.NewID[outboard.KeyID](outboard.PrefixKey)
+	}
+	k.Hash, k.CreatedAt = control.HashSecret(secret), time.Now()
+	if err := b.store.PutKey(b.t.Context(), k); err != nil {
+		b.t.Fatal(err)
+	}
+	return k.ID
+}
+
+// Fails if somebody who was removed keeps a key, a stream, a grant, an approval that waits or a session that goes on; or if letting them
+// in again gives back what ended.
+func TestRemovedUser(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	user := b.ok("POST", "/v1/outboard/users", `{"email":"Ann@A.test","role":"developer"}`)
+	if user.str("email") != "ann@a.test" {
+		t.Fatalf("made %s", user.body)
+	}
+	id := user.str("id")
+	theirs := *b
+	theirs.key = b.ok("POST", "/v1/outboard/keys", map[string]any{"name": "ann", "user_id": id}).str("secret")
+	if got := theirs.ok("GET", "/v1/outboard/whoami", nil); got.str("user.id") != id || got.str("role") != "developer" {
+		t.Fatalf("whoami: %s", got.body)
+	}
+	session, f := theirs.asking("always_ask")
+	grant := theirs.ok("POST", "/v1/grants", map[string]any{"session_id": session, "actions": []string{"read"}, "resources": []string{"*"},
+		"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "why": "w"}).str("id")
+	events := "/v1/sessions/" + session + "/events"
+	theirs.ok("POST", events, send(message("- bash: echo effect\n- say: end\n")))
+	f.until("session.status_idle")
+	if len(b.pending(session)) != 1 {
+		t.Fatal("nothing waits for an answer")
+	}
+	approval := "/v1/approvals/" + b.pending(session)[0]["id"].(string)
+
+	b.ok("DELETE", "/v1/outboard/users/"+id, nil)
+	theirs.refused(401, "not valid", "GET", "/v1/agents", nil)
+	ended := make(chan struct{})
+	go func() { defer close(ended); io.Copy(io.Discard, f.resp.Body) }()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Fatal("the stream goes on")
+	}
+	if got := b.ok("GET", "/v1/grants/"+grant, nil); got.str("revoked_at") == "" {
+		t.Errorf("the grant is not revoked: %s", got.body)
+	}
+	if r := b.do("POST", approval, `{"result":"allow"}`); r.status == 200 && r.str("state") == "allowed" {
+		t.Errorf("an approval of a removed person's session was answered: %s", r.body)
+	}
+	b.refused(409, "was removed", "POST", events, send(message("- say: more\n")))
+	log := b.ok("GET", events+"?limit=100", nil)
+	if strings.Contains(string(log.body), `"text":"effect`) || !strings.Contains(string(log.body), "user.interrupt") {
+		t.Errorf("the session had an effect, or was not interrupted: %s", log.body)
+	}
+	b.refused(400, "was removed", "POST", "/v1/outboard/keys", map[string]any{"name": "x", "user_id": id})
+
+	b.ok("POST", "/v1/outboard/users/"+id+"/restore", nil)
+	theirs.refused(401, "not valid", "GET", "/v1/agents", nil)
+	b.ok("POST", events, send(message("- say: again\n")))
+}
+
+// Fails if a lower role leaves somebody what they had, or if a policy cannot tell what role a session acts for.
+func TestDemotedUser(t *testing.T) {
+	b := whole(t, outboardtest.Options{Policy: policy.Config{Operator: `@id("no-developers") forbid (principal, action == Action::"bash", resource)
+		when { principal.user.role == "developer" && principal.user.organization == "default" };`}})
+	id := b.ok("POST", "/v1/outboard/users", `{"email":"bob@a.test","role":"developer"}`).str("id")
+	theirs := *b
+	theirs.key = b.ok("POST", "/v1/outboard/keys", map[string]any{"name": "bob", "role": "admin", "user_id": id}).str("secret")
+	if got := theirs.ok("GET", "/v1/outboard/whoami", nil); got.str("role") != "developer" {
+		t.Errorf("a key has more than its person: %s", got.body)
+	}
+	for who, want := range map[*bench]string{&theirs: "no-developers", b: "one"} {
+		k := who.talk("always_allow")
+		if evs := k.turn("- bash: echo one", "- say: end"); !strings.Contains(strings.Join(texts(evs, "agent.tool_result"), " "), want) {
+			t.Errorf("the role is not seen by the policy: %v, want %s", evs, want)
+		}
+	}
+	b.ok("POST", "/v1/outboard/users/"+id, `{"role":"admin"}`)
+	if got := theirs.ok("GET", "/v1/outboard/whoami", nil); got.str("role") != "admin" {
+		t.Errorf("promoted: %s", got.body)
+	}
+	b.ok("POST", "/v1/outboard/users/"+id, `{"role":"viewer"}`)
+	theirs.refused(401, "not valid", "GET", "/v1/outboard/whoami", nil)
+	theirs.key = b.ok("POST", "/v1/outboard/keys", map[string]any{"name": "bob", "role": "admin", "user_id": id}).str("secret")
+	theirs.refused(403, "needs the role", "POST", "/v1/agents", `{"name":"a","model":"m"}`)
+}
+
+// Fails if an organization can begin an environment with a directory of the server that nobody gave it.
+func TestServerPaths(t *testing.T) {
+	b := newBench(t, func(c *control.Config) { c.Directories = []string{"/srv/images"} })
+	putKey(b, outboard.Key{Name: "tenant", Role: outboard.RoleAdmin}, "obk_tenant")
+	tenant := *b
+	tenant.key = "obk_tenant"
+	env := func(path string) string {
+		return `{"name":"e","config":{"type":"cloud","outboard":{"rootfs":"` + path + `"}}}`
+	}
+	for _, path := range []string{"/etc", "/srv", "/srv/images/../../etc", "/srv/images2", "/srv/images/../images2"} {
+		tenant.refused(403, "who runs the server", "POST", "/v1/environments", env(path))
+	}
+	for _, path := range []string{"/srv/images", "/srv/images/a/b.tar", "host"} {
+		tenant.ok("POST", "/v1/environments", env(path))
+	}
+	id := b.ok("POST", "/v1/environments", env("/opt/tree")).str("id")
+	tenant.ok("POST", "/v1/environments/"+id, `{"description":"what the operator chose stays"}`)
+	tenant.refused(403, "who runs the server", "POST", "/v1/environments/"+id, env("/etc"))
+}

@@ -1,0 +1,225 @@
+package api_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/api"
+)
+
+// writers says for every route that is not just read who may use it at least, and the scope that a limited key needs. A route that
+// changes something and is not here fails the test. docs/people.md has the same table by noun.
+var writers = map[string][2]string{
+	"POST /v1/agents": dev("agents"), "POST /v1/agents/{agent}": dev("agents"), "POST /v1/agents/{agent}/archive": dev("agents"),
+	"POST /v1/environments": dev("environments"), "POST /v1/environments/{environment}": dev("environments"),
+	"DELETE /v1/environments/{environment}": dev("environments"), "POST /v1/environments/{environment}/archive": dev("environments"),
+	"POST /v1/sessions": dev("sessions"), "POST /v1/sessions/{session}": dev("sessions"), "DELETE /v1/sessions/{session}": dev("sessions"),
+	"POST /v1/sessions/{session}/archive": dev("sessions"), "POST /v1/sessions/{session}/fork": dev("sessions"),
+	"POST /v1/sessions/{session}/rewind": dev("sessions"), "POST /v1/outboard/import": dev("sessions"),
+	"POST /v1/sessions/{session}/outboard/network/allow": dev("approvals"), "POST /v1/sessions/{session}/events": dev("sessions"),
+	"POST /v1/sessions/{session}/resources": dev("sessions"), "DELETE /v1/sessions/{session}/resources/{resource}": dev("sessions"),
+	"POST /v1/sandboxes": dev("sandboxes"), "DELETE /v1/sandboxes/{sandbox}": dev("sandboxes"), "POST /v1/sandboxes/{sandbox}/pause": dev("sandboxes"),
+	"POST /v1/sandboxes/{sandbox}/resume": dev("sandboxes"), "POST /v1/sandboxes/{sandbox}/timeout": dev("sandboxes"),
+	"POST /v1/sandboxes/{sandbox}/processes": dev("sandboxes"), "GET /v1/sandboxes/{sandbox}/processes/{pid}/stream": dev("sandboxes"),
+	"POST /v1/sandboxes/{sandbox}/processes/{pid}/input": dev("sandboxes"), "POST /v1/sandboxes/{sandbox}/processes/{pid}/resize": dev("sandboxes"),
+	"POST /v1/sandboxes/{sandbox}/processes/{pid}/signal": dev("sandboxes"), "GET /v1/sandboxes/{sandbox}/files": dev("sandboxes"),
+	"DELETE /v1/sandboxes/{sandbox}/files": dev("sandboxes"), "GET /v1/sandboxes/{sandbox}/files/content": dev("sandboxes"),
+	"PUT /v1/sandboxes/{sandbox}/files/content": dev("sandboxes"),
+	"POST /v1/files": dev("files"), "DELETE /v1/files/{file}": dev("files"),
+	"POST /v1/vaults": dev("vaults"), "POST /v1/vaults/{vault}": dev("vaults"), "DELETE /v1/vaults/{vault}": dev("vaults"),
+	"POST /v1/vaults/{vault}/archive": dev("vaults"), "POST /v1/vaults/{vault}/credentials": dev("vaults"),
+	"POST /v1/vaults/{vault}/credentials/{credential}": dev("vaults"), "DELETE /v1/vaults/{vault}/credentials/{credential}": dev("vaults"),
+	"POST /v1/vaults/{vault}/credentials/{credential}/archive":            dev("vaults"),
+	"POST /v1/vaults/{vault}/credentials/{credential}/mcp_oauth_validate": dev("vaults"),
+	"POST /v1/vaults/{vault}/credentials/{credential}/outboard/test":      dev("vaults"),
+	"POST /v1/outboard/vault_keys/rotate":                                 adm("vaults"),
+	"POST /v1/policies":                                                   adm("policies"),
+	"POST /v1/approvals/{approval}":                                       dev("approvals"), "POST /v1/grants": dev("approvals"), "DELETE /v1/grants/{grant}": dev("approvals"),
+	"POST /v1/outboard/audit/checkpoint": {"operator"}, "POST /v1/outboard/audit/redact": {"operator"},
+	"POST /v1/kills": adm("policies"), "DELETE /v1/kills/{kill}": adm("policies"),
+	"POST /v1/budgets": dev("approvals"), "DELETE /v1/budgets/{budget}": dev("approvals"),
+	"POST /v1/outboard/organizations": {"operator"}, "DELETE /v1/outboard/organizations/{organization}": {"operator"},
+	"POST /v1/outboard/users": adm("people"), "POST /v1/outboard/users/{user}": adm("people"), "DELETE /v1/outboard/users/{user}": adm("people"),
+	"POST /v1/outboard/users/{user}/restore": adm("people"), "POST /v1/outboard/keys": adm("people"),
+}
+
+// readers are routes with a method that changes something elsewhere, but not here, or only what is the caller's own.
+var readers = []string{"POST /v1/policies/test", "DELETE /v1/outboard/keys/{key}", "POST /v1/sessions/{session}/resources/{resource}"}
+
+// roleBodies are bodies that are read before control is asked.
+var roleBodies = map[string]string{"POST /v1/agents": `{"name":"a","model":"m"}`, "POST /v1/environments": `{"name":"e"}`,
+	"POST /v1/sessions": `{"agent":"agent_01x","environment_id":"env_01x"}`, "POST /v1/vaults": `{"display_name":"v"}`,
+	"POST /v1/grants": `{"actions":["bash"],"resources":["*"],"expires_at":"2040-01-01T00:00:00Z","why":"w"}`,
+	"POST /v1/kills":  `{"scope":"session","target_id":"sesn_01x"}`, "POST /v1/budgets": `{"scope":"session","target_id":"sesn_01x","limit":{"steps":9}}`, "POST /v1/policies": `{"level":"organization","text":""}`, "POST /v1/sandboxes": `{}`, "POST /v1/outboard/organizations": `{"name":"o"}`,
+	"POST /v1/outboard/users": `{"email":"b@b.test","role":"viewer"}`, "POST /v1/outboard/keys": `{"name":"k","scopes":["people"]}`}
+
+func dev(scope string) [2]string { return [2]string{outboard.RoleDeveloper, scope} }
+func adm(scope string) [2]string { return [2]string{outboard.RoleAdmin, scope} }
+
+// Fails if somebody may change what their role or the scopes of their key do not allow, or may not read what it does; or if a route
+// that changes something was added and nobody said who may use it.
+func TestRoles(t *testing.T) {
+	b := newBench(t)
+	for name, k := range map[string]outboard.Key{"viewer": {Role: outboard.RoleViewer}, "developer": {Role: outboard.RoleDeveloper}, "admin": {Role: outboard.RoleAdmin},
+		"reader": {Role: outboard.RoleAdmin, Scopes: []string{"read"}}, "nobody": {Role: "made-up"}} {
+		k.Name = name
+		putKey(b, k, "obk_"+name)
+	}
+	for _, scope := range outboard.KeyScopes {
+		putKey(b, outboard.Key{Name: scope, Role: outboard.RoleAdmin, Scopes: []string{scope}}, "obk_only_"+scope)
+	}
+	refused := func(key, route string) bool {
+		method, path, _ := strings.Cut(route, " ")
+		for _, name := range []string{"agent", "environment", "session", "thread", "event", "resource", "file", "vault", "credential", "policy", "approval", "grant", "user", "key"} {
+			path = strings.ReplaceAll(path, "{"+name+"}", map[string]string{"agent": "agent", "environment": "env", "session": "sesn", "thread": "sthr", "event": "sevt",
+				"resource": "sesrsc", "file": "file", "vault": "vlt", "credential": "vcrd", "policy": "pol", "approval": "apr", "grant": "grant", "user": "user", "key": "apikey"}[name]+"_01x")
+		}
+		path = strings.NewReplacer("{pid}", "1", "{budget}", "bgt_01x", "{kill}", "kill_01x", "{sandbox}", "boxaaaaaaaaaaaaaaaaaaaa", "{organization}", "org_01x", "{model...}", "m").Replace(path)
+		if strings.HasPrefix(route, "GET /v1/sandboxes/{sandbox}/files") || strings.Contains(route, "{sandbox}/files") {
+			path += "?path=f"
+		}
+		body := roleBodies[route]
+		if body == "" {
+			body = strings.NewReplacer("{file}", "file_01x", "{checkpoint}", "ckpt_01x").Replace(foreignBody[route])
+		}
+		r := b.do(method, path, body, func(q *http.Request) { q.Header.Set("X-Api-Key", key) })
+		return r.status == http.StatusForbidden
+	}
+	for _, route := range api.Routes() {
+		least, writes := writers[route]
+		if method, _, _ := strings.Cut(route, " "); method != "GET" && !writes && !contains(readers, route) {
+			t.Errorf("%s may change something, and this test does not know who may use it", route)
+			continue
+		}
+		if route == "POST /v1/files" || route == "POST /v1/outboard/import" || route == "POST /v1/outboard/audit/redact" {
+			continue // bodies of their own; below
+		}
+		if !refused("obk_nobody", route) {
+			t.Errorf("a key with a role that is none may %s", route)
+		}
+		if route == "GET /v1/outboard/audit" { // who did what is for administrators, though it changes nothing
+			if !refused("obk_developer", route) || refused("obk_reader", route) {
+				t.Errorf("%s is not for administrators", route)
+			}
+			continue
+		}
+		if !writes {
+			if refused("obk_viewer", route) || refused("obk_reader", route) {
+				t.Errorf("a viewer, or a key that may only read, is refused at %s", route)
+			}
+			continue
+		}
+		for _, role := range outboard.Roles {
+			if got, want := refused("obk_"+role, route), !outboard.AtLeast(role, least[0]); got != want {
+				t.Errorf("%s by a %s: refused %v, want %v", route, role, got, want)
+			}
+		}
+		if least[0] == "operator" {
+			if refused(b.key, route) {
+				t.Errorf("%s by the operator is refused", route)
+			}
+			continue
+		}
+		for _, scope := range outboard.KeyScopes {
+			if got, want := refused("obk_only_"+scope, route), scope != least[1]; got != want {
+				t.Errorf("%s by a key with the scope %s: refused %v, want %v", route, scope, got, want)
+			}
+		}
+	}
+	b.key = "obk_viewer"
+	if r := b.upload("file", "f:x"); r.status != http.StatusForbidden {
+		t.Errorf("a viewer uploads: %d", r.status)
+	}
+	if r := b.do("POST", "/v1/outboard/import", "x"); r.status != http.StatusForbidden {
+		t.Errorf("a viewer imports: %d", r.status)
+	}
+	b.key = "obk_developer"
+	if r := b.upload("file", "f:x"); r.status != http.StatusOK {
+		t.Errorf("a developer uploads: %d", r.status)
+	}
+	if r := b.do("POST", "/v1/outboard/import", "x"); r.status != http.StatusBadRequest {
+		t.Errorf("a developer imports: %d", r.status)
+	}
+}
+
+func contains(list []string, s string) bool {
+	for _, v := range list {
+		if v == s {
+			return true
+		}
+	}
+	return false
+}
+
+// foreignBody has bodies of routes with ids.
+var foreignBody = map[string]string{"POST /v1/agents/{agent}": `{"name":"b"}`, "POST /v1/environments/{environment}": `{"name":"b"}`,
+	"POST /v1/sessions/{session}": `{"title":"b"}`, "POST /v1/sessions/{session}/fork": `{}`,
+	"POST /v1/sessions/{session}/rewind":                 `{"seq":1,"conversation":true}`,
+	"POST /v1/sessions/{session}/outboard/network/allow": `{"host":"a.test","scope":"session"}`,
+	"POST /v1/sessions/{session}/events":                 `{"events":[{"type":"user.interrupt"}]}`,
+	"POST /v1/sessions/{session}/resources":              `{"type":"file","file_id":"{file}"}`,
+	"POST /v1/sessions/{session}/resources/{resource}":   `{"authorization_token":"x"}`,
+	"POST /v1/sandboxes/{sandbox}/resume":                `{"timeout_seconds":60}`, "POST /v1/sandboxes/{sandbox}/timeout": `{"timeout_seconds":60}`,
+	"POST /v1/sandboxes/{sandbox}/processes":                         `{"argv":["true"]}`,
+	"POST /v1/sandboxes/{sandbox}/processes/{pid}/resize":            `{"cols":80,"rows":24}`,
+	"POST /v1/sandboxes/{sandbox}/processes/{pid}/signal":            `{"signal":0}`,
+	"POST /v1/vaults/{vault}":                                        `{"display_name":"b"}`,
+	"POST /v1/vaults/{vault}/credentials":                            `{"auth":{"type":"static_bearer","mcp_server_url":"https://b.test","token":"t"}}`,
+	"POST /v1/vaults/{vault}/credentials/{credential}":               `{"display_name":"b"}`,
+	"POST /v1/vaults/{vault}/credentials/{credential}/outboard/test": `{"method":"GET","url":"https://a.test/"}`,
+	"POST /v1/policies/test":                                         `{"tool":"bash","input":{}}`,
+	"POST /v1/approvals/{approval}":                                  `{"result":"deny"}`, "POST /v1/outboard/users/{user}": `{"name":"b"}`}
+
+// Fails if a key outlives its end, if a limited key makes one that may more, or if a secret can be read again.
+func TestKeys(t *testing.T) {
+	b := newBench(t)
+	made := b.ok("POST", "/v1/outboard/keys", `{"name":"ci","role":"developer","scopes":["sessions"],"expires_in_seconds":3600}`)
+	secret, id := made.str("secret"), made.str("id")
+	if secret == "" || made.str("expires_at") == "" || made.str("kind") != "api" {
+		t.Fatalf("made %s", made.body)
+	}
+	if got := b.ok("GET", "/v1/outboard/keys/"+id, nil); strings.Contains(string(got.body), secret) || strings.Contains(string(got.body), "hash") {
+		t.Errorf("a key shows its secret: %s", got.body)
+	}
+	as := func(key string) func(*http.Request) { return func(r *http.Request) { r.Header.Set("X-Api-Key", key) } }
+	if r := b.do("GET", "/v1/outboard/whoami", nil, as(secret)); r.status != 200 || r.str("role") != "developer" || r.str("organization.id") != "default" {
+		t.Errorf("whoami: %d %s", r.status, r.body)
+	}
+	b.refused(400, "at most", "POST", "/v1/outboard/keys", `{"name":"x","expires_in_seconds":99999999999}`)
+	b.refused(400, "scopes", "POST", "/v1/outboard/keys", `{"name":"x","scopes":["everything"]}`)
+	b.refused(400, "role", "POST", "/v1/outboard/keys", `{"name":"x","role":"root"}`)
+	putKey(b, outboard.Key{Name: "people", Role: outboard.RoleAdmin, Scopes: []string{"people"}}, "obk_people")
+	b.refused(403, "limited key", "POST", "/v1/outboard/keys", `{"name":"x"}`, as("obk_people"))
+	b.refused(403, "limited key", "POST", "/v1/outboard/keys", `{"name":"x","scopes":["vaults"]}`, as("obk_people"))
+	if r := b.do("POST", "/v1/outboard/keys", `{"name":"x","scopes":["people"]}`, as("obk_people")); r.status != 200 {
+		t.Errorf("a key with the same scope: %d %s", r.status, r.body)
+	}
+	over := outboard.Key{Name: "over", Role: outboard.RoleAdmin, ExpiresAt: b.longAgo()}
+	putKey(b, over, "obk_over")
+	b.refused(401, "not valid", "GET", "/v1/agents", nil, as("obk_over"))
+	b.ok("DELETE", "/v1/outboard/keys/"+id, nil)
+	b.refused(401, "not valid", "GET", "/v1/agents", nil, as(secret))
+	if got := b.ok("GET", "/v1/outboard/keys?include_archived=true", nil); !strings.Contains(string(got.body), id) {
+		t.Errorf("a revoked key is not listed: %s", got.body)
+	}
+	b.refused(400, "last key", "DELETE", "/v1/outboard/keys/"+b.operatorKey(), nil)
+}
+
+// Fails if a worker's key can do anything but a worker's work, or if work that is not built is pretended.
+func TestEnvironmentKey(t *testing.T) {
+	b := newBench(t)
+	env := b.ok("POST", "/v1/environments", `{"name":"s","config":{"type":"self_hosted"}}`).str("id")
+	b.refused(400, "self_hosted", "POST", "/v1/outboard/keys", `{"name":"w","environment_id":"`+b.environment()+`"}`)
+	secret := b.ok("POST", "/v1/outboard/keys", `{"name":"w","environment_id":"`+env+`"}`).str("secret")
+	worker := func(r *http.Request) { r.Header.Del("X-Api-Key"); r.Header.Set("Authorization", "Bearer "+secret) }
+	for _, path := range []string{"/work/poll", "/work", "/work/stats"} {
+		b.refused(501, "not built", "GET", "/v1/environments/"+env+path, nil, worker)
+	}
+	b.refused(501, "not built", "POST", "/v1/environments/"+env+"/work/w_1/ack", `{}`, worker)
+	for _, path := range []string{"/v1/agents", "/v1/environments/" + env, "/v1/sessions", "/v1/outboard/whoami", "/v1/files", "/v1/vaults"} {
+		b.refused(403, "environment key", "GET", path, nil, worker)
+	}
+	b.refused(403, "environment key", "POST", "/v1/agents", `{"name":"a","model":"m"}`, worker)
+}

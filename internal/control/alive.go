@@ -1,0 +1,75 @@
+package control
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// revokedFor is how long the count of revoked keys is believed. With AliveEvery it bounds how long a stream outlives its key.
+const revokedFor = 300 * time.Millisecond
+
+// AliveEvery is how often whoever answers with a stream should ask Alive.
+const AliveEvery = 500 * time.Millisecond
+
+// counter is a number of the store that many streams look at.
+type counter struct {
+	mu   sync.Mutex
+	n    int64
+	seen time.Time
+}
+
+// Alive reports whether the caller may go on: its key is neither over nor revoked, and its person is still there. seen is what the
+// last call returned, 0 at first; while nobody loses a key, a call costs nothing. A store that does not answer ends nothing.
+func (c *Control) Alive(ctx context.Context, by outboard.Caller, seen int64) (int64, error) {
+	if !by.Until.IsZero() && !c.now().Before(by.Until) {
+		return seen, badKey()
+	}
+	n, err := c.revocations(ctx)
+	if err != nil || n+1 == seen {
+		return seen, nil
+	}
+	k, err := c.store.Key(ctx, by.Key)
+	if err != nil {
+		if outboard.KindOf(err) == outboard.NotFound {
+			return seen, badKey()
+		}
+		return seen, nil
+	}
+	if _, err := c.holder(ctx, &k); outboard.KindOf(err) == outboard.Unauthenticated && err != nil {
+		return seen, err
+	}
+	return n + 1, nil
+}
+
+func (c *Control) revocations(ctx context.Context) (int64, error) {
+	r := &c.revoked
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if age := time.Since(r.seen); age >= 0 && age < revokedFor {
+		return r.n, nil
+	}
+	n, err := c.store.Revocations(ctx)
+	if err == nil {
+		r.n, r.seen = n, time.Now()
+	}
+	return n, err
+}
+
+// actsFor refuses to go on with a session whose person was removed.
+func (c *Control) actsFor(ctx context.Context, h *outboard.Header) error {
+	if h.User == "" {
+		return nil
+	}
+	u, err := c.store.User(ctx, h.User)
+	if err != nil {
+		return look("user", string(h.User), err)
+	}
+	if !u.RemovedAt.IsZero() {
+		return outboard.Errorf(outboard.Conflict, "session %s acts for %s, who was removed from the organization", h.ID, quote(u.Email)).
+			WithHint("fork it to go on yourself, or let them in again: outboard user restore")
+	}
+	return nil
+}

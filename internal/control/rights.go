@@ -1,0 +1,69 @@
+package control
+
+import (
+	"slices"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// What a key can be limited to; see outboard.KeyScopes and docs/people.md.
+const (
+	scopeSessions     = "sessions"
+	scopeAgents       = "agents"
+	scopeEnvironments = "environments"
+	scopeFiles        = "files"
+	scopeSandboxes    = "sandboxes"
+	scopeVaults       = "vaults"
+	scopePolicies     = "policies"
+	scopeApprovals    = "approvals"
+	scopePeople       = "people"
+)
+
+// known refuses a caller that nobody authenticated, or that may not even read: every verb begins with it, or with one of those below.
+func known(by outboard.Caller) error {
+	switch {
+	case by.Key == "":
+		return outboard.Errorf(outboard.Unauthenticated, "no API key was given")
+	case by.Kind == outboard.KeyEnvironment:
+		return outboard.Errorf(outboard.Denied, "an environment key is for workers of its environment and nothing else")
+	case !outboard.AtLeast(by.Role, outboard.RoleViewer):
+		return outboard.Errorf(outboard.Denied, "the role %s may do nothing here", quote(by.Role))
+	}
+	return nil
+}
+
+// may refuses callers whose role or scopes are too low for a verb that changes something.
+func may(by outboard.Caller, scope, least string) error {
+	if err := known(by); err != nil {
+		return err
+	}
+	if !outboard.AtLeast(by.Role, least) {
+		return outboard.Errorf(outboard.Denied, "this needs the role %s, and the caller's is %s", least, quote(by.Role)).
+			WithHint("an administrator of the organization changes roles: outboard user role")
+	}
+	if len(by.Scopes) > 0 && !slices.Contains(by.Scopes, scope) {
+		return outboard.Errorf(outboard.Denied, "the key is limited, and does not have the scope %s", scope).
+			WithHint("an administrator makes keys: outboard key create --scope %s", scope)
+	}
+	return nil
+}
+
+// works is for the verbs of who works here.
+func works(by outboard.Caller, scope string) error { return may(by, scope, outboard.RoleDeveloper) }
+
+// admins is for the verbs of administrators.
+func admins(by outboard.Caller, scope string) error { return may(by, scope, outboard.RoleAdmin) }
+
+// operator is for the verbs of who runs the server.
+func operator(by outboard.Caller) error {
+	if err := known(by); err != nil {
+		return err
+	}
+	if !by.Operator() {
+		return outboard.Errorf(outboard.Denied, "only who runs the server may do this").WithHint("with the key in admin.key of its data directory")
+	}
+	return nil
+}
+
+// approver refuses callers who may not answer approvals or give grants.
+func approver(by outboard.Caller) error { return works(by, scopeApprovals) }
