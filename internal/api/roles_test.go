@@ -38,6 +38,7 @@ var writers = map[string][2]string{
 	"POST /v1/policies":                                                   adm("policies"),
 	"POST /v1/approvals/{approval}":                                       dev("approvals"), "POST /v1/grants": dev("approvals"), "DELETE /v1/grants/{grant}": dev("approvals"),
 	"POST /v1/outboard/audit/checkpoint": {"operator"}, "POST /v1/outboard/audit/redact": {"operator"},
+	"POST /v1/outboard/machines/{machine}/stop": dev("sessions"), "DELETE /v1/outboard/machines/{machine}": dev("sessions"),
 	"POST /v1/kills": adm("policies"), "DELETE /v1/kills/{kill}": adm("policies"),
 	"POST /v1/budgets": dev("approvals"), "DELETE /v1/budgets/{budget}": dev("approvals"),
 	"POST /v1/outboard/organizations": {"operator"}, "DELETE /v1/outboard/organizations/{organization}": {"operator"},
@@ -76,7 +77,7 @@ func TestRoles(t *testing.T) {
 			path = strings.ReplaceAll(path, "{"+name+"}", map[string]string{"agent": "agent", "environment": "env", "session": "sesn", "thread": "sthr", "event": "sevt",
 				"resource": "sesrsc", "file": "file", "vault": "vlt", "credential": "vcrd", "policy": "pol", "approval": "apr", "grant": "grant", "user": "user", "key": "apikey"}[name]+"_01x")
 		}
-		path = strings.NewReplacer("{pid}", "1", "{budget}", "bgt_01x", "{kill}", "kill_01x", "{sandbox}", "boxaaaaaaaaaaaaaaaaaaaa", "{organization}", "org_01x", "{model...}", "m").Replace(path)
+		path = strings.NewReplacer("{pid}", "1", "{budget}", "bgt_01x", "{machine}", "sbx_01x", "{kill}", "kill_01x", "{sandbox}", "boxaaaaaaaaaaaaaaaaaaaa", "{organization}", "org_01x", "{model...}", "m").Replace(path)
 		if strings.HasPrefix(route, "GET /v1/sandboxes/{sandbox}/files") || strings.Contains(route, "{sandbox}/files") {
 			path += "?path=f"
 		}
