@@ -38,7 +38,7 @@ var writers = map[string][2]string{
 	"POST /v1/policies":                                                   adm("policies"),
 	"POST /v1/approvals/{approval}":                                       dev("approvals"), "POST /v1/grants": dev("approvals"), "DELETE /v1/grants/{grant}": dev("approvals"),
 	"POST /v1/outboard/audit/checkpoint": {"operator"}, "POST /v1/outboard/audit/redact": {"operator"},
-	"POST /v1/outboard/machines/{machine}/stop": dev("sessions"), "DELETE /v1/outboard/machines/{machine}": dev("sessions"),
+	"POST /v1/outboard/machines/{machine}/stop": dev("sandboxes"), "DELETE /v1/outboard/machines/{machine}": dev("sandboxes"),
 	"POST /v1/kills": adm("policies"), "DELETE /v1/kills/{kill}": adm("policies"),
 	"POST /v1/budgets": dev("approvals"), "DELETE /v1/budgets/{budget}": dev("approvals"),
 	"POST /v1/outboard/organizations": {"operator"}, "DELETE /v1/outboard/organizations/{organization}": {"operator"},
