@@ -7,7 +7,11 @@ PKGS := ./...
 SERVER_TARGETS := linux/amd64 linux/arm64
 CLIENT_TARGETS := darwin/amd64 darwin/arm64 windows/amd64
 
-.PHONY: help build demo test check race fmt vet staticcheck fix cross sdk compat chaos bench deps clean
+# gVisor's own build has no releases as Go modules: its go branch, pinned.
+RUNSC_VERSION := v0.0.0-20260905035102-160fafc42237
+RUNSC_CACHE = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/outboard/runsc-$(RUNSC_VERSION)
+
+.PHONY: help build demo test check race fmt vet staticcheck fix cross sdk compat chaos bench deps runsc clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,8 +23,17 @@ build: ## build bin/outboard and bin/outboard-guest
 demo: build ## watch an agent work in a sandbox while the harness is killed under it
 	@bin/outboard demo
 
-deps: ## install what the tests need and the machine lacks (PostgreSQL, through apt as root)
+deps: ## install what the tests need and the machine lacks (PostgreSQL; as root crun, runc and runsc)
 	@scripts/deps
+
+runsc: bin/runsc-$(RUNSC_VERSION) ## build gVisor's runtime as bin/runsc (some minutes, once)
+
+# Built in a directory of its own, and kept there for other checkouts of this user.
+bin/runsc-$(RUNSC_VERSION):
+	@mkdir -p bin $(RUNSC_CACHE)
+	@test -x $(RUNSC_CACHE)/runsc || { echo "building runsc $(RUNSC_VERSION), some minutes" >&2; cd $(RUNSC_CACHE) && \
+	  GOBIN=$(RUNSC_CACHE)/new GOFLAGS= CGO_ENABLED=0 $(GO) install -ldflags '-s -w' gvisor.dev/gvisor/runsc@$(RUNSC_VERSION) && mv new/runsc runsc; }
+	@cp $(RUNSC_CACHE)/runsc bin/runsc.new && mv bin/runsc.new bin/runsc && touch $@
 
 test: deps build ## run every test
 	scripts/with-s3 $(GO) test -timeout 20m $(PKGS)

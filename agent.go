@@ -107,6 +107,16 @@ type EnvConfig struct {
 	Lifecycle  Lifecycle           `json:"lifecycle,omitzero"`
 }
 
+// Installs reports whether packages are to be installed.
+func (c EnvConfig) Installs() bool {
+	for _, list := range c.Packages {
+		if len(list) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // Lifecycle is what becomes of the sandbox of a session that rests, and how many there may be. A number of 0 is the server's default,
 // and a negative one switches it off.
 type Lifecycle struct {

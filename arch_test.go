@@ -47,6 +47,9 @@ var layers = map[string][]string{
 	"cmd/outboard-guest":       {"internal/guest", "internal/guest/boot"},
 	"internal/store/storetest": {"internal/store"},
 	"internal/sandboxtest":     {"", "internal/sandbox", "internal/guest"},
+
+	"internal/sandbox/container": {"", "internal/sandbox", "internal/sandbox/native", "internal/guest", "internal/guest/boot", "internal/guest/uplink"},
+	"internal/sandbox/oci":       {"", "internal/sandbox", "internal/sandbox/container", "internal/sandbox/native"},
 }
 
 // wiring may import everything: these put the parts together, to run them, to measure them or to kill them.

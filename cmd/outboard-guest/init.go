@@ -30,6 +30,20 @@ func runInit(ctx context.Context) error {
 		return fmt.Errorf("taking over the connection: %w", err)
 	}
 	env.Control.Close()
+	return serveSandbox(ctx, env, listener, first)
+}
+
+// runContained does so in a container.
+func runContained(ctx context.Context) error {
+	env, listener, err := boot.Contained()
+	if err != nil {
+		return fmt.Errorf("building the sandbox: %w", err)
+	}
+	return serveSandbox(ctx, env, listener, nil)
+}
+
+// serveSandbox serves until the process is killed, or nobody can reach it any more.
+func serveSandbox(ctx context.Context, env *boot.Env, listener net.Listener, first net.Conn) error {
 	cfg := guest.ServerConfig{
 		Listener: listener, First: first, Generation: env.Generation, State: env.StateDir, Volatile: true, Run: "/run/outboard",
 		ToolUID: env.ToolUID, ToolGID: env.ToolGID, Init: true,

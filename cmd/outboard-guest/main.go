@@ -4,7 +4,8 @@
 // what it ran. It is started by a sandbox provider, never by hand.
 //
 // Usage: outboard-guest serve CONFIG, with the configuration of guest.ServerConfig as JSON and the listening socket as
-// descriptor 3; or outboard-guest init, as the first process of a sandbox that package boot sets up.
+// descriptor 3; or outboard-guest init, as the first process of a sandbox that package boot sets up; or outboard-guest contained, as
+// the first process of a container.
 package main
 
 import (
@@ -32,10 +33,12 @@ func run(args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "init":
 		return runInit(context.Background())
+	case len(args) == 1 && args[0] == "contained":
+		return runContained(context.Background())
 	case len(args) == 2 && args[0] == "serve":
 		return serve(args[1])
 	}
-	return errors.New("usage: outboard-guest init | serve CONFIG (started by a sandbox provider)")
+	return errors.New("usage: outboard-guest init | contained | serve CONFIG (started by a sandbox provider)")
 }
 
 func serve(config string) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,7 +18,7 @@ import (
 
 func newDoctor(a *app) *cobra.Command {
 	return &cobra.Command{Use: "doctor", Short: "Say what this host can isolate, and how to fix the rest", Args: exactArgs(),
-		Long: "Try to make a sandbox and say what it protects and what it does not. Exits with 9 when none can be made.",
+		Long: "Try to make a sandbox of each isolation and say what it protects and what it does not. Exits with 9 when none of the default one can be made.",
 		RunE: func(cmd *cobra.Command, _ []string) error { return runDoctor(cmd.Context(), a) }}
 }
 
@@ -41,7 +42,7 @@ func runDoctor(ctx context.Context, a *app) error {
 		d.Report = native.Probe(ctx, native.Config{Dir: dir, Guest: guest})
 	}
 	d.Checks = append([]native.Check{check("guest program", guest, guestErr)}, d.Checks...)
-	d.other(a)
+	d.other(ctx, a, guest)
 	if a.json {
 		if err := a.object(d); err != nil {
 			return err
@@ -60,7 +61,7 @@ func check(name, detail string, err error) native.Check {
 	c := native.Check{Name: name, OK: err == nil, Detail: detail}
 	if err != nil {
 		c.Detail = err.Error()
-		if e, ok := err.(*outboard.Error); ok {
+		if e, ok := errors.AsType[*outboard.Error](err); ok {
 			c.Fix = e.Hint
 		}
 	}
@@ -68,7 +69,7 @@ func check(name, detail string, err error) native.Check {
 }
 
 // other looks at what runs need besides sandboxes.
-func (d *diagnosis) other(a *app) {
+func (d *diagnosis) other(ctx context.Context, a *app, guest string) {
 	data, err := a.dataDir()
 	if err == nil {
 		err = writable(data)
@@ -89,6 +90,9 @@ func (d *diagnosis) other(a *app) {
 		}
 		d.Other = append(d.Other, native.Check{Name: "sandbox pool", OK: true, Detail: fmt.Sprintf("per kind of sandbox, %d started and %d places kept ready "+
 			"(sandbox.warm, sandbox.ahead)", cfg.Sandbox.Guests(), cfg.Sandbox.Places())})
+		if guest != "" {
+			d.Other = append(d.Other, tryIsolations(ctx, cfg.Sandbox, guest)...)
+		}
 	}
 	d.Other = append(d.Other, check("configuration", "read without mistakes", err))
 	if len(d.Models) == 0 {

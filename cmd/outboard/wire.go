@@ -99,6 +99,7 @@ type server struct {
 	sandbox error        // why no sandbox can be made here, nil when it can
 	close   func() error // what the sandbox provider made ahead
 	caps    sandbox.Capabilities
+	choice  *sandbox.Choice // nil when no sandbox can be made
 }
 
 // startServer brings every part up, in the order they depend on each other. When one fails, those before it are stopped.
@@ -127,7 +128,7 @@ func (s *server) start(ctx context.Context) error {
 		return err
 	}
 	s.host = host
-	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Policy: s.policy, Live: &s.live, Vault: s.vault, Directories: s.cfg.Config.Images.Directories, Kill: s.killer, Audit: s.witness, Logger: s.log})
+	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Policy: s.policy, Live: &s.live, Vault: s.vault, Directories: s.cfg.Config.Images.Directories, Kill: s.killer, Audit: s.witness, Logger: s.log, Isolation: s.able})
 	made, err := s.control.EnsureAdminKey(ctx, func(secret string) error { return writePrivate(keyPath(s.cfg.Data), secret+"\n") })
 	if err != nil {
 		return err
@@ -193,7 +194,8 @@ func (s *server) openSandboxes(host string) error {
 			Warm: s.cfg.Config.Sandbox.Guests(), Logger: s.log})
 		if err == nil {
 			s.close = p.Close
-			provider, s.caps = p, p.Capabilities()
+			s.choice = sandbox.NewChoice(p, []string{"namespace"}, isolations(s.cfg, guest, s.log)...)
+			provider, s.caps = s.choice, p.Capabilities()
 		}
 	}
 	s.sandbox = err
@@ -213,6 +215,14 @@ func (s *server) openSandboxes(host string) error {
 		Environment: s.vault.Environment, Network: network, Images: images, Mirrors: s.cfg.Config.Images.Mirrors, Lifecycle: s.cfg.Config.Sandbox.Lifecycle(),
 		MaxPerOwner: s.cfg.Config.Sandbox.MaxPerOwner})
 	return nil
+}
+
+// able says whether sandboxes of an environment can be made.
+func (s *server) able(env outboard.EnvConfig) error {
+	if s.choice == nil {
+		return nil // what no sandbox can be made for is refused by each session, with the reason
+	}
+	return s.choice.Check(sandbox.Spec{Isolation: env.Isolation, Limits: env.Limits, Build: env.Installs()})
 }
 
 // Work starts claiming sessions, if this process does not yet. Leases of processes of this host that were killed are given up

@@ -164,6 +164,9 @@ type Sandbox struct {
 	// MaxPerEnvironment and MaxPerOwner bound the sandboxes that are alive; 0 = no bound.
 	MaxPerEnvironment int `yaml:"max_sandboxes_per_environment,omitempty"`
 	MaxPerOwner       int `yaml:"max_sandboxes_per_owner,omitempty"`
+	// What the isolations of these names use; what is not set is looked for.
+	Container Runtime `yaml:"container,omitempty"`
+	GVisor    Runtime `yaml:"gvisor,omitempty"`
 }
 
 // Lifecycle returns what holds for environments that do not say otherwise.
@@ -177,6 +180,15 @@ func (s Sandbox) Lifecycle() outboard.Lifecycle {
 	return outboard.Lifecycle{StopAfterSec: seconds(s.StopAfter, 30*time.Minute), DropAfterSec: seconds(s.DropAfter, 24*time.Hour),
 		MaxAgeSec: seconds(s.MaxAge, 0), MaxSandboxes: s.MaxPerEnvironment}
 }
+
+// Runtime is an OCI runtime.
+type Runtime struct {
+	Program string   `yaml:"program,omitempty"` // path or name
+	Flags   []string `yaml:"flags,omitempty"`   // given before every command
+}
+
+// IsZero reports whether nothing is set.
+func (r Runtime) IsZero() bool { return r.Program == "" && len(r.Flags) == 0 }
 
 // maxAhead bounds sandbox.ahead and sandbox.warm: each place costs about half a MiB of kernel memory, one with a guest some 3 MiB.
 const maxAhead = 64
@@ -198,7 +210,9 @@ func (s Sandbox) Guests() int {
 }
 
 // IsZero reports whether nothing is set.
-func (s Sandbox) IsZero() bool { return s == Sandbox{} }
+func (s Sandbox) IsZero() bool {
+	return s.Ahead == nil && s.Warm == nil && s.Container.IsZero() && s.GVisor.IsZero()
+}
 
 // IsZero reports whether no limit is set.
 func (l Limits) IsZero() bool { return l == Limits{} }

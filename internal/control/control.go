@@ -42,6 +42,8 @@ type Config struct {
 	Now    func() time.Time // nil = time.Now
 	// Directories of this machine that every organization's environments may begin with; others only who runs the server may name.
 	Directories []string
+	// Isolation reports whether this server can make sandboxes of an environment's isolation; its error says what is missing. nil = not asked.
+	Isolation func(env outboard.EnvConfig) error
 }
 
 // Control is safe for concurrent use.
@@ -58,6 +60,7 @@ type Control struct {
 	log     *slog.Logger
 	now     func() time.Time
 	dirs    []string
+	able    func(outboard.EnvConfig) error
 
 	mu       sync.Mutex
 	revoked  counter
@@ -82,7 +85,7 @@ type Model = llm.Info
 // New returns a Control. Store and Blob are required.
 func New(cfg Config) *Control {
 	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill, witness: cfg.Audit, dirs: cfg.Directories,
-		log: cfg.Logger, now: cfg.Now, accounts: map[outboard.SessionID]outboard.Header{}}
+		log: cfg.Logger, now: cfg.Now, able: cfg.Isolation, accounts: map[outboard.SessionID]outboard.Header{}}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}

@@ -2,7 +2,9 @@ package control
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -43,6 +45,9 @@ func (c *Control) CreateEnvironment(ctx context.Context, by outboard.Caller, p E
 		return e, err
 	}
 	if err := c.mayBegin(by, "", &e.Config); err != nil {
+		return e, err
+	}
+	if err := c.checkIsolation(&e); err != nil {
 		return e, err
 	}
 	if err := c.record(ctx, by, "environment.create", string(e.ID), e.Config); err != nil {
@@ -117,12 +122,17 @@ func (c *Control) UpdateEnvironment(ctx context.Context, by outboard.Caller, id 
 		return e, invalid("config.type of environment %s is %s and cannot change to %s", id, e.Config.Kind, quote(*p.Kind)).
 			WithCode("invalid_config_type_change")
 	}
-	had := e.Config.Rootfs
+	before := e.Config
 	if err := p.apply(&e); err != nil {
 		return e, err
 	}
-	if err := c.mayBegin(by, had, &e.Config); err != nil {
+	if err := c.mayBegin(by, before.Rootfs, &e.Config); err != nil {
 		return e, err
+	}
+	if !reflect.DeepEqual(e.Config, before) {
+		if err := c.checkIsolation(&e); err != nil {
+			return e, err
+		}
 	}
 	e.UpdatedAt = c.clock()
 	if err := c.record(ctx, by, "environment.update", string(id), e.Config); err != nil {
@@ -166,6 +176,23 @@ func (c *Control) DeleteEnvironment(ctx context.Context, by outboard.Caller, id 
 		return err
 	}
 	return look("environment", string(id), c.store.DeleteEnvironment(ctx, id))
+}
+
+// checkIsolation refuses an environment whose sandboxes this server could not make, with what to do about it, instead of letting each of
+// its sessions find out.
+func (c *Control) checkIsolation(e *outboard.Environment) error {
+	if e.Config.Isolation == "" || c.able == nil {
+		return nil
+	}
+	err := c.able(e.Config)
+	if err == nil {
+		return nil
+	}
+	refusal := invalid("config.outboard.isolation: %w", err).WithCode("isolation_unavailable")
+	if o, ok := errors.AsType[*outboard.Error](err); ok && o.Hint != "" {
+		refusal = refusal.WithHint("%s", o.Hint)
+	}
+	return refusal
 }
 
 func checkEnvironment(e *outboard.Environment) error {

@@ -42,7 +42,7 @@ func (f *Fleet) build(ctx context.Context, st *stack, key string, env outboard.E
 // buildIn runs work in a new machine and takes what it wrote. The machine is gone afterwards, whatever happened.
 func (f *Fleet) buildIn(ctx context.Context, b sandbox.Builder, st stack, env outboard.EnvConfig, dir string,
 	work func(ctx context.Context, m *machine) (built, error)) (note built, err error) {
-	row := outboard.Sandbox{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Provider: f.cfg.Provider.Name(),
+	row := outboard.Sandbox{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Provider: f.maker(env),
 		Host: f.cfg.Host, Generation: rand.Text(), CreatedAt: f.now()}
 	h, err := f.hold(ctx, row.ID)
 	if err != nil {

@@ -199,6 +199,22 @@ func (f *Fleet) noProvider() error {
 	return outboard.Errorf(outboard.Unavailable, "no sandbox provider works on this host").WithHint("outboard doctor")
 }
 
+// made reports whether this server's provider made the sandbox of a row.
+func (f *Fleet) made(row outboard.Sandbox) bool {
+	if p, ok := f.cfg.Provider.(sandbox.Several); ok {
+		return p.Has(row.Provider)
+	}
+	return row.Provider == f.cfg.Provider.Name()
+}
+
+// maker names the provider that makes the sandboxes of an environment.
+func (f *Fleet) maker(env outboard.EnvConfig) string {
+	if p, ok := f.cfg.Provider.(sandbox.Several); ok {
+		return p.Maker(env.Isolation)
+	}
+	return f.cfg.Provider.Name()
+}
+
 // Release ends the use of a box after a turn: the connection closes with its last user, and the machine freezes where it can,
 // unless a call still runs in it or another process uses it. Releasing twice is releasing once.
 func (f *Fleet) Release(ctx context.Context, b *Box) error {

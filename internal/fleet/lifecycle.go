@@ -46,7 +46,7 @@ func (f *Fleet) rest(ctx context.Context) error {
 		return err
 	}
 	for _, row := range rows {
-		if row.Session == "" || row.Provider != f.cfg.Provider.Name() || ctx.Err() != nil {
+		if row.Session == "" || !f.made(row) || ctx.Err() != nil {
 			continue
 		}
 		err := f.restOne(ctx, row)
@@ -121,7 +121,7 @@ func (f *Fleet) rowHere(ctx context.Context, id outboard.SandboxID) (outboard.Sa
 		return row, err
 	case f.cfg.Provider == nil:
 		return row, f.noProvider()
-	case row.Host != f.cfg.Host || row.Provider != f.cfg.Provider.Name():
+	case row.Host != f.cfg.Host || !f.made(row):
 		return row, outboard.Errorf(outboard.Unavailable, "sandbox %s is on host %s, made by %s", id, row.Host, row.Provider)
 	case row.Session == "":
 		return row, outboard.Errorf(outboard.Invalid, "sandbox %s belongs to a box", id).WithHint("outboard box ls")

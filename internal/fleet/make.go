@@ -33,7 +33,7 @@ func (f *Fleet) attach(ctx context.Context, s *slot, r Request, b *Box) error {
 		return f.lose(ctx, r, b, nil, cmp.Or(row.Why, "it was destroyed"))
 	case row.Host != f.cfg.Host:
 		return f.lose(ctx, r, b, nil, fmt.Sprintf("it is on another host, %s", row.Host))
-	case row.Provider != f.cfg.Provider.Name():
+	case !f.made(row):
 		return f.lose(ctx, r, b, nil, fmt.Sprintf("it was made by provider %s, and this server uses %s", row.Provider, f.cfg.Provider.Name()))
 	}
 	u, reason, err := f.open(ctx, cur)
@@ -163,7 +163,7 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 		Session:     r.Session,
 		Environment: r.Config.Environment,
 		Owner:       r.Config.Owner.Key,
-		Provider:    f.cfg.Provider.Name(),
+		Provider:    f.maker(r.Config.Env),
 		Host:        f.cfg.Host,
 		Generation:  rand.Text(),
 		Checkpoint:  r.Checkpoint,

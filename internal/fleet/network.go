@@ -44,7 +44,7 @@ func (f *Fleet) reconnect(ctx context.Context) error {
 		return err
 	}
 	for _, row := range rows {
-		if row.State != stateLive || row.Session == "" || row.Provider != f.cfg.Provider.Name() {
+		if row.State != stateLive || row.Session == "" || !f.made(row) {
 			continue
 		}
 		cfg, err := f.cfg.Store.SessionConfig(ctx, row.Session)

@@ -85,7 +85,7 @@ func (f *Fleet) reap(ctx context.Context) error {
 		present[id] = true
 	}
 	for _, row := range rows {
-		if row.Provider != f.cfg.Provider.Name() {
+		if !f.made(row) {
 			continue // another provider's server on this host looks after it
 		}
 		if err := f.reapRow(ctx, row, present[row.ID]); err != nil {
@@ -230,7 +230,7 @@ func (f *Fleet) Tidy(ctx context.Context, id outboard.SessionID) error {
 		return err
 	}
 	for _, row := range rows {
-		if row.Provider != f.cfg.Provider.Name() {
+		if !f.made(row) {
 			continue
 		}
 		if err := f.reapRow(ctx, row, true); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -28,7 +27,7 @@ func CheckImage(ref string) error { return image.Check(ref) }
 // prepare brings what an environment's machines begin with to this host. The caller releases it.
 func (f *Fleet) prepare(ctx context.Context, env outboard.EnvConfig) (st stack, err error) {
 	st = stack{rootfs: env.Rootfs, release: func() {}}
-	installs := slices.ContainsFunc(slices.Collect(maps.Values(env.Packages)), func(l []string) bool { return len(l) > 0 })
+	installs := env.Installs()
 	if env.Image == "" && !installs {
 		return st, nil
 	}

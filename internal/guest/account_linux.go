@@ -91,7 +91,7 @@ func (s *server) as(acc account, f func() error) error {
 		if err == nil {
 			err = f()
 		}
-		if setFS(os.Geteuid(), os.Getegid()) == nil {
+		if setFS(os.Getuid(), os.Getgid()) == nil {
 			runtime.UnlockOSThread() // else the thread ends with this goroutine
 		}
 		done <- err

@@ -3,11 +3,13 @@ package guest
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -19,13 +21,39 @@ func (s *server) asTool(f func() error) error {
 
 // setFS sets the thread's file system ids, and checks that it worked: the calls themselves never fail.
 func setFS(uid, gid int) error {
+	if noFSIDs.Load() {
+		return setEffective(uid, gid)
+	}
 	syscall.RawSyscall(syscall.SYS_SETFSGID, uintptr(gid), 0, 0)
 	syscall.RawSyscall(syscall.SYS_SETFSUID, uintptr(uid), 0, 0)
 	none := ^uintptr(0)
 	g, _, _ := syscall.RawSyscall(syscall.SYS_SETFSGID, none, 0, 0)
 	u, _, _ := syscall.RawSyscall(syscall.SYS_SETFSUID, none, 0, 0)
-	if int(u) != uid || int(g) != gid {
-		return errors.New("cannot take the tool's identity")
+	if int(u) == uid && int(g) == gid {
+		return nil
+	}
+	if uid == os.Getuid() { // on the way back: what could be taken can be given up
+		return errors.New("cannot leave the tool's identity")
+	}
+	noFSIDs.Store(true)
+	return setEffective(uid, gid)
+}
+
+// noFSIDs says that the kernel has no identity for the file system alone; what it answers then means nothing.
+var noFSIDs atomic.Bool
+
+// setEffective sets the thread's effective ids, where a kernel (gVisor's) has none for the file system alone. They are taken in the order
+// that leaves the right to take the other, and the real ones stay, so that they can be given back.
+func setEffective(uid, gid int) error {
+	same := ^uintptr(0)
+	calls := [][2]uintptr{{syscall.SYS_SETRESGID, uintptr(gid)}, {syscall.SYS_SETRESUID, uintptr(uid)}}
+	if uid == syscall.Getuid() { // back
+		calls[0], calls[1] = calls[1], calls[0]
+	}
+	for _, c := range calls {
+		if _, _, errno := syscall.RawSyscall(c[0], same, c[1], same); errno != 0 {
+			return fmt.Errorf("cannot take the tool's identity: %w", errno)
+		}
 	}
 	return nil
 }

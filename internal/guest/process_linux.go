@@ -466,7 +466,7 @@ func (ps *processes) stop() {
 		select {
 		case <-p.p.done:
 		default:
-			signalAll(append(members(p.p.pid, moment0), p.p.pid), syscall.SIGKILL)
+			signalAll(append([]int{p.p.pid}, members(p.p.pid, moment0)...), syscall.SIGKILL)
 		}
 		for _, f := range p.outs {
 			f.SetReadDeadline(time.Unix(1, 0)) // a child elsewhere may hold the other end

@@ -15,7 +15,7 @@ import (
 // Provider makes, finds and destroys sandboxes. It is safe for concurrent use, and by several processes of one host on the same
 // directory.
 type Provider interface {
-	// Name is the technology: "native", later "oci", "docker", ...
+	// Name is the technology: "native", "oci", "docker", ...
 	Name() string
 	// Capabilities says what sandboxes of this provider can do on this host.
 	Capabilities() Capabilities
@@ -92,15 +92,34 @@ type Builder interface {
 	Commit(ctx context.Context, id outboard.SandboxID, dir string) error
 }
 
+// Several is implemented by a Provider that is more than one. The row of a sandbox names the one that made it.
+type Several interface {
+	// Maker names the provider that makes sandboxes of an isolation, and Has reports whether one of that name is among them.
+	Maker(isolation string) string
+	Has(name string) bool
+}
+
 // Capabilities are what a provider can do here. What one lacks degrades loudly: the caller is told, never surprised.
 type Capabilities struct {
 	Isolation  string   // e.g. "namespaces", "namespaces (rootless)"
 	Freeze     bool     // Freeze and Thaw stop and continue all processes
-	Limits     []string // which of memory, pids, cpu, disk hold
+	Limits     []string // which of memory, pids, cpu, disk hold, kept by the host's kernel: what asks for more is refused
+	Whole      []string // limits that hold for the sandbox as a whole only: what needs more memory ends all of it
+	PTY        bool     // processes can have a terminal
+	DeepTrees  bool     // directories may be nested deeper than a path can name
 	SeparateID bool     // tools run under another uid than the guest
 	Layers     bool     // workspaces are layers: the provider is a Layers and its new sandboxes are Layered
 	Network    string   // "none": loopback only, but for a Spec.Network where the provider is Networked
 	Gaps       []string // what it does not protect, in words for the user
+}
+
+// Checkpoints names how checkpoints are made, and with that what a fork costs: "layers", the same for every workspace, or "archive",
+// which copies what changed.
+func (c Capabilities) Checkpoints() string {
+	if c.Layers {
+		return "layers"
+	}
+	return "archive"
 }
 
 // Paths every sandbox has, owned by the tool's user.

@@ -114,7 +114,7 @@ func (b *Bare) Name() string { return "bare" }
 
 // Capabilities says that there are none.
 func (b *Bare) Capabilities() sandbox.Capabilities {
-	return sandbox.Capabilities{Isolation: "none", Gaps: []string{"isolates nothing; for tests only"}}
+	return sandbox.Capabilities{Isolation: "none", PTY: true, DeepTrees: true, Gaps: []string{"isolates nothing; for tests only"}}
 }
 
 // Create makes the directories and starts a guest.

@@ -289,9 +289,9 @@ func testProcessUser(t *testing.T, r *rig) {
 		return
 	}
 	b := r.create(t)
-	x := b.start(guest.ProcessStart{Argv: shell("id -u; id -un; echo $HOME $USER; grep CapEff /proc/self/status")})
+	x := b.start(guest.ProcessStart{Argv: shell("[ $(id -u) != 0 ] && echo not root; id -un; echo $HOME $USER; grep CapEff /proc/self/status")})
 	x.wait()
-	want(t, "the default user", x.stdout.String(), "1000\nuser\n/home/user user\nCapEff:\t0000000000000000\n")
+	want(t, "the default user", x.stdout.String(), "not root\nuser\n/home/user user\nCapEff:\t0000000000000000\n")
 	x = b.start(guest.ProcessStart{Argv: shell("id -u; echo $HOME $USER; grep -E 'CapEff|CapPrm|CapBnd' /proc/self/status | cut -f2; echo x > /etc/by-root && cat /etc/by-root; readlink /proc/1/fd/3 || echo no; ls /proc/1/root/ /proc/1/fd/5/ || echo no; cat /proc/1/environ /proc/1/mem || echo no"), User: "root"})
 	x.wait()
 	want(t, "root", x.stdout.String(), "0\n/root root\n"+strings.Repeat("0000000000000000\n", 3)+"x\nno\nno\nno\n")

@@ -26,6 +26,19 @@ type Config struct {
 	Kill func(p sandbox.Provider, id outboard.SandboxID) error
 	// NoPaths says that commands inside do not find the sandbox's directories under their names (see Bare).
 	NoPaths bool
+	// Slow says that processes start many times slower than on the host, as they do on a kernel in user space: then the suite makes
+	// fewer of them.
+	Slow bool
+	// Part, when set, chooses what to run by name: under the race detector a provider of which there are many like it runs a few.
+	Part func(name string) bool
+}
+
+// many is how often to do something that starts a process.
+func (c Config) many(n int) int {
+	if c.Slow {
+		return n / 10
+	}
+	return n
 }
 
 // patience bounds every single operation of the suite.
@@ -52,6 +65,9 @@ func Run(t *testing.T, c Config) {
 		{"ForkBomb", testForkBomb}, {"Zombies", testZombies}, {"Files", testFiles}, {"LogFlood", testLogFlood}, {"DeepTree", testDeepTree},
 		{"KernelObjects", testKernelObjects}, {"OddNames", testOddNames}, {"PidReuse", testPidReuse}, {"Identity", testIdentity}, {"Network", testNetwork}, {"Isolation", testIsolation},
 	} {
+		if c.Part != nil && !c.Part(part.name) {
+			continue
+		}
 		t.Run(part.name, func(t *testing.T) { part.test(t, &rig{Config: c, p: c.New(t)}) })
 	}
 }

@@ -124,10 +124,30 @@ type Report struct {
 	Error string `json:"error,omitempty"`
 }
 
+// Where a guest that a container runtime started finds what the host gave it: a directory of the host, for the guest's own user only.
+const (
+	HostDir      = "/run/host"
+	Program      = "/run/guest" // the guest itself
+	ConfigFile   = "config.json"
+	StateDir     = "state" // receipts
+	GuestSocket  = "guest.sock"
+	UplinkSocket = "uplink.sock"
+	ReadyFile    = "ready" // made when the sandbox is finished
+)
+
+// ContainedConfig is what the host tells a guest that a container runtime started. Of Config it has what is not the runtime's business:
+// Generation, Env, ToolUID, ToolGID, Owned, Network.CA, Files, Processes, DataBytes, Keep and Filter.
+type ContainedConfig struct {
+	Config
+	Relay bool `json:"relay"` // the network's sockets cannot leave the sandbox: carry their connections one by one
+}
+
 // Env is what a booted guest serves with.
 type Env struct {
 	Config
-	Control  *os.File // the host's first connection, once it has the report
+	Control  *os.File // the host's first connection, once it has the report; nil in a container
 	StateDir string   // path of the receipts directory, usable by this process only
+	stateDir *os.File // holds it, in a container
 	uplink   *link    // nil without a network
+	relay    bool
 }

@@ -94,12 +94,16 @@ const orphanCheck = 15 * time.Second
 
 // Orphaned returns when the host's directory of this sandbox was deleted under it, or with ctx. Nobody can reach the sandbox
 // then, or destroy it: it must end by itself.
-func (*Env) Orphaned(ctx context.Context) {
+func (e *Env) Orphaned(ctx context.Context) {
+	fd := StateFD
+	if e.stateDir != nil {
+		fd = int(e.stateDir.Fd())
+	}
 	t := time.NewTicker(orphanCheck)
 	defer t.Stop()
 	for {
 		var st syscall.Stat_t
-		if err := syscall.Fstat(StateFD, &st); err == nil && st.Nlink == 0 {
+		if err := syscall.Fstat(fd, &st); err == nil && st.Nlink == 0 {
 			return
 		}
 		select {

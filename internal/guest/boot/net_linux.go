@@ -117,7 +117,11 @@ func showAt(cfg *Config, file, target string) error {
 
 // Uplink serves the sandbox's network until ctx ends.
 func (e *Env) Uplink(ctx context.Context) {
-	if e.uplink != nil {
+	switch {
+	case e.uplink == nil:
+	case e.relay:
+		e.uplink.sockets.Relay(ctx, e.uplink.hand)
+	default:
 		e.uplink.sockets.Serve(ctx, e.uplink.hand)
 	}
 }

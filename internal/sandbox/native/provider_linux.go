@@ -156,6 +156,8 @@ func (p *Provider) capabilities() sandbox.Capabilities {
 		Freeze:     p.cgroups.freeze,
 		Limits:     slices.Clone(p.cgroups.limits),
 		SeparateID: true,
+		PTY:        true,
+		DeepTrees:  true,
 		Network:    "none",
 		Gaps: []string{
 			"the kernel is shared with the host: a kernel vulnerability is an escape",

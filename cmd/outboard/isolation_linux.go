@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/config"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/sandbox/container"
+	"github.com/outboard-dev/outboard/internal/sandbox/native"
+	"github.com/outboard-dev/outboard/internal/sandbox/oci"
+)
+
+// tryTimeout bounds doctor's look at one isolation: a user-space kernel on a busy machine takes seconds.
+const tryTimeout = 30 * time.Second
+
+// isolation is one that an environment may ask for besides namespaces.
+type isolation struct {
+	name    string
+	runtime config.Runtime
+}
+
+func (i isolation) open(dir, guest string, log *slog.Logger) (*container.Provider, error) {
+	return oci.New(oci.Config{Program: i.runtime.Program, Flags: i.runtime.Flags, Kernel: i.name == "gvisor", Dir: dir, Guest: guest, Logger: log})
+}
+
+func isolationsOf(cfg config.Sandbox) []isolation {
+	return []isolation{{"container", containerRuntime(cfg.Container)}, {"gvisor", gvisorRuntime(cfg.GVisor)}}
+}
+
+// isolations are the technologies behind them. Nothing of the host is looked at before it is asked for.
+func isolations(cfg serverConfig, guest string, log *slog.Logger) []sandbox.Option {
+	var out []sandbox.Option
+	for _, i := range isolationsOf(cfg.Config.Sandbox) {
+		dir := filepath.Join(cfg.Data, "containers", i.name)
+		out = append(out, sandbox.Option{Isolation: i.name, Name: oci.Name, Holds: func(id outboard.SandboxID) bool { return container.Holds(dir, id) },
+			Open: func() (sandbox.Provider, error) {
+				p, err := i.open(dir, guest, log)
+				if err != nil {
+					return nil, err
+				}
+				return p, nil
+			}})
+	}
+	return out
+}
+
+// tryIsolations makes a sandbox of each and says what came of it.
+func tryIsolations(ctx context.Context, cfg config.Sandbox, guest string) []native.Check {
+	var out []native.Check
+	for _, i := range isolationsOf(cfg) {
+		detail, err := i.try(ctx, guest)
+		out = append(out, check(i.name, detail, err))
+	}
+	return out
+}
+
+// try makes one in a directory of its own and says what it lacks.
+func (i isolation) try(ctx context.Context, guest string) (detail string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	r, err := oci.Find(oci.Config{Program: i.runtime.Program, Flags: i.runtime.Flags, Kernel: i.name == "gvisor"})
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "outboard-doctor-")
+	if err != nil {
+		return "", fmt.Errorf("making a temporary directory: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	p, err := i.open(dir, guest, nil)
+	if err != nil {
+		return "", err
+	}
+	spec := sandbox.Spec{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Generation: "doctor", Network: &sandbox.Network{}}
+	sb, err := p.Create(ctx, spec)
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w", r.Program(), r.Version(), err)
+	}
+	if err := errors.Join(sb.Close(), p.Destroy(context.WithoutCancel(ctx), spec.ID)); err != nil {
+		return "", fmt.Errorf("%s %s: %w", r.Program(), r.Version(), err)
+	}
+	return fmt.Sprintf("%s %s; without %s", r.Program(), r.Version(), strings.Join(lacks(p.Capabilities()), ", ")), nil
+}
+
+// lacks is what a technology cannot do that others can.
+func lacks(c sandbox.Capabilities) []string {
+	var out []string
+	for _, l := range []string{"memory", "pids", "cpu", "disk"} {
+		if !slices.Contains(c.Limits, l) && !slices.Contains(c.Whole, l) {
+			out = append(out, "a "+l+" limit")
+		}
+	}
+	if !c.Layers {
+		out = append(out, "checkpoints by layers")
+	}
+	if !c.DeepTrees {
+		out = append(out, "very deep directories")
+	}
+	return append(out, "packages")
+}
+
+// containerRuntime is the configured one, else the first that is installed.
+func containerRuntime(r config.Runtime) config.Runtime {
+	for _, name := range []string{"crun", "runc"} {
+		if r.Program != "" {
+			break
+		}
+		if path, err := exec.LookPath(name); err == nil {
+			r.Program = path
+		}
+	}
+	if r.Program == "" {
+		r.Program = "crun" // what to install
+	}
+	return r
+}
+
+// gvisorRuntime is the configured one, else the one beside this program, else the one on the path.
+func gvisorRuntime(r config.Runtime) config.Runtime {
+	if r.Program != "" {
+		return r
+	}
+	r.Program = "runsc"
+	if exe, err := os.Executable(); err == nil {
+		if p := filepath.Join(filepath.Dir(exe), "runsc"); isProgram(p) {
+			r.Program = p
+		}
+	}
+	return r
+}

@@ -1,0 +1,176 @@
+package boot
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/outboard-dev/outboard/internal/guest/uplink"
+)
+
+// Contained makes this process, which a container runtime has started as the first of a container, the init of a sandbox: it takes the
+// host's files from HostDir, furnishes the network, and gives up what it does not need. The runtime has made the file systems and the
+// limits. It returns the sockets that the host will connect to. After an error the process must exit, with the error as its last words.
+func Contained() (*Env, net.Listener, error) {
+	c, err := readContained()
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the configuration: %w", err)
+	}
+	env := &Env{Config: c.Config, relay: c.Relay}
+	if err := tidy(&c.Config); err != nil {
+		return nil, nil, fmt.Errorf("laying out the sandbox: %w", err)
+	}
+	state, err := os.Open(filepath.Join(HostDir, StateDir))
+	if err != nil {
+		return nil, nil, fmt.Errorf("opening the receipts: %w", err)
+	}
+	// Kept for good. A descriptor, as in a sandbox of namespaces; its number is not one a tool may be given.
+	env.stateDir = state
+	env.StateDir = fmt.Sprintf("/proc/self/fd/%d", state.Fd())
+	if c.Network != nil {
+		if env.uplink, err = furnish(&env.Config); err != nil {
+			return nil, nil, err
+		}
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(HostDir, GuestSocket)})
+	if err != nil {
+		return nil, nil, fmt.Errorf("listening for the host: %w", err)
+	}
+	if err := defaultSignals(); err != nil {
+		return nil, nil, err
+	}
+	if err := dropBounding(); err != nil {
+		return nil, nil, err
+	}
+	if err := dropPrivileges(&env.Config); err != nil {
+		return nil, nil, err
+	}
+	// Last: the host takes the file as the word that the sandbox is finished.
+	if err := os.WriteFile(filepath.Join(HostDir, ReadyFile), nil, 0o600); err != nil {
+		return nil, nil, fmt.Errorf("reporting to the host: %w", err)
+	}
+	return env, l, nil
+}
+
+func readContained() (*ContainedConfig, error) {
+	f, err := os.Open(filepath.Join(HostDir, ConfigFile))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, MaxConfig))
+	if err != nil {
+		return nil, err
+	}
+	c := new(ContainedConfig)
+	return c, json.Unmarshal(data, c)
+}
+
+// tidy makes the tool's directories, gives the tool's name its identity, and opens to everybody what a runtime may have closed: a
+// temporary file system takes the mode of the directory that it lies over.
+func tidy(cfg *Config) error {
+	if err := os.Chmod("/tmp", fs.ModeSticky|0o777); err != nil {
+		return err
+	}
+	for _, d := range cfg.Owned {
+		if err := ownDir(cfg, d); err != nil {
+			return err
+		}
+	}
+	for _, file := range []string{"/etc/passwd", "/etc/group"} {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		var out strings.Builder
+		for line := range strings.Lines(string(data)) {
+			if f := strings.Split(line, ":"); len(f) > 3 && f[2] == anyTool {
+				if f[2] = strconv.Itoa(cfg.ToolUID); f[3] == anyTool {
+					f[3] = strconv.Itoa(cfg.ToolGID)
+				}
+				line = strings.Join(f, ":")
+			}
+			out.WriteString(line)
+		}
+		if err := os.WriteFile(file, []byte(out.String()), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// anyTool is the tool's identity in the account files of root file systems, where ids mean something in one sandbox only.
+const anyTool = "1000"
+
+// furnish makes the sandbox's network, in a namespace that the runtime has made, with the loopback interface up, and in which nobody else
+// runs yet.
+func furnish(cfg *Config) (*link, error) {
+	redirected, err := uplink.Prepare()
+	if err != nil {
+		return nil, err
+	}
+	sockets, err := uplink.Open(redirected)
+	if err != nil {
+		return nil, err
+	}
+	hand, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(HostDir, UplinkSocket)})
+	if err != nil {
+		return nil, fmt.Errorf("listening for the gateway: %w", err)
+	}
+	return &link{sockets: sockets, hand: hand}, trustHere(cfg.Network.CA)
+}
+
+// trustHere is trust where nothing may be mounted: the root belongs to this sandbox alone and is never saved, so its files are replaced.
+func trustHere(ca string) error {
+	system, err := uplink.WriteTrust(uplink.TrustDir, []byte(ca))
+	if err != nil {
+		return err
+	}
+	// In place: a runtime may have mounted it.
+	if err := os.WriteFile("/etc/resolv.conf", []byte("nameserver 127.0.0.1\n"), 0o644); err != nil {
+		return fmt.Errorf("naming the resolver: %w", err)
+	}
+	if system == "" {
+		return nil
+	}
+	real, err := filepath.EvalSymlinks(system)
+	if err != nil {
+		return fmt.Errorf("trusting the gateway: %w", err)
+	}
+	if !strings.HasPrefix(real, "/etc/") { // the host's, shown read-only: the environment names ours
+		return nil
+	}
+	if err := os.Remove(real); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("trusting the gateway: %w", err)
+	}
+	if err := os.Symlink(uplink.Bundle, real); err != nil {
+		return fmt.Errorf("trusting the gateway: %w", err)
+	}
+	return nil
+}
+
+// dropBounding empties the bounding set on every thread, so that nothing that is executed here can gain a capability.
+func dropBounding() error {
+	const prCapbsetDrop = 24
+	for c := range uintptr(64) {
+		have, _, errno := syscall.Syscall(syscall.SYS_PRCTL, prCapbsetRead, c, 0)
+		if errno == syscall.EINVAL && c > 0 {
+			return nil // past the last capability of this kernel
+		}
+		if errno == 0 && have != 0 {
+			_, _, errno = syscall.AllThreadsSyscall(syscall.SYS_PRCTL, prCapbsetDrop, c, 0)
+		}
+		if errno != 0 {
+			return fmt.Errorf("giving up capability %d for good: %w", c, errno)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,17 @@
+package container
+
+import "time"
+
+const (
+	// createTimeout bounds one Create beyond its context: a guest that has not answered by then never will. A user-space kernel on a
+	// busy machine takes seconds.
+	createTimeout = 60 * time.Second
+	// helloTimeout bounds the answer of a living guest in Open.
+	helloTimeout = 10 * time.Second
+	// destroyTimeout bounds how long Destroy waits for killed processes and for the technology.
+	destroyTimeout = 60 * time.Second
+	// maxLastWords is how much of a failed guest's log is shown.
+	maxLastWords = 2 << 10
+	// maxTrees bounds the names shown from the host, as for native sandboxes.
+	maxTrees = 200
+)

@@ -1,0 +1,193 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest/boot"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
+
+// What sandboxes of other technologies on a Linux host have in common with native ones is defined once, here: the same files are shown
+// from the host, the same system calls are refused, and what is left behind is removed the same way.
+
+// GuestCapabilities are what a guest keeps that runs as root of its sandbox, as a bit set.
+const GuestCapabilities = guestKeeps
+
+// MaxFiles is RLIMIT_NOFILE inside. GuestPids is room for the guest above the limit on processes.
+const (
+	MaxFiles  = maxFiles
+	GuestPids = guestPids
+)
+
+// Hostname is every sandbox's.
+const Hostname = hostname
+
+// Filter returns the system call filter, as a seccomp program.
+func Filter() []byte { return filterBytes() }
+
+// MaskedPaths and ReadOnlyPaths are the parts of /proc that speak of the host.
+func MaskedPaths() []string   { return append([]string(nil), maskedPaths...) }
+func ReadOnlyPaths() []string { return append([]string(nil), readOnlyPaths...) }
+
+// WithDefaults fills in the limits that a sandbox has when its spec does not say.
+func WithDefaults(l outboard.SandboxLimits) outboard.SandboxLimits { return withDefaults(l) }
+
+// TmpSizes returns the sizes of /tmp and /dev/shm of a sandbox with a limit on memory.
+func TmpSizes(memory int64) (tmp, shm int64) { return memory / tmpShare, min(shmSize, memory/tmpShare) }
+
+// Roots makes root file systems in a directory of its own, as a provider does.
+type Roots struct{ p *Provider }
+
+// Root is what a sandbox's root is made from.
+type Root struct {
+	Lower []string    // read-only directories, top first
+	Binds []boot.Bind // parts of the host shown over them
+	Path  string      // PATH inside, or "" for the guest's default
+}
+
+// NewRoots keeps layers in dir, in which sandboxes have their directories (see State).
+func NewRoots(dir string, readOnly []string, log *slog.Logger) (*Roots, error) {
+	if err := os.MkdirAll(filepath.Join(dir, cacheDir), 0o700); err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "making the sandbox directory: %w", err)
+	}
+	return &Roots{&Provider{dir: dir, readOnly: readOnly, log: log}}, nil
+}
+
+// Get resolves Spec.Rootfs and Spec.Layers.
+func (r *Roots) Get(name string, layers []string) (*Root, error) {
+	root, err := r.p.rootfs(name, layers)
+	if err != nil {
+		return nil, err
+	}
+	return &Root{Lower: root.lower, Binds: root.binds, Path: root.path}, nil
+}
+
+// Env is the environment of what runs over a root.
+func Env(spec sandbox.Spec, root *Root) map[string]string {
+	return searchFirst(withPath(spec.Env, root.Path), spec.Path)
+}
+
+// ToolDirs are the directories that are written to.
+func ToolDirs() []boot.Dir { return slices.Clone(toolDirs) }
+
+// ReserveUID returns a uid of this host that no other sandbox and no user has, for the tools of the sandbox in dir. It is released with
+// ReleaseUID when the sandbox is gone.
+func ReserveUID(dir string, id outboard.SandboxID) (uint32, error) {
+	pool, err := newUIDPool(uidDir)
+	if err != nil {
+		return 0, outboard.Errorf(outboard.Unavailable, "%w", err)
+	}
+	base, err := pool.reserve(owner{dir: dir, group: id})
+	return base + toolUID, err
+}
+
+// ReleaseUID gives it back.
+func ReleaseUID(dir string, uid uint32) error {
+	pool, err := newUIDPool(uidDir)
+	if err != nil || uid < toolUID {
+		return err
+	}
+	return pool.release(uid-toolUID, dir)
+}
+
+// Process names a process of this host for as long as the machine runs.
+type Process struct {
+	Boot  string `json:"boot_id"`
+	Pid   int    `json:"pid,omitempty"`
+	Start uint64 `json:"start,omitempty"`
+}
+
+// NameProcess names one that lives.
+func NameProcess(pid int) (Process, error) {
+	st, err := readStat(pid)
+	if err != nil {
+		return Process{}, fmt.Errorf("looking at process %d: %w", pid, err)
+	}
+	return Process{Boot: bootID(), Pid: pid, Start: st.start}, nil
+}
+
+func (p Process) find() (*process, error) {
+	return findProcess(&state{BootID: p.Boot, Pid: p.Pid, Start: p.Start})
+}
+
+// Alive reports whether it lives.
+func (p Process) Alive() (bool, error) {
+	pr, err := p.find()
+	if err != nil || pr == nil {
+		return false, err
+	}
+	pr.close()
+	return true, nil
+}
+
+// Ended waits a little for a process that is about to end, and reports whether it has.
+func (p Process) Ended() bool {
+	return (&machine{state: &state{BootID: p.Boot, Pid: p.Pid, Start: p.Start}}).ended()
+}
+
+// Kill sends SIGKILL to a living process.
+func (p Process) Kill() error {
+	pr, err := p.find()
+	if err != nil || pr == nil {
+		return err
+	}
+	defer pr.close()
+	return pr.kill()
+}
+
+// Wait returns when it has ended.
+func (p Process) Wait(ctx context.Context) error {
+	pr, err := p.find()
+	if err != nil || pr == nil {
+		return err
+	}
+	defer pr.close()
+	return pr.wait(ctx)
+}
+
+// Lock keeps other processes and goroutines from making or removing the same sandbox. It fails with fs.ErrNotExist when its directory
+// is not there, or went away while waiting.
+func Lock(ctx context.Context, dir string) (unlock func(), err error) { return box{dir: dir}.lock(ctx) }
+
+// WaitFor polls until ready reports true or an error, or ctx ends.
+func WaitFor(ctx context.Context, ready func() (bool, error)) error { return waitFor(ctx, ready) }
+
+// RemoveTree removes a directory tree that a sandbox may have shaped.
+func RemoveTree(dir string) error { return removeTree(dir) }
+
+// RemoveContents removes what is in dir but for one name.
+func RemoveContents(dir, keep string) error { return removeContents(dir, keep) }
+
+// Dial connects to a unix socket in dir, whose path may be longer than a socket address can hold. What the name leads to is checked by
+// nobody: dir must be the host's alone.
+func Dial(ctx context.Context, dir, name string) (net.Conn, error) {
+	return box{dir: dir}.dial(ctx, name)
+}
+
+// Handed is the listener of a sandbox that has handed its sockets over on conn.
+func Handed(conn net.Conn, sockets []*net.TCPListener) net.Listener {
+	return newUplinked(conn, sockets)
+}
+
+// OnSpentThread runs f on a thread that ends with it, for what a thread cannot undo.
+func OnSpentThread(f func() error) error { return onSpentThread(f) }
+
+// PrivateMounts gives the calling thread, which must be spent, a mount namespace of its own.
+func PrivateMounts() error {
+	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
+		return os.NewSyscallError("unshare", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("making mounts private: %w", err)
+	}
+	return nil
+}

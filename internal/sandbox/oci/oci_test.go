@@ -1,0 +1,289 @@
+//go:build linux
+
+package oci_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/sandbox/container"
+	"github.com/outboard-dev/outboard/internal/sandbox/oci"
+	"github.com/outboard-dev/outboard/internal/sandboxtest"
+)
+
+var guestPath string
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "outboard-oci-")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		guestPath = filepath.Join(dir, "guest")
+		cmd := exec.Command("go", "build", "-o", guestPath, "../../../cmd/outboard-guest")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		var out []byte
+		if out, err = cmd.CombinedOutput(); err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "building the guest:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+// runtimeFor returns a runtime's program, or skips. In CI it must be there.
+func runtimeFor(t *testing.T, name string) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("container runtimes need root")
+	}
+	program := name
+	if built, err := filepath.Abs("../../../bin/" + name); err == nil && name == "runsc" {
+		if _, err := os.Stat(built); err == nil {
+			program = built
+		}
+	}
+	if path, err := exec.LookPath(program); err == nil {
+		return path
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("no %s: %s", name, oci.InstallHint(name))
+	}
+	t.Skipf("no %s: %s", name, oci.InstallHint(name))
+	return ""
+}
+
+func newProvider(t testing.TB, program, dir string) *container.Provider {
+	t.Helper()
+	p, err := oci.New(oci.Config{Program: program, Dir: dir, Guest: guestPath})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// few is a small part of the suite for the race detector, which slows what is tested here little and the machine much.
+func few() func(string) bool {
+	if !testing.Short() {
+		return nil
+	}
+	some := []string{"Create", "Lost", "Duplicates", "SaveLoad", "Freeze", "Isolation"}
+	return func(name string) bool { return slices.Contains(some, name) }
+}
+
+// kill ends the process that a sandbox's container lives by.
+func kill(dir string, id outboard.SandboxID) error {
+	var s struct{ Pid int }
+	data, err := os.ReadFile(filepath.Join(dir, string(id), "state.json"))
+	if err == nil {
+		err = json.Unmarshal(data, &s)
+	}
+	if err == nil && s.Pid <= 1 {
+		err = fmt.Errorf("no process in %s", data)
+	}
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(s.Pid, syscall.SIGKILL)
+}
+
+// If this fails, sandboxes of a runtime differ from what every other part of the system expects of a provider.
+func TestConformance(t *testing.T) {
+	for _, name := range []string{"crun", "runc", "runsc"} {
+		t.Run(name, func(t *testing.T) {
+			program := runtimeFor(t, name)
+			dir := filepath.Join(t.TempDir(), "s")
+			sandboxtest.Run(t, sandboxtest.Config{
+				New: func(t testing.TB) sandbox.Provider {
+					p := newProvider(t, program, dir)
+					t.Cleanup(func() {
+						if ids, err := p.List(t.Context()); err != nil || len(ids) != 0 {
+							t.Errorf("the suite left %v, %v", ids, err)
+						}
+					})
+					return p
+				},
+				Slow: name == "runsc",
+				Part: few(),
+				Kill: func(_ sandbox.Provider, id outboard.SandboxID) error { return kill(dir, id) },
+			})
+		})
+	}
+}
+
+// each runs a test with every runtime.
+func each(t *testing.T, f func(t *testing.T, p *container.Provider, dir string)) {
+	for _, name := range []string{"crun", "runc", "runsc"} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "s")
+			f(t, newProvider(t, runtimeFor(t, name), dir), dir)
+		})
+	}
+}
+
+func create(t *testing.T, p sandbox.Provider, spec sandbox.Spec) sandbox.Sandbox {
+	t.Helper()
+	spec.ID, spec.Generation = outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), "g"
+	sb, err := p.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatalf("Create: %v", err)
+	}
+	t.Cleanup(func() {
+		sb.Close()
+		if err := p.Destroy(context.Background(), spec.ID); err != nil {
+			t.Errorf("Destroy: %v", err)
+		}
+	})
+	return sb
+}
+
+// bash runs a command to its end.
+func bash(t *testing.T, sb sandbox.Sandbox, key, command string) string {
+	t.Helper()
+	input, err := json.Marshal(map[string]string{"command": command})
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := guest.Start{Key: key, Epoch: 1, Generation: "g", Op: "bash", Input: input}
+	if _, err := sb.Start(t.Context(), start); err != nil {
+		t.Fatalf("Start: %v", err)
+	}
+	res, err := sb.Wait(t.Context(), key, 1)
+	if err != nil {
+		t.Fatalf("Wait: %v", err)
+	}
+	return string(res.Output)
+}
+
+// If this fails, what connects inside does not reach the gateway, or the gateway does not know where it was meant to go, or tools reach
+// the sockets themselves.
+func TestNetwork(t *testing.T) {
+	ca := certificate(t)
+	each(t, func(t *testing.T, p *container.Provider, _ string) {
+		sb := create(t, p, sandbox.Spec{Network: &sandbox.Network{CA: ca}})
+		l, err := p.Listen(t.Context(), sb.ID(), ca)
+		if err != nil {
+			t.Fatalf("Listen: %v", err)
+		}
+		defer l.Close()
+		met := make(chan string, 20) // one per connection
+		go func() {                  // ends with the listener
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				line, _ := bufio.NewReader(conn).ReadString('\n')
+				fmt.Fprintf(conn, "met %s", line)
+				conn.Close()
+				met <- conn.LocalAddr().String()
+			}
+		}()
+		for i := range 12 { // more than are kept in reserve
+			got := bash(t, sb, fmt.Sprint("n", i), "exec 3<>/dev/tcp/example.test/80; echo hello >&3; cat <&3; exec 3>&-")
+			if got != "met hello\n" {
+				t.Fatalf("connection %d: %q", i, got)
+			}
+			if to := <-met; to != "198.18.0.1:80" {
+				t.Errorf("meant to go to %s", to)
+			}
+		}
+		if got := bash(t, sb, "in", "ls /run/host 2>&1; echo x > /run/host/guest.sock"); !strings.Contains(got, "ermission denied") {
+			t.Errorf("the host's directory: %q", got)
+		}
+		if got := bash(t, sb, "ca", "cmp <(tail -c 200 $SSL_CERT_FILE) <(tail -c 200 /run/trust/ca-bundle.pem) && echo same"); got != "same\n" {
+			t.Errorf("the bundle: %q", got)
+		}
+	})
+}
+
+// If this fails, a guest that somebody has taken over makes the host talk to a socket of the host.
+func TestLinkedSocket(t *testing.T) {
+	program := runtimeFor(t, "runc")
+	dir := filepath.Join(t.TempDir(), "s")
+	p := newProvider(t, program, dir)
+	sb := create(t, p, sandbox.Spec{})
+	again, err := p.Open(t.Context(), sb.ID()) // the control
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	again.Close()
+	sock := filepath.Join(dir, string(sb.ID()), "host", "guest.sock")
+	if err := os.Rename(sock, sock+".real"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(sock+".real", sock); err != nil {
+		t.Fatal(err)
+	}
+	if again, err = p.Open(t.Context(), sb.ID()); err == nil {
+		again.Close()
+		t.Error("the host followed a link")
+	}
+}
+
+// If this fails, somebody is given less than the limits that they asked for, and is not told.
+func TestRefused(t *testing.T) {
+	each(t, func(t *testing.T, p *container.Provider, _ string) {
+		create(t, p, sandbox.Spec{Limits: outboard.SandboxLimits{MemoryBytes: 256 << 20, CPUs: 1}}) // the control
+		specs := map[string]sandbox.Spec{"disk": {Limits: outboard.SandboxLimits{DiskBytes: 1 << 20}}, "packages": {Build: true}}
+		if !slices.Contains(p.Capabilities().Limits, "pids") {
+			specs["pids"] = sandbox.Spec{Limits: outboard.SandboxLimits{Pids: 10}}
+		}
+		for name, spec := range specs {
+			spec.ID, spec.Generation = outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), "g"
+			if sb, err := p.Create(t.Context(), spec); outboard.KindOf(err) != outboard.Unavailable {
+				t.Errorf("%s: %v", name, err)
+				if err == nil {
+					sb.Close()
+					_ = p.Destroy(t.Context(), spec.ID)
+				}
+			}
+		}
+	})
+}
+
+// If this fails, a host without the runtime is told something else than what to install.
+func TestMissing(t *testing.T) {
+	_, err := oci.Find(oci.Config{Program: "/nowhere/runsc"})
+	e, ok := errors.AsType[*outboard.Error](err)
+	if !ok || e.Kind != outboard.Unavailable || !strings.Contains(e.Hint, "make runsc") {
+		t.Errorf("%v", err)
+	}
+}
+
+func certificate(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
