@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -280,6 +281,20 @@ func signalAll(pids []int, sig syscall.Signal) {
 	}
 }
 
+// awaitGone waits until processes that were sent SIGKILL are gone and reaped, or for a while: one whose parent does not care for it
+// stays a zombie.
+func awaitGone(pids []int) {
+	const looks = 100
+	tick := time.NewTicker(killPatience / looks)
+	defer tick.Stop()
+	for range looks {
+		if !slices.ContainsFunc(pids, func(pid int) bool { return syscall.Kill(pid, 0) == nil }) {
+			return
+		}
+		<-tick.C
+	}
+}
+
 // end ends the shell's process, if there is one; everything also ends all its jobs.
 func (sh *shell) end(everything bool) {
 	if sh.proc == nil {
@@ -293,7 +308,9 @@ func (sh *shell) end(everything bool) {
 	<-sh.proc.done
 	signalAll(rest, syscall.SIGKILL)
 	if everything {
-		signalAll(members(sh.proc.pid, moment0), syscall.SIGKILL)
+		late := members(sh.proc.pid, moment0)
+		signalAll(late, syscall.SIGKILL)
+		awaitGone(append(rest, late...))
 	}
 	sh.ctl.Close()
 	sh.file.Close()
