@@ -211,7 +211,7 @@ func (s Sandbox) Guests() int {
 
 // IsZero reports whether nothing is set.
 func (s Sandbox) IsZero() bool {
-	return s.Ahead == nil && s.Warm == nil && s.Container.IsZero() && s.GVisor.IsZero()
+	return reflect.DeepEqual(s, Sandbox{})
 }
 
 // IsZero reports whether no limit is set.
