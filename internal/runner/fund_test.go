@@ -157,7 +157,7 @@ func TestLedgerUnreachable(t *testing.T) {
 	cfg := storetest.SQLite(t)
 	r := newRigOn(t, dear, cfg)
 	id := r.spender(10*outboard.Dollar, 0)
-	db, err := sql.Open("sqlite", cfg.Path)
+	db, err := sql.Open("sqlite", cfg.Path+"?_pragma=busy_timeout(60000)") // the runner writes, too
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -248,6 +249,22 @@ func awaitAhead(t *testing.T, dir string, id outboard.SandboxID, n int) {
 	}
 }
 
+// awaitLayers waits until nobody is making layers.
+func awaitLayers(t *testing.T, dir string) {
+	t.Helper()
+	f, err := os.Open(filepath.Join(dir, "layers"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Broken if a sandbox is given an overlay whose layer is not there any more, as when another server was killed while it made its own:
 // from then on nothing of it could be saved.
 func TestPushLayerTakenAway(t *testing.T) {
@@ -306,7 +323,8 @@ func TestSweepUnreadable(t *testing.T) {
 	if err := p.Forget(t.Context(), first); err != nil { // only the sandbox is above its layer
 		t.Fatal(err)
 	}
-	awaitAhead(t, dir, m.ID(), 3) // whoever makes layers keeps the sweep away
+	awaitAhead(t, dir, m.ID(), 3)
+	awaitLayers(t, dir) // whoever makes layers keeps the sweep away
 	if err := p.Sweep(t.Context()); err != nil {
 		t.Fatal(err) // the control
 	}

@@ -99,7 +99,7 @@ func (r *Runtime) bundle(plan *container.Plan, rootDir string) *spec {
 		s.Linux.Namespaces = append(s.Linux.Namespaces, namespace{ns})
 	}
 	l := &s.Linux
-	l.CgroupsPath = "/outboard-containers/" + string(plan.ID)
+	l.CgroupsPath = "/" + cgroupParent + "/" + string(plan.ID)
 	l.Masked, l.ReadOnly = plan.Masked, plan.ReadOnly
 	l.Resources.Devices = []device{{Allow: false, Access: "rwm"}} // the runtime adds those that every program may expect
 	l.Resources.Memory.Limit = plan.Limits.MemoryBytes

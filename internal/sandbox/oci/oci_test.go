@@ -156,6 +156,9 @@ func create(t *testing.T, p sandbox.Provider, spec sandbox.Spec) sandbox.Sandbox
 		if err := p.Destroy(context.Background(), spec.ID); err != nil {
 			t.Errorf("Destroy: %v", err)
 		}
+		if left, _ := filepath.Glob("/sys/fs/cgroup/*/outboard-containers/" + string(spec.ID)); len(left) > 0 {
+			t.Errorf("control groups are left: %v", left)
+		}
 	})
 	return sb
 }

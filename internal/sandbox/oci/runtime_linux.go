@@ -28,6 +28,10 @@ import (
 const (
 	// commandTimeout bounds one command of a runtime beyond its context.
 	commandTimeout = 60 * time.Second
+	// cgroupPatience is how long the kernel may take to end the processes of a container that was killed.
+	cgroupPatience = 10 * time.Second
+	// cgroupParent holds the control groups of all containers.
+	cgroupParent = "outboard-containers"
 	// maxOutput bounds what is read of one.
 	maxOutput = 64 << 10
 )
@@ -325,18 +329,50 @@ func (r *Runtime) SetFrozen(ctx context.Context, id outboard.SandboxID, frozen b
 func (r *Runtime) Remove(ctx context.Context, id outboard.SandboxID) error {
 	now, err := r.status(ctx, id)
 	if err == nil && now == "" {
-		return nil
+		return removeCgroups(ctx, id) // a delete that was cut short, or that found them busy, has forgotten the rest
 	}
 	if now == "paused" {
 		// What was killed while it was frozen cannot be asked to continue, and a runtime calls it paused still.
 		_, _ = r.command(ctx, append(r.globals(), "resume", string(id))...)
 	}
-	_, err = r.command(ctx, append(r.globals(), "delete", "--force", string(id))...)
-	if err == nil {
-		return nil
+	if _, err = r.command(ctx, append(r.globals(), "delete", "--force", string(id))...); err != nil {
+		if now, serr := r.status(ctx, id); serr != nil || now != "" {
+			return err
+		} // else it went away meanwhile
 	}
-	if now, serr := r.status(ctx, id); serr == nil && now == "" {
-		return nil // it went away meanwhile
+	return removeCgroups(ctx, id)
+}
+
+// removeCgroups removes the control groups of a container that its runtime does not know any more. They are busy until the kernel has
+// taken the last process apart.
+func removeCgroups(ctx context.Context, id outboard.SandboxID) error {
+	ctx, cancel := context.WithTimeout(ctx, cgroupPatience)
+	defer cancel()
+	tick := time.NewTicker(cgroupPatience / 500)
+	defer tick.Stop()
+	for {
+		var left error
+		for _, dir := range cgroupsOf(id) {
+			if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT {
+				left = fmt.Errorf("removing the control group %s: %w", dir, err)
+			}
+		}
+		if left == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return left
+		}
 	}
-	return err
+}
+
+// cgroupsOf returns those of a container that are there, on either version.
+func cgroupsOf(id outboard.SandboxID) (dirs []string) {
+	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+		found, _ := filepath.Glob(filepath.Join(pattern, cgroupParent, string(id))) // the pattern is a good one
+		dirs = append(dirs, found...)
+	}
+	return dirs
 }
