@@ -204,7 +204,7 @@ func TestCanaries(t *testing.T) {
 	}
 	defer s.Stop()
 	if s.sandbox != nil {
-		t.Skipf("no sandbox can be made here: %v", s.sandbox)
+		noSandbox(t, s.sandbox)
 	}
 	adminKey, err := readKey(data)
 	if err != nil {

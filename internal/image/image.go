@@ -107,11 +107,7 @@ func New(cfg Config) (*Store, error) {
 
 // Resolve returns the image of a name with all its layers here, pulling what is missing.
 func (s *Store) Resolve(ctx context.Context, ref string) (Image, error) {
-	r, err := parse(ref)
-	if err != nil {
-		return Image{}, err
-	}
-	unlock, err := s.lock(ctx, "name-"+hash(r.Name()), true)
+	r, unlock, err := s.lockName(ctx, ref)
 	if err != nil {
 		return Image{}, err
 	}
@@ -137,11 +133,7 @@ func (s *Store) Resolve(ctx context.Context, ref string) (Image, error) {
 
 // Pull asks the registry what a name means now, and brings that here.
 func (s *Store) Pull(ctx context.Context, ref string) (Image, error) {
-	r, err := parse(ref)
-	if err != nil {
-		return Image{}, err
-	}
-	unlock, err := s.lock(ctx, "name-"+hash(r.Name()), true)
+	r, unlock, err := s.lockName(ctx, ref)
 	if err != nil {
 		return Image{}, err
 	}
@@ -177,6 +169,16 @@ func (s *Store) Images() ([]Image, error) {
 func Check(ref string) error {
 	_, err := parse(ref)
 	return err
+}
+
+// lockName reads the name of an image and takes its lock: one at a time says what it means.
+func (s *Store) lockName(ctx context.Context, ref string) (name.Reference, func(), error) {
+	r, err := parse(ref)
+	if err != nil {
+		return nil, nil, err
+	}
+	unlock, err := s.lock(ctx, "name-"+hash(r.Name()), true)
+	return r, unlock, err
 }
 
 func parse(ref string) (name.Reference, error) {

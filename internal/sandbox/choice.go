@@ -280,8 +280,7 @@ func (c *Choice) Commit(ctx context.Context, id outboard.SandboxID, dir string) 
 	return err
 }
 
-// Layers are the first's: Capabilities says whether there are any.
-
+// layers are the first's: Capabilities says whether there are any.
 func (c *Choice) layers() Layers {
 	if l, ok := c.first.(Layers); ok {
 		return l
@@ -289,17 +288,28 @@ func (c *Choice) layers() Layers {
 	return noLayers{}
 }
 
+// Keeps implements Layers.
 func (c *Choice) Keeps(id outboard.CheckpointID) bool { return c.layers().Keeps(id) }
+
+// Above implements Layers.
 func (c *Choice) Above(id, base outboard.CheckpointID) bool {
 	return c.layers().Above(id, base)
 }
+
+// Pack implements Layers.
 func (c *Choice) Pack(ctx context.Context, id, base outboard.CheckpointID, w io.Writer) error {
 	return c.layers().Pack(ctx, id, base, w)
 }
+
+// Forget implements Layers.
 func (c *Choice) Forget(ctx context.Context, id outboard.CheckpointID) error {
 	return c.layers().Forget(ctx, id)
 }
+
+// Sweep implements Layers.
 func (c *Choice) Sweep(ctx context.Context) error { return c.layers().Sweep(ctx) }
+
+// Kept implements Layers.
 func (c *Choice) Kept(ctx context.Context) ([]outboard.CheckpointID, error) {
 	return c.layers().Kept(ctx)
 }
