@@ -285,11 +285,7 @@ func (s *Store) sweep() error {
 
 // Remove forgets what a name means. Its layers go with the next Prune.
 func (s *Store) Remove(ctx context.Context, ref string) error {
-	r, err := parse(ref)
-	if err != nil {
-		return err
-	}
-	unlock, err := s.lock(ctx, "name-"+hash(r.Name()), true)
+	r, unlock, err := s.lockName(ctx, ref)
 	if err != nil {
 		return err
 	}
