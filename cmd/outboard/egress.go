@@ -23,7 +23,7 @@ func (s *server) openEgress(provider sandbox.Provider) (fleet.Network, error) {
 	if !ok {
 		return nil, nil
 	}
-	cfg := egress.Config{Store: s.store, Provider: networked, Dir: filepath.Join(s.cfg.Data, "egress"), Logger: s.log,
+	cfg := egress.Config{Store: s.store, Provider: networked, Dir: filepath.Join(s.cfg.Data, "egress"), Logger: s.log, Idle: s.cfg.Config.Egress.IdleTimeout,
 		Gate: s.killer, Credentials: vaultCredentials{s.vault}, Policy: &gatePolicy{engine: s.policy, store: s.store}}
 	var err error
 	if cfg.Guard, err = s.guard(); err != nil {

@@ -53,12 +53,18 @@ type Config struct {
 
 // Egress says what the gateway of the sandboxes may reach at all, before any environment's rules.
 type Egress struct {
-	PrivateNetworks []string `yaml:"private_networks,omitempty"` // CIDRs that count as reachable though they are not public
-	CAFiles         []string `yaml:"ca_files,omitempty"`         // PEM; trusted as servers' besides the system's
+	PrivateNetworks []string      `yaml:"private_networks,omitempty"` // CIDRs that count as reachable though they are not public
+	CAFiles         []string      `yaml:"ca_files,omitempty"`         // PEM; trusted as servers' besides the system's
+	IdleTimeout     time.Duration `yaml:"idle_timeout,omitempty"`     // a request that carries no byte for so long is ended; 0 = the gateway's own
 }
 
 // IsZero reports whether nothing is set.
-func (e Egress) IsZero() bool { return len(e.PrivateNetworks) == 0 && len(e.CAFiles) == 0 }
+func (e Egress) IsZero() bool {
+	return len(e.PrivateNetworks) == 0 && len(e.CAFiles) == 0 && e.IdleTimeout == 0
+}
+
+// minIdle and maxIdle bound egress.idle_timeout: below the first, ordinary servers are cut off.
+const minIdle, maxIdle = 10 * time.Second, 24 * time.Hour
 
 // Images says how images are pulled. Which addresses registries may have, and whom to trust there, egress says.
 type Images struct {
@@ -263,6 +269,9 @@ func Load(path string, env func(string) string) (*Config, error) {
 		if _, err := netip.ParsePrefix(n); err != nil {
 			return nil, outboard.Errorf(outboard.Invalid, "configuring egress.private_networks: %q is not a network such as 10.0.0.0/8", n)
 		}
+	}
+	if d := c.Egress.IdleTimeout; d != 0 && (d < minIdle || d > maxIdle) {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring egress.idle_timeout: it must be from %v to %v, not %v", minIdle, maxIdle, d)
 	}
 	if c.Vault.KeyFile != "" && c.Vault.PassphraseEnv != "" {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring the vault: key_file and passphrase_env exclude each other").

@@ -96,6 +96,7 @@ func TestLoadErrors(t *testing.T) {
 		{"limits: {slots: sk-hunter2}", "line 1: limits.slots needs a whole number"},
 		{"limits: {slots: 99999999999999999999}", "limits.slots needs a whole number"},
 		{"limits: {slots: -1}", "slots is -1; it must be from 0 to 10000"},
+		{"egress: {idle_timeout: 1s}", "egress.idle_timeout: it must be from 10s to 24h0m0s, not 1s"},
 		{"limits: 3", "limits needs a mapping"},
 		{"hosts: a", "hosts needs a list"},
 		{"listen: [a]", "listen needs text"},

@@ -88,8 +88,9 @@ var (
 
 // forward sends a permitted request and copies the answer back.
 func (p *port) forward(w http.ResponseWriter, r *http.Request, req Request, inj *Injection) {
+	effect := effectOf(r.Context())
 	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &counted{r.Body, p.usage}
+		r.Body = &counted{r.Body, p.usage, effect}
 	}
 	scrub := newScrubber(inj.Scrub)
 	transport := p.out.usual
@@ -102,7 +103,11 @@ func (p *port) forward(w http.ResponseWriter, r *http.Request, req Request, inj 
 			if err := sign(out, inj); err != nil {
 				return nil, err
 			}
-			return transport.RoundTrip(out)
+			resp, err := transport.RoundTrip(out)
+			if err == nil {
+				effect.answered(resp)
+			}
+			return resp, err
 		}),
 		ModifyResponse: scrub.response,
 		BufferPool:     &copies,
@@ -148,7 +153,12 @@ func (p *port) failed(w http.ResponseWriter, r *http.Request, req Request, err e
 		p.answer(w, r, req, refuse(http.StatusForbidden, "address", "%s", refused.Why))
 		return
 	}
-	if cause := context.Cause(r.Context()); cause != nil && !errors.Is(cause, context.Canceled) {
+	cause := context.Cause(r.Context())
+	if errors.Is(cause, errIdle) {
+		p.answer(w, r, req, refuse(http.StatusGatewayTimeout, "idle", "it was stopped: %v", errIdle))
+		return
+	}
+	if cause != nil && !errors.Is(cause, context.Canceled) {
 		p.answer(w, r, req, refuse(http.StatusForbidden, "gate", "it was stopped: %v", cause))
 		return
 	}

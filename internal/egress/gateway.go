@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -29,9 +30,11 @@ type Config struct {
 	Guard    outbound.Guard // which addresses servers may have
 	Roots    *x509.CertPool // whom to trust as a server; nil = the system's
 
-	Gate        Gate        // nil = everything may happen
-	Policy      Policy      // nil = the network rules decide alone
-	Credentials Credentials // nil = no request carries any
+	Gate        Gate          // nil = everything may happen
+	Policy      Policy        // nil = the network rules decide alone
+	Credentials Credentials   // nil = no request carries any
+	Idle        time.Duration // a request that carries no byte for so long is ended; 0 = 10 minutes
+	Streams     int           // requests under way of one sandbox; 0 = 1024
 	Logger      *slog.Logger
 	Now         func() time.Time // nil = time.Now
 }
@@ -58,6 +61,10 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.Store == nil || cfg.Dir == "" {
 		return nil, outboard.Errorf(outboard.Invalid, "an egress gateway needs a store and a directory")
 	}
+	if cfg.Idle < 0 || cfg.Streams < 0 {
+		return nil, outboard.Errorf(outboard.Invalid, "an egress gateway's limits must not be negative")
+	}
+	cfg.Idle, cfg.Streams = cmp.Or(cfg.Idle, defaultIdle), cmp.Or(cfg.Streams, maxStreams)
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "making the gateway's directory: %w", err)
 	}
@@ -244,7 +251,7 @@ func (p *port) use(a *authority) {
 	p.ca, p.tls = a, cfg
 }
 
-// watch asks the gate about requests that last.
+// watch looks after requests that last.
 func (g *Gateway) watch() {
 	t := time.NewTicker(gateEvery)
 	defer t.Stop()
@@ -258,11 +265,9 @@ func (g *Gateway) watch() {
 	}
 }
 
-// Recheck asks the gate about every request under way, and ends those it forbids. It returns how many.
+// Recheck ends the requests under way that are idle, and those that the gate, which is asked about each sandbox, forbids. It returns
+// how many.
 func (g *Gateway) Recheck() (ended int) {
-	if g.cfg.Gate == nil {
-		return 0
-	}
 	g.mu.Lock()
 	ports := make([]*port, 0, len(g.ports))
 	for _, p := range g.ports {
@@ -271,6 +276,13 @@ func (g *Gateway) Recheck() (ended int) {
 	g.mu.Unlock()
 	for _, p := range ports {
 		if !p.busy() {
+			continue
+		}
+		if n := p.endIdle(g.now(), g.cfg.Idle); n > 0 {
+			g.log.Info("idle requests ended", "session", p.subject.Session, "sandbox", p.subject.Sandbox, "requests", n)
+			ended += n
+		}
+		if g.cfg.Gate == nil {
 			continue
 		}
 		if err := g.cfg.Gate.May(g.ctx, p.subject); err != nil {
@@ -315,24 +327,6 @@ func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-t.C:
 	case <-ctx.Done():
-	}
-}
-
-// effect is a request under way.
-type effect struct{ cancel context.CancelCauseFunc }
-
-// begin registers a request, which end cancels.
-func (p *port) begin(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	e := &effect{cancel}
-	p.mu.Lock()
-	p.active[e] = struct{}{}
-	p.mu.Unlock()
-	return ctx, func() {
-		cancel(nil)
-		p.mu.Lock()
-		delete(p.active, e)
-		p.mu.Unlock()
 	}
 }
 

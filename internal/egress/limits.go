@@ -16,6 +16,10 @@ const (
 	idleTimeout = 2 * time.Minute
 	// answerTimeout is how long a server may think: models take minutes.
 	answerTimeout = 10 * time.Minute
+	// defaultIdle ends requests under way that carry nothing: as long as a server may think.
+	defaultIdle = answerTimeout
+	// maxStreams bounds the requests under way of one sandbox: one connection of HTTP/2 alone may carry hundreds.
+	maxStreams = 1024
 	// maxHeader bounds the head of a request and of an answer.
 	maxHeader = 256 << 10
 	// maxIdle bounds kept connections per server and sandbox.

@@ -43,7 +43,11 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		p.answer(w, r, req, no)
 		return
 	}
-	ctx, done := p.begin(r.Context())
+	ctx, done, no := p.begin(r.Context())
+	if no != nil {
+		p.answer(w, r, req, no)
+		return
+	}
 	defer done()
 	inj, no := p.permit(ctx, req, r)
 	if no != nil {

@@ -59,12 +59,16 @@ func (u *usage) sent(n int) bool {
 // counted is a request body against the budget.
 type counted struct {
 	io.ReadCloser
-	usage *usage
+	usage  *usage
+	effect *effect
 }
 
 // Read fails when the budget is used up, which ends the request.
 func (c *counted) Read(b []byte) (int, error) {
 	n, err := c.ReadCloser.Read(b)
+	if n > 0 {
+		c.effect.touch()
+	}
 	if n > 0 && !c.usage.sent(n) {
 		return 0, errOverBudget
 	}

@@ -1,0 +1,126 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+// errIdle ends a stream that has carried nothing for Config.Idle. A stream that nobody uses keeps a connection on both sides, and a
+// thousand of them keep the server's.
+var errIdle = errors.New("no byte has come or gone for too long")
+
+// effect is a request under way: from its permission to the last byte of its answer, whatever it has become (a WebSocket, a stream of
+// events, a long poll).
+type effect struct {
+	cancel context.CancelCauseFunc
+	now    func() time.Time
+	last   atomic.Int64 // when the last byte of a body came or went, in Unix nanoseconds; first when it began
+}
+
+// touch notes that bytes have moved.
+func (e *effect) touch() {
+	if e != nil {
+		e.last.Store(e.now().UnixNano())
+	}
+}
+
+func (e *effect) idle(now time.Time) time.Duration {
+	return time.Duration(now.UnixNano() - e.last.Load())
+}
+
+type effectKey struct{}
+
+// effectOf returns the effect that begin has put in ctx, nil outside of one.
+func effectOf(ctx context.Context) *effect {
+	e, _ := ctx.Value(effectKey{}).(*effect)
+	return e
+}
+
+// begin registers a request, which end cancels. Over the limit of one sandbox there is a refusal instead.
+func (p *port) begin(ctx context.Context) (context.Context, func(), *refusal) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	e := &effect{cancel: cancel, now: p.g.now}
+	e.touch()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.active) >= p.g.cfg.Streams {
+		cancel(nil)
+		return ctx, nil, refuse(http.StatusTooManyRequests, "streams", "this sandbox has %d requests under way, as many as it may", len(p.active))
+	}
+	p.active[e] = struct{}{}
+	return context.WithValue(ctx, effectKey{}, e), func() {
+		cancel(nil)
+		p.mu.Lock()
+		delete(p.active, e)
+		p.mu.Unlock()
+	}, nil
+}
+
+// endIdle cancels the requests under way that have been idle for d, and returns how many there were.
+func (p *port) endIdle(now time.Time, d time.Duration) (ended int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for e := range p.active {
+		if e.idle(now) >= d {
+			e.cancel(errIdle)
+			ended++
+		}
+	}
+	return ended
+}
+
+// answered is what an answer's body is read through, so that its bytes count.
+func (e *effect) answered(resp *http.Response) {
+	e.touch()
+	if e == nil || resp.Body == nil || resp.Body == http.NoBody {
+		return
+	}
+	if rw, ok := resp.Body.(io.ReadWriteCloser); ok { // it has switched protocols
+		resp.Body = &lively{rw, e}
+		return
+	}
+	resp.Body = &livelyBody{resp.Body, e}
+}
+
+// livelyBody is the body of an answer.
+type livelyBody struct {
+	io.ReadCloser
+	effect *effect
+}
+
+// Read notes that bytes have come.
+func (b *livelyBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.effect.touch()
+	}
+	return n, err
+}
+
+// lively is a connection that has switched protocols.
+type lively struct {
+	io.ReadWriteCloser
+	effect *effect
+}
+
+// Read notes that bytes have come.
+func (l *lively) Read(p []byte) (int, error) {
+	n, err := l.ReadWriteCloser.Read(p)
+	if n > 0 {
+		l.effect.touch()
+	}
+	return n, err
+}
+
+// Write notes that bytes have gone.
+func (l *lively) Write(p []byte) (int, error) {
+	n, err := l.ReadWriteCloser.Write(p)
+	if n > 0 {
+		l.effect.touch()
+	}
+	return n, err
+}
