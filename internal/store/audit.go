@@ -17,11 +17,9 @@ import (
 
 const auditCols = `at, org, actor, action, resource, decision, rule, detail`
 
-const insertAuditInto = `INSERT INTO audit (num, ` + auditCols + `, proof, hashes) VALUES `
+const insertAuditInto = `INSERT INTO audit (num, ` + auditCols + `, proof, hashes) `
 
-const insertAuditRow = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
-
-const insertAuditSQL = insertAuditInto + insertAuditRow
+const insertAuditSQL = insertAuditInto + `VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 // maxAuditText bounds each text of an audit row: a name or path that is longer is evidence enough when cut.
 const maxAuditText = 4 << 10
@@ -131,22 +129,44 @@ func (s *Store) auditGroup(group []*auditing) {
 	ctx, cancel := context.WithTimeout(context.Background(), commitWait)
 	defer cancel()
 	err := s.auditSeal()
-	var next auditTail
 	if err == nil {
-		err = s.update(ctx, "writing audit records", func(t tx) (err error) {
-			if next, err = s.auditTail(ctx, t); err != nil {
-				return err
-			}
-			return s.d.insertAudit(ctx, t, next.add(group))
-		})
-	}
-	if err == nil {
-		s.tail = next
+		err = s.appendAudit(ctx, group)
 	}
 	for _, a := range group {
 		a.err = err
 		close(a.done)
 	}
+}
+
+// appendAudit writes a group and moves the tail. Where the log does not end as this process left it, it looks again under the lock.
+func (s *Store) appendAudit(ctx context.Context, group []*auditing) error {
+	const doing = "writing audit records"
+	next := s.tail
+	if next.tree.Size() > 0 {
+		ok, err := s.d.quickAudit(ctx, s.tail, next.add(group))
+		if ok {
+			s.tail = next
+		}
+		if ok || err != nil {
+			return s.fail(doing, err)
+		}
+	}
+	err := s.update(ctx, doing, func(t tx) (err error) {
+		if next, err = s.auditTail(ctx, t); err != nil {
+			return err
+		}
+		return s.d.insertAudit(ctx, t, next.add(group))
+	})
+	if err == nil {
+		s.tail = next
+	}
+	return err
+}
+
+// auditRow is a record as it is stored.
+type auditRow struct {
+	record        *outboard.AuditRecord
+	proof, hashes []byte
 }
 
 // auditTail is the end of the log as this process knows it: what the next record continues.
@@ -156,8 +176,8 @@ type auditTail struct {
 }
 
 // add makes the rows of new records.
-func (l *auditTail) add(group []*auditing) [][]any {
-	rows := make([][]any, len(group))
+func (l *auditTail) add(group []*auditing) []auditRow {
+	rows := make([]auditRow, len(group))
 	for i, a := range group {
 		r, salt := &a.record, audit.Salt()
 		r.Num, r.At = l.tree.Size()+1, timeOf(micros(r.At)) // as it will be read
@@ -166,7 +186,7 @@ func (l *auditTail) add(group []*auditing) [][]any {
 			panic(err) // a salt of ours is one
 		}
 		l.hashes = l.tree.Add(leaf)
-		rows[i] = []any{r.Num, micros(r.At), r.Org, r.Actor, r.Action, r.Resource, r.Decision, r.Rule, string(r.Detail), salt, l.hashes}
+		rows[i] = auditRow{r, salt, l.hashes}
 	}
 	return rows
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -118,12 +117,6 @@ const auditLock = 0x61756474
 // lockAudit implements dialect.
 func (d *postgresDialect) lockAudit(ctx context.Context, t *sql.Tx) error {
 	_, err := t.ExecContext(ctx, `SELECT pg_advisory_xact_lock($1, hashtext(current_schema()))`, int32(auditLock))
-	return err
-}
-
-// insertAudit implements dialect.
-func (d *postgresDialect) insertAudit(ctx context.Context, t tx, rows [][]any) error {
-	_, err := t.exec(ctx, insertAuditInto+insertAuditRow+strings.Repeat(", "+insertAuditRow, len(rows)-1), slices.Concat(rows...)...)
 	return err
 }
 
