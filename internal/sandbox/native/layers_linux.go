@@ -47,6 +47,8 @@ type stack struct {
 	BootID string   `json:"boot_id"` // layers of another boot may be torn: nothing was synced
 	Root   []string `json:"root"`    // the layers of the root file system, top first
 	Below  []string `json:"below"`   // names of layers, top first
+
+	Instead []string `json:"instead,omitempty"` // of a squashed layer: what it stands for
 }
 
 func (p *Provider) layer(name string) string { return filepath.Join(p.dir, layersDir, name) }
@@ -294,7 +296,16 @@ func (p *Provider) sandboxLayers(id outboard.SandboxID, layer string, used map[s
 	if err != nil {
 		return err
 	}
-	used[layerName(id, n+1)] = true // made ahead
+	if name, err := os.Readlink(b.path(filepath.Join(workDir, squashedLink))); err == nil {
+		used[name] = true // to be built on
+	}
+	ahead := layerName(id, n+1)
+	used[ahead] = true
+	if st, err := p.loadStack(ahead); err == nil { // else it is half made, and nothing is above it
+		for _, l := range st.Below {
+			used[l] = true
+		}
+	}
 	return use(layerName(id, n))
 }
 

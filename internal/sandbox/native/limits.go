@@ -69,6 +69,9 @@ const (
 	maxCopyDepth   = 512
 	// maxLayers bounds a stack. The kernel takes 500 layers, but each makes a mount and a look-up of a missing name a little dearer.
 	maxLayers = 128
+	// squashAt is how high a stack is when it is shortened in the background. What is between it and maxLayers is for what happens while
+	// that is going on.
+	squashAt = 32
 	// maxPackEntries bounds what is packed as one delta: what the guest's own limit on files is.
 	maxPackEntries = 1_000_000
 	// copyGrain is more than the tick of any kernel's coarse clock, which a file's times are taken from.

@@ -27,6 +27,7 @@ type machine struct {
 	p         *Provider
 	ahead     ahead
 	quiet     quiet
+	squashing squashing
 }
 
 var (
@@ -205,6 +206,7 @@ func (m *machine) setFrozen(ctx context.Context, frozen bool) error {
 // Close drops the connection; the machine lives on.
 func (m *machine) Close() error {
 	m.stopAhead()
+	m.stopSquashing()
 	m.quiet.forget()
 	return m.client.Close()
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +27,7 @@ import (
 const (
 	binariesEnv = native.SecondRun               // directory of the built programs: this is the second run
 	createEnv   = "OUTBOARD_TEST_NATIVE_CREATE"  // "dir id": make that sandbox, say so, and wait to be killed
+	squashEnv   = "OUTBOARD_TEST_NATIVE_SQUASH"  // "dir id last n": go on with that sandbox from step n, and be killed
 	refusedEnv  = "OUTBOARD_TEST_NATIVE_REFUSED" // "dir": in a user namespace of one's own, forbid network namespaces and see New refuse
 )
 
@@ -38,6 +40,9 @@ func testMain(m *testing.M) int {
 	binaries = os.Getenv(binariesEnv)
 	if args := strings.Fields(os.Getenv(createEnv)); len(args) == 2 {
 		return createAndWait(args[0], outboard.SandboxID(args[1]))
+	}
+	if args := strings.Fields(os.Getenv(squashEnv)); len(args) == 4 {
+		return stepUntilKilled(args[0], outboard.SandboxID(args[1]), outboard.CheckpointID(args[2]), args[3])
 	}
 	if dir := os.Getenv(refusedEnv); dir != "" {
 		return refuseAndTry(dir)
@@ -122,6 +127,7 @@ func newProvider(t *testing.T) (*native.Provider, string) {
 func openProvider(t *testing.T, cfg native.Config) *native.Provider {
 	t.Helper()
 	cfg.Guest = guestPath()
+	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	p, err := native.New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -184,6 +184,29 @@ func openPath(dir int, name string, resolve uint64) (int, error) {
 	return unix.Openat2(dir, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: resolve})
 }
 
+// openBelow opens a directory below another, however long its path is. No link is followed.
+func openBelow(dir int, p string) (int, error) {
+	const most = 4000 // the kernel takes a little more at a time
+	for at := dir; ; {
+		rest := ""
+		if len(p) > most {
+			i := strings.LastIndexByte(p[:most], '/')
+			if i < 0 {
+				i = most
+			}
+			p, rest = p[:i], strings.TrimLeft(p[i:], "/")
+		}
+		fd, err := openPath(at, p, noLinks|unix.RESOLVE_BENEATH)
+		if at != dir {
+			unix.Close(at)
+		}
+		if err != nil || rest == "" {
+			return fd, err
+		}
+		at, p = fd, rest
+	}
+}
+
 // subtrees returns one detached mount per saved directory of an overlay, owned and closed to others as the tool expects.
 func subtrees(fds *descriptors, mnt int, uid uint32) ([]int, error) {
 	var trees []int

@@ -2,6 +2,7 @@ package native
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ func (p *Provider) Pack(ctx context.Context, id, base outboard.CheckpointID, w i
 	if err != nil {
 		return fmt.Errorf("packing checkpoint %s: %w", id, err)
 	}
-	k := &packer{ctx: ctx, merged: merged, tw: tar.NewWriter(w), seen: map[string]bool{}, links: map[[2]uint64]string{}, delta: base != ""}
+	k := &packer{ctx: ctx, merged: merged, tw: tar.NewWriter(w), seen: map[string]bool{}, kinds: map[string]kinds{}, links: map[[2]uint64]string{}, delta: base != ""}
 	if k.delta {
 		for _, name := range names {
 			fd, err := unix.Open(filepath.Join(p.layer(name), "fs"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -67,8 +68,11 @@ func (p *Provider) mergedView(fds *descriptors, names, root []string) (int, erro
 	if err != nil {
 		return -1, err
 	}
-	if len(lower) == 1 { // the kernel wants two: the directory beside the layers is empty of everything saved
-		fd, err := unix.Open(cache, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	for _, empty := range []string{filepath.Join(p.dir, checkpointsDir), cache} { // of everything saved
+		if len(lower) >= 2 { // what the kernel wants
+			break
+		}
+		fd, err := unix.Open(empty, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return -1, err
 		}
@@ -93,7 +97,50 @@ type packer struct {
 	tw     *tar.Writer
 
 	seen  map[string]bool      // paths that a layer has an entry for; true: everything below is to be written anew
+	kinds map[string]kinds     // what the layers have there
 	links map[[2]uint64]string // device and inode of written files with several names: the first
+}
+
+// kinds is what several layers have at one path.
+type kinds struct{ dir, other bool }
+
+// changes looks through the layers and returns what is no more, and what to write then, parents first.
+func (k *packer) changes() (deleted, write []string, err error) {
+	for _, layer := range k.layers {
+		for _, d := range workDirs {
+			if fd, err := openPath(layer, d[1:], noLinks|unix.RESOLVE_BENEATH); err == nil {
+				err = k.collect(fd, d[1:], 0)
+				unix.Close(fd)
+				if err != nil {
+					return nil, nil, err
+				}
+				k.seen[d[1:]] = false
+			}
+		}
+	}
+	paths := make([]string, 0, len(k.seen))
+	for p := range k.seen {
+		paths = append(paths, p)
+	}
+	slices.SortFunc(paths, byPath)
+	deleted, write = k.plan(paths)
+	return deleted, write, nil
+}
+
+// byPath orders paths so that what is in a directory follows it at once.
+func byPath(a, b string) int {
+	for i := range min(len(a), len(b)) {
+		switch {
+		case a[i] == b[i]:
+		case a[i] == '/':
+			return -1
+		case b[i] == '/':
+			return 1
+		default:
+			return cmp.Compare(a[i], b[i])
+		}
+	}
+	return cmp.Compare(len(a), len(b))
 }
 
 func (k *packer) run() error {
@@ -105,24 +152,10 @@ func (k *packer) run() error {
 		}
 		return k.tw.Close()
 	}
-	for _, layer := range k.layers {
-		for _, d := range workDirs {
-			if fd, err := openPath(layer, d[1:], noLinks|unix.RESOLVE_BENEATH); err == nil {
-				err = k.collect(fd, d[1:], 0)
-				unix.Close(fd)
-				if err != nil {
-					return err
-				}
-				k.seen[d[1:]] = false
-			}
-		}
+	deleted, write, err := k.changes()
+	if err != nil {
+		return err
 	}
-	paths := make([]string, 0, len(k.seen))
-	for p := range k.seen {
-		paths = append(paths, p)
-	}
-	slices.Sort(paths) // parents first
-	deleted, write := k.plan(paths)
 	list := strings.Join(deleted, "\x00")
 	if list != "" {
 		list += "\x00"
@@ -146,7 +179,8 @@ func (k *packer) run() error {
 	return k.tw.Close()
 }
 
-// collect notes the paths of one layer below dir. A directory that hides or moves what lies below it is written whole.
+// collect notes the paths of one layer below dir. A directory that hides or moves what lies below it is written whole, and so is one
+// that was something else in between.
 func (k *packer) collect(dir int, at string, depth int) error {
 	if depth > maxCopyDepth {
 		return outboard.Errorf(outboard.Exhausted, "directories are nested more than %d deep", maxCopyDepth)
@@ -161,14 +195,16 @@ func (k *packer) collect(dir int, at string, depth int) error {
 			return outboard.Errorf(outboard.Exhausted, "more than %d files changed", maxPackEntries)
 		}
 		fd, err := openPath(dir, name, noLinks|unix.RESOLVE_BENEATH)
+		has := k.kinds[p]
 		if err != nil { // no directory
-			if _, ok := k.seen[p]; !ok {
-				k.seen[p] = false
-			}
+			has.other = true
+			k.kinds[p], k.seen[p] = has, k.seen[p] || has.dir
 			continue
 		}
+		has.dir = true
 		whole, err := hides(dir, name)
-		k.seen[p] = k.seen[p] || whole
+		// A layer that had something else there, or its deletion, hid what lies below it.
+		k.kinds[p], k.seen[p] = has, k.seen[p] || whole || has.other
 		if err == nil {
 			err = k.collect(fd, p, depth+1)
 		}
@@ -216,7 +252,7 @@ func (k *packer) plan(paths []string) (deleted, write []string) {
 
 // stat looks at a path of the merged view.
 func (k *packer) stat(p string, st *unix.Stat_t) error {
-	dir, err := openPath(k.merged, path.Dir(p), noLinks|unix.RESOLVE_BENEATH)
+	dir, err := openBelow(k.merged, path.Dir(p))
 	if err != nil {
 		return err
 	}
@@ -229,7 +265,7 @@ func (k *packer) one(p string) error  { return k.path(p, false) }
 func (k *packer) tree(p string) error { return k.path(p, true) }
 
 func (k *packer) path(p string, all bool) error {
-	dir, err := openPath(k.merged, path.Dir(p), noLinks|unix.RESOLVE_BENEATH)
+	dir, err := openBelow(k.merged, path.Dir(p))
 	if err != nil {
 		return err
 	}

@@ -35,6 +35,9 @@ type Provider struct {
 	archives archives // unpacked root file systems
 	shelf    *shelf   // plots made ahead; nil for none
 
+	squashAt int           // height of a stack that is shortened
+	squashes chan struct{} // holds one while layers are squashed
+
 	mu       sync.Mutex
 	children map[outboard.SandboxID]int // pids made by this process and not yet reaped
 }
@@ -59,7 +62,7 @@ func New(cfg Config) (*Provider, error) {
 		return nil, outboard.Errorf(outboard.Unavailable, "making the sandbox directory: %w", err)
 	}
 	p := &Provider{dir: dir, guest: cfg.Guest, readOnly: slices.Clone(cfg.ReadOnly), log: cfg.Logger, boot: bootID(),
-		children: make(map[outboard.SandboxID]int)}
+		children: make(map[outboard.SandboxID]int), squashAt: squashAt, squashes: make(chan struct{}, 1)}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}

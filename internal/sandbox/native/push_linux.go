@@ -47,9 +47,10 @@ func (p *Provider) startWork(fds *descriptors, b box, s *state, from outboard.Ch
 
 // work is a writable layer with its overlay, attached to nothing yet.
 type work struct {
-	n   int
-	ino uint64 // of its directory: another process may have made it anew, and then nobody would see what is written to ours
-	mnt int
+	n      int
+	height int    // layers that it lies on
+	ino    uint64 // of its directory: another process may have made it anew, and then nobody would see what is written to ours
+	mnt    int
 }
 
 func (w *work) close() { unix.Close(w.mnt) }
@@ -85,7 +86,7 @@ func (p *Provider) nextWork(b box, s *state, st *stack, n, userns int) (*work, e
 	if err != nil {
 		return nil, err
 	}
-	return &work{n: n, ino: at.Ino, mnt: mnt}, nil
+	return &work{n: n, height: len(st.Below), ino: at.Ino, mnt: mnt}, nil
 }
 
 // ahead makes the next overlay while a call runs, so that the Push after it does not have to. There is at most one per connection.
@@ -137,7 +138,7 @@ func (m *machine) overlayOver(n int) (*work, error) {
 		return nil, err
 	}
 	defer unix.Close(userns)
-	return m.p.nextWork(m.box, m.state, &stack{BootID: st.BootID, Root: st.Root, Below: append([]string{name}, st.Below...)}, n+1, userns)
+	return m.p.nextWork(m.box, m.state, &stack{BootID: st.BootID, Root: st.Root, Below: append([]string{name}, m.p.shortened(m.box, st.Below)...)}, n+1, userns)
 }
 
 // taken returns what was made ahead, or nil. It waits for what is being made, which takes the sandbox's lock: the caller has not.
@@ -292,6 +293,7 @@ func (m *machine) push(ctx context.Context, id, parent outboard.CheckpointID, n 
 			err = errors.Join(err, m.drop(next.n))
 		}
 		m.prepare()
+		m.squashLater(next.height)
 	}()
 	if m.freezable {
 		defer func() {

@@ -3,6 +3,7 @@
 package native_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,24 +48,30 @@ func start(t *testing.T, p sandbox.Provider, from outboard.CheckpointID) *box {
 // bash runs a command in the persistent shell and returns its output.
 func bash(t *testing.T, b *box, command string) string {
 	t.Helper()
+	out, err := b.say(t.Context(), command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// say runs a command in the persistent shell and returns its output. A status that is not 0 is an error.
+func (b *box) say(ctx context.Context, command string) (string, error) {
 	b.calls++
 	input, err := json.Marshal(map[string]any{"command": command})
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	key := fmt.Sprintf("%s/%d", b.ID(), b.calls)
 	s := guest.Start{Key: key, Epoch: 1, Generation: b.Generation(), Digest: key, Op: "bash", Input: input, Shell: "main", TimeoutMs: 60_000, OutputLimit: 100_000}
-	r, err := b.Start(t.Context(), s)
+	r, err := b.Start(ctx, s)
 	if err == nil && r.State != guest.StateDone {
-		r, err = b.Wait(t.Context(), key, 1)
+		r, err = b.Wait(ctx, key, 1)
 	}
-	if err != nil {
-		t.Fatal(err)
+	if err == nil && (r.State != guest.StateDone || r.ExitCode == nil || *r.ExitCode != 0) {
+		err = fmt.Errorf("%s: %+v: %s", command, r, r.Output)
 	}
-	if r.State != guest.StateDone || r.ExitCode == nil || *r.ExitCode != 0 {
-		t.Fatalf("%s: %+v: %s", command, r, r.Output)
-	}
-	return string(r.Output)
+	return string(r.Output), err
 }
 
 // push checkpoints what changed since the last push.

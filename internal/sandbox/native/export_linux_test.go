@@ -1,0 +1,12 @@
+package native
+
+import "github.com/outboard-dev/outboard/internal/sandbox"
+
+// SquashAt sets how high a stack of layers may become before it is shortened.
+func SquashAt(p *Provider, layers int) { p.squashAt = layers }
+
+// Squashed waits until the layers of a sandbox are not being squashed any more.
+func Squashed(s sandbox.Sandbox) { s.(*machine).squashing.wg.Wait() }
+
+// ChooseRun is chooseRun.
+var ChooseRun = chooseRun

@@ -1,0 +1,350 @@
+//go:build linux
+
+package native_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/sandbox/native"
+)
+
+// listing is everything that can be seen of a workspace: kinds, modes, numbers of names, sizes, times, content.
+const listing = `cd /workspace; find . \( -type d -printf '%p d %m %T@\n' \) -o -printf '%p %y %m %n %s %l %T@\n' | sort; find . -type f | sort | tr '\n' '\0' | xargs -0 -r cat; cd /`
+
+// height returns how many layers the sandbox's writable one lies on.
+func height(t *testing.T, dir string, id outboard.SandboxID) (n int) {
+	t.Helper()
+	stacks, err := filepath.Glob(filepath.Join(dir, "layers", string(id)+".*", "stack.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest := -1
+	for _, file := range stacks {
+		at, err := strconv.Atoi(filepath.Ext(filepath.Dir(file))[1:])
+		if _, next := os.Lstat(filepath.Join(dir, string(id), "work", fmt.Sprint(at))); err != nil || next != nil || at < newest {
+			continue // a copy, made ahead, or below
+		}
+		data, err := os.ReadFile(file)
+		var s struct{ Below []string }
+		if err = errors.Join(err, json.Unmarshal(data, &s)); err != nil {
+			t.Fatal(err)
+		}
+		newest, n = at, len(s.Below)
+	}
+	return n
+}
+
+// nothingLeft destroys sandboxes, forgets all checkpoints, and fails if a layer is left.
+func nothingLeft(t *testing.T, p *native.Provider, dir string, boxes ...*box) {
+	t.Helper()
+	for _, b := range boxes {
+		if err := errors.Join(b.Close(), p.Destroy(t.Context(), b.ID())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept, err := p.Kept(t.Context())
+	if err != nil || len(kept) == 0 {
+		t.Fatalf("%d checkpoints, %v", len(kept), err) // the control
+	}
+	for _, id := range kept {
+		if err := p.Forget(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(filepath.Join(dir, "layers"))
+	if err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// Broken if a session of many checkpoints comes to a limit, if one of them cannot be gone back to or forked from any more, if another
+// tree is found there, or if layers stay when nobody needs them.
+func TestManyCheckpoints(t *testing.T) {
+	p, dir := newProvider(t)
+	if !p.Capabilities().Layers {
+		t.Skip("no layers on this host or as this user")
+	}
+	const steps = 300
+	m := start(t, p, "")
+	type state struct {
+		id   outboard.CheckpointID
+		tree string
+	}
+	states := map[int]state{3: {}, 31: {}, 34: {}, 150: {}, 298: {}}
+	highest := 0
+	for i := range steps {
+		bash(t, m, fmt.Sprintf(`cd /workspace; echo %[1]d >> log; mkdir -p d%[2]d/sub; echo %[1]d > d%[2]d/sub/f; [ %[2]d != 3 ] || { rm -rf moved; mv d2 moved; }; rm -f d%[3]d/sub/f; cd /`, i, i%7, i%5))
+		id, pushed := push(t, m)
+		if pushed != (sandbox.Pushed{Changed: true}) {
+			t.Fatalf("step %d: %+v", i, pushed)
+		}
+		if _, ok := states[i]; ok {
+			states[i] = state{id, bash(t, m, listing)}
+		}
+		highest = max(highest, height(t, dir, m.ID()))
+	}
+	if highest < 32 || highest >= 100 {
+		t.Errorf("the stack was %d layers high", highest)
+	}
+	native.Squashed(m.Sandbox)
+	boxes := []*box{m}
+	for i, s := range states {
+		rewound, fork := start(t, p, s.id), start(t, p, s.id)
+		boxes = append(boxes, rewound, fork)
+		for name, b := range map[string]*box{"rewound": rewound, "forked": fork} {
+			if tree := bash(t, b, listing); tree != s.tree {
+				t.Errorf("%s to step %d:\n%s\nwant:\n%s", name, i, tree, s.tree)
+			}
+		}
+		bash(t, rewound, "echo else > /workspace/log; rm -rf /workspace/d1")
+		if _, pushed := push(t, rewound); !pushed.Changed {
+			t.Errorf("after step %d: %+v", i, pushed)
+		}
+		if tree := bash(t, fork, listing); tree != s.tree {
+			t.Errorf("a fork of step %d sees what another wrote:\n%s", i, tree)
+		}
+	}
+	nothingLeft(t, p, dir, boxes...)
+}
+
+// scramble is a shell function that does something at random to a small tree.
+const scramble = `cd /workspace; any() { find . -mindepth 1 "$@" | sort > /tmp/list; n=$(wc -l < /tmp/list); [ $n = 0 ] || sed -n "$((r%n+1))p" /tmp/list; }; new=n$((r%23)); d=$(any -type d); f=$(any -type f); o=$(any)
+case $((r%13)) in 0) mkdir -p ${d:-.}/$new/in;; 1|2) echo $r > ${d:-.}/$new;; 3) [ -z "$f" ] || echo $r >> "$f";; 4) [ -z "$o" ] || rm -rf "$o";; 5) [ -z "$d" ] || mv "$d" ./$new;; 6) [ -z "$f" ] || ln -f "$f" ./l$new;;
+7) [ -z "$d" ] || { rm -rf "$d"; mkdir "$d"; echo $r > "$d/again"; };; 8) [ -z "$d" ] || { rm -rf "$d"; echo file > "$d"; };; 9) [ -z "$f" ] || { rm -f "$f"; mkdir "$f"; };; 10) [ -z "$o" ] || chmod $((500+r%2*200)) "$o";;
+11) ln -sfn ../$new ./s$new;; 12) [ -z "$d" ] || { rm -rf "$d"/*; mv "$d" "$d"x; mkdir "$d"; };; esac 2>/dev/null; cd /`
+
+// Broken if a squashed layer is not what it stands for: what was deleted comes back, what was moved is lost, names or modes change.
+func TestSquashIsTheSame(t *testing.T) {
+	p, dir := newProvider(t)
+	if !p.Capabilities().Layers {
+		t.Skip("no layers on this host or as this user")
+	}
+	native.SquashAt(p, 4)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	m := start(t, p, "")
+	boxes := []*box{m}
+	squashed := 0
+	for i := range 80 {
+		for range 1 + r.IntN(4) {
+			bash(t, m, fmt.Sprintf("r=%d; %s", r.IntN(1<<30), scramble))
+		}
+		id, pushed := push(t, m)
+		if pushed.Copied {
+			t.Fatalf("step %d: %+v", i, pushed)
+		}
+		native.Squashed(m.Sandbox)
+		before := bash(t, m, listing)
+		h := height(t, dir, m.ID())
+		if h < 4 || !pushed.Changed {
+			continue
+		}
+		squashed++
+		// The sandbox sees the layers it was mounted with; one that goes on from its next checkpoints sees the squashed one.
+		bash(t, m, "touch /workspace/.mark; rm /workspace/.mark; touch -r /workspace /tmp/t; touch /workspace/mark")
+		push(t, m)
+		bash(t, m, "rm /workspace/mark; touch -r /tmp/t /workspace")
+		last, _ := push(t, m)
+		if i%5 != 0 {
+			continue
+		}
+		again, old := start(t, p, last), start(t, p, id)
+		boxes = append(boxes, again, old)
+		now, then := bash(t, again, listing), bash(t, old, listing)
+		drop := func(s string) string { // the directory itself was touched in between
+			_, rest, _ := strings.Cut(s, "\n")
+			return rest
+		}
+		if drop(now) != drop(before) || then != before {
+			t.Fatalf("step %d, of %d layers: from the squashed layers\n%s\nfrom those it was pushed with\n%s\nwant\n%s", i, h, now, then, before)
+		}
+	}
+	if squashed < 5 {
+		t.Errorf("%d stacks were squashed", squashed)
+	}
+	nothingLeft(t, p, dir, boxes...)
+}
+
+// stepUntilKilled is a server that goes on with a sandbox, says what it has saved, and is killed.
+func stepUntilKilled(dir string, id outboard.SandboxID, last outboard.CheckpointID, from string) int {
+	ctx := context.Background()
+	p, err := native.New(native.Config{Dir: dir, Guest: guestPath()})
+	if err != nil {
+		fmt.Println("error", err)
+		return 1
+	}
+	native.SquashAt(p, 3)
+	s, err := p.Open(ctx, id)
+	if err != nil {
+		fmt.Println("error", err)
+		return 1
+	}
+	if last == "-" {
+		last = ""
+	}
+	step, _ := strconv.Atoi(from)
+	for ; ; step++ {
+		if err := stepOnce(ctx, s, step); err != nil {
+			fmt.Println("error", err)
+			return 1
+		}
+		next := newCheckpoint()
+		pushed, err := s.(sandbox.Layered).Push(ctx, next, last)
+		if err != nil || pushed != (sandbox.Pushed{Changed: true}) {
+			fmt.Println("error", pushed, err)
+			return 1
+		}
+		last = next
+		fmt.Println("saved", step, last)
+	}
+}
+
+// stepOnce writes what step n of a session that is killed writes.
+func stepOnce(ctx context.Context, s sandbox.Sandbox, n int) error {
+	b := &box{Sandbox: s, calls: n}
+	_, err := b.say(ctx, fmt.Sprintf("cd /workspace; sed -i '%[1]d,$d' log 2>/dev/null; echo %[1]d >> log; rm -rf d; mkdir d; for i in $(seq 40); do echo %[1]d > d/$i; done; cd /", n))
+	return err
+}
+
+// Broken if a server that is killed while it squashes layers, or takes squashed ones into use, leaves a sandbox, or a checkpoint, with
+// other files than were saved, or layers that nobody removes.
+func TestSquashKilled(t *testing.T) {
+	p, dir := newProvider(t)
+	if !p.Capabilities().Layers {
+		t.Skip("no layers on this host or as this user")
+	}
+	m := start(t, p, "")
+	id, last, step := m.ID(), outboard.CheckpointID("-"), 1
+	boxes := []*box{m}
+	saved := map[int]outboard.CheckpointID{}
+	during, lost := 0, 0
+	for round := range 12 {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %d", squashEnv, dir, id, last, step), binariesEnv+"="+binaries)
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		for stop := step + 3 + round%4; lines.Scan(); {
+			var at int
+			var c outboard.CheckpointID
+			if _, err := fmt.Sscan(strings.TrimPrefix(lines.Text(), "saved "), &at, &c); err != nil {
+				t.Fatalf("round %d: %s", round, lines.Text())
+			}
+			saved[at], last, step = c, c, at+1
+			if step >= stop && (round%2 == 1 || squashing(dir)) || step > stop+20 {
+				break
+			}
+		}
+		if squashing(dir) {
+			during++
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		for lines.Scan() { // what it had said by then
+			var at int
+			var c outboard.CheckpointID
+			if _, err := fmt.Sscan(strings.TrimPrefix(lines.Text(), "saved "), &at, &c); err == nil {
+				saved[at], last, step = c, c, at+1
+			}
+		}
+		_ = cmd.Wait()
+		if err := p.Sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b := check(t, p, id, last, step)
+		if b.ID() != id {
+			lost++
+			boxes, id = append(boxes, b), b.ID()
+		} else if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%d steps, killed %d times while layers were squashed, %d sandboxes lost with the exchange", step-1, during, lost)
+	for _, n := range []int{1, step / 2, step - 1} {
+		b := start(t, p, saved[n])
+		boxes = append(boxes, b)
+		checkStep(t, b, n)
+	}
+	nothingLeft(t, p, dir, boxes...)
+}
+
+// squashing reports whether a squashed layer is there that nobody can be above yet.
+func squashing(dir string) bool {
+	layers, _ := filepath.Glob(filepath.Join(dir, "layers", "squash_*"))
+	links, _ := filepath.Glob(filepath.Join(dir, "*", "work", "squashed"))
+	for _, l := range links {
+		name, _ := os.Readlink(l)
+		layers = slices.DeleteFunc(layers, func(at string) bool { return filepath.Base(at) == name })
+	}
+	return len(layers) > 0
+}
+
+// check opens the sandbox that was left, or begins with its last checkpoint where it cannot be used any more, and looks at its files.
+func check(t *testing.T, p *native.Provider, id outboard.SandboxID, last outboard.CheckpointID, step int) *box {
+	t.Helper()
+	s, err := p.Open(t.Context(), id)
+	if err != nil && !sandbox.Gone(err) {
+		t.Fatal(err)
+	}
+	if err != nil {
+		b := start(t, p, last)
+		checkStep(t, b, step-1)
+		return b
+	}
+	b := &box{Sandbox: s, calls: 1000 + step*10}
+	out := bash(t, b, "wc -l < /workspace/log")
+	if n, err := strconv.Atoi(strings.TrimSpace(out)); err != nil || n != step-1 && n != step {
+		t.Fatalf("%d steps were saved, the sandbox has %q", step-1, out)
+	}
+	return b
+}
+
+func checkStep(t *testing.T, b *box, n int) {
+	t.Helper()
+	if out := bash(t, b, "tail -n 1 /workspace/log; wc -l < /workspace/log; cat /workspace/d/* | sort | uniq -c"); strings.Join(strings.Fields(out), " ") != fmt.Sprintf("%d %d 40 %d", n, n, n) {
+		t.Errorf("step %d: %q", n, out)
+	}
+}
+
+// Broken if what is heavy is written again and again, or a stack cannot be shortened.
+func TestChooseRun(t *testing.T) {
+	small, big := int64(10<<10), int64(1<<30)
+	for name, c := range map[string]struct {
+		weights  []int64
+		from, to int
+	}{
+		"all small":        {slices.Repeat([]int64{small}, 8), 0, 8},
+		"on a big one":     {append(slices.Repeat([]int64{small}, 7), big), 0, 7},
+		"under a big one":  {append([]int64{big}, slices.Repeat([]int64{small}, 7)...), 1, 8},
+		"big ones between": {[]int64{small, big, small, big, small, small, big, small}, 0, 8},
+		"the longer part":  {[]int64{small, small, small, small, big, small, small, small, small, small}, 5, 10},
+	} {
+		if from, to := native.ChooseRun(c.weights, 4); from != c.from || to != c.to {
+			t.Errorf("%s: %d to %d, want %d to %d", name, from, to, c.from, c.to)
+		}
+	}
+}
