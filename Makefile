@@ -23,7 +23,7 @@ build: ## build bin/outboard and bin/outboard-guest
 demo: build ## watch an agent work in a sandbox while the harness is killed under it
 	@bin/outboard demo
 
-deps: ## install what the tests need and the machine lacks (PostgreSQL; as root crun, runc and runsc)
+deps: ## install what the tests need and the machine lacks (PostgreSQL; as root crun, runc, runsc and a Docker engine)
 	@scripts/deps
 
 runsc: bin/runsc-$(RUNSC_VERSION) ## build gVisor's runtime as bin/runsc (some minutes, once)
@@ -36,7 +36,7 @@ bin/runsc-$(RUNSC_VERSION):
 	@cp $(RUNSC_CACHE)/runsc bin/runsc.new && mv bin/runsc.new bin/runsc && touch $@
 
 test: deps build ## run every test
-	scripts/with-s3 $(GO) test -timeout 20m $(PKGS)
+	scripts/with-dockerd scripts/with-s3 $(GO) test -timeout 20m $(PKGS)
 	$(MAKE) --no-print-directory sdk
 
 check: fmt vet staticcheck fix cross race ## everything that must hold before a commit
@@ -59,7 +59,7 @@ cross: ## compile the server for linux, the client commands also for macOS and W
 	@for t in $(SERVER_TARGETS); do GOOS=linux GOARCH=$${t#*/} $(GO) build -o /dev/null ./cmd/outboard-guest || exit 1; done
 
 race: deps build ## tests under the race detector (needs a C compiler)
-	CGO_ENABLED=1 scripts/with-s3 $(GO) test -race -short -timeout 25m $(PKGS)
+	CGO_ENABLED=1 scripts/with-dockerd scripts/with-s3 $(GO) test -race -short -timeout 25m $(PKGS)
 
 sdk: build ## the official SDKs against a real server
 	@scripts/sdk

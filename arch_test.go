@@ -50,6 +50,7 @@ var layers = map[string][]string{
 
 	"internal/sandbox/container": {"", "internal/sandbox", "internal/sandbox/native", "internal/guest", "internal/guest/boot", "internal/guest/uplink"},
 	"internal/sandbox/oci":       {"", "internal/sandbox", "internal/sandbox/container", "internal/sandbox/native"},
+	"internal/sandbox/docker":    {"", "internal/sandbox", "internal/sandbox/container", "internal/sandbox/native", "internal/guest/boot"},
 }
 
 // wiring may import everything: these put the parts together, to run them, to measure them or to kill them.

@@ -16,6 +16,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/config"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/sandbox/container"
+	"github.com/outboard-dev/outboard/internal/sandbox/docker"
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 	"github.com/outboard-dev/outboard/internal/sandbox/oci"
 )
@@ -25,16 +26,41 @@ const tryTimeout = 30 * time.Second
 
 // isolation is one that an environment may ask for besides namespaces.
 type isolation struct {
-	name    string
-	runtime config.Runtime
-}
-
-func (i isolation) open(dir, guest string, log *slog.Logger) (*container.Provider, error) {
-	return oci.New(oci.Config{Program: i.runtime.Program, Flags: i.runtime.Flags, Kernel: i.name == "gvisor", Dir: dir, Guest: guest, Logger: log})
+	name, provider string
+	// find looks at the host and says what was found; its error has the fix.
+	find func() (string, error)
+	open func(dir, guest string, log *slog.Logger) (*container.Provider, error)
 }
 
 func isolationsOf(cfg config.Sandbox) []isolation {
-	return []isolation{{"container", containerRuntime(cfg.Container)}, {"gvisor", gvisorRuntime(cfg.GVisor)}}
+	return []isolation{ociIsolation("container", containerRuntime(cfg.Container)), ociIsolation("gvisor", gvisorRuntime(cfg.GVisor)), dockerIsolation(cfg.Docker)}
+}
+
+func ociIsolation(name string, r config.Runtime) isolation {
+	c := oci.Config{Program: r.Program, Flags: r.Flags, Kernel: name == "gvisor"}
+	return isolation{name, oci.Name, func() (string, error) {
+		r, err := oci.Find(c)
+		if err != nil {
+			return "", err
+		}
+		return r.Program() + " " + r.Version(), nil
+	}, func(dir, guest string, log *slog.Logger) (*container.Provider, error) {
+		c := c
+		c.Dir, c.Guest, c.Logger = dir, guest, log
+		return oci.New(c)
+	}}
+}
+
+func dockerIsolation(cfg config.Engine) isolation {
+	return isolation{docker.Name, docker.Name, func() (string, error) {
+		e, err := docker.Find(docker.Config{Socket: cfg.Socket})
+		if err != nil {
+			return "", err
+		}
+		return "Docker " + e.Version(), nil
+	}, func(dir, guest string, log *slog.Logger) (*container.Provider, error) {
+		return docker.New(docker.Config{Socket: cfg.Socket, Dir: dir, Guest: guest, Logger: log})
+	}}
 }
 
 // isolations are the technologies behind them. Nothing of the host is looked at before it is asked for.
@@ -42,16 +68,26 @@ func isolations(cfg serverConfig, guest string, log *slog.Logger) []sandbox.Opti
 	var out []sandbox.Option
 	for _, i := range isolationsOf(cfg.Config.Sandbox) {
 		dir := filepath.Join(cfg.Data, "containers", i.name)
-		out = append(out, sandbox.Option{Isolation: i.name, Name: oci.Name, Holds: func(id outboard.SandboxID) bool { return container.Holds(dir, id) },
+		o := sandbox.Option{Isolation: i.name, Name: i.provider, Holds: func(id outboard.SandboxID) bool { return container.Holds(dir, id) },
+			Present: func() ([]outboard.SandboxID, error) { return container.Present(dir) },
 			Open: func() (sandbox.Provider, error) {
 				p, err := i.open(dir, guest, log)
 				if err != nil {
 					return nil, err
 				}
 				return p, nil
-			}})
+			}}
+		if i.provider == docker.Name { // an engine keeps containers somewhere else
+			o.Used = func() bool { return isDir(dir) }
+		}
+		out = append(out, o)
 	}
 	return out
+}
+
+func isDir(path string) bool {
+	fi, err := os.Lstat(path)
+	return err == nil && fi.IsDir()
 }
 
 // tryIsolations makes a sandbox of each and says what came of it.
@@ -68,7 +104,7 @@ func tryIsolations(ctx context.Context, cfg config.Sandbox, guest string) []nati
 func (i isolation) try(ctx context.Context, guest string) (detail string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
-	r, err := oci.Find(oci.Config{Program: i.runtime.Program, Flags: i.runtime.Flags, Kernel: i.name == "gvisor"})
+	found, err := i.find()
 	if err != nil {
 		return "", err
 	}
@@ -84,12 +120,12 @@ func (i isolation) try(ctx context.Context, guest string) (detail string, err er
 	spec := sandbox.Spec{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Generation: "doctor", Network: &sandbox.Network{}}
 	sb, err := p.Create(ctx, spec)
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w", r.Program(), r.Version(), err)
+		return "", fmt.Errorf("%s: %w", found, err)
 	}
 	if err := errors.Join(sb.Close(), p.Destroy(context.WithoutCancel(ctx), spec.ID)); err != nil {
-		return "", fmt.Errorf("%s %s: %w", r.Program(), r.Version(), err)
+		return "", fmt.Errorf("%s: %w", found, err)
 	}
-	return fmt.Sprintf("%s %s; without %s", r.Program(), r.Version(), strings.Join(lacks(p.Capabilities()), ", ")), nil
+	return fmt.Sprintf("%s; without %s", found, strings.Join(lacks(p.Capabilities()), ", ")), nil
 }
 
 // lacks is what a technology cannot do that others can.

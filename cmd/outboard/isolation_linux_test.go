@@ -175,8 +175,25 @@ func told(c *outboard.CallFinished) string {
 	return text.String()
 }
 
+// technology configures what is behind one isolation, or skips; in CI it must be there.
+func technology(t *testing.T, name string) config.Sandbox {
+	t.Helper()
+	if name != "docker" {
+		run := config.Runtime{Program: runtimePath(t, name)}
+		return config.Sandbox{Container: run, GVisor: run}
+	}
+	socket := os.Getenv("OUTBOARD_TEST_DOCKER")
+	if socket == "" && os.Getenv("CI") == "true" && os.Geteuid() == 0 {
+		t.Fatal("no Docker engine: run scripts/deps, and the tests with scripts/with-dockerd")
+	}
+	if socket == "" {
+		t.Skip("no Docker engine: run the tests with scripts/with-dockerd, as root")
+	}
+	return config.Sandbox{Docker: config.Engine{Socket: socket}}
+}
+
 // If this fails, an environment's sessions run in another technology than it asks for, or do not go on from their checkpoint when the
-// container dies.
+// container dies, or when they are forked.
 func TestIsolations(t *testing.T) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -184,15 +201,15 @@ func TestIsolations(t *testing.T) {
 	}
 	kernel := unix.ByteSliceToString(u.Release[:])
 	for _, r := range []struct {
-		runtime, isolation string
-		own                bool // a kernel of its own
-	}{{"crun", "container", false}, {"runc", "container", false}, {"runsc", "gvisor", true}} {
+		runtime, isolation, provider, says string
+		own                                bool // a kernel of its own
+	}{{"crun", "container", "oci", "container (crun)", false}, {"runc", "container", "oci", "container (runc)", false},
+		{"runsc", "gvisor", "oci", "gvisor (runsc)", true}, {"docker", "docker", "docker", "docker (runc)", false}} {
 		t.Run(r.runtime, func(t *testing.T) {
 			if testing.Short() && r.runtime == "runc" {
 				t.Skip("crun stands for it")
 			}
-			run := config.Runtime{Program: runtimePath(t, r.runtime)}
-			w := startIsolated(t, config.Sandbox{Container: run, GVisor: run})
+			w := startIsolated(t, technology(t, r.runtime))
 			env, err := w.environment("e", map[string]any{"isolation": r.isolation}, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -210,7 +227,7 @@ func TestIsolations(t *testing.T) {
 			if len(ready) != 1 || len(lost) != 0 {
 				t.Fatalf("%d machines, %d lost", len(ready), len(lost))
 			}
-			if m := ready[0]; m.Provider != oci.Name || m.Isolation != r.isolation+" ("+r.runtime+")" {
+			if m := ready[0]; m.Provider != r.provider || m.Isolation != r.says {
 				t.Errorf("the machine: %+v", m)
 			}
 			release := strings.TrimSpace(told(done[0]))
@@ -230,8 +247,28 @@ func TestIsolations(t *testing.T) {
 			if got := told(done[2]); got != release+"\ntwo\n" {
 				t.Errorf("what came back: %q", got)
 			}
-			if row, err := w.s.store.Sandbox(t.Context(), ready[1].Sandbox); err != nil || row.Provider != oci.Name || row.State != "live" {
+			if row, err := w.s.store.Sandbox(t.Context(), ready[1].Sandbox); err != nil || row.Provider != r.provider || row.State != "live" {
 				t.Errorf("the row: %+v, %v", row, err)
+			}
+			forks, _, err := w.c.Fork(t.Context(), s.ID, client.NewFork{})
+			if err != nil || len(forks) != 1 {
+				t.Fatalf("%d forks, %v", len(forks), err)
+			}
+			if _, err := w.c.Send(t.Context(), forks[0].ID, client.UserMessage("- bash: cat f g; echo three > g\n- say: forked\n")); err != nil {
+				t.Fatal(err)
+			}
+			ready, lost, done = w.rest(forks[0].ID, 4)
+			if m := ready[len(ready)-1]; m.Isolation != r.says || m.From == "" || len(lost) != 1 {
+				t.Errorf("the fork's machine: %+v, lost %+v", m, lost)
+			}
+			if got := told(done[3]); got != release+"\ntwo\n" {
+				t.Errorf("the fork begins with %q", got)
+			}
+			if _, err := w.c.Send(t.Context(), s.ID, client.UserMessage("- bash: cat g\n- say: apart\n")); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, done = w.rest(s.ID, 4); told(done[3]) != "two\n" {
+				t.Errorf("the fork wrote into the session's workspace: %q", told(done[3]))
 			}
 		})
 	}

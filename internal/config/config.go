@@ -173,6 +173,7 @@ type Sandbox struct {
 	// What the isolations of these names use; what is not set is looked for.
 	Container Runtime `yaml:"container,omitempty"`
 	GVisor    Runtime `yaml:"gvisor,omitempty"`
+	Docker    Engine  `yaml:"docker,omitempty"`
 }
 
 // Lifecycle returns what holds for environments that do not say otherwise.
@@ -191,6 +192,11 @@ func (s Sandbox) Lifecycle() outboard.Lifecycle {
 type Runtime struct {
 	Program string   `yaml:"program,omitempty"` // path or name
 	Flags   []string `yaml:"flags,omitempty"`   // given before every command
+}
+
+// Engine is a Docker engine of this host.
+type Engine struct {
+	Socket string `yaml:"socket,omitempty"` // a path, or unix:// and a path
 }
 
 // IsZero reports whether nothing is set.

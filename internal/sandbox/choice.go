@@ -21,6 +21,11 @@ type Option struct {
 	// Holds reports whether a sandbox may exist here, whatever its state, or with "" any: only then is the technology asked for it.
 	// nil = always.
 	Holds func(id outboard.SandboxID) bool
+	// Used reports whether the technology was ever opened here, so that List asks it even when there seems to be nothing; nil = Holds.
+	Used func() bool
+	// Present lists the sandboxes that exist here as far as can be said without the technology, when it cannot be opened. nil = that
+	// nothing can be said is an error.
+	Present func() ([]outboard.SandboxID, error)
 	// Open makes the provider when it is first needed. Its error says what the host lacks, with the fix as a hint.
 	Open func() (Provider, error)
 }
@@ -60,6 +65,22 @@ var (
 	_ Builder   = (*Choice)(nil)
 	_ Several   = (*Choice)(nil)
 )
+
+// Straying is a Provider that may have sandboxes where Option.Holds does not look: those that its last List found there.
+type Straying interface {
+	Stray(id outboard.SandboxID) bool
+}
+
+// may reports whether the technology is to be asked for a sandbox.
+func (o *option) may(id outboard.SandboxID) bool {
+	if o.Holds == nil || o.Holds(id) {
+		return true
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s, ok := o.opened.(Straying)
+	return ok && s.Stray(id)
+}
 
 // NewChoice returns a choice. first answers to the isolations of names, and to "".
 func NewChoice(first Provider, names []string, options ...Option) *Choice {
@@ -128,7 +149,7 @@ func (c *Choice) holding(id outboard.SandboxID) ([]Provider, error) {
 	all := []Provider{c.first}
 	var failed error
 	for _, o := range c.options {
-		if o.Holds != nil && !o.Holds(id) {
+		if !o.may(id) {
 			continue
 		}
 		p, err := o.open()
@@ -243,10 +264,25 @@ func (c *Choice) Destroy(ctx context.Context, id outboard.SandboxID) error {
 
 // List returns the ids of all technologies.
 func (c *Choice) List(ctx context.Context) ([]outboard.SandboxID, error) {
-	all, err := c.holding("")
-	var ids []outboard.SandboxID
-	for _, p := range all {
-		some, lerr := p.List(ctx)
+	ids, err := c.first.List(ctx)
+	asked := []Provider{c.first}
+	for _, o := range c.options {
+		if !o.may("") && (o.Used == nil || !o.Used()) {
+			continue
+		}
+		var some []outboard.SandboxID
+		p, lerr := o.open()
+		switch {
+		case lerr == nil && !slices.Contains(asked, p):
+			asked = append(asked, p)
+			some, lerr = p.List(ctx)
+		case lerr != nil && o.Present != nil: // what cannot be reached is not gone
+			some, lerr = o.Present()
+		case lerr != nil && o.Holds != nil:
+			lerr = fmt.Errorf("sandboxes of isolation %s exist, and cannot be looked at: %w", o.Isolation, lerr)
+		default:
+			lerr = nil
+		}
 		ids, err = append(ids, some...), errors.Join(err, lerr)
 	}
 	return ids, err

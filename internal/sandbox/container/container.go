@@ -46,6 +46,17 @@ type Technology interface {
 	Remove(ctx context.Context, id outboard.SandboxID) error
 }
 
+// Elsewhere is a Technology whose containers may be there when their directory is not.
+type Elsewhere interface {
+	// List returns the sandboxes that it has a container of, of those of its provider's directory.
+	List(ctx context.Context) ([]outboard.SandboxID, error)
+}
+
+// Speaking is a Technology that keeps what a container's first process writes, instead of writing it to Plan.Log.
+type Speaking interface {
+	LastWords(ctx context.Context, id outboard.SandboxID) string
+}
+
 // Config says where and how.
 type Config struct {
 	// Dir holds the sandboxes of one technology; it is made when missing, private to the user.
@@ -73,6 +84,7 @@ type Plan struct {
 	ID       outboard.SandboxID
 	Dir      string   // the sandbox's directory; the technology may keep files in it under names that begin with its own
 	Lower    []string // the root's read-only layers, top first; what is written over them goes with the container
+	Changing []string // of Lower what its owner may change; the rest never does under its name
 	Mounts   []Mount  // in order
 	Args     []string // of the first process, which runs as root with the capabilities Caps
 	Caps     []string

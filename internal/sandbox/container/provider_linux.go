@@ -9,8 +9,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,11 +30,15 @@ type Provider struct {
 	tech       Technology
 	roots      *native.Roots
 	log        *slog.Logger
+
+	mu     sync.Mutex
+	strays []outboard.SandboxID // what the last List found without a directory
 }
 
 var (
 	_ sandbox.Provider = (*Provider)(nil)
 	_ sandbox.Stacked  = (*Provider)(nil)
+	_ sandbox.Straying = (*Provider)(nil)
 )
 
 // New returns a provider. The technology has looked at the host.
@@ -197,17 +203,17 @@ func (p *Provider) create(ctx context.Context, dir string, spec sandbox.Spec, ro
 	defer plan.Log.Close()
 	pid, err := p.tech.Start(ctx, plan)
 	if err != nil {
-		return nil, withLastWords(dir, err)
+		return nil, p.withLastWords(ctx, spec.ID, dir, err)
 	}
 	if s.Process, err = native.NameProcess(pid); err != nil {
-		return nil, withLastWords(dir, outboard.Errorf(outboard.Unavailable, "the container ended at once: %w", err))
+		return nil, p.withLastWords(ctx, spec.ID, dir, outboard.Errorf(outboard.Unavailable, "the container ended at once: %w", err))
 	}
 	if err := s.save(dir); err != nil {
 		return nil, err
 	}
 	m := &machine{p: p, dir: dir, state: s}
 	if err := m.ready(ctx); err != nil {
-		return nil, withLastWords(dir, err)
+		return nil, p.withLastWords(ctx, spec.ID, dir, err)
 	}
 	return m, m.connect(ctx)
 }
@@ -233,7 +239,7 @@ func (p *Provider) plan(dir string, spec sandbox.Spec, root *native.Root, tool i
 	if err != nil {
 		return nil, fmt.Errorf("laying out the sandbox: %w", err)
 	}
-	plan := &Plan{ID: spec.ID, Dir: dir, Lower: root.Lower, Args: []string{boot.Program, "contained"}, Caps: guestCaps(spec.Network != nil),
+	plan := &Plan{ID: spec.ID, Dir: dir, Lower: root.Lower, Changing: root.Changing, Args: []string{boot.Program, "contained"}, Caps: guestCaps(spec.Network != nil),
 		Hostname: native.Hostname, Limits: limits, Pids: int(limits.Pids) + native.GuestPids, Log: log,
 		// Tools have no capability, so let them bind any port of their own loopback.
 		Sysctls: map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"},
@@ -278,7 +284,10 @@ func guestCaps(connected bool) []string {
 }
 
 // withLastWords adds what the first process wrote before it ended.
-func withLastWords(dir string, err error) error {
+func (p *Provider) withLastWords(ctx context.Context, id outboard.SandboxID, dir string, err error) error {
+	if tech, ok := p.tech.(Speaking); ok {
+		return quote(err, tech.LastWords(context.WithoutCancel(ctx), id))
+	}
 	f, ferr := os.Open(filepath.Join(dir, logFile))
 	if ferr != nil {
 		return err
@@ -289,10 +298,14 @@ func withLastWords(dir string, err error) error {
 	}
 	words := make([]byte, maxLastWords)
 	n, _ := f.Read(words)
-	if n == 0 {
+	return quote(err, string(words[:n]))
+}
+
+func quote(err error, words string) error {
+	text := strings.Join(strings.Fields(strings.ToValidUTF8(words, "?")), " ")
+	if text == "" {
 		return err
 	}
-	text := strings.Join(strings.Fields(strings.ToValidUTF8(string(words[:n]), "?")), " ")
 	return outboard.Errorf(outboard.Unavailable, "%w: %s", err, strconv.QuoteToGraphic(text))
 }
 
@@ -339,8 +352,11 @@ func (p *Provider) Destroy(ctx context.Context, id outboard.SandboxID) error {
 	ctx, cancel := context.WithTimeout(ctx, destroyTimeout)
 	defer cancel()
 	unlock, err := native.Lock(ctx, dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // the directory goes last
+	if errors.Is(err, fs.ErrNotExist) { // the directory goes last, unless somebody else removed it
+		if p.Stray(id) {
+			return p.tech.Remove(ctx, id)
+		}
+		return nil
 	}
 	if err != nil {
 		return err
@@ -384,7 +400,7 @@ func reap(pid int) {
 
 // InUse are the directories that sandboxes lie on.
 func (p *Provider) InUse() (map[string]bool, error) {
-	ids, err := p.List(context.Background())
+	ids, err := Present(p.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -410,13 +426,39 @@ func Holds(dir string, id outboard.SandboxID) bool {
 		_, err := os.Lstat(filepath.Join(dir, string(id)))
 		return !errors.Is(err, fs.ErrNotExist)
 	}
-	ids, err := (&Provider{dir: dir}).List(context.Background())
+	ids, err := Present(dir)
 	return err != nil || len(ids) > 0
 }
 
-// List returns the ids of all directories of sandboxes, whatever their state.
-func (p *Provider) List(context.Context) ([]outboard.SandboxID, error) {
-	entries, err := os.ReadDir(p.dir)
+// List returns the ids of all directories of sandboxes, whatever their state, and of containers that have lost theirs. Where the
+// technology does not answer, those are found the next time.
+func (p *Provider) List(ctx context.Context) ([]outboard.SandboxID, error) {
+	ids, err := Present(p.dir)
+	tech, ok := p.tech.(Elsewhere)
+	if err != nil || !ok {
+		return ids, err
+	}
+	found, err := tech.List(ctx)
+	if err != nil {
+		p.log.Warn("looking for containers without a directory", "technology", tech.(Technology).Name(), "err", err)
+	}
+	strays := slices.DeleteFunc(found, func(id outboard.SandboxID) bool { return slices.Contains(ids, id) })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.strays = strays
+	return append(ids, strays...), nil
+}
+
+// Stray implements sandbox.Straying.
+func (p *Provider) Stray(id outboard.SandboxID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Contains(p.strays, id)
+}
+
+// Present returns the ids of all sandboxes in a directory, whatever their state.
+func Present(dir string) ([]outboard.SandboxID, error) {
+	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("listing sandboxes: %w", err)
 	}

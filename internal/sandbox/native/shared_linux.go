@@ -49,9 +49,11 @@ type Roots struct{ p *Provider }
 
 // Root is what a sandbox's root is made from.
 type Root struct {
-	Lower []string    // read-only directories, top first
-	Binds []boot.Bind // parts of the host shown over them
-	Path  string      // PATH inside, or "" for the guest's default
+	Lower []string // read-only directories, top first
+	// Changing are those of Lower that are neither kept here nor Spec.Layers: their owner may change them.
+	Changing []string
+	Binds    []boot.Bind // parts of the host shown over them
+	Path     string      // PATH inside, or "" for the guest's default
 }
 
 // NewRoots keeps layers in dir, in which sandboxes have their directories (see State).
@@ -68,7 +70,8 @@ func (r *Roots) Get(name string, layers []string) (*Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Root{Lower: root.lower, Binds: root.binds, Path: root.path}, nil
+	changing := slices.DeleteFunc(slices.Clone(root.lower), func(l string) bool { return slices.Contains(root.cached(), l) })
+	return &Root{Lower: root.lower, Changing: changing, Binds: root.binds, Path: root.path}, nil
 }
 
 // Env is the environment of what runs over a root.
@@ -190,4 +193,27 @@ func PrivateMounts() error {
 		return fmt.Errorf("making mounts private: %w", err)
 	}
 	return nil
+}
+
+// View shows layers, top first, as an overlay of them does: read-only, and mounted nowhere. The caller closes it.
+func View(layers []string) (*os.Root, error) {
+	if len(layers) == 1 { // the kernel wants two
+		return os.OpenRoot(layers[0])
+	}
+	fds := new(descriptors)
+	defer fds.close()
+	var lower []int
+	for _, l := range layers {
+		fd, err := unix.Open(l, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("opening the layer %s: %w", l, err)
+		}
+		lower = append(lower, fds.add(fd))
+	}
+	mnt, err := mountLayers(lower, nil)
+	if err != nil {
+		return nil, err
+	}
+	fds.add(mnt)
+	return os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", mnt))
 }
