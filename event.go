@@ -2,6 +2,7 @@ package outboard
 
 import (
 	"encoding/json"
+	"sync"
 	"time"
 )
 
@@ -15,6 +16,16 @@ type Event struct {
 	Ref     EventID   `json:"ref,omitempty"` // the event this one is about, indexed: see each payload
 	Time    time.Time `json:"time"`          // µs; at least EventSpacing after the event before it
 	Data    Raw       `json:"data"`          // the payload's JSON, at most MaxEventData
+
+	folded *folded // of an event that NewEvent made, shared by its copies
+}
+
+// folded is an event's payload as folds use it. An event is folded several times on its way into the log, and nobody changes what a
+// fold holds, so they share it.
+type folded struct {
+	once sync.Once
+	p    Payload
+	err  error
 }
 
 // EventSpacing is the least distance of two events' times. One log event may be shown as several on a wire, each a
@@ -71,7 +82,17 @@ func NewEvent(thread ThreadID, p Payload) Event {
 	if err != nil {
 		panic("outboard: encoding " + string(p.EventType()) + ": " + err.Error()) // payloads are plain structs of ours
 	}
-	return Event{ID: NewID[EventID](PrefixEvent), Thread: thread, Type: p.EventType(), Ref: p.RefID(), Data: data}
+	return Event{ID: NewID[EventID](PrefixEvent), Thread: thread, Type: p.EventType(), Ref: p.RefID(), Data: data, folded: new(folded)}
+}
+
+// payload is Decode for folds: what it returns may be shared, and must not be changed.
+func (e *Event) payload() (Payload, error) {
+	f := e.folded
+	if f == nil {
+		return e.Decode()
+	}
+	f.once.Do(func() { f.p, f.err = e.Decode() })
+	return f.p, f.err
 }
 
 // Decode returns the typed payload of an event, as a pointer to one of the structs below.

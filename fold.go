@@ -120,7 +120,7 @@ func (s *State) Apply(e *Event) error {
 	if s.ID == "" {
 		s.ID, s.Thread = e.Session, e.Thread
 	}
-	p, err := e.Decode()
+	p, err := e.payload()
 	if err != nil {
 		return err
 	}

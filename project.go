@@ -32,7 +32,7 @@ func Project(h *Header, e *Event) error {
 		return nil
 	case TypeInputProcessed, TypeTurnRetrying, TypeTurnEnded, TypeModelFinished, TypeModelFailed, TypeContextCompacted,
 		TypeSessionUpdated, TypeCallJudged:
-		p, err := e.Decode()
+		p, err := e.payload()
 		if err != nil {
 			return err
 		}

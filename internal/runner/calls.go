@@ -311,7 +311,7 @@ func (t *turn) collect(ctx context.Context, jobs []*job) error {
 			j.cut = time.Now().Add(at.Sub(t.now()))
 		}
 	}
-	senders.Go(func() {
+	sendAll := func() {
 		for _, j := range jobs {
 			slots <- struct{}{} // taken in order, so that a call never waits for one without a slot
 			senders.Go(func() {
@@ -319,7 +319,12 @@ func (t *turn) collect(ctx context.Context, jobs []*job) error {
 				results <- t.perform(ctx, box, j, sets)
 			})
 		}
-	})
+	}
+	if len(jobs) == 1 { // there is nothing to do beside it, and to hand it to a goroutine and back takes time
+		results <- t.perform(ctx, box, jobs[0], sets)
+	} else {
+		senders.Go(sendAll)
+	}
 	lost := false
 	for left := len(jobs); left > 0; {
 		batch := []result{<-results}

@@ -174,10 +174,16 @@ func (s *Store) commitLocked(group []*pending) {
 		if p.err == nil {
 			s.commits.Add(1)
 		}
+		if p.commit.Budget != nil {
+			s.unbudgeted.set()
+		}
 	}
 	k.settle(group, rows)
 	for _, p := range group {
 		close(p.done)
+	}
+	if len(group) == 1 {
+		runtime.Gosched() // the one who waited goes on at once; to tell the others takes longer than to let it
 	}
 	if err == nil {
 		s.announce(rows, group...)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -105,9 +106,57 @@ func overArgs(id outboard.SessionID, agent outboard.AgentID, owner outboard.KeyI
 		string(outboard.BudgetOf(outboard.BudgetOwner, string(owner)))}
 }
 
-// BudgetsOver returns the budgets a session spends of. Held is what others have reserved of them.
+// BudgetsOver returns the budgets a session spends of. Held is what others have reserved of them. Where there are none at all, a first
+// one that another process sets shows up to unbudgetedFor later.
 func (s *Store) BudgetsOver(ctx context.Context, id outboard.SessionID, agent outboard.AgentID, owner outboard.KeyID) ([]outboard.Budget, error) {
+	none, err := s.unbudgeted.check(func() (bool, error) {
+		found, err := collect(ctx, s, "reading budgets", func(sc scanner) (n int, err error) { return n, sc.Scan(&n) }, anyBudgetSQL)
+		return len(found) == 0, err
+	})
+	if err != nil || none {
+		return nil, err
+	}
 	return collect(ctx, s, "reading budgets", scanBudget, budgetsOverSQL, overArgs(id, agent, owner)...)
+}
+
+const anyBudgetSQL = `SELECT 1 FROM budgets LIMIT 1`
+
+// unbudgetedFor is how long a process that saw no budget at all goes by that, where others may set one.
+const unbudgetedFor = 50 * time.Millisecond
+
+// unbudgeted remembers that there is no budget, which spares most servers a question before every model call.
+type unbudgeted struct {
+	mu    sync.Mutex
+	until time.Time
+	sets  int // by this process
+}
+
+// check reports whether there is no budget, by what is remembered or by look.
+func (u *unbudgeted) check(look func() (bool, error)) (bool, error) {
+	u.mu.Lock()
+	sets, known := u.sets, time.Now().Before(u.until)
+	u.mu.Unlock()
+	if known {
+		return true, nil
+	}
+	seen := time.Now()
+	none, err := look()
+	if err != nil || !none {
+		return false, err
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.sets == sets { // else the look may be older than a budget
+		u.until = seen.Add(unbudgetedFor)
+	}
+	return u.sets == sets, nil
+}
+
+// set says that this process may have stored a budget.
+func (u *unbudgeted) set() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.until, u.sets = time.Time{}, u.sets+1
 }
 
 // Reservation is the outcome of a Reserve.

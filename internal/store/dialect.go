@@ -214,6 +214,7 @@ func (s *Store) update(ctx context.Context, doing string, fn func(tx) error) err
 			break
 		}
 	}
+	s.unbudgeted.set() // whatever fn stored
 	return s.fail(doing, err)
 }
 

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -152,4 +153,14 @@ func within(tb testing.TB) context.Context {
 	ctx, cancel := context.WithTimeoutCause(tb.Context(), 20*time.Second, fmt.Errorf("%s waited in vain", tb.Name()))
 	tb.Cleanup(cancel)
 	return ctx
+}
+
+// jsonOf is a value as JSON.
+func jsonOf(tb testing.TB, v any) string {
+	tb.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return string(b)
 }

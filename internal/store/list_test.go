@@ -140,8 +140,8 @@ func TestEventPages(t *testing.T) {
 			t.Errorf("about the input: %v, %v", about, err)
 		}
 		one, err := s.Event(t.Context(), id, in.ID)
-		if err != nil || !reflect.DeepEqual(one, evs[0]) {
-			t.Errorf("got %+v, %v, want %+v", one, err, evs[0])
+		if got, want := jsonOf(t, one), jsonOf(t, evs[0]); err != nil || got != want {
+			t.Errorf("got %s, %v, want %s", got, err, want)
 		}
 		_, err = s.Event(t.Context(), newSession(t, s).ID, in.ID)
 		mustKind(t, err, outboard.NotFound)

@@ -8,7 +8,13 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-const insertEventSQL = `INSERT INTO events (key, session, seq, id, thread, type, ref, at, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`
+const insertEventSQL = `INSERT INTO events (key, session, seq, id, thread, type, ref, at, data) VALUES ` + eventValues
+
+// eventValues is one row of insertEventSQL, of eventColumns columns.
+const (
+	eventValues  = `(?, ?, ?, ?, ?, ?, ?, ?, ?)`
+	eventColumns = 9
+)
 
 // eventArgs are the values of insertEventSQL.
 func eventArgs(num int64, e *outboard.Event) []any {

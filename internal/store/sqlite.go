@@ -43,8 +43,9 @@ type sqliteDialect struct {
 	vfs         string // of SQLite, "" = its own
 	read, write *sql.DB
 
-	insert, header, once, updateHead, updateAll *sql.Stmt // prepared on the writing connection
-	hotReads, hotWrites                         map[string]*sql.Stmt
+	header, once, updateHead, updateAll *sql.Stmt // prepared on the writing connection
+	inserts                             [len(insertRows)]*sql.Stmt
+	hotReads, hotWrites                 map[string]*sql.Stmt
 
 	mu      sync.Mutex
 	version int64 // PRAGMA data_version of the writing connection at the last call of changed
@@ -231,7 +232,7 @@ func (d *sqliteDialect) changed(ctx context.Context) (bool, error) {
 // close implements dialect.
 func (d *sqliteDialect) close() error {
 	errs := []error{d.closeHot()}
-	for _, st := range []*sql.Stmt{d.insert, d.header, d.once, d.updateHead, d.updateAll} {
+	for _, st := range append(d.inserts[:], d.header, d.once, d.updateHead, d.updateAll) {
 		if st != nil {
 			errs = append(errs, st.Close())
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -23,9 +24,14 @@ const onceSQL = `SELECT 1 FROM events WHERE session = ? AND ref = ? AND type = ?
 // prepare implements dialect.
 func (d *sqliteDialect) prepare(ctx context.Context) (err error) {
 	for q, st := range map[string]**sql.Stmt{
-		loadHeaderSQL: &d.header, updateHeadSQL: &d.updateHead, updateAllSQL: &d.updateAll, insertEventSQL: &d.insert, onceSQL: &d.once,
+		loadHeaderSQL: &d.header, updateHeadSQL: &d.updateHead, updateAllSQL: &d.updateAll, onceSQL: &d.once,
 	} {
 		if *st, err = d.write.PrepareContext(ctx, q); err != nil {
+			return err
+		}
+	}
+	for i, n := range insertRows {
+		if d.inserts[i], err = d.write.PrepareContext(ctx, insertEventSQL+strings.Repeat(", "+eventValues, n-1)); err != nil {
 			return err
 		}
 	}
@@ -58,24 +64,45 @@ func (d *sqliteDialect) commit(ctx context.Context, group []*pending, known map[
 	if err := d.writeHeaders(ctx, t, known); err != nil {
 		return nil, err
 	}
-	insert := t.StmtContext(ctx, d.insert)
+	if err := d.insertEvents(ctx, t, group, known); err != nil {
+		return nil, err
+	}
 	for _, p := range group {
 		if p.err != nil {
 			continue
 		}
-		num := known[p.commit.Session].num
-		for i := range p.events {
-			if _, err := insert.ExecContext(ctx, eventArgs(num, &p.events[i])...); err != nil {
-				return nil, err
-			}
-		}
-		for _, st := range p.extras(num) {
+		for _, st := range p.extras(known[p.commit.Session].num) {
 			if _, err := t.ExecContext(ctx, st.query, st.args...); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return known, t.Commit()
+}
+
+// insertRows are how many events one statement inserts, the most first: to run a statement costs about as much as a row.
+var insertRows = [...]int{16, 4, 3, 2, 1}
+
+// insertEvents inserts the events of a group.
+func (d *sqliteDialect) insertEvents(ctx context.Context, t *sql.Tx, group []*pending, known map[outboard.SessionID]*row) error {
+	var args []any
+	for _, p := range group {
+		if p.err != nil {
+			continue
+		}
+		num := known[p.commit.Session].num
+		for i := range p.events {
+			args = append(args, eventArgs(num, &p.events[i])...)
+		}
+	}
+	for i, n := range insertRows {
+		for width := n * eventColumns; len(args) >= width; args = args[width:] {
+			if _, err := t.StmtContext(ctx, d.inserts[i]).ExecContext(ctx, args[:width]...); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // writeHeaders updates the rows that changed, or finds one of them stale.

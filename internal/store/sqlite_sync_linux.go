@@ -14,7 +14,8 @@ import (
 
 // SQLite calls fsync(2) for every commit, which writes the inode's times to the file system's journal along with the data. A commit
 // needs the data, and of the metadata only what leads to it (the size, where the file grew): fdatasync(2) promises just that. So the
-// database is opened through a VFS that is SQLite's own but for one method of one file: how the write-ahead log is synced.
+// database is opened through a VFS that is SQLite's own but for the write-ahead log: how it is synced, and that what
+// was written to it since is written at once.
 
 // syncVFS is the VFS's name.
 const syncVFS = "outboard-fdatasync"
@@ -31,6 +32,7 @@ var registered struct {
 
 	mu      sync.Mutex
 	methods map[uintptr]*walMethods // by the *sqlite3_io_methods they are made of
+	logs    map[uintptr]*heldLog    // by the *sqlite3_file
 }
 
 // walMethods are the methods of a write-ahead log: of a new file, and of one that was synced before.
@@ -55,7 +57,7 @@ var vfs = sync.OnceValues(func() (string, error) {
 	v := at[sqlite3.Tsqlite3_vfs](made)
 	v.FpNext, v.FzName = 0, name
 	setFunc(&v.FxOpen, openSynced)
-	registered.base, registered.methods = base, map[uintptr]*walMethods{}
+	registered.base, registered.methods, registered.logs = base, map[uintptr]*walMethods{}, map[uintptr]*heldLog{}
 	if rc := sqlite3.Xsqlite3_vfs_register(tls, made, 0); rc != sqlite3.SQLITE_OK {
 		return "", fmt.Errorf("registering a file system of SQLite: code %d", rc)
 	}
@@ -91,7 +93,13 @@ func methodsOver(tls *libc.TLS, base uintptr) *walMethods {
 		return nil
 	}
 	setFunc(&at[sqlite3.Tsqlite3_io_methods](first).FxSync, syncFirst)
-	setFunc(&at[sqlite3.Tsqlite3_io_methods](rest).FxSync, syncRest)
+	r := at[sqlite3.Tsqlite3_io_methods](rest)
+	setFunc(&r.FxSync, syncHeld)
+	setFunc(&r.FxWrite, writeHeld)
+	setFunc(&r.FxRead, readHeld)
+	setFunc(&r.FxTruncate, truncateHeld)
+	setFunc(&r.FxFileSize, sizeHeld)
+	setFunc(&r.FxClose, closeHeld)
 	m := &walMethods{base: base, first: first, rest: rest}
 	registered.methods[base], registered.methods[first] = m, m
 	return m
@@ -107,24 +115,10 @@ func syncFirst(tls *libc.TLS, file uintptr, flags int32) int32 {
 	rc := sync(tls, file, flags)
 	if rc == sqlite3.SQLITE_OK {
 		walSyncs.Add(1)
+		hold(m, file)
 		f.FpMethods = m.rest
 	}
 	return rc
-}
-
-// syncRest is xSync after that.
-func syncRest(_ *libc.TLS, file uintptr, _ int32) int32 {
-	fd := int(at[sqlite3.TunixFile](file).Fh)
-	for {
-		switch err := walSync(fd); err {
-		case nil:
-			walSyncs.Add(1)
-			return sqlite3.SQLITE_OK
-		case unix.EINTR:
-		default: // what was written since the last sync may be gone: the commit fails
-			return sqlite3.SQLITE_IOERR_FSYNC
-		}
-	}
 }
 
 // clone copies a structure of SQLite's into memory that is never freed.

@@ -60,6 +60,7 @@ type Store struct {
 	now         func() time.Time
 	hub         hub
 	cache       cache
+	unbudgeted  unbudgeted
 
 	offering sync.Mutex // held by the writer for a whole group, and so by an Offer's stop
 	offers   []*Offer
