@@ -23,6 +23,7 @@ type benchOptions struct {
 	idle   int
 	run    int
 	crowd  int
+	parts  []string
 }
 
 func newBench(a *app) *cobra.Command {
@@ -30,7 +31,7 @@ func newBench(a *app) *cobra.Command {
 	cmd := &cobra.Command{Use: "bench {log|exec|turn|sandbox|sessions|policy|egress}", Short: "Measure against this machine's own floors",
 		Long: "bench prints one row per figure, beside a floor measured in the same run: log (durable appends), exec (one call in a\n" +
 			"live sandbox), turn (a whole turn with one call), sandbox (making,\n" +
-			"freezing and destroying sandboxes, beside the runtimes installed here), sessions (memory of idle ones, turns of a crowd),\n" +
+			"freezing and destroying sandboxes, beside crun, runc, runsc, bwrap and docker where they are installed), sessions (memory of idle ones, turns of a crowd),\n" +
 			"policy (a decision under 50 policies), egress (requests through the gateway beside direct ones, audit records).",
 		Args:      exactArgs("log, exec, turn, sandbox, sessions, policy or egress"),
 		ValidArgs: []string{"log", "exec", "turn", "sandbox", "sessions", "policy", "egress"},
@@ -43,6 +44,7 @@ func newBench(a *app) *cobra.Command {
 	f.DurationVar(&opt.span, "span", 3*time.Second, "how long each row of log appends")
 	f.IntVar(&opt.idle, "idle", 10_000, "idle sessions")
 	f.IntVar(&opt.crowd, "crowd", 1000, "sandboxes that live at once")
+	f.StringSliceVar(&opt.parts, "part", nil, "of sandbox only these: create, warm, live, crowd, layers, rest, technologies, peers")
 	f.IntVar(&opt.run, "running", 500, "running sessions")
 	return cmd
 }
@@ -89,7 +91,7 @@ func measure(ctx context.Context, a *app, what, dir string, opt benchOptions) ([
 	case "turn":
 		return bench.Turn(ctx, hands)
 	case "sandbox":
-		return bench.Sandbox(ctx, bench.SandboxConfig{HandsConfig: hands, Crowd: opt.crowd})
+		return bench.Sandbox(ctx, bench.SandboxConfig{HandsConfig: hands, Crowd: opt.crowd, Parts: opt.parts})
 	case "sessions":
 		return bench.Sessions(ctx, bench.SessionsConfig{HandsConfig: hands, Idle: opt.idle, Running: opt.run, Turns: 10})
 	}

@@ -30,6 +30,7 @@ type Row struct {
 
 	max    float64 // bar to set once the floor is known, 0 for none
 	broken bool    // missed whatever the figure
+	peer   string  // of a peer's: the row that is ours
 }
 
 // AtMost sets the bar "ratio <= max".

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -17,7 +18,8 @@ import (
 // SandboxConfig says what the sandbox bench measures.
 type SandboxConfig struct {
 	HandsConfig
-	Crowd int // sandboxes that live at once
+	Crowd int      // sandboxes that live at once
+	Parts []string // what to measure of create, warm, live, crowd, layers, rest, technologies, peers; nil = all
 }
 
 // sandboxRows are the parts of the sandbox bench, in order. A part gets a machine that is otherwise at rest and leaves it so. To add
@@ -32,13 +34,29 @@ var sandboxRows = []struct {
 	{"live", liveRows, 0},
 	{"crowd", crowdRows, 0},
 	{"layers", layerRows, 0},
+	{"rest", restRows, 0},
+	{"technologies", technologyRows, 0},
+	{"peers", peerRows, 0},
 }
 
-// Sandbox measures making, using, stopping and destroying native sandboxes, and the runtimes that are installed beside them. Its floor
+// Sandbox measures making, using, stopping and destroying native sandboxes, those of other technologies that are here, and other programs
+// that make sandboxes. Its floor
 // is F, the spawn and wait of a static program.
 func Sandbox(ctx context.Context, cfg SandboxConfig) ([]Row, error) {
+	var names []string
+	for _, part := range sandboxRows {
+		names = append(names, part.name)
+	}
+	for _, asked := range cfg.Parts {
+		if !slices.Contains(names, asked) {
+			return nil, outboard.Errorf(outboard.Invalid, "the bench of sandboxes has no part %q", asked).WithHint("%s", strings.Join(names, ", "))
+		}
+	}
 	var rows []Row
 	for _, part := range sandboxRows {
+		if len(cfg.Parts) > 0 && !slices.Contains(cfg.Parts, part.name) {
+			continue
+		}
 		h := &hands{SandboxConfig: cfg, warm: part.warm}
 		h.Dir = filepath.Join(cfg.Dir, part.name)
 		got, err := h.part(ctx, part.run)
@@ -47,7 +65,7 @@ func Sandbox(ctx context.Context, cfg SandboxConfig) ([]Row, error) {
 		}
 		rows = append(rows, got...)
 	}
-	return rows, nil
+	return beside(rows), nil
 }
 
 // hands is what one part of the sandbox bench works with.

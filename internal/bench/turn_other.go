@@ -20,6 +20,7 @@ type SessionsConfig struct {
 type SandboxConfig struct {
 	HandsConfig
 	Crowd int
+	Parts []string
 }
 
 // Sandbox is measured on Linux only.

@@ -1,0 +1,114 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
+
+// restCrowd is how many sandboxes rest at a time: enough that what else the host does is little for each.
+const restCrowd = 200
+
+// restRows lets sandboxes rest: frozen, and stopped, of which only the files stay. Then it resumes stopped ones, one after the other.
+func restRows(ctx context.Context, h *hands) ([]Row, error) {
+	if !h.native.Capabilities().Layers {
+		return []Row{{Name: "sandbox/resume-stopped-first", Note: "this host has no layers"}}, nil
+	}
+	n := min(h.Crowd, restCrowd)
+	before, err := h.remains()
+	if err != nil {
+		return nil, err
+	}
+	memory, err := hostMemory()
+	if err != nil {
+		return nil, err
+	}
+	var boxes []sandbox.Sandbox
+	defer func() {
+		for _, b := range boxes {
+			h.native.Destroy(context.WithoutCancel(ctx), b.ID())
+		}
+	}()
+	for range n {
+		b, _, err := h.make(ctx)
+		if err != nil {
+			return nil, err
+		}
+		boxes = append(boxes, b)
+		if _, err := bashOnce(ctx, b, "cd /workspace; echo >> changed", "1"); err != nil {
+			return nil, err
+		}
+		if err := b.Freeze(ctx); err != nil {
+			return nil, err
+		}
+	}
+	frozen, err := perBox(memory, n)
+	if err != nil {
+		return nil, err
+	}
+	var kept []outboard.CheckpointID
+	for _, b := range boxes {
+		id := outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint)
+		err := b.Thaw(ctx)
+		if err == nil {
+			_, err = b.(sandbox.Layered).Push(ctx, id, "")
+		}
+		if err = errors.Join(err, b.Close(), h.native.Destroy(ctx, b.ID())); err != nil {
+			return nil, fmt.Errorf("stopping a sandbox: %w", err)
+		}
+		kept = append(kept, id)
+	}
+	boxes = nil
+	stopped, err := perBox(memory, n)
+	if err != nil {
+		return nil, err
+	}
+	resume, err := h.resumes(ctx, kept[:min(n, 30)])
+	if err != nil {
+		return nil, err
+	}
+	if err := h.native.Close(); err != nil {
+		return nil, err
+	}
+	left, err := h.remains()
+	if err != nil {
+		return nil, err
+	}
+	cold := Row{Name: "sandbox/stopped-memory", Unit: "KiB", N: n, Floor: 1536, Bar: "0", OK: left == before,
+		Note: fmt.Sprintf("left of them beside their files: %s; all that the host uses, its cached names of files included, moved by %.1f KiB each", left.since(before), stopped)}
+	if !cold.OK {
+		cold.P50, cold.P99 = round(stopped), round(stopped)
+	}
+	ice := Row{Name: "sandbox/frozen-memory", Unit: "KiB", N: n, P50: round(frozen), P99: round(frozen), Floor: 1536, Ratio: frozen / 1536,
+		Note: "kernel and processes, the shell included; what else the host does counts too"}
+	return []Row{latency("resume-stopped-first", resume, 14), ice.AtMost(1), cold}, nil
+}
+
+// perBox is what each of n has taken since, in KiB.
+func perBox(since int64, n int) (float64, error) {
+	now, err := hostMemory()
+	return max(0, float64(now-since)/float64(n)/1024), err
+}
+
+// resumes times sandboxes that begin with what a stopped one left on this host, with their first command.
+func (h *hands) resumes(ctx context.Context, kept []outboard.CheckpointID) (took []time.Duration, err error) {
+	for _, from := range kept {
+		h.native.Stocked()
+		id := outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox)
+		begin := time.Now()
+		box, err := h.native.Create(ctx, sandbox.Spec{ID: id, Generation: string(id), From: from})
+		if err != nil {
+			return nil, err
+		}
+		_, err = execOnce(ctx, box, "exec", processTrue, string(id)+"/1")
+		took = append(took, time.Since(begin))
+		if err := errors.Join(err, box.Close(), h.native.Destroy(ctx, id)); err != nil {
+			return nil, err
+		}
+	}
+	return took, nil
+}
