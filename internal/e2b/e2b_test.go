@@ -257,7 +257,7 @@ func TestHostileRequests(t *testing.T) {
 	}
 }
 
-// If this fails, a range of a file, or an upload with directories, is not what was asked for.
+// If this fails, a range of a file, or an upload with directories, is not what was asked for, or a file runs as a page under a box's name.
 func TestFiles(t *testing.T) {
 	r := newRig(t)
 	form := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"d/e/one.txt\"\r\n\r\n0123456789\r\n" +
@@ -288,6 +288,9 @@ func TestFiles(t *testing.T) {
 		res.Body.Close()
 		if err != nil || res.StatusCode != c.status || res.StatusCode < 300 && (string(b) != c.want || res.ContentLength != int64(len(c.want))) {
 			t.Errorf("%s: %d, %d bytes announced, %q, %v", what, res.StatusCode, res.ContentLength, b, err)
+		}
+		if h := res.Header; res.StatusCode < 300 && (h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Content-Security-Policy") != "sandbox") {
+			t.Errorf("%s: a browser may take it for a page: %v", what, h)
 		}
 	}
 	var joined entryInfo

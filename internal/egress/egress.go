@@ -76,7 +76,8 @@ type Injection struct {
 	Refuse []string
 	// Set replaces headers: whatever the client sent under the name is gone.
 	Set map[string]string
-	// Strip removes headers and query parameters by which a client could bring a credential of its own.
+	// Strip removes headers and query parameters by which a client could bring a credential of its own. Headers that hold a
+	// placeholder of Replace stay.
 	Strip      []string
 	StripQuery []string
 	// Replace puts values in the place of placeholders, in the surfaces it names.

@@ -53,7 +53,11 @@ func basic(v string) (scheme, pair string, ok bool) {
 // inject puts credentials into a request that is about to be sent: what the client said in their place is gone, not joined.
 func inject(out *http.Request, inj *Injection, scrub *scrubber) {
 	for _, name := range inj.Strip {
-		out.Header.Del(name)
+		if vs := slices.DeleteFunc(out.Header.Values(name), func(v string) bool { return !inj.stands(v) }); len(vs) > 0 {
+			out.Header[http.CanonicalHeaderKey(name)] = vs
+		} else {
+			out.Header.Del(name)
+		}
 	}
 	if len(inj.StripQuery) > 0 {
 		out.URL.RawQuery = stripQuery(out.URL.RawQuery, inj.StripQuery)
@@ -72,6 +76,23 @@ func inject(out *http.Request, inj *Injection, scrub *scrubber) {
 		}
 	}
 }
+
+// stands reports whether a header's value holds a placeholder of this request, and beside it nothing that could be a key of somebody
+// else's: an allowed host with an account of an attacker's own is a way out for data.
+func (inj *Injection) stands(v string) bool {
+	if _, pair, ok := basic(v); ok {
+		v = pair
+	}
+	for _, ph := range inj.Replace {
+		if ph.Header && ph.Placeholder != "" && strings.Contains(v, ph.Placeholder) {
+			return !slices.ContainsFunc(strings.FieldsFunc(strings.ReplaceAll(v, ph.Placeholder, " "), notOfKeys), func(word string) bool { return len(word) >= minKey })
+		}
+	}
+	return false
+}
+
+// notOfKeys reports whether a character ends a word that could be a key.
+func notOfKeys(c rune) bool { return strings.ContainsRune(" ,;:=@.\"\t", c) }
 
 // stripQuery removes parameters by name, however the name is escaped, and leaves the rest as it was.
 func stripQuery(query string, names []string) string {

@@ -7,6 +7,8 @@ const (
 	MaxSigned = 4 << 20
 	// MinScrub is the shortest value that is looked for in answers: shorter ones are in ordinary text.
 	MinScrub = 8
+	// minKey is the shortest word beside a placeholder that could be somebody's key; the words of user names and addresses are shorter.
+	minKey = 20
 
 	// maxConns bounds the connections of one sandbox: what its file limit allows would exhaust the server's.
 	maxConns = 512

@@ -225,7 +225,7 @@ func (k *Keeper) record(ctx context.Context, actor string, r *Request, names []s
 	return nil
 }
 
-// clientHeaders and clientQuery are where clients carry credentials: with a credential of ours, theirs go.
+// clientHeaders and clientQuery are where clients carry credentials: with a credential of ours, theirs go. A placeholder is ours.
 var (
 	clientHeaders = []string{"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Private-Token", "X-Auth-Token", "Cookie"}
 	clientQuery   = []string{"access_token", "api_key", "apikey", "key", "token", "private_token", "auth_token"}
@@ -236,6 +236,10 @@ func (k *Keeper) inject(ctx context.Context, ks *keys, r *Request, c *outboard.C
 	if c.Auth.Type == outboard.AuthEnv {
 		in.Replace = append(in.Replace, Placeholder{Text: placeholder(ks, r.Session, c), Value: s.Value, Header: c.Auth.InHeader, Body: c.Auth.InBody})
 		in.Scrub = append(in.Scrub, s.Value)
+		// For every host it says nothing of whose keys go where; only in a body, what is got for it may be in a header.
+		if c.Auth.InHeader && !c.Auth.Rule.AnyHost && in.Strip == nil {
+			in.Strip, in.StripQuery = clientHeaders, clientQuery
+		}
 		return nil
 	}
 	if in.Set == nil {

@@ -2,6 +2,7 @@ package vault
 
 import (
 	"encoding/base64"
+	"slices"
 	"strings"
 	"testing"
 
@@ -91,9 +92,16 @@ func TestPlaceholders(t *testing.T) {
 	if len(in.Replace) != 1 || in.Replace[0].Text != p || in.Replace[0].Value.Reveal() != "sk-ant-the-real-one" || !in.Replace[0].Header || !in.Replace[0].Body || len(in.Refuse) != 0 {
 		t.Errorf("at its own host: %+v", in)
 	}
+	if !slices.Contains(in.Strip, "X-Api-Key") || !slices.Contains(in.Strip, "Cookie") || !slices.Contains(in.StripQuery, "access_token") {
+		t.Errorf("somebody else's key stays at its own host: %v %v", in.Strip, in.StripQuery)
+	}
+	r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "ANYWHERE", InHeader: true, Rule: outboard.UseRule{AnyHost: true}}, "for-every-host")
+	if in, err := r.Use(t.Context(), r.to("GET", "other.example.com", "/")); err != nil || len(in.Replace) != 1 || len(in.Strip) != 0 {
+		t.Errorf("with one for every host: %+v, %v", in, err)
+	}
 	in, err = r.Use(t.Context(), r.to("POST", "evil.example.com", "/v1/messages"))
 	r.must(err)
-	if len(in.Replace) != 0 || len(in.Refuse) != 1 || in.Refuse[0] != p {
+	if len(in.Replace) != 1 || len(in.Refuse) != 1 || in.Refuse[0] != p {
 		t.Errorf("at another host: %+v", in)
 	}
 	if _, err := r.Update(t.Context(), c.ID, func(_ *outboard.Credential, s *Secrets) error { s.Value = outboard.NewSecret("new"); return nil }); err != nil {
@@ -101,7 +109,7 @@ func TestPlaceholders(t *testing.T) {
 	}
 	in, err = r.Use(t.Context(), r.to("POST", "api.example.com", "/v1/messages"))
 	r.must(err)
-	if in.Replace[0].Text != p || in.Replace[0].Value.Reveal() != "new" {
+	if !slices.ContainsFunc(in.Replace, func(x Placeholder) bool { return x.Text == p && x.Value.Reveal() == "new" }) {
 		t.Errorf("after a rotation: %+v", in)
 	}
 }

@@ -1,0 +1,143 @@
+package egress_test
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/egress"
+)
+
+// Broken if a redirect takes a credential to another host, past the rules, or is followed by the gateway itself.
+func TestRedirects(t *testing.T) {
+	const secret = "s3cret-value-of-the-vault"
+	r := newRig(t, rules(anyPort("a.test"), anyPort("b.test")), credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
+		Set: map[string]string{"Authorization": "Bearer " + secret}, Scrub: []string{secret}}}))
+	var mu sync.Mutex
+	seen := map[string]string{}
+	r.mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
+		host, _, _ := strings.Cut(q.Host, ":")
+		mu.Lock()
+		seen[host+q.URL.Path] = q.Header.Get("Authorization")
+		mu.Unlock()
+		if to := q.URL.Query().Get("to"); to != "" {
+			http.Redirect(w, q, to, http.StatusTemporaryRedirect)
+		}
+	})
+	for _, proxy := range []bool{true, false} {
+		clear(seen)
+		c := r.client(proxy)
+		if status, _ := get(t, c, r.http("a.test", "/start?to="+r.http("b.test", "/next"))); status != 307 || len(seen) != 1 {
+			t.Errorf("proxy %v: the gateway answered %d and made %d requests", proxy, status, len(seen))
+		}
+		c.CheckRedirect = nil // a client that follows, through two hosts and back
+		chain := r.http("a.test", "/start?to="+r.http("b.test", "/next?to="+r.http("a.test", "/end")))
+		if status, body := get(t, c, chain); status != 200 {
+			t.Errorf("proxy %v: the chain ends with %d %s", proxy, status, body)
+		}
+		if seen["a.test/start"] != "Bearer "+secret || seen["a.test/end"] != "Bearer "+secret {
+			t.Errorf("proxy %v, the control: where it belongs the credential is %q, %q", proxy, seen["a.test/start"], seen["a.test/end"])
+		}
+		if got, ok := seen["b.test/next"]; !ok || got != "" {
+			t.Errorf("proxy %v: the other host was sent %q (reached: %v)", proxy, got, ok)
+		}
+		before := r.hits.Load()
+		if status, _ := get(t, c, r.http("a.test", "/start?to="+r.http("evil.test", "/"))); status != 403 || r.hits.Load() != before+1 {
+			t.Errorf("proxy %v: a redirect to a denied host: %d, %d arrived", proxy, status, r.hits.Load()-before)
+		}
+	}
+}
+
+// Broken if a name that no rule allows is looked up: what is asked for reaches whoever answers for the domain, data in its labels included.
+func TestDeniedNamesAreNotResolved(t *testing.T) {
+	var mu sync.Mutex
+	var asked []string
+	r := newRig(t, rules(anyPort("a.test")), func(c *egress.Config, _ *outboard.SessionConfig) {
+		usual := c.Guard.Resolve
+		c.Guard.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			mu.Lock()
+			asked = append(asked, host)
+			mu.Unlock()
+			return usual(ctx, host)
+		}
+	})
+	r.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") })
+	for _, proxy := range []bool{true, false} {
+		for _, host := range []string{"b.test", "c2VjcmV0.x.evil.test", "secret.a.test", "a.test.evil.test"} {
+			if status, body := get(t, r.client(proxy), r.http(host, "/")); status != 403 {
+				t.Errorf("%s: %d %s", host, status, body)
+			}
+			if _, body := get(t, r.client(proxy), r.https(host, "/")); strings.Contains(body, "served") {
+				t.Errorf("%s over TLS is served", host)
+			}
+		}
+	}
+	if len(asked) != 0 {
+		t.Errorf("looked up: %v", asked)
+	}
+	if status, body := get(t, r.client(true), r.http("a.test", "/")); status != 200 || body != "served" || len(asked) == 0 {
+		t.Errorf("the control: %d %s, looked up %v", status, body, asked)
+	}
+}
+
+// Broken if a tool inside uses an account of its own at a host that the session has a credential for, or if text that only looks like
+// a placeholder is changed or refused.
+func TestForeignTokens(t *testing.T) {
+	const ph, foreign = "sk-outboard0123456789abcdef0123456789abcdef01234567", "sk-attackers-own-key-0123456789"
+	headers, query := []string{"Authorization", "X-Api-Key", "Cookie"}, []string{"access_token", "key"}
+	r := newRig(t, rules(anyPort("a.test"), anyPort("b.test")), credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
+		Strip: headers, StripQuery: query, Replace: []egress.Placeholder{{Placeholder: ph, Value: "the-real-key", Header: true}}, Scrub: []string{"the-real-key"}}}))
+	var seen http.Header
+	var rest, body string
+	r.mux.HandleFunc("/", func(_ http.ResponseWriter, q *http.Request) {
+		b, _ := io.ReadAll(q.Body)
+		seen, rest, body = q.Header.Clone(), q.URL.RawQuery, string(b)
+	})
+	basic := func(pair string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(pair)) }
+	for _, c := range []struct{ name, value, want string }{
+		{"Authorization", "Bearer " + ph, "Bearer the-real-key"}, // the controls
+		{"Authorization", basic("me:" + ph), basic("me:the-real-key")},
+		{"Authorization", `Token token="` + ph + `"`, `Token token="the-real-key"`},
+		{"Authorization", basic("somebody.of-us@mail.example.com:" + ph), basic("somebody.of-us@mail.example.com:the-real-key")},
+		{"X-Api-Key", ph, "the-real-key"},
+		{"X-Other", "any text of any length at all", "any text of any length at all"},
+		{"Authorization", "Bearer " + foreign, ""},
+		{"authorization", "bearer " + foreign, ""},
+		{"Authorization", basic("me:" + foreign), ""},
+		{"Authorization", basic(foreign + ":" + ph), ""},
+		{"Authorization", "Bearer " + foreign + ", Bearer " + ph, ""},
+		{"Cookie", "session=" + foreign + "; x=" + ph, ""},
+		{"X-Api-Key", foreign, ""},
+		{"X-Api-Key", ph[:len(ph)-1], ""}, // a placeholder that was cut is none
+	} {
+		for _, proxy := range []bool{true, false} {
+			status, text := do(t, r.client(proxy), "GET", r.http("a.test", "/?q=1"), http.Header{c.name: {c.value}})
+			if got := seen.Get(c.name); status != 200 || got != c.want {
+				t.Errorf("%s: %s: %d %s, the server saw %q, want %q", c.name, c.value, status, text, got, c.want)
+			}
+		}
+	}
+	if status, _ := get(t, r.client(true), r.http("a.test", "/?q=1&access_token="+foreign+"&KEY="+foreign+"&%6bey="+foreign)); status != 200 || rest != "q=1" {
+		t.Errorf("in the query: %d, the server saw %q", status, rest)
+	}
+	if do(t, r.client(true), "GET", r.http("b.test", "/"), http.Header{"Authorization": {"Bearer " + foreign}}); seen.Get("Authorization") != "Bearer "+foreign {
+		t.Errorf("the control: at a host without a credential the server saw %q", seen.Get("Authorization"))
+	}
+	// A prompt that speaks of placeholders, or has one in it, is text.
+	prompt := `{"text":"sk-outboard is how they begin, such as ` + ph + ` or sk-outboard0123"}`
+	resp, err := r.client(true).Post(r.http("a.test", "/"), "application/json", strings.NewReader(prompt))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 200 || body != prompt {
+		t.Errorf("text: %d, the server saw %s", resp.StatusCode, body)
+	}
+}
