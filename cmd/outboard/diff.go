@@ -56,8 +56,13 @@ func runDiff(ctx context.Context, a *app, form worktree.Form, ref string) error 
 		a.say("%s changed nothing", sessionName(b.session.ID))
 		return nil
 	}
-	if !term.IsTerminal(a.out) {
+	switch {
+	case term.IsTerminal(a.out):
+	case form == worktree.Patch:
 		_, err = a.out.Write(patch)
+		return err
+	default: // a list for people, wherever it ends up: exact names are in --json
+		_, err = io.WriteString(a.out, term.Clean(string(patch)))
 		return err
 	}
 	return showPatch(a.out, a.style(), patch)

@@ -119,7 +119,7 @@ func (a *app) complain(name, message, hint string, code int) {
 		}
 		b, err := json.Marshal(map[string]any{"error": body{name, message, hint, code}})
 		if err == nil {
-			fmt.Fprintf(a.errs, "%s\n", b)
+			fmt.Fprintf(a.errs, "%s\n", term.JSON(b))
 		}
 		return
 	}

@@ -142,7 +142,7 @@ func (a *app) object(v any) error {
 	if err != nil {
 		return fmt.Errorf("encoding output: %w", err)
 	}
-	_, err = a.out.Write(append(b, '\n'))
+	_, err = a.out.Write(append(term.JSON(b), '\n'))
 	return err
 }
 

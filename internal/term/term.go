@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	xterm "golang.org/x/term"
@@ -59,6 +60,29 @@ func Clean(s string) string {
 		i += n
 	}
 	return b.String()
+}
+
+// JSON returns encoded JSON with everything a terminal may act on escaped, as JSON has it: it means the same. The encoder does that for
+// ASCII only.
+func JSON(text []byte) []byte {
+	if safe(string(text)) {
+		return text
+	}
+	out := make([]byte, 0, len(text)+16)
+	for i := 0; i < len(text); {
+		r, n := utf8.DecodeRune(text[i:])
+		switch {
+		case r == '\n' || r == '\t' || shown(r): // between values
+			out = append(out, text[i:i+n]...)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+		i += n
+	}
+	return out
 }
 
 // Line is Clean for text that must stay on one line: newlines and tabs become spaces, runs of space one, and what is over width

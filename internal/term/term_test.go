@@ -2,6 +2,7 @@ package term
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -128,4 +129,27 @@ func FuzzClean(f *testing.F) {
 			t.Fatalf("in two pieces at %d: %q, want %q", cut, out.String(), got)
 		}
 	})
+}
+
+// If this fails, JSON on a terminal can act, or does not mean what it did.
+func TestJSON(t *testing.T) {
+	for _, s := range []string{"", "plain \u00fc \u65e5", "\u009b2J", "\u202etxt", "\x7f", "\u2028", "\U000e0041x", "a\n\tb\x1b]0;x\a"} {
+		b, err := json.Marshal(map[string]string{s: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := JSON(append(b, '\n'))
+		var back map[string]string
+		if err := json.Unmarshal(out, &back); err != nil || back[s] != s || len(back) != 1 {
+			t.Errorf("%q became %s: %v", s, out, err)
+		}
+		for _, r := range string(out) {
+			if r != '\n' && !shown(r) {
+				t.Errorf("%q kept %U", s, r)
+			}
+		}
+	}
+	if b := []byte("{\n\t\"a\": \"\u00fc\"\n}"); string(JSON(b)) != string(b) {
+		t.Errorf("what is harmless was changed: %s", JSON(b))
+	}
 }
