@@ -178,6 +178,45 @@ func TestHostileArchive(t *testing.T) {
 	}
 }
 
+// TestRootOfLinks: a root file system whose mount points are links would lead a mount, a file of ours or what a tool writes to the
+// host's files.
+func TestRootOfLinks(t *testing.T) {
+	p, _ := newProvider(t)
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := errors.Join(os.Mkdir(outside, 0o777), os.Chmod(outside, 0o777), os.WriteFile(filepath.Join(outside, "secret"), []byte(canary), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	made := 0
+	for _, name := range []string{"proc", "dev", "sys", "tmp", "workspace", "home", "run", "mnt", "etc", "etc/resolv.conf", "etc/hosts"} {
+		for _, to := range []string{outside, strings.Repeat("../", 12) + outside[1:]} {
+			root := miniRoot(t)
+			if err := errors.Join(os.RemoveAll(filepath.Join(root, name)), os.Symlink(to, filepath.Join(root, name))); err != nil {
+				t.Fatal(err)
+			}
+			s, err := p.Create(t.Context(), sandbox.Spec{ID: newID(), Generation: "g", Rootfs: root})
+			if err != nil { // refused is well
+				continue
+			}
+			made++
+			b := &box{Sandbox: s}
+			_ = b.Put(t.Context(), "/"+name+"/written", 0o644, false, strings.NewReader("x"))
+			if out, _ := b.run(t, "/bin/hostile", "cat", "/data/f", "/"+name+"/secret", outside+"/secret"); !strings.Contains(out, "image") || strings.Contains(out, canary) {
+				t.Errorf("%s -> %s: %s", name, to, out)
+			}
+			if err := errors.Join(p.Destroy(t.Context(), b.ID()), s.Close()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if entries, err := os.ReadDir(outside); err != nil || len(entries) != 1 {
+		t.Errorf("the host's directory has %v, %v", entries, err)
+	}
+	if made == 0 {
+		t.Error("the control: none was made, so nothing was tried")
+	}
+	t.Logf("%d were made", made)
+}
+
 // pack writes an archive of empty files.
 func pack(t *testing.T, headers []tar.Header) string {
 	t.Helper()
