@@ -378,7 +378,13 @@ func (k *Keeper) rotateOnce(ctx context.Context) (int, error) {
 	k.mu.Lock()
 	k.keep(next, after.Key.Sequence, after.Marks)
 	k.mu.Unlock()
-	if err := settle(old); err != nil {
+	err = settle(old)
+	for _, w := range k.cfg.Wrappers[1:] {
+		if d, ok := w.(KeyDir); ok && k.cfg.Wrappers[0].Kind() != d.Kind() { // the new key is of another kind
+			err = errors.Join(err, d.retire(old, ""))
+		}
+	}
+	if err != nil {
 		k.log.Warn("removing the old vault key failed", "err", err)
 	}
 	return n, nil

@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -35,9 +36,10 @@ type Wrapper interface {
 // wrapping is what the wrappers here store.
 type wrapping struct {
 	Kind    string `json:"kind"`
-	ID      string `json:"id,omitempty"`   // file, keyfile: which key
-	Salt    []byte `json:"salt,omitempty"` // passphrase
-	Time    uint32 `json:"time,omitempty"` // Argon2id: passes, KiB, lanes
+	ID      string `json:"id,omitempty"`     // which key: of a file, or of a service
+	Sealed  string `json:"sealed,omitempty"` // a service's: the key, as it encrypted it
+	Salt    []byte `json:"salt,omitempty"`   // passphrase
+	Time    uint32 `json:"time,omitempty"`   // Argon2id: passes, KiB, lanes
 	Memory  uint32 `json:"memory,omitempty"`
 	Threads uint8  `json:"threads,omitempty"`
 }
@@ -107,13 +109,17 @@ func (d KeyDir) Wrap(_ context.Context, plain, aad []byte) (json.RawMessage, []b
 	if err := d.write(id, key); err != nil {
 		return nil, nil, nil, outboard.Errorf(outboard.Unavailable, "writing the vault key: %w", err)
 	}
-	settle := func(old json.RawMessage) error {
-		if w, err := parseWrapping(old); len(old) > 0 && err == nil && w.Kind == d.Kind() && w.ID != id {
-			return errors.Join(os.Remove(d.path(w.ID)), d.sweep(id))
-		}
+	settle := func(old json.RawMessage) error { return d.retire(old, id) }
+	return wrapping{Kind: d.Kind(), ID: id}.raw(), wrapped, settle, nil
+}
+
+// retire removes the key of a wrapping that is used no more. keep is the one in use, "" when that is of another kind.
+func (d KeyDir) retire(old json.RawMessage, keep string) error {
+	w, err := parseWrapping(old)
+	if len(old) == 0 || err != nil || w.Kind != d.Kind() || w.ID == keep {
 		return nil
 	}
-	return wrapping{Kind: d.Kind(), ID: id}.raw(), wrapped, settle, nil
+	return errors.Join(os.Remove(d.path(w.ID)), d.sweep(keep))
 }
 
 // keyName names a key without telling it.
@@ -178,22 +184,41 @@ func (d KeyDir) Unwrap(_ context.Context, raw json.RawMessage, wrapped, aad []by
 	return openWith(key, wrapped, aad)
 }
 
-// readKey reads a key file that nobody else may read.
-func readKey(path string) ([]byte, error) {
+// readPrivate reads a short file that nobody else may read.
+func readPrivate(path, what string) ([]byte, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, outboard.Errorf(outboard.NotFound, "the vault key %s is not there", path).
-			WithHint("put it back from your backup: without it the database's secrets are lost, by design")
+		return nil, outboard.Errorf(outboard.NotFound, "%s %s is not there", what, path)
 	case err != nil:
-		return nil, outboard.Errorf(outboard.Unavailable, "reading the vault key: %w", err)
+		return nil, outboard.Errorf(outboard.Unavailable, "reading %s: %w", what, err)
 	case !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0:
-		return nil, outboard.Errorf(outboard.Denied, "the vault key %s has mode %04o: others may have read it", path, info.Mode().Perm()).
-			WithHint("chmod 600 %s, then outboard secret rotate-keys if anyone else uses this machine", path)
+		return nil, outboard.Errorf(outboard.Denied, "%s %s has mode %04o: others may have read it", what, path, info.Mode().Perm()).
+			WithHint("chmod 600 %s, and make a new one if anyone else uses this machine", path)
 	}
-	text, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	if err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "reading the vault key: %w", err)
+		return nil, outboard.Errorf(outboard.Unavailable, "reading %s: %w", what, err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxKMS))
+	if err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "reading %s: %w", what, err)
+	}
+	return text, nil
+}
+
+// readKey reads a key file that nobody else may read.
+func readKey(path string) ([]byte, error) {
+	text, err := readPrivate(path, "the vault key")
+	if e, ok := errors.AsType[*outboard.Error](err); ok {
+		switch e.Kind {
+		case outboard.NotFound:
+			return nil, e.WithHint("put it back from your backup: without it the database's secrets are lost, by design")
+		case outboard.Denied:
+			return nil, e.WithHint("chmod 600 %s, then outboard secret rotate-keys if anyone else uses this machine", path)
+		}
+		return nil, e
 	}
 	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(key) != keySize {
