@@ -58,8 +58,9 @@ func (a *app) connectRunning(ctx context.Context) (*conn, error) {
 	if url := a.env("OUTBOARD_URL"); url != "" {
 		key := a.env("OUTBOARD_API_KEY")
 		if key == "" {
-			return nil, outboard.Errorf(outboard.Unauthenticated, "OUTBOARD_URL is set and OUTBOARD_API_KEY is not").
-				WithHint("the server wrote a key to admin.key in its data directory")
+			if key, err = loginKey(data, url); err != nil {
+				return nil, err
+			}
 		}
 		return a.dial(url, key, data, nil)
 	}

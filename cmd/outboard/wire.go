@@ -128,7 +128,11 @@ func (s *server) start(ctx context.Context) error {
 		return err
 	}
 	s.host = host
-	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Policy: s.policy, Live: &s.live, Vault: s.vault, Directories: s.cfg.Config.Images.Directories, Kill: s.killer, Audit: s.witness, Logger: s.log, Isolation: s.able})
+	people, err := s.loginConfig()
+	if err != nil {
+		return err
+	}
+	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Policy: s.policy, Live: &s.live, Vault: s.vault, Directories: s.cfg.Config.Images.Directories, Kill: s.killer, Audit: s.witness, Logger: s.log, Isolation: s.able, Login: people})
 	made, err := s.control.EnsureAdminKey(ctx, func(secret string) error { return writePrivate(keyPath(s.cfg.Data), secret+"\n") })
 	if err != nil {
 		return err

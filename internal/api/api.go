@@ -12,12 +12,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"net/http"
-	"net/netip"
 	"runtime/debug"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -70,11 +66,7 @@ func New(cfg Config) http.Handler {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	origin := http.NewCrossOriginProtection()
-	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, r, outboard.Errorf(outboard.Denied, "cross-origin requests from browsers are refused"))
-	}))
-	return s.recovering(s.hosted(origin.Handler(s.routes())))
+	return s.recovering(s.hosted(s.fromHere(s.routes())))
 }
 
 type requestIDKey struct{}
@@ -104,29 +96,4 @@ func (s *server) recovering(next http.Handler) http.Handler {
 		}()
 		next.ServeHTTP(w, r)
 	})
-}
-
-// hosted refuses requests that arrived under a name which is not this server's.
-func (s *server) hosted(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !s.knownHost(r.Host) {
-			s.fail(w, r, outboard.Errorf(outboard.Denied, "this server is not known as %q", r.Host).
-				WithHint("call it by its address, or name the host when starting the server"))
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-func (s *server) knownHost(hostport string) bool {
-	host := hostport
-	if h, _, err := net.SplitHostPort(hostport); err == nil {
-		host = h
-	}
-	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
-	if _, err := netip.ParseAddr(host); err == nil {
-		return true // an address cannot be rebound
-	}
-	return host == "localhost" || strings.HasSuffix(host, ".localhost") ||
-		slices.Contains(s.hosts, "*") || slices.ContainsFunc(s.hosts, func(h string) bool { return strings.EqualFold(h, host) })
 }

@@ -199,6 +199,9 @@ func (s *server) routes() http.Handler {
 	for _, r := range s.built() {
 		add(r.method, r.path, s.handle(r.verb))
 	}
+	for _, r := range s.open() {
+		add(r.method, r.path, s.handleOpen(r.verb))
+	}
 	for _, pattern := range unbuilt {
 		method, path, _ := strings.Cut(pattern, " ")
 		add(method, path, s.handle(func(r *request) (any, error) {

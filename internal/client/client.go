@@ -159,7 +159,9 @@ func (c *Client) once(ctx context.Context, method, path string, query url.Values
 	if body != nil {
 		req.Header.Set("Content-Type", contentType)
 	}
-	req.Header.Set("Authorization", "Bearer "+c.key)
+	if c.key != "" { // who signs in has none yet
+		req.Header.Set("Authorization", "Bearer "+c.key)
+	}
 	req.Header.Set("Anthropic-Version", "2026-10-21")
 	req.Header.Set("User-Agent", c.ua)
 	if c.org != "" {

@@ -44,6 +44,7 @@ type Config struct {
 	LogLevel  string     `yaml:"log_level,omitempty"`  // debug, info, warn, error; OUTBOARD_LOG
 	Limits    Limits     `yaml:"limits,omitempty"`
 	Vault     Vault      `yaml:"vault,omitempty"`
+	Login     Login      `yaml:"login,omitempty"`
 	Sandbox   Sandbox    `yaml:"sandbox,omitempty"`
 	Egress    Egress     `yaml:"egress,omitempty"`
 	Images    Images     `yaml:"images,omitempty"`
@@ -118,14 +119,83 @@ func (i Images) check() error {
 // Vault says what the vault's data key is wrapped with. The zero value is a key in the data directory, made at first use. The
 // previous ones only open: they are for rotating from one to another.
 type Vault struct {
-	KeyFile               string `yaml:"key_file,omitempty"`
-	PassphraseEnv         string `yaml:"passphrase_env,omitempty"`
-	PreviousKeyFile       string `yaml:"previous_key_file,omitempty"`
-	PreviousPassphraseEnv string `yaml:"previous_passphrase_env,omitempty"`
+	KeyFile               string   `yaml:"key_file,omitempty"`
+	PassphraseEnv         string   `yaml:"passphrase_env,omitempty"`
+	Command               []string `yaml:"command,omitempty"` // a program and its arguments
+	Transit               Transit  `yaml:"transit,omitempty"`
+	AWSKMS                AWSKMS   `yaml:"aws_kms,omitempty"`
+	PreviousKeyFile       string   `yaml:"previous_key_file,omitempty"`
+	PreviousPassphraseEnv string   `yaml:"previous_passphrase_env,omitempty"`
+	PreviousCommand       []string `yaml:"previous_command,omitempty"`
+	PreviousTransit       Transit  `yaml:"previous_transit,omitempty"`
+	PreviousAWSKMS        AWSKMS   `yaml:"previous_aws_kms,omitempty"`
+}
+
+// Transit is a key of the transit engine of a HashiCorp Vault or OpenBao.
+type Transit struct {
+	URL       string `yaml:"url,omitempty"`
+	Mount     string `yaml:"mount,omitempty"` // "" = transit
+	Key       string `yaml:"key,omitempty"`
+	Namespace string `yaml:"namespace,omitempty"`
+	TokenFile string `yaml:"token_file,omitempty"`
+	CAFile    string `yaml:"ca_file,omitempty"` // PEM; trusted besides the system's
+}
+
+// AWSKMS is a key of AWS KMS. Who the server is there comes from the environment.
+type AWSKMS struct {
+	Region string `yaml:"region,omitempty"`
+	Key    string `yaml:"key,omitempty"` // id, ARN or alias
+	URL    string `yaml:"url,omitempty"` // "" = the region's own
 }
 
 // IsZero reports whether nothing is set.
-func (v Vault) IsZero() bool { return v == Vault{} }
+func (v Vault) IsZero() bool { return reflect.ValueOf(v).IsZero() }
+
+// IsZero reports whether nothing is set.
+func (t Transit) IsZero() bool { return t == Transit{} }
+
+// IsZero reports whether nothing is set.
+func (a AWSKMS) IsZero() bool { return a == AWSKMS{} }
+
+func (v Vault) check() error {
+	set := 0
+	for _, on := range []bool{v.KeyFile != "", v.PassphraseEnv != "", len(v.Command) > 0, !v.Transit.IsZero(), !v.AWSKMS.IsZero()} {
+		if on {
+			set++
+		}
+	}
+	if set > 1 {
+		return outboard.Errorf(outboard.Invalid, "configuring the vault: key_file, passphrase_env, command, transit and aws_kms exclude each other").
+			WithHint("to move from one to another, name the old one as previous_key_file, previous_passphrase_env and so on")
+	}
+	for _, c := range [][]string{v.Command, v.PreviousCommand} {
+		if len(c) > 0 && !filepath.IsAbs(c[0]) {
+			return outboard.Errorf(outboard.Invalid, "configuring vault.command: the program %q must be an absolute path", c[0])
+		}
+	}
+	for _, t := range []Transit{v.Transit, v.PreviousTransit} {
+		if !t.IsZero() && (t.Key == "" || t.TokenFile == "" || !secureURL(t.URL)) {
+			return outboard.Errorf(outboard.Invalid, "configuring vault.transit: it needs a key, a token_file, and a url with https (or http on this machine)")
+		}
+	}
+	for _, a := range []AWSKMS{v.AWSKMS, v.PreviousAWSKMS} {
+		if !a.IsZero() && (a.Key == "" || a.Region == "" || a.URL != "" && !secureURL(a.URL)) {
+			return outboard.Errorf(outboard.Invalid, "configuring vault.aws_kms: it needs a key and a region; a url must have https (or http on this machine)")
+		}
+	}
+	return nil
+}
+
+// secureURL reports whether what is sent to a URL can be read by its server only.
+func secureURL(s string) bool {
+	u, err := url.Parse(s)
+	if err != nil || u.Host == "" || u.User != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	here := u.Hostname() == "localhost" || err == nil && ip.IsLoopback()
+	return u.Scheme == "https" || u.Scheme == "http" && here
+}
 
 // Policy is the operator's say on what sessions may do.
 type Policy struct {
@@ -279,9 +349,11 @@ func Load(path string, env func(string) string) (*Config, error) {
 	if d := c.Egress.IdleTimeout; d != 0 && (d < minIdle || d > maxIdle) {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring egress.idle_timeout: it must be from %v to %v, not %v", minIdle, maxIdle, d)
 	}
-	if c.Vault.KeyFile != "" && c.Vault.PassphraseEnv != "" {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring the vault: key_file and passphrase_env exclude each other").
-			WithHint("to move from one to the other, name the old one as previous_key_file or previous_passphrase_env")
+	if err := c.Vault.check(); err != nil {
+		return nil, err
+	}
+	if err := c.Login.check(); err != nil {
+		return nil, err
 	}
 	if err := c.Images.check(); err != nil {
 		return nil, err
@@ -336,7 +408,9 @@ func decode(text []byte, c *Config) error {
 
 // resolve makes the file's relative paths absolute.
 func (c *Config) resolve(dir string) {
-	for _, p := range []*string{&c.Data, &c.LLM.Scripts.Dir, &c.Vault.KeyFile, &c.Vault.PreviousKeyFile, &c.Policy.File,
+	for _, p := range []*string{&c.Data, &c.LLM.Scripts.Dir, &c.Vault.KeyFile, &c.Vault.PreviousKeyFile, &c.Vault.Transit.TokenFile,
+		&c.Vault.Transit.CAFile, &c.Vault.PreviousTransit.TokenFile, &c.Vault.PreviousTransit.CAFile, &c.Policy.File,
+		&c.Login.ClientSecretFile, &c.Login.CAFile,
 		&c.Policy.Webhook.SecretFile} {
 		if *p != "" && !filepath.IsAbs(*p) {
 			*p = filepath.Join(dir, *p)

@@ -44,6 +44,7 @@ type Config struct {
 	Directories []string
 	// Isolation reports whether this server can make sandboxes of an environment's isolation; its error says what is missing. nil = not asked.
 	Isolation func(env outboard.EnvConfig) error
+	Login     LoginConfig // the zero value lets nobody sign in
 }
 
 // Control is safe for concurrent use.
@@ -61,6 +62,9 @@ type Control struct {
 	now     func() time.Time
 	dirs    []string
 	able    func(outboard.EnvConfig) error
+	login   LoginConfig
+
+	exchanges chan struct{} // capacity maxExchanges: sign-ins that ask the identity provider
 
 	mu       sync.Mutex
 	revoked  counter
@@ -85,7 +89,8 @@ type Model = llm.Info
 // New returns a Control. Store and Blob are required.
 func New(cfg Config) *Control {
 	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill, witness: cfg.Audit, dirs: cfg.Directories,
-		log: cfg.Logger, now: cfg.Now, able: cfg.Isolation, accounts: map[outboard.SessionID]outboard.Header{}}
+		log: cfg.Logger, now: cfg.Now, able: cfg.Isolation, login: cfg.Login, exchanges: make(chan struct{}, maxExchanges),
+		accounts: map[outboard.SessionID]outboard.Header{}}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}

@@ -225,7 +225,8 @@ func (c *Control) RemoveUser(ctx context.Context, by outboard.Caller, id outboar
 	return u, c.changeUser(ctx, by, u, "user.remove", true)
 }
 
-// RestoreUser lets a removed person sign in again. What ended stays ended; sessions go on when somebody writes to them.
+// RestoreUser lets a removed person sign in again: with any account of the identity provider that has verified their address, since an
+// account that was made anew is a common reason. What ended stays ended; sessions go on when somebody writes to them.
 func (c *Control) RestoreUser(ctx context.Context, by outboard.Caller, id outboard.UserID) (outboard.User, error) {
 	if err := admins(by, scopePeople); err != nil {
 		return outboard.User{}, err
@@ -234,7 +235,7 @@ func (c *Control) RestoreUser(ctx context.Context, by outboard.Caller, id outboa
 	if err != nil || u.RemovedAt.IsZero() {
 		return u, err
 	}
-	u.RemovedAt = time.Time{}
+	u.RemovedAt, u.Issuer, u.Subject = time.Time{}, "", ""
 	return u, c.changeUser(ctx, by, u, "user.restore", false)
 }
 

@@ -33,17 +33,18 @@ import (
 
 // Options change what Start starts. The zero value is a complete server.
 type Options struct {
-	Dir       string             // data directory; "" = a new temporary one
-	DB        string             // postgres://...; "" = SQLite in Dir
-	Models    llm.Config         // besides the script model, which is always there
-	Policy    policy.Config      // the operator's rules; Source is set here
-	Judge     string             // model of the permission auto
-	Fetch     tool.FetcherConfig // of web_fetch; the zero value reaches public addresses only
-	Provider  sandbox.Provider   // nil = plain child processes, without isolation
-	NoRunner  bool               // accept everything, run nothing
-	Keepalive time.Duration      // of streams; 0 = the API's own
-	Logger    *slog.Logger       // nil = the test's output
-	API       func(*api.Config)  // last word on the API's configuration
+	Dir       string              // data directory; "" = a new temporary one
+	DB        string              // postgres://...; "" = SQLite in Dir
+	Models    llm.Config          // besides the script model, which is always there
+	Policy    policy.Config       // the operator's rules; Source is set here
+	Judge     string              // model of the permission auto
+	Fetch     tool.FetcherConfig  // of web_fetch; the zero value reaches public addresses only
+	Provider  sandbox.Provider    // nil = plain child processes, without isolation
+	Login     control.LoginConfig // how people sign in; the zero value lets nobody
+	NoRunner  bool                // accept everything, run nothing
+	Keepalive time.Duration       // of streams; 0 = the API's own
+	Logger    *slog.Logger        // nil = the test's output
+	API       func(*api.Config)   // last word on the API's configuration
 }
 
 // Server is a running server. Its parts are exported for tests that reach behind the API.
@@ -138,7 +139,7 @@ func (s *Server) assemble(ctx context.Context, opt Options, later func(func())) 
 		sw.runner = r
 		later(r.Stop)
 	}
-	s.Control = control.New(control.Config{Store: s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: models, Policy: rules, Live: s.Live, Vault: s.Vault, Kill: sw, Logger: opt.Logger})
+	s.Control = control.New(control.Config{Store: s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: models, Policy: rules, Live: s.Live, Vault: s.Vault, Kill: sw, Logger: opt.Logger, Login: opt.Login})
 	made, err := s.Control.EnsureAdminKey(ctx, func(secret string) error { s.Key = secret; return nil })
 	if err == nil && !made {
 		err = errors.New("the data directory has an admin key already, which nobody can read back")

@@ -6,7 +6,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-const changeUserSQL = `UPDATE users SET name = ?, role = ?, removed_at = ? WHERE id = ?`
+const changeUserSQL = `UPDATE users SET name = ?, role = ?, removed_at = ?, issuer = CASE ? WHEN '' THEN '' ELSE issuer END,
+	subject = CASE ? WHEN '' THEN '' ELSE subject END WHERE id = ?`
 
 const bindUserSQL = `UPDATE users SET issuer = ?, subject = ? WHERE id = ? AND subject = ''`
 
@@ -22,7 +23,7 @@ const closeApprovalsOfSQL = `UPDATE approvals SET state = 'closed' WHERE state =
 func (s *Store) ChangeUser(ctx context.Context, u outboard.User, ends bool) (sessions []outboard.SessionID, err error) {
 	now := micros(s.now())
 	err = s.update(ctx, "changing a user", func(t tx) error {
-		n, err := t.exec(ctx, changeUserSQL, u.Name, u.Role, micros(u.RemovedAt), string(u.ID))
+		n, err := t.exec(ctx, changeUserSQL, u.Name, u.Role, micros(u.RemovedAt), u.Subject, u.Subject, string(u.ID))
 		if err == nil && n == 0 {
 			err = notFound("user", u.ID)
 		}

@@ -1,0 +1,365 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/login"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// LoginConfig says how people sign in. Without a provider nobody can.
+type LoginConfig struct {
+	Provider *login.Provider
+	// Rules say who may come in without having been added. The first that fits counts.
+	Rules []LoginRule
+	// Follow makes the rules hold at every sign-in: the role is what they say then, and whom none fits is refused.
+	Follow bool
+	Lasts  time.Duration // of a login; 0 = defaultLogin
+}
+
+// LoginRule fits a person by one of address, domain and claim.
+type LoginRule struct {
+	Email        string // the whole address
+	Domain       string // what is behind its @
+	Claim, Value string // a claim of the provider is this, or a list that has it
+	Org          string // id or name; "" = the default organization
+	Role         string
+}
+
+// What a client that signs somebody in has chosen, and got back.
+type (
+	LoginStart  = login.Start
+	LoginAnswer = login.Answer
+)
+
+const (
+	defaultLogin = 12 * time.Hour
+	// MaxLogin bounds how long a login may last: somebody whom the identity provider no longer knows has it until then.
+	MaxLogin = 30 * 24 * time.Hour
+	// maxExchanges bounds the sign-ins that ask the provider at the same time: anybody may begin one.
+	maxExchanges = 8
+)
+
+// loginCaller is in the audit for what a sign-in changes.
+func loginCaller(org outboard.OrgID) outboard.Caller {
+	return outboard.Caller{Key: "login", Role: "identity provider", Org: org}
+}
+
+func (c *Control) provider() (*login.Provider, error) {
+	if c.login.Provider == nil {
+		return nil, outboard.Errorf(outboard.NotFound, "people cannot sign in at this server").
+			WithHint("configure login with an identity provider, see docs/people.md; or use a key: OUTBOARD_API_KEY")
+	}
+	return c.login.Provider, nil
+}
+
+// LoginURL returns where a person signs in, and the provider's name. It needs no caller.
+func (c *Control) LoginURL(ctx context.Context, s LoginStart) (address, issuer string, err error) {
+	p, err := c.provider()
+	if err != nil {
+		return "", "", err
+	}
+	done, err := c.exchanging()
+	if err != nil {
+		return "", "", err
+	}
+	defer done()
+	address, err = p.URL(ctx, s)
+	return address, p.Issuer(), err
+}
+
+// exchanging takes one of the places of those who ask the provider.
+func (c *Control) exchanging() (done func(), err error) {
+	select {
+	case c.exchanges <- struct{}{}:
+		return func() { <-c.exchanges }, nil
+	default:
+		return nil, outboard.Errorf(outboard.Exhausted, "too many people are signing in").WithHint("try again in a few seconds")
+	}
+}
+
+// Login makes a key of the person who signed in, and returns its secret. It needs no caller: that is what it finds out. org names
+// the organization for somebody who was added to several; "" is the only one.
+func (c *Control) Login(ctx context.Context, a LoginAnswer, org string) (outboard.User, outboard.Key, string, error) {
+	fail := func(err error) (outboard.User, outboard.Key, string, error) {
+		return outboard.User{}, outboard.Key{}, "", err
+	}
+	p, err := c.provider()
+	if err != nil {
+		return fail(err)
+	}
+	done, err := c.exchanging()
+	if err != nil {
+		return fail(err)
+	}
+	who, err := p.Who(ctx, a)
+	done()
+	if err != nil {
+		c.log.Info("a sign-in was refused", "err", err)
+		return fail(err)
+	}
+	u, err := c.admit(ctx, &who, org)
+	if err != nil {
+		return fail(c.turnedAway(ctx, &who, err))
+	}
+	k, secret, err := c.loginKey(ctx, u, a.Nonce)
+	if err != nil {
+		return fail(err)
+	}
+	return u, k, secret, nil
+}
+
+// turnedAway records that somebody whom the provider knows was refused.
+func (c *Control) turnedAway(ctx context.Context, who *login.Person, why error) error {
+	if outboard.KindOf(why) != outboard.Denied {
+		return why
+	}
+	detail, err := json.Marshal(map[string]any{"issuer": who.Issuer, "subject": clipClaim(who.Subject), "email": clipClaim(who.Email), "why": why.Error()})
+	if err == nil {
+		err = c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: string(outboard.DefaultOrg), Actor: "login", Action: "login",
+			Decision: outboard.Refused, Rule: "sign-in", Detail: detail})
+	}
+	if err != nil {
+		c.log.Error("a refused sign-in was not recorded", "err", err)
+	}
+	return why
+}
+
+// clipClaim is text of a provider for a record.
+func clipClaim(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxEmail)], "?") }
+
+// loginKey makes the key. Its id follows from the nonce, so that one sign-in gives one key, whoever repeats it.
+func (c *Control) loginKey(ctx context.Context, u outboard.User, nonce string) (outboard.Key, string, error) {
+	lasts := c.login.Lasts
+	if lasts <= 0 {
+		lasts = defaultLogin
+	}
+	now := c.clock()
+	k := outboard.Key{ID: outboard.DeriveID[outboard.KeyID](outboard.PrefixKey, "login", u.Issuer+"\x00"+nonce), Name: "login", Role: u.Role,
+		Kind: outboard.KeyLogin, Org: u.Org, User: u.ID, CreatedAt: now, ExpiresAt: now.Add(min(lasts, MaxLogin))}
+	if err := c.record(ctx, loginCaller(u.Org), "login", string(u.ID), map[string]any{"key": k.ID, "email": u.Email, "role": u.Role, "until": k.ExpiresAt}); err != nil {
+		return k, "", err
+	}
+	secret := newKeySecret()
+	k.Hash = HashSecret(secret)
+	err := c.store.PutKey(ctx, k)
+	if errors.Is(err, store.ErrDuplicate) {
+		return k, "", outboard.Errorf(outboard.Unauthenticated, "this sign-in was used already").WithHint("sign in again: outboard login")
+	}
+	if err != nil {
+		return k, "", outboard.Errorf(outboard.KindOf(err), "storing the key: %w", err)
+	}
+	return k, secret, nil
+}
+
+func refuse(format string, args ...any) *outboard.Error {
+	return outboard.Errorf(outboard.Denied, format, args...)
+}
+
+// admit returns the row of whoever the provider named: by identity, else by an address that was added, else by a rule.
+func (c *Control) admit(ctx context.Context, who *login.Person, org string) (outboard.User, error) {
+	ref, err := c.loginOrg(ctx, org)
+	if err != nil {
+		return outboard.User{}, err
+	}
+	u, err := c.store.UserBySubject(ctx, who.Issuer, who.Subject)
+	switch {
+	case err == nil && ref != "" && u.Org != ref:
+		return u, refuse("you are not of this organization")
+	case err == nil:
+		return c.enter(ctx, who, u)
+	case outboard.KindOf(err) != outboard.NotFound:
+		return u, look("user", "with this identity", err)
+	}
+	email, err := checkEmail(who.Email)
+	if err != nil {
+		return u, refuse("the identity provider tells no address of yours").WithHint("it must send the claim email: look at login.scopes and at what it sends to this client")
+	}
+	if !who.Verified {
+		return u, refuse("the identity provider has not verified your address %s", quote(email)).WithHint("verify it there, and sign in again")
+	}
+	added, err := c.store.UsersByEmail(ctx, email)
+	if err != nil {
+		return u, look("users", "", err)
+	}
+	if ref != "" {
+		added = slices.DeleteFunc(added, func(u outboard.User) bool { return u.Org != ref })
+	}
+	if len(added) > 0 {
+		return c.first(ctx, who, added)
+	}
+	return c.newcomer(ctx, who, email, ref)
+}
+
+// loginOrg returns the id of an organization that somebody wants to sign in to; "" = they do not say.
+func (c *Control) loginOrg(ctx context.Context, ref string) (outboard.OrgID, error) {
+	if ref == "" {
+		return "", nil
+	}
+	if len(ref) > maxName || strings.ContainsRune(ref, 0) {
+		return "", refuse("you are not of this organization")
+	}
+	o, err := c.store.Org(ctx, ref)
+	if err != nil && outboard.KindOf(err) == outboard.NotFound {
+		return "", refuse("you are not of this organization") // whether there is one is nobody's business yet
+	}
+	return o.ID, err
+}
+
+// first binds an identity to the person who was added under its address.
+func (c *Control) first(ctx context.Context, who *login.Person, added []outboard.User) (outboard.User, error) {
+	all := len(added)
+	added = slices.DeleteFunc(added, func(u outboard.User) bool { return !u.RemovedAt.IsZero() })
+	switch {
+	case len(added) == 0:
+		return outboard.User{}, refuse("you were removed").WithHint("an administrator can let you in again: outboard user restore")
+	case len(added) > 1:
+		return outboard.User{}, outboard.Errorf(outboard.Invalid, "you were added to %d organizations", all).WithHint("name one: outboard --org NAME login")
+	case added[0].Subject != "": // an address that was given to somebody else, or an account that was made anew
+		return outboard.User{}, refuse("%s belongs to another account of the identity provider", quote(added[0].Email)).
+			WithHint("if it is yours, an administrator forgets the other one: outboard user rm, then outboard user restore")
+	}
+	u, err := c.enter(ctx, who, added[0])
+	if err != nil {
+		return u, err
+	}
+	u.Issuer, u.Subject = who.Issuer, who.Subject
+	if err := c.record(ctx, loginCaller(u.Org), "user.bind", string(u.ID), map[string]string{"email": u.Email, "issuer": u.Issuer, "subject": u.Subject}); err != nil {
+		return u, err
+	}
+	if err := c.store.BindUser(ctx, u.ID, who.Issuer, who.Subject); err != nil {
+		return u, outboard.Errorf(outboard.Conflict, "somebody signed in at the same time: %w", err).WithHint("sign in again: outboard login")
+	}
+	return u, nil
+}
+
+// newcomer adds whom a rule fits.
+func (c *Control) newcomer(ctx context.Context, who *login.Person, email string, ref outboard.OrgID) (outboard.User, error) {
+	org, role, err := c.fits(ctx, who, ref)
+	if err != nil {
+		return outboard.User{}, err
+	}
+	if role == "" {
+		return outboard.User{}, refuse("nobody has added %s here", quote(email)).WithHint("an administrator does: outboard user create %s", quote(email))
+	}
+	u := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: org, Email: email, Name: clippedName(who.Name), Role: role,
+		Issuer: who.Issuer, Subject: who.Subject, CreatedAt: c.clock()}
+	if err := c.openOrg(ctx, org); err != nil {
+		return u, err
+	}
+	have, err := c.store.Users(ctx, Page{Org: org, Limit: maxUsers, IncludeArchived: true})
+	if err != nil {
+		return u, look("users", "", err)
+	}
+	if len(have) >= maxUsers {
+		return u, outboard.Errorf(outboard.Exhausted, "the organization has %d people, which is the most it may", len(have))
+	}
+	if err := c.record(ctx, loginCaller(org), "user.add", string(u.ID), map[string]string{"email": email, "role": role, "issuer": u.Issuer, "subject": u.Subject}); err != nil {
+		return u, err
+	}
+	if err := c.store.AddUser(ctx, u); err != nil {
+		return u, outboard.Errorf(outboard.KindOf(err), "adding %s: %w", quote(email), err)
+	}
+	return u, nil
+}
+
+// clippedName is the name a provider tells, as far as it may be one here.
+func clippedName(s string) string {
+	if length("name", s, 0, maxName) != nil {
+		return ""
+	}
+	return s
+}
+
+// enter lets in a person with a row, unless they were removed, or their organization ended.
+func (c *Control) enter(ctx context.Context, who *login.Person, u outboard.User) (outboard.User, error) {
+	if !u.RemovedAt.IsZero() {
+		return u, refuse("you were removed").WithHint("an administrator can let you in again: outboard user restore")
+	}
+	if err := c.openOrg(ctx, u.Org); err != nil || !c.login.Follow {
+		return u, err
+	}
+	_, role, err := c.fits(ctx, who, u.Org)
+	if err != nil {
+		return u, err
+	}
+	if role == "" {
+		return u, refuse("no rule of this server lets you in any more").WithHint("login.members in its configuration")
+	}
+	if role == u.Role {
+		return u, nil
+	}
+	old := u.Role
+	u.Role = role
+	return u, c.changeUser(ctx, loginCaller(u.Org), u, "user.update", !outboard.AtLeast(role, old))
+}
+
+func (c *Control) openOrg(ctx context.Context, id outboard.OrgID) error {
+	o, err := c.store.Org(ctx, string(id))
+	if err != nil {
+		return look("organization", string(id), err)
+	}
+	if !o.ArchivedAt.IsZero() {
+		return refuse("the organization %s has ended", quote(o.Name))
+	}
+	return nil
+}
+
+// fits returns what the first rule that fits gives: in one organization, or in any when org is "". No role is no rule.
+func (c *Control) fits(ctx context.Context, who *login.Person, org outboard.OrgID) (outboard.OrgID, string, error) {
+	email, err := checkEmail(who.Email)
+	if err != nil || !who.Verified {
+		email = ""
+	}
+	for _, r := range c.login.Rules {
+		if !r.fits(who, email) {
+			continue
+		}
+		var in outboard.OrgID = outboard.DefaultOrg
+		if r.Org != "" {
+			o, err := c.store.Org(ctx, r.Org)
+			if err != nil {
+				return "", "", outboard.Errorf(outboard.Unavailable, "a rule of login.members names the organization %s: %w", quote(r.Org), err).
+					WithHint("make it: outboard org create")
+			}
+			in = o.ID
+		}
+		if org == "" || org == in {
+			return in, r.Role, nil
+		}
+	}
+	return "", "", nil
+}
+
+func (r LoginRule) fits(who *login.Person, email string) bool {
+	switch {
+	case r.Email != "":
+		return email != "" && strings.EqualFold(r.Email, email)
+	case r.Domain != "":
+		_, domain, _ := strings.Cut(email, "@")
+		return domain != "" && strings.EqualFold(r.Domain, domain)
+	}
+	return r.Claim != "" && who.Claims(r.Claim, r.Value)
+}
+
+// CheckLoginRules refuses rules that say nothing, or too much.
+func CheckLoginRules(rules []LoginRule) error {
+	for i, r := range rules {
+		set := 0
+		for _, s := range []string{r.Email, r.Domain, r.Claim} {
+			if s != "" {
+				set++
+			}
+		}
+		if set != 1 || r.Claim != "" && r.Value == "" || checkRole(r.Role) != nil || strings.Contains(r.Domain, "@") {
+			return invalid("configuring login.members[%d]: it needs one of email, domain and claim with value, and a role of %s", i, strings.Join(outboard.Roles, ", "))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,334 @@
+// Package login asks an identity provider who somebody is, by OpenID Connect's authorization code flow with PKCE.
+//
+// It keeps nothing of a sign-in: state, nonce and verifier are the client's that began it, so nobody without an account can make this
+// server remember anything. A nonce is good for one sign-in; that it was used is for who keeps keys to know (control). What comes back
+// is who the provider says it is, and no right: rights are rows here.
+//
+// Whom it believes: the issuer of the configuration and nobody else, over https. Its documents are bounded, and redirects are not followed.
+package login
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"github.com/outboard-dev/outboard"
+	"golang.org/x/oauth2"
+)
+
+const (
+	// timeout bounds what one sign-in waits for the provider.
+	timeout = 20 * time.Second
+	// discoveryLasts is how long the provider's own description counts. Its signing keys are fetched when an unknown one is met.
+	discoveryLasts = time.Hour
+	// maxDocument bounds anything the provider sends. Key sets of large providers have some 10 KiB.
+	maxDocument = 1 << 20
+	// maxAge is how long after it was made an ID token is taken: it came straight from the provider, moments ago.
+	maxAge = 10 * time.Minute
+	// skew is how far the provider's clock may be ahead.
+	skew = 2 * time.Minute
+	// minRandom and maxRandom bound what a client chose at random: 128 bits in base 64, and the longest verifier of RFC 7636.
+	minRandom, maxRandom = 22, 128
+	// maxCode bounds an authorization code.
+	maxCode = 4096
+	// maxClaim bounds a subject and what a claim is compared with.
+	maxClaim = 256
+)
+
+// Config says which provider, and who this server is there.
+type Config struct {
+	Issuer   string // exactly as the provider writes it
+	ClientID string
+	// ClientSecret is asked for each sign-in; nil = the provider knows this client as a public one.
+	ClientSecret func() (outboard.Secret, error)
+	Scopes       []string         // nil = openid, email, profile
+	HTTP         *http.Client     // reaches the provider; its redirects are not followed
+	Now          func() time.Time // nil = time.Now
+}
+
+// Provider is safe for concurrent use. It asks nothing before the first sign-in.
+type Provider struct {
+	cfg  Config
+	http *http.Client
+
+	mu    sync.Mutex
+	known *known
+}
+
+// known is what discovery found.
+type known struct {
+	verifier *oidc.IDTokenVerifier
+	endpoint oauth2.Endpoint
+	until    time.Time
+}
+
+// New returns a provider, or Invalid for an issuer that is none.
+func New(cfg Config) (*Provider, error) {
+	if cfg.ClientID == "" || !secure(cfg.Issuer) {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring sign-in: it needs a client_id, and an issuer with https (or http on this machine)")
+	}
+	if len(cfg.Scopes) == 0 {
+		cfg.Scopes = []string{oidc.ScopeOpenID, "email", "profile"}
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	client := http.Client{Transport: bounded{cfg.HTTP.Transport}, Timeout: timeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &Provider{cfg: cfg, http: &client}, nil
+}
+
+// Issuer returns the provider's name.
+func (p *Provider) Issuer() string { return p.cfg.Issuer }
+
+// secure reports whether only its server can read what is sent to a URL.
+func secure(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && u.Host != "" && u.User == nil && (u.Scheme == "https" || u.Scheme == "http" && here(u.Hostname()))
+}
+
+func here(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// bounded cuts what a provider sends.
+type bounded struct{ next http.RoundTripper }
+
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	next := b.next
+	if next == nil {
+		next = http.DefaultTransport
+	}
+	resp, err := next.RoundTrip(r)
+	if err == nil {
+		resp.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(resp.Body, maxDocument), resp.Body}
+	}
+	return resp, err
+}
+
+// discover returns what the provider says of itself.
+func (p *Provider) discover(ctx context.Context) (*known, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := p.cfg.Now(); p.known != nil && now.Before(p.known.until) {
+		return p.known, nil
+	}
+	ctx = oidc.ClientContext(context.WithoutCancel(ctx), p.http) // the next one wants it too
+	op, err := oidc.NewProvider(ctx, p.cfg.Issuer)
+	if err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "asking the identity provider %s about itself: %w", p.cfg.Issuer, err)
+	}
+	var doc struct {
+		Keys    string   `json:"jwks_uri"`
+		Methods []string `json:"token_endpoint_auth_methods_supported"`
+	}
+	if err := op.Claims(&doc); err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "the identity provider's description is not readable: %w", err)
+	}
+	k := &known{endpoint: op.Endpoint(), until: p.cfg.Now().Add(discoveryLasts)}
+	for _, u := range []string{k.endpoint.AuthURL, k.endpoint.TokenURL, doc.Keys} {
+		if !secure(u) || strings.HasPrefix(p.cfg.Issuer, "https:") && !strings.HasPrefix(u, "https:") {
+			return nil, outboard.Errorf(outboard.Unavailable, "the identity provider names an address without https: %q", u)
+		}
+	}
+	// Never tried out: a code that is sent twice may count as stolen.
+	k.endpoint.AuthStyle = oauth2.AuthStyleInHeader
+	if len(doc.Methods) > 0 && !slices.Contains(doc.Methods, "client_secret_basic") || p.cfg.ClientSecret == nil {
+		k.endpoint.AuthStyle = oauth2.AuthStyleInParams
+	}
+	k.verifier = op.VerifierContext(ctx, &oidc.Config{ClientID: p.cfg.ClientID, Now: p.cfg.Now})
+	p.known = k
+	return k, nil
+}
+
+// Start is what a client that begins a sign-in has chosen.
+type Start struct {
+	Redirect  string // where the provider sends the browser back: on the machine of the client
+	State     string
+	Nonce     string
+	Challenge string // SHA-256 of the verifier, by RFC 7636
+}
+
+// URL returns where the person signs in.
+func (p *Provider) URL(ctx context.Context, s Start) (string, error) {
+	if err := errors.Join(checkRedirect(s.Redirect), checkRandom("state", s.State), checkRandom("nonce", s.Nonce), checkRandom("code_challenge", s.Challenge)); err != nil {
+		return "", outboard.Errorf(outboard.Invalid, "%w", err)
+	}
+	k, err := p.discover(ctx)
+	if err != nil {
+		return "", err
+	}
+	cfg := oauth2.Config{ClientID: p.cfg.ClientID, Endpoint: k.endpoint, RedirectURL: s.Redirect, Scopes: p.cfg.Scopes}
+	return cfg.AuthCodeURL(s.State, oidc.Nonce(s.Nonce), oauth2.SetAuthURLParam("code_challenge", s.Challenge),
+		oauth2.SetAuthURLParam("code_challenge_method", "S256")), nil
+}
+
+// checkRedirect lets a code go to the machine of whoever signs in only, and to no page: anything else would hand it to somebody.
+func checkRedirect(s string) error {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "http" || !here(u.Hostname()) || u.Port() == "" || u.User != nil || u.Opaque != "" || u.RawQuery != "" || u.Fragment != "" ||
+		u.Path != "/callback" || strings.ContainsAny(s, "?#\\") {
+		return outboard.Errorf(outboard.Invalid, "redirect_uri must be http://127.0.0.1:PORT/callback")
+	}
+	return nil
+}
+
+// checkRandom wants what nobody can guess, in the letters of RFC 7636.
+func checkRandom(name, s string) error {
+	if len(s) < minRandom || len(s) > maxRandom || strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~") != "" {
+		return outboard.Errorf(outboard.Invalid, "%s must be %d to %d random letters, digits, - . _ and ~", name, minRandom, maxRandom)
+	}
+	return nil
+}
+
+// Answer is what a client got back, and what it began with.
+type Answer struct {
+	Code     string
+	Redirect string
+	Verifier string
+	Nonce    string
+}
+
+// Person is who the provider says somebody is.
+type Person struct {
+	Issuer   string
+	Subject  string // theirs for good at this issuer
+	Email    string
+	Verified bool // the provider has checked that the address is theirs
+	Name     string
+
+	claims map[string]json.RawMessage
+}
+
+// Claims reports whether a claim of the provider is value, or a list that has it.
+func (p *Person) Claims(name, value string) bool {
+	var one any
+	if json.Unmarshal(p.claims[name], &one) != nil {
+		return false
+	}
+	if list, ok := one.([]any); ok {
+		return slices.Contains(list, any(value))
+	}
+	return one == any(value) || one == true && value == "true"
+}
+
+// Who exchanges a code for who somebody is. Unauthenticated when the provider refuses it, or its answer does not hold.
+func (p *Provider) Who(ctx context.Context, a Answer) (Person, error) {
+	if err := errors.Join(checkRedirect(a.Redirect), checkRandom("nonce", a.Nonce), checkRandom("code_verifier", a.Verifier)); err != nil {
+		return Person{}, outboard.Errorf(outboard.Invalid, "%w", err)
+	}
+	if a.Code == "" || len(a.Code) > maxCode {
+		return Person{}, outboard.Errorf(outboard.Invalid, "code: it is empty or too long")
+	}
+	ctx, cancel := context.WithTimeout(oidc.ClientContext(ctx, p.http), timeout)
+	defer cancel()
+	k, err := p.discover(ctx)
+	if err != nil {
+		return Person{}, err
+	}
+	raw, err := p.exchange(ctx, k, a)
+	if err != nil {
+		return Person{}, err
+	}
+	token, err := k.verifier.Verify(ctx, raw)
+	if err != nil {
+		return Person{}, refused("its ID token does not hold: %w", err)
+	}
+	if err := p.check(token, a.Nonce); err != nil {
+		return Person{}, err
+	}
+	return person(token)
+}
+
+func refused(format string, args ...any) *outboard.Error {
+	return outboard.Errorf(outboard.Unauthenticated, "the identity provider's answer is refused: "+format, args...).WithHint("sign in again: outboard login")
+}
+
+// exchange returns the ID token for a code.
+func (p *Provider) exchange(ctx context.Context, k *known, a Answer) (string, error) {
+	cfg := oauth2.Config{ClientID: p.cfg.ClientID, Endpoint: k.endpoint, RedirectURL: a.Redirect}
+	if p.cfg.ClientSecret != nil {
+		secret, err := p.cfg.ClientSecret()
+		if err != nil {
+			return "", outboard.Errorf(outboard.Unavailable, "reading the secret this server has at the identity provider: %w", err)
+		}
+		cfg.ClientSecret = secret.Reveal()
+	}
+	token, err := cfg.Exchange(ctx, a.Code, oauth2.VerifierOption(a.Verifier))
+	if bad, ok := errors.AsType[*oauth2.RetrieveError](err); ok { // its text may repeat what was sent
+		switch {
+		case bad.ErrorCode == "invalid_client" || bad.ErrorCode == "unauthorized_client":
+			return "", outboard.Errorf(outboard.Unavailable, "the identity provider does not accept this server: %s", bad.ErrorCode).
+				WithHint("check login.client_id and the client's secret in the configuration of the server")
+		case bad.Response != nil && bad.Response.StatusCode >= 500:
+			return "", outboard.Errorf(outboard.Unavailable, "the identity provider answered %d", bad.Response.StatusCode)
+		}
+		return "", refused("the code is not valid, was used, or is over")
+	}
+	if err != nil {
+		return "", outboard.Errorf(outboard.Unavailable, "exchanging the code at the identity provider: %w", plain(err))
+	}
+	raw, _ := token.Extra("id_token").(string)
+	if raw == "" {
+		return "", refused("there is no ID token in it")
+	}
+	return raw, nil
+}
+
+// plain is an error without the address that was asked.
+func plain(err error) error {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		return u.Err
+	}
+	return err
+}
+
+// check is what the library leaves to its caller.
+func (p *Provider) check(t *oidc.IDToken, nonce string) error {
+	var more struct {
+		Party string `json:"azp"`
+	}
+	if err := t.Claims(&more); err != nil {
+		return refused("its claims are not readable")
+	}
+	now := p.cfg.Now()
+	switch {
+	case subtle.ConstantTimeCompare([]byte(t.Nonce), []byte(nonce)) != 1:
+		return refused("it belongs to another sign-in")
+	case more.Party != "" && more.Party != p.cfg.ClientID, len(t.Audience) > 1 && more.Party == "":
+		return refused("it was made for another client")
+	case now.Sub(t.IssuedAt) > maxAge || t.IssuedAt.Sub(now) > skew:
+		return refused("it is of another time")
+	case t.Subject == "" || len(t.Subject) > maxClaim:
+		return refused("it names nobody")
+	}
+	return nil
+}
+
+func person(t *oidc.IDToken) (Person, error) {
+	p := Person{Issuer: t.Issuer, Subject: t.Subject}
+	var known struct {
+		Email string `json:"email"`
+		Name  string `json:"name"`
+	}
+	if err := errors.Join(t.Claims(&p.claims), t.Claims(&known)); err != nil {
+		return Person{}, refused("its claims are not readable")
+	}
+	p.Email, p.Name = known.Email, known.Name
+	p.Verified = p.Claims("email_verified", "true")
+	return p, nil
+}

@@ -1,0 +1,245 @@
+// Package logintest is an OpenID provider for tests: discovery, keys, authorization code flow with PKCE and client authentication,
+// signed ID tokens. It holds to the standards unless a test tells it not to. Nothing that ships imports it.
+package logintest
+
+import (
+	"crypto"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"maps"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Claims are the claims of an ID token.
+type Claims map[string]any
+
+// Provider is a running provider with one client, named "outboard", whose secret is Secret.
+type Provider struct {
+	*httptest.Server
+	Secret string
+
+	mu     sync.Mutex
+	key    *rsa.PrivateKey
+	codes  map[string]grant
+	person Claims
+	bend   Bend
+	asked  int // token requests
+}
+
+// Bend is what a provider does wrong. The zero value does nothing wrong.
+type Bend struct {
+	Token     func(Claims)               // changes the claims before they are signed
+	Sign      func(p *Provider) SignedBy // nil = RS256 by the published key
+	Discovery func(doc map[string]any)   // changes the provider's description
+	Keys      http.HandlerFunc           // answers for the keys
+	Reuse     bool                       // codes are good more than once
+	NoPKCE    bool                       // the verifier is not looked at
+}
+
+// SignedBy makes a token of a header's algorithm: the signature of "header.payload".
+type SignedBy struct {
+	Header map[string]any
+	Sign   func(text string) []byte
+}
+
+type grant struct {
+	redirect, nonce, challenge string
+	person                     Claims
+}
+
+// New starts a provider.
+func New(t testing.TB) *Provider {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Provider{Secret: "s3cret of the client", key: key, codes: map[string]grant{}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /.well-known/openid-configuration", p.discovery)
+	mux.HandleFunc("GET /keys", p.keys)
+	mux.HandleFunc("GET /authorize", p.authorize)
+	mux.HandleFunc("POST /token", p.token)
+	p.Server = httptest.NewServer(mux)
+	t.Cleanup(p.Close)
+	return p
+}
+
+// SignsIn says who sits at the browser: sub, email, email_verified and other claims.
+func (p *Provider) SignsIn(c Claims) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.person = c
+}
+
+// Bend makes it misbehave from now on.
+func (p *Provider) Bend(b Bend) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.bend = b
+}
+
+// Asked returns how many token requests there were.
+func (p *Provider) Asked() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asked
+}
+
+// PublicPEM is the published key as text, which a careless verifier takes for the key of an HMAC.
+func (p *Provider) PublicPEM() []byte {
+	der, err := x509.MarshalPKIXPublicKey(&p.key.PublicKey)
+	if err != nil {
+		panic(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
+}
+
+// RS256 signs as the provider should, with its own key or another.
+func (p *Provider) RS256(key *rsa.PrivateKey) SignedBy {
+	if key == nil {
+		key = p.key
+	}
+	return SignedBy{map[string]any{"alg": "RS256", "kid": "1", "typ": "JWT"}, func(text string) []byte {
+		sum := sha256.Sum256([]byte(text))
+		sig, err := rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA256, sum[:])
+		if err != nil {
+			panic(err)
+		}
+		return sig
+	}}
+}
+
+// HS256 signs with a shared key.
+func HS256(key []byte) SignedBy {
+	return SignedBy{map[string]any{"alg": "HS256", "kid": "1", "typ": "JWT"}, func(text string) []byte {
+		h := hmac.New(sha256.New, key)
+		h.Write([]byte(text))
+		return h.Sum(nil)
+	}}
+}
+
+// Unsigned signs with nothing.
+func Unsigned() SignedBy {
+	return SignedBy{map[string]any{"alg": "none", "typ": "JWT"}, func(string) []byte { return nil }}
+}
+
+func (p *Provider) discovery(w http.ResponseWriter, _ *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	doc := map[string]any{"issuer": p.URL, "authorization_endpoint": p.URL + "/authorize", "token_endpoint": p.URL + "/token",
+		"jwks_uri": p.URL + "/keys", "response_types_supported": []string{"code"}, "subject_types_supported": []string{"public"},
+		"id_token_signing_alg_values_supported": []string{"RS256"}, "code_challenge_methods_supported": []string{"S256"},
+		"authorization_response_iss_parameter_supported": true}
+	if p.bend.Discovery != nil {
+		p.bend.Discovery(doc)
+	}
+	write(w, 200, doc)
+}
+
+func (p *Provider) keys(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	own := p.bend.Keys
+	p.mu.Unlock()
+	if own != nil {
+		own(w, r)
+		return
+	}
+	enc := base64.RawURLEncoding.EncodeToString
+	write(w, 200, map[string]any{"keys": []any{map[string]any{"kty": "RSA", "use": "sig", "alg": "RS256", "kid": "1",
+		"n": enc(p.key.N.Bytes()), "e": enc(big.NewInt(int64(p.key.E)).Bytes())}}})
+}
+
+// authorize lets whoever sits there in at once, as a provider does with whom it has signed in before.
+func (p *Provider) authorize(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	if q.Get("client_id") != "outboard" || q.Get("response_type") != "code" || q.Get("code_challenge_method") != "S256" {
+		write(w, 400, map[string]any{"error": "invalid_request"})
+		return
+	}
+	p.mu.Lock()
+	code := rand.Text()
+	p.codes[code] = grant{q.Get("redirect_uri"), q.Get("nonce"), q.Get("code_challenge"), maps.Clone(p.person)}
+	p.mu.Unlock()
+	back := url.Values{"code": {code}, "state": {q.Get("state")}, "iss": {p.URL}}
+	http.Redirect(w, r, q.Get("redirect_uri")+"?"+back.Encode(), http.StatusFound)
+}
+
+func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked++
+	id, secret, ok := r.BasicAuth()
+	if plain, err := url.QueryUnescape(secret); !ok || err != nil || id != "outboard" || plain != p.Secret {
+		write(w, 401, map[string]any{"error": "invalid_client"})
+		return
+	}
+	code := r.PostFormValue("code")
+	g, ok := p.codes[code]
+	if !p.bend.Reuse {
+		delete(p.codes, code)
+	}
+	sum := sha256.Sum256([]byte(r.PostFormValue("code_verifier")))
+	proved := base64.RawURLEncoding.EncodeToString(sum[:]) == g.challenge
+	if !ok || !proved && !p.bend.NoPKCE || r.PostFormValue("redirect_uri") != g.redirect {
+		write(w, 400, map[string]any{"error": "invalid_grant"})
+		return
+	}
+	now := time.Now()
+	claims := Claims{"iss": p.URL, "aud": "outboard", "iat": now.Unix(), "exp": now.Add(5 * time.Minute).Unix(), "nonce": g.nonce}
+	maps.Copy(claims, g.person)
+	if p.bend.Token != nil {
+		p.bend.Token(claims)
+	}
+	by := p.RS256(nil)
+	if p.bend.Sign != nil {
+		by = p.bend.Sign(p)
+	}
+	write(w, 200, map[string]any{"access_token": rand.Text(), "token_type": "Bearer", "expires_in": 300, "id_token": token(by, claims)})
+}
+
+func token(by SignedBy, c Claims) string {
+	part := func(v any) string {
+		b, err := json.Marshal(v)
+		if err != nil {
+			panic(err)
+		}
+		return base64.RawURLEncoding.EncodeToString(b)
+	}
+	text := part(by.Header) + "." + part(c)
+	return text + "." + base64.RawURLEncoding.EncodeToString(by.Sign(text))
+}
+
+func write(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(v)
+}
+
+// Visit is a browser: it opens an address of the provider and returns where that sends it back to, without going there.
+func Visit(t testing.TB, address string) *url.URL {
+	t.Helper()
+	c := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := c.Get(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	to, err := resp.Location()
+	if err != nil {
+		t.Fatalf("%s: %d, %v", address, resp.StatusCode, err)
+	}
+	return to
+}
