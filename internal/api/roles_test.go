@@ -214,12 +214,39 @@ func TestEnvironmentKey(t *testing.T) {
 	b.refused(400, "self_hosted", "POST", "/v1/outboard/keys", `{"name":"w","environment_id":"`+b.environment()+`"}`)
 	secret := b.ok("POST", "/v1/outboard/keys", `{"name":"w","environment_id":"`+env+`"}`).str("secret")
 	worker := func(r *http.Request) { r.Header.Del("X-Api-Key"); r.Header.Set("Authorization", "Bearer "+secret) }
-	for _, path := range []string{"/work/poll", "/work", "/work/stats"} {
-		b.refused(501, "not built", "GET", "/v1/environments/"+env+path, nil, worker)
+	work := []string{"GET /work/poll", "GET /work", "GET /work/stats", "GET /work/w_1", "POST /work/w_1", "POST /work/w_1/ack", "POST /work/w_1/heartbeat", "POST /work/w_1/stop"}
+	other := b.ok("POST", "/v1/environments", `{"name":"o","config":{"type":"self_hosted"}}`).str("id")
+	for _, route := range work {
+		method, path, _ := strings.Cut(route, " ")
+		b.refused(501, "not built", method, "/v1/environments/"+env+path, nil, worker)
+		foreign := b.do(method, "/v1/environments/"+other+path, nil, worker)
+		none := b.do(method, "/v1/environments/env_01nowhere"+path, nil, worker)
+		if foreign.status != 404 || strings.ReplaceAll(foreign.str("error.message"), other, "env_01nowhere") != none.str("error.message") {
+			t.Errorf("%s of another environment: %d %s", route, foreign.status, foreign.body)
+		}
+		b.refused(401, "API key", method, "/v1/environments/"+env+path, nil, func(r *http.Request) { r.Header.Del("X-Api-Key") })
 	}
-	b.refused(501, "not built", "POST", "/v1/environments/"+env+"/work/w_1/ack", `{}`, worker)
-	for _, path := range []string{"/v1/agents", "/v1/environments/" + env, "/v1/sessions", "/v1/outboard/whoami", "/v1/files", "/v1/vaults"} {
+	for _, route := range api.Routes() { // everything else refuses it
+		method, path, _ := strings.Cut(route, " ")
+		if strings.Contains(path, "{environment}/work") {
+			continue
+		}
+		path = strings.NewReplacer("{environment}", env, "...}", "}").Replace(path)
+		for strings.Contains(path, "{") {
+			path = path[:strings.Index(path, "{")] + "x" + path[strings.Index(path, "}")+1:]
+		}
+		if got := b.do(method, path, "{}", worker); got.status/100 == 2 || got.status == 501 {
+			t.Errorf("%s: %d %s", route, got.status, got.body)
+		}
+	}
+	for _, path := range []string{"/v1/agents", "/v1/environments/" + env, "/v1/sessions", "/v1/outboard/whoami", "/v1/files", "/v1/vaults", "/v1/skills"} {
 		b.refused(403, "environment key", "GET", path, nil, worker)
 	}
 	b.refused(403, "environment key", "POST", "/v1/agents", `{"name":"a","model":"m"}`, worker)
+
+	putKey(b, outboard.Key{Name: "w", Role: outboard.RoleViewer, Kind: outboard.KeyEnvironment, Org: outboard.DefaultOrg, Environment: outboard.EnvironmentID(env),
+		ExpiresAt: b.longAgo()}, "obk_over")
+	b.refused(401, "not valid", "GET", "/v1/environments/"+env+"/work/poll", nil, func(r *http.Request) { r.Header.Set("X-Api-Key", "obk_over") })
+	b.ok("POST", "/v1/environments/"+env+"/archive", nil)
+	b.refused(403, "archived", "GET", "/v1/environments/"+env+"/work/poll", nil, worker)
 }

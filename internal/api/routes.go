@@ -158,11 +158,6 @@ func (s *server) built() []route {
 var unbuilt = []string{
 	"POST /v1/sessions/{session}/threads/{thread}/archive",
 
-	"GET /v1/environments/{environment}/work", "GET /v1/environments/{environment}/work/poll",
-	"GET /v1/environments/{environment}/work/stats", "GET /v1/environments/{environment}/work/{work}",
-	"POST /v1/environments/{environment}/work/{work}", "POST /v1/environments/{environment}/work/{work}/ack",
-	"POST /v1/environments/{environment}/work/{work}/heartbeat", "POST /v1/environments/{environment}/work/{work}/stop",
-
 	"GET /v1/memory_stores", "POST /v1/memory_stores", "GET /v1/memory_stores/{store}", "POST /v1/memory_stores/{store}",
 	"DELETE /v1/memory_stores/{store}", "POST /v1/memory_stores/{store}/archive", "GET /v1/memory_stores/{store}/memories",
 	"POST /v1/memory_stores/{store}/memories", "GET /v1/memory_stores/{store}/memories/{memory}",
@@ -188,6 +183,14 @@ var unbuilt = []string{
 	"GET /v1/messages/batches/{rest...}", "POST /v1/messages/batches/{rest...}", "DELETE /v1/messages/batches/{rest...}",
 }
 
+// unbuiltWork are those of the work queue. Who may not use them is told so, and not that they are missing.
+var unbuiltWork = []string{
+	"GET /v1/environments/{environment}/work", "GET /v1/environments/{environment}/work/poll",
+	"GET /v1/environments/{environment}/work/stats", "GET /v1/environments/{environment}/work/{work}",
+	"POST /v1/environments/{environment}/work/{work}", "POST /v1/environments/{environment}/work/{work}/ack",
+	"POST /v1/environments/{environment}/work/{work}/heartbeat", "POST /v1/environments/{environment}/work/{work}/stop",
+}
+
 // routes is the whole surface. A known path under another method answers 405, an unknown path 404, both as JSON.
 func (s *server) routes() http.Handler {
 	mux := http.NewServeMux()
@@ -202,9 +205,13 @@ func (s *server) routes() http.Handler {
 	for _, r := range s.open() {
 		add(r.method, r.path, s.handleOpen(r.verb))
 	}
-	for _, pattern := range unbuilt {
+	for _, pattern := range slices.Concat(unbuilt, unbuiltWork) {
 		method, path, _ := strings.Cut(pattern, " ")
+		work := slices.Contains(unbuiltWork, pattern)
 		add(method, path, s.handle(func(r *request) (any, error) {
+			if err := s.ctl.Unbuilt(r.Context(), r.by, work, outboard.EnvironmentID(r.PathValue("environment"))); err != nil {
+				return nil, err
+			}
 			return nil, outboard.Errorf(outboard.Unimplemented, "%s %s is part of the wire and not built yet", method, path)
 		}))
 	}

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"slices"
 
 	"github.com/outboard-dev/outboard"
@@ -53,6 +54,34 @@ func works(by outboard.Caller, scope string) error { return may(by, scope, outbo
 
 // admins is for the verbs of administrators.
 func admins(by outboard.Caller, scope string) error { return may(by, scope, outboard.RoleAdmin) }
+
+// Unbuilt refuses callers that may not use a route which is not built either: the answer that something is missing is for who may
+// use it. work says that it is one of the work queue of an environment, which its workers use with a key of their own.
+func (c *Control) Unbuilt(ctx context.Context, by outboard.Caller, work bool, env outboard.EnvironmentID) error {
+	if by.Kind == outboard.KeyEnvironment && work {
+		return c.worker(ctx, by, env)
+	}
+	if err := known(by); err != nil || !work {
+		return err
+	}
+	_, err := c.Environment(ctx, by, env)
+	return err
+}
+
+// worker refuses workers of another environment, as if there were none, and of one that was archived.
+func (c *Control) worker(ctx context.Context, by outboard.Caller, env outboard.EnvironmentID) error {
+	if by.Environment == "" || env != by.Environment {
+		return missing("environment", string(env))
+	}
+	e, err := c.store.Environment(ctx, env)
+	if err := mine(by, e.Org, "environment", string(env), err); err != nil {
+		return err
+	}
+	if !e.ArchivedAt.IsZero() {
+		return outboard.Errorf(outboard.Denied, "the environment was archived, and its workers have nothing to do")
+	}
+	return nil
+}
 
 // operator is for the verbs of who runs the server.
 func operator(by outboard.Caller) error {
