@@ -142,7 +142,10 @@ func lacks(c sandbox.Capabilities) []string {
 	if !c.DeepTrees {
 		out = append(out, "very deep directories")
 	}
-	return append(out, "packages")
+	if !c.Builds {
+		out = append(out, "packages")
+	}
+	return out
 }
 
 // containerRuntime is the configured one, else the first that is installed.

@@ -287,7 +287,7 @@ func TestIsolationRefused(t *testing.T) {
 		"missing":   {own: map[string]any{"isolation": "gvisor"}, hint: "make runsc"},
 		"unknown":   {own: map[string]any{"isolation": "vmware"}, hint: "outboard doctor"},
 		"disk":      {own: map[string]any{"isolation": "container", "limits": map[string]any{"disk_bytes": 1 << 20}}, hint: "leave the limit out"},
-		"packages":  {own: map[string]any{"isolation": "container"}, packages: map[string]any{"npm": []string{"left-pad"}}, hint: "name an image"},
+		"packages":  {own: map[string]any{"isolation": "container"}, packages: map[string]any{"npm": []string{"left-pad"}}},
 	} {
 		_, err := w.environment(name, c.own, c.packages)
 		if c.hint == "" {

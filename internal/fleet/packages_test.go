@@ -28,6 +28,8 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/egress"
 	"github.com/outboard-dev/outboard/internal/outbound"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/sandbox/oci"
 )
 
 // npmServer is a registry of one package with a program, which counts what is asked of it.
@@ -73,10 +75,15 @@ func npmServer(t *testing.T) (address string, asked *atomic.Int64) {
 	return "http://registry.test:" + u.Port(), asked
 }
 
+// connected is a provider whose sandboxes can have a network.
+type connected interface {
+	sandbox.Provider
+	sandbox.Networked
+}
+
 // packageFleet is a fleet whose sandboxes reach registry.test through a gateway, when its environment lets them.
-func packageFleet(t *testing.T, r *rig, mirror string) *Fleet {
+func packageFleet(t *testing.T, r *rig, p connected, mirror string) *Fleet {
 	t.Helper()
-	p := nativeProvider(t)
 	if os.Geteuid() != 0 {
 		t.Skip("layers are built as root only")
 	}
@@ -121,29 +128,11 @@ func TestPackages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a package manager takes seconds")
 	}
-	if _, err := exec.LookPath("npm"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip("install npm to run this: ", err)
-	}
+	needNPM(t)
 	r := newRig(t)
 	mirror, asked := npmServer(t)
-	f := packageFleet(t, r, mirror)
-	env := outboard.EnvConfig{Kind: "cloud", Packages: map[string][]string{"npm": {"greet@1.0.0"}, "pip": {}}, Networking: outboard.Networking{Mode: "none"}}
-	for _, list := range [][]string{{"greet@1.0.0"}, {"greet@1.0.0", "greet@1.0.0"}} { // the same list
-		env.Packages["npm"] = list
-		out, err := boxWith(t, f, env, "/bin/sh", "-c", "greet; node -e \"console.log(require.resolve('greet/greet.js'))\"; ls /var/tmp; test -w /opt/outboard || echo read-only")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if want := "hello from a package\n/opt/outboard/lib/node_modules/greet/greet.js\nread-only\n"; out != want {
-			t.Errorf("got %q; want %q", out, want)
-		}
-		if n := asked.Swap(0); n > 0 != (len(list) == 1) {
-			t.Errorf("the registry was asked %d times for the list %v", n, list)
-		}
-	}
+	f := packageFleet(t, r, nativeProvider(t), mirror)
+	installOnce(t, f, asked)
 	for _, c := range []struct {
 		env  outboard.EnvConfig
 		want string
@@ -159,5 +148,69 @@ func TestPackages(t *testing.T) {
 	}
 	if left := r.present(t); len(left) != 0 {
 		t.Errorf("sandboxes left: %v", left)
+	}
+}
+
+// If this failed, an environment with packages could not have another isolation than namespaces, or would not find its packages there.
+func TestPackagesInContainers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a package manager takes seconds")
+	}
+	needNPM(t)
+	guest, err := guestProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"crun", "runsc"} {
+		t.Run(name, func(t *testing.T) {
+			program := name
+			if built, err := filepath.Abs("../../bin/" + name); err == nil {
+				if _, err := os.Stat(built); err == nil {
+					program = built
+				}
+			}
+			p, err := oci.New(oci.Config{Program: program, Dir: filepath.Join(t.TempDir(), "s"), Guest: guest})
+			if err != nil && os.Getenv("CI") == "true" && os.Geteuid() == 0 {
+				t.Fatal(err)
+			}
+			if err != nil {
+				t.Skip(err)
+			}
+			r := newRig(t)
+			mirror, asked := npmServer(t)
+			installOnce(t, packageFleet(t, r, p, mirror), asked)
+			if left := r.present(t); len(left) != 0 {
+				t.Errorf("sandboxes left: %v", left)
+			}
+		})
+	}
+}
+
+func needNPM(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("npm"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip("install npm to run this: ", err)
+	}
+}
+
+// installOnce uses the same packages twice, in sandboxes without a network.
+func installOnce(t *testing.T, f *Fleet, asked *atomic.Int64) {
+	t.Helper()
+	env := outboard.EnvConfig{Kind: "cloud", Packages: map[string][]string{"npm": {"greet@1.0.0"}, "pip": {}}, Networking: outboard.Networking{Mode: "none"}}
+	for _, list := range [][]string{{"greet@1.0.0"}, {"greet@1.0.0", "greet@1.0.0"}} { // the same list
+		env.Packages["npm"] = list
+		out, err := boxWith(t, f, env, "/bin/sh", "-c", "greet; node -e \"console.log(require.resolve('greet/greet.js'))\"; ls /var/tmp; test -w /opt/outboard || echo read-only")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := "hello from a package\n/opt/outboard/lib/node_modules/greet/greet.js\nread-only\n"; out != want {
+			t.Errorf("got %q; want %q", out, want)
+		}
+		if n := asked.Swap(0); n > 0 != (len(list) == 1) {
+			t.Errorf("the registry was asked %d times for the list %v", n, list)
+		}
 	}
 }

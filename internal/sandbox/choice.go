@@ -116,9 +116,9 @@ func Refuse(p Provider, spec Spec) error {
 				WithHint("leave the limit out, or use the isolation namespace")
 		}
 	}
-	if _, ok := p.(Builder); spec.Build && !ok {
+	if spec.Build && !caps.Builds {
 		return outboard.Errorf(outboard.Unavailable, "packages cannot be installed with %s", caps.Isolation).
-			WithHint("name an image that has them, or use the isolation namespace")
+			WithHint("name an image that has them, or use the isolation namespace or container")
 	}
 	return nil
 }

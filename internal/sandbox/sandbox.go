@@ -106,6 +106,7 @@ type Capabilities struct {
 	Limits     []string // which of memory, pids, cpu, disk hold, kept by the host's kernel: what asks for more is refused
 	Whole      []string // limits that hold for the sandbox as a whole only: what needs more memory ends all of it
 	PTY        bool     // processes can have a terminal
+	Builds     bool     // packages can be installed: the provider is a Builder
 	DeepTrees  bool     // directories may be nested deeper than a path can name
 	SeparateID bool     // tools run under another uid than the guest
 	Layers     bool     // workspaces are layers: the provider is a Layers and its new sandboxes are Layered

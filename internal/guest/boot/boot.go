@@ -129,7 +129,8 @@ const (
 	HostDir      = "/run/host"
 	Program      = "/run/guest" // the guest itself
 	ConfigFile   = "config.json"
-	StateDir     = "state" // receipts
+	StateDir     = "state"                  // receipts
+	Resolver     = "nameserver 127.0.0.1\n" // what its /etc/resolv.conf says with a network
 	GuestSocket  = "guest.sock"
 	UplinkSocket = "uplink.sock"
 	ReadyFile    = "ready" // made when the sandbox is finished

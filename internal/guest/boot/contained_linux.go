@@ -135,7 +135,7 @@ func trustHere(ca string) error {
 		return err
 	}
 	// In place: a runtime may have mounted it.
-	if err := os.WriteFile("/etc/resolv.conf", []byte("nameserver 127.0.0.1\n"), 0o644); err != nil {
+	if err := os.WriteFile("/etc/resolv.conf", []byte(Resolver), 0o644); err != nil {
 		return fmt.Errorf("naming the resolver: %w", err)
 	}
 	if system == "" {

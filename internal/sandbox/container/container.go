@@ -57,6 +57,12 @@ type Speaking interface {
 	LastWords(ctx context.Context, id outboard.SandboxID) string
 }
 
+// Layering is a Technology that has all that a container wrote in one directory of this host, which stays there after Remove.
+type Layering interface {
+	// Written returns that directory of the sandbox in dir.
+	Written(dir string) string
+}
+
 // Config says where and how.
 type Config struct {
 	// Dir holds the sandboxes of one technology; it is made when missing, private to the user.
@@ -88,6 +94,7 @@ type Plan struct {
 	Mounts   []Mount  // in order
 	Args     []string // of the first process, which runs as root with the capabilities Caps
 	Caps     []string
+	Inherit  bool // programs of root inside may be given Caps as well, by the guest
 	Hostname string
 	Limits   outboard.SandboxLimits // all set but for the disk's
 	Pids     int                    // limit on processes, the guest's threads included

@@ -85,6 +85,7 @@ type state struct {
 	ID         outboard.SandboxID `json:"id"`
 	Generation string             `json:"generation"`
 	Lower      []string           `json:"lower,omitempty"` // layers in use
+	Build      bool               `json:"build,omitempty"` // see Commit
 	ToolUID    uint32             `json:"tool_uid"`        // of this host, 0 before there is one
 	CreatedAt  time.Time          `json:"created_at"`
 	native.Process
@@ -185,7 +186,7 @@ func (p *Provider) create(ctx context.Context, dir string, spec sandbox.Spec, ro
 	ctx, cancel := context.WithTimeoutCause(ctx, createTimeout,
 		outboard.Errorf(outboard.Unavailable, "the guest was not ready within %s", createTimeout))
 	defer cancel()
-	s := &state{ID: spec.ID, Generation: spec.Generation, Lower: root.Lower, CreatedAt: time.Now().UTC()}
+	s := &state{ID: spec.ID, Generation: spec.Generation, Lower: root.Lower, Build: spec.Build, CreatedAt: time.Now().UTC()}
 	if err := s.save(dir); err != nil {
 		return nil, err
 	}
@@ -240,7 +241,7 @@ func (p *Provider) plan(dir string, spec sandbox.Spec, root *native.Root, tool i
 		return nil, fmt.Errorf("laying out the sandbox: %w", err)
 	}
 	plan := &Plan{ID: spec.ID, Dir: dir, Lower: root.Lower, Changing: root.Changing, Args: []string{boot.Program, "contained"}, Caps: guestCaps(spec.Network != nil),
-		Hostname: native.Hostname, Limits: limits, Pids: int(limits.Pids) + native.GuestPids, Log: log,
+		Inherit: spec.Build, Hostname: native.Hostname, Limits: limits, Pids: int(limits.Pids) + native.GuestPids, Log: log,
 		// Tools have no capability, so let them bind any port of their own loopback.
 		Sysctls: map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"},
 		Masked:  native.MaskedPaths(), ReadOnly: native.ReadOnlyPaths()}
@@ -254,6 +255,9 @@ func (p *Provider) config(spec sandbox.Spec, root *native.Root, limits outboard.
 		Generation: spec.Generation, Hostname: native.Hostname, Env: native.Env(spec, root), ToolUID: tool, ToolGID: tool, Owned: native.ToolDirs(),
 		Files: native.MaxFiles, Processes: uint64(limits.Pids), Keep: native.GuestCapabilities, Filter: native.Filter(),
 	}}
+	if spec.Build {
+		c.Inherit = native.GuestCapabilities
+	}
 	if spec.Network != nil {
 		c.Network = &boot.Uplink{CA: string(spec.Network.CA)}
 	}
@@ -374,6 +378,20 @@ func (p *Provider) remove(ctx context.Context, id outboard.SandboxID, dir string
 	if err != nil {
 		s = &state{}
 	}
+	if err := p.end(ctx, s, id); err != nil {
+		return err
+	}
+	if err := native.RemoveContents(dir, stateFile); err != nil {
+		return fmt.Errorf("removing the sandbox's files: %w", err)
+	}
+	if err := native.ReleaseUID(dir, s.ToolUID); err != nil {
+		return fmt.Errorf("releasing the uid: %w", err)
+	}
+	return native.RemoveTree(dir)
+}
+
+// end ends a container; its directory stays.
+func (p *Provider) end(ctx context.Context, s *state, id outboard.SandboxID) error {
 	if err := p.tech.Remove(ctx, id); err != nil {
 		return err
 	}
@@ -382,13 +400,7 @@ func (p *Provider) remove(ctx context.Context, id outboard.SandboxID, dir string
 		return fmt.Errorf("waiting for the container to end: %w", err)
 	}
 	reap(s.Pid)
-	if err := native.RemoveContents(dir, stateFile); err != nil {
-		return fmt.Errorf("removing the sandbox's files: %w", err)
-	}
-	if err := native.ReleaseUID(dir, s.ToolUID); err != nil {
-		return fmt.Errorf("releasing the uid: %w", err)
-	}
-	return native.RemoveTree(dir)
+	return nil
 }
 
 // reap collects the process if it has become a child of this one, as happens where the server is the first of its container.

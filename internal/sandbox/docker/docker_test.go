@@ -322,6 +322,22 @@ func TestLastWords(t *testing.T) {
 	}
 }
 
+// If this fails, somebody is given less than what they asked for, and is not told.
+func TestRefused(t *testing.T) {
+	p := newProvider(t, socket(t), filepath.Join(t.TempDir(), "s"))
+	create(t, p, sandbox.Spec{Limits: outboard.SandboxLimits{MemoryBytes: 256 << 20, CPUs: 1, Pids: 50}}) // the control
+	for name, spec := range map[string]sandbox.Spec{"disk": {Limits: outboard.SandboxLimits{DiskBytes: 1 << 20}}, "packages": {Build: true}} {
+		spec.ID, spec.Generation = outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), "g"
+		if sb, err := p.Create(t.Context(), spec); outboard.KindOf(err) != outboard.Unavailable {
+			t.Errorf("%s: %v", name, err)
+			if err == nil {
+				sb.Close()
+				_ = p.Destroy(t.Context(), spec.ID)
+			}
+		}
+	}
+}
+
 // If this fails, what connects inside does not reach the gateway, or names of the host's servers show.
 func TestNetwork(t *testing.T) {
 	p := newProvider(t, socket(t), filepath.Join(t.TempDir(), "s"))

@@ -43,7 +43,12 @@ func (p *Provider) Commit(ctx context.Context, id outboard.SandboxID, dir string
 	if err := p.reap(ctx, id); err != nil {
 		return outboard.Errorf(outboard.Unavailable, "ending sandbox %s: %w", id, err)
 	}
-	if err := unix.Renameat2(unix.AT_FDCWD, b.path("fs/upper"), unix.AT_FDCWD, dir, unix.RENAME_NOREPLACE); err != nil {
+	return makeLayer(ctx, id, b.path("fs/upper"), dir, s.UIDBase)
+}
+
+// makeLayer makes dir of the upper directory of a sandbox that has ended. base is where the range begins that its ids are in.
+func makeLayer(ctx context.Context, id outboard.SandboxID, upper, dir string, base uint32) error {
+	if err := unix.Renameat2(unix.AT_FDCWD, upper, unix.AT_FDCWD, dir, unix.RENAME_NOREPLACE); err != nil {
 		return fmt.Errorf("taking what sandbox %s wrote: %w", id, err)
 	}
 	top, err := os.OpenFile(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
@@ -51,7 +56,7 @@ func (p *Provider) Commit(ctx context.Context, id outboard.SandboxID, dir string
 		return fmt.Errorf("opening what sandbox %s wrote: %w", id, err)
 	}
 	defer top.Close()
-	n := &normalizer{base: s.UIDBase}
+	n := &normalizer{base: base}
 	if err := n.dir(ctx, int(top.Fd()), 0); err != nil {
 		return errors.Join(fmt.Errorf("making a layer of what sandbox %s wrote: %w", id, err), removeTree(dir))
 	}

@@ -92,6 +92,7 @@ func New(cfg Config) (*Provider, error) {
 	}
 	p.cgroups = detectCgroups(string(mountinfo), string(self))
 	p.caps = p.capabilities()
+	p.caps.Builds = !p.rootless && !p.upperTmp
 	if err := p.layersWork(); err == nil {
 		p.caps.Layers = true
 	} else {

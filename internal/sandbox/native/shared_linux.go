@@ -102,6 +102,14 @@ func ReleaseUID(dir string, uid uint32) error {
 	return pool.release(uid-toolUID, dir)
 }
 
+// MakeLayer makes dir, a layer that any sandbox can begin with, of the upper directory of an ended one whose tools had ReserveUID's uid.
+func MakeLayer(ctx context.Context, id outboard.SandboxID, upper, dir string, uid uint32) error {
+	return makeLayer(ctx, id, upper, dir, uid-toolUID)
+}
+
+// ToolUID is the identity of tools in the files of a layer.
+const ToolUID = toolUID
+
 // Process names a process of this host for as long as the machine runs.
 type Process struct {
 	Boot  string `json:"boot_id"`

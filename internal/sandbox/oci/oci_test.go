@@ -251,7 +251,7 @@ func TestLinkedSocket(t *testing.T) {
 func TestRefused(t *testing.T) {
 	each(t, func(t *testing.T, p *container.Provider, _ string) {
 		create(t, p, sandbox.Spec{Limits: outboard.SandboxLimits{MemoryBytes: 256 << 20, CPUs: 1}}) // the control
-		specs := map[string]sandbox.Spec{"disk": {Limits: outboard.SandboxLimits{DiskBytes: 1 << 20}}, "packages": {Build: true}}
+		specs := map[string]sandbox.Spec{"disk": {Limits: outboard.SandboxLimits{DiskBytes: 1 << 20}}}
 		if !slices.Contains(p.Capabilities().Limits, "pids") {
 			specs["pids"] = sandbox.Spec{Limits: outboard.SandboxLimits{Pids: 10}}
 		}
@@ -266,6 +266,60 @@ func TestRefused(t *testing.T) {
 			}
 		}
 	})
+}
+
+// If this fails, packages that were installed in one sandbox are missing in the next one, or bring what was that sandbox's own.
+func TestCommit(t *testing.T) {
+	ca := certificate(t)
+	each(t, func(t *testing.T, p *container.Provider, dir string) {
+		below := t.TempDir()
+		for name, text := range map[string]string{"opt/gone": "x", "opt/kept": "kept", "opt/hidden/old": "x"} {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(below, name)), 0o755), os.WriteFile(filepath.Join(below, name), []byte(text), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b := create(t, p, sandbox.Spec{Build: true, Layers: []string{below}, Network: &sandbox.Network{CA: ca}})
+		// Giving files away is what package managers need and nobody else may.
+		if said := asRoot(t, b, "set -e; mkdir -p /opt/new; echo built > /opt/new/f; chown 33:7 /opt/new/f; chmod 4755 /opt/new/f; ln /opt/new/f /opt/new/g; rm /opt/gone; "+
+			"rm -r /opt/hidden; mkdir /opt/hidden; ln -s /etc /opt/new/link; mkfifo /opt/new/pipe; echo built:x:77:77::/:/bin/sh >> /etc/passwd"); said != "" {
+			t.Fatalf("building: %s", said)
+		}
+		layer := filepath.Join(filepath.Dir(dir), "layer")
+		if err := p.Commit(t.Context(), b.ID(), layer); err != nil {
+			t.Fatalf("making a layer: %v", err)
+		}
+		for range 2 { // two sandboxes with uids of their own
+			c := create(t, p, sandbox.Spec{Layers: []string{layer, below}})
+			got := bash(t, c, "1", "cat /opt/new/g /opt/kept; ls /opt /opt/hidden; stat -c '%u %g %a' /opt/new/f; test -e /opt/new/pipe || echo no pipe; "+
+				"grep -c built: /etc/passwd; id -un; cat /etc/resolv.conf; test -s /etc/ssl/certs/ca-certificates.crt && echo certificates")
+			if want := "built\nkept/opt:\nhidden\nkept\nnew\n\n/opt/hidden:\n33 7 755\nno pipe\n1\nuser\ncertificates\n"; got != want {
+				t.Errorf("got %q\nwant %q", got, want)
+			}
+			if said := asRoot(t, c, "touch /tmp/x && chown 7 /tmp/x"); said == "" {
+				t.Error("root of an ordinary sandbox gives files away")
+			}
+			if err := p.Commit(t.Context(), c.ID(), filepath.Join(t.TempDir(), "x")); outboard.KindOf(err) != outboard.Invalid {
+				t.Errorf("a layer of an ordinary sandbox: %v", err)
+			}
+		}
+	})
+}
+
+// asRoot runs a command as the sandbox's root and returns what it said, or how it ended.
+func asRoot(t *testing.T, sb sandbox.Sandbox, command string) string {
+	t.Helper()
+	var said strings.Builder
+	_, exit, err := sb.StartProcess(t.Context(), guest.ProcessStart{Argv: []string{"/bin/sh", "-c", command}, User: "root", Cwd: "/"}, func(e guest.ProcessEvent) error {
+		said.Write(e.Data)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exit.Code != 0 {
+		fmt.Fprintf(&said, "exit status %d", exit.Code)
+	}
+	return said.String()
 }
 
 // If this fails, a host without the runtime is told something else than what to install.

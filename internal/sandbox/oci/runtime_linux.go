@@ -128,7 +128,7 @@ func (r *Runtime) Relay() bool { return r.gvisor }
 func (r *Runtime) Capabilities() sandbox.Capabilities {
 	c := sandbox.Capabilities{
 		Isolation: "container (" + r.name + ")", Freeze: true, Limits: []string{"memory", "pids", "cpu"}, SeparateID: true, PTY: true,
-		DeepTrees: true, Network: "none",
+		DeepTrees: true, Builds: true, Network: "none",
 		Gaps: []string{
 			"the kernel is shared with the host: a kernel vulnerability is an escape",
 			"root inside, which tools are not, is the host's root without most of its rights",
@@ -273,6 +273,9 @@ func mountRoot(lower []string, dir string) error {
 	}
 	return nil
 }
+
+// Written implements container.Layering: what a container writes lies over the layers.
+func (r *Runtime) Written(dir string) string { return filepath.Join(dir, "fs/upper") }
 
 // status asks for a container's state: created, running, paused or stopped; "" when the runtime does not know it.
 func (r *Runtime) status(ctx context.Context, id outboard.SandboxID) (string, error) {
