@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"runtime"
 	"slices"
 	"time"
@@ -61,7 +62,7 @@ func (s *Store) Commit(ctx context.Context, c Commit) ([]outboard.Event, error) 
 	}
 	p := &pending{commit: c, done: make(chan struct{})}
 	select {
-	case s.queue <- p:
+	case s.queues[s.queueOf(c.Session)] <- p:
 	case <-s.closing:
 		return nil, errClosed
 	case <-ctx.Done():
@@ -99,22 +100,30 @@ func (c *Commit) check() error {
 	return nil
 }
 
-// writer commits what is queued, in groups, until the store closes and the queue is empty. There is one of it: a second one
-// would only halve the groups, and the work of a commit is per group more than per event.
-func (s *Store) writer() {
+// queueOf is the queue of a session's commits. All of a session are in one, so that no two writers work on the same row.
+func (s *Store) queueOf(id outboard.SessionID) int {
+	if len(s.queues) == 1 {
+		return 0
+	}
+	return int(maphash.String(s.seed, string(id)) % uint64(len(s.queues)))
+}
+
+// writer commits what is queued, in groups, until the store closes and the queue is empty. SQLite has one of it. With PostgreSQL there
+// are two: while the database works on the group of one, this process makes the other's.
+func (s *Store) writer(queue chan *pending) {
 	size := 1 // of the last group
 	for {
 		var first *pending
 		select {
-		case first = <-s.queue:
+		case first = <-queue:
 		case <-s.closing:
 			select {
-			case first = <-s.queue:
+			case first = <-queue:
 			default:
 				return
 			}
 		}
-		group := s.gather(first, size)
+		group := gather(queue, first, size)
 		size = len(group)
 		s.commitGroup(group)
 	}
@@ -122,21 +131,21 @@ func (s *Store) writer() {
 
 // gather takes what waits behind first, up to a group. The members of the last group have only just been told, and those that go on
 // at once are about to append again: it lets them, since a group that begins without them makes them wait for two commits.
-func (s *Store) gather(first *pending, last int) []*pending {
-	group := s.drain([]*pending{first})
+func gather(queue chan *pending, first *pending, last int) []*pending {
+	group := drain(queue, []*pending{first})
 	for n := 0; n < len(group) && len(group) < last; {
 		n = len(group)
 		runtime.Gosched()
-		group = s.drain(group)
+		group = drain(queue, group)
 	}
 	return group
 }
 
 // drain adds what is queued to a group, without waiting.
-func (s *Store) drain(group []*pending) []*pending {
+func drain(queue chan *pending, group []*pending) []*pending {
 	for len(group) < maxGroup {
 		select {
-		case p := <-s.queue:
+		case p := <-queue:
 			group = append(group, p)
 		default:
 			return group
@@ -148,12 +157,18 @@ func (s *Store) drain(group []*pending) []*pending {
 // commitGroup makes the group durable and wakes those who wait: for the outcome, for the session, for work. A member that is
 // refused does not touch its neighbours; should the database refuse the whole, each member is tried alone.
 func (s *Store) commitGroup(group []*pending) {
-	s.offering.Lock()
-	defer s.offering.Unlock()
+	if s.d.offers() {
+		s.offering.Lock()
+		defer s.offering.Unlock()
+	}
+	if slices.ContainsFunc(group, func(p *pending) bool { return p.commit.Charge != nil }) {
+		s.charging.Lock() // two groups would wait for each other's budgets
+		defer s.charging.Unlock()
+	}
 	s.commitLocked(group)
 }
 
-// commitLocked is commitGroup with s.offering held.
+// commitLocked is commitGroup with s.offering held, where there are offers.
 func (s *Store) commitLocked(group []*pending) {
 	k := s.takingLocked()
 	rows, err := s.tryGroup(group, k)

@@ -40,6 +40,8 @@ type dialect interface {
 	unique(err error) bool
 	// offers reports whether commit makes use of an Offer.
 	offers() bool
+	// writers is how many groups are committed at the same time.
+	writers() int
 	// commit runs a group as one transaction: it adds to known the headers that lack, plans, and writes. It returns known. The
 	// headers it was given need not be the database's: then it changes nothing and returns errStale. k may be nil.
 	commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, k *taking, now time.Time) (map[outboard.SessionID]*row, error)

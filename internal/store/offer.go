@@ -45,7 +45,7 @@ type taking struct {
 
 // takingLocked returns the offer for the next group, or nil. s.offering is held.
 func (s *Store) takingLocked() *taking {
-	if len(s.offers) == 0 || !s.d.offers() {
+	if !s.d.offers() || len(s.offers) == 0 {
 		return nil
 	}
 	return &taking{Offer: s.offers[len(s.offers)-1]}

@@ -23,6 +23,8 @@ import (
 const (
 	// pgConns bounds the connections of one process unless the URL says pool_max_conns. A server has about 100.
 	pgConns = 12
+	// pgWriters is how many groups are under way at once.
+	pgWriters = 2
 	// connectWait bounds one attempt to connect.
 	connectWait = 10 * time.Second
 )
@@ -82,6 +84,7 @@ func settings(ctx context.Context, c *pgx.Conn) error {
 
 func (d *postgresDialect) name() string               { return "postgres" }
 func (d *postgresDialect) offers() bool               { return false }
+func (d *postgresDialect) writers() int               { return pgWriters }
 func (d *postgresDialect) where() string              { return d.at }
 func (d *postgresDialect) rebind(query string) string { return dollars(query) }
 

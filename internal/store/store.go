@@ -5,7 +5,7 @@
 // Invariants:
 //   - Events are insert-only (a trigger refuses UPDATE and DELETE) and per session gap-free from 1.
 //   - Append returns only after the commit is durable (SQLite: WAL with synchronous=FULL; Postgres: synchronous_commit on).
-//     Concurrent appends share a commit: a writer goroutine drains a bounded queue.
+//     Concurrent appends share a commit: a writer goroutine drains a bounded queue, two of them with PostgreSQL.
 //   - A header is always outboard.Project of its log: it is advanced in the transaction that inserts the events.
 //   - An append with a stale epoch, or with an expectation the head has passed, changes nothing.
 //   - At most one call.finished and one answer exists per call, at most one input.processed per input (unique index).
@@ -18,6 +18,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -65,18 +66,20 @@ type Store struct {
 	offering sync.Mutex // held by the writer for a whole group, and so by an Offer's stop
 	offers   []*Offer
 
-	queue   chan *pending  // to the writer
-	audits  chan *auditing // to the auditor
-	tail    auditTail      // the auditor's
-	sealed  atomic.Pointer[error]
-	closing <-chan struct{} // closed by Close: no new appends, and the loops end
-	cancel  func()          // closes it
-	stopped chan struct{}   // closed when the writer has drained the queue
-	appends sync.WaitGroup  // the writer and the auditor
-	loops   sync.WaitGroup  // poller and the dialect's own
-	once    sync.Once
-	closed  error
-	commits atomic.Int64
+	queues   []chan *pending // to the writers, one each
+	seed     maphash.Seed    // of the choice between them
+	charging sync.Mutex      // held by a writer for a group that charges budgets
+	audits   chan *auditing  // to the auditor
+	tail     auditTail       // the auditor's
+	sealed   atomic.Pointer[error]
+	closing  <-chan struct{} // closed by Close: no new appends, and the loops end
+	cancel   func()          // closes it
+	stopped  chan struct{}   // closed when the writers have drained their queues
+	appends  sync.WaitGroup  // the writers and the auditor
+	loops    sync.WaitGroup  // poller and the dialect's own
+	once     sync.Once
+	closed   error
+	commits  atomic.Int64
 }
 
 // Commits is how many appends and claims this process has made durable. Several appends may have shared one transaction.
@@ -95,7 +98,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // statements to prepare: they may need columns that are not there.
 func openAt(ctx context.Context, cfg Config, schema, latest int) (*Store, error) {
 	run, cancel := context.WithCancel(context.Background()) // of the loops; ctx is only for opening
-	s := &Store{log: cfg.Logger, now: cfg.Now, queue: make(chan *pending, queueSize), audits: make(chan *auditing, queueSize), closing: run.Done(),
+	s := &Store{log: cfg.Logger, now: cfg.Now, seed: maphash.MakeSeed(), audits: make(chan *auditing, queueSize), closing: run.Done(),
 		cancel: cancel, stopped: make(chan struct{})}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -116,7 +119,11 @@ func openAt(ctx context.Context, cfg Config, schema, latest int) (*Store, error)
 		cancel()
 		return nil, errors.Join(err, s.d.close())
 	}
-	s.appends.Go(s.writer)
+	for range s.d.writers() {
+		queue := make(chan *pending, queueSize)
+		s.queues = append(s.queues, queue)
+		s.appends.Go(func() { s.writer(queue) })
+	}
 	s.appends.Go(s.auditor)
 	s.loops.Go(func() { s.poll(run) })
 	s.d.start(run, s)
