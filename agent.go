@@ -132,8 +132,8 @@ func (l Lifecycle) Or(d Lifecycle) Lifecycle {
 		MaxAgeSec: cmp.Or(l.MaxAgeSec, d.MaxAgeSec), MaxSandboxes: cmp.Or(l.MaxSandboxes, d.MaxSandboxes)}
 }
 
-// Networking is what a sandbox may reach. Mode is "unrestricted", "limited" (only what the other fields name) or "none" (nothing). Rules
-// and Budget are Outboard's own.
+// Networking is what a sandbox may reach. Mode is "unrestricted", "limited" (only what the other fields name) or "none" (nothing). Rules,
+// Budget and Ask are Outboard's own.
 type Networking struct {
 	Mode                 string    `json:"mode"`
 	AllowedHosts         []string  `json:"allowed_hosts,omitempty"`
@@ -141,7 +141,17 @@ type Networking struct {
 	AllowPackageManagers bool      `json:"allow_package_managers,omitempty"`
 	Rules                []NetRule `json:"rules,omitempty"`
 	Budget               NetBudget `json:"budget,omitzero"`
+	Ask                  NetAsk    `json:"ask,omitzero"`
 }
+
+// NetAsk is who is asked about a host that is on no list. The zero value asks anybody who answers approvals.
+type NetAsk struct {
+	Approver   Approver `json:"approver,omitempty"`        // "none" = nobody is asked
+	TimeoutSec int64    `json:"timeout_seconds,omitempty"` // how long an answer may take; 0 = as the server is configured
+}
+
+// ApproverNone asks nobody. It is for NetAsk alone.
+const ApproverNone Approver = "none"
 
 // NetRule allows or denies requests by what they are. A rule that denies wins over every other.
 type NetRule struct {

@@ -7,7 +7,7 @@ import (
 )
 
 // Approval is a call that waits for a person, as a row: one per asked call, made in the commit that records the call. It names
-// one exact request by its digest, is answered once, and lets that call alone run, once.
+// one exact request by its digest, is answered once, and lets that call alone run, once. One with Net is of a host instead.
 type Approval struct {
 	ID        ApprovalID    `json:"id"`
 	Session   SessionID     `json:"session_id"`
@@ -24,7 +24,8 @@ type Approval struct {
 	CreatedAt time.Time     `json:"created_at"`
 	ExpiresAt time.Time     `json:"expires_at"`
 	Answer    *Answer       `json:"answer,omitempty"`
-	Org       OrgID         `json:"-"` // whose it is
+	Net       *NetTarget    `json:"network,omitempty"` // of a host; then there is no Call
+	Org       OrgID         `json:"-"`                 // whose it is
 }
 
 // ApprovalOf returns the id of the approval of a call.
@@ -71,17 +72,53 @@ const (
 	ApproverAny   Approver = "any"   // whoever may send events to the session
 	ApproverOther Approver = "other" // not the human the session acts for
 	ApproverAdmin Approver = "admin" // an administrator
+	// ApproverOtherAdmin is both at once.
+	ApproverOtherAdmin Approver = "other_admin"
 )
 
-// May reports whether a caller may answer an approval.
+// Approvers are all of them, from the widest.
+var Approvers = []Approver{ApproverAny, ApproverOther, ApproverAdmin, ApproverOtherAdmin}
+
+// And is who may answer where two rules both want somebody.
+func (a Approver) And(b Approver) Approver {
+	switch {
+	case a == b || b == "" || b == ApproverAny:
+		return a
+	case a == "" || a == ApproverAny:
+		return b
+	}
+	return ApproverOtherAdmin // two different ones that are not "any": both hold
+}
+
+// May reports whether a caller may answer an approval. What is not known may nobody.
 func (a Approver) May(by Caller, owner Owner) bool {
 	switch a {
+	case "", ApproverAny:
+		return by.Approves()
 	case ApproverOther:
-		return by.Approves() && by.Key != owner.Key && owner.Key != "" && (by.User == "" || by.User != owner.User)
+		return by.Approves() && another(by, owner)
 	case ApproverAdmin:
 		return by.Role == RoleAdmin
+	case ApproverOtherAdmin:
+		return by.Role == RoleAdmin && another(by, owner)
 	}
-	return by.Approves()
+	return false
+}
+
+// another reports whether the caller is somebody else than the owner. Who made a key has seen its secret and can use it, so neither may
+// the maker of the one answer for the other.
+func another(by Caller, owner Owner) bool {
+	a, b := by.Person(), owner.Person()
+	return owner.Key != "" && by.Key != "" && by.Key != owner.Key && a != b && a != owner.Maker && b != by.Maker
+}
+
+// NetTarget is the host of an approval that is no call's: a request to it was refused, and did not wait.
+type NetTarget struct {
+	Host string `json:"host"`
+	Port int    `json:"port,omitempty"` // 0 = 80 and 443
+	// Policy says that rules of the policies asked, and an allow is a Grant for the resource; else the host is on no list, and an
+	// allow is a NetGrant.
+	Policy bool `json:"policy,omitempty"`
 }
 
 // Grant lets calls pass that would otherwise ask a person, for a while. It never lifts a deny.

@@ -74,3 +74,63 @@ func TestGrantNarrow(t *testing.T) {
 		}
 	}
 }
+
+// If this fails, somebody answers for themselves where a rule wants another person: by a second key, by one they made for a program or
+// for somebody else, or by one whose secret both know; or nobody may answer any more.
+func TestWhoMayAnswer(t *testing.T) {
+	dev, admin := outboard.RoleDeveloper, outboard.RoleAdmin
+	ann := outboard.Caller{Key: "apikey_ann", User: "user_ann", Role: admin}
+	bob := outboard.Caller{Key: "apikey_bob", User: "user_bob", Role: dev}
+	program := outboard.Caller{Key: "apikey_p", Role: dev, Maker: ann.Makes()}
+	for _, c := range []struct {
+		name  string
+		owner outboard.Caller
+		by    outboard.Caller
+		want  bool
+	}{
+		{"control: another person", ann, bob, true},
+		{"control: the other way round", bob, ann, true},
+		{"control: another person's program", outboard.Caller{Key: "apikey_q", Role: dev, Maker: bob.Makes()}, program, true},
+		{"control: a program of nobody", ann, outboard.Caller{Key: "apikey_r", Role: dev}, true},
+		{"control: two people whose keys one administrator made", outboard.Caller{Key: "k1", User: "user_c", Role: dev, Maker: "user_ann"},
+			outboard.Caller{Key: "k2", User: "user_d", Role: dev, Maker: "user_ann"}, true},
+		{"control: two programs of the operator", outboard.Caller{Key: "k1", Role: dev, Maker: outboard.Caller{Key: "op", Kind: outboard.KeyOperator}.Makes()},
+			outboard.Caller{Key: "k2", Role: dev, Maker: outboard.Caller{Key: "op", Kind: outboard.KeyOperator}.Makes()}, true},
+		{"the same key", ann, ann, false},
+		{"another key of the person", ann, outboard.Caller{Key: "apikey_ann2", User: "user_ann", Role: dev}, false},
+		{"a program's key that the person made", ann, program, false},
+		{"the person, for a program they made", program, ann, false},
+		{"two programs of one person", program, outboard.Caller{Key: "apikey_p2", Role: dev, Maker: ann.Makes()}, false},
+		{"a key that the person made for somebody else", ann, outboard.Caller{Key: "k1", User: "user_c", Role: dev, Maker: ann.Makes()}, false},
+		{"the person, for a key they made for somebody else", outboard.Caller{Key: "k1", User: "user_c", Role: dev, Maker: ann.Makes()}, ann, false},
+		{"a key that the session's key made", outboard.Caller{Key: "apikey_m", Role: admin}, outboard.Caller{Key: "k3", Role: dev, Maker: outboard.Caller{Key: "apikey_m"}.Makes()}, false},
+		{"a viewer", bob, outboard.Caller{Key: "apikey_v", User: "user_v", Role: outboard.RoleViewer}, false},
+		{"a session of nobody", outboard.Caller{}, ann, false},
+	} {
+		owner := c.owner.Owner()
+		if got := outboard.ApproverOther.May(c.by, owner); got != c.want {
+			t.Errorf("%s: other is %v", c.name, got)
+		}
+		if got := outboard.ApproverOtherAdmin.May(c.by, owner); got != (c.want && c.by.Role == admin) {
+			t.Errorf("%s: other_admin is %v", c.name, got)
+		}
+		if got := outboard.ApproverAdmin.May(c.by, owner); got != (c.by.Role == admin) {
+			t.Errorf("%s: admin is %v", c.name, got)
+		}
+	}
+	if outboard.Approver("anybody").May(ann, bob.Owner()) {
+		t.Error("an approver that nobody knows is met")
+	}
+	for _, a := range append(outboard.Approvers, "") {
+		for _, b := range append(outboard.Approvers, "") {
+			both := a.And(b)
+			for _, by := range []outboard.Caller{ann, bob, program, {Key: "apikey_v", Role: outboard.RoleViewer}} {
+				for _, o := range []outboard.Caller{ann, bob, program} {
+					if got, want := both.May(by, o.Owner()), a.May(by, o.Owner()) && b.May(by, o.Owner()); got != want {
+						t.Errorf("%q and %q is %q: %s for %s: %v", a, b, both, by.Key, o.Key, got)
+					}
+				}
+			}
+		}
+	}
+}

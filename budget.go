@@ -116,6 +116,17 @@ func (b *Budget) Left() Spend {
 		time.Duration(left(int64(b.Limit.Running), int64(used.Running))), time.Duration(left(int64(b.Limit.Sandbox), int64(used.Sandbox)))}
 }
 
+// LeftOf is what budgets together leave of each limit, of one that none has math.MaxInt64, after what is owed and not yet in them.
+func LeftOf(budgets []Budget, owed Spend) Spend {
+	left := (&Budget{}).Left()
+	for _, b := range budgets {
+		b.Spent = b.Spent.Add(owed)
+		l := b.Left()
+		left = Spend{min(left.Cost, l.Cost), min(left.Tokens, l.Tokens), min(left.Steps, l.Steps), min(left.Running, l.Running), min(left.Sandbox, l.Sandbox)}
+	}
+	return left
+}
+
 // ParseCost reads dollars, such as 2.50.
 func ParseCost(text string) (Cost, error) {
 	whole, frac, _ := strings.Cut(strings.TrimPrefix(text, "$"), ".")

@@ -1,6 +1,7 @@
 package outboard
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -75,6 +76,7 @@ type Key struct {
 	Scopes      []string      `json:"scopes,omitempty"`      // what of its role it may use; none = all of it. See KeyScopes
 	Environment EnvironmentID `json:"environment,omitempty"` // of a KeyEnvironment
 	ExpiresAt   time.Time     `json:"expires_at,omitzero"`   // zero = never
+	Maker       string        `json:"maker,omitempty"`       // who made it, and so has seen its secret: see Caller.Person. "" = who runs the server, or the person at sign-in
 }
 
 // Alive reports whether the key is neither revoked nor over.
@@ -85,7 +87,7 @@ func (k *Key) Alive(now time.Time) bool {
 // Caller returns who holds the key. user is the person whose key it is, or the zero User for a machine's: a person's key has no more
 // than the person's role is now.
 func (k *Key) Caller(user User) Caller {
-	by := Caller{Key: k.ID, Name: k.Name, Role: k.Role, Org: k.Org, Kind: k.Kind, Scopes: k.Scopes, Environment: k.Environment, Until: k.ExpiresAt}
+	by := Caller{Key: k.ID, Name: k.Name, Role: k.Role, Org: k.Org, Kind: k.Kind, Scopes: k.Scopes, Environment: k.Environment, Until: k.ExpiresAt, Maker: k.Maker}
 	if k.User != "" {
 		by.User, by.Name, by.Role = k.User, user.Email, LowerRole(k.Role, user.Role)
 	}
@@ -106,6 +108,7 @@ type Caller struct {
 	Scopes      []string
 	Environment EnvironmentID
 	Until       time.Time // when its key is over; zero = never
+	Maker       string    // of its key
 }
 
 // In returns the caller's organization.
@@ -123,4 +126,17 @@ func (c Caller) Approves() bool { return AtLeast(c.Role, RoleDeveloper) }
 func (c Caller) Operator() bool { return c.Kind == KeyOperator }
 
 // Owner is the caller as whom a session acts for.
-func (c Caller) Owner() Owner { return Owner{Org: c.In(), User: c.User, Key: c.Key, Name: c.Name} }
+func (c Caller) Owner() Owner {
+	return Owner{Org: c.In(), User: c.User, Key: c.Key, Name: c.Name, Maker: c.Maker}
+}
+
+// Person is who stands behind the caller: whose key it is, else who made it, else the key itself.
+func (c Caller) Person() string { return cmp.Or(string(c.User), c.Maker, string(c.Key)) }
+
+// Makes is the Maker of a key that the caller makes. Who runs the server makes keys for others, and is nobody's second.
+func (c Caller) Makes() string {
+	if c.Operator() {
+		return ""
+	}
+	return c.Person()
+}

@@ -1,6 +1,9 @@
 package outboard
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Policy is one version of a policy document: Cedar text that narrows what sessions may do. A save makes a new version; the latest
 // one of each level and target is in force. Empty text has no effect.
@@ -39,7 +42,12 @@ type Owner struct {
 	User UserID `json:"user,omitempty"` // "" = a machine's key
 	Key  KeyID  `json:"key,omitempty"`
 	Name string `json:"name,omitempty"`
+	// Maker is who made the key and knows it too, as Key.Maker.
+	Maker string `json:"maker,omitempty"`
 }
+
+// Person is who stands behind the owner; see Caller.Person.
+func (o Owner) Person() string { return cmp.Or(string(o.User), o.Maker, string(o.Key)) }
 
 // Taint is what a session has been in touch with. Its bits are never taken back: not by a compaction, not in a fork.
 type Taint struct {

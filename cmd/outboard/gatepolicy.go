@@ -5,6 +5,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/egress"
@@ -20,7 +21,17 @@ type gatePolicy struct {
 
 	mu    sync.Mutex
 	known map[outboard.SessionID]tainted
+	lefts map[outboard.SessionID]left
 }
+
+// left is what the budgets over a session left at a time.
+type left struct {
+	at    time.Time
+	spend outboard.Spend
+}
+
+// leftFor is how long that is believed: a page of a hundred pictures is a hundred requests.
+const leftFor = time.Second
 
 // tainted is what a session's log says up to an event.
 type tainted struct {
@@ -41,7 +52,8 @@ func (g *gatePolicy) Decide(ctx context.Context, r egress.Request) (egress.Verdi
 	q := &policy.Request{Session: r.Subject.Session, Owner: cfg.Owner, Agent: cfg.Agent.ID, Environment: cfg.Environment,
 		Action: policy.ActionHTTP, Resource: r.Host, Context: policy.Context{
 			URL: r.Scheme + "://" + net.JoinHostPort(r.Host, strconv.Itoa(r.Port)) + r.Path, Scheme: r.Scheme, Host: r.Host, Port: r.Port,
-			Method: r.Method, Path: r.Path, Networking: cfg.Env.Networking.Mode, Taint: taint}}
+			Method: r.Method, Path: r.Path, Networking: cfg.Env.Networking.Mode, Taint: taint,
+			Left: g.left(ctx, r.Subject.Session, cfg)}}
 	v, grant := g.engine.Decide(ctx, q)
 	out := egress.Verdict{Allow: v.Decision == outboard.Allow, Reason: v.Reason}
 	if len(v.Rules) > 0 {
@@ -60,6 +72,29 @@ func (g *gatePolicy) Decide(ctx context.Context, r egress.Request) (egress.Verdi
 		return egress.Verdict{Rule: "limit", Reason: err.Error()}, nil
 	}
 	return out, err
+}
+
+// left is what the budgets over a session leave, nil when they cannot be read: then rules about it deny.
+func (g *gatePolicy) left(ctx context.Context, id outboard.SessionID, cfg *outboard.SessionConfig) *outboard.Spend {
+	g.mu.Lock()
+	l, ok := g.lefts[id]
+	g.mu.Unlock()
+	now := time.Now()
+	if age := now.Sub(l.at); ok && age >= 0 && age < leftFor {
+		return &l.spend
+	}
+	over, err := g.store.BudgetsOver(ctx, id, cfg.Agent.ID, cfg.Owner.Key)
+	if err != nil {
+		return nil
+	}
+	l = left{now, outboard.LeftOf(over, outboard.Spend{})}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.lefts == nil || len(g.lefts) >= maxTainted {
+		g.lefts = map[outboard.SessionID]left{}
+	}
+	g.lefts[id] = l
+	return &l.spend
 }
 
 // taint is what a session has been in touch with, as of the outcomes in its log. Only those that are new are read.

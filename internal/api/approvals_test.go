@@ -321,3 +321,50 @@ func TestCustomToolAsks(t *testing.T) {
 		t.Errorf("after the approval: %v", types(got))
 	}
 }
+
+// Fails if whom a session acts for answers for it with a key that they have made, or nobody can answer.
+func TestKeyOfTheSamePerson(t *testing.T) {
+	b := whole(t, outboardtest.Options{Policy: policy.Config{Operator: `
+		@id("other") @effect("ask") @approver("other") forbid (principal, action == Action::"bash", resource);`}})
+	op := outboard.Caller{Key: outboard.KeyID(b.admin()), Name: "admin", Role: outboard.RoleAdmin, Kind: outboard.KeyOperator}
+	key := func(by outboard.Caller, name string, user outboard.UserID) outboard.Caller {
+		t.Helper()
+		k, secret, err := b.ctl.CreateKey(t.Context(), by, control.KeyRequest{Name: name, Role: outboard.RoleAdmin, User: user})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := b.ctl.Authenticate(t.Context(), secret)
+		if err != nil || c.Key != k.ID {
+			t.Fatal(c, err)
+		}
+		return c
+	}
+	person := func(email string) outboard.UserID {
+		t.Helper()
+		u, err := b.ctl.AddUser(t.Context(), op, email, "", outboard.RoleAdmin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u.ID
+	}
+	ann, bob := person("ann@a.test"), person("bob@a.test")
+	hers := key(op, "hers", ann)
+	agent := b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": []any{map[string]any{"type": "agent_toolset_20260401"}}}).str("id")
+	s, err := b.ctl.CreateSession(t.Context(), hers, control.SessionRequest{Agent: outboard.AgentID(agent), EnvironmentID: outboard.EnvironmentID(b.environment())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := b.follow(string(s.ID), "")
+	b.ok("POST", "/v1/sessions/"+string(s.ID)+"/events", send(message("- bash: 'true'\n- say: end\n")))
+	f.until("session.status_idle")
+	id := outboard.ApprovalID(b.pending(string(s.ID))[0]["id"].(string))
+	robot := key(hers, "robot", "")
+	for _, by := range []outboard.Caller{hers, key(op, "second", ann), robot, key(hers, "for bob", bob), key(robot, "of the robot", "")} {
+		if _, _, err := b.ctl.AnswerApproval(t.Context(), by, id, control.ApprovalAnswer{Allow: true}); outboard.KindOf(err) != outboard.Denied {
+			t.Errorf("%s answered: %v", by.Name, err)
+		}
+	}
+	if a, _, err := b.ctl.AnswerApproval(t.Context(), key(op, "his", bob), id, control.ApprovalAnswer{Allow: true}); err != nil || a.State != outboard.ApprovalAllowed {
+		t.Errorf("control: %+v, %v", a, err)
+	}
+}

@@ -285,7 +285,7 @@ type KeyRequest struct {
 // CreateKey makes a key of the organization and returns its secret, which nobody can read again.
 func (c *Control) CreateKey(ctx context.Context, by outboard.Caller, r KeyRequest) (outboard.Key, string, error) {
 	k := outboard.Key{ID: outboard.NewID[outboard.KeyID](outboard.PrefixKey), Name: r.Name, Role: r.Role, Kind: outboard.KeyAPI, Org: by.In(),
-		User: r.User, Scopes: r.Scopes, Environment: r.Environment, CreatedAt: c.clock()}
+		User: r.User, Scopes: r.Scopes, Environment: r.Environment, CreatedAt: c.clock(), Maker: by.Makes()}
 	if err := admins(by, scopePeople); err != nil {
 		return k, "", err
 	}

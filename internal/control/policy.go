@@ -122,6 +122,7 @@ func (c *Control) TestPolicy(ctx context.Context, by outboard.Caller, t PolicyTe
 		return policy.Verdict{}, err
 	}
 	r := &policy.Request{Session: t.Session, Agent: t.Agent, Owner: by.Owner(), Role: by.Role}
+	var over []outboard.Budget
 	if t.Session != "" {
 		s, err := c.Session(ctx, by, t.Session)
 		if err != nil {
@@ -129,6 +130,9 @@ func (c *Control) TestPolicy(ctx context.Context, by outboard.Caller, t PolicyTe
 		}
 		r.Agent, r.Environment, r.Owner = s.AgentID, s.EnvironmentID, s.Config.Owner
 		r.Context.Networking = s.Config.Env.Networking.Mode
+		if over, err = c.store.BudgetsOver(ctx, t.Session, s.AgentID, s.Config.Owner.Key); err != nil {
+			return policy.Verdict{}, look("session", string(t.Session), err)
+		}
 	}
 	if t.Kind == "" {
 		t.Kind = "builtin"
@@ -137,7 +141,7 @@ func (c *Control) TestPolicy(ctx context.Context, by outboard.Caller, t PolicyTe
 		t.Permission = outboard.AlwaysAllow
 	}
 	r.ForCall(&outboard.CallRequested{Name: t.Tool, Kind: t.Kind, Policy: t.Permission}, t.Input)
-	r.Context.Now, r.Context.Taint = c.now(), t.Taint
+	r.Context.Now, r.Context.Taint, r.Context.Left = c.now(), t.Taint, new(outboard.LeftOf(over, outboard.Spend{}))
 	set := c.policy.Set(ctx, r.Agent, r.Session)
 	if t.Text != nil {
 		l, err := policy.Compile(outboard.LevelSession, *t.Text)

@@ -53,7 +53,7 @@ type Gateway struct {
 
 	mu     sync.Mutex
 	ports  map[outboard.SandboxID]*port
-	usages map[outboard.SessionID]*usage
+	usages map[string]*usage // by the id of their counters; as long as a port uses one
 }
 
 // New returns a gateway that serves nobody yet.
@@ -69,7 +69,7 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, outboard.Errorf(outboard.Unavailable, "making the gateway's directory: %w", err)
 	}
 	g := &Gateway{cfg: cfg, dir: cfg.Dir, log: cfg.Logger, now: cfg.Now, conns: newHandover(),
-		ports: map[outboard.SandboxID]*port{}, usages: map[outboard.SessionID]*usage{}}
+		ports: map[outboard.SandboxID]*port{}, usages: map[string]*usage{}}
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
 	}
@@ -142,7 +142,7 @@ func (g *Gateway) Attach(id outboard.SandboxID, session outboard.SessionID, cfg 
 	}
 	ctx, cancel := context.WithCancel(g.ctx)
 	p := &port{g: g, subject: Subject{Sandbox: id, Session: session, Config: cfg}, rules: netrule.Effective(cfg.Env.Networking, cfg.Agent.MCPServers),
-		usage: g.usage(session, cfg.Env.Networking.Budget), cancel: cancel, slots: make(chan struct{}, maxConns), active: map[*effect]struct{}{}}
+		usage: g.usage(cmp.Or(string(session), string(id)), cfg.Env.Networking.Budget), cancel: cancel, slots: make(chan struct{}, maxConns), active: map[*effect]struct{}{}}
 	p.out = newUpstream(g.cfg)
 	g.ports[id] = p
 	g.run.Go(func() {
@@ -151,13 +151,14 @@ func (g *Gateway) Attach(id outboard.SandboxID, session outboard.SessionID, cfg 
 	})
 }
 
-// usage returns what a session has sent so far. g.mu is held.
-func (g *Gateway) usage(session outboard.SessionID, b outboard.NetBudget) *usage {
-	u := g.usages[session]
-	if u == nil || session == "" {
-		u = newUsage(b)
-		g.usages[session] = u
+// usage returns the counters of one more port. g.mu is held.
+func (g *Gateway) usage(id string, b outboard.NetBudget) *usage {
+	u := g.usages[id]
+	if u == nil {
+		u = newUsage(g.cfg.Store, id, b)
+		g.usages[id] = u
 	}
+	u.ports++
 	return u
 }
 
@@ -179,8 +180,18 @@ func (g *Gateway) forget(p *port) {
 	p.end(errGone)
 	p.out.close()
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	delete(g.ports, p.subject.Sandbox)
+	p.usage.ports--
+	last := p.usage.ports == 0
+	if last {
+		delete(g.usages, p.usage.id)
+	}
+	g.mu.Unlock()
+	if last {
+		if err := p.usage.give(); err != nil { // then it counts as used, which is safe
+			g.log.Warn("what was not sent was not given back", "session", p.subject.Session, "sandbox", p.subject.Sandbox, "err", err)
+		}
+	}
 }
 
 var errGone = errors.New("the sandbox is no longer served")

@@ -41,4 +41,10 @@ const (
 	defaultRequests = 100_000
 	defaultBytes    = 2 << 30
 	defaultHosts    = 500
+
+	// chunkRequests and chunkBytes are what a gateway takes of a large budget at a time: one write for so much.
+	chunkRequests = 256
+	chunkBytes    = 4 << 20
+	// takeTimeout bounds the wait for one: what cannot be counted does not go.
+	takeTimeout = 5 * time.Second
 )

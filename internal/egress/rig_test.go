@@ -105,6 +105,22 @@ func newRig(t testing.TB, options ...option) *rig {
 	r.secure.StartTLS()
 	t.Cleanup(r.secure.Close)
 	r.store = openStore(t)
+	r.open(t, options...)
+	return r
+}
+
+// again is a gateway of another server, or of the same one after a restart, with a sandbox of the same session.
+func (r *rig) again(t testing.TB, options ...option) *rig {
+	t.Helper()
+	n := &rig{mux: r.mux, names: map[string][]string{}, id: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), session: r.session,
+		store: r.store, world: r.world, secure: r.secure, plain: r.plain}
+	n.open(t, options...)
+	return n
+}
+
+// open starts the gateway.
+func (r *rig) open(t testing.TB, options ...option) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +128,7 @@ func newRig(t testing.TB, options ...option) *rig {
 	net := &loopback{l, make(chan struct{})}
 	t.Cleanup(func() { close(net.closed); l.Close() })
 	r.inside = l.Addr().String()
-	cfg := egress.Config{Store: r.store, Provider: net, Dir: t.TempDir(), Roots: ca.pool,
+	cfg := egress.Config{Store: r.store, Provider: net, Dir: t.TempDir(), Roots: r.world.pool,
 		Guard: r.guard()}
 	session := outboard.SessionConfig{Env: outboard.EnvConfig{Networking: outboard.Networking{Mode: "limited"}}}
 	for _, o := range options {
@@ -129,7 +145,6 @@ func newRig(t testing.TB, options ...option) *rig {
 	r.roots = x509.NewCertPool()
 	r.roots.AppendCertsFromPEM(pem)
 	r.gateway.Attach(r.id, r.session, session)
-	return r
 }
 
 func (r *rig) guard() outbound.Guard {

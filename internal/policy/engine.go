@@ -33,6 +33,8 @@ type Source interface {
 	GrantsFor(ctx context.Context, q outboard.GrantQuery) ([]outboard.Grant, error)
 	// Holder returns whom a session acts for, as they are now.
 	Holder(ctx context.Context, o outboard.Owner) (outboard.User, error)
+	// Giver returns who gave a grant, as they are now. NotFound, Denied: nobody who still has a say.
+	Giver(ctx context.Context, key outboard.KeyID) (outboard.Caller, error)
 	// UseGrant spends one use for key, which spends none when it has one already. Denied: the grant is over or spent.
 	UseGrant(ctx context.Context, id outboard.GrantID, key string, now time.Time) error
 	// TakeRate counts one more event under key in the window that began at start. It reports false, and counts nothing, when
@@ -241,7 +243,7 @@ func (e *Engine) Decide(ctx context.Context, r *Request) (Verdict, outboard.Gran
 	v := set.Decide(r)
 	var grant outboard.GrantID
 	if v.Decision == outboard.Ask && e.cfg.Source != nil {
-		g, err := e.grant(ctx, r)
+		g, err := e.grant(ctx, r, v.Approver)
 		if err != nil {
 			e.cfg.Logger.Error("grants cannot be read; asking", "session", r.Session, "err", err)
 		} else if g != "" {
@@ -276,14 +278,26 @@ func (e *Engine) holder(ctx context.Context, r *Request) *Verdict {
 	return nil
 }
 
-func (e *Engine) grant(ctx context.Context, r *Request) (outboard.GrantID, error) {
+// grant looks for a grant that covers a request which asks. Where the rules say who may answer, it must have been given by such a
+// person: a grant is an answer in advance, and nobody gives themselves one.
+func (e *Engine) grant(ctx context.Context, r *Request, who outboard.Approver) (outboard.GrantID, error) {
 	q := outboard.GrantQuery{Human: r.Owner.Key, Agent: r.Agent, Session: r.Session, Action: r.Action, Resource: r.Target(), Now: r.Context.Now}
 	grants, err := e.cfg.Source.GrantsFor(ctx, q)
 	if err != nil {
 		return "", err
 	}
 	for i := range grants {
-		if grants[i].Covers(q) {
+		if !grants[i].Covers(q) {
+			continue
+		}
+		if who == "" || who == outboard.ApproverAny {
+			return grants[i].ID, nil
+		}
+		by, err := e.cfg.Source.Giver(ctx, grants[i].ApprovedBy)
+		if k := outboard.KindOf(err); err != nil && k != outboard.NotFound && k != outboard.Denied {
+			return "", err
+		}
+		if err == nil && who.May(by, r.Owner) {
 			return grants[i].ID, nil
 		}
 	}

@@ -29,7 +29,7 @@ type Request struct {
 	Context     Context
 }
 
-// Context is what policies read. Each field is a key of the schema's Context; all are always passed on, set or not.
+// Context is what policies read. Each field is a key of the schema's Context; all but Left are always passed on, set or not.
 type Context struct {
 	Tool       string
 	Input      string // the whole input, as compact JSON with sorted keys
@@ -44,12 +44,13 @@ type Context struct {
 	Verdict    outboard.Decision   // of the judge of an auto permission
 	Networking string              // unrestricted, limited or none
 	Taint      outboard.Taint
-	Limited    bool  // a money budget is set
-	LeftCents  int64 // of the budget
-	Now        time.Time
-	Approved   bool // a person allowed this very request
-	Granted    bool // a grant covers it
-	Digest     string
+	// Left is what the budgets over the session leave; see outboard.LeftOf. nil = nobody can tell: a rule that asks cannot be
+	// evaluated, which is a deny.
+	Left     *outboard.Spend
+	Now      time.Time
+	Approved bool // a person allowed this very request
+	Granted  bool // a grant covers it
+	Digest   string
 }
 
 // entityType makes the type names of the schema.
@@ -119,17 +120,32 @@ func (c *Context) record() cedar.Record {
 		approvals = cedar.NewSet(cedar.String(c.Digest))
 	}
 	now := c.Now.UTC()
-	return cedar.NewRecord(cedar.RecordMap{
+	m := cedar.RecordMap{
 		"tool": cedar.String(c.Tool), "input": cedar.String(c.Input), "command": cedar.String(c.Command), "path": cedar.String(c.Path),
 		"url": cedar.String(c.URL), "scheme": cedar.String(c.Scheme), "host": cedar.String(c.Host), "port": cedar.Long(c.Port),
 		"method": cedar.String(c.Method), "permission": cedar.String(c.Permission), "verdict": cedar.String(c.Verdict),
 		"networking": cedar.String(c.Networking),
 		"taint": cedar.NewRecord(cedar.RecordMap{"private": cedar.Boolean(c.Taint.Private), "untrusted": cedar.Boolean(c.Taint.Untrusted),
 			"exfil": cedar.Boolean(c.Taint.Exfil)}),
-		"budget": cedar.NewRecord(cedar.RecordMap{"limited": cedar.Boolean(c.Limited), "left_cents": cedar.Long(c.LeftCents)}),
-		"now":    cedar.NewDatetime(now), "hour": cedar.Long(now.Hour()), "weekday": cedar.Long(now.Weekday()),
+		"now": cedar.NewDatetime(now), "hour": cedar.Long(now.Hour()), "weekday": cedar.Long(now.Weekday()),
 		"approved": cedar.Boolean(c.Approved), "granted": cedar.Boolean(c.Granted), "digest": cedar.String(c.Digest), "approvals": approvals,
-	})
+	}
+	if c.Left != nil {
+		m["budget"] = budget(c.Left)
+	}
+	return cedar.NewRecord(m)
+}
+
+// budget is what is left, rounded down. Without a limit it is the largest number there is, so that a rule about little left does not
+// need to ask whether there is one.
+func budget(left *outboard.Spend) cedar.Record {
+	none := outboard.LeftOf(nil, outboard.Spend{})
+	cents := int64(left.Cost / outboard.Cent)
+	if left.Cost == none.Cost {
+		cents = int64(none.Cost)
+	}
+	return cedar.NewRecord(cedar.RecordMap{"limited": cedar.Boolean(left.Cost != none.Cost), "left_cents": cedar.Long(cents),
+		"left_tokens": cedar.Long(left.Tokens), "left_steps": cedar.Long(left.Steps)})
 }
 
 // ForCall fills in what a tool call says: the action, the resource and the arguments. The rest is the caller's.

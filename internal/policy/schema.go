@@ -20,7 +20,7 @@ const (
 )
 
 // Schema is the Cedar schema that every policy is checked against. Every key of Context is always set, so a policy that passes
-// the check cannot meet a missing attribute. Group "tool" holds all tools, "leaves" all actions that can carry data outside.
+// the check cannot meet a missing attribute; but for budget, which is missing while nobody can tell what is left. Group "tool" holds all tools, "leaves" all actions that can carry data outside.
 const Schema = `
 entity Org;
 entity User in [Org] { role: String, organization: String };
@@ -38,7 +38,7 @@ type Context = {
 	url: String, scheme: String, host: String, port: Long, method: String,
 	permission: String, verdict: String, networking: String,
 	taint: { private: Bool, untrusted: Bool, exfil: Bool },
-	budget: { limited: Bool, left_cents: Long },
+	budget: { limited: Bool, left_cents: Long, left_tokens: Long, left_steps: Long },
 	now: datetime, hour: Long, weekday: Long,
 	approved: Bool, granted: Bool, digest: String, approvals: Set<String>
 };

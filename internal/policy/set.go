@@ -52,7 +52,7 @@ func (l *Layer) All() iter.Seq2[cedar.PolicyID, *cedar.Policy] {
 // Compile parses a document and checks it against the schema. Every mistake is kind Invalid and names the policy and the line.
 //
 // Annotations: @id names the policy in logs, @reason is what the model and a person read, and on a forbid @effect("ask") asks a
-// person instead, @approver("any"|"other"|"admin") says who may answer and @timeout("15m") how long that may take. Others are
+// person instead, @approver("any"|"other"|"admin"|"other_admin") says who may answer and @timeout("15m") how long that may take. Others are
 // refused, because a misspelt one would change the meaning without a word.
 func Compile(level outboard.PolicyLevel, text string) (l *Layer, err error) {
 	defer func() {
@@ -135,8 +135,8 @@ func newRule(level outboard.PolicyLevel, i int, p *cedar.Policy) (rule, error) {
 			}
 		case "approver":
 			r.approver = outboard.Approver(value)
-			if !slices.Contains([]outboard.Approver{outboard.ApproverAny, outboard.ApproverOther, outboard.ApproverAdmin}, r.approver) {
-				return r, fmt.Errorf("@approver must be any, other or admin, not %q", clip(value))
+			if !slices.Contains(outboard.Approvers, r.approver) {
+				return r, fmt.Errorf("@approver must be any, other, admin or other_admin, not %q", clip(value))
 			}
 		case "timeout":
 			d, err := time.ParseDuration(value)
@@ -296,13 +296,12 @@ func (l *Layer) forbidden(reasons []cedar.DiagnosticReason) Verdict {
 	return v
 }
 
-// weight orders decisions and approvers: the heavier of two wins.
-var weight = map[string]int{string(outboard.Allow): 0, string(outboard.Ask): 1, string(outboard.Deny): 2,
-	string(outboard.ApproverAny): 0, string(outboard.ApproverOther): 1, string(outboard.ApproverAdmin): 2}
+// weight orders decisions: the heavier of two wins.
+var weight = map[outboard.Decision]int{outboard.Allow: 0, outboard.Ask: 1, outboard.Deny: 2}
 
 // and is the narrower of two verdicts; of two alike, both.
 func (v Verdict) and(o Verdict) Verdict {
-	switch a, b := weight[string(v.Decision)], weight[string(o.Decision)]; {
+	switch a, b := weight[v.Decision], weight[o.Decision]; {
 	case a > b:
 		return v
 	case a < b:
@@ -315,9 +314,7 @@ func (v Verdict) and(o Verdict) Verdict {
 	if o.Alarm != "" {
 		v.Alarm = strings.TrimPrefix(v.Alarm+"; "+o.Alarm, "; ")
 	}
-	if weight[string(o.Approver)] > weight[string(v.Approver)] || v.Approver == "" {
-		v.Approver = o.Approver
-	}
+	v.Approver = v.Approver.And(o.Approver)
 	if v.Timeout == 0 || o.Timeout > 0 && o.Timeout < v.Timeout {
 		v.Timeout = o.Timeout
 	}

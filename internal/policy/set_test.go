@@ -283,3 +283,65 @@ func BenchmarkDecide(b *testing.B) {
 		}
 	}
 }
+
+// If this fails, a rule about what is left of a budget does not hold, holds where there is no budget, or lets a call pass while nobody
+// knows what is left.
+func TestBudgetInRules(t *testing.T) {
+	s := stack(t, `@id("little") @reason("little is left") forbid (principal, action == Action::"bash", resource)
+		when { context.budget.left_cents < 50 || context.budget.left_tokens < 1000 || context.budget.left_steps < 2 };
+		@id("limited") forbid (principal, action == Action::"read", resource) unless { context.budget.limited };`)
+	none := outboard.LeftOf(nil, outboard.Spend{})
+	over := func(limit, spent outboard.Spend) *outboard.Spend {
+		return new(outboard.LeftOf([]outboard.Budget{{Limit: outboard.Spend{Cost: 1000 * outboard.Dollar}}, {Limit: limit}}, spent))
+	}
+	for _, c := range []struct {
+		name string
+		left *outboard.Spend
+		want outboard.Decision
+	}{
+		{"no budget", &none, outboard.Allow},
+		{"enough", over(outboard.Spend{Cost: outboard.Dollar, Tokens: 2000, Steps: 3}, outboard.Spend{Cost: 50 * outboard.Cent, Tokens: 1000, Steps: 1}), outboard.Allow},
+		{"little money", over(outboard.Spend{Cost: outboard.Dollar}, outboard.Spend{Cost: 50*outboard.Cent + 1}), outboard.Deny},
+		{"few tokens", over(outboard.Spend{Tokens: 2000}, outboard.Spend{Tokens: 1001}), outboard.Deny},
+		{"the last step", over(outboard.Spend{Steps: 3}, outboard.Spend{Steps: 2}), outboard.Deny},
+		{"used up", over(outboard.Spend{Cost: outboard.Dollar}, outboard.Spend{Cost: 2 * outboard.Dollar}), outboard.Deny},
+	} {
+		r := bash("ls")
+		r.Context.Left = c.left
+		if v := s.Decide(r); v.Decision != c.want || v.Alarm != "" || c.want == outboard.Deny && v.Reason != "little is left" {
+			t.Errorf("%s: %+v", c.name, v)
+		}
+	}
+	r := bash("ls") // nobody can tell
+	if v := s.Decide(r); v.Decision != outboard.Deny || v.Alarm == "" || !slices.Equal(v.Rules, []string{"operator/little"}) {
+		t.Errorf("unknown: %+v", v)
+	}
+	if v := stack(t, noRemove).Decide(r); v.Decision != outboard.Allow {
+		t.Errorf("control: a rule that does not ask: %+v", v)
+	}
+	read := ask(&outboard.CallRequested{Name: "read", Kind: "builtin", Policy: outboard.AlwaysAllow}, outboard.Raw(`{"file_path":"a"}`))
+	for _, c := range []struct {
+		left *outboard.Spend
+		want outboard.Decision
+	}{{&none, outboard.Deny}, {over(outboard.Spend{}, outboard.Spend{}), outboard.Allow}} {
+		read.Context.Left = c.left
+		if v := s.Decide(read); v.Decision != c.want {
+			t.Errorf("limited: %+v", v)
+		}
+	}
+}
+
+// If this fails, one of two rules that both say who may answer is forgotten.
+func TestApproversAddUp(t *testing.T) {
+	other := `@id("o") @effect("ask") @approver("other") forbid (principal, action == Action::"bash", resource);`
+	admin := `@id("a") @effect("ask") @approver("admin") forbid (principal, action == Action::"bash", resource) when { context.command like "push*" };`
+	if v := stack(t, other, admin).Decide(bash("push")); v.Approver != outboard.ApproverOtherAdmin {
+		t.Errorf("of two levels: %q", v.Approver)
+	}
+	if v := stack(t, other+admin).Decide(bash("push")); v.Approver != outboard.ApproverOtherAdmin {
+		t.Errorf("of one level: %q", v.Approver)
+	}
+	if v := stack(t, other+admin).Decide(bash("pull")); v.Approver != outboard.ApproverOther {
+		t.Errorf("control: %q", v.Approver)
+	}
+}

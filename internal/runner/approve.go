@@ -55,7 +55,7 @@ func (t *turn) addApproval(c *store.Commit, e *outboard.Event) error {
 	if err != nil {
 		return err
 	}
-	r := t.request()
+	r := t.request(t.ctx)
 	r.ForCall(req, input)
 	c.Approvals = append(c.Approvals, outboard.Approval{ID: outboard.ApprovalOf(t.id, e.ID),
 		Session: t.id, Call: e.ID, Action: r.Action, Resource: r.Target(), Digest: req.Digest, Request: text, Why: req.Reason,

@@ -25,7 +25,7 @@ func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw) (out
 		call.Decision, call.Policy, call.Reason = outboard.Deny, "", err.Error()
 		return call, outboard.OutcomeError, nil
 	}
-	r := t.request()
+	r := t.request(ctx)
 	r.ForCall(&call, input)
 	v, grant := t.cfg.Policy.Decide(ctx, r)
 	var judged *outboard.CallJudged
@@ -78,15 +78,15 @@ func (t *turn) validate(call *outboard.CallRequested, input outboard.Raw) error 
 }
 
 // request is what every request of this session says of it.
-func (t *turn) request() *policy.Request {
+func (t *turn) request(ctx context.Context) *policy.Request {
 	cfg := &t.view.Config
 	return &policy.Request{Session: t.id, Owner: cfg.Owner, Agent: cfg.Agent.ID, Environment: cfg.Environment,
-		Context: policy.Context{Networking: cfg.Env.Networking.Mode, Taint: t.view.Taint, Now: t.now()}}
+		Context: policy.Context{Networking: cfg.Env.Networking.Mode, Taint: t.view.Taint, Now: t.now(), Left: t.left(ctx)}}
 }
 
 // mayCreate asks whether a sandbox may be made for the session. Nobody can be asked about it, so an ask is a refusal.
 func (t *turn) mayCreate(ctx context.Context) error {
-	r := t.request()
+	r := t.request(ctx)
 	r.Action, r.Resource = policy.ActionSandbox, string(r.Environment)
 	if v, _ := t.cfg.Policy.Decide(ctx, r); v.Decision != outboard.Allow {
 		return outboard.Errorf(outboard.Denied, "%s", v.Reason)
@@ -104,7 +104,7 @@ func (t *turn) permit(ctx context.Context, j *job) error {
 		return outboard.Errorf(outboard.Unavailable, "%w", err) // the turn ends: this call is not refused for good
 	}
 	call := j.call.Requested
-	r := t.request()
+	r := t.request(ctx)
 	r.ForCall(&call, j.input)
 	if call.Decision == outboard.Ask {
 		if err := t.approved(ctx, j); err != nil {

@@ -121,6 +121,21 @@ func (t *turn) lookAtBudgets(ctx context.Context) (err error) {
 	return err
 }
 
+// left is what the budgets over the session leave, nil when they cannot be read. A model call that is under way is not in it: nobody
+// knows yet what it comes to, and what is decided while it answers is decided again before it is sent.
+func (t *turn) left(ctx context.Context) *outboard.Spend {
+	if !t.acct.looked || len(t.acct.over) > 0 {
+		if err := t.lookAtBudgets(ctx); err != nil {
+			t.log.Error("what is left of the budgets cannot be read", "session", t.id, "err", err)
+			return nil
+		}
+	}
+	if len(t.acct.over) == 0 {
+		return new(outboard.LeftOf(nil, outboard.Spend{}))
+	}
+	return new(outboard.LeftOf(t.acct.over, t.owed(t.staged, t.now())))
+}
+
 // owed is what events use up, with the running time up to now, that is not charged yet.
 func (t *turn) owed(events []outboard.Event, now time.Time) outboard.Spend {
 	var s outboard.Spend

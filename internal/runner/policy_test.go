@@ -261,3 +261,59 @@ func TestGrantInTheRunner(t *testing.T) {
 	r.say(other, "- bash: echo one", "- say: done")
 	r.rests(other, "requires_action")
 }
+
+// If this fails, rules do not see what is left of a budget as it is spent.
+func TestBudgetInTheRules(t *testing.T) {
+	r := newRig(t, dear)
+	r.ruled(policy.Config{Operator: `@id("little") @reason("little is left") forbid (principal, action == Action::"bash", resource)
+		when { context.budget.left_cents < 9970 };`})
+	count := func(id outboard.SessionID) (ok, denied int) {
+		for _, o := range r.outcomes(id) {
+			switch {
+			case o.Outcome == outboard.OutcomeOK:
+				ok++
+			case o.Outcome == outboard.OutcomeDenied && strings.Contains(text(o), "little is left"):
+				denied++
+			}
+		}
+		return ok, denied
+	}
+	id := r.spender(100*outboard.Dollar, 6)
+	r.rests(id, "end_turn")
+	if ok, denied := count(id); ok == 0 || denied == 0 || ok+denied != 6 {
+		t.Errorf("%d ran, %d were denied, of %v spent\n%s", ok, denied, r.budget(id).Spent.Cost, r.dump(id))
+	}
+	id = r.spender(0, 6)
+	r.rests(id, "end_turn")
+	if ok, denied := count(id); ok != 6 {
+		t.Errorf("control: without a budget %d ran, %d were denied", ok, denied)
+	}
+}
+
+// If this fails, whom a session acts for answers in advance, by a grant, what only somebody else may answer.
+func TestGrantOfWhoMayNotAnswer(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.ruled(policy.Config{Operator: `@id("other") @effect("ask") @approver("other") forbid (principal, action == Action::"bash", resource);`})
+	owner := outboard.Owner{Key: "apikey_owner", Maker: "user_ann"}
+	for _, k := range []outboard.Key{{ID: "apikey_owner", Role: outboard.RoleDeveloper, Maker: "user_ann"}, {ID: "apikey_second", Role: outboard.RoleDeveloper, Maker: "user_ann"},
+		{ID: "apikey_viewer", Role: outboard.RoleViewer}, {ID: "apikey_other", Role: outboard.RoleDeveloper}} {
+		k.Name, k.Hash, k.CreatedAt = string(k.ID), string(k.ID), r.now()
+		if err := r.store.PutKey(t.Context(), k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		by   outboard.KeyID
+		rest string
+	}{{"apikey_owner", "requires_action"}, {"apikey_second", "requires_action"}, {"apikey_viewer", "requires_action"}, {"apikey_gone", "requires_action"}, {"apikey_other", "end_turn"}} {
+		id := r.sessionWith(outboard.SessionConfig{Owner: owner, Agent: outboard.Agent{ID: "agent_1", Version: 1,
+			Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools}, Env: outboard.EnvConfig{Kind: "cloud"}})
+		g := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Session: id, Actions: []string{"bash"}, Resources: []string{"echo one"},
+			CreatedAt: r.now(), ExpiresAt: r.now().Add(time.Hour), ApprovedBy: c.by, Why: "test"}
+		if err := r.store.PutGrant(t.Context(), g); err != nil {
+			t.Fatal(err)
+		}
+		r.say(id, "- bash: echo one", "- say: done")
+		r.rests(id, c.rest)
+	}
+}

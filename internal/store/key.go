@@ -7,13 +7,13 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-const keyCols = `id, name, hash, role, created_at, revoked_at, org, kind, person, scopes, environment, expires_at`
+const keyCols = `id, name, hash, role, created_at, revoked_at, org, kind, person, scopes, environment, expires_at, maker`
 
 func scanKey(sc scanner) (outboard.Key, error) {
 	var k outboard.Key
 	var created, revoked, expires int64
 	var scopes string
-	err := sc.Scan(&k.ID, &k.Name, &k.Hash, &k.Role, &created, &revoked, &k.Org, &k.Kind, &k.User, &scopes, &k.Environment, &expires)
+	err := sc.Scan(&k.ID, &k.Name, &k.Hash, &k.Role, &created, &revoked, &k.Org, &k.Kind, &k.User, &scopes, &k.Environment, &expires, &k.Maker)
 	if err != nil {
 		return k, err
 	}
@@ -21,7 +21,7 @@ func scanKey(sc scanner) (outboard.Key, error) {
 	return k, fromJSON(scopes, &k.Scopes)
 }
 
-const insertKeySQL = `INSERT INTO keys (` + keyCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+const insertKeySQL = `INSERT INTO keys (` + keyCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 // PutKey inserts a key. ErrDuplicate if its id or hash exists.
 func (s *Store) PutKey(ctx context.Context, k outboard.Key) error {
@@ -30,7 +30,7 @@ func (s *Store) PutKey(ctx context.Context, k outboard.Key) error {
 	}
 	return s.update(ctx, "storing key", func(t tx) error {
 		_, err := t.exec(ctx, insertKeySQL, string(k.ID), k.Name, k.Hash, k.Role, micros(k.CreatedAt), micros(k.RevokedAt), orgText(k.Org),
-			string(k.Kind), string(k.User), jsonText(k.Scopes), string(k.Environment), micros(k.ExpiresAt))
+			string(k.Kind), string(k.User), jsonText(k.Scopes), string(k.Environment), micros(k.ExpiresAt), k.Maker)
 		if s.d.unique(err) {
 			return ErrDuplicate
 		}

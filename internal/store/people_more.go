@@ -71,6 +71,25 @@ func (s *Store) Revocations(ctx context.Context) (n int64, err error) {
 
 const revokeOrgKeysSQL = `UPDATE keys SET revoked_at = ? WHERE org = ? AND revoked_at = 0`
 
+// Giver implements policy.Source. A key that is over or signed out takes back no grant; one that was revoked, or a person who was
+// removed, does.
+func (s *Store) Giver(ctx context.Context, id outboard.KeyID) (outboard.Caller, error) {
+	k, err := s.Key(ctx, id)
+	if err != nil {
+		return outboard.Caller{}, err
+	}
+	var u outboard.User
+	if k.User != "" {
+		if u, err = s.User(ctx, k.User); err != nil {
+			return outboard.Caller{}, err
+		}
+	}
+	if !u.RemovedAt.IsZero() || !k.RevokedAt.IsZero() && k.Kind != outboard.KeyLogin {
+		return outboard.Caller{}, outboard.Errorf(outboard.Denied, "key %s has no say any more", id)
+	}
+	return k.Caller(u), nil
+}
+
 // Holder implements policy.Source: whom a session acts for, as they are now. A machine's key is a user without an address.
 func (s *Store) Holder(ctx context.Context, o outboard.Owner) (outboard.User, error) {
 	if o.User != "" {

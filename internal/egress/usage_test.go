@@ -1,0 +1,89 @@
+package egress_test
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/egress"
+)
+
+// budgeted gives a session a budget, and three hosts.
+func budgeted(b outboard.NetBudget) option {
+	return func(_ *egress.Config, s *outboard.SessionConfig) {
+		s.Env.Networking.Rules = []outboard.NetRule{anyPort("a.test"), anyPort("b.test"), anyPort("c.test")}
+		s.Env.Networking.Budget = b
+	}
+}
+
+func (r *rig) used(t *testing.T) outboard.NetBudget {
+	t.Helper()
+	u, err := r.store.NetUsage(t.Context(), string(r.session))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// Broken if a restart or a second server gives a session its budget once more, or a crash gives back what was used.
+func TestBudgetSurvives(t *testing.T) {
+	budget := outboard.NetBudget{Requests: 5, Hosts: 2}
+	one := newRig(t, budgeted(budget))
+	ok := func(r *rig, host string, want int) {
+		t.Helper()
+		if code, body := get(t, r.client(true), r.http(host, "/")); code != want {
+			t.Errorf("%s: %d %s, want %d", host, code, body, want)
+		}
+	}
+	serve := func(r *rig) {
+		r.mux.HandleFunc("/", func(_ http.ResponseWriter, q *http.Request) { _, _ = io.Copy(io.Discard, q.Body) })
+	}
+	serve(one)
+	ok(one, "a.test", 200)
+	ok(one, "a.test", 200)
+	one.gateway.Stop()
+	two := one.again(t, budgeted(budget))
+	ok(two, "a.test", 200)
+	ok(two, "b.test", 200)
+	ok(two, "c.test", 429)                  // a third host
+	three := one.again(t, budgeted(budget)) // while the second one serves
+	ok(three, "b.test", 200)
+	ok(three, "b.test", 429)
+	ok(two, "a.test", 429)
+	if u := one.used(t); u.Requests != 5 || u.Hosts != 2 {
+		t.Errorf("used: %+v", u)
+	}
+
+	// Of a larger budget a part is taken at a time: what a crash loses of it stays used, what a stop leaves is given back.
+	budget = outboard.NetBudget{Requests: 640, Bytes: 64 << 10}
+	crashed := newRig(t, budgeted(budget))
+	serve(crashed)
+	ok(crashed, "a.test", 200)
+	if u := crashed.used(t); u.Requests != 10 || u.Bytes < 1<<10 {
+		t.Errorf("taken: %+v", u)
+	}
+	after := crashed.again(t, budgeted(budget))
+	ok(after, "a.test", 200)
+	after.gateway.Stop()
+	if u := crashed.used(t); u.Requests != 11 {
+		t.Errorf("after a stop: %+v", u)
+	}
+
+	// Bytes of bodies count before they go.
+	last := crashed.again(t, budgeted(budget))
+	resp, err := last.client(true).Post(last.http("a.test", "/"), "text/plain", bytes.NewReader(make([]byte, 32<<10)))
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatalf("control: %v, %v", resp, err)
+	}
+	resp.Body.Close()
+	if resp, err := last.client(true).Post(last.http("a.test", "/"), "text/plain", bytes.NewReader(make([]byte, 48<<10))); err == nil {
+		if resp.Body.Close(); resp.StatusCode == 200 {
+			t.Error("more bytes than the budget has were sent")
+		}
+	}
+	if u := crashed.used(t); u.Bytes > budget.Bytes {
+		t.Errorf("used: %+v", u)
+	}
+}
