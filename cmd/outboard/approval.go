@@ -18,15 +18,17 @@ import (
 const watchEvery = 2 * time.Second
 
 func newApproval(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "approval", Short: "Calls that wait for a person, over all sessions", Args: cobra.ArbitraryArgs, RunE: groupRun}
+	cmd := &cobra.Command{Use: "approval", Short: "Calls and hosts that wait for a person, over all sessions", Args: cobra.ArbitraryArgs, RunE: groupRun}
 	var all bool
 	ls := &cobra.Command{Use: "ls", Short: "List what waits", Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runApprovals(cmd.Context(), a, all) }}
 	ls.Flags().BoolVarP(&all, "all", "a", false, "answered and expired ones too")
 	var session, rule, once bool
-	allow := &cobra.Command{Use: "allow ID|SESSION", Short: "Let a call run", Args: exactArgs("an approval or a session"),
+	allow := &cobra.Command{Use: "allow ID|SESSION", Short: "Let a call run, or a host be reached", Args: exactArgs("an approval or a session"),
 		Long: "Let the call run, once. With --session the same action on the same resource passes for the rest of the session, with --rule\n" +
-			"for all sessions of the agent: both for 30 days, as a grant that outboard grant rm ends.",
+			"for all sessions of the agent: both for 30 days, as a grant that outboard grant rm ends.\n\n" +
+			"A host may be reached by the next request, with --session until the session ends, with --rule also by the next sessions of its\n" +
+			"environment, which gets a rule.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ans := client.ApprovalAnswer{Result: string(outboard.Allow)}
 			switch {
@@ -35,13 +37,13 @@ func newApproval(a *app) *cobra.Command {
 			case session:
 				ans.Scope = "session"
 			case rule:
-				ans.Scope = "agent"
+				ans.Scope = scopeRule
 			}
 			return runAnswerApproval(cmd.Context(), a, args[0], ans)
 		}}
-	allow.Flags().BoolVar(&once, "once", false, "this call only (the default)")
+	allow.Flags().BoolVar(&once, "once", false, "this call, or one request to the host, only (the default)")
 	allow.Flags().BoolVar(&session, "session", false, "also the same request later in this session")
-	allow.Flags().BoolVar(&rule, "rule", false, "also the same request in every session of the agent")
+	allow.Flags().BoolVar(&rule, "rule", false, "also the same request in every session of the agent, or the host in the environment's next sessions")
 	cmd.AddCommand(ls,
 		&cobra.Command{Use: "show ID|SESSION", Short: "Show the whole request and why it was stopped", Args: exactArgs("an approval or a session"),
 			RunE: func(cmd *cobra.Command, args []string) error { return runApprovalShow(cmd.Context(), a, args[0]) }},
@@ -65,6 +67,9 @@ type approvalLine struct {
 func showApprovalLine(p client.Approval) approvalLine {
 	return approvalLine{"approval", sessionName(p.SessionID), p}
 }
+
+// scopeRule is the widest scope, which means one thing of a call and another of a host.
+const scopeRule = "rule"
 
 // summary is an approval on one line.
 func approvalSummary(p client.Approval) string { return term.Line(p.Action+" "+p.Resource, 60) }
@@ -144,7 +149,7 @@ func runApprovalShow(ctx context.Context, a *app, ref string) error {
 	}
 	_, err = fmt.Fprintf(a.out, "approval  %s  %s\nsession   %s  %s\nwhy       %s\nrules     %s\nanswer    %s, by %s\ndigest    %s\n\n%s\n", p.ID, p.State,
 		sessionName(p.SessionID), p.SessionID, term.Line(p.Why, 0), term.Line(strings.Join(p.Rules, ", "), 0), map[string]string{"any": "anybody",
-			"other": "somebody else than the session's owner", "admin": "an administrator"}[p.Approver], p.ExpiresAt.Local().Format(time.RFC3339),
+			"other": "somebody else than the session's owner", "admin": "an administrator", "other_admin": "an administrator who is not the session's owner"}[p.Approver], p.ExpiresAt.Local().Format(time.RFC3339),
 		term.Line(p.Digest, 0), term.Clean(p.Request))
 	return err
 }
@@ -161,6 +166,9 @@ func runAnswerApproval(ctx context.Context, a *app, ref string, ans client.Appro
 		return err
 	}
 	ans.Digest = p.Digest
+	if ans.Scope == scopeRule && (p.Network == nil || p.Network.Policy) {
+		ans.Scope = "agent"
+	}
 	p, grant, err := c.AnswerApproval(ctx, p.ID, ans)
 	if err != nil {
 		return err

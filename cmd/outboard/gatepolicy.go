@@ -13,8 +13,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// gatePolicy lets the policies judge what leaves through the gateway. Nobody can be asked while a request waits, so an ask that no grant
-// covers is a refusal that names the grant. It is safe for concurrent use.
+// gatePolicy lets the policies judge what leaves through the gateway. A request does not wait for a person, so an ask
+// that no grant covers is a refusal; the person is asked about the ones that follow. It is safe for concurrent use.
 type gatePolicy struct {
 	engine *policy.Engine
 	store  *store.Store
@@ -62,6 +62,7 @@ func (g *gatePolicy) Decide(ctx context.Context, r egress.Request) (egress.Verdi
 	if v.Decision == outboard.Ask {
 		out.Hint = "outboard grant add --session " + string(r.Subject.Session) + " --action " + policy.ActionHTTP + " --resource '" + r.Host +
 			"/*' --for 1h --why ..."
+		out.Ask = &egress.Question{Why: v.Reason, Rules: v.Rules, Policy: true, Approver: v.Approver, Timeout: v.Timeout}
 	}
 	if !out.Allow {
 		return out, nil

@@ -86,6 +86,9 @@ func runNetShow(ctx context.Context, a *app, ref string) error {
 		return a.object(n)
 	}
 	a.say("%s: networking is %s", sessionName(s.ID), n.Mode)
+	if n.Used.Requests > 0 {
+		a.say("%d requests, %d bytes and %d hosts are used, or held by a running gateway", n.Used.Requests, n.Used.Bytes, n.Used.Hosts)
+	}
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "HOST\tPORTS\tMETHODS\tPATH\tBY")
 	for _, r := range n.Allow {

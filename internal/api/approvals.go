@@ -8,21 +8,22 @@ import (
 )
 
 type approvalOut struct {
-	Type      string     `json:"type"`
-	ID        string     `json:"id"`
-	Session   string     `json:"session_id"`
-	Call      string     `json:"event_id"` // the agent.tool_use
-	Action    string     `json:"action"`
-	Resource  string     `json:"resource"`
-	Request   string     `json:"request"` // the whole of it, in the form a person can be shown
-	Digest    string     `json:"digest"`
-	Why       string     `json:"why"`
-	Rules     []string   `json:"rules"`
-	Approver  string     `json:"approver"`
-	State     string     `json:"state"`
-	CreatedAt string     `json:"created_at"`
-	ExpiresAt string     `json:"expires_at"`
-	Answer    *answerOut `json:"answer"`
+	Type      string              `json:"type"`
+	ID        string              `json:"id"`
+	Session   string              `json:"session_id"`
+	Call      string              `json:"event_id"` // the agent.tool_use
+	Action    string              `json:"action"`
+	Resource  string              `json:"resource"`
+	Request   string              `json:"request"` // the whole of it, in the form a person can be shown
+	Digest    string              `json:"digest"`
+	Why       string              `json:"why"`
+	Rules     []string            `json:"rules"`
+	Approver  string              `json:"approver"`
+	State     string              `json:"state"`
+	CreatedAt string              `json:"created_at"`
+	ExpiresAt string              `json:"expires_at"`
+	Answer    *answerOut          `json:"answer"`
+	Network   *outboard.NetTarget `json:"network,omitempty"` // of a host; then there is no event
 }
 
 type answerOut struct {
@@ -34,7 +35,7 @@ type answerOut struct {
 
 func showApproval(a outboard.Approval) approvalOut {
 	out := approvalOut{"approval", string(a.ID), string(a.Session), string(a.Call), a.Action, a.Resource, a.Request, a.Digest, a.Why,
-		some(a.Rules), string(a.Approver), string(a.State), stamp(a.CreatedAt), stamp(a.ExpiresAt), nil}
+		some(a.Rules), string(a.Approver), string(a.State), stamp(a.CreatedAt), stamp(a.ExpiresAt), nil, a.Net}
 	if a.Answer != nil {
 		out.Answer = &answerOut{string(outboard.Deny), a.Answer.Name, textOrNull(a.Answer.Message), stamp(a.Answer.At)}
 		if a.Answer.Allow {
@@ -89,14 +90,17 @@ func (s *server) answerApproval(r *request) (any, error) {
 	if in.Result != string(outboard.Allow) && in.Result != string(outboard.Deny) {
 		return nil, bad("result: must be allow or deny, not %q", clip(in.Result))
 	}
-	a, grant, err := s.ctl.AnswerApproval(r.Context(), r.by, outboard.ApprovalID(r.PathValue("approval")),
+	done, err := s.ctl.AnswerApproval(r.Context(), r.by, outboard.ApprovalID(r.PathValue("approval")),
 		control.ApprovalAnswer{Allow: in.Result == string(outboard.Allow), Message: in.Message, Digest: in.Digest, Scope: in.Scope})
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]any{"type": "approval_answered", "approval": showApproval(a), "grant": nil}
-	if grant != nil {
-		out["grant"] = showGrant(*grant)
+	out := map[string]any{"type": "approval_answered", "approval": showApproval(done.Approval), "grant": nil}
+	if done.Grant != nil {
+		out["grant"] = showGrant(*done.Grant)
+	}
+	if done.Host != nil {
+		out["network_grant"] = done.Host
 	}
 	return out, nil
 }

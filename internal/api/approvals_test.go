@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -277,7 +278,7 @@ func TestWhoMayApprove(t *testing.T) {
 		a := b.pending(id)[0]
 		allow := control.ApprovalAnswer{Allow: true}
 		for _, by := range c.refused {
-			if _, _, err := b.ctl.AnswerApproval(t.Context(), by, outboard.ApprovalID(a["id"].(string)), allow); outboard.KindOf(err) != outboard.Denied {
+			if _, err := b.ctl.AnswerApproval(t.Context(), by, outboard.ApprovalID(a["id"].(string)), allow); outboard.KindOf(err) != outboard.Denied {
 				t.Errorf("%s: %s answered: %v", c.command, by.Name, err)
 			}
 			in := []outboard.Payload{&outboard.InputConfirmation{Call: outboard.CallID(a["event_id"].(string)), Allow: true}}
@@ -285,7 +286,7 @@ func TestWhoMayApprove(t *testing.T) {
 				t.Errorf("%s: %s confirmed: %v", c.command, by.Name, err)
 			}
 		}
-		if got, _, err := b.ctl.AnswerApproval(t.Context(), c.may, outboard.ApprovalID(a["id"].(string)), allow); err != nil || got.State != outboard.ApprovalAllowed {
+		if got, err := b.ctl.AnswerApproval(t.Context(), c.may, outboard.ApprovalID(a["id"].(string)), allow); err != nil || got.Approval.State != outboard.ApprovalAllowed {
 			t.Errorf("%s: %s: %+v, %v", c.command, c.may.Name, got, err)
 		}
 		f.until("session.status_idle")
@@ -360,11 +361,164 @@ func TestKeyOfTheSamePerson(t *testing.T) {
 	id := outboard.ApprovalID(b.pending(string(s.ID))[0]["id"].(string))
 	robot := key(hers, "robot", "")
 	for _, by := range []outboard.Caller{hers, key(op, "second", ann), robot, key(hers, "for bob", bob), key(robot, "of the robot", "")} {
-		if _, _, err := b.ctl.AnswerApproval(t.Context(), by, id, control.ApprovalAnswer{Allow: true}); outboard.KindOf(err) != outboard.Denied {
+		if _, err := b.ctl.AnswerApproval(t.Context(), by, id, control.ApprovalAnswer{Allow: true}); outboard.KindOf(err) != outboard.Denied {
 			t.Errorf("%s answered: %v", by.Name, err)
 		}
 	}
-	if a, _, err := b.ctl.AnswerApproval(t.Context(), key(op, "his", bob), id, control.ApprovalAnswer{Allow: true}); err != nil || a.State != outboard.ApprovalAllowed {
+	if a, err := b.ctl.AnswerApproval(t.Context(), key(op, "his", bob), id, control.ApprovalAnswer{Allow: true}); err != nil || a.Approval.State != outboard.ApprovalAllowed {
 		t.Errorf("control: %+v, %v", a, err)
+	}
+}
+
+// Fails if a host that was refused cannot be answered for as somebody who may decides, is answered twice, after its time, under another
+// digest or by who may not, or an answer lets in more than it says, or leaves no record.
+func TestApprovalOfAHost(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	op := outboard.Caller{Key: outboard.KeyID(b.admin()), Name: "admin", Role: outboard.RoleAdmin, Kind: outboard.KeyOperator}
+	session := func(ask map[string]any) (outboard.SessionID, outboard.EnvironmentID) {
+		t.Helper()
+		env := b.ok("POST", "/v1/environments", map[string]any{"name": outboard.NewID[outboard.EnvironmentID]("n"), "config": map[string]any{"type": "cloud",
+			"networking": map[string]any{"type": "limited"}, "outboard": map[string]any{"networking": map[string]any{"ask": ask}}}}).str("id")
+		agent := b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps"}).str("id")
+		return outboard.SessionID(b.ok("POST", "/v1/sessions", map[string]any{"agent": agent, "environment_id": env}).str("id")), outboard.EnvironmentID(env)
+	}
+	refused := func(id outboard.SessionID, host string, who outboard.Approver, policy bool, until time.Time) outboard.ApprovalID {
+		t.Helper()
+		a, err := b.store.AskNet(t.Context(), outboard.Approval{ID: outboard.NewID[outboard.ApprovalID](outboard.PrefixApproval), Session: id, Action: "http.request",
+			Resource: host, Digest: "digest of " + host, Request: "http.request " + host, Why: "no rule", Approver: who, State: outboard.ApprovalPending,
+			CreatedAt: time.Now(), ExpiresAt: until, Net: &outboard.NetTarget{Host: host, Policy: policy}}, store.NetAsks{Pending: 20, Session: 20, Org: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.ID
+	}
+	grants := func(id outboard.SessionID) (out []string) {
+		t.Helper()
+		list, err := b.store.NetGrants(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range list {
+			out = append(out, fmt.Sprintf("%s %d", g.Host, g.Uses))
+		}
+		return out
+	}
+	rules := func(id outboard.EnvironmentID) []outboard.NetRule {
+		t.Helper()
+		e, err := b.store.Environment(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Config.Networking.Rules
+	}
+	later := time.Now().Add(time.Hour)
+	id, env := session(map[string]any{})
+	path := func(a outboard.ApprovalID) string { return "/v1/approvals/" + string(a) }
+
+	once := refused(id, "once.example", "any", false, later)
+	if list := b.pending(string(id)); len(list) != 1 || list[0]["resource"] != "once.example" || list[0]["network"].(map[string]any)["host"] != "once.example" {
+		t.Fatalf("what waits: %v", list)
+	}
+	b.refused(409, "another request", "POST", path(once), map[string]any{"result": "allow", "digest": "of something else"})
+	b.refused(400, "scope must be once, session or rule", "POST", path(once), map[string]any{"result": "allow", "scope": "agent"})
+	if got := grants(id); len(got) != 0 {
+		t.Fatalf("refused answers let in %v", got)
+	}
+	b.ok("POST", path(once), map[string]any{"result": "allow", "digest": "digest of once.example"})
+	if got := grants(id); !slices.Equal(got, []string{"once.example 1"}) {
+		t.Errorf("once: %v", got)
+	}
+	for _, result := range []string{"allow", "deny"} {
+		b.refused(409, "takes no answer", "POST", path(once), map[string]any{"result": result})
+	}
+	b.ok("POST", path(refused(id, "no.example", "any", false, later)), map[string]any{"result": "deny", "message": "never"})
+	b.ok("POST", path(refused(id, "session.example", "any", false, later)), map[string]any{"result": "allow", "scope": "session"})
+	b.ok("POST", path(refused(id, "rule.example", "any", false, later)), map[string]any{"result": "allow", "scope": "rule"})
+	if got := grants(id); !slices.Equal(got, []string{"once.example 1", "session.example -1", "rule.example -1"}) {
+		t.Errorf("all: %v", got)
+	}
+	if got := rules(env); len(got) != 1 || got[0].Host != "rule.example" || got[0].Deny {
+		t.Errorf("the environment's rules: %+v", got)
+	}
+	b.refused(409, "expired", "POST", path(refused(id, "late.example", "any", false, time.Now().Add(-time.Second))), map[string]any{"result": "allow"})
+
+	// A rule of the policies asks: the answer is a grant for that resource.
+	b.ok("POST", path(refused(id, "policy.example/a", "any", true, later)), map[string]any{"result": "allow"})
+	b.refused(400, "once, session or agent", "POST", path(refused(id, "policy.example/b", "any", true, later)), map[string]any{"result": "allow", "scope": "rule"})
+	list, err := b.store.Grants(t.Context(), store.Page{})
+	if err != nil || len(list) != 1 || list[0].MaxUses != 1 || list[0].Session != id || !slices.Equal(list[0].Resources, []string{"policy.example/a"}) {
+		t.Errorf("grants: %+v, %v", list, err)
+	}
+
+	// Who may not.
+	strict, _ := session(map[string]any{"approver": "other"})
+	asked := refused(strict, "x.example", "other", false, later)
+	b.refused(403, "may not answer approval", "POST", path(asked), map[string]any{"result": "allow"}) // the session's own key
+	b.refused(403, "may not let session", "POST", "/v1/sessions/"+string(strict)+"/outboard/network/allow", map[string]any{"host": "x.example"})
+	key := func(name, role string, scopes ...string) outboard.Caller {
+		t.Helper()
+		_, secret, err := b.ctl.CreateKey(t.Context(), op, control.KeyRequest{Name: name, Role: role, Scopes: scopes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := b.ctl.Authenticate(t.Context(), secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	narrow := key("narrow", outboard.RoleDeveloper, "read", "approvals")
+	for _, c := range []struct {
+		by    outboard.Caller
+		scope string
+	}{{key("viewer", outboard.RoleViewer), ""}, {key("sender", outboard.RoleDeveloper, "read", "sessions"), ""}, {narrow, "rule"}} {
+		if _, err := b.ctl.AnswerApproval(t.Context(), c.by, asked, control.ApprovalAnswer{Allow: true, Scope: c.scope}); outboard.KindOf(err) != outboard.Denied {
+			t.Errorf("%s answered: %v", c.by.Name, err)
+		}
+	}
+	if got := grants(strict); len(got) != 0 {
+		t.Errorf("those who may not let in %v", got)
+	}
+	if done, err := b.ctl.AnswerApproval(t.Context(), narrow, asked, control.ApprovalAnswer{Allow: true}); err != nil || done.Host == nil || len(grants(strict)) != 1 {
+		t.Errorf("control: %+v, %v", done, err)
+	}
+	b.refused(400, "approver must be", "POST", "/v1/environments", map[string]any{"name": "e", "config": map[string]any{"type": "cloud",
+		"outboard": map[string]any{"networking": map[string]any{"ask": map[string]any{"approver": "me"}}}}})
+
+	// The end of a session is the end of what it waits for.
+	left := refused(id, "left.example", "any", false, later)
+	b.ok("POST", "/v1/sessions/"+string(id)+"/archive", nil)
+	b.refused(409, "closed", "POST", path(left), map[string]any{"result": "allow"})
+
+	var actions []string
+	records, err := b.store.AuditRecords(t.Context(), store.AuditQuery{Limit: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range records {
+		if strings.HasPrefix(r.Action, "approval.") {
+			actions = append(actions, r.Action+" "+strings.TrimPrefix(strings.TrimPrefix(r.Resource, string(id)+" "), string(strict)+" "))
+		}
+	}
+	if want := []string{"approval.allow once.example", "approval.deny no.example", "approval.allow session.example", "approval.allow rule.example",
+		"approval.allow policy.example/a", "approval.allow x.example"}; !slices.Equal(actions, want) {
+		t.Errorf("the audit has %q", actions)
+	}
+}
+
+// Fails if an allow for the session of a request that ends in a star becomes one for everything that begins like it.
+func TestStarInAnApproval(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	id, f := b.asking("always_ask")
+	b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: 'echo *'\n- bash: 'echo x; touch y'\n- say: end\n")))
+	f.until("session.status_idle")
+	a := "/v1/approvals/" + b.pending(id)[0]["id"].(string)
+	for _, scope := range []string{"session", "agent"} {
+		b.refused(400, "once only", "POST", a, map[string]any{"result": "allow", "scope": scope})
+	}
+	b.ok("POST", a, map[string]any{"result": "allow"})
+	f.until("session.status_idle")
+	if next := b.pending(id); len(next) != 1 || next[0]["resource"] != "echo x; touch y" {
+		t.Errorf("after it: %v", next)
 	}
 }

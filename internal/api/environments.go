@@ -116,7 +116,7 @@ func decodeNetworking(raw json.RawMessage) (func(*outboard.EnvConfig), error) {
 
 // setMode changes the type, which drops what belongs to the old one. Outboard's own rules hold for every type.
 func setMode(n *outboard.Networking, mode string) {
-	*n = outboard.Networking{Mode: mode, Rules: n.Rules, Budget: n.Budget}
+	*n = outboard.Networking{Mode: mode, Rules: n.Rules, Budget: n.Budget, Ask: n.Ask}
 }
 
 // keep replaces a field when a value was given.

@@ -13,6 +13,7 @@ import (
 type ownNetworkIn struct {
 	Rules  *[]outboard.NetRule `json:"rules"`
 	Budget *outboard.NetBudget `json:"budget"`
+	Ask    *outboard.NetAsk    `json:"ask"`
 }
 
 func decodeOwnNetwork(raw json.RawMessage) (func(*outboard.EnvConfig), error) {
@@ -23,6 +24,7 @@ func decodeOwnNetwork(raw json.RawMessage) (func(*outboard.EnvConfig), error) {
 	return func(c *outboard.EnvConfig) {
 		keep(&c.Networking.Rules, in.Rules)
 		keep(&c.Networking.Budget, in.Budget)
+		keep(&c.Networking.Ask, in.Ask)
 	}, nil
 }
 
@@ -32,10 +34,12 @@ type networkOut struct {
 	Allow  []control.NetworkRule `json:"allow_list"`
 	Grants []outboard.NetGrant   `json:"grants,omitempty"`
 	Budget outboard.NetBudget    `json:"budget"`
+	Used   outboard.NetBudget    `json:"used"`
+	Ask    outboard.NetAsk       `json:"ask"`
 }
 
 func showNetwork(n control.Network) networkOut {
-	return networkOut{Type: "outboard.network", Mode: n.Mode, Allow: some(n.Rules), Grants: n.Grants, Budget: n.Budget}
+	return networkOut{Type: "outboard.network", Mode: n.Mode, Allow: some(n.Rules), Grants: n.Grants, Budget: n.Budget, Used: n.Used, Ask: n.Ask}
 }
 
 func (s *server) sessionNetwork(r *request) (any, error) {

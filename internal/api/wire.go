@@ -205,7 +205,7 @@ func showEnvConfig(c outboard.EnvConfig) map[string]any {
 		packages[m] = some(c.Packages[m])
 	}
 	out := map[string]any{"type": "cloud", "networking": n, "packages": packages}
-	own := len(c.Networking.Rules) > 0 || c.Networking.Budget != (outboard.NetBudget{})
+	own := len(c.Networking.Rules) > 0 || c.Networking.Budget != (outboard.NetBudget{}) || c.Networking.Ask != (outboard.NetAsk{})
 	if c.Rootfs != "" || c.Image != "" || c.Isolation != "" || c.Limits != (outboard.SandboxLimits{}) || c.Lifecycle != (outboard.Lifecycle{}) || own {
 		machine := map[string]any{"rootfs": c.Rootfs, "isolation": c.Isolation, "limits": c.Limits}
 		if c.Image != "" {
@@ -215,7 +215,11 @@ func showEnvConfig(c outboard.EnvConfig) map[string]any {
 			machine["lifecycle"] = c.Lifecycle
 		}
 		if own {
-			machine["networking"] = map[string]any{"rules": some(c.Networking.Rules), "budget": c.Networking.Budget}
+			own := map[string]any{"rules": some(c.Networking.Rules), "budget": c.Networking.Budget}
+			if c.Networking.Ask != (outboard.NetAsk{}) {
+				own["ask"] = c.Networking.Ask
+			}
+			machine["networking"] = own
 		}
 		out["outboard"] = machine
 	}

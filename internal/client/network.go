@@ -20,6 +20,8 @@ type Network struct {
 	} `json:"allow_list"`
 	Grants []outboard.NetGrant `json:"grants"`
 	Budget outboard.NetBudget  `json:"budget"`
+	Used   outboard.NetBudget  `json:"used"`
+	Ask    outboard.NetAsk     `json:"ask"`
 }
 
 // NetworkRecord is one request that a session made.

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"github.com/outboard-dev/outboard"
 )
 
 // Approval is a call that waits, or waited, for a person.
@@ -24,6 +26,8 @@ type Approval struct {
 	State     string    `json:"state"`
 	CreatedAt time.Time `json:"created_at"`
 	ExpiresAt time.Time `json:"expires_at"`
+	// Network is the host that it is about, where it is no call's.
+	Network *outboard.NetTarget `json:"network,omitempty"`
 }
 
 // Approvals lists approvals, newest first: those that can be answered, or all; of one session, or "" for all.

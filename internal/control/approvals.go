@@ -47,7 +47,16 @@ type ApprovalAnswer struct {
 	Allow   bool
 	Message string // on a deny, for the model
 	Digest  string // of the request that the person was shown; "" = whatever the row says
-	Scope   string // what an allow is good for: "" or "once", "session", or "agent", which makes a grant
+	// Scope is what an allow is good for: "" or "once", "session", or "agent", which makes a grant. Of a host on no list, see answerNet:
+	// "rule" instead of "agent".
+	Scope string
+}
+
+// AnsweredApproval is an approval with what its answer made.
+type AnsweredApproval struct {
+	Approval outboard.Approval
+	Grant    *outboard.Grant
+	Host     *outboard.NetGrant
 }
 
 // scopeTime is how long a grant lasts that an answer makes.
@@ -55,39 +64,51 @@ const scopeTime = 30 * 24 * time.Hour
 
 // AnswerApproval answers through the session's inbox, as user.tool_confirmation does: there is one way in, one check and one record.
 // An allow with a scope also makes a grant for the same action on the same resource.
-func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id outboard.ApprovalID, ans ApprovalAnswer) (outboard.Approval, *outboard.Grant, error) {
+func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id outboard.ApprovalID, ans ApprovalAnswer) (AnsweredApproval, error) {
 	if err := approver(by); err != nil {
-		return outboard.Approval{}, nil, err
+		return AnsweredApproval{}, err
 	}
-	if !slices.Contains([]string{"", "once", "session", "agent"}, ans.Scope) || !ans.Allow && ans.Scope != "" {
-		return outboard.Approval{}, nil, invalid("scope must be once, session or agent, and only for an allow")
+	if !slices.Contains([]string{"", AllowOnce, AllowSession, AllowAgent, AllowRule}, ans.Scope) || !ans.Allow && ans.Scope != "" {
+		return AnsweredApproval{}, invalid("scope must be once, session, agent or rule, and only for an allow")
 	}
 	a, err := c.Approval(ctx, by, id)
+	out := AnsweredApproval{Approval: a}
 	if err != nil {
-		return a, nil, err
+		return out, err
+	}
+	if a.Net != nil {
+		return c.answerNet(ctx, by, a, ans)
+	}
+	if ans.Scope == AllowRule {
+		return out, invalid("scope rule is for hosts; a call takes once, session or agent")
+	}
+	lasting := ans.Scope == AllowSession || ans.Scope == AllowAgent
+	if lasting {
+		if err := grantable(a.Resource); err != nil {
+			return out, err
+		}
 	}
 	in := &outboard.InputConfirmation{Call: a.Call, Allow: ans.Allow, Message: ans.Message, Digest: ans.Digest}
 	if _, err := c.Send(ctx, by, a.Session, []outboard.Payload{in}); err != nil {
-		return a, nil, err
+		return out, err
 	}
-	var grant *outboard.Grant
-	if ans.Scope == "session" || ans.Scope == "agent" {
+	if lasting {
 		g := outboard.Grant{Session: a.Session, Actions: []string{a.Action}, Resources: []string{a.Resource},
 			ExpiresAt: c.clock().Add(scopeTime), Why: "approval " + string(a.ID)}
-		if ans.Scope == "agent" {
+		if ans.Scope == AllowAgent {
 			h, err := c.header(ctx, by, a.Session)
 			if err != nil {
-				return a, nil, err
+				return out, err
 			}
 			g.Session, g.Agent, g.Human = "", h.AgentID, a.Owner
 		}
 		if g, err = c.AddGrant(ctx, by, g); err != nil {
-			return a, nil, err
+			return out, err
 		}
-		grant = &g
+		out.Grant = &g
 	}
-	a, err = c.Approval(ctx, by, id)
-	return a, grant, err
+	out.Approval, err = c.Approval(ctx, by, id)
+	return out, err
 }
 
 // checkApprover holds an answer to the approval it answers: the same request, in time, by somebody who may.
@@ -105,14 +126,7 @@ func (c *Control) checkApprover(ctx context.Context, by outboard.Caller, id outb
 		return look("session", string(id), err)
 	}
 	if !call.Approver.May(by, cfg.Owner) {
-		e := outboard.Errorf(outboard.Denied, "events[%d]: %s may not answer tool use %s", i, quote(by.Name), p.Call)
-		switch call.Approver {
-		case outboard.ApproverOther:
-			return e.WithHint("its policy wants somebody else than the owner of the session")
-		case outboard.ApproverAdmin:
-			return e.WithHint("its policy wants an administrator")
-		}
-		return e
+		return mayNot(call.Approver, outboard.Errorf(outboard.Denied, "events[%d]: %s may not answer tool use %s", i, quote(by.Name), p.Call))
 	}
 	return nil
 }

@@ -3,10 +3,14 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/netrule"
+	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
@@ -22,6 +26,8 @@ type Network struct {
 	Rules  []NetworkRule
 	Grants []outboard.NetGrant // of a session
 	Budget outboard.NetBudget
+	Used   outboard.NetBudget // of a session's
+	Ask    outboard.NetAsk
 }
 
 // AuditRecord is a row of the audit.
@@ -35,7 +41,9 @@ func (c *Control) SessionNetwork(ctx context.Context, by outboard.Caller, id out
 	}
 	n := s.Config.Env.Networking
 	grants, err := c.store.NetGrants(ctx, id)
-	return Network{Mode: n.Mode, Rules: netrule.Effective(n, s.Config.Agent.MCPServers), Grants: grants, Budget: n.Budget}, look("session", string(id), err)
+	used, err2 := c.store.NetUsage(ctx, string(id))
+	return Network{Mode: n.Mode, Rules: netrule.Effective(n, s.Config.Agent.MCPServers), Grants: grants, Budget: n.Budget, Used: used, Ask: n.Ask},
+		look("session", string(id), errors.Join(err, err2))
 }
 
 // EnvironmentNetwork returns what every session of an environment may reach; the servers of an agent come on top where the environment
@@ -46,7 +54,7 @@ func (c *Control) EnvironmentNetwork(ctx context.Context, by outboard.Caller, id
 		return Network{}, err
 	}
 	n := e.Config.Networking
-	return Network{Mode: n.Mode, Rules: netrule.Effective(n, nil), Budget: n.Budget}, nil
+	return Network{Mode: n.Mode, Rules: netrule.Effective(n, nil), Budget: n.Budget, Ask: n.Ask}, nil
 }
 
 // NetworkLog returns the requests that a session has made, newest first, and what decided each.
@@ -80,6 +88,10 @@ func (c *Control) AllowNetwork(ctx context.Context, by outboard.Caller, id outbo
 	}
 	if m := s.Config.Env.Networking.Mode; m == "none" || m == "" {
 		return outboard.NetGrant{}, outboard.Errorf(outboard.Conflict, "session %s has no network at all: its environment says type none", id)
+	}
+	// Whoever may not answer for the session does not let a host in unasked either.
+	if a := s.Config.Env.Networking.Ask.Approver; a != outboard.ApproverNone && !a.May(by, s.Config.Owner) {
+		return outboard.NetGrant{}, mayNot(a, outboard.Errorf(outboard.Denied, "%s may not let session %s reach a host", quote(by.Name), id))
 	}
 	g := outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), Session: id, Host: host, Port: port, Uses: -1,
 		By: string(by.Key), CreatedAt: c.clock()}
@@ -134,6 +146,12 @@ func checkNetworking(n *outboard.Networking) error {
 	}
 	if b := n.Budget; b.Requests < 0 || b.Bytes < 0 || b.Hosts < 0 {
 		return invalid("config.outboard.networking.budget must not be negative")
+	}
+	if a := n.Ask; a.Approver != "" && a.Approver != outboard.ApproverNone && !slices.Contains(outboard.Approvers, a.Approver) {
+		return invalid("config.outboard.networking.ask.approver must be any, other, admin, other_admin or none, not %s", quote(string(a.Approver)))
+	}
+	if s := n.Ask.TimeoutSec; s < 0 || s > int64(policy.MaxTimeout/time.Second) {
+		return invalid("config.outboard.networking.ask.timeout_seconds must be from 0 to %d", int64(policy.MaxTimeout/time.Second))
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ package egress
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 )
@@ -47,6 +48,29 @@ type Verdict struct {
 	Rule   string // what decided, for the audit and for whoever was refused
 	Reason string // why, in one sentence; for a refusal
 	Hint   string // how to change that: a command, when there is one
+	// Ask is of a refusal that a person may lift for later requests; nil = nobody is asked.
+	Ask *Question
+}
+
+// Question is what a person is asked about a refused request.
+type Question struct {
+	Why      string
+	Rules    []string // that refused it
+	Policy   bool     // they are of the policies, else the host is on no list
+	Approver outboard.Approver
+	Timeout  time.Duration // 0 = the usual one
+}
+
+// Asked is what became of a question.
+type Asked struct {
+	Approval outboard.ApprovalID // "" = nobody was asked
+	Denied   bool                // somebody has said no
+}
+
+// Asker puts questions to people. It never waits for an answer: a request is refused at once, and one that comes after an allow
+// passes. However much a sandbox asks for, it keeps the number of open questions small. It may be called from any goroutine.
+type Asker interface {
+	Ask(ctx context.Context, r Request, q Question) (Asked, error)
 }
 
 // Policy judges a request that the network rules allow. An error is a refusal. It may be called from any goroutine.

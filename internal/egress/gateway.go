@@ -33,6 +33,7 @@ type Config struct {
 	Gate        Gate          // nil = everything may happen
 	Policy      Policy        // nil = the network rules decide alone
 	Credentials Credentials   // nil = no request carries any
+	Asker       Asker         // nil = nobody is asked about what is refused
 	Idle        time.Duration // a request that carries no byte for so long is ended; 0 = 10 minutes
 	Streams     int           // requests under way of one sandbox; 0 = 1024
 	Logger      *slog.Logger
@@ -121,6 +122,7 @@ type port struct {
 
 	mu     sync.Mutex
 	active map[*effect]struct{}
+	asked  map[string]answerOf // by what was asked about; at most maxAsked
 }
 
 // Prepare returns the certificate that a new sandbox must trust.
@@ -142,7 +144,8 @@ func (g *Gateway) Attach(id outboard.SandboxID, session outboard.SessionID, cfg 
 	}
 	ctx, cancel := context.WithCancel(g.ctx)
 	p := &port{g: g, subject: Subject{Sandbox: id, Session: session, Config: cfg}, rules: netrule.Effective(cfg.Env.Networking, cfg.Agent.MCPServers),
-		usage: g.usage(cmp.Or(string(session), string(id)), cfg.Env.Networking.Budget), cancel: cancel, slots: make(chan struct{}, maxConns), active: map[*effect]struct{}{}}
+		usage: g.usage(cmp.Or(string(session), string(id)), cfg.Env.Networking.Budget), cancel: cancel, slots: make(chan struct{}, maxConns), active: map[*effect]struct{}{},
+		asked: map[string]answerOf{}}
 	p.out = newUpstream(g.cfg)
 	g.ports[id] = p
 	g.run.Go(func() {
@@ -169,6 +172,11 @@ func (g *Gateway) Detach(id outboard.SandboxID) {
 	g.mu.Unlock()
 	if p != nil {
 		p.cancel()
+		if p.subject.Session == "" { // a session goes on in another sandbox
+			if err := g.cfg.Store.ForgetNet(context.Background(), string(id)); err != nil {
+				g.log.Warn("counters of what a sandbox has sent stay", "sandbox", id, "err", err)
+			}
+		}
 	}
 	if err := os.Remove(g.caPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		g.log.Warn("a sandbox's certificate authority was not removed", "sandbox", id, "err", err)

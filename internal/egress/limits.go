@@ -42,6 +42,11 @@ const (
 	defaultBytes    = 2 << 30
 	defaultHosts    = 500
 
+	// askAgain is how long the answer to a question is believed, and maxAsked how many are remembered per sandbox: a tool that tries the
+	// same host again and again costs nothing.
+	askAgain = 2 * time.Second
+	maxAsked = 64
+
 	// chunkRequests and chunkBytes are what a gateway takes of a large budget at a time: one write for so much.
 	chunkRequests = 256
 	chunkBytes    = 4 << 20

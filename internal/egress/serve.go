@@ -20,6 +20,7 @@ type refusal struct {
 	rule   string // for the audit
 	reason string
 	hint   string
+	asked  Asked
 }
 
 func refuse(status int, rule, format string, args ...any) *refusal {
@@ -142,8 +143,7 @@ func (p *port) mayConnect(ctx context.Context, req Request) *refusal {
 			return nil
 		}
 	}
-	v := netrule.Judge(p.rules, netrule.Target{Method: req.Method, Host: req.Host, Port: req.Port, Path: req.Path})
-	return p.teach(req, &refusal{status: http.StatusForbidden, rule: v.Rule, reason: v.Reason})
+	return p.unlisted(ctx, req, netrule.Judge(p.rules, netrule.Target{Method: req.Method, Host: req.Host, Port: req.Port, Path: req.Path}))
 }
 
 func (p *port) grants(ctx context.Context) ([]outboard.NetGrant, error) {
@@ -170,7 +170,11 @@ func (p *port) permit(ctx context.Context, req Request, r *http.Request) (*Injec
 			return nil, refuse(http.StatusForbidden, "policy", "the policy could not be evaluated")
 		}
 		if !v.Allow {
-			return nil, &refusal{status: http.StatusForbidden, rule: v.Rule, reason: v.Reason, hint: v.Hint}
+			no := &refusal{status: http.StatusForbidden, rule: v.Rule, reason: v.Reason, hint: v.Hint}
+			if v.Ask != nil {
+				p.ask(ctx, req, no, *v.Ask)
+			}
+			return nil, no
 		}
 	}
 	if no := p.usage.admit(req.Host, int64(len(r.RequestURI))+headerSize(r.Header)); no != nil {
@@ -224,7 +228,7 @@ func (p *port) judge(ctx context.Context, req Request) (rule string, no *refusal
 			return "grant " + string(g.ID), nil
 		}
 	}
-	return "", p.teach(req, &refusal{status: http.StatusForbidden, rule: v.Rule, reason: v.Reason})
+	return "", p.unlisted(ctx, req, v)
 }
 
 // teach adds the command that would let a request pass.
@@ -241,11 +245,12 @@ func (p *port) teach(req Request, no *refusal) *refusal {
 
 // detail is what an audit record says besides its columns.
 type detail struct {
-	Sandbox     outboard.SandboxID `json:"sandbox"`
-	Status      int                `json:"status,omitempty"` // of a refusal
-	Reason      string             `json:"reason,omitempty"`
-	Credentials []string           `json:"credentials,omitempty"`
-	QueryBytes  int                `json:"query_bytes,omitempty"`
+	Sandbox     outboard.SandboxID  `json:"sandbox"`
+	Status      int                 `json:"status,omitempty"` // of a refusal
+	Reason      string              `json:"reason,omitempty"`
+	Credentials []string            `json:"credentials,omitempty"`
+	QueryBytes  int                 `json:"query_bytes,omitempty"`
+	Approval    outboard.ApprovalID `json:"approval,omitempty"` // that a person was asked for
 }
 
 // ActionRequest is the action of the gateway's audit records.
@@ -283,7 +288,7 @@ func (r Request) url() string {
 
 // answer refuses a request, says so in the audit, and tells whoever reads the answer what would help.
 func (p *port) answer(w http.ResponseWriter, r *http.Request, req Request, no *refusal) {
-	err := p.audit(r.Context(), req, outboard.Refused, no.rule, detail{Status: no.status, Reason: no.reason})
+	err := p.audit(r.Context(), req, outboard.Refused, no.rule, detail{Status: no.status, Reason: no.reason, Approval: no.asked.Approval})
 	if err != nil {
 		p.g.log.Error("a refusal was not recorded", "session", p.subject.Session, "err", err)
 	}
@@ -293,6 +298,12 @@ func (p *port) answer(w http.ResponseWriter, r *http.Request, req Request, no *r
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(no.status)
 	fmt.Fprintf(w, "outboard: %s %s was not sent: %s\n", r.Method, req.url(), no.reason)
+	switch {
+	case no.asked.Denied:
+		fmt.Fprintf(w, "outboard: a person was asked (%s) and has denied it; asking again does not help\n", no.asked.Approval)
+	case no.asked.Approval != "":
+		fmt.Fprintf(w, "outboard: a person was asked: %s. Once it is allowed the request passes; go on with something else\n", no.asked.Approval)
+	}
 	if no.hint != "" {
 		fmt.Fprintf(w, "outboard: to allow it, a person runs: %s\n", no.hint)
 	}

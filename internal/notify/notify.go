@@ -192,6 +192,7 @@ type data struct {
 	Rules     []string            `json:"rules"`
 	Approver  outboard.Approver   `json:"approver"`
 	ExpiresAt time.Time           `json:"expires_at"`
+	Network   *outboard.NetTarget `json:"network,omitempty"` // of a host; then there is no event
 }
 
 // send makes one attempt. Any answer of the 2xx range is success.
@@ -199,7 +200,7 @@ func (n *Notifier) send(ctx context.Context, a *outboard.Approval) error {
 	ctx, cancel := context.WithTimeout(ctx, sendTime)
 	defer cancel()
 	body, err := json.Marshal(message{"approval.requested", a.CreatedAt, data{a.ID, a.Session, a.Call, a.Action, a.Request, a.Digest, a.Why,
-		a.Rules, a.Approver, a.ExpiresAt}})
+		a.Rules, a.Approver, a.ExpiresAt, a.Net}})
 	if err != nil {
 		return err
 	}

@@ -13,9 +13,9 @@ type Closing struct {
 	State outboard.ApprovalState
 }
 
-const approvalCols = `id, session, call, action, resource, digest, request, why, rules, approver, owner, state, created_at, expires_at, answer, org`
+const approvalCols = `id, session, call, action, resource, digest, request, why, rules, approver, owner, state, created_at, expires_at, answer, net, org`
 
-const insertApprovalSQL = `INSERT INTO approvals (` + approvalCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+const insertApprovalSQL = `INSERT INTO approvals (` + approvalCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 	COALESCE((SELECT org FROM sessions WHERE id = ?), 'default'))`
 
 const endApprovalSQL = `UPDATE approvals SET state = ?, answer = ? WHERE session = ? AND call = ? AND state = 'pending'`
@@ -24,10 +24,7 @@ const endApprovalSQL = `UPDATE approvals SET state = ?, answer = ? WHERE session
 func (c *Commit) approvals() []statement {
 	var out []statement
 	for i := range c.Approvals {
-		a := &c.Approvals[i]
-		out = append(out, statement{insertApprovalSQL, []any{string(a.ID), string(a.Session), string(a.Call), a.Action, plain(a.Resource),
-			a.Digest, plain(a.Request), plain(a.Why), jsonText(a.Rules), string(a.Approver), string(a.Owner), string(a.State),
-			micros(a.CreatedAt), micros(a.ExpiresAt), jsonText(a.Answer), string(a.Session)}})
+		out = append(out, statement{insertApprovalSQL, insertApprovalArgs(&c.Approvals[i])})
 	}
 	for i := range c.Answers {
 		a := &c.Answers[i]
@@ -43,21 +40,37 @@ func (c *Commit) approvals() []statement {
 	return out
 }
 
+// insertApprovalArgs are a row's values. One of a host has no call, and stands for itself in its place.
+func insertApprovalArgs(a *outboard.Approval) []any {
+	call, target := string(a.Call), ""
+	if a.Net != nil {
+		call, target = string(a.ID), mustJSON(a.Net)
+	}
+	return []any{string(a.ID), string(a.Session), call, a.Action, plain(a.Resource), a.Digest, plain(a.Request), plain(a.Why), jsonText(a.Rules),
+		string(a.Approver), string(a.Owner), string(a.State), micros(a.CreatedAt), micros(a.ExpiresAt), jsonText(a.Answer), target, string(a.Session)}
+}
+
 // plain makes a text one that both databases store.
 func plain(s string) string { return auditTextOf(s, len(s)) }
 
 func scanApproval(sc scanner) (outboard.Approval, error) {
 	var a outboard.Approval
-	var rules, answer string
+	var rules, answer, target string
 	var created, expires int64
 	err := sc.Scan(&a.ID, &a.Session, &a.Call, &a.Action, &a.Resource, &a.Digest, &a.Request, &a.Why, &rules, &a.Approver, &a.Owner,
-		&a.State, &created, &expires, &answer, &a.Org)
+		&a.State, &created, &expires, &answer, &target, &a.Org)
 	if err != nil {
 		return a, err
 	}
 	a.CreatedAt, a.ExpiresAt = timeOf(created), timeOf(expires)
 	if err := fromJSON(rules, &a.Rules); err != nil {
 		return a, err
+	}
+	if err := fromJSON(target, &a.Net); err != nil {
+		return a, err
+	}
+	if a.Net != nil {
+		a.Call = ""
 	}
 	return a, fromJSON(answer, &a.Answer)
 }

@@ -30,15 +30,17 @@ const insertRightSQL = `INSERT INTO grants (` + rightCols + `) VALUES (?, ?, ?, 
 
 // PutGrant inserts a grant. ErrDuplicate if its id exists.
 func (s *Store) PutGrant(ctx context.Context, g outboard.Grant) error {
-	return s.update(ctx, "storing a grant", func(t tx) error {
-		_, err := t.exec(ctx, insertRightSQL, string(g.ID), string(g.Human), string(g.Agent), string(g.Session), jsonText(g.Actions),
-			jsonText(g.Resources), micros(g.NotBefore), micros(g.ExpiresAt), g.MaxUses, g.Uses, string(g.ApprovedBy), g.ApprovedName,
-			g.Why, micros(g.CreatedAt), micros(g.RevokedAt), orgText(g.Org))
-		if s.d.unique(err) {
-			return ErrDuplicate
-		}
-		return err
-	})
+	return s.update(ctx, "storing a grant", func(t tx) error { return putGrant(ctx, t, &g) })
+}
+
+func putGrant(ctx context.Context, t tx, g *outboard.Grant) error {
+	_, err := t.exec(ctx, insertRightSQL, string(g.ID), string(g.Human), string(g.Agent), string(g.Session), jsonText(g.Actions),
+		jsonText(g.Resources), micros(g.NotBefore), micros(g.ExpiresAt), g.MaxUses, g.Uses, string(g.ApprovedBy), g.ApprovedName,
+		g.Why, micros(g.CreatedAt), micros(g.RevokedAt), orgText(g.Org))
+	if t.s.d.unique(err) {
+		return ErrDuplicate
+	}
+	return err
 }
 
 const rightSQL = `SELECT ` + rightCols + ` FROM grants WHERE id = ?`

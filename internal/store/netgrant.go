@@ -12,10 +12,12 @@ const insertGrantSQL = `INSERT INTO net_grants (` + grantCols + `) VALUES (?, ?,
 
 // PutNetGrant inserts a grant.
 func (s *Store) PutNetGrant(ctx context.Context, g outboard.NetGrant) error {
-	return s.update(ctx, "storing a network grant", func(t tx) error {
-		_, err := t.exec(ctx, insertGrantSQL, string(g.ID), string(g.Session), g.Host, g.Port, g.Uses, g.By, micros(g.CreatedAt))
-		return err
-	})
+	return s.update(ctx, "storing a network grant", func(t tx) error { return putNetGrant(ctx, t, &g) })
+}
+
+func putNetGrant(ctx context.Context, t tx, g *outboard.NetGrant) error {
+	_, err := t.exec(ctx, insertGrantSQL, string(g.ID), string(g.Session), g.Host, g.Port, g.Uses, g.By, micros(g.CreatedAt))
+	return err
 }
 
 const grantsSQL = `SELECT ` + grantCols + ` FROM net_grants WHERE session = ? AND uses <> 0 ORDER BY created_at, id`

@@ -1,0 +1,57 @@
+package egress
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/outboard-dev/outboard/internal/netrule"
+)
+
+// answerOf is what became of a question, for a moment.
+type answerOf struct {
+	Asked
+	until time.Time
+}
+
+// unlisted refuses a request to what is on no list, and asks a person about it unless a rule denies it by name: then nothing but another
+// rule would help.
+func (p *port) unlisted(ctx context.Context, req Request, v netrule.Verdict) *refusal {
+	no := p.teach(req, &refusal{status: http.StatusForbidden, rule: v.Rule, reason: v.Reason})
+	if n := &p.subject.Config.Env.Networking; !v.Firm && n.Mode == "limited" {
+		p.ask(ctx, req, no, Question{Why: v.Reason, Rules: []string{v.Rule}, Approver: n.Ask.Approver, Timeout: time.Duration(n.Ask.TimeoutSec) * time.Second})
+	}
+	return no
+}
+
+// ask puts a question about a refused request, and notes in the refusal what became of it. It is refused either way, so an error is
+// only logged.
+func (p *port) ask(ctx context.Context, req Request, no *refusal, q Question) {
+	if p.g.cfg.Asker == nil || p.subject.Session == "" {
+		return
+	}
+	key := net.JoinHostPort(req.Host, strconv.Itoa(req.Port))
+	if q.Policy {
+		key += req.Path
+	}
+	now := p.g.now()
+	p.mu.Lock()
+	a, ok := p.asked[key]
+	p.mu.Unlock()
+	if !ok || !now.Before(a.until) {
+		got, err := p.g.cfg.Asker.Ask(ctx, req, q)
+		if err != nil {
+			p.g.log.Warn("nobody was asked about a refused request", "session", p.subject.Session, "host", req.Host, "err", err)
+		}
+		a = answerOf{got, now.Add(askAgain)}
+		p.mu.Lock()
+		if len(p.asked) >= maxAsked {
+			clear(p.asked)
+		}
+		p.asked[key] = a
+		p.mu.Unlock()
+	}
+	no.asked = a.Asked
+}
