@@ -11,6 +11,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/egress"
 	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/vault"
 	"github.com/spf13/cobra"
 )
 
@@ -28,13 +29,14 @@ type benchOptions struct {
 
 func newBench(a *app) *cobra.Command {
 	var opt benchOptions
-	cmd := &cobra.Command{Use: "bench {log|exec|turn|sandbox|sessions|policy|egress}", Short: "Measure against this machine's own floors",
+	cmd := &cobra.Command{Use: "bench {log|exec|turn|sandbox|sessions|policy|egress|kill}", Short: "Measure against this machine's own floors",
 		Long: "bench prints one row per figure, beside a floor measured in the same run: log (durable appends), exec (one call in a\n" +
 			"live sandbox), turn (a whole turn with one call), sandbox (making,\n" +
 			"freezing and destroying sandboxes, beside crun, runc, runsc, bwrap and docker where they are installed), sessions (memory of idle ones, turns of a crowd),\n" +
-			"policy (a decision under 50 policies), egress (requests through the gateway beside direct ones, audit records).",
-		Args:      exactArgs("log, exec, turn, sandbox, sessions, policy or egress"),
-		ValidArgs: []string{"log", "exec", "turn", "sandbox", "sessions", "policy", "egress"},
+			"policy (a decision under 50 policies), egress (requests through the gateway beside direct ones, audit records),\n" +
+			"kill (the end of a sandbox with 300 processes, of a credential and of a session at another server's gateway).",
+		Args:      exactArgs("log, exec, turn, sandbox, sessions, policy, egress or kill"),
+		ValidArgs: []string{"log", "exec", "turn", "sandbox", "sessions", "policy", "egress", "kill"},
 		RunE:      func(cmd *cobra.Command, args []string) error { return runBench(cmd.Context(), a, args[0], opt) }}
 	f := cmd.Flags()
 	f.StringVar(&opt.db, "db", "", "PostgreSQL URL, for the Postgres rows of log and egress")
@@ -90,10 +92,12 @@ func measure(ctx context.Context, a *app, what, dir string, opt benchOptions) ([
 		return bench.Exec(ctx, hands)
 	case "turn":
 		return bench.Turn(ctx, hands)
+	case "kill":
+		return bench.Kill(ctx, bench.KillConfig{HandsConfig: hands, Credentials: func(k *vault.Keeper) egress.Credentials { return vaultCredentials{k} }})
 	case "sandbox":
 		return bench.Sandbox(ctx, bench.SandboxConfig{HandsConfig: hands, Crowd: opt.crowd, Parts: opt.parts})
 	case "sessions":
 		return bench.Sessions(ctx, bench.SessionsConfig{HandsConfig: hands, Idle: opt.idle, Running: opt.run, Turns: 10})
 	}
-	return nil, usagef("there is no bench %q", what).WithHint("outboard bench log|exec|turn|sandbox|sessions|policy|egress")
+	return nil, usagef("there is no bench %q", what).WithHint("outboard bench log|exec|turn|sandbox|sessions|policy|egress|kill")
 }

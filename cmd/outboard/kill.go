@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,19 +19,26 @@ const killWait = 15 * time.Second
 
 type killOptions struct {
 	level, reason string
-	lift          bool
+	lift, drill   bool
 }
 
 func newKill(a *app) *cobra.Command {
 	var o killOptions
-	cmd := &cobra.Command{Use: "kill session|agent|owner|credential|host|environment|all [ID]", Short: "Stop sessions at once, above every agent", Args: rangeArgs(1, 2, "what to kill"),
+	cmd := &cobra.Command{Use: "kill session|agent|owner|credential|host|environment|all [ID]", Short: "Stop sessions at once, above every agent", Args: rangeArgs(0, 2, "what to kill"),
 		Long: "Stop what a scope covers at once, until it is lifted. No new effect begins, open connections close, model calls are cut, and\n" +
 			"processes are frozen (--level pause) or killed (stop, the default). revoke also ends for good what the scope names.\n" +
-			"The switch is a file in the data directory first, which works without a server and without its database.",
+			"The switch is a file in the data directory first, which works without a server and without its database.\n" +
+			"--drill makes a session (or what the scope names) of its own, kills it at the level, and says how long everything took.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			target := ""
-			if len(args) > 1 {
-				target = args[1]
+			args = append(args, "", "")[:2]
+			target := args[1]
+			switch {
+			case o.drill && o.lift:
+				return usagef("--drill and --lift exclude each other")
+			case o.drill:
+				return runDrill(cmd.Context(), a, outboard.KillScope(cmp.Or(args[0], string(outboard.KillSession))), target, o)
+			case args[0] == "":
+				return usagef("what is to be killed?").WithHint("outboard kill --help")
 			}
 			return runKill(cmd.Context(), a, outboard.KillScope(args[0]), target, o)
 		}}
@@ -38,6 +46,7 @@ func newKill(a *app) *cobra.Command {
 	f.StringVar(&o.level, "level", "stop", "pause, stop or revoke")
 	f.StringVar(&o.reason, "reason", "", "why, for the record")
 	f.BoolVar(&o.lift, "lift", false, "end the kills of this scope instead")
+	f.BoolVar(&o.drill, "drill", false, "measure a kill of something made for it; exit 1 when a promise is broken")
 	cmd.AddCommand(&cobra.Command{Use: "ls", Short: "List the kills in force", Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runKills(cmd.Context(), a) }})
 	return cmd
@@ -130,8 +139,12 @@ func showKillReport(a *app, r client.KillReport) error {
 			return err
 		}
 	}
+	flight := count(len(r.InFlight), "call")
+	if r.Partial {
+		flight = "at least " + flight
+	}
 	a.say("%s: in force after %s; in flight were %s, left are %s and %s", r.Kill.ID, formatDuration(time.Duration(r.Took*float64(time.Second))),
-		count(len(r.InFlight), "call"), count(r.Machines, "machine"), count(r.Flows, "connection"))
+		flight, count(r.Machines, "machine"), count(r.Flows, "connection"))
 	if r.Machines+r.Flows > 0 {
 		return outboard.Errorf(outboard.Unavailable, "not everything has ended yet").WithHint("outboard kill again, or outboard doctor on the host")
 	}

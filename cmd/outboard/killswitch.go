@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"maps"
 	"path/filepath"
 	"sync"
 	"time"
@@ -30,14 +31,13 @@ type killer struct {
 	mu     sync.Mutex     // one enforcement at a time
 	runner *runner.Runner // nil until the server works
 	frozen map[outboard.SandboxID]bool
-	rows   map[outboard.KillID]bool // files that were made rows
 	stop   context.CancelFunc
 	loop   sync.WaitGroup
 }
 
 // openKill makes the switch. What it holds comes later; until then there is nothing to end.
 func (s *server) openKill() {
-	k := &killer{s: s, frozen: map[outboard.SandboxID]bool{}, rows: map[outboard.KillID]bool{}}
+	k := &killer{s: s, frozen: map[outboard.SandboxID]bool{}}
 	k.Switch = kill.New(kill.Config{Source: s.store, Dir: killDir(s.cfg.Data), Host: hostName(s.cfg.Data), Logger: s.log})
 	s.killer = k
 }
@@ -54,6 +54,7 @@ func (k *killer) Start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	k.stop = cancel
 	k.Switch.Start()
+	k.loop.Go(func() { k.withdraw(ctx) })
 	k.loop.Go(func() {
 		tick := time.NewTicker(kill.LookEvery)
 		defer tick.Stop()
@@ -71,6 +72,40 @@ func (k *killer) Start() {
 			}
 		}
 	})
+}
+
+// withdraw gives back the tokens of what is revoked, every second: one may have been about to be made when the kill came.
+func (k *killer) withdraw(ctx context.Context) {
+	tick := time.NewTicker(enforceEvery)
+	defer tick.Stop()
+	for {
+		active := k.Active()
+		for i := range active {
+			if active[i].Level == outboard.KillRevoke {
+				k.s.vault.Withdraw("kill "+string(active[i].ID), func(id outboard.CredentialID, session outboard.SessionID) bool {
+					return k.tokenOf(ctx, &active[i], id, session)
+				})
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// tokenOf reports whether a kill covers a token of a credential that a session has used.
+func (k *killer) tokenOf(ctx context.Context, in *outboard.Kill, id outboard.CredentialID, session outboard.SessionID) bool {
+	who := outboard.KillSubject{Session: session, Credential: id}
+	if in.Scope != outboard.KillCredential && in.Scope != outboard.KillSession && session != "" {
+		cfg, err := k.s.store.SessionConfig(ctx, session)
+		if err != nil {
+			return false // it is asked again in a second
+		}
+		who = cfg.Subject(session)
+	}
+	return in.Covers(k.here(who))
 }
 
 // Stop ends looking. It may be called twice, and before Start.
@@ -94,11 +129,13 @@ func (k *killer) enforce(ctx context.Context) {
 	defer k.mu.Unlock()
 	active := k.Active()
 	if g := k.s.egress; g != nil {
-		g.Recheck()
 		for i := range active {
-			if active[i].Scope == outboard.KillCredential { // nobody knows which streams were opened with it
-				g.End(func(s egress.Subject) bool { return len(s.Config.VaultIDs) > 0 }, &active[i])
-			}
+			g.End(func(s egress.Subject) bool {
+				if active[i].Scope == outboard.KillCredential { // nobody knows which streams were opened with it
+					return len(s.Config.VaultIDs) > 0
+				}
+				return active[i].Covers(k.here(s.Config.Subject(s.Session)))
+			}, kill.Refusal(&active[i]))
 		}
 	}
 	if k.runner != nil {
@@ -110,17 +147,26 @@ func (k *killer) enforce(ctx context.Context) {
 	k.adopt(ctx)
 }
 
-// machines brings every machine of this host to where the kills in force want it.
+// machines brings every machine of this host to where the kills in force want it: first those that this process knows of, which waits
+// for no database, and then the others.
 func (k *killer) machines(ctx context.Context) {
+	held := k.s.fleet.Held()
+	k.bring(ctx, held)
 	rctx, cancel := context.WithTimeout(ctx, enforceEvery)
 	owned, err := k.s.fleet.Owned(rctx)
 	cancel()
 	if err != nil {
 		k.s.log.Error("machines are ended as far as this process knows them", "err", err)
 	}
+	maps.DeleteFunc(owned, func(id outboard.SandboxID, _ outboard.KillSubject) bool { _, ok := held[id]; return ok })
+	k.bring(ctx, owned)
+}
+
+// bring freezes, kills or thaws some machines.
+func (k *killer) bring(ctx context.Context, owned map[outboard.SandboxID]outboard.KillSubject) {
 	var dead []outboard.SandboxID
 	for id, who := range owned {
-		found, err := k.Find(ctx, who)
+		found, err := k.Known(who)
 		switch {
 		case err != nil: // nothing new happens; what runs is left to whoever can read the switch
 		case found == nil && k.frozen[id]:
@@ -154,27 +200,29 @@ func (k *killer) machines(ctx context.Context) {
 // adopt makes rows of files, once the database answers: then all servers see the kill, and sessions at rest learn of it.
 func (k *killer) adopt(ctx context.Context) {
 	for _, f := range k.Files() {
-		if k.rows[f.ID] || time.Since(f.At) < adoptAfter {
+		if time.Since(f.At) < adoptAfter || k.s.control == nil {
 			continue
 		}
 		actx, cancel := context.WithTimeout(ctx, enforceEvery)
-		err := k.s.store.PutKill(actx, f)
-		if err == nil && k.s.control != nil {
-			err = k.s.control.AfterKill(actx, f)
+		err := k.s.control.AdoptKill(actx, f)
+		if err == nil {
+			k.Refresh(actx) // the row must be known before the file goes
+			err = k.Forget(f.ID)
 		}
 		cancel()
 		if err != nil {
 			k.s.log.Warn("a kill is in force as a file only", "kill", f.ID, "err", err)
 			return
 		}
-		k.rows[f.ID] = true
 	}
 }
 
 // Left implements control.KillSwitch.
 func (k *killer) Left(ctx context.Context, in outboard.Kill) (machines, flows int) {
 	if k.s.fleet != nil && in.Level.Rank() >= outboard.KillStop.Rank() {
-		owned, _ := k.s.fleet.Owned(ctx) // without the database: what this process knows
+		rctx, cancel := context.WithTimeout(ctx, enforceEvery)
+		owned, _ := k.s.fleet.Owned(rctx) // without the database: what this process knows
+		cancel()
 		there, _ := k.s.fleet.Present(ctx)
 		for id, who := range owned {
 			if in.Covers(k.here(who)) && there[id] {
@@ -191,6 +239,11 @@ func (k *killer) Left(ctx context.Context, in outboard.Kill) (machines, flows in
 func (k *killer) here(who outboard.KillSubject) outboard.KillSubject {
 	who.Host = hostName(k.s.cfg.Data)
 	return who
+}
+
+// Keep implements control.KillSwitch.
+func (k *killer) Keep(in outboard.Kill) error {
+	return kill.WriteFile(killDir(k.s.cfg.Data), in)
 }
 
 // Forget implements control.KillSwitch.

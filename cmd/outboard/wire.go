@@ -299,6 +299,9 @@ func (s *server) Stop() {
 	if s.killer != nil {
 		s.killer.Stop()
 	}
+	if s.vault != nil {
+		s.vault.Stop()
+	}
 	if s.notify != nil {
 		s.notify.Stop()
 		s.notify = nil

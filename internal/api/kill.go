@@ -33,13 +33,14 @@ type killReportOut struct {
 	Type     string        `json:"type"`
 	Kill     killOut       `json:"kill"`
 	InFlight []inFlightOut `json:"in_flight"`
+	Partial  bool          `json:"in_flight_partial"`
 	Machines int           `json:"machines_left"`
 	Flows    int           `json:"flows_left"`
 	Took     float64       `json:"took_seconds"`
 }
 
 func showKillReport(r control.KillReport) killReportOut {
-	out := killReportOut{"kill_report", showKill(r.Kill), []inFlightOut{}, r.Machines, r.Flows, r.Took.Seconds()}
+	out := killReportOut{"kill_report", showKill(r.Kill), []inFlightOut{}, r.Partial, r.Machines, r.Flows, r.Took.Seconds()}
 	for _, f := range r.InFlight {
 		out.InFlight = append(out.InFlight, inFlightOut{string(f.Session), string(f.Call), f.What, f.Outcome})
 	}

@@ -41,6 +41,9 @@ type EgressConfig struct {
 	N        int                                       // requests per row
 	Span     time.Duration                             // how long each rate is measured
 	Policy   func(*store.Store) (egress.Policy, error) // as a server has it; nil = the network rules alone
+
+	// Adjust changes the gateway and the session of another bench that uses the rig; nil = nothing.
+	Adjust func(*store.Store, *egress.Config, *outboard.SessionConfig) error
 }
 
 // Egress measures requests over TLS to a server on loopback, by a client that connects directly and by the same client through the
@@ -68,6 +71,7 @@ type egressRig struct {
 	store   *store.Store
 	server  *httptest.Server
 	gateway *egress.Gateway
+	session outboard.SessionID
 	inside  net.Listener
 	roots   *x509.CertPool
 	undo    []func()
@@ -128,6 +132,9 @@ func newEgressRig(ctx context.Context, cfg EgressConfig) (_ *egressRig, err erro
 			return
 		}
 		_, _ = io.WriteString(w, "ok")
+		if sent := q.Header.Get("X-Bench"); sent != "" {
+			fmt.Fprintf(w, "\nX-Bench: %d bytes", len(sent))
+		}
 	}))
 	certificate, pool, err := egressCertificate(egressHost)
 	if err != nil {
@@ -148,6 +155,14 @@ func newEgressRig(ctx context.Context, cfg EgressConfig) (_ *egressRig, err erro
 		Guard: outbound.Guard{Private: outbound.Loopback, Resolve: func(context.Context, string) ([]netip.Addr, error) {
 			return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
 		}}}
+	sc := outboard.SessionConfig{Env: outboard.EnvConfig{Networking: outboard.Networking{Mode: "limited",
+		Rules:  []outboard.NetRule{{Host: egressHost, Port: -1}},
+		Budget: outboard.NetBudget{Requests: 1 << 40, Bytes: 1 << 50, Hosts: 10}}}}
+	if cfg.Adjust != nil {
+		if err := cfg.Adjust(r.store, &gc, &sc); err != nil {
+			return nil, err
+		}
+	}
 	if cfg.Policy != nil {
 		if gc.Policy, err = cfg.Policy(r.store); err != nil {
 			return nil, err
@@ -157,14 +172,11 @@ func newEgressRig(ctx context.Context, cfg EgressConfig) (_ *egressRig, err erro
 		return nil, err
 	}
 	r.undo = append(r.undo, r.gateway.Stop)
-	return r, r.attach(ctx, pool)
+	return r, r.attach(ctx, pool, sc)
 }
 
 // attach gives the gateway a sandbox of a session that may reach the server.
-func (r *egressRig) attach(ctx context.Context, pool *x509.CertPool) error {
-	sc := outboard.SessionConfig{Env: outboard.EnvConfig{Networking: outboard.Networking{Mode: "limited",
-		Rules:  []outboard.NetRule{{Host: egressHost, Port: -1}},
-		Budget: outboard.NetBudget{Requests: 1 << 40, Bytes: 1 << 50, Hosts: 10}}}}
+func (r *egressRig) attach(ctx context.Context, pool *x509.CertPool, sc outboard.SessionConfig) error {
 	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread),
 		Phase: outboard.PhaseIdle}
 	h, err := r.store.CreateSession(ctx, h, sc, outboard.NewEvent(h.Thread, &outboard.SessionCreated{Config: sc}))
@@ -179,8 +191,12 @@ func (r *egressRig) attach(ctx context.Context, pool *x509.CertPool) error {
 	r.roots = pool.Clone()
 	r.roots.AppendCertsFromPEM(pem)
 	r.gateway.Attach(id, h.ID, sc)
+	r.session = h.ID
 	return nil
 }
+
+// port is the server's.
+func (r *egressRig) port() int { return r.server.Listener.Addr().(*net.TCPAddr).Port }
 
 // client is one that keeps its connections, directly or through the gateway.
 func (r *egressRig) client(through bool) *http.Client {

@@ -2,7 +2,12 @@
 
 package bench
 
-import "context"
+import (
+	"context"
+
+	"github.com/outboard-dev/outboard/internal/egress"
+	"github.com/outboard-dev/outboard/internal/vault"
+)
 
 // HandsConfig says what the benches that need sandboxes measure.
 type HandsConfig struct {
@@ -22,6 +27,15 @@ type SandboxConfig struct {
 	Crowd int
 	Parts []string
 }
+
+// KillConfig says what the kill bench measures.
+type KillConfig struct {
+	HandsConfig
+	Credentials func(*vault.Keeper) egress.Credentials
+}
+
+// Kill is measured on Linux only.
+func Kill(context.Context, KillConfig) ([]Row, error) { return nil, errNotLinux }
 
 // Sandbox is measured on Linux only.
 func Sandbox(context.Context, SandboxConfig) ([]Row, error) { return nil, errNotLinux }

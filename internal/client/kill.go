@@ -40,6 +40,7 @@ type InFlight struct {
 type KillReport struct {
 	Kill     Kill       `json:"kill"`
 	InFlight []InFlight `json:"in_flight"`
+	Partial  bool       `json:"in_flight_partial"` // there was more
 	Machines int        `json:"machines_left"`
 	Flows    int        `json:"flows_left"`
 	Took     float64    `json:"took_seconds"`

@@ -84,3 +84,8 @@ func (c *Client) RotateVaultKeys(ctx context.Context) (int, error) {
 	err := c.call(ctx, http.MethodPost, "/v1/outboard/vault_keys/rotate", nil, struct{}{}, &out)
 	return out.Credentials, err
 }
+
+// DeleteVault removes a vault with its credentials.
+func (c *Client) DeleteVault(ctx context.Context, vault string) error {
+	return c.call(ctx, http.MethodDelete, vaultPath(vault), nil, nil, nil)
+}

@@ -196,3 +196,13 @@ func decode(resp *http.Response, v any) error {
 	}
 	return jsonInto(b, v)
 }
+
+// ArchiveAgent ends an agent; its sessions stay.
+func (c *Client) ArchiveAgent(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodPost, "/v1/agents/"+url.PathEscape(id)+"/archive", nil, struct{}{}, nil)
+}
+
+// DeleteEnvironment removes an environment.
+func (c *Client) DeleteEnvironment(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodDelete, "/v1/environments/"+url.PathEscape(id), nil, nil, nil)
+}

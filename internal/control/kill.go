@@ -1,7 +1,9 @@
 package control
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"time"
@@ -17,6 +19,8 @@ const (
 	killLook = 50 * time.Millisecond
 	// maxInFlight bounds what a report lists.
 	maxInFlight = 200
+	// inFlightTime bounds the look at what is in flight before a kill: it must not delay it.
+	inFlightTime = 300 * time.Millisecond
 	// killPage is how many sessions are looked at in one read.
 	killPage = 200
 )
@@ -31,6 +35,8 @@ type KillSwitch interface {
 	Left(ctx context.Context, k outboard.Kill) (machines, flows int)
 	// Active returns the kills in force, those that are files included.
 	Active() []outboard.Kill
+	// Keep writes the file of a kill, which is in force at once, with the database or without.
+	Keep(k outboard.Kill) error
 	// Forget removes the file of a kill.
 	Forget(id outboard.KillID) error
 }
@@ -47,8 +53,9 @@ type InFlight struct {
 type KillReport struct {
 	Kill     outboard.Kill
 	InFlight []InFlight
-	Machines int // that may still have processes
-	Flows    int // requests still under way
+	Partial  bool // there was more in flight than InFlight has, or it could not be told in time
+	Machines int  // that may still have processes
+	Flows    int  // requests still under way
 	Took     time.Duration
 }
 
@@ -84,21 +91,60 @@ func (c *Control) Kill(ctx context.Context, by outboard.Caller, k outboard.Kill)
 	if k.ID == "" {
 		k.ID = outboard.NewID[outboard.KillID](outboard.PrefixKill)
 	}
-	if err := c.record(ctx, by, "kill", string(k.Scope)+" "+k.Target, k); err != nil {
-		return KillReport{}, err
+	r := KillReport{Kill: k}
+	r.InFlight, r.Partial = c.inFlight(ctx, k)
+	// The file, which says who and why as well, is what makes the kill hold. The record cannot come first: a database that takes no
+	// writes would keep everything alive.
+	kept := c.kill.Keep(k)
+	if kept != nil {
+		c.log.Error("a kill is in force as a row only", "kill", k.ID, "err", kept)
 	}
-	before, err := c.inFlight(ctx, k)
-	if err != nil {
-		c.log.Error("what is in flight cannot be told", "err", err) // that must not keep it from being killed
+	ctx = context.WithoutCancel(ctx)
+	if kept == nil {
+		c.kill.Enforce(ctx)
 	}
-	if err := c.store.PutKill(ctx, k); err != nil {
-		return KillReport{}, outboard.Errorf(outboard.KindOf(err), "storing the kill: %w", err)
+	if err := c.putKill(ctx, k, by.Key, "role "+by.Role); err != nil {
+		if kept != nil {
+			return KillReport{}, err
+		}
+		return KillReport{}, outboard.Errorf(outboard.Unavailable, "the kill is in force as %s on the server that was asked, and the others learn of it when the database takes it: %w", k.ID, err)
 	}
-	c.kill.Enforce(ctx)
-	err = c.AfterKill(ctx, k)
-	r := KillReport{Kill: k, InFlight: before}
+	c.kill.Enforce(ctx) // the row is known from here on, so the file may go
+	err := errors.Join(c.AfterKill(ctx, k), c.kill.Forget(k.ID))
 	c.settleReport(ctx, &r, begun)
 	return r, err
+}
+
+// putKill records a kill and makes it a row.
+func (c *Control) putKill(ctx context.Context, k outboard.Kill, actor outboard.KeyID, rule string) error {
+	detail, err := json.Marshal(k)
+	if err != nil {
+		return outboard.Errorf(outboard.Internal, "encoding an audit record: %w", err)
+	}
+	err = c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: string(cmp.Or(k.Org, outboard.DefaultOrg)), Actor: string(actor), Action: "kill", Resource: string(k.Scope) + " " + k.Target,
+		Decision: outboard.Allowed, Rule: rule, Detail: detail})
+	if err != nil {
+		return outboard.Errorf(outboard.KindOf(err), "writing the audit: %w", err)
+	}
+	if err := c.store.PutKill(ctx, k); err != nil {
+		return outboard.Errorf(outboard.KindOf(err), "storing the kill: %w", err)
+	}
+	return nil
+}
+
+// AdoptKill makes a row of a kill that is a file, which somebody wrote while no server could be asked.
+func (c *Control) AdoptKill(ctx context.Context, k outboard.Kill) error {
+	switch row, err := c.store.Kill(ctx, k.ID); {
+	case err == nil && !row.LiftedAt.IsZero():
+		return nil
+	case err != nil && outboard.KindOf(err) != outboard.NotFound:
+		return err
+	case err != nil:
+		if err := c.putKill(ctx, k, "data directory", "file"); err != nil {
+			return err
+		}
+	}
+	return c.AfterKill(ctx, k)
 }
 
 func (c *Control) checkKill(ctx context.Context, by outboard.Caller, k *outboard.Kill) error {
@@ -239,9 +285,10 @@ func (c *Control) sessionsUnder(ctx context.Context, k outboard.Kill, all bool, 
 // errEnough ends a walk.
 var errEnough = errors.New("enough")
 
-// inFlight lists the model and tool calls of running sessions that a kill covers.
-func (c *Control) inFlight(ctx context.Context, k outboard.Kill) ([]InFlight, error) {
-	var out []InFlight
+// inFlight lists the model and tool calls of running sessions that a kill covers, as far as that can be told in a moment.
+func (c *Control) inFlight(ctx context.Context, k outboard.Kill) (out []InFlight, partial bool) {
+	ctx, cancel := context.WithTimeout(ctx, inFlightTime)
+	defer cancel()
 	err := c.sessionsUnder(ctx, k, false, func(h outboard.Header, _ outboard.SessionConfig) error {
 		if h.Phase != outboard.PhaseRunning {
 			return nil
@@ -263,10 +310,10 @@ func (c *Control) inFlight(ctx context.Context, k outboard.Kill) ([]InFlight, er
 		}
 		return nil
 	})
-	if errors.Is(err, errEnough) {
-		err = nil
+	if err != nil && !errors.Is(err, errEnough) {
+		c.log.Error("what is in flight cannot be told", "err", err)
 	}
-	return out, err
+	return out, err != nil
 }
 
 // fold reads a whole log.
@@ -300,13 +347,32 @@ func (c *Control) AfterKill(ctx context.Context, k outboard.Kill) error {
 			_, err := c.store.RevokeKey(ctx, outboard.KeyID(k.Target), c.clock())
 			errs = append(errs, err)
 		case outboard.KillCredential:
-			if c.vault != nil {
-				_, err := c.vault.Archive(ctx, outboard.CredentialID(k.Target))
-				errs = append(errs, err)
-			}
+			errs = append(errs, c.archiveKilled(ctx, k))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// archiveKilled archives a credential. Its tokens go back to their issuer, as far as they can be read.
+func (c *Control) archiveKilled(ctx context.Context, k outboard.Kill) error {
+	if c.vault == nil {
+		return nil
+	}
+	id := outboard.CredentialID(k.Target)
+	row, err := c.store.Credential(ctx, id)
+	if err != nil {
+		return err
+	}
+	v, err := c.store.Vault(ctx, row.Vault)
+	if err != nil {
+		return err
+	}
+	keeper := c.vault.For(v.Org)
+	if err := keeper.Retire(ctx, "kill "+string(k.ID), id); err != nil {
+		c.log.Error("the tokens of a killed credential are not revoked at their issuer", "credential", id, "err", err)
+	}
+	_, err = keeper.Archive(ctx, id)
+	return err
 }
 
 // endSession wakes a session's worker, so that it closes what is open; revoked, the session takes nothing any more.

@@ -46,6 +46,9 @@ func (c *Control) StopSandbox(ctx context.Context, by outboard.Caller, id outboa
 	if err := c.sandbox(ctx, by, id); err != nil {
 		return outboard.Sandbox{}, err
 	}
+	if err := c.record(ctx, by, "sandbox.stop", string(id), nil); err != nil {
+		return outboard.Sandbox{}, err
+	}
 	return c.fleet.StopSandbox(ctx, id, by.Name)
 }
 
@@ -53,6 +56,9 @@ func (c *Control) StopSandbox(ctx context.Context, by outboard.Caller, id outboa
 func (c *Control) KillSandbox(ctx context.Context, by outboard.Caller, id outboard.SandboxID) error {
 	if err := c.sandbox(ctx, by, id); err != nil {
 		return err
+	}
+	if err := c.record(ctx, by, "sandbox.kill", string(id), nil); err != nil {
+		c.log.Error("the end of a sandbox was not recorded", "sandbox", id, "err", err) // ending one must work when nothing else does
 	}
 	return c.fleet.KillSandbox(ctx, id, by.Name)
 }

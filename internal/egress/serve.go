@@ -55,6 +55,10 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		p.answer(w, r, req, no)
 		return
 	}
+	if req.Host == DrillHost {
+		p.drill(w, r.WithContext(ctx), req)
+		return
+	}
 	p.forward(w, r.WithContext(ctx), req, inj)
 }
 
@@ -258,6 +262,10 @@ const ActionRequest = "http.request"
 
 // audit writes one record. The query is not in it: it may hold what a client should not have put there.
 func (p *port) audit(ctx context.Context, req Request, decision, rule string, d detail) error {
+	return p.record(ctx, ActionRequest, req, decision, rule, d)
+}
+
+func (p *port) record(ctx context.Context, action string, req Request, decision, rule string, d detail) error {
 	d.Sandbox, d.QueryBytes = p.subject.Sandbox, len(req.Query)
 	text, err := json.Marshal(d)
 	if err != nil {
@@ -267,7 +275,7 @@ func (p *port) audit(ctx context.Context, req Request, decision, rule string, d 
 	if actor == "" {
 		actor = string(p.subject.Sandbox)
 	}
-	return p.g.cfg.Store.Audit(ctx, outboard.AuditRecord{At: p.g.now(), Org: cmp.Or(p.subject.Org, string(p.subject.Config.Owner.Org)), Actor: actor, Action: ActionRequest,
+	return p.g.cfg.Store.Audit(ctx, outboard.AuditRecord{At: p.g.now(), Org: cmp.Or(p.subject.Org, string(p.subject.Config.Owner.Org)), Actor: actor, Action: action,
 		Resource: req.Method + " " + req.url(), Decision: decision, Rule: rule, Detail: text})
 }
 

@@ -20,12 +20,17 @@ func (f *Fleet) own(id outboard.SandboxID, who outboard.KillSubject) {
 	f.owners[id] = who
 }
 
+// Held returns the machines that this process has used or made, by whose they are. It asks nobody.
+func (f *Fleet) Held() map[outboard.SandboxID]outboard.KillSubject {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.owners)
+}
+
 // Owned returns the machines of this host that may have processes, by whose they are: those that this process has used or made, and
 // with the database also those of its rows. Without an answer of the database it returns what it knows, and the error.
 func (f *Fleet) Owned(ctx context.Context) (map[outboard.SandboxID]outboard.KillSubject, error) {
-	f.mu.Lock()
-	out := maps.Clone(f.owners)
-	f.mu.Unlock()
+	out := f.Held()
 	if f.cfg.Provider == nil {
 		return out, nil
 	}

@@ -53,12 +53,13 @@ type Config struct {
 type Switch struct {
 	cfg Config
 
-	reading sync.Mutex // one reading of the rows at a time
+	reading chan struct{} // capacity 1, full while the rows are being read: one reading at a time
 
 	mu       sync.Mutex
 	rows     []outboard.Kill
 	rowsErr  error
 	rowsAt   time.Time // when rows were read, by the monotonic clock
+	failedAt time.Time // when a reading of them failed
 	files    []outboard.Kill
 	filesErr error
 	filesAt  time.Time
@@ -72,7 +73,7 @@ func New(cfg Config) *Switch {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Switch{cfg: cfg}
+	return &Switch{cfg: cfg, reading: make(chan struct{}, 1)}
 }
 
 // Start begins to look. Stop ends it.
@@ -121,25 +122,34 @@ func (s *Switch) Check(ctx context.Context, who outboard.KillSubject) error {
 		return err
 	}
 	if k != nil {
-		return outboard.Errorf(outboard.Denied, "%w", k).WithCode("killed").WithHint("outboard kill ls; outboard kill %s %s --lift ends it", k.Scope, k.Target)
+		return Refusal(k)
 	}
 	return nil
 }
 
-// Find returns the kill that goes furthest of those that cover a subject, or nil. An error means that nobody knows.
+// Refusal is what whoever a kill covers is told.
+func Refusal(k *outboard.Kill) error {
+	return outboard.Errorf(outboard.Denied, "%w", k).WithCode("killed").WithHint("outboard kill ls; outboard kill %s %s --lift ends it", k.Scope, k.Target)
+}
+
+// Find returns the kill that goes furthest of those that cover a subject, or nil. An error means that nobody knows. A file that covers
+// the subject is answer enough: then no database is waited for.
 func (s *Switch) Find(ctx context.Context, who outboard.KillSubject) (*outboard.Kill, error) {
-	if who.Host == "" {
-		who.Host = s.cfg.Host
-	}
-	if s.cfg.Source != nil {
-		s.readRows(ctx, Freshness)
-	}
 	s.mu.Lock()
 	old := s.filesAt.IsZero() || time.Since(s.filesAt) > Freshness
 	s.mu.Unlock()
 	if old {
 		s.readFiles()
 	}
+	if s.cfg.Source != nil && !s.filed(who) {
+		s.readRows(ctx, Freshness)
+	}
+	return s.Known(who)
+}
+
+// Known is Find by what was read last: for whoever ends what runs, and must not wait for a database that hangs.
+func (s *Switch) Known(who outboard.KillSubject) (*outboard.Kill, error) {
+	who = s.here(who)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var found *outboard.Kill
@@ -157,6 +167,21 @@ func (s *Switch) Find(ctx context.Context, who outboard.KillSubject) (*outboard.
 		return nil, outboard.Errorf(outboard.Unavailable, "the kill switch cannot be read, so nothing may happen: %w", err).WithCode("killed")
 	}
 	return nil, nil
+}
+
+// filed reports whether a file covers a subject.
+func (s *Switch) filed(who outboard.KillSubject) bool {
+	who = s.here(who)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.files, func(k outboard.Kill) bool { return k.Covers(who) })
+}
+
+func (s *Switch) here(who outboard.KillSubject) outboard.KillSubject {
+	if who.Host == "" {
+		who.Host = s.cfg.Host
+	}
+	return who
 }
 
 // Active returns what is known to be in force.
@@ -181,19 +206,21 @@ func (s *Switch) Refresh(ctx context.Context) {
 	}
 }
 
-// readRows reads the rows, unless somebody has within the given time.
+// readRows reads the rows, unless somebody has within the given time. Who waited for a reading that failed does not try it again:
+// else many who ask would wait for a database that hangs one after the other.
 func (s *Switch) readRows(ctx context.Context, within time.Duration) {
-	fresh := func() bool {
+	asked := time.Now()
+	done := func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.rowsErr == nil && !s.rowsAt.IsZero() && time.Since(s.rowsAt) < within
+		return s.failedAt.After(asked) || s.rowsErr == nil && !s.rowsAt.IsZero() && time.Since(s.rowsAt) < within
 	}
-	if fresh() {
+	if done() {
 		return
 	}
-	s.reading.Lock()
-	defer s.reading.Unlock()
-	if fresh() {
+	s.reading <- struct{}{}
+	defer func() { <-s.reading }()
+	if done() {
 		return
 	}
 	begun := time.Now()
@@ -203,9 +230,11 @@ func (s *Switch) readRows(ctx context.Context, within time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rowsErr = err
-	if err == nil {
-		s.rows, s.rowsAt = rows, begun
+	if err != nil {
+		s.failedAt = time.Now()
+		return
 	}
+	s.rows, s.rowsAt = rows, begun
 }
 
 func (s *Switch) readFiles() {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -147,4 +148,49 @@ func TestLooks(t *testing.T) {
 	}
 	src.set(nil)
 	wait("lifted", 0)
+}
+
+// hung is a database that answers nobody.
+type hung struct{ asked chan struct{} }
+
+func (h hung) ActiveKills(ctx context.Context) ([]outboard.Kill, error) {
+	h.asked <- struct{}{}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// If this fails, a database that hangs holds up whoever ends what runs, or makes each of many who ask wait for it in turn.
+func TestHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "kills")
+		db := hung{make(chan struct{}, 100)}
+		s := New(Config{Source: db, Dir: dir})
+		begun := time.Now()
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() {
+				if err := s.Check(t.Context(), somebody); outboard.KindOf(err) != outboard.Unavailable {
+					t.Errorf("nobody knows: %v", err)
+				}
+			})
+		}
+		all.Wait()
+		if took := time.Since(begun); took > 2*readTime || len(db.asked) > 2 {
+			t.Errorf("they waited %s for %d readings", took, len(db.asked))
+		}
+		if err := WriteFile(dir, killOf(outboard.KillSession, "sesn_1", outboard.KillStop)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(Freshness + time.Millisecond) // what was read of the files is old now
+		begun = time.Now()
+		if k, err := s.Find(t.Context(), somebody); k == nil || err != nil || time.Since(begun) > 0 {
+			t.Errorf("a file: %v, %v after %s", k, err, time.Since(begun))
+		}
+		if k, err := s.Known(somebody); k == nil || err != nil || time.Since(begun) > 0 {
+			t.Errorf("what is known: %v, %v after %s", k, err, time.Since(begun))
+		}
+		if k, err := s.Known(outboard.KillSubject{Session: "sesn_2"}); k != nil || outboard.KindOf(err) != outboard.Unavailable {
+			t.Errorf("of somebody else: %v, %v", k, err)
+		}
+	})
 }

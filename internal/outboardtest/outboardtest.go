@@ -167,6 +167,11 @@ func (k *killer) Enforce(ctx context.Context) {
 // Left implements control.KillSwitch.
 func (k *killer) Left(context.Context, outboard.Kill) (machines, flows int) { return 0, 0 }
 
+// Keep implements control.KillSwitch.
+func (k *killer) Keep(outboard.Kill) error {
+	return outboard.Errorf(outboard.Unavailable, "this server has no data directory")
+}
+
 // Forget implements control.KillSwitch.
 func (k *killer) Forget(outboard.KillID) error { return nil }
 

@@ -9,9 +9,10 @@ import (
 )
 
 // KillSwitch says whether a subject may have an effect. Find returns the kill that covers it, or nil; an error means that nobody knows,
-// which counts as a pause.
+// which counts as a pause. Known is the same by what was read last, and waits for nothing.
 type KillSwitch interface {
 	Find(ctx context.Context, who outboard.KillSubject) (*outboard.Kill, error)
+	Known(who outboard.KillSubject) (*outboard.Kill, error)
 }
 
 // errKilled ends a turn where it stands. The session is claimed again, and then dealt with by the level of the kill.
@@ -22,7 +23,10 @@ func (t *turn) killed(ctx context.Context) *outboard.Kill {
 	if t.cfg.Kill == nil {
 		return nil
 	}
-	k, err := t.cfg.Kill.Find(ctx, t.subject)
+	return t.asPause(t.cfg.Kill.Find(ctx, t.subject))
+}
+
+func (t *turn) asPause(k *outboard.Kill, err error) *outboard.Kill {
 	if err != nil {
 		t.log.Error("nobody knows whether the kill switch is thrown, so it counts as thrown", "err", err)
 		return &outboard.Kill{Scope: outboard.KillAll, Level: outboard.KillPause, Reason: "the kill switch cannot be read"}
@@ -120,13 +124,13 @@ func (r *Runner) Recheck(ctx context.Context) []outboard.SessionID {
 	r.mu.Unlock()
 	var cut []outboard.SessionID
 	for _, t := range turns {
-		if t.killed(ctx) != nil {
+		if t.asPause(r.cfg.Kill.Known(t.subject)) != nil {
 			t.cancel(errKilled)
 			cut = append(cut, t.id)
 		}
 	}
 	for _, p := range paused {
-		k, err := r.cfg.Kill.Find(ctx, p.who)
+		k, err := r.cfg.Kill.Known(p.who)
 		if err != nil || k != nil && k.Level.Rank() < outboard.KillStop.Rank() {
 			continue
 		}

@@ -28,26 +28,26 @@ const jwtLife = 5 * time.Minute
 type minted struct {
 	token outboard.Secret
 	until time.Time
+	of    outboard.Credential
+	by    uses // the sessions that it was used for
 }
 
 // maxMinted bounds the tokens in memory.
 const maxMinted = 1024
 
-// installationToken returns a token for exactly the scope of a credential, made by the issuer or still valid. Several requests at
-// once make one.
-func (k *Keeper) installationToken(ctx context.Context, c *outboard.Credential, s Secrets) (outboard.Secret, error) {
+// installationToken returns a token for exactly the scope of a credential, made by the issuer or still valid, for a session. Several
+// requests at once make one.
+func (k *Keeper) installationToken(ctx context.Context, session outboard.SessionID, c *outboard.Credential, s Secrets) (outboard.Secret, error) {
 	key := fmt.Sprintf("%s/%d", c.ID, c.Version)
-	k.mu.Lock()
-	m, ok := k.minted[key]
-	k.mu.Unlock()
-	if ok && k.cfg.Now().Add(renewBefore).Before(m.until) {
-		return m.token, nil
+	if token, ok := k.mintedFor(key, session); ok {
+		return token, nil
 	}
-	return k.flights.do(ctx, key, func(ctx context.Context) (outboard.Secret, error) {
+	token, err := k.flights.do(ctx, key, func(ctx context.Context) (outboard.Secret, error) {
 		m, err := k.mint(ctx, c.Auth.GitHub, s.Value)
 		if err != nil {
 			return outboard.Secret{}, err
 		}
+		m.of, m.by = *c, uses{}
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		if len(k.minted) >= maxMinted {
@@ -56,6 +56,22 @@ func (k *Keeper) installationToken(ctx context.Context, c *outboard.Credential, 
 		k.minted[key] = m
 		return m.token, nil
 	})
+	if err == nil {
+		k.mintedFor(key, session)
+	}
+	return token, err
+}
+
+// mintedFor returns a minted token that is still valid, and notes whom it is for.
+func (k *Keeper) mintedFor(key string, session outboard.SessionID) (outboard.Secret, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	m, ok := k.minted[key]
+	if !ok || !k.cfg.Now().Add(renewBefore).Before(m.until) {
+		return outboard.Secret{}, false
+	}
+	m.by.add(session)
+	return m.token, true
 }
 
 // mint asks the issuer for an installation token.
@@ -120,7 +136,7 @@ func grantOf(g *outboard.GitHubScope, body []byte) (minted, error) {
 			return minted{}, outboard.Errorf(outboard.Denied, "the issued token reaches repository %s, and its credential names %s", r.FullName, strings.Join(g.Repositories, ", "))
 		}
 	}
-	return minted{outboard.NewSecret(out.Token), out.ExpiresAt}, nil
+	return minted{token: outboard.NewSecret(out.Token), until: out.ExpiresAt}, nil
 }
 
 // permissionRank orders permission levels; an unknown one is above all.

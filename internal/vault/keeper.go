@@ -49,6 +49,7 @@ type Keeper struct {
 	seen     time.Time // when the sequence was last compared with the store's
 	sessions map[outboard.SessionID]*held
 	minted   map[string]minted
+	bearers  map[outboard.CredentialID]uses   // who used access tokens
 	refs     map[string]outboard.CredentialID // what find has found
 	flights  flights
 }
@@ -62,13 +63,13 @@ func New(cfg Config) *Keeper {
 		cfg.Now = time.Now
 	}
 	k := newKeeper(cfg, outboard.DefaultOrg)
-	k.family = &family{keepers: map[outboard.OrgID]*Keeper{outboard.DefaultOrg: k}, sessions: map[outboard.SessionID]outboard.OrgID{}}
+	k.family = &family{keepers: map[outboard.OrgID]*Keeper{outboard.DefaultOrg: k}, sessions: map[outboard.SessionID]outboard.OrgID{}, withdrawals: newWithdrawals()}
 	return k
 }
 
 func newKeeper(cfg Config, org outboard.OrgID) *Keeper {
 	return &Keeper{cfg: cfg, org: string(org), log: cfg.Logger, sessions: map[outboard.SessionID]*held{},
-		minted: map[string]minted{}, refs: map[string]outboard.CredentialID{}}
+		minted: map[string]minted{}, bearers: map[outboard.CredentialID]uses{}, refs: map[string]outboard.CredentialID{}}
 }
 
 // errMoved: another process changed the key while an edit was decided.

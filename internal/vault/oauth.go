@@ -40,6 +40,7 @@ func (k *Keeper) Bearer(ctx context.Context, session outboard.SessionID, serverU
 		if err != nil {
 			return token, false, locked(err)
 		}
+		k.handed(c.ID, session)
 		if c.Auth.Refresh == nil || c.Auth.ExpiresAt.IsZero() || k.cfg.Now().Add(renewBefore).Before(c.Auth.ExpiresAt) {
 			return s.Value, true, nil
 		}
@@ -47,6 +48,19 @@ func (k *Keeper) Bearer(ctx context.Context, session outboard.SessionID, serverU
 		return token, err == nil, err
 	}
 	return token, false, nil
+}
+
+// handed notes who uses an access token, for Withdraw.
+func (k *Keeper) handed(id outboard.CredentialID, session outboard.SessionID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.bearers[id] == nil {
+		if len(k.bearers) >= maxMinted {
+			clear(k.bearers)
+		}
+		k.bearers[id] = uses{}
+	}
+	k.bearers[id].add(session)
 }
 
 // renew gets a new access token, once however many ask: in this process by a flight, among processes by a claim in the store.
@@ -179,15 +193,20 @@ func refreshRequest(ctx context.Context, r *outboard.OAuthRefresh, s Secrets) (*
 	if r.Resource != "" {
 		form.Set("resource", r.Resource)
 	}
+	return clientRequest(ctx, r.TokenEndpoint, r, s, form)
+}
+
+// clientRequest posts a form to an endpoint of the issuer, as the credential's client.
+func clientRequest(ctx context.Context, endpoint string, r *outboard.OAuthRefresh, s Secrets, form url.Values) (*http.Request, error) {
 	if r.EndpointAuth != "client_secret_basic" {
 		form.Set("client_id", r.ClientID)
 	}
 	if r.EndpointAuth == "client_secret_post" {
 		form.Set("client_secret", s.ClientSecret.Reveal())
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.TokenEndpoint, strings.NewReader(form.Encode()))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, strings.NewReader(form.Encode()))
 	if err != nil {
-		return nil, outboard.Errorf(outboard.Invalid, "the token endpoint is malformed")
+		return nil, outboard.Errorf(outboard.Invalid, "an endpoint of the issuer is malformed")
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	req.Header.Set("Accept", "application/json")

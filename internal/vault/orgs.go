@@ -14,6 +14,8 @@ type family struct {
 	mu       sync.Mutex
 	keepers  map[outboard.OrgID]*Keeper
 	sessions map[outboard.SessionID]outboard.OrgID // an organization keeps its sessions for good, so this only saves a read
+
+	withdrawals *withdrawals
 }
 
 // For returns the keeper of an organization.

@@ -251,7 +251,7 @@ func (k *Keeper) inject(ctx context.Context, ks *keys, r *Request, c *outboard.C
 		in.Set[http.CanonicalHeaderKey(c.Auth.HeaderName)] = format(c.Auth.Format, s.Value)
 		in.Scrub = append(in.Scrub, s.Value)
 	case outboard.AuthGitHub:
-		token, err := k.installationToken(ctx, c, s)
+		token, err := k.installationToken(ctx, r.Session, c, s)
 		if err != nil {
 			return err
 		}

@@ -288,6 +288,20 @@ func (g group) setFrozen(ctx context.Context, frozen bool) error {
 	return nil
 }
 
+// thaw lets every process go on, and waits for nothing.
+func (g group) thaw() error {
+	for _, dir := range g.dirs {
+		file, value := "freezer.state", "THAWED"
+		if g.version == 2 {
+			file, value = "cgroup.freeze", "0"
+		}
+		if err := writeControl(dir, file, value); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("writing freezer state: %w", err)
+		}
+	}
+	return nil
+}
+
 // busy reports whether a process may be in the group. Without a group nobody knows.
 func (g group) busy() (bool, error) {
 	for _, dir := range g.dirs {

@@ -85,11 +85,14 @@ func (p *Provider) end(ctx context.Context, s *state) error {
 	if err := pr.kill(); err != nil {
 		return fmt.Errorf("killing init: %w", err)
 	}
-	// A frozen process of version 1 takes even SIGKILL only when it thaws.
-	if err := g.setFrozen(ctx, false); err != nil {
-		return err
-	}
-	if err := pr.wait(ctx); err != nil {
+	// A frozen process of version 1 takes even SIGKILL only when it thaws, and somebody may be freezing the sandbox all the while.
+	err = waitFor(ctx, func() (bool, error) {
+		if err := g.thaw(); err != nil {
+			return false, err
+		}
+		return pr.ended()
+	})
+	if err != nil {
 		return fmt.Errorf("waiting for init to end: %w", err)
 	}
 	return nil

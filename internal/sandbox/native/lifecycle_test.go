@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -130,6 +131,37 @@ func TestFrozen(t *testing.T) {
 	}
 	if err := p.Destroy(t.Context(), b.ID()); err != nil {
 		t.Errorf("destroying a frozen sandbox: %v", err)
+	}
+}
+
+// TestDestroyWhileFreezing: whoever freezes a sandbox that is being killed, as the end of a turn does, would keep its processes from dying.
+func TestDestroyWhileFreezing(t *testing.T) {
+	p, _ := newProvider(t)
+	if !p.Capabilities().Freeze {
+		t.Skip("this host cannot freeze")
+	}
+	for range 5 {
+		b := create(t, p, sandbox.Spec{})
+		if out := b.sh(t, "for i in $(seq 40); do sleep 1000 & done; echo started"); out != "started\n" {
+			t.Fatalf("the processes: %q", out)
+		}
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		frozen, once := make(chan struct{}), sync.Once{}
+		var freezing sync.WaitGroup
+		freezing.Go(func() {
+			for ctx.Err() == nil {
+				_ = b.Freeze(ctx) // it fails once the sandbox is gone
+				once.Do(func() { close(frozen) })
+			}
+		})
+		<-frozen
+		begun := time.Now()
+		err := p.Destroy(ctx, b.ID())
+		if took := time.Since(begun); err != nil || took > 5*time.Second {
+			t.Errorf("it took %s: %v", took, err)
+		}
+		stop()
+		freezing.Wait()
 	}
 }
 

@@ -175,16 +175,17 @@ func (pr *process) kill() error {
 	return err
 }
 
-// wait returns when the process has ended, which for the init of a pid namespace means that every process in it has.
-func (pr *process) wait(ctx context.Context) error {
-	return waitFor(ctx, func() (bool, error) {
-		fds := []unix.PollFd{{Fd: int32(pr.fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(fds, 1)
-		if errors.Is(err, unix.EINTR) {
-			return false, nil
-		}
-		return n > 0, err
-	})
+// wait returns when the process has ended.
+func (pr *process) wait(ctx context.Context) error { return waitFor(ctx, pr.ended) }
+
+// ended reports whether the process has ended, which for the init of a pid namespace means that every process in it has.
+func (pr *process) ended() (bool, error) {
+	fds := []unix.PollFd{{Fd: int32(pr.fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 1)
+	if errors.Is(err, unix.EINTR) {
+		return false, nil
+	}
+	return n > 0, err
 }
 
 type stat struct {
