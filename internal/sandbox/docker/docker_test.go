@@ -152,13 +152,15 @@ func bash(t *testing.T, sb sandbox.Sandbox, key, command string) string {
 }
 
 // containers asks the engine itself what it has of a directory.
-func containers(t *testing.T, sock, dir string) string {
+func containers(t *testing.T, sock, dir string) string { return ask(t, sock, "/containers/json", dir) }
+
+func ask(t *testing.T, sock, what, dir string) string {
 	t.Helper()
 	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", sock)
 	}}}
 	filter := url.QueryEscape(`{"label":["dev.outboard.dir=` + dir + `"]}`)
-	res, err := c.Get("http://docker/containers/json?all=1&filters=" + filter)
+	res, err := c.Get("http://docker" + what + "?all=1&filters=" + filter)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,6 +250,30 @@ func TestImages(t *testing.T) {
 	}
 	if got := read(); got != "second" {
 		t.Errorf("after a change the directory shows %q", got)
+	}
+
+	gone, other := filepath.Join(t.TempDir(), "gone"), filepath.Join(t.TempDir(), "other")
+	images := func(dir string) string { return ask(t, sock, "/images/json", dir) }
+	for _, d := range []string{gone, other} {
+		q := newProvider(t, sock, d)
+		sb := create(t, q, sandbox.Spec{})
+		sb.Close()
+		if err := q.Destroy(t.Context(), sb.ID()); err != nil {
+			t.Fatal(err)
+		}
+		if got := images(d); !strings.Contains(got, "outboard/root") {
+			t.Fatalf("no image was made: %s", got)
+		}
+		if err := os.RemoveAll(gone); err != nil { // the next one to make an image finds out
+			t.Fatal(err)
+		}
+	}
+	if got := images(gone); strings.Contains(got, "outboard/root") {
+		t.Errorf("an image of a directory that is gone: %s", got)
+	}
+	create(t, newProvider(t, sock, filepath.Join(t.TempDir(), "third")), sandbox.Spec{})
+	if got := images(other); !strings.Contains(got, "outboard/root") {
+		t.Error("the image of another server was removed")
 	}
 }
 

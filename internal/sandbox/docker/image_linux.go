@@ -145,19 +145,20 @@ func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `$`, `\$`).Replace(s) + `"`
 }
 
-// sweep removes images of this directory whose layers are gone, or that an image of the same layers has replaced. One that a container
-// uses stays until the next time.
+// sweep removes images of this directory whose layers are gone, or that an image of the same layers has replaced, and those of directories
+// that are gone. One that a container uses stays until the next time.
 func (e *Engine) sweep(ctx context.Context, lower []string, current string) error {
 	var found []struct {
 		RepoTags []string
 		Labels   map[string]string
 	}
-	if err := e.call(ctx, http.MethodGet, "/images/json", url.Values{"filters": {filters("label", dirLabel+"="+e.dir)}}, nil, &found); err != nil {
+	if err := e.call(ctx, http.MethodGet, "/images/json", url.Values{"filters": {filters("label", dirLabel)}}, nil, &found); err != nil {
 		return said("listing images", err)
 	}
 	for _, image := range found {
 		var roots []string
-		if json.Unmarshal([]byte(image.Labels[rootsLabel]), &roots) != nil || !slices.Equal(roots, lower) && there(roots) {
+		owner := image.Labels[dirLabel]
+		if json.Unmarshal([]byte(image.Labels[rootsLabel]), &roots) != nil || there([]string{owner}) && (owner != e.dir || !slices.Equal(roots, lower) && there(roots)) {
 			continue
 		}
 		for _, name := range image.RepoTags {
