@@ -35,7 +35,8 @@ const leftFor = time.Second
 
 // tainted is what a session's log says up to an event.
 type tainted struct {
-	upto  int64
+	head  int64 // of the log when it was read
+	upto  int64 // the last outcome in it
 	taint outboard.Taint
 }
 
@@ -103,9 +104,17 @@ func (g *gatePolicy) taint(ctx context.Context, id outboard.SessionID) (outboard
 	if id == "" {
 		return outboard.Taint{}, nil
 	}
+	head, err := g.store.Head(ctx, id)
+	if err != nil {
+		return outboard.Taint{}, err
+	}
 	g.mu.Lock()
 	t := g.known[id]
 	g.mu.Unlock()
+	if t.head == head {
+		return t.taint, nil
+	}
+	t.head = head // what is appended from here on is read below or has another head
 	for {
 		page, err := g.store.Events(ctx, id, store.EventQuery{After: t.upto, Types: []outboard.EventType{outboard.TypeCallFinished}})
 		if err != nil {

@@ -21,6 +21,7 @@ type flow struct {
 	to     int    // the TCP port that the client meant; proxyPort for the proxy's own
 	tunnel string // host of a CONNECT, canonical; "" outside a tunnel
 	tls    bool
+	sni    string // with tls: the name that the client gave
 	once   sync.Once
 }
 
@@ -106,10 +107,19 @@ func (p *port) sniff(c *conn) {
 		c.head = b[:]
 	}
 	const handshake = 0x16
-	if c.head[0] != handshake {
-		p.g.conns.give(c)
+	if c.head[0] == handshake {
+		p.secure(c)
 		return
 	}
+	if c.flow.to == proxyPort && c.flow.tunnel == "" {
+		p.g.conns.give(c) // what clients say to a proxy is nothing for quick
+		return
+	}
+	p.quick(c, c)
+}
+
+// secure ends TLS, and goes on by what the client speaks inside.
+func (p *port) secure(c *conn) {
 	if c.flow.to == proxyPort && c.flow.tunnel == "" {
 		c.Close() // TLS to the proxy itself: no client of ours is told to
 		return
@@ -118,7 +128,20 @@ func (p *port) sniff(c *conn) {
 	p.mu.Lock()
 	cfg := p.tls
 	p.mu.Unlock()
-	p.g.conns.give(tls.Server(c, cfg))
+	t := tls.Server(c, cfg)
+	ctx, cancel := context.WithTimeout(p.g.ctx, helloTimeout)
+	defer cancel()
+	if err := t.HandshakeContext(ctx); err != nil {
+		c.Close()
+		return
+	}
+	state := t.ConnectionState()
+	c.flow.sni = state.ServerName
+	if state.NegotiatedProtocol == "h2" {
+		p.g.conns.give(t)
+		return
+	}
+	p.quick(c, t)
 }
 
 // tunnel answers a CONNECT and goes on with what comes through it.

@@ -13,59 +13,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/outbound"
 )
-
-// upstream is how one sandbox's requests reach servers. Sandboxes share no connection: what a server knows by its connection stays
-// with the sandbox that made it.
-type upstream struct {
-	usual *http.Transport
-	h2c   *http.Transport // HTTP/2 without TLS, for clients that speak it
-}
-
-func newUpstream(cfg Config) *upstream {
-	dial := func(ctx context.Context, _, address string) (net.Conn, error) {
-		host, port, err := net.SplitHostPort(address)
-		if err != nil {
-			return nil, err
-		}
-		addrs, err := cfg.Guard.Lookup(ctx, host)
-		if err != nil {
-			return nil, err
-		}
-		return outbound.Dial(ctx, addrs, port)
-	}
-	base := func() *http.Transport {
-		return &http.Transport{
-			DialContext:            dial,
-			Proxy:                  nil, // it would resolve and dial by itself
-			TLSClientConfig:        &tls.Config{RootCAs: cfg.Roots, MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true},
-			TLSHandshakeTimeout:    helloTimeout,
-			ResponseHeaderTimeout:  answerTimeout,
-			ExpectContinueTimeout:  time.Second,
-			IdleConnTimeout:        idleTimeout,
-			MaxIdleConnsPerHost:    maxIdle,
-			MaxResponseHeaderBytes: maxHeader,
-			DisableCompression:     true, // what the server sends is what the client gets
-			ReadBufferSize:         32 << 10,
-			WriteBufferSize:        32 << 10,
-		}
-	}
-	u := &upstream{usual: base(), h2c: base()}
-	u.usual.ForceAttemptHTTP2 = true
-	var only http.Protocols
-	only.SetUnencryptedHTTP2(true)
-	u.h2c.Protocols = &only
-	return u
-}
-
-func (u *upstream) close() {
-	u.usual.CloseIdleConnections()
-	u.h2c.CloseIdleConnections()
-}
 
 // buffers are for copying bodies.
 type buffers struct{ pool sync.Pool }
@@ -93,7 +44,7 @@ func (p *port) forward(w http.ResponseWriter, r *http.Request, req Request, inj 
 		r.Body = &counted{r.Body, p.usage, effect}
 	}
 	scrub := newScrubber(inj.Scrub)
-	transport := p.out.usual
+	var transport http.RoundTripper = p.out
 	if req.Scheme == "http" && r.ProtoMajor == 2 {
 		transport = p.out.h2c
 	}

@@ -26,6 +26,16 @@ const (
 	maxHeader = 256 << 10
 	// maxIdle bounds kept connections per server and sandbox.
 	maxIdle = 32
+	// maxHeld is the longest request body that is read whole before it is sent.
+	maxHeld = 32 << 10
+	// lineBuffer is what one read from a server, and one write to it, may take outside a body.
+	lineBuffer = 16 << 10
+	// quickBuffer holds the head of a request, and an answer of little text.
+	quickBuffer = 8 << 10
+	// watchAfter is how long a request may last before somebody looks whether its client is still there.
+	watchAfter = 20 * time.Millisecond
+	// dialWait bounds finding and reaching a server.
+	dialWait = 30 * time.Second
 	// gateEvery is how often the gate is asked about requests that last.
 	gateEvery = time.Second
 

@@ -34,7 +34,11 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "outboard: a connection from nowhere", http.StatusServiceUnavailable)
 		return
 	}
-	p := f.port
+	f.port.serve(w, r, f)
+}
+
+// serve judges a request of a flow, and carries it out.
+func (p *port) serve(w http.ResponseWriter, r *http.Request, f *flow) {
 	if r.Method == http.MethodConnect {
 		p.connect(w, r, f)
 		return
@@ -97,9 +101,9 @@ func (f *flow) target(r *http.Request) (Request, *refusal) {
 	if f.tunnel != "" && f.tunnel != host {
 		return req, refuse(http.StatusMisdirectedRequest, "one name", "the tunnel is to %s, and the Host header names %s", f.tunnel, host)
 	}
-	if f.tls && r.TLS != nil {
-		if name, err := f.named(r.TLS.ServerName); err != nil || name != host {
-			return req, refuse(http.StatusMisdirectedRequest, "one name", "the TLS name is %s, and the Host header names %s", clip(r.TLS.ServerName), host)
+	if f.tls {
+		if name, err := f.named(f.sni); err != nil || name != host {
+			return req, refuse(http.StatusMisdirectedRequest, "one name", "the TLS name is %s, and the Host header names %s", clip(f.sni), host)
 		}
 	}
 	if req.Path, req.Odd, err = netrule.Path(r.URL.EscapedPath()); err != nil {

@@ -106,6 +106,13 @@ const isRare = `type NOT IN ('input.message', 'input.system', 'input.interrupt',
     'turn.started', 'turn.ended', 'model.started', 'model.finished', 'agent.message', 'agent.thinking', 'call.requested',
     'call.started', 'call.finished', 'checkpoint.created')`
 
+const headSQL = `SELECT head FROM sessions WHERE id = ? AND deleted_at = 0`
+
+// Head returns the number of a session's newest event. A log with the same head is the same log.
+func (s *Store) Head(ctx context.Context, id outboard.SessionID) (head int64, err error) {
+	return one(ctx, s, "session", id, scanCount, headSQL, string(id))
+}
+
 // EventQuery selects events of one session by position. Zero values select everything in ascending order.
 type EventQuery struct {
 	After, Before int64     // exclusive bounds on seq; 0 = none

@@ -1,0 +1,237 @@
+package egress
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Most of what leaves a sandbox are plain HTTP/1.1 requests on kept connections. They are served here, by one goroutine per connection
+// and with one write per answer. Whatever is not plain (simple says what that is) goes to the HTTP server of the standard library, with
+// its connection and for good: nothing here reads a request in a way of its own that could be read in another.
+
+// session is one such connection.
+type session struct {
+	port *port
+	conn *conn    // what came from the sandbox
+	top  net.Conn // conn, or TLS on it
+	in   *bufio.Reader
+	out  *bufio.Writer
+}
+
+var (
+	quickReaders = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, quickBuffer) }}
+	quickWriters = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, quickBuffer) }}
+)
+
+// quick serves a connection on which TLS, where there is any, has ended.
+func (p *port) quick(c *conn, top net.Conn) {
+	s := &session{port: p, conn: c, top: top, in: quickReaders.Get().(*bufio.Reader), out: quickWriters.Get().(*bufio.Writer)}
+	s.in.Reset(top)
+	s.out.Reset(top)
+	stop := context.AfterFunc(p.g.ctx, func() { c.Close() })
+	defer func() {
+		stop()
+		s.in.Reset(nil)
+		s.out.Reset(nil)
+		quickReaders.Put(s.in)
+		quickWriters.Put(s.out)
+	}()
+	defer func() {
+		if v := recover(); v != nil {
+			if v != http.ErrAbortHandler {
+				p.g.log.Error("serving a request failed", "panic", v, "stack", string(debug.Stack()))
+			}
+			top.Close()
+		}
+	}()
+	for wait := helloTimeout; ; wait = idleTimeout {
+		plain, err := s.head(wait)
+		switch {
+		case err != nil:
+			top.Close()
+			return
+		case !plain:
+			s.handOver()
+			return
+		case !s.one():
+			top.Close()
+			return
+		}
+	}
+}
+
+// head waits for the head of a request and looks whether it is plain, without taking it.
+func (s *session) head(wait time.Duration) (plain bool, err error) {
+	if s.in.Buffered() == 0 {
+		_ = s.top.SetReadDeadline(time.Now().Add(wait)) // a dead socket fails below
+		if _, err := s.in.Peek(1); err != nil {
+			return false, err
+		}
+	}
+	b, err := s.in.Peek(s.in.Buffered())
+	if err != nil {
+		return false, err
+	}
+	n := bytes.Index(b, []byte("\r\n\r\n"))
+	return n >= 0 && simple(b[:n+2]), nil
+}
+
+// handOver gives the connection to the HTTP server, with what has been read of it.
+func (s *session) handOver() {
+	_ = s.top.SetReadDeadline(time.Time{})
+	b, _ := s.in.Peek(s.in.Buffered()) // cannot fail: it is buffered
+	read := bytes.Clone(b)
+	if s.top == net.Conn(s.conn) {
+		s.conn.head = append(read, s.conn.head...)
+		s.port.g.conns.give(s.conn)
+		return
+	}
+	s.port.g.conns.give(&conn{Conn: s.top, head: read, flow: s.conn.flow})
+}
+
+// one serves the request whose head is there. false ends the connection.
+func (s *session) one() (more bool) {
+	r, err := http.ReadRequest(s.in)
+	if err != nil {
+		_, _ = io.WriteString(s.top, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n") // it ends in any case
+		return false
+	}
+	if r.ContentLength > 0 { // at most maxHeld
+		_ = s.top.SetReadDeadline(time.Now().Add(idleTimeout))
+		b := make([]byte, r.ContentLength)
+		if _, err := io.ReadFull(r.Body, b); err != nil {
+			return false
+		}
+		r.Body = io.NopCloser(bytes.NewReader(b))
+	}
+	ctx, cancel := context.WithCancel(s.port.g.ctx)
+	defer cancel()
+	end := s.watch(cancel)
+	defer func() {
+		if gone := end(); gone { // after a panic as well: the reader is let go of
+			more = false
+		}
+	}()
+	w := &reply{out: s.out, header: http.Header{}, head: r.Method == http.MethodHead}
+	s.port.serve(w, r.WithContext(ctx), s.conn.flow)
+	return w.finish() == nil
+}
+
+// watch calls cancel when the client goes away. It begins to look only once a request has lasted, because most are over before. The
+// returned function ends it and reports whether the client is gone. Meanwhile nobody else reads.
+func (s *session) watch(cancel func()) (end func() (gone bool)) {
+	var mu sync.Mutex
+	ended := false
+	left := make(chan bool, 1)
+	timer := time.AfterFunc(watchAfter, func() {
+		mu.Lock()
+		over := ended
+		if !over {
+			_ = s.top.SetReadDeadline(time.Time{})
+		}
+		mu.Unlock()
+		if over {
+			left <- false
+			return
+		}
+		_, err := s.in.Peek(1)
+		gone := err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
+		if gone {
+			cancel()
+		}
+		left <- gone
+	})
+	return func() bool {
+		if timer.Stop() {
+			return false
+		}
+		mu.Lock()
+		ended = true
+		_ = s.top.SetReadDeadline(past)
+		mu.Unlock()
+		return <-left
+	}
+}
+
+// simple reports whether a head (its lines, each with its end) is one that all of HTTP's readers read alike: a method, an absolute path, clean
+// header lines, one host, at most a short body of known length, and nothing about the connection.
+func simple(head []byte) bool {
+	line, rest, _ := bytes.Cut(head, []byte("\r\n"))
+	if !requestLine(line) {
+		return false
+	}
+	hosts, lengths := 0, 0
+	for len(rest) > 0 {
+		line, rest, _ = bytes.Cut(rest, []byte("\r\n"))
+		name, value, ok := bytes.Cut(line, []byte(":"))
+		if !ok || !token(name) || !clean(value) {
+			return false
+		}
+		switch value := strings.Trim(string(value), " \t"); strings.ToLower(string(name)) {
+		case "host":
+			hosts++
+		case "content-length":
+			n, err := strconv.ParseUint(value, 10, 31)
+			if lengths++; err != nil || n > maxHeld {
+				return false
+			}
+		case "connection":
+			if !strings.EqualFold(value, "keep-alive") {
+				return false
+			}
+		case "transfer-encoding", "te", "trailer", "upgrade", "expect", "proxy-connection", "http2-settings":
+			return false
+		}
+	}
+	return hosts == 1 && lengths <= 1
+}
+
+func requestLine(line []byte) bool {
+	method, rest, _ := bytes.Cut(line, []byte(" "))
+	target, version, _ := bytes.Cut(rest, []byte(" "))
+	if len(method) == 0 || string(method) == http.MethodConnect || string(version) != "HTTP/1.1" || len(target) == 0 || target[0] != '/' {
+		return false
+	}
+	for _, c := range method {
+		if c < 'A' || c > 'Z' {
+			return false
+		}
+	}
+	for _, c := range target {
+		if c <= ' ' || c >= 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// token reports whether a header's name is one of letters, digits and hyphens.
+func token(name []byte) bool {
+	for _, c := range name {
+		if (c|0x20 < 'a' || c|0x20 > 'z') && (c < '0' || c > '9') && c != '-' && c != '_' {
+			return false
+		}
+	}
+	return len(name) > 0
+}
+
+// clean reports whether a header's value has no control character.
+func clean(value []byte) bool {
+	for _, c := range value {
+		if c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}
