@@ -240,7 +240,11 @@ func (e *Engine) Decide(ctx context.Context, r *Request) (Verdict, outboard.Gran
 		return *v, ""
 	}
 	set := e.Set(ctx, r.Agent, r.Session)
-	v := set.Decide(r)
+	decide := set.Decide
+	if r.Action == ActionHTTP {
+		decide = set.recall
+	}
+	v := decide(r)
 	var grant outboard.GrantID
 	if v.Decision == outboard.Ask && e.cfg.Source != nil {
 		g, err := e.grant(ctx, r, v.Approver)
@@ -248,7 +252,7 @@ func (e *Engine) Decide(ctx context.Context, r *Request) (Verdict, outboard.Gran
 			e.cfg.Logger.Error("grants cannot be read; asking", "session", r.Session, "err", err)
 		} else if g != "" {
 			r.Context.Granted = true
-			v, grant = set.Decide(r), g // a policy may look at it
+			v, grant = decide(r), g // a policy may look at it
 		}
 	}
 	if v.Timeout == 0 {

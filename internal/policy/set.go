@@ -162,6 +162,7 @@ func validName(s string) bool {
 type Set struct {
 	layers []*Layer
 	broken error // why nothing may pass
+	memo   memo
 }
 
 // NewSet stacks layers.
