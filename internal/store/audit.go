@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -24,11 +25,22 @@ const insertAuditSQL = insertAuditInto + `VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 
 // maxAuditText bounds each text of an audit row: a name or path that is longer is evidence enough when cut.
 const maxAuditText = 4 << 10
 
-// auditing is a record on its way through the auditor. The sender owns it until it is queued and after done is closed.
+// auditing is a record on its way. The sender owns it until it is queued and after it was told to go on.
 type auditing struct {
 	record outboard.AuditRecord
 	err    error
-	done   chan struct{}
+	turn   chan bool // capacity 1: true = write the next group, this record in it; false = it was written, or err says why not
+}
+
+// auditQueue is the records that wait. One of their senders writes them, all in one transaction: a goroutine of its own for that would
+// cost each request two more hand-overs, before and after the disk.
+type auditQueue struct {
+	mu      sync.Mutex
+	waiting []*auditing
+	writing bool // somebody does
+	last    int  // size of the last group
+	closed  bool
+	senders sync.WaitGroup // admitted and not yet answered
 }
 
 // Audit makes a record durable, and returns only then: whoever gets an error must not do what the record is about. Records that
@@ -50,25 +62,74 @@ func (s *Store) Audit(ctx context.Context, r outboard.AuditRecord) error {
 	for _, text := range []*string{&r.Org, &r.Actor, &r.Action, &r.Resource, &r.Decision, &r.Rule} {
 		*text = auditText(*text)
 	}
-	a := &auditing{record: r, done: make(chan struct{})}
-	select {
-	case s.audits <- a:
-	case <-s.closing:
-		return errClosed
-	case <-ctx.Done():
+	if ctx.Err() != nil {
 		return s.fail("writing an audit record", ctx.Err())
 	}
-	select {
-	case <-a.done:
-		return a.err
-	case <-s.stopped: // the auditor is gone; the record was written, or nobody took it
-		select {
-		case <-a.done:
-			return a.err
-		default:
-			return errClosed
-		}
+	a := &auditing{record: r, turn: make(chan bool, 1)}
+	write, err := s.audits.enter(a)
+	if err != nil {
+		return err
 	}
+	defer s.audits.senders.Done()
+	if write || <-a.turn {
+		defer s.audits.pass()
+		s.auditGroup(s.audits.gather())
+	}
+	return a.err
+}
+
+// enter queues a record. write says that its sender is to write the next group.
+func (q *auditQueue) enter(a *auditing) (write bool, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return false, errClosed
+	}
+	q.senders.Add(1)
+	q.waiting = append(q.waiting, a)
+	write = !q.writing
+	q.writing = true
+	return write, nil
+}
+
+// gather takes what waits, the writer's own first, and lets the members of the last group come back, as Store.gather does.
+func (q *auditQueue) gather() []*auditing {
+	n, last := q.count()
+	for before := 0; before < n && n < last; {
+		before = n
+		runtime.Gosched()
+		n, _ = q.count()
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n = min(len(q.waiting), maxGroup)
+	group := q.waiting[:n:n]
+	q.waiting = append([]*auditing(nil), q.waiting[n:]...)
+	q.last = n
+	return group
+}
+
+func (q *auditQueue) count() (waiting, last int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.waiting), q.last
+}
+
+// pass lets the first of those who came meanwhile write.
+func (q *auditQueue) pass() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.writing = len(q.waiting) > 0; q.writing {
+		q.waiting[0].turn <- true
+	}
+}
+
+// close lets nobody enter, and waits for those who have.
+func (q *auditQueue) close() {
+	q.mu.Lock()
+	q.closed = true
+	q.mu.Unlock()
+	q.senders.Wait()
 }
 
 // auditText cuts a text and makes it one that both databases store.
@@ -81,60 +142,20 @@ func auditTextOf(s string, most int) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// auditor writes what is queued, in groups, until the store closes and the queue is empty.
-func (s *Store) auditor() {
-	size := 1 // of the last group
-	for {
-		var first *auditing
-		select {
-		case first = <-s.audits:
-		case <-s.closing:
-			select {
-			case first = <-s.audits:
-			default:
-				return
-			}
-		}
-		group := s.gatherAudits(first, size)
-		size = len(group)
-		s.auditGroup(group)
-	}
-}
-
-// gatherAudits takes what waits behind first, and lets the members of the last group come back, as gather does.
-func (s *Store) gatherAudits(first *auditing, last int) []*auditing {
-	group := s.drainAudits([]*auditing{first})
-	for n := 0; n < len(group) && len(group) < last; {
-		n = len(group)
-		runtime.Gosched()
-		group = s.drainAudits(group)
-	}
-	return group
-}
-
-func (s *Store) drainAudits(group []*auditing) []*auditing {
-	for len(group) < maxGroup {
-		select {
-		case a := <-s.audits:
-			group = append(group, a)
-		default:
-			return group
-		}
-	}
-	return group
-}
-
-// auditGroup makes a group durable as the next records of the log.
+// auditGroup makes a group durable as the next records of the log. The first of it is the caller's own.
 func (s *Store) auditGroup(group []*auditing) {
 	ctx, cancel := context.WithTimeout(context.Background(), commitWait)
 	defer cancel()
-	err := s.auditSeal()
-	if err == nil {
+	var err error = outboard.Errorf(outboard.Internal, "writing audit records did not come to an end")
+	defer func() { // after a panic as well: nobody waits for ever
+		for i, a := range group {
+			if a.err = err; i > 0 {
+				a.turn <- false
+			}
+		}
+	}()
+	if err = s.auditSeal(); err == nil {
 		err = s.appendAudit(ctx, group)
-	}
-	for _, a := range group {
-		a.err = err
-		close(a.done)
 	}
 }
 

@@ -1,10 +1,12 @@
 package store_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/outboard-dev/outboard"
@@ -82,6 +84,46 @@ func TestAuditClosed(t *testing.T) {
 		}
 		if err := s.Audit(t.Context(), outboard.AuditRecord{Actor: "a"}); outboard.KindOf(err) != outboard.Unavailable {
 			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
+// Broken if a record is confirmed and not there, or its sender is never answered, when many write at once and the store closes meanwhile.
+func TestAuditWhileClosing(t *testing.T) {
+	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
+		s := storetest.Open(t, cfg)
+		const writers = 20
+		var wg sync.WaitGroup
+		var confirmed, refused atomic.Int64
+		busy := make(chan struct{}, writers)
+		for i := range writers {
+			wg.Go(func() {
+				for n := 0; ; n++ {
+					err := s.Audit(context.Background(), outboard.AuditRecord{Actor: fmt.Sprint("a", i), Resource: fmt.Sprint(n)})
+					if err != nil {
+						refused.Add(1)
+						if outboard.KindOf(err) != outboard.Unavailable {
+							t.Errorf("%v", err)
+						}
+						return
+					}
+					if confirmed.Add(1); n == 2 {
+						busy <- struct{}{}
+					}
+				}
+			})
+		}
+		for range writers {
+			<-busy
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+		again := storetest.Open(t, cfg)
+		size, err := again.AuditSize(t.Context())
+		if err != nil || size != confirmed.Load() || refused.Load() != writers {
+			t.Errorf("%d records, %d were confirmed, %d writers were refused, %v", size, confirmed.Load(), refused.Load(), err)
 		}
 	})
 }

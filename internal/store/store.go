@@ -69,13 +69,13 @@ type Store struct {
 	queues   []chan *pending // to the writers, one each
 	seed     maphash.Seed    // of the choice between them
 	charging sync.Mutex      // held by a writer for a group that charges budgets
-	audits   chan *auditing  // to the auditor
-	tail     auditTail       // the auditor's
+	audits   auditQueue
+	tail     auditTail // of whoever writes a group of audits
 	sealed   atomic.Pointer[error]
 	closing  <-chan struct{} // closed by Close: no new appends, and the loops end
 	cancel   func()          // closes it
 	stopped  chan struct{}   // closed when the writers have drained their queues
-	appends  sync.WaitGroup  // the writers and the auditor
+	appends  sync.WaitGroup  // the writers
 	loops    sync.WaitGroup  // poller and the dialect's own
 	once     sync.Once
 	closed   error
@@ -98,7 +98,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // statements to prepare: they may need columns that are not there.
 func openAt(ctx context.Context, cfg Config, schema, latest int) (*Store, error) {
 	run, cancel := context.WithCancel(context.Background()) // of the loops; ctx is only for opening
-	s := &Store{log: cfg.Logger, now: cfg.Now, seed: maphash.MakeSeed(), audits: make(chan *auditing, queueSize), closing: run.Done(),
+	s := &Store{log: cfg.Logger, now: cfg.Now, seed: maphash.MakeSeed(), closing: run.Done(),
 		cancel: cancel, stopped: make(chan struct{})}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -124,7 +124,6 @@ func openAt(ctx context.Context, cfg Config, schema, latest int) (*Store, error)
 		s.queues = append(s.queues, queue)
 		s.appends.Go(func() { s.writer(queue) })
 	}
-	s.appends.Go(s.auditor)
 	s.loops.Go(func() { s.poll(run) })
 	s.d.start(run, s)
 	return s, nil
@@ -155,6 +154,7 @@ func (s *Store) connect(ctx context.Context, cfg Config) error {
 func (s *Store) Close() error {
 	s.once.Do(func() {
 		s.cancel()
+		s.audits.close()
 		s.appends.Wait()
 		close(s.stopped)
 		s.loops.Wait()
