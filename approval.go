@@ -82,9 +82,9 @@ var Approvers = []Approver{ApproverAny, ApproverOther, ApproverAdmin, ApproverOt
 // And is who may answer where two rules both want somebody.
 func (a Approver) And(b Approver) Approver {
 	switch {
-	case a == b || b == "" || b == ApproverAny:
+	case a == b, b == "", b == ApproverAny && a != "":
 		return a
-	case a == "" || a == ApproverAny:
+	case a == "", a == ApproverAny:
 		return b
 	}
 	return ApproverOtherAdmin // two different ones that are not "any": both hold

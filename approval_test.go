@@ -121,6 +121,9 @@ func TestWhoMayAnswer(t *testing.T) {
 	if outboard.Approver("anybody").May(ann, bob.Owner()) {
 		t.Error("an approver that nobody knows is met")
 	}
+	if a := outboard.Approver("").And(outboard.ApproverAny); a != outboard.ApproverAny {
+		t.Errorf("a rule that names anybody is shown as %q", a)
+	}
 	for _, a := range append(outboard.Approvers, "") {
 		for _, b := range append(outboard.Approvers, "") {
 			both := a.And(b)
