@@ -324,6 +324,7 @@ func (d *demo) clean(keep bool) error {
 		for _, id := range ids {
 			err = errors.Join(err, d.guest.Destroy(ctx, id))
 		}
+		err = errors.Join(err, d.guest.Close())
 	}
 	return errors.Join(err, os.RemoveAll(d.dir))
 }

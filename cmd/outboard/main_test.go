@@ -102,6 +102,9 @@ func removeSandboxes(t *testing.T, dir string) {
 			t.Error(err)
 		}
 	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 var nameRE = regexp.MustCompile(`\b[a-z]+-[a-z]+-[0-9a-f]{3}\b`)

@@ -59,10 +59,12 @@ func crowdRows(ctx context.Context, h *hands) ([]Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	destroy, err := h.each(boxes, func(b sandbox.Sandbox) error { return errors.Join(b.Close(), h.native.Destroy(ctx, b.ID())) })
-	if err != nil {
+	begin := time.Now()
+	if _, err := h.each(boxes, func(b sandbox.Sandbox) error { return errors.Join(b.Close(), h.native.Destroy(ctx, b.ID())) }); err != nil {
 		return nil, fmt.Errorf("destroying them: %w", err)
 	}
+	h.native.Buried()
+	destroy := time.Since(begin)
 	boxes = nil
 	if err := h.native.Close(); err != nil {
 		return nil, err
@@ -118,7 +120,8 @@ func (h *hands) remains() (r remains, err error) {
 		r.cgroups += 1 + len(groups)
 	}
 	dirs, _ := filepath.Glob(filepath.Join(h.Dir, outboard.PrefixSandbox+"*"))
-	r.dirs = len(dirs)
+	graves, _ := filepath.Glob(filepath.Join(h.Dir, "graves", "*"))
+	r.dirs = len(dirs) + len(graves)
 	children, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", os.Getpid()))
 	if err == nil {
 		r.processes = len(strings.Fields(string(children)))

@@ -31,7 +31,11 @@ func layerRows(ctx context.Context, h *hands) ([]Row, error) {
 	defer h.native.Destroy(context.WithoutCancel(ctx), box.ID())
 	defer box.Close()
 	n := min(h.N, 30) // each leaves a layer
-	empty, _, err := pushes(ctx, box, "empty", n)
+	empty, _, err := pushes(ctx, box, "empty", n, true)
+	if err != nil {
+		return nil, err
+	}
+	after, _, err := pushes(ctx, box, "after", n, false)
 	if err != nil {
 		return nil, err
 	}
@@ -41,10 +45,10 @@ func layerRows(ctx context.Context, h *hands) ([]Row, error) {
 			return nil, err
 		}
 	}
-	if _, _, err := pushes(ctx, box, "first", 1); err != nil { // which takes in the gigabyte
+	if _, _, err := pushes(ctx, box, "first", 1, true); err != nil { // which takes in the gigabyte
 		return nil, err
 	}
-	big, last, err := pushes(ctx, box, "big", n)
+	big, last, err := pushes(ctx, box, "big", n, true)
 	if err != nil {
 		return nil, err
 	}
@@ -53,11 +57,16 @@ func layerRows(ctx context.Context, h *hands) ([]Row, error) {
 		return nil, err
 	}
 	to := ratio(micros(quantile(big, 0.5)), micros(quantile(empty, 0.5)))
+	one, next := latency("checkpoint-empty", empty, 2), latency("checkpoint-at-once", after, 0)
+	one.Note = "floor is F, the spawn of " + h.kind + "; what is made ahead is there"
+	fork := latency("fork-1gb-first", forks, 16)
+	fork.Note = "a started sandbox waits, as by default"
+	next.Note = "one straight after the other: each waits for what the last began to make"
 	return []Row{
-		latency("checkpoint-empty", empty, 2),
+		one, next,
 		latency("checkpoint-1gb", big, 2),
 		Row{Name: "sandbox/checkpoint-1gb-to-empty", Unit: "x", N: n, P50: to, Floor: 1, Ratio: to, Note: "1 GB in 20,000 files"}.AtMost(1.5),
-		latency("fork-1gb-first", forks, 16),
+		fork,
 	}, nil
 }
 
@@ -70,11 +79,14 @@ func bashOnce(ctx context.Context, box sandbox.Sandbox, command, key string) (ti
 	return execOnce(ctx, box, "bash", input, key)
 }
 
-// pushes times checkpoints, each after a command that changed a file.
-func pushes(ctx context.Context, box sandbox.Sandbox, name string, n int) (took []time.Duration, last outboard.CheckpointID, err error) {
+// pushes times checkpoints, each after a command that changed a file, and, settled, when nothing is being made for the sandbox.
+func pushes(ctx context.Context, box sandbox.Sandbox, name string, n int, settled bool) (took []time.Duration, last outboard.CheckpointID, err error) {
 	for i := range n {
 		if _, err := bashOnce(ctx, box, "cd /workspace; echo >> changed", fmt.Sprint(name, "/", i)); err != nil {
 			return nil, "", err
+		}
+		if s, ok := box.(interface{ Settled() }); ok && settled {
+			s.Settled()
 		}
 		id := outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint)
 		begin := time.Now()
@@ -94,6 +106,7 @@ func pushes(ctx context.Context, box sandbox.Sandbox, name string, n int) (took 
 // forks times new sandboxes from a checkpoint, with their first command.
 func forks(ctx context.Context, h *hands, from outboard.CheckpointID) (took []time.Duration, err error) {
 	for range 20 {
+		h.native.Stocked()
 		id := outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox)
 		begin := time.Now()
 		box, err := h.native.Create(ctx, sandbox.Spec{ID: id, Generation: string(id), From: from})
@@ -105,6 +118,7 @@ func forks(ctx context.Context, h *hands, from outboard.CheckpointID) (took []ti
 		if err := errors.Join(err, box.Close(), h.native.Destroy(ctx, id)); err != nil {
 			return nil, err
 		}
+		h.native.Buried()
 	}
 	return slices.Clip(took), nil
 }

@@ -33,7 +33,7 @@ var sandboxRows = []struct {
 	{"warm", warmRows, 2},
 	{"live", liveRows, 0},
 	{"crowd", crowdRows, 0},
-	{"layers", layerRows, 0},
+	{"layers", layerRows, 1},
 	{"rest", restRows, 0},
 	{"technologies", technologyRows, 0},
 	{"peers", peerRows, 0},
@@ -137,23 +137,25 @@ var processTrue, _ = json.Marshal(map[string][]string{"argv": {"/bin/true"}})
 
 // createRows makes sandboxes one after the other, each with its first command, and destroys them.
 func createRows(ctx context.Context, h *hands) ([]Row, error) {
-	create, first, destroy, err := h.serially(ctx, "exec", processTrue)
+	create, first, destroy, buried, err := h.serially(ctx, "exec", processTrue)
 	if err != nil {
 		return nil, err
 	}
 	cold := latency("create", create, 10)
 	cold.Note = "floor is F, the spawn of " + h.kind + "; one at a time, what is made ahead is there"
-	return []Row{cold, latency("create-first", first, 12), latency("destroy", destroy, 0)}, nil
+	gone := latency("destroy-all", buried, 0)
+	gone.Note = "until nothing of it is left"
+	return []Row{cold, latency("create-first", first, 12), latency("destroy", destroy, 0), gone}, nil
 }
 
 // warmRows does the same where a started sandbox waits, with a process and with the persistent shell.
 func warmRows(ctx context.Context, h *hands) ([]Row, error) {
-	handed, first, _, err := h.serially(ctx, "exec", processTrue)
+	handed, first, _, _, err := h.serially(ctx, "exec", processTrue)
 	if err != nil {
 		return nil, err
 	}
 	input, _ := json.Marshal(map[string]string{"command": "true"})
-	_, shell, _, err := h.serially(ctx, "bash", input)
+	_, shell, _, _, err := h.serially(ctx, "bash", input)
 	if err != nil {
 		return nil, err
 	}
@@ -161,27 +163,29 @@ func warmRows(ctx context.Context, h *hands) ([]Row, error) {
 }
 
 // serially makes, uses and destroys sandboxes one at a time, each when what is made ahead is there.
-func (h *hands) serially(ctx context.Context, op string, input []byte) (create, first, destroy []time.Duration, err error) {
+func (h *hands) serially(ctx context.Context, op string, input []byte) (create, first, destroy, buried []time.Duration, err error) {
 	for i := range h.N/5 + 5 {
 		h.native.Stocked()
 		box, made, err := h.make(ctx)
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, nil, nil, nil, err
 		}
 		ran, err := execOnce(ctx, box, op, input, string(box.ID())+"/1")
 		if err != nil {
-			return nil, nil, nil, errors.Join(err, h.native.Destroy(ctx, box.ID()))
+			return nil, nil, nil, nil, errors.Join(err, h.native.Destroy(ctx, box.ID()))
 		}
 		begin := time.Now()
 		if err := errors.Join(box.Close(), h.native.Destroy(ctx, box.ID())); err != nil {
-			return nil, nil, nil, err
+			return nil, nil, nil, nil, err
 		}
+		killed := time.Since(begin)
+		h.native.Buried()
 		if i < 5 { // layers, pools and the program's copy come to be
 			continue
 		}
-		create, first, destroy = append(create, made), append(first, made+ran), append(destroy, time.Since(begin))
+		create, first, destroy, buried = append(create, made), append(first, made+ran), append(destroy, killed), append(buried, time.Since(begin))
 	}
-	return create, first, destroy, nil
+	return create, first, destroy, buried, nil
 }
 
 // liveRows uses one sandbox.

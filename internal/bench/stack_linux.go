@@ -18,9 +18,10 @@ import (
 
 // stack is a whole brain with hands, without the HTTP surface: what a turn passes through.
 type stack struct {
-	store  *store.Store
-	fleet  *fleet.Fleet
-	runner *runner.Runner
+	store    *store.Store
+	provider *native.Provider
+	fleet    *fleet.Fleet
+	runner   *runner.Runner
 }
 
 // newStack starts one on dir. db is a postgres:// URL or "" for SQLite.
@@ -44,7 +45,7 @@ func newStack(ctx context.Context, dir, db, guest string, slots int) (*stack, er
 	if err != nil {
 		return nil, err
 	}
-	s := &stack{store: st, fleet: fleet.New(fleet.Config{Store: st, Blob: blobs, Provider: provider, Host: "bench"})}
+	s := &stack{store: st, provider: provider, fleet: fleet.New(fleet.Config{Store: st, Blob: blobs, Provider: provider, Host: "bench"})}
 	if err := s.fleet.Start(ctx); err != nil {
 		return nil, err
 	}
@@ -59,6 +60,7 @@ func (s *stack) close(ctx context.Context, sessions []outboard.SessionID) {
 		s.fleet.Destroy(ctx, id)
 	}
 	s.fleet.Stop()
+	s.provider.Close()
 	s.store.Close()
 }
 

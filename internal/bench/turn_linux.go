@@ -60,6 +60,7 @@ func execSamples(ctx context.Context, cfg HandsConfig) (_ map[string][]time.Dura
 	if err != nil {
 		return nil, nil, "", err
 	}
+	defer p.Close()
 	defer p.Destroy(context.WithoutCancel(ctx), id)
 	defer box.Close()
 	floor, kind, err = SpawnFloor(cfg.Dir, cfg.N)

@@ -208,7 +208,7 @@ func sweep(ctx context.Context, cfg Config) error {
 			return fmt.Errorf("removing sandbox %s: %w", id, err)
 		}
 	}
-	return nil
+	return p.Close()
 }
 
 // binary returns the program to run, by default the one that is running.

@@ -3,6 +3,7 @@ package egress_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -58,7 +59,7 @@ func realBox(t *testing.T, r *rig, cfg *outboard.SessionConfig) *box {
 	}
 	t.Cleanup(func() {
 		s.Close()
-		if err := p.Destroy(context.Background(), r.id); err != nil {
+		if err := errors.Join(p.Destroy(context.Background(), r.id), p.Close()); err != nil {
 			t.Error(err)
 		}
 	})

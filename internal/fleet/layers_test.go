@@ -55,6 +55,9 @@ func nativeIn(t *testing.T, dir string) *native.Provider {
 				t.Error(err)
 			}
 		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
 	})
 	return p
 }
@@ -208,14 +211,19 @@ func TestLayersNeverCommitted(t *testing.T) {
 	}
 }
 
-// Broken if a session cannot be saved any more once its machine has as many layers as it may, or goes on from less than was saved.
+// Broken if a session cannot be saved any more once its machine has as many layers as it may, because they cannot be squashed, or goes
+// on from less than was saved.
 func TestLayersMany(t *testing.T) {
 	r := newRig(t)
-	here := nativeProvider(t)
+	dir := filepath.Join(t.TempDir(), "s")
+	here := nativeIn(t, dir)
 	r.provider = here
 	f := r.fleet()
 	id := r.session(t)
 	b := r.acquire(t, f, id)
+	if err := os.MkdirAll(filepath.Join(dir, string(b.ID()), "work", "squashed.next", "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	durable := 0
 	for i := 0; durable < 2; i++ {
 		if i == 200 {

@@ -86,6 +86,9 @@ func (m *machine) usable() bool {
 		default:
 		}
 	}
+	if l, ok := m.Sandbox.(interface{ Alive() bool }); ok && !broken {
+		broken = !l.Alive()
+	}
 	return !broken
 }
 

@@ -115,6 +115,37 @@ func TestJournalVolatile(t *testing.T) {
 	}
 }
 
+// If this fails, a journal that the host made ahead is not used, or one that was written to is taken for it.
+func TestJournalMade(t *testing.T) {
+	dir := t.TempDir()
+	if err := MakeJournal(dir, os.Getuid()); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(filepath.Join(dir, journalName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round, want := range []int{0, 1, 2} {
+		var keys []string
+		j, err := openJournal(dir, true, func(r record) { keys = append(keys, r.Key) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(keys) != want {
+			t.Errorf("round %d: %q", round, keys)
+		}
+		put(t, j, record{Type: recAccepted, Key: fmt.Sprint(round)})
+		j.close()
+	}
+	after, err := os.Stat(filepath.Join(dir, journalName))
+	if err != nil || !os.SameFile(before, after) || after.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", after, err)
+	}
+	if err := MakeJournal(dir, os.Getuid()); err == nil {
+		t.Error("a journal was made over another")
+	}
+}
+
 // If this fails, concurrent receipts each pay for a sync, or are answered before one.
 func TestJournalConcurrent(t *testing.T) {
 	dir := t.TempDir()

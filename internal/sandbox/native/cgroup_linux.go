@@ -269,11 +269,17 @@ func (g group) setFrozen(ctx context.Context, frozen bool) error {
 		if err != nil {
 			return fmt.Errorf("writing freezer state: %w", err)
 		}
+		reached := func() (bool, error) {
+			data, err := os.ReadFile(filepath.Join(dir, check))
+			return strings.Contains(string(data), want), err
+		}
 		looks := 0
 		err = waitFor(ctx, func() (bool, error) {
-			data, err := os.ReadFile(filepath.Join(dir, check))
-			if done := strings.Contains(string(data), want); done || err != nil {
-				return done, err
+			for range freezeSpins { // most often it is a matter of microseconds, and to sleep takes a millisecond
+				if done, err := reached(); done || err != nil {
+					return done, err
+				}
+				unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 			}
 			// Version 1 may never come to its end when a process was being made or was ending: begin again.
 			if looks++; frozen && g.version != 2 && looks%freezeLooks == 0 {

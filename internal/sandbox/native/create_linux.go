@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -163,6 +164,8 @@ func (p *Provider) start(ctx context.Context, pl *plot, spec sandbox.Spec, later
 	if err := writeMaps(s.Pid, s.UIDBase, p.rootless); err != nil {
 		return nil, unavailable("%w", err)
 	}
+	attached := attachAside(s, pl.work)
+	defer attached() // whatever fails: it uses what the caller is about to close
 	cfg := p.config(pl, spec)
 	cfg.Later = later
 	uplink, err := pl.box.connectNet(cfg, spec.Network, pl.net)
@@ -172,13 +175,27 @@ func (p *Provider) start(ctx context.Context, pl *plot, spec sandbox.Spec, later
 	if err := p.furnish(ctx, birth, pl, cfg, uplink); err != nil {
 		return nil, err
 	}
-	if len(pl.work) > 0 {
-		// Now, not with the rest: what a mount namespace is born with, nobody can exchange in it.
-		if err := inside(s, func() error { return attachTrees(pl.work) }); err != nil {
-			return nil, fmt.Errorf("making the workspace: %w", err)
-		}
+	if err := attached(); err != nil {
+		return nil, err
 	}
 	return birth, nil
+}
+
+// attachAside attaches the saved directories to a sandbox while its guest starts, and returns what waits for it and says how it went.
+// They are not attached before: what a mount namespace is born with, nobody can exchange in it.
+func attachAside(s *state, trees []int) (wait func() error) {
+	if len(trees) == 0 {
+		return func() error { return nil }
+	}
+	done := make(chan error, 1)
+	go func() {
+		err := inside(s, func() error { return attachTrees(trees) })
+		if err != nil {
+			err = fmt.Errorf("making the workspace: %w", err)
+		}
+		done <- err
+	}()
+	return sync.OnceValue(func() error { return <-done })
 }
 
 // warm starts a guest on a plot made ahead, which waits to be told whose it is. It ends when this process does before that.

@@ -1,17 +1,29 @@
 package native
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard"
 )
 
-// Destroy kills and removes everything of a sandbox, whatever state it is in.
+// gravesDir holds the directories of sandboxes that were destroyed, as <id>.<random>, until somebody has buried them: Destroy ends
+// the processes and moves the directory there; to remove control groups, mounts and files is for the background. Any process may do it,
+// under the directory's lock, and what a killed one left is there for the next.
+const gravesDir = "graves"
+
+// Destroy ends a sandbox, whatever state it is in: then there is no process of it, and no sandbox of its name. What it leaves is removed
+// soon.
 func (p *Provider) Destroy(ctx context.Context, id outboard.SandboxID) error {
 	b, err := p.box(id)
 	if err != nil {
@@ -31,20 +43,95 @@ func (p *Provider) Destroy(ctx context.Context, id outboard.SandboxID) error {
 		return err
 	}
 	defer unlock()
-	if err := p.remove(ctx, b); err != nil {
+	err = p.end(ctx, b.stateOr(p))
+	if err == nil {
+		err = os.Rename(b.dir, filepath.Join(p.dir, gravesDir, string(id)+"."+rand.Text()))
+	}
+	if err != nil {
 		return outboard.Errorf(outboard.Unavailable, "destroying sandbox %s: %w", id, err)
 	}
+	p.burial.begin(p)
 	return nil
+}
+
+// burial removes what Destroy left, in the background while there is something.
+type burial struct {
+	mu      sync.Mutex
+	running bool
+	again   bool // somebody asked since the last look
+	wg      sync.WaitGroup
+}
+
+// begin has everything buried that is in the graves now.
+func (u *burial) begin(p *Provider) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.again = true
+	if u.running {
+		return
+	}
+	u.running = true
+	u.wg.Go(func() {
+		for u.next() {
+			if err := p.bury(); err != nil {
+				p.log.Warn("destroyed sandboxes not removed; the next look at the directory tries again", "err", err)
+			}
+		}
+	})
+}
+
+// next reports whether to look again.
+func (u *burial) next() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.running, u.again = u.again, false
+	return u.running
+}
+
+// Buried waits until everything of the sandboxes that were destroyed is removed, as far as it can be.
+func (p *Provider) Buried() { p.burial.wg.Wait() }
+
+// bury removes everything in the graves that no other process is at.
+func (p *Provider) bury() error {
+	graves, err := os.ReadDir(filepath.Join(p.dir, gravesDir))
+	if err != nil {
+		return fmt.Errorf("listing destroyed sandboxes: %w", err)
+	}
+	var errs []error
+	for _, e := range graves {
+		id, _, _ := strings.Cut(e.Name(), ".")
+		b := box{id: outboard.SandboxID(id), dir: filepath.Join(p.dir, gravesDir, e.Name()), was: filepath.Join(p.dir, id)}
+		lock, err := lockFile(b.dir, unix.LOCK_EX|unix.LOCK_NB)
+		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
+			err = p.remove(ctx, b)
+			cancel()
+			lock.Close()
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("sandbox %s: %w", id, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stateOr returns the state of a box. It is written before anything else is made, in one step: without it there is nothing but the
+// directory, and perhaps control groups.
+func (b box) stateOr(p *Provider) *state {
+	s, err := b.load()
+	if err != nil {
+		return &state{ID: b.id, Cgroups: p.cgroups.plan(b.id).dirs}
+	}
+	return s
 }
 
 // remove undoes a sandbox in the order that a crash at any point leaves the rest findable: the state file goes last but for the
 // directory itself.
 func (p *Provider) remove(ctx context.Context, b box) error {
-	s, err := b.load()
-	if err != nil {
-		// Written before anything else is made, in one step: without it there is nothing but the directory.
-		s = &state{ID: b.id, Cgroups: p.cgroups.plan(b.id).dirs}
-	}
+	s := b.stateOr(p)
 	if err := p.end(ctx, s); err != nil {
 		return err
 	}
@@ -64,7 +151,7 @@ func (p *Provider) remove(ctx context.Context, b box) error {
 		return fmt.Errorf("removing the sandbox's files: %w", err)
 	}
 	if p.uids != nil && s.UIDBase != 0 {
-		if err := p.uids.release(s.UIDBase, b.dir); err != nil {
+		if err := p.uids.release(s.UIDBase, cmp.Or(b.was, b.dir)); err != nil {
 			return fmt.Errorf("releasing the uid range: %w", err)
 		}
 	}

@@ -67,10 +67,6 @@ func (p *Provider) loadStack(name string) (*stack, error) {
 
 // newLayer makes an empty layer over s.
 func (p *Provider) newLayer(name string, s *stack) error {
-	data, err := json.Marshal(s)
-	if err != nil {
-		return fmt.Errorf("encoding a layer: %w", err)
-	}
 	dir := p.layer(name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
@@ -78,7 +74,26 @@ func (p *Provider) newLayer(name string, s *stack) error {
 	if err := os.Mkdir(filepath.Join(dir, "fs"), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "stack.json"), data, 0o600)
+	return p.saveStack(name, s)
+}
+
+// renewLayer makes a layer that nobody has filled, and nobody is above, one over s.
+func (p *Provider) renewLayer(name string, s *stack) error {
+	if isEmpty(filepath.Join(p.layer(name), "fs")) {
+		return p.saveStack(name, s)
+	}
+	if err := removeTree(p.layer(name)); err != nil {
+		return err
+	}
+	return p.newLayer(name, s)
+}
+
+func (p *Provider) saveStack(name string, s *stack) error {
+	data, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("encoding a layer: %w", err)
+	}
+	return os.WriteFile(filepath.Join(p.layer(name), "stack.json"), data, 0o600)
 }
 
 // checkpointLayer returns the name of a checkpoint's top layer, and its stack. NotFound unless all of it is here, from this boot.
@@ -334,6 +349,11 @@ func (p *Provider) endWork(b box) error {
 	if err != nil {
 		return nil // without layers, or damaged
 	}
+	unlock, err := p.lockLayers(unix.LOCK_SH) // against Sweep, which would remove them too
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	return errors.Join(removeTree(p.layer(layerName(b.id, n))), removeTree(p.layer(layerName(b.id, n+1))))
 }
 

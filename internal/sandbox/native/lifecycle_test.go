@@ -178,7 +178,7 @@ func leftovers(t *testing.T, dir string) string {
 			out.WriteString(line)
 		}
 	}
-	for _, pattern := range []string{dir + "/*", dir + "/cache/.new-*", "/run/outboard/uids/*", "/sys/fs/cgroup/*/outboard/sbx_*", "/sys/fs/cgroup/outboard/sbx_*"} {
+	for _, pattern := range []string{dir + "/*", dir + "/graves/*", dir + "/cache/.new-*", "/run/outboard/uids/*", "/sys/fs/cgroup/*/outboard/sbx_*", "/sys/fs/cgroup/outboard/sbx_*"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -219,6 +219,7 @@ func TestDestroyLeavesNothing(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	p.Buried()
 	if left := leftoversOf(leftovers(t, dir), ids); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
@@ -229,6 +230,31 @@ func TestDestroyLeavesNothing(t *testing.T) {
 	}
 	if after := openFiles(t); after > before+2 { // the program's copy, and the runtime's poller
 		t.Errorf("%d files open before, %d after", before, after)
+	}
+	if list, err := p.List(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("listed after: %v, %v", list, err)
+	}
+}
+
+// TestDestroyKilled: what a server that was killed after it had destroyed a sandbox did not come to remove would stay for good.
+func TestDestroyKilled(t *testing.T) {
+	p, dir := newProvider(t)
+	b := create(t, p, sandbox.Spec{})
+	b.sh(t, "(setsid sleep 1000 &) ; mkdir /workspace/d; echo done")
+	b.Close()
+	ids, pid := []outboard.SandboxID{b.ID()}, initOf(t, dir, b.ID())
+	if err := os.Rename(filepath.Join(dir, string(b.ID())), filepath.Join(dir, "graves", string(b.ID())+".X")); err != nil {
+		t.Fatal(err)
+	}
+	if left := leftoversOf(leftovers(t, dir), ids); !strings.Contains(left, "graves") {
+		t.Fatalf("control: %q", left)
+	}
+	openProvider(t, native.Config{Dir: dir}).Buried()
+	if left := leftoversOf(leftovers(t, dir), ids); left != "" {
+		t.Errorf("left behind:\n%s", left)
+	}
+	if !gone(pid) {
+		t.Errorf("process %d is still there", pid)
 	}
 	if list, err := p.List(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("listed after: %v, %v", list, err)
@@ -288,6 +314,7 @@ func TestOrphaned(t *testing.T) {
 	if err := p.Destroy(t.Context(), b.ID()); err != nil {
 		t.Error(err)
 	}
+	p.Buried()
 	openProvider(t, native.Config{Dir: filepath.Join(t.TempDir(), "third")}) // and one after that clears up
 	if left := leftoversOf(leftovers(t, dir), []outboard.SandboxID{b.ID()}); left != "" {
 		t.Errorf("left behind:\n%s", left)

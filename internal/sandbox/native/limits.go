@@ -42,12 +42,16 @@ const (
 	destroyTimeout = 30 * time.Second
 	// freezeLooks is after how many looks, some 30 ms, freezing that has not come to an end is begun again.
 	freezeLooks = 8
+	// freezeSpins is how often one look asks before it sleeps.
+	freezeSpins = 10
 	// pollEvery is how often the kernel is asked about something it has no event for (a freezer's state, a busy cgroup, a lock).
 	pollEvery = 2 * time.Millisecond
 
 	// maxAhead and maxKinds bound the places made ahead: each costs a network namespace and four cgroups, some 400 KiB of kernel memory.
 	maxAhead = 64
 	maxKinds = 4
+	// aheadDelay is how long a first call may take without an overlay being made for the checkpoint after it: it takes longer to make one.
+	aheadDelay = 20 * time.Millisecond
 	// refillDelay is how long what was taken waits to be made again: who took it is about to use it, and needs the processors.
 	refillDelay = 100 * time.Millisecond
 	// maxWarm bounds the guests that wait: each has some 3 MiB with its shell.

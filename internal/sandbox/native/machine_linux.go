@@ -60,6 +60,9 @@ func (m *machine) alive() error {
 	return nil
 }
 
+// Alive reports whether the sandbox lives, without asking the guest: what is known of a connection is known a moment later.
+func (m *machine) Alive() bool { return !sandbox.Gone(m.alive()) }
+
 // connect dials the guest and makes sure that it is the one the state file names.
 func (m *machine) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, helloTimeout, outboard.Errorf(outboard.Unavailable, "sandbox %s did not answer within %s", m.id, helloTimeout))
@@ -135,7 +138,7 @@ func (m *machine) explain(err error) error {
 
 // Start starts a call or finds it.
 func (m *machine) Start(ctx context.Context, s guest.Start) (guest.Result, error) {
-	m.prepare()
+	m.prepareLater()
 	r, err := m.client.Start(ctx, s)
 	return r, m.explain(err)
 }

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/guest/boot"
 )
 
@@ -30,7 +31,10 @@ func (b box) layout(uid uint32) error {
 			}
 		}
 	}
-	return nil
+	if uid == 0 {
+		return nil
+	}
+	return guest.MakeJournal(b.path("state"), int(uid))
 }
 
 // openTrees returns detached copies of what cfg's file systems are made from, for a guest that has no right to their paths. Where

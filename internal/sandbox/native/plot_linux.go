@@ -31,6 +31,7 @@ type plot struct {
 	covers []int    // mounts for the guest that come with it
 	work   []int    // mounts of the saved directories, to attach to the sandbox; none where they are not layers
 	fds    descriptors
+	userns *os.File   // with the sandbox's ids, where there are layers to be mapped
 	files  []*os.File // of the guest: null, log, listener, receipts
 	birth  *birth     // a guest that waits for its identity; nil = none was started
 }
@@ -111,7 +112,7 @@ func (p *Provider) build(pl *plot) error {
 	if err != nil {
 		return err
 	}
-	defer userns.Close()
+	pl.userns = userns
 	cfg := p.config(pl, sandbox.Spec{})
 	cfg.Base = int(pl.state.UIDBase)
 	sources, err := openTrees(cfg, userns)
@@ -162,7 +163,7 @@ func (p *Provider) userNamespace(base uint32) (*os.File, error) {
 	}
 	theirs := os.NewFile(uintptr(pair[1]), "gate")
 	defer theirs.Close()
-	g := gate{os.NewFile(uintptr(pair[0]), "gate")}
+	g := gate{File: os.NewFile(uintptr(pair[0]), "gate")}
 	high, err := duplicate(null, theirs)
 	defer closeFDs(high)
 	if err != nil {
@@ -175,7 +176,7 @@ func (p *Provider) userNamespace(base uint32) (*os.File, error) {
 		g.Close()
 		return nil, err
 	}
-	c.flags = unix.CLONE_NEWUSER
+	g.c, c.flags = c, unix.CLONE_NEWUSER
 	pid, err := c.forkHere()
 	if err != nil {
 		g.Close()
@@ -203,6 +204,10 @@ func (pl *plot) close() {
 	closeFDs(pl.covers)
 	pl.covers = nil
 	pl.fds.close()
+	if pl.userns != nil {
+		pl.userns.Close()
+		pl.userns = nil
+	}
 	if pl.birth != nil {
 		pl.birth.close() // a guest that still waits ends by that
 	}
@@ -249,25 +254,69 @@ func (p *Provider) take(pl *plot, b box) error {
 	return nil
 }
 
+// begin gives a plot that was made ahead, and is its sandbox's, the workspace of a checkpoint: an overlay over those layers in the place
+// of the one over none. A guest that runs there has touched nothing of it.
+func (p *Provider) begin(pl *plot, from outboard.CheckpointID) error {
+	userns, err := pl.usernsFD()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(userns)
+	first := pl.box.path(filepath.Join(workDir, "1"))
+	if err := os.Rename(first, pl.box.path(filepath.Join(workDir, "plot"))); err != nil { // goes with the sandbox
+		return fmt.Errorf("making the workspace: %w", err)
+	}
+	var fds, old descriptors
+	trees, err := p.startWork(&fds, pl.box, pl.state, from, userns)
+	switch {
+	case err != nil:
+	case pl.birth == nil: // attached when the guest is there
+		old, pl.fds, pl.work = pl.fds, fds, trees
+		fds = nil
+	default:
+		err = inside(pl.state, func() error {
+			if _, err := detachTrees(&old); err != nil {
+				return err
+			}
+			return attachTrees(trees)
+		})
+	}
+	go func() { // to let go of a mount is to wait for a grace period
+		old.close()
+		fds.close()
+	}()
+	if _, ok := errors.AsType[*outboard.Error](err); err != nil && !ok {
+		err = unavailable("the sandbox could not be built: %w", err)
+	}
+	return err
+}
+
+// usernsFD opens a user namespace with the ids of a plot. The caller closes it.
+func (pl *plot) usernsFD() (int, error) {
+	if pl.birth != nil {
+		return userNamespaceOf(pl.state.Pid)
+	}
+	return unix.FcntlInt(pl.userns.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+}
+
 // place returns a locked plot under the sandbox's name: one made ahead, or else a new one.
 func (p *Provider) place(ctx context.Context, b box, k shape) (pl *plot, unlock func(), err error) {
-	if pl = p.shelf.take(k); pl != nil {
+	empty := k
+	empty.from = "" // what is made ahead begins with no checkpoint, and is given one
+	if pl = p.shelf.take(empty); pl != nil {
 		if unlock, err = pl.box.lock(ctx); err == nil {
-			if err = p.take(pl, b); err == nil {
+			if err = p.take(pl, b); err == nil && k.from != "" && len(pl.state.Root) > 0 {
+				err = p.begin(pl, k.from)
+			}
+			if err == nil {
 				return pl, unlock, nil
 			}
 			unlock()
 		}
-		if pl.box.dir == b.dir { // moved, but not wholly
-			pl.close()
-			p.undo(ctx, b)
+		if err = p.giveBack(ctx, pl, b, err); !errors.Is(err, errInUse) {
 			return nil, nil, err
 		}
-		p.shelf.put(pl)
-		if errors.Is(err, fs.ErrExist) {
-			err = outboard.Errorf(outboard.Conflict, "sandbox %s exists", b.id)
-		}
-		return nil, nil, err
+		// The guest that waited uses the workspace, for whatever reason: it is made anew.
 	}
 	if err := os.Mkdir(b.dir, 0o700); errors.Is(err, fs.ErrExist) {
 		return nil, nil, outboard.Errorf(outboard.Conflict, "sandbox %s exists", b.id)
@@ -283,6 +332,20 @@ func (p *Provider) place(ctx context.Context, b box, k shape) (pl *plot, unlock 
 		return nil, nil, err
 	}
 	return pl, unlock, nil
+}
+
+// giveBack is for a plot that could not become a sandbox's, and why.
+func (p *Provider) giveBack(ctx context.Context, pl *plot, b box, why error) error {
+	if pl.box.dir == b.dir { // moved, but not wholly
+		pl.close()
+		p.undo(ctx, b)
+		return why
+	}
+	p.shelf.put(pl)
+	if errors.Is(why, fs.ErrExist) {
+		return outboard.Errorf(outboard.Conflict, "sandbox %s exists", b.id)
+	}
+	return why
 }
 
 // undo removes what was begun. The caller may have gone; it must be undone all the same.

@@ -172,7 +172,7 @@ func (p *Provider) trial(ctx context.Context) (made, profile Check) {
 	defer os.RemoveAll(dir)
 	t := &Provider{dir: dir, guest: p.guest, log: p.log, rootless: p.rootless, upperTmp: p.upperTmp, uids: p.uids, cgroups: p.cgroups,
 		caps: p.caps, boot: p.boot, children: make(map[outboard.SandboxID]int)}
-	for _, d := range []string{cacheDir, layersDir, checkpointsDir} {
+	for _, d := range []string{cacheDir, layersDir, checkpointsDir, gravesDir} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
 			return failed(name, err), profile
 		}
@@ -183,7 +183,7 @@ func (p *Provider) trial(ctx context.Context) (made, profile Check) {
 		profile = effective(ctx, s)
 		err = s.Close()
 	}
-	if err = errors.Join(err, t.Destroy(ctx, id)); err != nil {
+	if err = errors.Join(err, t.Destroy(ctx, id), t.Close()); err != nil {
 		return failed(name, err), profile
 	}
 	return Check{Name: name, OK: true, Detail: "made one and removed it: " + p.caps.Isolation + ", loopback network only"}, profile

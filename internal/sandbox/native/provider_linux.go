@@ -34,6 +34,7 @@ type Provider struct {
 	skeleton skeleton // the host's root file system, as far as it is shown
 	archives archives // unpacked root file systems
 	shelf    *shelf   // plots made ahead; nil for none
+	burial   burial   // of what was destroyed
 
 	squashAt int           // height of a stack that is shortened
 	squashes chan struct{} // holds one while layers are squashed
@@ -58,8 +59,10 @@ func New(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("locating the sandbox directory: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Join(dir, cacheDir), 0o700); err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "making the sandbox directory: %w", err)
+	for _, d := range []string{cacheDir, gravesDir} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
+			return nil, outboard.Errorf(outboard.Unavailable, "making the sandbox directory: %w", err)
+		}
 	}
 	p := &Provider{dir: dir, guest: cfg.Guest, readOnly: slices.Clone(cfg.ReadOnly), log: cfg.Logger, boot: bootID(),
 		children: make(map[outboard.SandboxID]int), squashAt: squashAt, squashes: make(chan struct{}, 1)}
@@ -108,6 +111,7 @@ func New(cfg Config) (*Provider, error) {
 	if err := p.stock(cfg.Ahead, cfg.Warm); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
 	}
+	p.burial.begin(p)
 	return p, nil
 }
 
@@ -129,8 +133,12 @@ func (p *Provider) stock(ahead, warm int) error {
 // Stocked waits until what is made ahead is there.
 func (p *Provider) Stocked() { p.shelf.filled() }
 
-// Close removes what was made ahead. Sandboxes live on.
-func (p *Provider) Close() error { return p.shelf.close() }
+// Close removes what was made ahead, and waits until what was destroyed is removed. Sandboxes live on.
+func (p *Provider) Close() error {
+	err := p.shelf.close()
+	p.Buried()
+	return err
+}
 
 const doctorHint = "outboard doctor says what this host can do and how to fix the rest"
 
@@ -232,8 +240,12 @@ func (p *Provider) Open(ctx context.Context, id outboard.SandboxID) (sandbox.San
 	return m, nil
 }
 
-// List returns the ids of all directories of sandboxes, whatever their state.
-func (p *Provider) List(context.Context) ([]outboard.SandboxID, error) { return p.ids() }
+// List returns the ids of all directories of sandboxes, whatever their state. It has what was destroyed looked at again, too, in case
+// that another process was killed before it was removed.
+func (p *Provider) List(context.Context) ([]outboard.SandboxID, error) {
+	p.burial.begin(p)
+	return p.ids()
+}
 
 // adopt remembers a child that this process must reap.
 func (p *Provider) adopt(id outboard.SandboxID, pid int) {
@@ -256,8 +268,9 @@ func (p *Provider) rename(from, to outboard.SandboxID) {
 // says nothing: it was killed, or it died and was found dead.
 func (p *Provider) reap(ctx context.Context, id outboard.SandboxID) error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	pid, ours := p.children[id]
+	delete(p.children, id)
+	p.mu.Unlock()
 	if !ours {
 		return nil
 	}
@@ -265,8 +278,8 @@ func (p *Provider) reap(ctx context.Context, id outboard.SandboxID) error {
 		got, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
 		return got == pid || errors.Is(err, unix.ECHILD), nil
 	})
-	if err == nil {
-		delete(p.children, id)
+	if err != nil {
+		p.adopt(id, pid) // for who tries again
 	}
 	return err
 }

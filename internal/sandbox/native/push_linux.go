@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -65,15 +67,16 @@ func (p *Provider) nextWork(b box, s *state, st *stack, n, userns int) (*work, e
 		err = p.newLayer(name, st)
 	}
 	if errors.Is(err, fs.ErrExist) {
-		if err = removeTree(p.layer(name)); err == nil {
-			err = p.newLayer(name, st)
-		}
+		err = p.renewLayer(name, st)
 	}
 	if err == nil {
 		err = os.MkdirAll(filepath.Join(dir, "up"), 0o755)
 	}
 	if err == nil {
 		err = os.Mkdir(filepath.Join(dir, "wk"), 0o700)
+	}
+	if err == nil && n > 1 {
+		err = os.Symlink(layerName(b.id, n-1), filepath.Join(dir, "name")) // for the checkpoint that the push will be
 	}
 	var at unix.Stat_t
 	if err == nil {
@@ -95,6 +98,22 @@ type ahead struct {
 	next *work
 	wg   sync.WaitGroup
 	off  bool // closed
+
+	waiting atomic.Bool // prepareLater is about to look
+}
+
+// prepareLater begins to make the next overlay when a call has gone on for a moment and something was written: most calls change
+// nothing, and many sandboxes never do. After the first Push there always is one.
+func (m *machine) prepareLater() {
+	if len(m.state.Root) == 0 || m.ahead.waiting.Swap(true) {
+		return
+	}
+	time.AfterFunc(aheadDelay, func() {
+		m.ahead.waiting.Store(false)
+		if n, err := m.p.current(m.box); err == nil && !isEmpty(m.workPath(n, "up")) {
+			m.prepare() // which does nothing after Close
+		}
+	})
 }
 
 // prepare begins to make the next overlay, if there is none.
@@ -170,6 +189,12 @@ func (m *machine) still(w *work) bool {
 	}
 	st, err := m.p.loadStack(layerName(m.id, w.n))
 	return err == nil && len(st.Below) > 0 && st.Below[0] == layerName(m.id, w.n-1)
+}
+
+// Settled waits until nothing is made for the sandbox in the background.
+func (m *machine) Settled() {
+	m.ahead.wg.Wait()
+	m.squashing.wg.Wait()
 }
 
 // stopAhead ends what prepare began.
@@ -287,9 +312,10 @@ func (m *machine) workPath(n int, name string) string {
 // push exchanges the mounts. The overlay that comes next is made before anything stops; its lower layer is filled by renames when
 // nothing can look into either.
 func (m *machine) push(ctx context.Context, id, parent outboard.CheckpointID, n int, next *work) (pushed sandbox.Pushed, err error) {
+	attached := false
 	defer func() {
-		next.close()
-		if now, cerr := m.p.current(m.box); cerr == nil && now == n { // what went wrong after the exchange does not undo it
+		if !attached { // what went wrong after the exchange does not undo it
+			next.close()
 			err = errors.Join(err, m.drop(next.n))
 		}
 		m.prepare()
@@ -308,8 +334,13 @@ func (m *machine) push(ctx context.Context, id, parent outboard.CheckpointID, n 
 	}
 	var old descriptors
 	err = m.exchange(n, next, &old)
-	go func() { // what the kernel knew of every file takes long to forget
+	now, cerr := m.p.current(m.box)
+	attached = cerr != nil || now != n
+	go func() { // what the kernel knew of every file takes long to forget, and to let go of a mount is to wait for a grace period
 		old.close()
+		if attached {
+			next.close()
+		}
 		_ = removeTree(m.path(filepath.Join(workDir, strconv.Itoa(n)+".was"))) // what stays goes with the sandbox
 	}()
 	name := layerName(m.id, n)
@@ -325,7 +356,19 @@ func (m *machine) push(ctx context.Context, id, parent outboard.CheckpointID, n 
 	if err != nil {
 		return sandbox.Pushed{}, fmt.Errorf("exchanging the workspace: %w", err)
 	}
-	return sandbox.Pushed{Changed: true}, m.p.nameCheckpoint(id, name)
+	return sandbox.Pushed{Changed: true}, m.nameNow(id, name, next.n)
+}
+
+// nameNow is nameCheckpoint by the link that was made with the overlay now in use, if there is one.
+func (m *machine) nameNow(id outboard.CheckpointID, layer string, n int) error {
+	link := m.workPath(n, "name")
+	if to, err := os.Readlink(link); err == nil && to == layer {
+		err := unix.Renameat2(unix.AT_FDCWD, link, unix.AT_FDCWD, filepath.Join(m.p.dir, checkpointsDir, string(id)), unix.RENAME_NOREPLACE)
+		if err == nil {
+			return nil
+		}
+	}
+	return m.p.nameCheckpoint(id, layer)
 }
 
 // nameCheckpoint says which layer a checkpoint is.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -164,6 +165,7 @@ func TestSweepLayers(t *testing.T) {
 	}
 	layers := func() int {
 		t.Helper()
+		p.Buried()
 		if err := p.Sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -364,5 +366,52 @@ func TestSweepUnreadable(t *testing.T) {
 	}
 	if out := bash(t, start(t, p, last), "cat /workspace/*"); out != "1\n2\n" {
 		t.Errorf("%q", out)
+	}
+}
+
+// Broken if what was made ahead, a place or a sandbox with a guest, keeps a fork from beginning with its checkpoint, or the next sandbox
+// begins with it too.
+func TestForkFromAhead(t *testing.T) {
+	for name, cfg := range map[string]native.Config{"place": {Ahead: 2}, "guest": {Warm: 2}} {
+		t.Run(name, func(t *testing.T) {
+			cfg.Dir = filepath.Join(t.TempDir(), "s")
+			p := openProvider(t, cfg)
+			if !p.Capabilities().Layers {
+				t.Skip("no layers on this host or as this user")
+			}
+			m := start(t, p, "")
+			bash(t, m, "mkdir /workspace/d; echo 1 > /workspace/d/f; echo h > ~/home")
+			first, _ := push(t, m)
+			bash(t, m, "echo 2 >> /workspace/d/f")
+			second, _ := push(t, m)
+			const look = "cat /workspace/d/f ~/home; stat -c %u:%g /workspace/d ~"
+			for id, want := range map[outboard.CheckpointID]string{first: "1\nh\n", second: "1\n2\nh\n"} {
+				p.Stocked()
+				if made, _ := filepath.Glob(filepath.Join(cfg.Dir, "shelf", "*", "plot_*")); len(made) == 0 {
+					t.Fatal("the control: nothing was made ahead")
+				}
+				fork := start(t, p, id)
+				if out := bash(t, fork, look); out != want+"1000:1000\n1000:1000\n" {
+					t.Errorf("from %s: %q", id, out)
+				}
+				bash(t, fork, "mv /workspace/d /workspace/e; echo 3 >> /workspace/e/f")
+				next, pushed := push(t, fork)
+				if pushed != (sandbox.Pushed{Changed: true}) {
+					t.Fatalf("%+v", pushed)
+				}
+				if out := bash(t, start(t, p, next), "cat /workspace/e/f ~/home; ls /workspace"); out != strings.Replace(want, "h", "3\nh", 1)+"e\n" {
+					t.Errorf("from what the fork saved: %q", out)
+				}
+			}
+			if out := bash(t, start(t, p, ""), "ls -A /workspace"); out != "" {
+				t.Errorf("a sandbox that begins with nothing has %q", out)
+			}
+			if out := bash(t, m, look); out != "1\n2\nh\n1000:1000\n1000:1000\n" {
+				t.Errorf("what was forked from has %q", out)
+			}
+			if _, err := p.Create(t.Context(), sandbox.Spec{ID: newID(), Generation: "g", From: newCheckpoint()}); !sandbox.Gone(err) {
+				t.Errorf("from a checkpoint that is not here: %v", err)
+			}
+		})
 	}
 }

@@ -183,9 +183,10 @@ func (s *shelf) put(pl *plot) {
 
 // want says that a plot of this kind was asked for, and has the shelf filled up.
 func (s *shelf) want(shape shape) {
-	if s == nil || shape.from != "" || shape.build { // one checkpoint is seldom begun with twice, and one layer never built twice
+	if s == nil || shape.build { // one layer is never built twice
 		return
 	}
+	shape.from = "" // see place
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

@@ -132,6 +132,7 @@ func TestAheadKilled(t *testing.T) {
 	if err := beside.Destroy(t.Context(), id); err != nil {
 		t.Error(err)
 	}
+	beside.Buried()
 	if left := ours(t, dir); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}

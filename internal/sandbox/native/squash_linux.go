@@ -266,6 +266,9 @@ func (p *Provider) writeSquashed(ctx context.Context, name string, st *stack, fr
 		err = q.write(write, k.seen)
 	}
 	if err == nil {
+		err = q.rejoin()
+	}
+	if err == nil {
 		err = q.hide(deleted)
 	}
 	if err == nil {
@@ -378,6 +381,73 @@ func (q *squasher) hide(paths []string) error {
 		if err != nil && !errors.Is(err, unix.EEXIST) { // deleted and made anew
 			return fmt.Errorf("hiding %q: %w", p, err)
 		}
+	}
+	return nil
+}
+
+// rejoin gives files that were written the names that they have elsewhere, where nothing changed: they would be two files.
+func (q *squasher) rejoin() error {
+	if len(q.links) == 0 {
+		return nil
+	}
+	for _, d := range workDirs {
+		fd, err := q.open(q.with, d[1:])
+		if err == nil {
+			err = q.rejoinDir(fd, d[1:], 0)
+			unix.Close(fd)
+		}
+		if err != nil {
+			return fmt.Errorf("joining the names of files: %w", err)
+		}
+	}
+	return nil
+}
+
+func (q *squasher) rejoinDir(dir int, p string, depth int) error {
+	if depth > maxCopyDepth {
+		return outboard.Errorf(outboard.Exhausted, "directories are nested more than %d deep", maxCopyDepth)
+	}
+	names, err := readNames(dir)
+	if err != nil || q.ctx.Err() != nil {
+		return errors.Join(err, context.Cause(q.ctx))
+	}
+	for _, name := range names {
+		var st unix.Stat_t
+		if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+		switch first, written := q.links[[2]uint64{uint64(st.Dev), st.Ino}]; {
+		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+			sub, err := openDir(dir, name)
+			if err != nil {
+				return err
+			}
+			err = q.rejoinDir(sub, p+"/"+name, depth+1)
+			unix.Close(sub)
+			if err != nil {
+				return err
+			}
+		case written && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink > 1:
+			if err := q.rejoinName(first, p, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// rejoinName makes dir/name the same file as first, if it is not there yet.
+func (q *squasher) rejoinName(first, dir, name string) error {
+	if err := q.parents(dir); err != nil {
+		return err
+	}
+	to, err := q.open(q.top, dir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(to)
+	if err := q.link(first, to, name); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
 	}
 	return nil
 }

@@ -22,8 +22,11 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
 
-// listing is everything that can be seen of a workspace: kinds, modes, numbers of names, sizes, times, content.
-const listing = `cd /workspace; find . \( -type d -printf '%p d %m %T@\n' \) -o -printf '%p %y %m %n %s %l %T@\n' | sort; find . -type f | sort | tr '\n' '\0' | xargs -0 -r cat; cd /`
+// listing is everything that can be seen of a workspace: kinds, modes, sizes, times, which names are one file, content. Not the number of
+// names: of a file in a layer it counts those that a later layer deletes.
+const listing = `cd /workspace; find . \( -type d -printf '%p d %m %T@\n' \) -o -printf '%p %y %m %s %l %T@\n' | sort; ` +
+	`find . -type f -printf '%i %p\n' | sort -k1,1 -k2 | awk '$1 != last { last = $1; first = $2 } { print $2, "is", first }' | sort; ` +
+	`find . -type f | sort | tr '\n' '\0' | xargs -0 -r sha256sum; cd /`
 
 // height returns how many layers the sandbox's writable one lies on.
 func height(t *testing.T, dir string, id outboard.SandboxID) (n int) {
@@ -65,6 +68,7 @@ func nothingLeft(t *testing.T, p *native.Provider, dir string, boxes ...*box) {
 			t.Fatal(err)
 		}
 	}
+	p.Buried()
 	if err := p.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -142,6 +146,9 @@ func TestSquashIsTheSame(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	m := start(t, p, "")
 	boxes := []*box{m}
+	// A heavy layer stays below the squashed ones, so that they have something to hide.
+	bash(t, m, `cd /workspace; head -c 3000000 /dev/urandom > heavy; for i in $(seq 0 22); do mkdir -p n$i/in/n$i; echo $i > n$i/f; echo $i > n$i/in/g; ln n$i/f n$i/in/h; done; cd /`)
+	push(t, m)
 	squashed := 0
 	for i := range 80 {
 		for range 1 + r.IntN(4) {

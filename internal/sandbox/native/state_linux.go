@@ -41,6 +41,7 @@ const stateFile = "state.json"
 type box struct {
 	id  outboard.SandboxID
 	dir string
+	was string // what dir was while the sandbox lived, of one that was destroyed
 }
 
 func (p *Provider) box(id outboard.SandboxID) (box, error) {
