@@ -36,6 +36,10 @@ VALUES ('default', 'k', '{}', CAST('x' AS BYTES), 1, CAST('x' AS BYTES));
 INSERT INTO policies (id, level, target, version, body, created_at, created_by) VALUES ('pol_1', 'organization', '', 1, '', 1000, 'n');
 INSERT INTO approvals (id, session, call, action, resource, digest, request, why, rules, approver, owner, state, created_at, expires_at, answer)
 VALUES ('apr_1', 'sesn_1', 'sevt_9', 'bash', 'ls', 'd', 'bash {}', 'w', '', 'any', '', 'pending', 1000, 2000, '');
+INSERT INTO approvals (id, session, call, action, resource, digest, request, why, rules, approver, owner, state, created_at, expires_at, answer, net)
+VALUES ('apr_2', 'sesn_1', 'apr_2', 'http.request', 'a.test', 'd', 'http.request {}', 'w', '', 'any', '', 'pending', 1000, 2000, '', '{"host":"a.test"}');
+INSERT INTO net_usage (id, requests, bytes, hosts, updated_at) VALUES ('sesn_1', 1, 2, 1, 1000);
+INSERT INTO net_hosts (id, host) VALUES ('sesn_1', 'a.test');
 INSERT INTO grants (id, human, agent, session, actions, resources, not_before, expires_at, max_uses, uses, approved_by, approved_name, why, created_at, revoked_at)
 VALUES ('grant_1', '', '', '', '["bash"]', '["*"]', 0, 2000, 1, 0, 'apikey_1', 'n', 'w', 1000, 0);
 INSERT INTO grant_uses (id, item, at) VALUES ('grant_1', 'k', 1000);
@@ -45,8 +49,8 @@ INSERT INTO box_snapshots (id, name, created_at, body) VALUES ('snapa', 'n', 100
 INSERT INTO orgs (id, name, created_at, archived_at) VALUES ('org_1', 'acme', 1000, 0);
 INSERT INTO users (id, org, email, name, role, issuer, subject, created_at, removed_at)
 VALUES ('user_1', 'org_1', 'a@acme.test', 'A', 'developer', 'https://idp.test', 's', 1000, 0);
-INSERT INTO keys (id, name, hash, role, created_at, revoked_at, org, kind, person, scopes, environment, expires_at)
-VALUES ('apikey_2', 'n', 'h2', 'developer', 1000, 0, 'org_1', 'login', 'user_1', '["read"]', '', 9000);
+INSERT INTO keys (id, name, hash, role, created_at, revoked_at, org, kind, person, scopes, environment, expires_at, maker)
+VALUES ('apikey_2', 'n', 'h2', 'developer', 1000, 0, 'org_1', 'login', 'user_1', '["read"]', '', 9000, 'user_1');
 INSERT INTO agents (id, version, created_at, archived_at, org) VALUES ('agent_2', 1, 1000, 0, 'org_1');
 INSERT INTO agent_versions (agent, version, body) VALUES ('agent_2', 1, '{"id":"agent_2","version":1,"name":"n"}');
 INSERT INTO budgets (id, scope, target, org, limits, cost, created_at, updated_at) VALUES ('agent:agent_1', 'agent', 'agent_1', 'default', '{"cost":7}', 3, 1000, 1000);
