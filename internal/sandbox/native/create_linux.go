@@ -101,6 +101,9 @@ func (p *Provider) check(spec sandbox.Spec) error {
 	if l.MemoryBytes < 0 || l.Pids < 0 || l.CPUs < 0 || l.DiskBytes < 0 {
 		return outboard.Errorf(outboard.Invalid, "a sandbox limit is negative")
 	}
+	if l.MemoryBytes > 0 && l.MemoryBytes < minMemory {
+		return outboard.Errorf(outboard.Invalid, "a memory limit of %d bytes: a sandbox needs %d", l.MemoryBytes, minMemory)
+	}
 	if l.DiskBytes > 0 && l.DiskBytes < minDisk {
 		return outboard.Errorf(outboard.Invalid, "a disk limit of %d bytes: a sandbox needs %d", l.DiskBytes, minDisk)
 	}

@@ -2,11 +2,9 @@ package native
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"unsafe"
 
@@ -38,9 +36,6 @@ var stepNames = map[byte]string{stepEnter: "entering its cgroups", stepWait: "wa
 	stepGroups: "leaving the server's groups", stepIdentity: "becoming root of the user namespace", stepInherit: "keeping capabilities over the exec",
 	stepBounding: "emptying the bounding set", stepFiles: "arranging files", stepExec: "executing the guest"}
 
-// childStack is enough for functions that may not grow a stack, many times over.
-const childStack = 16 << 10
-
 const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
 // The child's descriptor numbers: below firstFree those the guest is told of, then its program and its gate, which end with the
@@ -52,18 +47,14 @@ const (
 	childFDs  = firstFree + 2
 )
 
-// child is everything the forked process needs, made before the fork: after it nothing may allocate, lock or grow a stack. Where the
-// child shares the server's memory, all of it, and its stack, must stay what it is until the child has executed the guest or ended:
-// see gate.Close.
+// child is everything the forked process needs, made before the fork: after it nothing may allocate, lock or grow a stack.
 type child struct {
-	stack      []byte         // of a child that shares the server's memory
 	files      [firstFree]int // what becomes descriptor 0, 1, ...; these, program and gate are childFDs or above
 	program    int
 	gate       int     // reads one byte when it may go on; answers with step and errno when it cannot
 	groups     []int   // files to enter the cgroups by, see group.doors
 	flags      uintptr // namespaces to make
 	keepGroups bool
-	shared     bool // the server's memory, until the exec
 	root       *byte
 	empty      *byte
 	argv, envp []*byte
@@ -92,14 +83,9 @@ func newChild(files [firstFree]int, program, gate int, groups []int, keepGroups 
 	if err != nil {
 		return nil, err
 	}
-	// To change its identity makes the memory it shares unreadable in /proc, which an ordinary user's server needs of itself.
-	c := &child{shared: sharesMemory && !keepGroups, files: files, program: program, gate: gate, groups: groups, keepGroups: keepGroups,
+	c := &child{files: files, program: program, gate: gate, groups: groups, keepGroups: keepGroups,
 		self: &[]byte("0")[0], root: &[]byte("/\x00")[0], empty: &[]byte("\x00")[0],
 		argv: argv, envp: envp}
-	if c.shared {
-		dumpable()
-		c.stack = make([]byte, childStack)
-	}
 	c.caps.header.version = unix.LINUX_CAPABILITY_VERSION_3
 	for i := range c.caps.data {
 		const all = ^uint32(0) // the kernel keeps the bits it knows
@@ -191,25 +177,10 @@ func forkBy(clone func() (uintptr, syscall.Errno)) (pid int, err error) {
 //go:norace
 //go:nosplit
 func (c *child) clone() (uintptr, syscall.Errno) {
-	if c.shared {
-		const red = 64 // room for an argument, and the alignment
-		top := (uintptr(unsafe.Pointer(&c.stack[0])) + childStack - red) &^ 15
-		return cloneShared(uintptr(syscall.SIGCHLD)|unix.CLONE_VM|c.flags, top, c)
-	}
 	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD)|c.flags, 0, 0, 0, 0, 0)
 	if errno != 0 || pid != 0 {
 		return pid, errno
 	}
-	live(c)
-	return 0, 0
-}
-
-// live is what the child does. It does not return.
-//
-//go:noinline
-//go:norace
-//go:nosplit
-func live(c *child) {
 	step, errno := c.run()
 	c.answer = [2]byte{step, byte(errno)}
 	syscall.RawSyscall(syscall.SYS_WRITE, gateFD, uintptr(unsafe.Pointer(&c.answer)), 2)
@@ -311,35 +282,7 @@ func (c *child) exec() (byte, syscall.Errno) {
 }
 
 // gate is the host's end of a child's gate.
-type gate struct {
-	*os.File
-	c *child
-}
-
-// Close ends a child that waits, and returns at once. What the child uses is kept until it closes its end, with the exec or its own.
-func (g gate) Close() error {
-	if g.c == nil || !g.c.shared {
-		return g.File.Close()
-	}
-	if raw, err := g.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) }) // cannot fail on an open socket
-	}
-	go func() {
-		_, _ = io.Copy(io.Discard, g.File) // to its end
-		runtime.KeepAlive(g.c)
-		g.File.Close()
-		if dumpable() { // a child that took another identity closed the memory that it shared
-			_ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
-		}
-	}()
-	return nil
-}
-
-// dumpable reports whether this process was, before it had children.
-var dumpable = sync.OnceValue(func() bool {
-	was, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
-	return err == nil && was == 1
-})
+type gate struct{ *os.File }
 
 // open lets the child go on.
 func (g gate) open() error {

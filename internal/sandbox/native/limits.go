@@ -9,6 +9,8 @@ const (
 	DefaultPids   = 512
 	DefaultCPUs   = 2
 
+	// minMemory is the least memory limit: what the guest and a shell need for themselves, and no less would start.
+	minMemory = 8 << 20
 	// minDisk is the least disk limit: what a file system and a shell need for themselves.
 	minDisk = 16 << 20
 

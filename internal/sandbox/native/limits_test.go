@@ -89,3 +89,16 @@ func TestCgroupsAreClosed(t *testing.T) {
 		t.Errorf("control: as root no limit holds")
 	}
 }
+
+// TestLeastMemory: with too little, the kernel ends whatever is in the sandbox's group before there is a guest to say so.
+func TestLeastMemory(t *testing.T) {
+	p, _ := newProvider(t)
+	spec := sandbox.Spec{ID: newID(), Generation: "g", Limits: outboard.SandboxLimits{MemoryBytes: 64 << 10}}
+	if _, err := p.Create(t.Context(), spec); outboard.KindOf(err) != outboard.Invalid || !strings.Contains(err.Error(), "needs 8388608") {
+		t.Errorf("64 KiB: %v", err)
+	}
+	b := create(t, p, sandbox.Spec{Limits: outboard.SandboxLimits{MemoryBytes: 8 << 20}})
+	if out := b.sh(t, "echo lives"); out != "lives\n" {
+		t.Errorf("with 8 MiB a command says %q", out)
+	}
+}

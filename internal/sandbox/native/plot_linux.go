@@ -163,7 +163,7 @@ func (p *Provider) userNamespace(base uint32) (*os.File, error) {
 	}
 	theirs := os.NewFile(uintptr(pair[1]), "gate")
 	defer theirs.Close()
-	g := gate{File: os.NewFile(uintptr(pair[0]), "gate")}
+	g := gate{os.NewFile(uintptr(pair[0]), "gate")}
 	high, err := duplicate(null, theirs)
 	defer closeFDs(high)
 	if err != nil {
@@ -176,7 +176,7 @@ func (p *Provider) userNamespace(base uint32) (*os.File, error) {
 		g.Close()
 		return nil, err
 	}
-	g.c, c.flags = c, unix.CLONE_NEWUSER
+	c.flags = unix.CLONE_NEWUSER
 	pid, err := c.forkHere()
 	if err != nil {
 		g.Close()

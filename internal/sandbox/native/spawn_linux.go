@@ -111,7 +111,6 @@ func (p *Provider) spawn(pl *plot) (_ *birth, err error) {
 	null, log, listen, state, own, gate := fds[0], fds[1], fds[2], fds[3], fds[4], fds[5]
 	c, err := newChild([firstFree]int{null, log, log, listen, own, state}, fds[6], gate, groups, p.rootless)
 	if err == nil {
-		nb.gate.c = c
 		nb.pid, err = c.fork(pl)
 	}
 	if err != nil {
@@ -144,7 +143,7 @@ func (b *birth) sockets() (theirs []*os.File, err error) {
 	if pair, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0); err != nil {
 		return theirs, os.NewSyscallError("socketpair", err)
 	}
-	b.gate = gate{File: os.NewFile(uintptr(pair[0]), "gate")}
+	b.gate = gate{os.NewFile(uintptr(pair[0]), "gate")}
 	return append(theirs, os.NewFile(uintptr(pair[1]), "gate")), nil
 }
 
