@@ -42,11 +42,11 @@ func (p *Provider) Destroy(ctx context.Context, id outboard.SandboxID) error {
 	if err != nil {
 		return err
 	}
-	defer unlock()
 	err = p.end(ctx, b.stateOr(p))
 	if err == nil {
 		err = os.Rename(b.dir, filepath.Join(p.dir, gravesDir, string(id)+"."+rand.Text()))
 	}
+	unlock() // before it is to be buried, which leaves alone what somebody has locked
 	if err != nil {
 		return outboard.Errorf(outboard.Unavailable, "destroying sandbox %s: %w", id, err)
 	}

@@ -132,10 +132,7 @@ func TestAheadKilled(t *testing.T) {
 	if err := beside.Destroy(t.Context(), id); err != nil {
 		t.Error(err)
 	}
-	beside.Buried()
-	if left := ours(t, dir); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	eventually(t, "something is left behind", func() bool { return len(ours(t, dir)) == 0 }) // any of the three servers buries it
 }
 
 // startServer starts a process that makes a sandbox and waits to be killed.
