@@ -30,7 +30,7 @@ func (w *worker) drive(ctx context.Context, h outboard.Header, tail []outboard.E
 	if err == nil && t.held {
 		w.folds.keep(t.id, fold{state: t.durable, size: t.size})
 	}
-	t.part(context.WithoutCancel(ctx), err, context.Cause(ctx))
+	t.part(ctx, err)
 }
 
 // run is the one place where a panic of a turn ends.
@@ -59,8 +59,9 @@ func asPanic(v any) *panicked {
 	return &panicked{v, debug.Stack()}
 }
 
-// part gives up the lease in the way that the end of the turn asks for. cut is why the worker stopped the turn, or nil.
-func (t *turn) part(ctx context.Context, err, cut error) {
+// part gives up the lease in the way that the end of the turn asks for. The worker's ctx has ended where the worker stopped the turn.
+func (t *turn) part(worker context.Context, err error) {
+	ctx, cut := context.WithoutCancel(worker), context.Cause(worker)
 	switch {
 	case err == nil && !t.held, errors.Is(err, store.ErrFenced), errors.Is(cut, store.ErrFenced):
 		if err != nil && cut == nil {
@@ -79,7 +80,7 @@ func (t *turn) part(ctx context.Context, err, cut error) {
 		}
 		t.pause(ctx, retryPause)
 	}
-	t.endLease(ctx)
+	t.endLease(worker)
 }
 
 // fenced tells the two ways of being fenced apart. When the lease is still ours it was the sandbox that refused: it has seen a
@@ -102,15 +103,29 @@ func (t *turn) gone(ctx context.Context) bool {
 }
 
 // endLease ends the lease of a session that is not at rest.
-func (t *turn) endLease(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, partingTime)
-	defer cancel()
-	err := t.cfg.fault("release")
-	if err == nil {
-		err = t.cfg.Store.Release(ctx, t.id, t.epoch)
-	}
-	if err != nil && !errors.Is(err, store.ErrFenced) && outboard.KindOf(err) != outboard.NotFound {
-		t.log.Warn("lease not given up; it ends with the worker's", "err", err)
+func (t *turn) endLease(worker context.Context) {
+	t.giveUpLease(worker, t.id, t.epoch)
+}
+
+// giveUpLease ends the lease of a session, so that it can be claimed again. While the database cannot be reached it tries again: the
+// worker lives, and with it a lease that nobody uses. Where the worker ends, the lease ends with it.
+func (r *Runner) giveUpLease(worker context.Context, id outboard.SessionID, epoch int64) {
+	for wait := retryPause; ; wait = min(2*wait, maxPause) {
+		err := r.cfg.fault("release")
+		if err == nil {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(worker), partingTime)
+			err = r.cfg.Store.Release(ctx, id, epoch)
+			cancel()
+		}
+		if err == nil || errors.Is(err, store.ErrFenced) || outboard.KindOf(err) == outboard.NotFound {
+			return
+		}
+		if worker.Err() != nil || r.isStopping() {
+			r.log.Warn("lease not given up; it ends with the worker's", "session", id, "err", err)
+			return
+		}
+		r.log.Warn("lease not given up yet", "session", id, "err", err, "again_in", wait)
+		r.pause(worker, wait)
 	}
 }
 
@@ -126,9 +141,7 @@ func (w *worker) unreadable(ctx context.Context, h outboard.Header, err error) {
 		return
 	}
 	w.pause(ctx, retryPause)
-	if err := w.cfg.Store.Release(ctx, h.ID, h.Epoch); err != nil {
-		w.log.Warn("lease not given up; it ends with the worker's", "session", h.ID, "err", err)
-	}
+	w.giveUpLease(ctx, h.ID, h.Epoch)
 }
 
 // abort ends a turn that failed in a way that would repeat itself: a panic, or an error that is our fault. It reports whether the

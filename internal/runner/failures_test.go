@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -335,5 +336,31 @@ func TestStopBeforeStart(t *testing.T) {
 	n.Stop()
 	if err := n.Start(t.Context()); outboard.KindOf(err) != outboard.Conflict {
 		t.Errorf("Start after Stop: %v", err)
+	}
+}
+
+// If this fails, a database that is away when a turn gives up leaves its session with a worker that lives and does nothing for it.
+func TestLeaseIsGivenUpLater(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	var mu sync.Mutex
+	left := map[string]int{"before commit": 1, "release": 2}
+	r.start(func(c *Config) {
+		c.fault = func(point string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if left[point] == 0 {
+				return nil
+			}
+			left[point]--
+			return outboard.Errorf(outboard.Unavailable, "the database is away")
+		}
+	})
+	id := r.session("script/steps", allTools)
+	r.say(id, "- say: done")
+	r.rests(id, "end_turn")
+	mu.Lock()
+	defer mu.Unlock()
+	if left["before commit"]+left["release"] != 0 {
+		t.Errorf("control: the database was not away: %v", left)
 	}
 }

@@ -57,7 +57,7 @@ func (t *turn) underKill(ctx context.Context, h outboard.Header) bool {
 	}
 	if k.ID == "" { // nobody knows: it is asked again soon
 		t.pause(ctx, retryPause)
-		t.endLease(context.WithoutCancel(ctx))
+		t.endLease(ctx)
 		return true
 	}
 	if k.Level.Rank() < outboard.KillStop.Rank() {
@@ -76,14 +76,14 @@ func (t *turn) underKill(ctx context.Context, h outboard.Header) bool {
 	for t.held {
 		appended, err := t.Append(ctx, func(s *outboard.State) []outboard.Event { return ending(s, k) })
 		if err == nil && !appended { // it rests already
-			t.endLease(context.WithoutCancel(ctx))
+			t.endLease(ctx)
 			return true
 		}
 		if err != nil {
 			if !errors.Is(err, store.ErrFenced) && !errors.Is(err, errStopping) {
 				t.log.Error("ending a killed turn", "err", err)
 				t.pause(ctx, retryPause)
-				t.endLease(context.WithoutCancel(ctx))
+				t.endLease(ctx)
 			}
 			return true
 		}
