@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outboard-dev/outboard/internal/guest"
 )
@@ -42,7 +43,12 @@ func testRaces(t *testing.T, r *rig) {
 	if testing.Short() {
 		opens = 1_000
 	}
+	slow := time.Now().Add(20 * time.Second) // some technologies take milliseconds for each
 	for i := range opens {
+		if i >= 1_000 && r.p.Name() != "native" && time.Now().After(slow) {
+			opens = i
+			break
+		}
 		var out strings.Builder
 		var err error
 		switch i % 4 {
