@@ -140,15 +140,15 @@ func (d *drill) goesOn(t *testing.T, why string) {
 // If this fails, a kill of some scope and level lets effects begin after a second, leaves processes after five, lets what it covers be
 // used, or hits what it does not cover.
 func TestKillScopesAndLevels(t *testing.T) {
+	if testing.Short() {
+		t.Skip("crowds of processes, for each scope and level")
+	}
 	p := startPost(t, t.TempDir(), "", true)
 	p.as(p.data)
 	levels := []outboard.KillLevel{outboard.KillPause, outboard.KillStop, outboard.KillRevoke}
 	other := ready(t, p.drill(outboard.KillSession, outboard.KillStop)) // the control of everything that is not for all
-	for i, scope := range []outboard.KillScope{outboard.KillSession, outboard.KillAgent, outboard.KillEnvironment, outboard.KillOwner} {
-		for j, level := range levels {
-			if testing.Short() && i%3 != j {
-				continue
-			}
+	for _, scope := range []outboard.KillScope{outboard.KillSession, outboard.KillAgent, outboard.KillEnvironment, outboard.KillOwner} {
+		for _, level := range levels {
 			t.Run(fmt.Sprintf("%s/%s", scope, level), func(t *testing.T) {
 				d := ready(t, p.drill(scope, level))
 				d.run(t, d.throw)
@@ -174,11 +174,8 @@ func TestKillScopesAndLevels(t *testing.T) {
 			d.run(t, d.throw)
 		})
 	}
-	for i, scope := range []outboard.KillScope{outboard.KillHost, outboard.KillAll} {
-		for j, level := range levels {
-			if testing.Short() && i != j {
-				continue
-			}
+	for _, scope := range []outboard.KillScope{outboard.KillHost, outboard.KillAll} {
+		for _, level := range levels {
 			t.Run(fmt.Sprintf("%s/%s", scope, level), func(t *testing.T) {
 				d := ready(t, p.drill(scope, level))
 				if scope == outboard.KillHost {
@@ -192,6 +189,9 @@ func TestKillScopesAndLevels(t *testing.T) {
 
 // If this fails, processes that multiply faster than they are killed survive a kill.
 func TestKillForkStorm(t *testing.T) {
+	if testing.Short() {
+		t.Skip("crowds of processes")
+	}
 	p := startPost(t, t.TempDir(), "", true)
 	p.as(p.data)
 	d := p.drill(outboard.KillSession, outboard.KillStop)
@@ -253,6 +253,9 @@ func (p *post) until(cond func() bool, what string) {
 
 // If this fails, a kill spares the sandboxes that somebody made without a session, hits those of others, or new ones can be made.
 func TestKillBoxes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("crowds of processes")
+	}
 	p := startPost(t, t.TempDir(), "", true)
 	p.as(p.data)
 	key, err := p.c.CreateKey(t.Context(), client.NewKey{Name: "k", Role: "developer"})

@@ -249,6 +249,9 @@ func answers(out string) map[string]string {
 
 // TestAsOrdinaryUser: without it nothing would show that sandboxes work, and hold, for a user who is not root.
 func TestAsOrdinaryUser(t *testing.T) {
+	if testing.Short() {
+		t.Skip("all tests of the package once more")
+	}
 	native.NeedRoot(t)
 	const uid = 61234 // nobody's: no file on any host belongs to it
 	home, err := os.MkdirTemp("", "outboard-user-")
