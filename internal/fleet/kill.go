@@ -86,25 +86,27 @@ func (f *Fleet) KillMachines(ctx context.Context, ids []outboard.SandboxID) erro
 
 // FreezeMachine stops all processes of a machine until ThawMachine. Unavailable where the provider cannot.
 func (f *Fleet) FreezeMachine(ctx context.Context, id outboard.SandboxID) error {
-	return f.with(ctx, id, sandbox.Sandbox.Freeze)
+	return f.with(ctx, func(ctx context.Context) error { return sandbox.Halt(ctx, f.cfg.Provider, id) })
 }
 
 // ThawMachine lets them go on. A session's machine that nobody uses is thawed by the next use.
 func (f *Fleet) ThawMachine(ctx context.Context, id outboard.SandboxID) error {
-	return f.with(ctx, id, sandbox.Sandbox.Thaw)
+	return f.with(ctx, func(ctx context.Context) error {
+		sb, err := f.cfg.Provider.Open(ctx, id)
+		if err != nil {
+			return err
+		}
+		return errors.Join(sb.Thaw(ctx), sb.Close())
+	})
 }
 
-func (f *Fleet) with(ctx context.Context, id outboard.SandboxID, do func(sandbox.Sandbox, context.Context) error) error {
+func (f *Fleet) with(ctx context.Context, do func(context.Context) error) error {
 	if f.cfg.Provider == nil {
 		return f.noProvider()
 	}
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	sb, err := f.cfg.Provider.Open(ctx, id)
-	if err != nil {
-		return err
-	}
-	return errors.Join(do(sb, ctx), sb.Close())
+	return do(ctx)
 }
 
 // Present reports which machines the provider finds on this host.

@@ -242,6 +242,12 @@ func (c *Choice) Open(ctx context.Context, id outboard.SandboxID) (Sandbox, erro
 	return find(c, id, func(p Provider) (Sandbox, error) { return p.Open(ctx, id) })
 }
 
+// Halt implements Halter.
+func (c *Choice) Halt(ctx context.Context, id outboard.SandboxID) error {
+	_, err := find(c, id, func(p Provider) (struct{}, error) { return struct{}{}, Halt(ctx, p, id) })
+	return err
+}
+
 // Listen returns the listener of a living sandbox.
 func (c *Choice) Listen(ctx context.Context, id outboard.SandboxID, ca []byte) (net.Listener, error) {
 	return find(c, id, func(p Provider) (net.Listener, error) {

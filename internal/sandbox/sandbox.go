@@ -4,6 +4,7 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"time"
@@ -196,6 +197,24 @@ type Files interface {
 	WriteFile(ctx context.Context, f guest.FileRef, attrs map[string]string, r io.Reader) (guest.Entry, error)
 	// Watch tells each what changes, guest.OpReady first, until ctx ends or the directory is gone.
 	Watch(ctx context.Context, f guest.FileRef, recursive bool, each func(guest.Change) error) error
+}
+
+// Halter is a Provider that freezes a sandbox without a word to its guest, which may be frozen already, or about to be by somebody else:
+// to connect first would thaw it, and wait for an answer that does not come.
+type Halter interface {
+	Halt(ctx context.Context, id outboard.SandboxID) error
+}
+
+// Halt freezes a sandbox of a provider, by way of a connection where it is no Halter.
+func Halt(ctx context.Context, p Provider, id outboard.SandboxID) error {
+	if h, ok := p.(Halter); ok {
+		return h.Halt(ctx, id)
+	}
+	sb, err := p.Open(ctx, id)
+	if err != nil {
+		return err
+	}
+	return errors.Join(sb.Freeze(ctx), sb.Close())
 }
 
 // Measured is implemented by sandboxes that can say what they use.

@@ -483,3 +483,31 @@ func TestKernelRefuses(t *testing.T) {
 		t.Errorf("New, where network namespaces are refused: %s", got)
 	}
 }
+
+// If this fails, whoever wants a machine frozen that is frozen already waits for a guest that cannot answer.
+func TestHalt(t *testing.T) {
+	p, _ := newProvider(t)
+	if !p.Capabilities().Freeze {
+		t.Skip("no freezer here")
+	}
+	b := create(t, p, sandbox.Spec{})
+	for range 2 {
+		if err := p.Halt(t.Context(), b.ID()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := b.List(ctx, "/workspace"); err == nil {
+		t.Error("the guest of a frozen sandbox answered")
+	}
+	if err := b.Thaw(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if out := b.sh(t, "echo goes on"); out != "goes on\n" {
+		t.Errorf("thawed, it said %q", out)
+	}
+	if err := p.Halt(t.Context(), newID()); outboard.KindOf(err) != outboard.NotFound {
+		t.Errorf("one that is not there: %v", err)
+	}
+}

@@ -240,6 +240,20 @@ func (p *Provider) Open(ctx context.Context, id outboard.SandboxID) (sandbox.San
 	return m, nil
 }
 
+// Halt implements sandbox.Halter.
+func (p *Provider) Halt(ctx context.Context, id outboard.SandboxID) error {
+	b, err := p.box(id)
+	if err != nil {
+		return err
+	}
+	s, err := b.load()
+	if err != nil {
+		return outboard.Errorf(outboard.NotFound, "sandbox %s does not exist on this host: %w", id, err)
+	}
+	m := &machine{box: b, state: s, group: p.cgroups.groupOf(s), freezable: p.caps.Freeze, p: p}
+	return m.Freeze(ctx)
+}
+
 // List returns the ids of all directories of sandboxes, whatever their state. It has what was destroyed looked at again, too, in case
 // that another process was killed before it was removed.
 func (p *Provider) List(context.Context) ([]outboard.SandboxID, error) {
