@@ -92,7 +92,7 @@ func (q *auditQueue) enter(a *auditing) (write bool, err error) {
 	return write, nil
 }
 
-// gather takes what waits, the writer's own first, and lets the members of the last group come back, as Store.gather does.
+// gather takes what waits, the writer's own first, and lets the members of the last group come back, as gather of appends does.
 func (q *auditQueue) gather() []*auditing {
 	n, last := q.count()
 	for before := 0; before < n && n < last; {

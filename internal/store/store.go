@@ -5,7 +5,7 @@
 // Invariants:
 //   - Events are insert-only (a trigger refuses UPDATE and DELETE) and per session gap-free from 1.
 //   - Append returns only after the commit is durable (SQLite: WAL with synchronous=FULL; Postgres: synchronous_commit on).
-//     Concurrent appends share a commit: a writer goroutine drains a bounded queue, two of them with PostgreSQL.
+//     Concurrent appends share a commit: a writer goroutine drains a bounded queue. PostgreSQL has two, each with its own sessions.
 //   - A header is always outboard.Project of its log: it is advanced in the transaction that inserts the events.
 //   - An append with a stale epoch, or with an expectation the head has passed, changes nothing.
 //   - At most one call.finished and one answer exists per call, at most one input.processed per input (unique index).
@@ -85,7 +85,7 @@ type Store struct {
 // Commits is how many appends and claims this process has made durable. Several appends may have shared one transaction.
 func (s *Store) Commits() int64 { return s.commits.Load() }
 
-// Open connects, migrates up and starts the writer. Close stops it; appends after that fail with Unavailable.
+// Open connects, migrates up and starts the writers. Close stops them; appends after that fail with Unavailable.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	latest, err := latestSchema()
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +14,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -32,26 +30,7 @@ import (
 
 var guestPath string
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
-
-func testMain(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "outboard-docker-")
-	if err == nil {
-		defer os.RemoveAll(dir)
-		guestPath = filepath.Join(dir, "guest")
-		cmd := exec.Command("go", "build", "-o", guestPath, "../../../cmd/outboard-guest")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		var out []byte
-		if out, err = cmd.CombinedOutput(); err != nil {
-			err = fmt.Errorf("%w: %s", err, out)
-		}
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "building the guest:", err)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(sandboxtest.Main(m, &guestPath)) }
 
 // socket returns that of an engine for tests, or skips. In CI there must be one.
 func socket(t *testing.T) string {
@@ -75,31 +54,6 @@ func newProvider(t testing.TB, socket, dir string) *container.Provider {
 	return p
 }
 
-// kill ends the process that a sandbox's container lives by.
-func kill(dir string, id outboard.SandboxID) error {
-	var s struct{ Pid int }
-	data, err := os.ReadFile(filepath.Join(dir, string(id), "state.json"))
-	if err == nil {
-		err = json.Unmarshal(data, &s)
-	}
-	if err == nil && s.Pid <= 1 {
-		err = fmt.Errorf("no process in %s", data)
-	}
-	if err != nil {
-		return err
-	}
-	return syscall.Kill(s.Pid, syscall.SIGKILL)
-}
-
-// few is a small part of the suite for the race detector.
-func few() func(string) bool {
-	if !testing.Short() {
-		return nil
-	}
-	some := []string{"Create", "Lost", "Duplicates", "SaveLoad", "Freeze", "Isolation"}
-	return func(name string) bool { return slices.Contains(some, name) }
-}
-
 // If this fails, sandboxes of an engine differ from what every other part of the system expects of a provider.
 func TestConformance(t *testing.T) {
 	sock, dir := socket(t), filepath.Join(t.TempDir(), "s")
@@ -113,8 +67,8 @@ func TestConformance(t *testing.T) {
 			})
 			return p
 		},
-		Part: few(),
-		Kill: func(_ sandbox.Provider, id outboard.SandboxID) error { return kill(dir, id) },
+		Part: sandboxtest.Few(),
+		Kill: func(_ sandbox.Provider, id outboard.SandboxID) error { return sandboxtest.KillContainer(dir, id) },
 	})
 }
 
@@ -132,23 +86,6 @@ func create(t *testing.T, p sandbox.Provider, spec sandbox.Spec) sandbox.Sandbox
 		}
 	})
 	return sb
-}
-
-// bash runs a command to its end.
-func bash(t *testing.T, sb sandbox.Sandbox, key, command string) string {
-	t.Helper()
-	input, err := json.Marshal(map[string]string{"command": command})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := sb.Start(t.Context(), guest.Start{Key: key, Epoch: 1, Generation: "g", Op: "bash", Input: input}); err != nil {
-		t.Fatalf("Start: %v", err)
-	}
-	res, err := sb.Wait(t.Context(), key, 1)
-	if err != nil {
-		t.Fatalf("Wait: %v", err)
-	}
-	return string(res.Output)
 }
 
 // containers asks the engine itself what it has of a directory.
@@ -199,7 +136,7 @@ func TestStray(t *testing.T) {
 	if got := containers(t, sock, dir); strings.Contains(got, string(sb.ID())) {
 		t.Errorf("it is still there: %s", got)
 	}
-	if got := bash(t, foreign, "1", "echo here"); got != "here\n" {
+	if got := sandboxtest.Bash(t, foreign, "1", "echo here"); got != "here\n" {
 		t.Errorf("the other's says %q", got)
 	}
 }
@@ -227,7 +164,7 @@ func TestImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	over := create(t, p, sandbox.Spec{Layers: []string{top, low}})
-	if got := bash(t, over, "1", "cd /opt; cat a c l; ls b 2>/dev/null || echo none; stat -c %h a"); got != "toplowtopnone\n2\n" {
+	if got := sandboxtest.Bash(t, over, "1", "cd /opt; cat a c l; ls b 2>/dev/null || echo none; stat -c %h a"); got != "toplowtopnone\n2\n" {
 		t.Errorf("the layers show %q", got)
 	}
 
@@ -367,7 +304,7 @@ func TestRefused(t *testing.T) {
 // If this fails, what connects inside does not reach the gateway, or names of the host's servers show.
 func TestNetwork(t *testing.T) {
 	p := newProvider(t, socket(t), filepath.Join(t.TempDir(), "s"))
-	if got := bash(t, create(t, p, sandbox.Spec{}), "dns", "cat /etc/resolv.conf"); got != "" {
+	if got := sandboxtest.Bash(t, create(t, p, sandbox.Spec{}), "dns", "cat /etc/resolv.conf"); got != "" {
 		t.Errorf("the name servers: %q", got)
 	}
 	sb := create(t, p, sandbox.Spec{Network: &sandbox.Network{}})
@@ -389,7 +326,7 @@ func TestNetwork(t *testing.T) {
 			met <- conn.LocalAddr().String()
 		}
 	}()
-	if got := bash(t, sb, "n", "exec 3<>/dev/tcp/example.test/8443; echo hello >&3; cat <&3"); got != "met hello\n" {
+	if got := sandboxtest.Bash(t, sb, "n", "exec 3<>/dev/tcp/example.test/8443; echo hello >&3; cat <&3"); got != "met hello\n" {
 		t.Fatalf("the connection: %q", got)
 	}
 	if to := <-met; to != "198.18.0.1:8443" {

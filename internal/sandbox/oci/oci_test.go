@@ -9,7 +9,6 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -19,7 +18,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -33,26 +31,7 @@ import (
 
 var guestPath string
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
-
-func testMain(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "outboard-oci-")
-	if err == nil {
-		defer os.RemoveAll(dir)
-		guestPath = filepath.Join(dir, "guest")
-		cmd := exec.Command("go", "build", "-o", guestPath, "../../../cmd/outboard-guest")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		var out []byte
-		if out, err = cmd.CombinedOutput(); err != nil {
-			err = fmt.Errorf("%w: %s", err, out)
-		}
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "building the guest:", err)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(sandboxtest.Main(m, &guestPath)) }
 
 // runtimeFor returns a runtime's program, or skips. In CI it must be there.
 func runtimeFor(t *testing.T, name string) string {
@@ -85,31 +64,6 @@ func newProvider(t testing.TB, program, dir string) *container.Provider {
 	return p
 }
 
-// few is a small part of the suite for the race detector, which slows what is tested here little and the machine much.
-func few() func(string) bool {
-	if !testing.Short() {
-		return nil
-	}
-	some := []string{"Create", "Lost", "Duplicates", "SaveLoad", "Freeze", "Isolation"}
-	return func(name string) bool { return slices.Contains(some, name) }
-}
-
-// kill ends the process that a sandbox's container lives by.
-func kill(dir string, id outboard.SandboxID) error {
-	var s struct{ Pid int }
-	data, err := os.ReadFile(filepath.Join(dir, string(id), "state.json"))
-	if err == nil {
-		err = json.Unmarshal(data, &s)
-	}
-	if err == nil && s.Pid <= 1 {
-		err = fmt.Errorf("no process in %s", data)
-	}
-	if err != nil {
-		return err
-	}
-	return syscall.Kill(s.Pid, syscall.SIGKILL)
-}
-
 // If this fails, sandboxes of a runtime differ from what every other part of the system expects of a provider.
 func TestConformance(t *testing.T) {
 	for _, name := range []string{"crun", "runc", "runsc"} {
@@ -127,8 +81,8 @@ func TestConformance(t *testing.T) {
 					return p
 				},
 				Slow: name == "runsc",
-				Part: few(),
-				Kill: func(_ sandbox.Provider, id outboard.SandboxID) error { return kill(dir, id) },
+				Part: sandboxtest.Few(),
+				Kill: func(_ sandbox.Provider, id outboard.SandboxID) error { return sandboxtest.KillContainer(dir, id) },
 			})
 		})
 	}
@@ -163,24 +117,6 @@ func create(t *testing.T, p sandbox.Provider, spec sandbox.Spec) sandbox.Sandbox
 	return sb
 }
 
-// bash runs a command to its end.
-func bash(t *testing.T, sb sandbox.Sandbox, key, command string) string {
-	t.Helper()
-	input, err := json.Marshal(map[string]string{"command": command})
-	if err != nil {
-		t.Fatal(err)
-	}
-	start := guest.Start{Key: key, Epoch: 1, Generation: "g", Op: "bash", Input: input}
-	if _, err := sb.Start(t.Context(), start); err != nil {
-		t.Fatalf("Start: %v", err)
-	}
-	res, err := sb.Wait(t.Context(), key, 1)
-	if err != nil {
-		t.Fatalf("Wait: %v", err)
-	}
-	return string(res.Output)
-}
-
 // If this fails, what connects inside does not reach the gateway, or the gateway does not know where it was meant to go, or tools reach
 // the sockets themselves.
 func TestNetwork(t *testing.T) {
@@ -206,7 +142,7 @@ func TestNetwork(t *testing.T) {
 			}
 		}()
 		for i := range 12 { // more than are kept in reserve
-			got := bash(t, sb, fmt.Sprint("n", i), "exec 3<>/dev/tcp/example.test/80; echo hello >&3; cat <&3; exec 3>&-")
+			got := sandboxtest.Bash(t, sb, fmt.Sprint("n", i), "exec 3<>/dev/tcp/example.test/80; echo hello >&3; cat <&3; exec 3>&-")
 			if got != "met hello\n" {
 				t.Fatalf("connection %d: %q", i, got)
 			}
@@ -214,10 +150,10 @@ func TestNetwork(t *testing.T) {
 				t.Errorf("meant to go to %s", to)
 			}
 		}
-		if got := bash(t, sb, "in", "ls /run/host 2>&1; echo x > /run/host/guest.sock"); !strings.Contains(got, "ermission denied") {
+		if got := sandboxtest.Bash(t, sb, "in", "ls /run/host 2>&1; echo x > /run/host/guest.sock"); !strings.Contains(got, "ermission denied") {
 			t.Errorf("the host's directory: %q", got)
 		}
-		if got := bash(t, sb, "ca", "cmp <(tail -c 200 $SSL_CERT_FILE) <(tail -c 200 /run/trust/ca-bundle.pem) && echo same"); got != "same\n" {
+		if got := sandboxtest.Bash(t, sb, "ca", "cmp <(tail -c 200 $SSL_CERT_FILE) <(tail -c 200 /run/trust/ca-bundle.pem) && echo same"); got != "same\n" {
 			t.Errorf("the bundle: %q", got)
 		}
 	})
@@ -290,7 +226,7 @@ func TestCommit(t *testing.T) {
 		}
 		for range 2 { // two sandboxes with uids of their own
 			c := create(t, p, sandbox.Spec{Layers: []string{layer, below}})
-			got := bash(t, c, "1", "cat /opt/new/g /opt/kept; ls /opt /opt/hidden; stat -c '%u %g %a' /opt/new/f; test -e /opt/new/pipe || echo no pipe; "+
+			got := sandboxtest.Bash(t, c, "1", "cat /opt/new/g /opt/kept; ls /opt /opt/hidden; stat -c '%u %g %a' /opt/new/f; test -e /opt/new/pipe || echo no pipe; "+
 				"grep -c built: /etc/passwd; id -un; cat /etc/resolv.conf; test -s /etc/ssl/certs/ca-certificates.crt && echo certificates")
 			if want := "built\nkept/opt:\nhidden\nkept\nnew\n\n/opt/hidden:\n33 7 755\nno pipe\n1\nuser\ncertificates\n"; got != want {
 				t.Errorf("got %q\nwant %q", got, want)
