@@ -2,8 +2,10 @@ package store_test
 
 import (
 	"fmt"
+	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/store"
@@ -116,4 +118,37 @@ func TestBudgetsOver(t *testing.T) {
 			t.Errorf("with the budget gone: %+v, %v", r, err)
 		}
 	})
+}
+
+// If this fails, a process that has seen no budget lets model calls be made that a budget set since would have refused.
+func TestFirstBudgetIsSeen(t *testing.T) {
+	cfg := store.Config{Path: filepath.Join(t.TempDir(), "first.db")}
+	here, other := storetest.Open(t, cfg), storetest.Open(t, cfg)
+	id := newSession(t, here).ID
+	over := func(s *store.Store) int {
+		t.Helper()
+		list, err := s.BudgetsOver(t.Context(), id, "agent_1", "key_1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	if n, m := over(here), over(other); n+m != 0 {
+		t.Fatalf("control: %d and %d budgets before any was set", n, m)
+	}
+	b, err := here.PutBudget(t.Context(), outboard.Budget{Scope: outboard.BudgetOwner, Target: "key_1", Limit: outboard.Spend{Steps: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := over(here); n != 1 {
+		t.Errorf("the process that set it sees %d", n)
+	}
+	for end := time.Now().Add(10 * time.Second); over(other) != 1; {
+		if time.Now().After(end) {
+			t.Fatal("another process never sees it")
+		}
+	}
+	if err := here.DeleteBudget(t.Context(), b.ID); err != nil || over(here) != 0 {
+		t.Errorf("removed, there are %d, %v", over(here), err)
+	}
 }
