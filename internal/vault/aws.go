@@ -36,6 +36,9 @@ const (
 	awsUnsigned  = "UNSIGNED-PAYLOAD"
 )
 
+// awsOwn are the headers that are the signer's alone: what the client or another credential says there is replaced.
+var awsOwn = []string{"Authorization", "X-Amz-Date", "Date", "X-Amz-Security-Token"}
+
 // presigned refuses a query that carries a signature: nobody inside holds a key to have made it with, and ours makes none.
 func presigned(query string) error {
 	for pair := range strings.SplitSeq(query, "&") {
@@ -69,7 +72,7 @@ func (a awsSigner) sign(r *SignRequest) error {
 		return err
 	}
 	for name := range r.Header {
-		if n := strings.ToLower(name); n == "authorization" || n == "x-amz-date" || n == "date" || n == "x-amz-security-token" {
+		if slices.ContainsFunc(awsOwn, func(own string) bool { return strings.EqualFold(own, name) }) {
 			delete(r.Header, name)
 		}
 	}

@@ -2,6 +2,7 @@ package vault
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,5 +116,53 @@ func TestAWSRefusals(t *testing.T) {
 	in, err := r.Use(t.Context(), r.to("GET", "other.s3.eu-central-1.amazonaws.com", "/k"))
 	if r.must(err); in.Sign != nil {
 		t.Error("signed for another bucket")
+	}
+}
+
+// If this fails, what else a session has for a host takes the signer's place or the client's scope from it, or the signer removes what
+// another credential has set: in either order.
+func TestSignerBesideOthers(t *testing.T) {
+	const host = "b.s3.eu-central-1.amazonaws.com"
+	rule := outboard.UseRule{Hosts: []string{host}}
+	signer := outboard.Auth{Type: outboard.AuthAWS, Name: "s3", AWS: &outboard.AWSScope{Service: "s3", Region: "eu-central-1"}, Rule: rule}
+	other := outboard.Auth{Type: outboard.AuthHeader, Name: "key", HeaderName: "X-Api-Key", Format: "{secret}", Rule: rule}
+	env := outboard.Auth{Type: outboard.AuthEnv, Name: "TOKEN", InHeader: true, Rule: rule}
+	date := outboard.Auth{Type: outboard.AuthHeader, Name: "date", HeaderName: "X-Amz-Security-Token", Format: "{secret}", Rule: rule}
+	for name, auths := range map[string][]outboard.Auth{"signer alone": {signer}, "signer first": {signer, other, env}, "signer last": {env, other, signer},
+		"its own header after it": {signer, other, date}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			for _, a := range auths {
+				c := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: r.vault, Auth: a, CreatedAt: r.now}
+				s := Secrets{Value: outboard.NewSecret("the-value")}
+				if a.Type == outboard.AuthAWS {
+					s.AccessKeyID, s.SessionToken = outboard.NewSecret("AKIA"), outboard.NewSecret("session")
+				}
+				r.must(r.Create(t.Context(), c, s))
+			}
+			in, err := r.Use(t.Context(), r.to("PUT", host, "/k"))
+			r.must(err)
+			if slices.Contains(in.Strip, "Authorization") || !slices.Contains(in.Strip, "Cookie") || in.Sign == nil {
+				t.Fatalf("what is removed of the client's: %v; signed: %v", in.Strip, in.Sign != nil)
+			}
+			send := func(region string) (http.Header, error) {
+				s := &SignRequest{Method: "PUT", URL: "https://" + host + "/k", Held: true, Header: http.Header{}}
+				s.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=dummy/20260101/"+region+"/s3/aws4_request, SignedHeaders=host, Signature=0")
+				for k, v := range in.Set { // as the gateway does, before it signs
+					s.Header.Set(k, v.Reveal())
+				}
+				return s.Header, in.Sign(s)
+			}
+			h, err := send("eu-central-1")
+			r.must(err)
+			if a := h.Get("Authorization"); !strings.Contains(a, "Credential=AKIA/") || h.Get("X-Amz-Security-Token") != "session" {
+				t.Errorf("the signature is lost: %v", h)
+			}
+			if len(auths) > 1 && h.Get("X-Api-Key") != "the-value" {
+				t.Errorf("what the other credential set is lost: %v", h)
+			}
+			_, err = send("us-east-1")
+			r.wantKind(err, outboard.Denied, "us-east-1")
+		})
 	}
 }

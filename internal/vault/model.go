@@ -24,7 +24,7 @@ func (k *Keeper) Key(ctx context.Context, ref, method, target string) (outboard.
 	if err != nil {
 		return none, err
 	}
-	if surface(&row.Auth) == "" || row.Auth.AWS != nil || row.Auth.GitHub != nil {
+	if len(surfaces(&row.Auth)) == 0 || row.Auth.AWS != nil || row.Auth.GitHub != nil {
 		return none, outboard.Errorf(outboard.Invalid, "credential %q is %s, which is no API key", ref, row.Auth.Type)
 	}
 	if why := mismatch(&row.Auth.Rule, &r); why != "" {

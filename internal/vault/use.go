@@ -124,15 +124,17 @@ func (k *Keeper) Use(ctx context.Context, r Request) (Injection, error) {
 	taken := map[string]bool{}
 	for i := range h.rows {
 		c := &h.rows[i]
-		slot := surface(&c.Auth)
+		slots := surfaces(&c.Auth)
 		switch {
-		case slot == "":
+		case len(slots) == 0:
 		case !matches(&c.Auth.Rule, &r):
 			if c.Auth.Type == outboard.AuthEnv {
 				in.Refuse = append(in.Refuse, placeholder(st.keys, r.Session, &c.Credential))
 			}
-		case !taken[slot]:
-			taken[slot] = true
+		case !slices.ContainsFunc(slots, func(s string) bool { return taken[s] }):
+			for _, s := range slots {
+				taken[s] = true
+			}
 			covering = append(covering, c)
 		}
 	}
@@ -154,6 +156,11 @@ func (k *Keeper) Use(ctx context.Context, r Request) (Injection, error) {
 			return Injection{}, err
 		}
 	}
+	if in.Sign != nil {
+		// The client's own signature tells which service and region it means, so it is the signer that replaces it, whatever else of the
+		// session's credentials is for this request.
+		in.Strip = slices.DeleteFunc(slices.Clone(in.Strip), func(h string) bool { return h == "Authorization" })
+	}
 	return in, nil
 }
 
@@ -170,18 +177,24 @@ func (k *Keeper) view(ctx context.Context, id outboard.SessionID) (st state, h *
 	return st, nil, err
 }
 
-// surface is where a credential is put: two for the same place do not both apply, the first vault's wins. "" for those that are not
-// used by the gateway.
-func surface(a *outboard.Auth) string {
+// surfaces are where a credential is put: two for the same place do not both apply, the first vault's wins. None for those that are not
+// used by the gateway. A signer has several, or it would remove what another credential has set there.
+func surfaces(a *outboard.Auth) []string {
 	switch a.Type {
 	case outboard.AuthEnv:
-		return "placeholder " + a.Name
+		return []string{"placeholder " + a.Name}
 	case outboard.AuthHeader:
-		return "header " + http.CanonicalHeaderKey(a.HeaderName)
-	case outboard.AuthAWS, outboard.AuthGitHub:
-		return "header Authorization"
+		return []string{"header " + http.CanonicalHeaderKey(a.HeaderName)}
+	case outboard.AuthGitHub:
+		return []string{"header Authorization"}
+	case outboard.AuthAWS:
+		var out []string
+		for _, name := range awsOwn {
+			out = append(out, "header "+name)
+		}
+		return out
 	}
-	return ""
+	return nil
 }
 
 // label names a credential in audit records: never by its value.
@@ -261,8 +274,6 @@ func (k *Keeper) inject(ctx context.Context, ks *keys, r *Request, c *outboard.C
 		if err := presigned(r.Query); err != nil {
 			return err
 		}
-		// The client's own signature tells which service and region it means, so it is the signer that replaces it.
-		in.Strip = slices.DeleteFunc(slices.Clone(in.Strip), func(h string) bool { return h == "Authorization" })
 		signer := awsSigner{scope: *c.Auth.AWS, secrets: s, now: k.cfg.Now}
 		in.Sign = signer.sign
 		in.Scrub = append(in.Scrub, s.Value, s.SessionToken)
@@ -325,7 +336,7 @@ func (k *Keeper) Test(ctx context.Context, by string, id outboard.CredentialID, 
 		return "", err
 	}
 	c := &row.Credential
-	if surface(&c.Auth) == "" {
+	if len(surfaces(&c.Auth)) == 0 {
 		if NormalURL(c.Auth.MCPServerURL) != NormalURL(fmt.Sprintf("%s://%s:%d%s", r.Scheme, r.Host, r.Port, r.Path)) {
 			return "it is for the MCP server " + c.Auth.MCPServerURL, nil
 		}
