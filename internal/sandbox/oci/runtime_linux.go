@@ -243,7 +243,7 @@ func (r *Runtime) Start(ctx context.Context, plan *container.Plan) (int, error) 
 	args := append(r.globals(), "--log", dir("runtime.log"), "run", "--detach", "--bundle", dir("bundle"), "--pid-file", dir("pid"), string(plan.ID))
 	cmd := exec.CommandContext(ctx, r.program, args...)
 	cmd.Stdout, cmd.Stderr = plan.Log, plan.Log // the container's first process inherits them
-	if err := r.place(cmd, func() error { return mountRoot(plan.Lower, plan.Dir) }, cmd.Run); err != nil {
+	if err := r.place(cmd, func() error { return native.MountRoot(plan.Lower, dir("fs/upper"), dir("fs/work"), dir("root")) }, cmd.Run); err != nil {
 		words, _ := os.ReadFile(dir("runtime.log"))
 		return 0, outboard.Errorf(outboard.Unavailable, "%s cannot run the container: %w: %s", r.name, err, lastLine(string(words)))
 	}
@@ -256,22 +256,6 @@ func (r *Runtime) Start(ctx context.Context, plan *container.Plan) (int, error) 
 		return 0, fmt.Errorf("reading the container's process: %q is none", text)
 	}
 	return pid, nil
-}
-
-// mountRoot makes the container's root in the mount namespace of the calling thread.
-func mountRoot(lower []string, dir string) error {
-	escape := strings.NewReplacer(`\`, `\\`, ":", `\:`, ",", `\,`)
-	var lowers []string
-	for _, l := range lower {
-		lowers = append(lowers, escape.Replace(l))
-	}
-	at := func(name string) string { return filepath.Join(dir, name) }
-	// volatile: nothing of a disposable sandbox is worth a sync when it goes. userxattr: as in native sandboxes, whose layers these are.
-	options := "lowerdir=" + strings.Join(lowers, ":") + ",upperdir=" + escape.Replace(at("fs/upper")) + ",workdir=" + escape.Replace(at("fs/work")) + ",volatile,userxattr"
-	if err := unix.Mount("overlay", at("root"), "overlay", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
-		return fmt.Errorf("mounting the container's root: %w", err)
-	}
-	return nil
 }
 
 // Written implements container.Layering: what a container writes lies over the layers.

@@ -1,0 +1,99 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// MountRoot mounts the overlay of a sandbox's root at target, in the mount namespace of the calling thread: lower are the layers, top
+// first, and what is written goes to upper, beside which work is the kernel's own. All are of this namespace's mounts. Layers are given to the kernel one by one and as open
+// directories, so neither their number (the kernel takes 500) nor the length of their paths is bounded by the page that mount(2) has for
+// all options; before Linux 6.8 it is that page, of descriptors' names: about 200 layers. Unavailable: there are more.
+func MountRoot(lower []string, upper, work, target string) error {
+	var fds descriptors
+	defer fds.close()
+	for _, dir := range append([]string{upper, work}, lower...) {
+		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("opening the layer %s: %w", dir, err)
+		}
+		fds.add(fd)
+	}
+	err := mountRootFrom(fds, target, unix.FsconfigSetFd) // Linux 6.13
+	for _, older := range []func(descriptors, string) error{mountRootNamed, mountRootPage} {
+		if err == nil || !errors.Is(err, errNotTaken) {
+			break
+		}
+		err = older(fds, target)
+	}
+	if err != nil {
+		return fmt.Errorf("mounting a root of %d layers: %w", len(lower), err)
+	}
+	return nil
+}
+
+// errNotTaken: the kernel does not know this way of naming a layer.
+var errNotTaken = errors.New("the kernel takes no layer this way")
+
+// mountRootFrom mounts what add gives to the kernel: the first two of fds are to write to, the others the layers.
+func mountRootFrom(fds descriptors, target string, add func(ctx int, key string, fd int) error) error {
+	ctx, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("%w: fsopen: %w", errNotTaken, err)
+	}
+	defer unix.Close(ctx)
+	for i, fd := range fds {
+		key := "lowerdir+"
+		if i < 2 {
+			key = [...]string{"upperdir", "workdir"}[i]
+		}
+		if err := add(ctx, key, fd); err != nil {
+			if errors.Is(err, unix.EINVAL) && i <= 2 { // the first of its kind; a later one is refused for what it is
+				return fmt.Errorf("%w: %s: %w", errNotTaken, key, err)
+			}
+			return fmt.Errorf("adding %s: %w", key, err)
+		}
+	}
+	// volatile: nothing of a disposable sandbox is worth a sync when it goes. userxattr: as in native sandboxes, whose layers these are.
+	for _, flag := range []string{"volatile", "userxattr"} {
+		if err := unix.FsconfigSetFlag(ctx, flag); err != nil {
+			return fmt.Errorf("setting %s: %w", flag, err)
+		}
+	}
+	if err := unix.FsconfigCreate(ctx); err != nil {
+		return os.NewSyscallError("fsconfig", err)
+	}
+	mnt, err := unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+	if err != nil {
+		return os.NewSyscallError("fsmount", err)
+	}
+	defer unix.Close(mnt)
+	return os.NewSyscallError("move_mount", unix.MoveMount(mnt, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH))
+}
+
+// mountRootNamed is for Linux 6.8 to 6.12, which take layers one by one but only by name.
+func mountRootNamed(fds descriptors, target string) error {
+	return mountRootFrom(fds, target, func(ctx int, key string, fd int) error { return unix.FsconfigSetString(ctx, key, descriptorName(fd)) })
+}
+
+// mountRootPage is for older kernels.
+func mountRootPage(fds descriptors, target string) error {
+	names := make([]string, len(fds))
+	for i, fd := range fds {
+		names[i] = descriptorName(fd)
+	}
+	options := "lowerdir=" + strings.Join(names[2:], ":") + ",upperdir=" + names[0] + ",workdir=" + names[1] + ",volatile,userxattr"
+	if len(options) >= os.Getpagesize() {
+		return outboard.Errorf(outboard.Unavailable, "this kernel cannot mount so many layers").
+			WithHint("use Linux 6.8 or newer, or an image of fewer layers")
+	}
+	return os.NewSyscallError("mount", unix.Mount("overlay", target, "overlay", unix.MS_NOSUID|unix.MS_NODEV, options))
+}
+
+func descriptorName(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
