@@ -91,8 +91,9 @@ func (s *Store) Read(ctx context.Context, id outboard.SessionID, after int64) it
 	}
 }
 
-// isInput is the condition of the partial index events_inputs. A query that repeats it word for word may use that.
-const isInput = `type IN ('input.message', 'input.system', 'input.interrupt', 'input.confirmation', 'input.tool_result')`
+// isInput is the condition of the partial index events_inputs. A query that repeats it word for word may use that. It has no IN, of
+// which SQLite makes a table for each statement.
+const isInput = `(type = 'input.message' OR type = 'input.system' OR type = 'input.interrupt' OR type = 'input.confirmation' OR type = 'input.tool_result')`
 
 // common are the types, inputs apart, of which nearly every turn has events: a list of them is found by reading along the log.
 var common = []outboard.EventType{
@@ -102,9 +103,10 @@ var common = []outboard.EventType{
 }
 
 // isRare is the condition of the partial index events_rare, of all other types but inputs, in the same way.
-const isRare = `type NOT IN ('input.message', 'input.system', 'input.interrupt', 'input.confirmation', 'input.tool_result', 'input.processed',
-    'turn.started', 'turn.ended', 'model.started', 'model.finished', 'agent.message', 'agent.thinking', 'call.requested',
-    'call.started', 'call.finished', 'checkpoint.created')`
+const isRare = `type <> 'call.requested' AND type <> 'call.started' AND type <> 'call.finished' AND type <> 'model.started' AND
+    type <> 'model.finished' AND type <> 'agent.message' AND type <> 'agent.thinking' AND type <> 'checkpoint.created' AND
+    type <> 'input.message' AND type <> 'input.processed' AND type <> 'turn.started' AND type <> 'turn.ended' AND type <> 'input.system' AND
+    type <> 'input.interrupt' AND type <> 'input.confirmation' AND type <> 'input.tool_result'`
 
 const headSQL = `SELECT head FROM sessions WHERE id = ? AND deleted_at = 0`
 

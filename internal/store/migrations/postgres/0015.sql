@@ -1,0 +1,1 @@
+-- Only SQLite's indexes change: PostgreSQL sees that these conditions say the same as before.
