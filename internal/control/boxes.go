@@ -233,6 +233,11 @@ func shown(by outboard.Caller, b outboard.Box) outboard.Box {
 	return b
 }
 
+// asKey is the caller in the audit, as record has it.
+func asKey(by outboard.Caller) fleet.By {
+	return fleet.By{Actor: string(by.Key), Rule: "role " + by.Role}
+}
+
 // boxFor checks the caller and that the box is there.
 func (c *Control) boxFor(ctx context.Context, by outboard.Caller, id outboard.BoxID) (outboard.Box, error) {
 	if err := c.boxes(by); err != nil {
@@ -277,6 +282,9 @@ func (c *Control) moveEnd(ctx context.Context, by outboard.Caller, id outboard.B
 	if err := checkTTL(ttl, 0); err != nil {
 		return b, err
 	}
+	if err := c.record(ctx, by, "box.timeout", string(id), map[string]int{"seconds": int(ttl.Seconds())}); err != nil {
+		return b, err
+	}
 	b, err = c.store.ChangeBox(ctx, id, func(b *outboard.Box) error {
 		if b.State != outboard.BoxRunning {
 			return missing("running sandbox", string(id))
@@ -292,7 +300,7 @@ func (c *Control) PauseBox(ctx context.Context, by outboard.Caller, id outboard.
 	if b, err := c.boxFor(ctx, by, id); err != nil {
 		return b, err
 	}
-	b, err := c.fleet.PauseBox(ctx, id, dropMemory)
+	b, err := c.fleet.PauseBox(ctx, asKey(by), id, dropMemory)
 	return b, look("sandbox", string(id), err)
 }
 
@@ -306,7 +314,7 @@ func (c *Control) ResumeBox(ctx context.Context, by outboard.Caller, id outboard
 	if err := checkTTL(ttl, 0); err != nil {
 		return outboard.Box{}, false, err
 	}
-	b, resumed, err := c.fleet.ResumeBox(ctx, id, func(b *outboard.Box) time.Time {
+	b, resumed, err := c.fleet.ResumeBox(ctx, asKey(by), id, func(b *outboard.Box) time.Time {
 		return laterOf(b.EndAt, c.clock().Add(ttl))
 	})
 	return b, resumed, look("sandbox", string(id), err)
@@ -321,7 +329,7 @@ func (c *Control) UseBox(ctx context.Context, by outboard.Caller, id outboard.Bo
 	if err != nil {
 		return nil, err
 	}
-	m, err := c.fleet.UseBox(ctx, id, true)
+	m, err := c.fleet.UseBox(ctx, asKey(by), id, true)
 	return m, look("sandbox", string(id), err)
 }
 
@@ -367,7 +375,7 @@ func (c *Control) VisitBox(ctx context.Context, b outboard.Box) (Machine, error)
 	if err := c.alive(ctx, outboard.KillSubject{Owner: b.Owner}); err != nil {
 		return nil, err
 	}
-	m, err := c.fleet.UseBox(ctx, b.ID, false)
+	m, err := c.fleet.UseBox(ctx, fleet.By{Actor: string(b.ID), Rule: "the box's token"}, b.ID, false)
 	return m, look("sandbox", string(b.ID), err)
 }
 
@@ -444,6 +452,9 @@ func (c *Control) ForkBox(ctx context.Context, by outboard.Caller, id outboard.B
 		return nil, invalid("count must be 1 to %d, not %d", maxForks, count)
 	}
 	if err := checkTTL(ttl, 1); err != nil {
+		return nil, err
+	}
+	if err := c.record(ctx, by, "box.fork", string(id), map[string]int{"count": count}); err != nil {
 		return nil, err
 	}
 	b, files, err := c.fleet.SaveBox(ctx, id)

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"io"
 	"sync"
@@ -183,7 +184,37 @@ func (f *Fleet) loadFiles(ctx context.Context, m *machine, files outboard.BlobRe
 	return m.Load(ctx, files.Digest, r)
 }
 
-// KillBox removes a box and everything of it. NotFound if there is none.
+// By is who wants something of a box, and why it may be, as the audit shows it.
+type By struct {
+	Actor string // a key, or the box itself for who holds its token
+	Rule  string
+}
+
+// clock is By when a box's time is over.
+var clock = By{Actor: "server", Rule: "the box's time was over"}
+
+// recordBox writes to the audit what is about to happen to a box.
+func (f *Fleet) recordBox(ctx context.Context, b *outboard.Box, by By, action string, detail any) error {
+	text, err := json.Marshal(detail)
+	if err != nil {
+		return outboard.Errorf(outboard.Internal, "encoding an audit record: %w", err)
+	}
+	err = f.cfg.Store.Audit(ctx, outboard.AuditRecord{At: f.now(), Org: string(b.Org), Actor: by.Actor, Action: action, Resource: string(b.ID),
+		Decision: outboard.Allowed, Rule: by.Rule, Detail: text})
+	if err != nil {
+		return outboard.Errorf(outboard.KindOf(err), "writing the audit: %w", err)
+	}
+	return nil
+}
+
+// recordEnd records the end of a box, which must work when nothing else does.
+func (f *Fleet) recordEnd(ctx context.Context, b *outboard.Box, by By) {
+	if err := f.recordBox(ctx, b, by, "box.kill", nil); err != nil {
+		f.log.Error("the end of a box was not recorded", "box", b.ID, "err", err)
+	}
+}
+
+// KillBox removes a box and everything of it. NotFound if there is none. The caller has recorded it.
 func (f *Fleet) KillBox(ctx context.Context, id outboard.BoxID) error {
 	return f.endBox(ctx, id, func(outboard.Box) error { return nil })
 }
@@ -258,7 +289,7 @@ func (f *Fleet) dropMachine(ctx context.Context, id outboard.SandboxID) error {
 
 // PauseBox stops a box until it is resumed. Its processes are frozen with it, or, with dropMemory and where the host cannot freeze,
 // end: then its files are kept. Conflict when it is paused already.
-func (f *Fleet) PauseBox(ctx context.Context, id outboard.BoxID, dropMemory bool) (outboard.Box, error) {
+func (f *Fleet) PauseBox(ctx context.Context, by By, id outboard.BoxID, dropMemory bool) (outboard.Box, error) {
 	l, err := f.enterBox(ctx, id)
 	if err != nil {
 		return outboard.Box{}, err
@@ -271,12 +302,16 @@ func (f *Fleet) PauseBox(ctx context.Context, id outboard.BoxID, dropMemory bool
 	if b.State == outboard.BoxPaused {
 		return b, outboard.Errorf(outboard.Conflict, "box %s is paused already", id)
 	}
+	dropMemory = dropMemory || !f.cfg.Provider.Capabilities().Freeze
+	if err := f.recordBox(ctx, &b, by, "box.pause", map[string]bool{"drop_memory": dropMemory}); err != nil {
+		return b, err
+	}
 	m, err := f.connect(ctx, l, &b)
 	if err != nil {
 		return b, err
 	}
 	saved, machine := outboard.BlobRef{}, b.Machine
-	if dropMemory || !f.cfg.Provider.Capabilities().Freeze {
+	if dropMemory {
 		if saved, err = f.saveFiles(ctx, m); err != nil {
 			return b, err
 		}
@@ -308,7 +343,7 @@ func (f *Fleet) saveFiles(ctx context.Context, m *machine) (outboard.BlobRef, er
 }
 
 // ResumeBox makes sure that a box runs and gives it an end; resumed says that it did not run before.
-func (f *Fleet) ResumeBox(ctx context.Context, id outboard.BoxID, end func(b *outboard.Box) time.Time) (b outboard.Box, resumed bool, err error) {
+func (f *Fleet) ResumeBox(ctx context.Context, by By, id outboard.BoxID, end func(b *outboard.Box) time.Time) (b outboard.Box, resumed bool, err error) {
 	l, err := f.enterBox(ctx, id)
 	if err != nil {
 		return b, false, err
@@ -317,7 +352,11 @@ func (f *Fleet) ResumeBox(ctx context.Context, id outboard.BoxID, end func(b *ou
 	if b, err = f.boxHere(ctx, id); err != nil {
 		return b, false, err
 	}
-	resumed = b.State == outboard.BoxPaused
+	if resumed = b.State == outboard.BoxPaused; resumed {
+		if err := f.recordBox(ctx, &b, by, "box.resume", nil); err != nil {
+			return b, false, err
+		}
+	}
 	if _, err := f.connect(ctx, l, &b); err != nil {
 		return b, resumed, err
 	}
@@ -337,7 +376,7 @@ func (f *Fleet) ResumeBox(ctx context.Context, id outboard.BoxID, end func(b *ou
 
 // UseBox returns the connection to a box's machine, which is good until the box is paused or ends. A box that is paused is resumed if
 // wake says so or its policy does; else the answer is Conflict.
-func (f *Fleet) UseBox(ctx context.Context, id outboard.BoxID, wake bool) (Machine, error) {
+func (f *Fleet) UseBox(ctx context.Context, by By, id outboard.BoxID, wake bool) (Machine, error) {
 	l, err := f.enterBox(ctx, id)
 	if err != nil {
 		return nil, err
@@ -360,10 +399,10 @@ func (f *Fleet) UseBox(ctx context.Context, id outboard.BoxID, wake bool) (Machi
 	if !wake && !b.OnTimeout.Resume {
 		return nil, outboard.Errorf(outboard.Conflict, "box %s is paused", id).WithHint("resume it first")
 	}
-	if _, _, err := f.ResumeBox(ctx, id, func(b *outboard.Box) time.Time { return later(b.EndAt, f.now().Add(WakeTTL)) }); err != nil {
+	if _, _, err := f.ResumeBox(ctx, by, id, func(b *outboard.Box) time.Time { return later(b.EndAt, f.now().Add(WakeTTL)) }); err != nil {
 		return nil, err
 	}
-	return f.UseBox(ctx, id, false)
+	return f.UseBox(ctx, by, id, false)
 }
 
 func later(a, b time.Time) time.Time {
@@ -405,6 +444,7 @@ func (f *Fleet) connect(ctx context.Context, l *liveBox, b *outboard.Box) (*mach
 		return u.machine, nil
 	}
 	f.log.Warn("box lost", "box", b.ID, "sandbox", b.Machine, "reason", reason)
+	f.recordEnd(ctx, b, By{Actor: "server", Rule: reason})
 	err = f.cfg.Store.DeleteBox(ctx, b.ID)
 	f.forgetBox(b.ID)
 	if err = errors.Join(err, f.dropMachine(ctx, b.Machine)); err != nil {

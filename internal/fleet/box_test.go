@@ -30,7 +30,7 @@ func (r *rig) box(t *testing.T, f *Fleet, change ...func(*outboard.Box)) outboar
 // say runs a command in a box and returns what it wrote.
 func say(t *testing.T, f *Fleet, id outboard.BoxID, wake bool, command string) string {
 	t.Helper()
-	m, err := f.UseBox(t.Context(), id, wake)
+	m, err := f.UseBox(t.Context(), tester, id, wake)
 	if err != nil {
 		t.Fatalf("using box %s: %v", id, err)
 	}
@@ -62,16 +62,16 @@ func TestBox(t *testing.T) {
 	if got := say(t, g, b.ID, false, "cat ~/file"); got != "kept\n" {
 		t.Errorf("after a restart: %q", got)
 	}
-	if _, err := g.PauseBox(t.Context(), b.ID, true); err != nil {
+	if _, err := g.PauseBox(t.Context(), tester, b.ID, true); err != nil {
 		t.Fatal(err)
 	}
 	if ids, err := r.provider.List(t.Context()); err != nil || len(ids) != 0 {
 		t.Errorf("asleep without memory there is %v, %v", ids, err)
 	}
-	if _, err := g.PauseBox(t.Context(), b.ID, true); outboard.KindOf(err) != outboard.Conflict {
+	if _, err := g.PauseBox(t.Context(), tester, b.ID, true); outboard.KindOf(err) != outboard.Conflict {
 		t.Errorf("pausing twice: %v", err)
 	}
-	if _, err := g.UseBox(t.Context(), b.ID, false); outboard.KindOf(err) != outboard.Conflict {
+	if _, err := g.UseBox(t.Context(), tester, b.ID, false); outboard.KindOf(err) != outboard.Conflict {
 		t.Errorf("using a paused box: %v", err)
 	}
 	if got := say(t, g, b.ID, true, "cat ~/file"); got != "kept\n" {
@@ -139,11 +139,11 @@ func TestBoxLost(t *testing.T) {
 	if err := r.provider.Destroy(t.Context(), b.Machine); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.UseBox(t.Context(), b.ID, true); err == nil {
-		m, _ := f.UseBox(t.Context(), b.ID, true)
+	if _, err := f.UseBox(t.Context(), tester, b.ID, true); err == nil {
+		m, _ := f.UseBox(t.Context(), tester, b.ID, true)
 		m.Processes(t.Context())
 	}
-	if _, err := f.UseBox(t.Context(), b.ID, true); outboard.KindOf(err) != outboard.NotFound {
+	if _, err := f.UseBox(t.Context(), tester, b.ID, true); outboard.KindOf(err) != outboard.NotFound {
 		t.Errorf("using a box whose machine is gone: %v", err)
 	}
 	stray := r.machine(t, "", stateLive, true)

@@ -48,7 +48,7 @@ func (f *Fleet) expireBoxes(ctx context.Context) error {
 func (f *Fleet) expireBox(ctx context.Context, b outboard.Box) error {
 	f.log.Info("a box's time is over", "box", b.ID, "pause", b.OnTimeout.Pause)
 	if b.OnTimeout.Pause {
-		_, err := f.PauseBox(ctx, b.ID, b.OnTimeout.DropMemory)
+		_, err := f.PauseBox(ctx, clock, b.ID, b.OnTimeout.DropMemory)
 		if outboard.KindOf(err) == outboard.Conflict {
 			return nil
 		}
@@ -58,6 +58,7 @@ func (f *Fleet) expireBox(ctx context.Context, b outboard.Box) error {
 		if now.EndAt.After(f.now()) || now.State != outboard.BoxRunning {
 			return outboard.Errorf(outboard.NotFound, "box %s was given more time", b.ID)
 		}
+		f.recordEnd(ctx, &now, clock)
 		return nil
 	})
 }

@@ -107,7 +107,7 @@ func boxWith(t *testing.T, f *Fleet, env outboard.EnvConfig, argv ...string) (st
 	if _, err := f.CreateBox(t.Context(), b, outboard.BlobRef{}); err != nil {
 		return "", err
 	}
-	m, err := f.UseBox(t.Context(), b.ID, false)
+	m, err := f.UseBox(t.Context(), tester, b.ID, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -95,7 +95,7 @@ func TestImage(t *testing.T) {
 	if _, err := f.CreateBox(t.Context(), b, outboard.BlobRef{}); err != nil {
 		t.Fatalf("making a box of an image: %v", err)
 	}
-	m, err := f.UseBox(t.Context(), b.ID, false)
+	m, err := f.UseBox(t.Context(), tester, b.ID, false)
 	if err != nil {
 		t.Fatal(err)
 	}
