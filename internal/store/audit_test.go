@@ -53,6 +53,32 @@ func TestAudit(t *testing.T) {
 	})
 }
 
+// A group of any length is one statement or one transaction: broken if a length between the two, or the first of a log, loses a record.
+func TestAuditGroupsOfAllLengths(t *testing.T) {
+	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
+		s := storetest.Open(t, cfg)
+		total := 0
+		for _, writers := range []int{1, 2, 7, 63, 64, 65, 130} {
+			var wg sync.WaitGroup
+			for range writers {
+				wg.Go(func() { record(t, s, fmt.Sprint("sesn_", writers), 2) })
+			}
+			wg.Wait()
+			total += 2 * writers
+			if n, err := s.AuditSize(t.Context()); err != nil || n != int64(total) {
+				t.Fatalf("%d writers: %d records, want %d, %v", writers, n, total, err)
+			}
+		}
+		w := witness(t, t.TempDir())
+		if _, err := w.Update(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if r := report(t, s, w); r.Bad != nil || r.Size != int64(total) {
+			t.Errorf("%+v, %+v", r, r.Bad)
+		}
+	})
+}
+
 // Bytes that came from a hostile client must not keep a record from being written.
 func TestAuditOddText(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {

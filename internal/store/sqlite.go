@@ -46,6 +46,7 @@ type sqliteDialect struct {
 	header, once, updateHead, updateAll *sql.Stmt // prepared on the writing connection
 	inserts                             [len(insertRows)]*sql.Stmt
 	hotReads, hotWrites                 map[string]*sql.Stmt
+	quickAudits                         [quickRows]*sql.Stmt // by the length of the group; nil = none has come yet
 
 	mu      sync.Mutex
 	version int64 // PRAGMA data_version of the writing connection at the last call of changed

@@ -48,24 +48,10 @@ func (d *sqliteDialect) closeHot() error {
 			errs = append(errs, st.Close())
 		}
 	}
-	return errors.Join(errs...)
-}
-
-// insertAudit implements dialect.
-func (d *sqliteDialect) insertAudit(ctx context.Context, t tx, rows []auditRow) error {
-	ctx = context.WithoutCancel(ctx) // as in commit
-	insert := t.StmtContext(ctx, d.hotWrites[insertAuditSQL])
-	for i := range rows {
-		r := rows[i].record
-		if _, err := insert.ExecContext(ctx, r.Num, micros(r.At), r.Org, r.Actor, r.Action, r.Resource, r.Decision, r.Rule, string(r.Detail),
-			rows[i].proof, rows[i].hashes); err != nil {
-			return err
+	for _, st := range d.quickAudits {
+		if st != nil {
+			errs = append(errs, st.Close())
 		}
 	}
-	return nil
-}
-
-// quickAudit implements dialect: a transaction of this database has no round trips to save.
-func (d *sqliteDialect) quickAudit(context.Context, auditTail, []auditRow) (bool, error) {
-	return false, nil
+	return errors.Join(errs...)
 }
