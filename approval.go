@@ -23,7 +23,7 @@ type Approval struct {
 	State     ApprovalState `json:"state"`
 	CreatedAt time.Time     `json:"created_at"`
 	ExpiresAt time.Time     `json:"expires_at"`
-	Answer    *Answer       `json:"answer,omitempty"`
+	Answer    *Answer       `json:"answer,omitempty"`  // of a closed one: who closed it and why, where that is known
 	Net       *NetTarget    `json:"network,omitempty"` // of a host; then there is no Call
 	Org       OrgID         `json:"-"`                 // whose it is
 }
@@ -54,7 +54,7 @@ type Answer struct {
 // ApprovalState is where an approval stands.
 type ApprovalState string
 
-// The states. Closed: the call ended without an answer, by an interrupt or with its session. A pending one past its ExpiresAt is
+// The states. Closed: the call ended without an answer, by an interrupt or with its session, or a kill ended the question. A pending one past its ExpiresAt is
 // expired whatever its row says.
 const (
 	ApprovalPending ApprovalState = "pending"

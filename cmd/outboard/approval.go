@@ -74,6 +74,18 @@ const scopeRule = "rule"
 // summary is an approval on one line.
 func approvalSummary(p client.Approval) string { return term.Line(p.Action+" "+p.Resource, 60) }
 
+// approvalState is where an approval stands, and who brought it there.
+func approvalState(p client.Approval) string {
+	if p.Answer == nil {
+		return p.State
+	}
+	text := p.State + " by " + p.Answer.By
+	if p.Answer.Message != "" {
+		text += ": " + p.Answer.Message
+	}
+	return term.Line(text, 80)
+}
+
 func runApprovals(ctx context.Context, a *app, all bool) error {
 	c, err := a.connect(ctx, needAnswers)
 	if err != nil {
@@ -91,7 +103,7 @@ func runApprovals(ctx context.Context, a *app, all bool) error {
 			}
 			continue
 		}
-		table = append(table, []string{p.ID, sessionName(p.SessionID), approvalSummary(p), term.Line(p.Why, 50), formatAge(time.Since(p.CreatedAt)), p.State})
+		table = append(table, []string{p.ID, sessionName(p.SessionID), approvalSummary(p), term.Line(p.Why, 50), formatAge(time.Since(p.CreatedAt)), approvalState(p)})
 	}
 	if a.json {
 		return nil
@@ -147,7 +159,7 @@ func runApprovalShow(ctx context.Context, a *app, ref string) error {
 	if a.json {
 		return a.object(showApprovalLine(p))
 	}
-	_, err = fmt.Fprintf(a.out, "approval  %s  %s\nsession   %s  %s\nwhy       %s\nrules     %s\nanswer    %s, by %s\ndigest    %s\n\n%s\n", p.ID, p.State,
+	_, err = fmt.Fprintf(a.out, "approval  %s  %s\nsession   %s  %s\nwhy       %s\nrules     %s\nanswer    %s, by %s\ndigest    %s\n\n%s\n", p.ID, approvalState(p),
 		sessionName(p.SessionID), p.SessionID, term.Line(p.Why, 0), term.Line(strings.Join(p.Rules, ", "), 0), map[string]string{"any": "anybody",
 			"other": "somebody else than the session's owner", "admin": "an administrator", "other_admin": "an administrator who is not the session's owner"}[p.Approver], p.ExpiresAt.Local().Format(time.RFC3339),
 		term.Line(p.Digest, 0), term.Clean(p.Request))

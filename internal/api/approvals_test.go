@@ -522,3 +522,45 @@ func TestStarInAnApproval(t *testing.T) {
 		t.Errorf("after it: %v", next)
 	}
 }
+
+// If this fails, the question about a host outlives the kill of its session, or is answered after it; or it ends with somebody else's
+// session; or nobody can see why it ended. Both sessions are at rest: no worker comes by to close anything.
+func TestKillClosesHostApprovals(t *testing.T) {
+	for _, level := range []string{"pause", "stop", "revoke"} {
+		t.Run(level, func(t *testing.T) {
+			b := whole(t, outboardtest.Options{})
+			ask := func(id string) string {
+				t.Helper()
+				a, err := b.store.AskNet(t.Context(), outboard.Approval{ID: outboard.NewID[outboard.ApprovalID](outboard.PrefixApproval), Session: outboard.SessionID(id),
+					Action: "http.request", Resource: "h.example", Digest: "d", Request: "r", Why: "no rule", State: outboard.ApprovalPending, CreatedAt: time.Now(),
+					ExpiresAt: time.Now().Add(time.Hour), Net: &outboard.NetTarget{Host: "h.example"}}, store.NetAsks{Pending: 20, Session: 20, Org: 100})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(a.ID)
+			}
+			killed, other := b.session(), b.session()
+			mine, theirs := ask(killed), ask(other)
+			k := b.ok("POST", "/v1/kills", map[string]any{"scope": "session", "target_id": killed, "level": level, "reason": "it asks too much"})
+			got := b.ok("GET", "/v1/approvals/"+mine, nil)
+			if level == "pause" { // which takes nothing away
+				if got.str("state") != "pending" {
+					t.Errorf("paused: %s", got.body)
+				}
+			} else if got.str("state") != "closed" || got.str("answer.by") != "kill "+k.str("kill.id") || got.str("answer.message") != "it asks too much" {
+				t.Errorf("killed: %s", got.body)
+			}
+			if got := b.ok("GET", "/v1/approvals/"+theirs, nil); got.str("state") != "pending" {
+				t.Errorf("of another session: %s", got.body)
+			}
+			b.ok("DELETE", "/v1/kills/"+k.str("kill.id"), nil)
+			if level == "stop" {
+				b.refused(409, "takes no answer", "POST", "/v1/approvals/"+mine, map[string]any{"result": "allow"})
+				if again := ask(killed); again == mine {
+					t.Error("after the kill was lifted, the closed question stands for a new one")
+				}
+			}
+			b.ok("POST", "/v1/approvals/"+theirs, map[string]any{"result": "allow"})
+		})
+	}
+}

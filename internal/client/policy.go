@@ -26,8 +26,18 @@ type Approval struct {
 	State     string    `json:"state"`
 	CreatedAt time.Time `json:"created_at"`
 	ExpiresAt time.Time `json:"expires_at"`
+	// Answer is what somebody said; of a closed one, who closed it and why, where that is known.
+	Answer *Answered `json:"answer"`
 	// Network is the host that it is about, where it is no call's.
 	Network *outboard.NetTarget `json:"network,omitempty"`
+}
+
+// Answered is an answer that was given.
+type Answered struct {
+	Result  string    `json:"result"` // allow or deny
+	By      string    `json:"by"`
+	Message string    `json:"message"`
+	At      time.Time `json:"at"`
 }
 
 // Approvals lists approvals, newest first: those that can be answered, or all; of one session, or "" for all.

@@ -337,7 +337,7 @@ func (c *Control) AfterKill(ctx context.Context, k outboard.Kill) error {
 	var errs []error
 	revoke := k.Level == outboard.KillRevoke
 	if k.Scope != outboard.KillCredential && k.Scope != outboard.KillHost {
-		errs = append(errs, c.sessionsUnder(ctx, k, revoke, func(h outboard.Header, _ outboard.SessionConfig) error {
+		errs = append(errs, c.closeHosts(ctx, k), c.sessionsUnder(ctx, k, revoke, func(h outboard.Header, _ outboard.SessionConfig) error {
 			return c.endSession(ctx, &h, revoke)
 		}))
 	}
@@ -348,6 +348,27 @@ func (c *Control) AfterKill(ctx context.Context, k outboard.Kill) error {
 			errs = append(errs, err)
 		case outboard.KillCredential:
 			errs = append(errs, c.archiveKilled(ctx, k))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// closeHosts ends the approvals of hosts that sessions under a kill wait for, also of sessions that are at rest: no worker comes to close
+// them, and an answer after the kill was lifted would be about what nobody waits for any more.
+func (c *Control) closeHosts(ctx context.Context, k outboard.Kill) error {
+	asking, err := c.store.AskingHosts(ctx)
+	if err != nil {
+		return err
+	}
+	why := outboard.Answer{Name: "kill " + string(k.ID), Message: cmp.Or(k.Reason, "no reason was given"), At: c.clock()}
+	var errs []error
+	for _, id := range asking {
+		cfg, err := c.store.SessionConfig(ctx, id)
+		if err == nil && k.Covers(cfg.Subject(id)) {
+			err = c.store.CloseNet(ctx, id, why)
+		}
+		if err != nil && outboard.KindOf(err) != outboard.NotFound {
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

@@ -87,3 +87,21 @@ func (s *Store) AnswerNet(ctx context.Context, a outboard.Approval, ans outboard
 		return err
 	})
 }
+
+const askingSQL = `SELECT DISTINCT session FROM approvals WHERE net <> '' AND state = 'pending'`
+
+// AskingHosts returns the sessions that have an approval of a host which waits. There are at most as many as NetAsks lets wait.
+func (s *Store) AskingHosts(ctx context.Context) ([]outboard.SessionID, error) {
+	return collect(ctx, s, "looking for sessions that ask about hosts", func(sc scanner) (id outboard.SessionID, err error) { return id, sc.Scan(&id) }, askingSQL)
+}
+
+const closeNetSQL = `UPDATE approvals SET state = 'closed', answer = ? WHERE session = ? AND net <> '' AND state = 'pending'`
+
+// CloseNet ends the approvals of hosts that a session waits for. why says who ended them and for what reason; nobody has answered. It
+// may be done twice: what has ended stays as it is.
+func (s *Store) CloseNet(ctx context.Context, id outboard.SessionID, why outboard.Answer) error {
+	return s.update(ctx, "closing the approvals of hosts", func(t tx) error {
+		_, err := t.exec(ctx, closeNetSQL, jsonText(&why), string(id))
+		return err
+	})
+}
