@@ -52,6 +52,7 @@ type Keeper struct {
 	bearers  map[outboard.CredentialID]uses   // who used access tokens
 	refs     map[string]outboard.CredentialID // what find has found
 	flights  flights
+	opener   opener
 }
 
 // New returns the Keeper of the default organization, which knows those of the others. It reads nothing yet.
@@ -82,25 +83,42 @@ type state struct {
 	index    map[outboard.CredentialID]store.CredentialMark // replaced, never written to
 }
 
-// current returns the state, not older than Freshness. keys is nil when there is no vault yet.
+// current returns the state, not older than Freshness. keys is nil when there is no vault yet. The key is opened without mu held: whoever
+// has what is cached must not wait for a key service.
 func (k *Keeper) current(ctx context.Context) (state, error) {
+	var opened *keys
+	for range maxEdits { // another process may exchange the key meanwhile
+		st, need, err := k.look(ctx, opened)
+		if err != nil || need == nil {
+			return st, err
+		}
+		if opened, err = k.opener.open(ctx, need.ID, k.remote(need), func(ctx context.Context) (*keys, error) { return k.unwrap(ctx, need) }); err != nil {
+			return state{}, locked(err)
+		}
+	}
+	return state{}, locked(errMoved)
+}
+
+// look is current as far as it goes with the keys that are open already: those cached, and opened. It returns the key that must be opened
+// first, if one must.
+func (k *Keeper) look(ctx context.Context, opened *keys) (st state, need *outboard.VaultKey, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.cfg.Now()
 	if k.keys != nil && now.Sub(k.seen) < Freshness && !now.Before(k.seen) {
-		return state{k.keys, k.sequence, k.index}, nil
+		return state{k.keys, k.sequence, k.index}, nil, nil
 	}
 	row, err := k.cfg.Store.VaultKey(ctx, k.org)
 	if err != nil {
-		return state{}, locked(err)
+		return state{}, nil, locked(err)
 	}
 	if k.keys == nil || row.ID != k.keys.id || row.Sequence != k.sequence {
-		if err := k.load(ctx); err != nil {
-			return state{}, err
+		if need, err = k.load(ctx, opened); err != nil || need != nil {
+			return state{}, need, err
 		}
 	}
 	k.seen = now
-	return state{k.keys, k.sequence, k.index}, nil
+	return state{k.keys, k.sequence, k.index}, nil, nil
 }
 
 // locked says that the vault cannot be used at all.
@@ -115,29 +133,30 @@ func locked(err error) error {
 	return e
 }
 
-// load reads and verifies the whole state. Called with mu held.
-func (k *Keeper) load(ctx context.Context) error {
+// load reads and verifies the whole state, or returns the key that has to be opened for that. Called with mu held.
+func (k *Keeper) load(ctx context.Context, opened *keys) (need *outboard.VaultKey, err error) {
 	st, err := k.cfg.Store.VaultState(ctx, k.org)
 	if err != nil {
-		return locked(err)
+		return nil, locked(err)
 	}
 	if st.Key.ID == "" {
 		if k.sequence > 0 || k.mark() > 0 {
-			return locked(rolledBack(0, max(k.sequence, k.mark()), k.cfg.Mark))
+			return nil, locked(rolledBack(0, max(k.sequence, k.mark()), k.cfg.Mark))
 		}
-		return nil
+		return nil, nil
 	}
 	ks := k.keys
 	if ks == nil || ks.id != st.Key.ID {
-		if ks, err = k.unwrap(ctx, &st.Key); err != nil {
-			return locked(err)
-		}
+		ks = opened
+	}
+	if ks == nil || ks.id != st.Key.ID {
+		return &st.Key, nil
 	}
 	if err := k.verify(ks, &st, k.sequence); err != nil {
-		return locked(err)
+		return nil, locked(err)
 	}
 	k.keep(ks, st.Key.Sequence, st.Marks)
-	return nil
+	return nil, nil
 }
 
 // keep remembers a verified state. Called with mu held.
@@ -201,6 +220,12 @@ func (k *Keeper) remember(sequence int64) error {
 		os.Remove(f.Name())
 	}
 	return err
+}
+
+// remote reports whether a key is opened by a key management service, which may be away.
+func (k *Keeper) remote(row *outboard.VaultKey) bool {
+	w, err := parseWrapping(row.Wrapping)
+	return err == nil && slices.ContainsFunc(k.cfg.Wrappers, func(by Wrapper) bool { _, far := by.(External); return far && by.Kind() == w.Kind })
 }
 
 // unwrap opens a data key with whichever wrapper made it.
