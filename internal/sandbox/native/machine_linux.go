@@ -61,7 +61,12 @@ func (m *machine) alive() error {
 }
 
 // Alive reports whether the sandbox lives, without asking the guest: what is known of a connection is known a moment later.
-func (m *machine) Alive() bool { return !sandbox.Gone(m.alive()) }
+func (m *machine) Alive() bool {
+	if lives, known := m.quiet.lives(m); known { // one system call instead of five
+		return lives
+	}
+	return !sandbox.Gone(m.alive())
+}
 
 // connect dials the guest and makes sure that it is the one the state file names.
 func (m *machine) connect(ctx context.Context) error {

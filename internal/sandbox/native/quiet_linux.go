@@ -33,10 +33,26 @@ func (m *machine) remember(n int, parent outboard.CheckpointID) {
 	q := &m.quiet
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.findLocked(m)
+	q.known, q.n, q.parent = q.init != nil, n, parent
+}
+
+// lives reports whether init has not ended. known is false where nobody can say.
+func (q *quiet) lives(m *machine) (lives, known bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.findLocked(m)
+	if q.init == nil {
+		return false, false
+	}
+	return q.init.alive(), true
+}
+
+// findLocked gets hold of init, until the connection closes.
+func (q *quiet) findLocked(m *machine) {
 	if q.init == nil && !q.closed {
 		q.init, _ = findProcess(m.state)
 	}
-	q.known, q.n, q.parent = q.init != nil, n, parent
 }
 
 // forget is called when the connection closes.
