@@ -132,7 +132,13 @@ func (s *server) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Policy: s.policy, Live: &s.live, Vault: s.vault, Directories: s.cfg.Config.Images.Directories, Kill: s.killer, Audit: s.witness, Logger: s.log, Isolation: s.able, Login: people})
+	for _, k := range s.cfg.Config.Exports.Trusted {
+		if err := audit.CheckKey(k); err != nil {
+			return outboard.Errorf(outboard.Invalid, "configuring exports.trusted: %w", err)
+		}
+	}
+	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Policy: s.policy, Live: &s.live, Vault: s.vault, Directories: s.cfg.Config.Images.Directories, Kill: s.killer, Audit: s.witness, Logger: s.log, Isolation: s.able, Login: people,
+		Trusted: s.cfg.Config.Exports.Trusted})
 	made, err := s.control.EnsureAdminKey(ctx, func(secret string) error { return writePrivate(keyPath(s.cfg.Data), secret+"\n") })
 	if err != nil {
 		return err

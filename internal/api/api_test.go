@@ -14,6 +14,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/api"
+	"github.com/outboard-dev/outboard/internal/audit"
 	"github.com/outboard-dev/outboard/internal/blob"
 	"github.com/outboard-dev/outboard/internal/control"
 	"github.com/outboard-dev/outboard/internal/live"
@@ -25,12 +26,13 @@ import (
 
 // bench is the API over a real store, without a runner: the test itself appends what a runner would.
 type bench struct {
-	t     *testing.T
-	url   string
-	key   string
-	store *store.Store
-	live  *live.Hub
-	ctl   *control.Control
+	t       *testing.T
+	url     string
+	key     string
+	store   *store.Store
+	live    *live.Hub
+	ctl     *control.Control
+	witness *audit.Witness // of whole servers
 }
 
 // newBench starts one on loopback. An option changes the configuration of the API or of control.

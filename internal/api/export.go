@@ -26,6 +26,7 @@ func (s *server) exportSession(r *request) (any, error) {
 	h.Set("Content-Type", "application/zstd")
 	h.Set("Content-Disposition", `attachment; filename="`+x.Name()+`"`)
 	h.Set("X-Content-Type-Options", "nosniff")
+	signedBy(h, x.SignedBy())
 	h.Set("Outboard-Seq", strconv.FormatInt(x.Seq(), 10))
 	if err := x.Write(r.Context(), r.w); err != nil {
 		s.cut(r, err)
@@ -39,10 +40,19 @@ func (s *server) importSession(r *request) (any, error) {
 	if r.query.Has("title") {
 		q.Title = new(r.query.Get("title"))
 	}
+	q.Trust, q.Unsigned = r.query["trust"], r.query.Get("unsigned") == "true"
 	v, err := s.ctl.Import(r.Context(), r.by, http.MaxBytesReader(r.w, r.Body, control.MaxImport), q)
 	if err != nil {
 		return nil, err
 	}
-	out := s.showSession(v)
-	return out, s.addOwn(r, v, &out)
+	signedBy(r.w.Header(), v.SignedBy)
+	out := s.showSession(v.Session)
+	return out, s.addOwn(r, v.Session, &out)
+}
+
+// signedBy names the public key that signed an export.
+func signedBy(h http.Header, key string) {
+	if key != "" {
+		h.Set("Outboard-Signed-By", key)
+	}
 }

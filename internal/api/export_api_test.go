@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -42,7 +43,8 @@ func (b *bench) export(id string) []byte {
 
 // If this fails, a session that moves to another server arrives there without its conversation, with other files, or with secrets.
 func TestExportGoesOnElsewhere(t *testing.T) {
-	here, there := whole(t, outboardtest.Options{}), whole(t, outboardtest.Options{})
+	here := whole(t, outboardtest.Options{})
+	there := whole(t, outboardtest.Options{Trusted: []string{here.signer()}})
 	k := here.talk("always_allow")
 	k.turn("- bash: echo one > f", "- say: first")
 	evs := k.turn(yamlStep(hostileTree), yamlStep(treeHash), "- say: second")
@@ -82,7 +84,7 @@ func TestExportGoesOnElsewhere(t *testing.T) {
 	if again == id {
 		t.Error("the second import is the first one")
 	}
-	back := here.ok("POST", "/v1/outboard/import", string(there.export(id))).str("id")
+	back := here.ok("POST", "/v1/outboard/import?trust="+url.QueryEscape(there.signer()), string(there.export(id))).str("id")
 	evs = here.resume(back).turn(yamlStep(treeHash), "- say: home")
 	if r := texts(evs, "agent.tool_result"); r[0] != want {
 		t.Errorf("after the way back the tree is\n%swas\n%s", r[0], want)
@@ -184,7 +186,7 @@ func TestImportRefusesWhatWasChanged(t *testing.T) {
 			secret = after
 		}
 	}
-	if x := takeApart(t, good); b.do("POST", "/v1/outboard/import", x.pack(t, true)).status != 200 { // positive control
+	if x := takeApart(t, good); b.do("POST", "/v1/outboard/import?unsigned=true", x.pack(t, true)).status != 200 { // positive control
 		t.Fatal("an export that was taken apart and put together again is refused")
 	}
 	log := "events/00000001.jsonl"
@@ -200,6 +202,12 @@ func TestImportRefusesWhatWasChanged(t *testing.T) {
 			i := slices.IndexFunc(x.names, func(n string) bool { return strings.HasPrefix(n, "blobs/") })
 			x.data[x.names[i]][600] ^= 1
 		}},
+		{"two entries swapped", "reordered", false, func(x *exportFile) {
+			i := slices.Index(x.names, "files.json")
+			x.names[i], x.names[i-1] = x.names[i-1], x.names[i]
+		}},
+		{"the log of another", "00000001.jsonl", false, func(x *exportFile) { x.data[log] = foreign.data[log] }},
+		{"the manifest of another", "another export's", false, func(x *exportFile) { x.data["manifest.json"] = foreign.data["manifest.json"] }},
 		{"a missing entry", "is missing", false, func(x *exportFile) { x.names = slices.Delete(x.names, 3, 4) }},
 		{"no manifest", "cut off", false, func(x *exportFile) { x.names = x.names[:len(x.names)-1] }},
 		{"one more entry", "no meaning", true, func(x *exportFile) { x.names = slices.Insert(x.names, 1, "../../etc/passwd") }},
@@ -238,7 +246,7 @@ func TestImportRefusesWhatWasChanged(t *testing.T) {
 		x := takeApart(t, good)
 		x.data["../../etc/passwd"] = []byte("x")
 		c.change(x)
-		if r := b.refused(400, c.says, "POST", "/v1/outboard/import", x.pack(t, c.sign)); r.status != 400 {
+		if r := b.refused(400, c.says, "POST", "/v1/outboard/import?unsigned=true", x.pack(t, c.sign)); r.status != 400 {
 			t.Errorf("%s: %d", c.name, r.status)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 func whole(t *testing.T, opt outboardtest.Options) *bench {
 	t.Helper()
 	s := outboardtest.Start(t, opt)
-	return &bench{t: t, url: s.URL, key: s.Key, store: s.Store, live: s.Live, ctl: s.Control}
+	return &bench{t: t, url: s.URL, key: s.Key, store: s.Store, live: s.Live, ctl: s.Control, witness: s.Witness}
 }
 
 // feed reads one stream.

@@ -97,26 +97,40 @@ func (c *Client) CompareCheckpoints(ctx context.Context, id, from, to string, pa
 	return cmp, c.call(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(id)+"/outboard/checkpoints/diff", q, nil, &cmp)
 }
 
-// Export returns a session as one file, and the position of its last event; the caller closes it. A file that was not sent whole
-// ends in an error.
-func (c *Client) Export(ctx context.Context, id string, seq int64) (io.ReadCloser, string, error) {
+// Exported is a session as one file; whoever has it closes it.
+type Exported struct {
+	io.ReadCloser        // a file that was not sent whole ends in an error
+	Seq           string // position of its last event
+	SignedBy      string // the server's public key, "" = it is not signed
+}
+
+// Export returns a session up to a position, 0 = now.
+func (c *Client) Export(ctx context.Context, id string, seq int64) (Exported, error) {
 	q := url.Values{}
 	if seq > 0 {
 		q.Set("seq", strconv.FormatInt(seq, 10))
 	}
 	resp, err := c.send(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(id)+"/outboard/export", q, nil)
 	if err != nil {
-		return nil, "", err
+		return Exported{}, err
 	}
-	return resp.Body, resp.Header.Get("Outboard-Seq"), nil
+	return Exported{resp.Body, resp.Header.Get("Outboard-Seq"), resp.Header.Get("Outboard-Signed-By")}, nil
 }
 
-// Importing says what an imported session is given in place of what its file has; "" = nothing.
-type Importing struct{ Title, Environment, Model string }
+// Importing says what an imported session is given in place of what its file has ("" = nothing), and whose files are taken.
+type Importing struct {
+	Title, Environment, Model string
+	Trust                     []string // public keys, besides those that the server trusts
+	Unsigned                  bool     // take a file that nobody whom the server trusts has signed
+}
 
-// Import makes a session from a file that Export gave. It is streamed, and not repeated.
-func (c *Client) Import(ctx context.Context, r io.Reader, in Importing) (s Session, err error) {
-	q := url.Values{}
+// Import makes a session from a file that Export gave, and returns the public key that signed it, "" = none that is trusted. The file is
+// streamed, and not sent again.
+func (c *Client) Import(ctx context.Context, r io.Reader, in Importing) (s Session, signedBy string, err error) {
+	q := url.Values{"trust": in.Trust}
+	if in.Unsigned {
+		q.Set("unsigned", "true")
+	}
 	for name, v := range map[string]string{"title": in.Title, "environment_id": in.Environment, "model": in.Model} {
 		if v != "" {
 			q.Set(name, v)
@@ -124,7 +138,7 @@ func (c *Client) Import(ctx context.Context, r io.Reader, in Importing) (s Sessi
 	}
 	resp, err := c.once(ctx, http.MethodPost, "/v1/outboard/import", q, io.NopCloser(r), "application/zstd")
 	if err != nil {
-		return s, err
+		return s, "", err
 	}
-	return s, decode(resp, &s)
+	return s, resp.Header.Get("Outboard-Signed-By"), decode(resp, &s)
 }

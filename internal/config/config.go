@@ -50,7 +50,16 @@ type Config struct {
 	Images    Images     `yaml:"images,omitempty"`
 	LLM       llm.Config `yaml:"llm,omitempty"`
 	Policy    Policy     `yaml:"policy,omitempty"`
+	Exports   Exports    `yaml:"exports,omitempty"`
 }
+
+// Exports says whose exported sessions are imported, besides this server's own.
+type Exports struct {
+	Trusted []string `yaml:"trusted,omitempty"` // public keys, as outboard audit checkpoint --key shows them
+}
+
+// IsZero reports whether nothing is set.
+func (e Exports) IsZero() bool { return len(e.Trusted) == 0 }
 
 // Egress says what the gateway of the sandboxes may reach at all, before any environment's rules.
 type Egress struct {

@@ -37,7 +37,7 @@ type Config struct {
 	Live   *live.Hub        // nil = no live deltas
 	Vault  *vault.Keeper    // nil = no vaults
 	Kill   KillSwitch       // nil = there is none, and kills are refused
-	Audit  *audit.Witness   // nil = the audit is not signed
+	Audit  *audit.Witness   // nil = the audit is not signed, and exports are not
 	Logger *slog.Logger     // nil = discard
 	Now    func() time.Time // nil = time.Now
 	// Directories of this machine that every organization's environments may begin with; others only who runs the server may name.
@@ -45,6 +45,7 @@ type Config struct {
 	// Isolation reports whether this server can make sandboxes of an environment's isolation; its error says what is missing. nil = not asked.
 	Isolation func(env outboard.EnvConfig) error
 	Login     LoginConfig // the zero value lets nobody sign in
+	Trusted   []string    // public keys of servers whose exports are imported; see audit.CheckKey
 }
 
 // Control is safe for concurrent use.
@@ -63,6 +64,7 @@ type Control struct {
 	dirs    []string
 	able    func(outboard.EnvConfig) error
 	login   LoginConfig
+	trusted []string
 
 	exchanges chan struct{} // capacity maxExchanges: sign-ins that ask the identity provider
 
@@ -89,7 +91,7 @@ type Model = llm.Info
 // New returns a Control. Store and Blob are required.
 func New(cfg Config) *Control {
 	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill, witness: cfg.Audit, dirs: cfg.Directories,
-		log: cfg.Logger, now: cfg.Now, able: cfg.Isolation, login: cfg.Login, exchanges: make(chan struct{}, maxExchanges),
+		log: cfg.Logger, now: cfg.Now, able: cfg.Isolation, login: cfg.Login, trusted: cfg.Trusted, exchanges: make(chan struct{}, maxExchanges),
 		accounts: map[outboard.SessionID]outboard.Header{}}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)

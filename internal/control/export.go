@@ -179,9 +179,10 @@ func (x *Export) Name() string { return fmt.Sprintf("%s-%d.outboard", x.session.
 // Seq is the last event in the export.
 func (x *Export) Seq() int64 { return x.session.Seq }
 
-// Write writes the file: a tar in a zstd stream, whose last entry names the hashes of all others.
+// Write writes the file: a tar in a zstd stream, whose last entry names the hashes of all others, and the seal.
 func (x *Export) Write(ctx context.Context, dst io.Writer) error {
-	zw, err := zstd.NewWriter(dst, zstd.WithEncoderConcurrency(1))
+	out := &sealing{w: dst, sum: sha256.New()}
+	zw, err := zstd.NewWriter(out, zstd.WithEncoderConcurrency(1))
 	if err != nil {
 		return fmt.Errorf("compressing: %w", err)
 	}
@@ -213,7 +214,10 @@ func (x *Export) Write(ctx context.Context, dst io.Writer) error {
 	if err := x.tw.Close(); err != nil {
 		return err
 	}
-	return zw.Close()
+	if err := zw.Close(); err != nil {
+		return err
+	}
+	return x.seal(out)
 }
 
 func some[T any](v []T) []T {

@@ -16,6 +16,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/audit"
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/store"
 )
@@ -41,6 +42,14 @@ type ImportRequest struct {
 	Title       *string
 	Environment outboard.EnvironmentID // "" = the configuration in the file
 	Model       string                 // "" = the one in the file
+	Trust       []string               // public keys, besides this server's and those of its configuration
+	Unsigned    bool                   // take a file that nobody whom this server trusts has signed
+}
+
+// Imported is a session that came in a file.
+type Imported struct {
+	Session
+	SignedBy string // the public key that signed the file; "" = none that is trusted
 }
 
 // importing is one import under way. Everything in the file is somebody else's word.
@@ -52,6 +61,7 @@ type importing struct {
 	rest io.Reader // what tr reads
 
 	got   map[string]exportEntry
+	order []string
 	parts []outboard.BlobRef // of the log, in order
 
 	session exported
@@ -67,16 +77,22 @@ type importing struct {
 	newFiles map[outboard.FileID]outboard.FileID
 }
 
-// Import makes a session from a file that Export wrote: all of it, once every hash in the file holds, or nothing. The session goes on
+// Import makes a session from a file that Export wrote: all of it, once every hash in the file and its signature hold, or nothing. The session goes on
 // with the same conversation and the same files.
-func (c *Control) Import(ctx context.Context, by outboard.Caller, src io.Reader, r ImportRequest) (Session, error) {
+func (c *Control) Import(ctx context.Context, by outboard.Caller, src io.Reader, r ImportRequest) (Imported, error) {
 	if err := works(by, scopeSessions); err != nil {
-		return Session{}, err
+		return Imported{}, err
 	}
-	zr, err := zstd.NewReader(io.LimitReader(src, MaxImport), zstd.WithDecoderMaxWindow(maxZstdWindow), zstd.WithDecoderMaxMemory(2*maxZstdWindow),
+	for _, k := range r.Trust {
+		if err := audit.CheckKey(k); err != nil {
+			return Imported{}, invalid("trust: %w", err)
+		}
+	}
+	file := newSealReader(io.LimitReader(src, MaxImport))
+	zr, err := zstd.NewReader(file, zstd.WithDecoderMaxWindow(maxZstdWindow), zstd.WithDecoderMaxMemory(2*maxZstdWindow),
 		zstd.WithDecoderConcurrency(1))
 	if err != nil {
-		return Session{}, fmt.Errorf("decompressing: %w", err)
+		return Imported{}, fmt.Errorf("decompressing: %w", err)
 	}
 	defer zr.Close()
 	plain := io.LimitReader(zr, maxUnpacked)
@@ -85,15 +101,20 @@ func (c *Control) Import(ctx context.Context, by outboard.Caller, src io.Reader,
 		newFiles: map[outboard.FileID]outboard.FileID{}}
 	digest, err := m.read(ctx)
 	if err != nil {
-		return Session{}, err
+		return Imported{}, err
+	}
+	key, err := m.judge(file)
+	if err != nil {
+		return Imported{}, err
 	}
 	if err := m.check(ctx, by); err != nil {
-		return Session{}, err
+		return Imported{}, err
 	}
-	if err := c.record(ctx, by, "session.import", string(m.newID), map[string]string{"sha256": digest}); err != nil {
-		return Session{}, err
+	if err := c.record(ctx, by, "session.import", string(m.newID), map[string]string{"sha256": digest, "signed_by": key}); err != nil {
+		return Imported{}, err
 	}
-	return m.store(ctx, digest)
+	s, err := m.store(ctx, digest)
+	return Imported{s, key}, err
 }
 
 func broken(format string, args ...any) *outboard.Error {
@@ -184,8 +205,14 @@ func (m *importing) bytes(h *tar.Header, limit int64) ([]byte, error) {
 		return nil, broken("reading %s: %v", h.Name, err)
 	}
 	sum := sha256.Sum256(b)
-	m.got[h.Name] = exportEntry{h.Name, h.Size, hex.EncodeToString(sum[:])}
+	m.took(h.Name, h.Size, hex.EncodeToString(sum[:]))
 	return b, nil
+}
+
+// took remembers an entry for hold.
+func (m *importing) took(name string, size int64, hash string) {
+	m.got[name] = exportEntry{name, size, hash}
+	m.order = append(m.order, name)
 }
 
 // put stores an entry as a blob.
@@ -198,7 +225,7 @@ func (m *importing) put(ctx context.Context, h *tar.Header) (outboard.BlobRef, e
 	if err != nil {
 		return ref, outboard.Errorf(outboard.KindOf(err), "storing %s: %w", quote(h.Name), err)
 	}
-	m.got[h.Name] = exportEntry{h.Name, ref.Size, ref.Digest}
+	m.took(h.Name, ref.Size, ref.Digest)
 	return ref, nil
 }
 
@@ -241,6 +268,11 @@ func (m *importing) hold(b []byte) error {
 	}
 	for name := range m.got {
 		return broken("%s is not in the manifest", quote(name))
+	}
+	for i, e := range want.Entries {
+		if m.order[i] != e.Name {
+			return broken("entry %d is %s, but the manifest says %s: they were reordered", i+1, quote(m.order[i]), quote(e.Name))
+		}
 	}
 	if h, err := m.tr.Next(); !errors.Is(err, io.EOF) {
 		if err == nil {

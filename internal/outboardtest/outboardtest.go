@@ -16,6 +16,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/api"
+	"github.com/outboard-dev/outboard/internal/audit"
 	"github.com/outboard-dev/outboard/internal/blob"
 	"github.com/outboard-dev/outboard/internal/control"
 	"github.com/outboard-dev/outboard/internal/fleet"
@@ -40,6 +41,7 @@ type Options struct {
 	Judge     string              // model of the permission auto
 	Fetch     tool.FetcherConfig  // of web_fetch; the zero value reaches public addresses only
 	Provider  sandbox.Provider    // nil = plain child processes, without isolation
+	Trusted   []string            // public keys of servers whose exports are imported
 	Login     control.LoginConfig // how people sign in; the zero value lets nobody
 	NoRunner  bool                // accept everything, run nothing
 	Keepalive time.Duration       // of streams; 0 = the API's own
@@ -59,6 +61,7 @@ type Server struct {
 	Live    *live.Hub
 	Control *control.Control
 	Vault   *vault.Keeper
+	Witness *audit.Witness // with the key that signs exports; it looks at the audit when it is asked to
 
 	stop func()
 }
@@ -114,6 +117,9 @@ func (s *Server) assemble(ctx context.Context, opt Options, later func(func())) 
 	s.Vault = vault.New(vault.Config{Store: s.Store, Wrappers: []vault.Wrapper{vault.KeyDir{Dir: filepath.Join(opt.Dir, "vault-keys")}},
 		Mark: filepath.Join(opt.Dir, "vault.seq"), HTTP: vault.Client(&outbound.Guard{Private: outbound.Loopback}), Logger: opt.Logger})
 	opt.Models.Credential = s.Vault.Key
+	if s.Witness, err = audit.OpenWitness(filepath.Join(opt.Dir, "audit"), opt.Logger, nil); err != nil {
+		return err
+	}
 	models, err := llm.NewRegistry(opt.Models)
 	if err != nil {
 		return err
@@ -139,7 +145,8 @@ func (s *Server) assemble(ctx context.Context, opt Options, later func(func())) 
 		sw.runner = r
 		later(r.Stop)
 	}
-	s.Control = control.New(control.Config{Store: s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: models, Policy: rules, Live: s.Live, Vault: s.Vault, Kill: sw, Logger: opt.Logger, Login: opt.Login})
+	s.Control = control.New(control.Config{Store: s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: models, Policy: rules, Live: s.Live, Vault: s.Vault, Kill: sw, Logger: opt.Logger, Login: opt.Login,
+		Trusted: opt.Trusted, Audit: s.Witness})
 	made, err := s.Control.EnsureAdminKey(ctx, func(secret string) error { s.Key = secret; return nil })
 	if err == nil && !made {
 		err = errors.New("the data directory has an admin key already, which nobody can read back")
