@@ -7,6 +7,15 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
+const (
+	// loginGrace is how long a login that is over is kept: it may have answered an approval that is acted on later, and its sign-in must not
+	// be repeated while the provider's token is young.
+	loginGrace = 30 * 24 * time.Hour
+	// loginsEvery is how often they are looked through, and loginsAtOnce how many one statement deletes: it holds the writer.
+	loginsEvery  = time.Hour
+	loginsAtOnce = 500
+)
+
 const keyCols = `id, name, hash, role, created_at, revoked_at, org, kind, person, scopes, environment, expires_at, maker`
 
 func scanKey(sc scanner) (outboard.Key, error) {
@@ -86,4 +95,22 @@ func (s *Store) RevokeKey(ctx context.Context, id outboard.KeyID, at time.Time) 
 		return outboard.Key{}, err
 	}
 	return s.Key(ctx, id)
+}
+
+// A login is kept while something still asks for it by its id: a grant that it has or gave and that is in force, or a living session of
+// its person from its time, which a kill may name by it.
+const tidyLoginsSQL = `DELETE FROM keys WHERE id IN (SELECT id FROM keys k WHERE kind = 'login' AND expires_at > 0 AND expires_at < ?
+	AND NOT EXISTS (SELECT 1 FROM grants g WHERE (g.human = k.id OR g.approved_by = k.id) AND g.revoked_at = 0 AND g.expires_at > ?)
+	AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.person = k.person AND s.deleted_at = 0 AND s.archived_at = 0
+		AND s.created_at >= k.created_at AND s.created_at <= k.expires_at)
+	ORDER BY expires_at LIMIT ?)`
+
+// TidyLogins deletes the keys of people who signed in that were over at a time, but for those that something still names, and returns how
+// many. Who held one is in the audit's record of the sign-in.
+func (s *Store) TidyLogins(ctx context.Context, over time.Time) (n int64, err error) {
+	err = s.update(ctx, "deleting logins that are over", func(t tx) (err error) {
+		n, err = t.exec(ctx, tidyLoginsSQL, micros(over), micros(s.now()), loginsAtOnce)
+		return err
+	})
+	return n, err
 }

@@ -54,3 +54,66 @@ func TestUserIdentity(t *testing.T) {
 		must(s.BindUser(ctx, bob.ID, "https://id.test", "1"))
 	})
 }
+
+// If this fails, the keys of everybody who ever signed in stay for ever, or one goes that something still asks for: a grant or a session
+// would lose its person; or a revocation goes unnoticed because another key was deleted at the same time.
+func TestTidyLogins(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		now := time.Now().UTC().Truncate(time.Microsecond)
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		put := func(id string, kind outboard.KeyKind, user outboard.UserID, over time.Time) {
+			t.Helper()
+			k := outboard.Key{ID: outboard.KeyID(id), Name: "n", Hash: "hash of " + id, Role: outboard.RoleDeveloper, Kind: kind, User: user,
+				CreatedAt: over.Add(-time.Hour), ExpiresAt: over}
+			if over.IsZero() {
+				k.CreatedAt = now.Add(-time.Hour)
+			}
+			must(s.PutKey(t.Context(), k))
+		}
+		long, just := now.Add(-60*24*time.Hour), now.Add(-time.Minute)
+		put("old", outboard.KeyLogin, "user_1", long)
+		put("signed out", outboard.KeyLogin, "user_1", long)
+		_, err := s.RevokeKey(t.Context(), "signed out", long)
+		must(err)
+		put("just over", outboard.KeyLogin, "user_1", just)
+		put("alive", outboard.KeyLogin, "user_1", now.Add(time.Hour))
+		put("program", outboard.KeyAPI, "user_1", long)
+		put("for ever", outboard.KeyAPI, "", time.Time{})
+		put("gave a grant", outboard.KeyLogin, "user_2", long)
+		put("gave one that is over", outboard.KeyLogin, "user_2", long)
+		put("has a session", outboard.KeyLogin, "user_3", now.Add(-40*24*time.Hour))
+		for _, g := range []struct {
+			by    string
+			until time.Time
+		}{{"gave a grant", now.Add(time.Hour)}, {"gave one that is over", just}} {
+			must(s.PutGrant(t.Context(), outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Actions: []string{"bash"}, Resources: []string{"*"},
+				ExpiresAt: g.until, ApprovedBy: outboard.KeyID(g.by), CreatedAt: long}))
+		}
+		h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: "sthr_1", User: "user_3", CreatedAt: now.Add(-40*24*time.Hour - 30*time.Minute)}
+		_, err = s.CreateSession(t.Context(), h, outboard.SessionConfig{Owner: outboard.Owner{User: "user_3", Key: "has a session"}}, outboard.NewEvent("", &outboard.SessionCreated{}))
+		must(err)
+
+		before, err := s.Revocations(t.Context())
+		must(err)
+		n, err := s.TidyLogins(t.Context(), now.Add(-30*24*time.Hour))
+		if err != nil || n != 3 {
+			t.Errorf("%d deleted, %v", n, err)
+		}
+		_, err = s.RevokeKey(t.Context(), "alive", now)
+		must(err)
+		if after, err := s.Revocations(t.Context()); err != nil || after == before {
+			t.Errorf("a revocation beside a deletion is not seen: %d, %v", after, err)
+		}
+		for id, want := range map[string]bool{"old": false, "signed out": false, "gave one that is over": false, "just over": true, "alive": true, "program": true,
+			"for ever": true, "gave a grant": true, "has a session": true} {
+			if _, err := s.Key(t.Context(), outboard.KeyID(id)); (err == nil) != want {
+				t.Errorf("%s: %v", id, err)
+			}
+		}
+	})
+}
