@@ -128,6 +128,8 @@ func (p *port) secure(c *conn) {
 	p.mu.Lock()
 	cfg := p.tls
 	p.mu.Unlock()
+	w := &wire{Conn: c.Conn}
+	c.Conn = w
 	t := tls.Server(c, cfg)
 	ctx, cancel := context.WithTimeout(p.g.ctx, helloTimeout)
 	defer cancel()
@@ -141,7 +143,7 @@ func (p *port) secure(c *conn) {
 		p.g.conns.give(t)
 		return
 	}
-	p.quick(c, t)
+	p.quick(c, &secured{t, w})
 }
 
 // tunnel answers a CONNECT and goes on with what comes through it.

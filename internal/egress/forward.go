@@ -26,7 +26,7 @@ func (b *buffers) Get() []byte {
 	if p, ok := b.pool.Get().(*[]byte); ok {
 		return *p
 	}
-	return make([]byte, 64<<10)
+	return make([]byte, copyBuffer)
 }
 
 // Put implements httputil.BufferPool.

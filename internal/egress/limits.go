@@ -30,6 +30,12 @@ const (
 	maxHeld = 32 << 10
 	// lineBuffer is what one read from a server, and one write to it, may take outside a body.
 	lineBuffer = 16 << 10
+	// maxRecord is the longest record of TLS, and largeRecord the shortest after which more of them are expected.
+	maxRecord   = 16 << 10
+	largeRecord = 4 << 10
+	// wireBuffer holds the records of copyBuffer bytes, with what TLS adds to each.
+	copyBuffer = 4 * maxRecord
+	wireBuffer = copyBuffer + 8<<10
 	// quickBuffer holds the head of a request, and an answer of little text.
 	quickBuffer = 8 << 10
 	// watchAfter is how long a request may last before somebody looks whether its client is still there.

@@ -20,6 +20,7 @@ type line struct {
 	key   string
 	under net.Conn // the socket
 	conn  net.Conn // under, or TLS on it
+	wire  *wire    // between the two; nil without TLS
 	in    *bufio.Reader
 	out   *bufio.Writer
 	since time.Time // when it became idle
@@ -162,7 +163,7 @@ func (b *lineBody) finish(whole bool) {
 	}
 	b.over = true
 	l := b.line
-	if b.stop() && whole && b.keep && l.in.Buffered() == 0 {
+	if b.stop() && whole && b.keep && l.in.Buffered() == 0 && (l.wire == nil || !l.wire.spoken()) {
 		l.up.keep(l)
 		return
 	}

@@ -300,3 +300,39 @@ func TestOddAnswers(t *testing.T) {
 		})
 	}
 }
+
+// Broken if a long answer of unknown length that stands still is kept back: what a server has sent is for the client to see at once.
+func TestLongAnswerThatStops(t *testing.T) {
+	r := newRig(t, rules(anyPort("a.test")))
+	port, _, _ := r.oldServer(t)
+	arrived := make(chan struct{})
+	const part = 300<<10 + 77
+	r.mux.HandleFunc("/long", func(w http.ResponseWriter, q *http.Request) {
+		for range 2 {
+			_, _ = w.Write(make([]byte, part))
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-arrived: // only when it has is there more
+			case <-q.Context().Done():
+				return
+			}
+		}
+	})
+	w := r.wire(t, port, true)
+	for range 3 { // the first by the usual transport, the others on a line
+		w.say("GET /long", "\r\n")
+		resp, err := http.ReadResponse(w.in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := io.CopyN(io.Discard, resp.Body, part); err != nil {
+				t.Fatal(err)
+			}
+			arrived <- struct{}{}
+		}
+		if n, err := io.Copy(io.Discard, resp.Body); n != 0 || err != nil {
+			t.Fatalf("%d more bytes, %v", n, err)
+		}
+	}
+}

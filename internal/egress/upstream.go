@@ -207,13 +207,14 @@ func (u *upstream) connect(r *http.Request, key, address string) (*line, error) 
 	if r.URL.Scheme == "https" {
 		cfg := u.tls.Clone()
 		cfg.ServerName = r.URL.Hostname()
-		t := tls.Client(under, cfg)
+		l.wire = &wire{Conn: under}
+		t := tls.Client(l.wire, cfg)
 		if err := t.HandshakeContext(ctx); err != nil {
 			under.Close()
 			u.learn(address, false) // perhaps it has stopped to speak HTTP/1.1
 			return nil, err
 		}
-		l.conn = t
+		l.conn = &secured{t, l.wire}
 	}
 	l.in = bufio.NewReaderSize(l, lineBuffer)
 	l.out = bufio.NewWriterSize(l.conn, lineBuffer)
