@@ -1,0 +1,2 @@
+-- Rewinds are rare events, which have an index already.
+DROP INDEX events_rewound;
