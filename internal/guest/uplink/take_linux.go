@@ -19,16 +19,7 @@ func Take(conn *net.UnixConn, ca []byte) (_ []*net.TCPListener, err error) {
 	}
 	answer, oob := make([]byte, 512), make([]byte, syscall.CmsgSpace(4*MaxSockets))
 	n, oobn, _, _, err := conn.ReadMsgUnix(answer, oob)
-	if err != nil {
-		return nil, fmt.Errorf("receiving the sockets: %w", err)
-	}
-	if n == 0 {
-		return nil, fmt.Errorf("receiving the sockets: %w", io.ErrUnexpectedEOF)
-	}
-	if answer[0] != 0 {
-		return nil, fmt.Errorf("the guest refused: %q", answer[1:n])
-	}
-	var out []*net.TCPListener
+	out, perr := received(oob[:oobn]) // whatever the answer is: descriptors that have come are ours to close
 	defer func() {
 		if err != nil {
 			for _, l := range out {
@@ -36,34 +27,58 @@ func Take(conn *net.UnixConn, ca []byte) (_ []*net.TCPListener, err error) {
 			}
 		}
 	}()
-	msgs, err := syscall.ParseSocketControlMessage(oob[:oobn])
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("receiving the sockets: %w", err)
-	}
-	for i := range msgs {
-		fds, perr := syscall.ParseUnixRights(&msgs[i])
-		for _, fd := range fds {
-			l, lerr := listener(fd)
-			if lerr == nil {
-				out = append(out, l)
-			}
-			perr = errors.Join(perr, lerr)
-		}
-		if perr != nil {
-			return nil, fmt.Errorf("receiving the sockets: %w", perr)
-		}
-	}
-	if len(out) == 0 {
+	case n == 0:
+		return nil, fmt.Errorf("receiving the sockets: %w", io.ErrUnexpectedEOF)
+	case answer[0] != 0:
+		return nil, fmt.Errorf("the guest refused: %q", answer[1:n])
+	case perr != nil:
+		return nil, fmt.Errorf("receiving the sockets: %w", perr)
+	case len(out) == 0:
 		return nil, errNoSockets
 	}
 	_ = conn.SetDeadline(time.Time{})
 	return out, nil
 }
 
+// received takes over the descriptors that came with a message. Of those that are no listening TCP sockets none stays open.
+func received(oob []byte) (out []*net.TCPListener, err error) {
+	msgs, err := syscall.ParseSocketControlMessage(oob)
+	for i := range msgs {
+		fds, perr := syscall.ParseUnixRights(&msgs[i])
+		err = errors.Join(err, perr)
+		for _, fd := range fds {
+			l, lerr := listener(fd)
+			if lerr == nil {
+				out = append(out, l)
+			}
+			err = errors.Join(err, lerr)
+		}
+	}
+	return out, err
+}
+
+// errNoListener is of a descriptor by which nothing could be accepted, or something else than a sandbox's connections.
+var errNoListener = errors.New("a descriptor is no listening TCP socket")
+
 // listener takes over a descriptor, and refuses what is no listening TCP socket.
 func listener(fd int) (*net.TCPListener, error) {
 	f := os.NewFile(uintptr(fd), "uplink")
 	defer f.Close()
+	domain, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_DOMAIN)
+	if err != nil || domain != syscall.AF_INET {
+		return nil, errNoListener
+	}
+	const multipath = 262 // IPPROTO_MPTCP: what net listens with where the kernel can; what it accepts from others is TCP
+	protocol, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_PROTOCOL)
+	if err != nil || protocol != syscall.IPPROTO_TCP && protocol != multipath {
+		return nil, errNoListener
+	}
+	if listening, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_ACCEPTCONN); err != nil || listening != 1 {
+		return nil, errNoListener
+	}
 	l, err := net.FileListener(f)
 	if err != nil {
 		return nil, err
@@ -71,7 +86,7 @@ func listener(fd int) (*net.TCPListener, error) {
 	t, ok := l.(*net.TCPListener)
 	if !ok {
 		l.Close()
-		return nil, errors.New("a descriptor is no TCP listener")
+		return nil, errNoListener
 	}
 	return t, nil
 }
