@@ -102,6 +102,8 @@ type EnvConfig struct {
 	Packages   map[string][]string `json:"packages,omitempty"` // apt cargo gem go npm pip
 	Rootfs     string              `json:"rootfs,omitempty"`   // "" or "host"; else a directory or a .tar path on the server
 	Image      string              `json:"image,omitempty"`    // name of an OCI image, instead of Rootfs
+	Template   string              `json:"template,omitempty"` // NAME, NAME:TAG or an id, instead of both
+	Build      TemplateBuildID     `json:"build,omitempty"`    // what Template meant when the session or box was made; "" in an environment
 	Isolation  string              `json:"isolation,omitempty"`
 	Limits     SandboxLimits       `json:"limits,omitzero"`
 	Lifecycle  Lifecycle           `json:"lifecycle,omitzero"`

@@ -63,6 +63,8 @@ type Box struct {
 	Secret    string            `json:"secret"`              // who has it may use the box, and nothing else
 	Traffic   string            `json:"traffic,omitempty"`   // who visits its ports must have this one, when set
 	MaskHost  string            `json:"mask_host,omitempty"` // what its ports are told they are called; ${PORT} stands for the port
+	User      string            `json:"user,omitempty"`      // who its programs run as unless it is said; "" = the tool's user
+	Workdir   string            `json:"workdir,omitempty"`   // and where; "" = the user's home
 	NoNetwork bool              `json:"no_network,omitempty"`
 	OnTimeout TimeoutPolicy     `json:"on_timeout,omitzero"`
 	StartedAt time.Time         `json:"started_at"` // or resumed

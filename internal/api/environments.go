@@ -27,6 +27,7 @@ type cloudIn struct {
 type machineIn struct {
 	Rootfs    *string         `json:"rootfs"`
 	Image     *string         `json:"image"`
+	Template  *string         `json:"template"`
 	Isolation *string         `json:"isolation"`
 	Limits    json.RawMessage `json:"limits"`
 	Network   json.RawMessage `json:"networking"`
@@ -193,6 +194,7 @@ func decodeMachine(raw json.RawMessage) (func(*outboard.EnvConfig), error) {
 		network(c)
 		keep(&c.Rootfs, in.Rootfs)
 		keep(&c.Image, in.Image)
+		keep(&c.Template, in.Template)
 		keep(&c.Isolation, in.Isolation)
 		keep(&c.Limits, limits)
 		keep(&c.Lifecycle, life)

@@ -206,10 +206,13 @@ func showEnvConfig(c outboard.EnvConfig) map[string]any {
 	}
 	out := map[string]any{"type": "cloud", "networking": n, "packages": packages}
 	own := len(c.Networking.Rules) > 0 || c.Networking.Budget != (outboard.NetBudget{}) || c.Networking.Ask != (outboard.NetAsk{})
-	if c.Rootfs != "" || c.Image != "" || c.Isolation != "" || c.Limits != (outboard.SandboxLimits{}) || c.Lifecycle != (outboard.Lifecycle{}) || own {
+	if c.Rootfs != "" || c.Image != "" || c.Template != "" || c.Isolation != "" || c.Limits != (outboard.SandboxLimits{}) || c.Lifecycle != (outboard.Lifecycle{}) || own {
 		machine := map[string]any{"rootfs": c.Rootfs, "isolation": c.Isolation, "limits": c.Limits}
 		if c.Image != "" {
 			machine["image"] = c.Image
+		}
+		if c.Template != "" {
+			machine["template"] = c.Template
 		}
 		if c.Lifecycle != (outboard.Lifecycle{}) {
 			machine["lifecycle"] = c.Lifecycle

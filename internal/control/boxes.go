@@ -75,7 +75,7 @@ const (
 
 // BoxSpec describes a box to make.
 type BoxSpec struct {
-	Template  string // BaseTemplate, or a snapshot's id or name; "" = BaseTemplate
+	Template  string // BaseTemplate, a snapshot's id or name, or a template's id, NAME or NAME:TAG; "" = BaseTemplate
 	Image     string // instead of the host's programs, with BaseTemplate; "" = none
 	Vars      map[string]string
 	Metadata  map[string]string
@@ -107,17 +107,35 @@ func (c *Control) CreateBox(ctx context.Context, by outboard.Caller, p BoxSpec) 
 		if p.Image != "" {
 			return b, invalid("image: a sandbox made from the template %s begins with what that has", quote(p.Template))
 		}
-		n, err := c.Snapshot(ctx, by, p.Template)
-		if err != nil {
+		limits := b.Env.Limits
+		var err error
+		if files, err = c.fromTemplate(ctx, by, &b, p.Template); err != nil {
 			return b, err
 		}
-		limits := b.Env.Limits
-		b.Template, b.Env, files = string(n.ID), n.Env, n.Files
 		if limits != (outboard.SandboxLimits{}) {
 			b.Env.Limits = limits
 		}
 	}
 	return c.makeBox(ctx, by, b, files)
+}
+
+// fromTemplate makes a box begin with a snapshot, whose files it returns, or a template.
+func (c *Control) fromTemplate(ctx context.Context, by outboard.Caller, b *outboard.Box, ref string) (files outboard.BlobRef, err error) {
+	n, err := c.Snapshot(ctx, by, ref)
+	if err == nil {
+		b.Template, b.Env = string(n.ID), n.Env
+		return n.Files, nil
+	}
+	if outboard.KindOf(err) != outboard.NotFound {
+		return files, err
+	}
+	m, build, err := c.templateFor(ctx, by, ref)
+	if err != nil {
+		return files, err
+	}
+	b.Template, b.Env.Template, b.Env.Build = string(m.ID), ref, build.ID
+	b.Env.Isolation, b.Env.Limits = build.Spec.Isolation, build.Spec.Limits
+	return files, nil
 }
 
 func (c *Control) makeBox(ctx context.Context, by outboard.Caller, b outboard.Box, files outboard.BlobRef) (outboard.Box, error) {
@@ -389,6 +407,13 @@ func (c *Control) SnapshotBox(ctx context.Context, by outboard.Caller, id outboa
 	}
 	if name != "" && (len(name) > maxSnapName || !snapshotName.MatchString(name) || name == BaseTemplate || outboard.SnapshotID(name).Valid()) {
 		return n, invalid("a snapshot cannot be called %s: use lower-case letters, digits, - and _", quote(name))
+	}
+	if name != "" {
+		if _, err := c.store.Template(ctx, by.In(), name); err == nil {
+			return n, outboard.Errorf(outboard.Conflict, "there is a template called %s", quote(name))
+		} else if outboard.KindOf(err) != outboard.NotFound {
+			return n, err
+		}
 	}
 	if err := c.record(ctx, by, "box.save", string(id), map[string]string{"name": name}); err != nil {
 		return n, err

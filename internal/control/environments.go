@@ -50,6 +50,9 @@ func (c *Control) CreateEnvironment(ctx context.Context, by outboard.Caller, p E
 	if err := c.checkIsolation(&e); err != nil {
 		return e, err
 	}
+	if err := c.hasTemplate(ctx, by, e.Config); err != nil {
+		return e, err
+	}
 	if err := c.record(ctx, by, "environment.create", string(e.ID), e.Config); err != nil {
 		return e, err
 	}
@@ -131,6 +134,9 @@ func (c *Control) UpdateEnvironment(ctx context.Context, by outboard.Caller, id 
 	}
 	if !reflect.DeepEqual(e.Config, before) {
 		if err := c.checkIsolation(&e); err != nil {
+			return e, err
+		}
+		if err := c.hasTemplate(ctx, by, e.Config); err != nil {
 			return e, err
 		}
 	}
@@ -300,6 +306,14 @@ func checkMachine(cfg *outboard.EnvConfig) error {
 		}
 		if err := fleet.CheckImage(cfg.Image); err != nil {
 			return invalid("config.outboard.image: %w", err)
+		}
+	}
+	if cfg.Template != "" {
+		if cfg.Rootfs != "" || cfg.Image != "" {
+			return invalid("config.outboard: template excludes rootfs and image: it says what it begins with")
+		}
+		if err := length("config.outboard.template", cfg.Template, 1, 2*maxTemplateName+1); err != nil {
+			return err
 		}
 	}
 	if err := length("config.outboard.isolation", cfg.Isolation, 0, maxMetaKey); err != nil {

@@ -311,6 +311,9 @@ func (m *importing) check(ctx context.Context, by outboard.Caller) error {
 	if err := m.c.mayBegin(by, "", &s.Config.Env); err != nil && m.r.Environment == "" {
 		return err
 	}
+	if err := m.c.pinTemplate(ctx, by, &s.Config.Env); err != nil { // never a build that the file names
+		return err
+	}
 	if err := checkEnvironment(&outboard.Environment{Name: "imported", Config: s.Config.Env}); err != nil {
 		return err
 	}

@@ -71,6 +71,9 @@ func (c *Control) CreateSession(ctx context.Context, by outboard.Caller, r Sessi
 	if err := c.alive(ctx, outboard.KillSubject{Agent: agent.ID, Owner: by.Key, Environment: env.ID}); err != nil {
 		return Session{}, err
 	}
+	if err := c.pinTemplate(ctx, by, &env.Config); err != nil {
+		return Session{}, err
+	}
 	now := c.clock()
 	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession),
 		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread), Phase: outboard.PhaseIdle, Title: r.Title,

@@ -74,11 +74,22 @@ func (s *Server) alias(r *request) (int, any, error) {
 		return http.StatusOK, aliasOut{control.BaseTemplate, true}, nil
 	}
 	n, err := s.ctl.Snapshot(r.Context(), r.by, name)
-	return http.StatusOK, aliasOut{TemplateID: string(n.ID)}, err
+	if outboard.KindOf(err) != outboard.NotFound {
+		return http.StatusOK, aliasOut{TemplateID: string(n.ID)}, err
+	}
+	name, _, _ = strings.Cut(name, ":")
+	m, err := s.ctl.Template(r.Context(), r.by, name)
+	return http.StatusOK, aliasOut{TemplateID: string(m.ID)}, err
 }
 
+// deleteTemplate removes a snapshot or a template: to clients they are one thing.
 func (s *Server) deleteTemplate(r *request) (int, any, error) {
-	return http.StatusNoContent, nil, s.ctl.DeleteSnapshot(r.Context(), r.by, templateRef(r.parts[0]))
+	ref := templateRef(r.parts[0])
+	err := s.ctl.DeleteSnapshot(r.Context(), r.by, ref)
+	if outboard.KindOf(err) == outboard.NotFound {
+		err = s.ctl.DeleteTemplate(r.Context(), r.by, ref)
+	}
+	return http.StatusNoContent, nil, err
 }
 
 type metricOut struct {

@@ -3,6 +3,7 @@
 package e2b
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -21,7 +22,9 @@ var foreignBodies = map[string]string{
 	"POST /sandboxes/{}/resume": `{"timeout":60}`, "POST /sandboxes/{}/pause": "", "POST /sandboxes/{}/timeout": `{"timeout":60}`,
 	"POST /sandboxes/{}/refreshes": `{"duration":60}`, "POST /sandboxes/{}/snapshots": `{}`, "POST /sandboxes/{}/fork": `{}`,
 	"GET /sandboxes/{}/metrics": "", "GET /sandboxes/{}/logs": "", "GET /v2/sandboxes/{}/logs": "",
-	"GET /templates/aliases/{}": "", "DELETE /templates/{}": "",
+	"GET /templates/aliases/{}": "", "DELETE /templates/{}": "", "GET /templates/{}": "", "GET /templates/{}/tags": "",
+	"GET /templates/{}/files/{}": "", "POST /v2/templates/{}/builds/{}": `{"fromTemplate":"base"}`, "GET /templates/{}/builds/{}/status": "",
+	"GET /templates/{}/builds/{}/logs": "",
 }
 
 // Fails if a sandbox or template of another organization gives anything else than one that never was, at any route of the control
@@ -65,6 +68,10 @@ func TestForeignOrganization(t *testing.T) {
 	if err := srv.Store.PutSnapshot(t.Context(), snap); err != nil {
 		t.Fatal(err)
 	}
+	tpl, build, err := srv.Control.RequestTemplateBuild(t.Context(), outboard.Caller{Key: "apikey_x", Role: outboard.RoleAdmin, Org: outboard.DefaultOrg}, "theirs", nil, outboard.SandboxLimits{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, rt := range s.controlPlane() {
 		path := "/" + strings.Join(rt.path, "/")
 		if !strings.Contains(path, "{}") {
@@ -78,6 +85,11 @@ func TestForeignOrganization(t *testing.T) {
 		id, none := r.box.SandboxID, string(outboard.NewBoxID())
 		if strings.HasPrefix(path, "/templates") {
 			id, none = string(snap.ID), string(outboard.NewSnapshotID())
+		}
+		if len(rt.path) > 2 && rt.path[1] != "aliases" && strings.Contains(path, "templates/{}/") {
+			id, none = string(tpl.ID), string(outboard.NewTemplateID())
+			path = strings.Replace(path, "/builds/{}", "/builds/"+string(build.ID), 1)
+			path = strings.Replace(path, "/files/{}", "/files/abc", 1)
 		}
 		status, got := ask(stranger, rt.method, strings.Replace(path, "{}", id, 1), body)
 		rstatus, rgot := ask(stranger, rt.method, strings.Replace(path, "{}", none, 1), body)
@@ -93,7 +105,45 @@ func TestForeignOrganization(t *testing.T) {
 	if status, got := ask(stranger, "POST", "/sandboxes", `{"templateID":"mine"}`); status != http.StatusNotFound {
 		t.Errorf("a sandbox from another's template: %d %s", status, got)
 	}
-	for _, path := range []string{"/sandboxes/" + r.box.SandboxID, "/templates/aliases/mine"} { // the owner finds them
+	for _, ref := range []string{string(tpl.ID), "theirs"} {
+		if status, got := ask(stranger, "POST", "/sandboxes", `{"templateID":"`+ref+`"}`); status != http.StatusNotFound {
+			t.Errorf("a sandbox from another's template: %d %s", status, got)
+		}
+		if status, got := ask(stranger, "POST", "/templates/tags", `{"target":"`+ref+`","tags":["x"]}`); status != http.StatusNotFound {
+			t.Errorf("a tag of another's template: %d %s", status, got)
+		}
+	}
+	if status, got := ask(stranger, "GET", "/templates", ""); status != http.StatusOK || strings.Contains(got, string(tpl.ID)) {
+		t.Errorf("/templates shows a stranger %d %s", status, got)
+	}
+	link := func(path string) int {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), "PUT", path, strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		return res.StatusCode
+	}
+	status, got := ask(r.key, "GET", "/templates/"+string(tpl.ID)+"/files/abc", "")
+	var up struct{ URL string }
+	if err := json.Unmarshal([]byte(got), &up); err != nil || status != http.StatusCreated {
+		t.Fatalf("a link for an upload: %d %s", status, got)
+	}
+	for what, bad := range map[string]string{"of another file": strings.Replace(up.URL, "/abc?", "/abd?", 1), "for longer": strings.Replace(up.URL, "expires=1", "expires=2", 1),
+		"of another template": strings.Replace(up.URL, string(tpl.ID), string(outboard.NewTemplateID()), 1), "of nobody": h.URL + "/templates/" + string(tpl.ID) + "/files/abc?signature="} {
+		if status := link(bad); status != http.StatusUnauthorized {
+			t.Errorf("an upload with a link %s: %d", what, status)
+		}
+	}
+	if status := link(up.URL); status != http.StatusOK {
+		t.Errorf("an upload with a good link: %d", status)
+	}
+	for _, path := range []string{"/sandboxes/" + r.box.SandboxID, "/templates/aliases/mine", "/templates/aliases/theirs"} { // the owner finds them
 		if status, got := ask(r.key, "GET", path, ""); status != http.StatusOK {
 			t.Errorf("%s by its owner: %d %s", path, status, got)
 		}

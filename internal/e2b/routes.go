@@ -55,7 +55,18 @@ func (s *Server) controlPlane() []route {
 		at("GET", "/sandboxes/{}/logs", s.logsV1),
 		at("GET", "/v2/sandboxes/{}/logs", s.logs),
 		at("GET", "/snapshots", s.snapshots),
+		at("POST", "/v3/templates", s.requestBuild),
+		at("POST", "/v2/templates/{}/builds/{}", s.startBuild),
+		at("GET", "/templates/{}/builds/{}/status", s.buildStatus),
+		at("GET", "/templates/{}/builds/{}/logs", s.buildLogs),
+		at("GET", "/templates", s.listTemplates),
+		at("GET", "/v2/templates", s.listTemplates),
+		at("POST", "/templates/tags", s.assignTags),
+		at("DELETE", "/templates/tags", s.removeTags),
 		at("GET", "/templates/aliases/{}", s.alias),
+		at("GET", "/templates/{}", s.getTemplate),
+		at("GET", "/templates/{}/tags", s.listTags),
+		at("GET", "/templates/{}/files/{}", s.uploadLink),
 		at("DELETE", "/templates/{}", s.deleteTemplate),
 	}
 }
@@ -64,6 +75,10 @@ func (s *Server) controlPlane() []route {
 func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/health" {
 		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	if r.Method == http.MethodPut && strings.HasPrefix(r.URL.Path, "/templates/") && r.URL.Query().Has("signature") {
+		s.signedUpload(w, r)
 		return
 	}
 	by, err := s.ctl.Authenticate(r.Context(), apiKey(r))

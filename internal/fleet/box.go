@@ -119,6 +119,7 @@ func (f *Fleet) CreateBox(ctx context.Context, b outboard.Box, files outboard.Bl
 	defer l.leave()
 	u, row, err := f.makeFor(ctx, b, files)
 	if err == nil {
+		b.User, b.Workdir = u.machine.habits.user, u.machine.habits.dir
 		b.Host, b.State, b.Machine, b.StartedAt, b.CreatedAt = f.cfg.Host, outboard.BoxRunning, row.ID, row.CreatedAt, row.CreatedAt
 		if err = f.cfg.Store.AddBox(ctx, b); err != nil {
 			err = f.unmake(ctx, row, u.machine, err)
@@ -168,6 +169,9 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 		if err := f.loadFiles(ctx, m, files); err != nil {
 			return nil, row, err
 		}
+	}
+	if err := f.begin(ctx, m, st); err != nil {
+		return nil, row, err
 	}
 	if err := f.put(ctx, &row, stateLive); err != nil {
 		return nil, row, err
@@ -440,6 +444,7 @@ func (f *Fleet) connect(ctx context.Context, l *liveBox, b *outboard.Box) (*mach
 			f.cfg.Network.Attach(row.ID, "", outboard.SessionConfig{Env: b.Env})
 		}
 		f.own(row.ID, outboard.KillSubject{Owner: b.Owner})
+		u.machine.habits = habits{user: b.User, dir: b.Workdir}
 		l.use = u
 		return u.machine, nil
 	}

@@ -42,33 +42,48 @@ func (f *Fleet) build(ctx context.Context, st *stack, key string, env outboard.E
 // buildIn runs work in a new machine and takes what it wrote. The machine is gone afterwards, whatever happened.
 func (f *Fleet) buildIn(ctx context.Context, b sandbox.Builder, st stack, env outboard.EnvConfig, dir string,
 	work func(ctx context.Context, m *machine) (built, error)) (note built, err error) {
-	row := outboard.Sandbox{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Provider: f.maker(env),
+	st.build = true
+	env.Limits.DiskBytes = 0
+	err = f.temporary(ctx, env, st, func(ctx context.Context, m *machine, id outboard.SandboxID) error {
+		if note, err = work(ctx, m); err != nil {
+			return err
+		}
+		if err := b.Commit(ctx, id, dir); err != nil {
+			return fmt.Errorf("making a layer: %w", err)
+		}
+		return nil
+	})
+	return note, err
+}
+
+// temporary does something in a machine that is of no session and no box. The machine has a row and is gone afterwards, whatever happened.
+// Where the stack has an owner, it counts among theirs and ends with them.
+func (f *Fleet) temporary(ctx context.Context, env outboard.EnvConfig, st stack, work func(context.Context, *machine, outboard.SandboxID) error) (err error) {
+	row := outboard.Sandbox{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Provider: f.maker(env), Owner: st.owner,
 		Host: f.cfg.Host, Generation: rand.Text(), CreatedAt: f.now()}
 	h, err := f.hold(ctx, row.ID)
 	if err != nil {
-		return note, err
+		return err
 	}
 	defer f.letGo(h)
 	var sb sandbox.Sandbox
-	defer func() { err = f.unmake(ctx, row, sb, err) }() // also after success: the layer is all that stays
-	if err := f.put(ctx, &row, stateCreating); err != nil {
-		return note, err
+	defer func() { err = f.unmake(ctx, row, sb, err) }() // also after success: what it made is all that stays
+	if err := f.record(ctx, &row, "sandbox.create"); err != nil {
+		return err
 	}
-	st.build = true
-	env.Limits.DiskBytes = 0
+	if err := f.add(ctx, &row, env); err != nil {
+		return err
+	}
+	if st.owner != "" {
+		f.own(row.ID, outboard.KillSubject{Owner: st.owner})
+	}
 	if sb, err = f.create(ctx, row, outboard.SessionConfig{Env: env}, st, nil, origin{}); err != nil {
-		return note, err
+		return err
 	}
 	if err := f.put(ctx, &row, stateLive); err != nil {
-		return note, err
+		return err
 	}
-	if note, err = work(ctx, newMachine(sb)); err != nil {
-		return note, err
-	}
-	if err := b.Commit(ctx, row.ID, dir); err != nil {
-		return note, fmt.Errorf("making a layer: %w", err)
-	}
-	return note, nil
+	return work(ctx, newMachine(sb), row.ID)
 }
 
 // maxTail bounds what is kept of a command's output to explain its failure.

@@ -65,6 +65,7 @@ type Fleet struct {
 
 	reaper reaper
 	keeper keeper
+	builds *builds
 }
 
 // New returns a fleet; Start runs the reaper once before it returns, then on a timer until Stop.
@@ -82,6 +83,7 @@ func New(cfg Config) *Fleet {
 		inUse:  map[outboard.SandboxID]int{},
 		owners: map[outboard.SandboxID]outboard.KillSubject{},
 		boxes:  map[outboard.BoxID]*liveBox{},
+		builds: newBuilds(),
 		keeper: keeper{expected: map[outboard.CheckpointID]time.Time{}, strange: map[outboard.CheckpointID]time.Time{},
 			wake: make(chan struct{}, 1)},
 	}

@@ -51,6 +51,8 @@ func (f *Fleet) Owned(ctx context.Context) (map[outboard.SandboxID]outboard.Kill
 			who = cfg.Subject(row.Session)
 		} else if b, err := f.cfg.Store.BoxOf(ctx, row.ID); err == nil {
 			who.Owner = b.Owner
+		} else {
+			who.Owner = row.Owner // it builds a layer for them
 		}
 		out[row.ID] = who
 	}

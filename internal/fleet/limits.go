@@ -58,6 +58,24 @@ const (
 	// keepEvery is how soon the keeper looks for a row that is about to be committed.
 	keepEvery = 50 * time.Millisecond
 
+	// BuildTimeout bounds building one template, its image and packages included. MaxBuilds bounds those that one process is at: each has
+	// a sandbox that does what it can.
+	BuildTimeout = 2 * PrepareTimeout
+	MaxBuilds    = 2
+	// ReadyTimeout bounds how long a template's ready command may say no; readyEvery is how often it is asked.
+	ReadyTimeout = 2 * time.Minute
+	readyEvery   = 100 * time.Millisecond
+	// MaxTemplateLog bounds the log of one build, logEvery is how late it may be, and maxLogLine where a line is broken.
+	MaxTemplateLog = 4 << 20
+	logEvery       = 300 * time.Millisecond
+	maxLogLine     = 4 << 10
+	// maxTemplateEnv bounds the variables of a template: they are in the environment of every process.
+	maxTemplateEnv = 256
+	// maxCopyBytes, maxCopyEntries and maxCopyName bound the files of one COPY step, against archives made to fill a disk.
+	maxCopyBytes   = 4 << 30
+	maxCopyEntries = 200_000
+	maxCopyName    = 4096
+
 	// MaxChain is how many deltas a restore may have to apply; the checkpoint after that is a whole workspace again.
 	MaxChain = 32
 	// MaxCheckpoint bounds one delta. A sandbox that holds more than this in its workspace cannot be restored.

@@ -17,6 +17,7 @@ import (
 type machine struct {
 	sandbox.Sandbox
 	saving sync.Mutex // one checkpoint or harvest at a time
+	habits habits     // set before it is used by anybody
 
 	mu      sync.Mutex
 	running map[string]bool // keys of calls asked about here and not known to be over

@@ -200,6 +200,9 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 	if err := f.mount(ctx, m, r, true); err != nil {
 		return err
 	}
+	if err := f.begin(ctx, m, st); err != nil {
+		return err
+	}
 	if err := f.put(ctx, &row, stateLive); err != nil {
 		return err
 	}

@@ -28,6 +28,9 @@ func (f *Fleet) Start(ctx context.Context) error {
 	if err := f.reap(ctx); err != nil {
 		return fmt.Errorf("looking for sandboxes that nobody owns: %w", err)
 	}
+	if err := f.lostBuilds(ctx); err != nil {
+		return fmt.Errorf("looking for builds that nobody is at: %w", err)
+	}
 	if err := f.reconnect(ctx); err != nil {
 		return fmt.Errorf("looking for sandboxes to serve: %w", err)
 	}
@@ -46,6 +49,9 @@ func (f *Fleet) Start(ctx context.Context) error {
 			if err := f.reap(ctx); err != nil && ctx.Err() == nil {
 				f.log.Warn("reaping sandboxes", "err", err)
 			}
+			if err := f.lostBuilds(ctx); err != nil && ctx.Err() == nil {
+				f.log.Warn("looking for builds that nobody is at", "err", err)
+			}
 			if err := f.rest(ctx); err != nil && ctx.Err() == nil {
 				f.log.Warn("stopping sandboxes that rest", "err", err)
 			}
@@ -56,6 +62,7 @@ func (f *Fleet) Start(ctx context.Context) error {
 
 // Stop waits for the reaper, and lets go of the boxes: they live on. It may be called twice, and before Start.
 func (f *Fleet) Stop() {
+	f.stopBuilds()
 	f.reaper.mu.Lock()
 	defer f.reaper.mu.Unlock()
 	defer f.releaseBoxes()

@@ -18,7 +18,10 @@ type stack struct {
 	settings image.Settings
 	path     string // directories that are searched for programs first
 	build    bool   // the machine is to build another layer
-	release  func() // the layers are in use by a machine, or not needed any more
+	start    string // a template's commands; see begin
+	ready    string
+	owner    outboard.KeyID // of machines that build; "" = nobody's
+	release  func()         // the layers are in use by a machine, or not needed any more
 }
 
 // CheckImage says what is wrong with an image's name, as an Invalid error.
@@ -28,7 +31,7 @@ func CheckImage(ref string) error { return image.Check(ref) }
 func (f *Fleet) prepare(ctx context.Context, env outboard.EnvConfig) (st stack, err error) {
 	st = stack{rootfs: env.Rootfs, release: func() {}}
 	installs := env.Installs()
-	if env.Image == "" && !installs {
+	if env.Image == "" && env.Build == "" && !installs {
 		return st, nil
 	}
 	if err := f.stacked(); err != nil {
@@ -50,6 +53,11 @@ func (f *Fleet) prepare(ctx context.Context, env outboard.EnvConfig) (st stack, 
 			return st, err
 		}
 		st.rootfs, st.layers, st.settings = sandbox.Bare, img.Layers, img.Settings
+	}
+	if env.Build != "" {
+		if err := f.template(ctx, &st, env.Build); err != nil {
+			return st, err
+		}
 	}
 	if installs {
 		err = f.packages(ctx, &st, env)
@@ -90,16 +98,20 @@ func (f *Fleet) fill(spec *sandbox.Spec, st stack) {
 	spec.Env = env
 }
 
-// PruneImages removes layers that no machine uses and that nobody has begun with since.
+// PruneImages removes layers that no machine uses, that no tag of a template means, and that nobody has begun with since.
 func (f *Fleet) PruneImages(ctx context.Context, since time.Time) (image.Pruned, error) {
 	if f.cfg.Images == nil || f.cfg.Provider == nil {
 		return image.Pruned{}, outboard.Errorf(outboard.Unavailable, "this server keeps no images")
+	}
+	wanted, err := f.wantedLayers(ctx)
+	if err != nil {
+		return image.Pruned{}, err
 	}
 	used := func() (map[string]bool, error) { return nil, nil }
 	if p, ok := f.cfg.Provider.(sandbox.Stacked); ok {
 		used = p.InUse
 	}
-	return f.cfg.Images.Prune(ctx, since, nil, used)
+	return f.cfg.Images.Prune(ctx, since, func(layer string) bool { return wanted[layer] }, used)
 }
 
 // Image is what a name means here.

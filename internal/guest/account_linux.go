@@ -24,14 +24,15 @@ const toolName = "user"
 // maxAccounts bounds what is read of the sandbox's account files, which tools may be able to write.
 const maxAccounts = 1 << 20
 
-// account finds a user by name. Where the guest has no identity of its own, everybody is the guest.
+// account finds a user by name, or by number as images write it. Where the guest has no identity of its own, everybody is the guest.
 func (s *server) account(name string) (account, error) {
 	tool := account{name: toolName, uid: s.cfg.ToolUID, gid: s.cfg.ToolGID, home: s.cfg.Home}
 	if name == "" || name == toolName {
 		return tool, nil
 	}
+	number, nerr := strconv.ParseUint(name, 10, 16)
 	for _, f := range s.accounts("passwd", 7) {
-		if f[0] != name {
+		if f[0] != name && (nerr != nil || f[2] != strconv.FormatUint(number, 10)) {
 			continue
 		}
 		uid, err1 := strconv.Atoi(f[2])
@@ -43,7 +44,10 @@ func (s *server) account(name string) (account, error) {
 			tool.name = name
 			return tool, nil
 		}
-		return account{name: name, uid: uid, gid: gid, home: f[5]}, nil
+		return account{name: f[0], uid: uid, gid: gid, home: f[5]}, nil
+	}
+	if nerr == nil && !s.sameID() { // an id that no name belongs to
+		return account{name: name, uid: int(number), gid: int(number), home: "/"}, nil
 	}
 	return account{}, &Error{Code: Denied, Message: fmt.Sprintf("invalid username: '%s'", name)}
 }

@@ -21,8 +21,10 @@ const (
 	builtPrefix   = "built-"  // then the digest of what it was made by
 )
 
-// What is below tmpDir, by how its name begins: layers on their way out, while they may be put back and after.
+// What is below tmpDir, by how its name begins: layers on their way out, while they may be put back and after, and those that are being
+// built, under the layer's lock.
 const (
+	halfPrefix = "half-"
 	gonePrefix = "gone-"
 	deadPrefix = "dead-"
 )
@@ -84,8 +86,8 @@ func (s *Store) Build(ctx context.Context, layer string, fill func(ctx context.C
 		now := time.Now()
 		return i.Note, os.Chtimes(filepath.Join(s.cfg.Dir, infoDir, layer+".json"), now, now)
 	}
-	tmp, err := os.MkdirTemp(filepath.Join(s.cfg.Dir, tmpDir), "build-")
-	if err != nil {
+	tmp := filepath.Join(s.cfg.Dir, tmpDir, halfPrefix+layer) // whoever had it before us is dead: we have the lock
+	if err := errors.Join(removeTree(tmp), os.Mkdir(tmp, 0o700)); err != nil {
 		return nil, fmt.Errorf("making a layer: %w", err)
 	}
 	defer func() {
@@ -157,6 +159,23 @@ func removeTree(dir string) error {
 		return nil
 	})
 	return os.RemoveAll(dir)
+}
+
+// Use reports whether all of some layers are here, and notes that they are used now.
+func (s *Store) Use(layers []string) (bool, error) {
+	now := time.Now()
+	for _, l := range layers {
+		if !s.has(l) {
+			return false, nil
+		}
+		if !strings.HasPrefix(l, builtPrefix) {
+			continue
+		}
+		if err := os.Chtimes(filepath.Join(s.cfg.Dir, infoDir, l+".json"), now, now); err != nil {
+			return false, fmt.Errorf("noting the use of a layer: %w", err)
+		}
+	}
+	return true, nil
 }
 
 // Hold keeps every layer that is here from being removed until it is released. It is for the moment between finding layers and having
@@ -278,6 +297,31 @@ func (s *Store) sweep() error {
 			if err := removeTree(path); err != nil {
 				return fmt.Errorf("removing what was left half-made: %w", err)
 			}
+		}
+	}
+	return nil
+}
+
+// Abandoned removes the half-made layers of processes that were killed while they built them.
+func (s *Store) Abandoned(ctx context.Context) error {
+	all, err := filepath.Glob(filepath.Join(s.cfg.Dir, tmpDir, halfPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range all {
+		short, cancel := context.WithTimeout(ctx, 2*lockPoll)
+		unlock, err := s.lock(short, strings.TrimPrefix(filepath.Base(dir), halfPrefix), true)
+		cancel()
+		if outboard.KindOf(err) == outboard.Canceled && ctx.Err() == nil {
+			continue // somebody is at it
+		}
+		if err != nil {
+			return err
+		}
+		err = removeTree(dir)
+		unlock()
+		if err != nil {
+			return fmt.Errorf("removing a half-made layer: %w", err)
 		}
 	}
 	return nil

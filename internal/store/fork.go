@@ -267,7 +267,7 @@ func (s *Store) Parent(ctx context.Context, id outboard.SessionID) (outboard.Ses
 	return outboard.SessionID(parent), seq, s.fail("reading session", err)
 }
 
-const rewoundSQL = `SELECT session, ` + eventCols + ` FROM events WHERE type = 'session.rewound' AND ` + isRare + ` AND session IN (`
+const rewoundSQL = `SELECT session, ` + eventCols + ` FROM events WHERE type = 'session.rewound' AND session IN (`
 
 // Rewinds returns the rewinds of the conversation that a session's log has up to an event, in order: what outboard.NewState takes.
 func (s *Store) Rewinds(ctx context.Context, id outboard.SessionID, upto int64) ([]outboard.Rewind, error) {

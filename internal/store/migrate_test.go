@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -84,6 +85,15 @@ func upgrade(t *testing.T, cfg store.Config, version int, rows string) {
 		}
 		if n, err := s.Snapshot(t.Context(), outboard.DefaultOrg, "n"); err != nil || n.ID != "snapa" {
 			t.Errorf("snapshot: %+v, %v", n, err)
+		}
+	}
+	if version >= 16 {
+		m, err := s.Template(t.Context(), outboard.DefaultOrg, "n")
+		tagged, terr := s.TaggedBuilds(t.Context())
+		lines, lerr := s.TemplateLog(t.Context(), "b1", 0, 9)
+		ref, ferr := s.TemplateFile(t.Context(), "tpla", "h")
+		if err := errors.Join(err, terr, lerr, ferr); err != nil || m.ID != "tpla" || len(tagged) != 1 || len(lines) != 1 || ref.Size != 1 {
+			t.Errorf("template: %+v, %+v, %+v, %+v, %v", m, tagged, lines, ref, err)
 		}
 	}
 	k, err := s.Key(t.Context(), "apikey_1")

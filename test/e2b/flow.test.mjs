@@ -1,7 +1,10 @@
 // Drives a server with two generations of the official E2B SDK. Each test would fail if the named behaviour departed from what the
 // SDK expects of E2B itself.
 import assert from 'node:assert/strict'
+import fs from 'node:fs'
 import http from 'node:http'
+import os from 'node:os'
+import path from 'node:path'
 import { after, before, describe, test } from 'node:test'
 
 for (const sdk of ['e2b', 'e2b-2.51']) {
@@ -160,6 +163,44 @@ for (const sdk of ['e2b', 'e2b-2.51']) {
       const cmd = await other.commands.run('sleep 1000', { background: true })
       await other.kill()
       await assert.rejects(cmd.wait(), (e) => e instanceof e2b.TimeoutError || e instanceof e2b.SandboxError)
+    })
+
+    test('a template is built of steps, tagged, and begun with', { skip: process.getuid() !== 0 && 'layers are built as root only' }, async () => {
+      const { Template, waitForFile } = e2b
+      const dir = fs.mkdtempSync(path.join(os.tmpdir(), 'context-'))
+      fs.mkdirSync(path.join(dir, 'app/deep'), { recursive: true })
+      fs.writeFileSync(path.join(dir, 'app/deep/a.txt'), 'copied')
+      fs.writeFileSync(path.join(dir, 'app/run.sh'), '#!/bin/sh\necho ran', { mode: 0o755 })
+      const name = `proof-${sdk.replace('.', '-')}`
+      const make = (more = (t) => t) => more(Template({ fileContextPath: dir }).fromTemplate('base').setWorkdir('/home/user/proj').setEnvs({ COLOUR: 'blue' })
+        .runCmd('echo $COLOUR > colour; echo "said by a step"').copy('app', 'app').setUser('root').runCmd('id -un > /opt/by').setUser('user'))
+        .setStartCmd('echo on > /tmp/up; exec sleep 1000', waitForFile('/tmp/up'))
+      const logs = []
+      const built = await Template.build(make(), `${name}:v1`, { tags: ['stable'], onBuildLogs: (l) => logs.push(l.message) })
+      assert.ok(logs.some((l) => l.includes('said by a step')), logs.join('\n'))
+      assert.equal(await Template.exists(name), true)
+      assert.equal(await Template.exists(name + '-none'), false)
+      for (const ref of [`${name}:v1`, `${name}:stable`]) {
+        const t = await Sandbox.create(ref)
+        const r = await t.commands.run('pwd; whoami; cat colour app/deep/a.txt; app/run.sh; cat /opt/by /tmp/up; echo $COLOUR; pgrep -c sleep')
+        assert.equal(r.stdout, '/home/user/proj\nuser\nblue\ncopiedran\nroot\non\nblue\n1\n')
+        await t.files.write('own', 'x')
+        assert.equal(await t.files.exists('/home/user/proj/own'), true)
+        assert.equal((await t.getInfo()).templateId, built.templateId)
+        await t.kill()
+      }
+      await assert.rejects(Sandbox.create(name), (e) => /no build that is ready with the tag "default"/.test(e.message))
+      await Template.assignTags(`${name}:v1`, 'default')
+      assert.deepEqual((await Template.getTags(name)).map((t) => t.tag), ['default', 'stable', 'v1'])
+      await Template.removeTags(name, 'stable')
+      await assert.rejects(Sandbox.create(`${name}:stable`))
+      const again = []
+      await Template.build(make((t) => t.runCmd('true')), name, { onBuildLogs: (l) => again.push(l.message) })
+      assert.equal(again.filter((l) => l === 'CACHED').length, 4)
+      await assert.rejects(Template.build(make((t) => t.runCmd('echo because; exit 3')), name), (e) => e instanceof e2b.BuildError && /step 8.*status 3[^]*because/.test(e.message))
+      const first = await Sandbox.create(name)
+      assert.equal((await first.commands.run('cat colour')).stdout, 'blue\n')
+      await first.kill()
     })
 
     test('a wrong key, and a wrong token, are refused', async () => {

@@ -1,2 +1,43 @@
--- Rewinds are rare events, which have an index already.
-DROP INDEX events_rewound;
+-- Templates: names for prepared stacks of layers, the builds that make them, what these say, and what was uploaded for them.
+CREATE TABLE templates (
+  id         TEXT    PRIMARY KEY,
+  org        TEXT    NOT NULL,
+  name       TEXT    NOT NULL,
+  created_at BIGINT  NOT NULL,
+  deleted_at BIGINT  NOT NULL, -- 0 = it is there
+  body       TEXT    NOT NULL  -- JSON
+);
+
+CREATE UNIQUE INDEX templates_name ON templates (org, name) WHERE deleted_at = 0;
+
+CREATE TABLE template_builds (
+  id         TEXT    PRIMARY KEY,
+  template   TEXT    NOT NULL,
+  org        TEXT    NOT NULL,
+  host       TEXT    NOT NULL,
+  state      TEXT    NOT NULL,
+  created_at BIGINT  NOT NULL,
+  body       TEXT    NOT NULL -- JSON
+);
+
+CREATE INDEX template_builds_of   ON template_builds (template, created_at);
+CREATE INDEX template_builds_open ON template_builds (host) WHERE state = 'building';
+
+CREATE TABLE template_logs (
+  build   TEXT    NOT NULL,
+  n       BIGINT  NOT NULL, -- of the line, from 0
+  at      BIGINT  NOT NULL,
+  level   TEXT    NOT NULL,
+  step    BIGINT  NOT NULL,
+  message TEXT    NOT NULL,
+  PRIMARY KEY (build, n)
+);
+
+CREATE TABLE template_files (
+  template   TEXT    NOT NULL,
+  hash       TEXT    NOT NULL, -- as its client calls it
+  digest     TEXT    NOT NULL, -- of the blob
+  size       BIGINT  NOT NULL,
+  created_at BIGINT  NOT NULL,
+  PRIMARY KEY (template, hash)
+);

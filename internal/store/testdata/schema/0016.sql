@@ -56,3 +56,9 @@ INSERT INTO agent_versions (agent, version, body) VALUES ('agent_2', 1, '{"id":"
 INSERT INTO budgets (id, scope, target, org, limits, cost, created_at, updated_at) VALUES ('agent:agent_1', 'agent', 'agent_1', 'default', '{"cost":7}', 3, 1000, 1000);
 INSERT INTO budget_holds (budget, session, cost, tokens, steps) VALUES ('agent:agent_1', 'sesn_1', 2, 0, 1);
 INSERT INTO kills (id, scope, target, org, level, reason, actor, at, lifted_at) VALUES ('kill_1', 'session', 'sesn_9', 'default', 'stop', 'r', 'n', 1000, 2000);
+INSERT INTO templates (id, org, name, created_at, deleted_at, body)
+VALUES ('tpla', 'default', 'n', 1000, 0, '{"id":"tpla","name":"n","tags":{"default":{"build":"b1","at":"2026-01-01T00:00:00Z"}}}');
+INSERT INTO template_builds (id, template, org, host, state, created_at, body)
+VALUES ('b1', 'tpla', 'default', 'h', 'ready', 1000, '{"id":"b1","template":"tpla","state":"ready","result":{"layers":["l"]}}');
+INSERT INTO template_logs (build, n, at, level, step, message) VALUES ('b1', 0, 1000, 'info', 1, 'm');
+INSERT INTO template_files (template, hash, digest, size, created_at) VALUES ('tpla', 'h', 'd', 1, 1000);

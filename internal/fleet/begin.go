@@ -1,0 +1,108 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest"
+)
+
+// startTag names the process of a template's start command in its sandboxes.
+const startTag = "outboard-start"
+
+// begin runs a template's start command in a fresh machine and returns when its ready command says so: at once where there is none.
+func (f *Fleet) begin(ctx context.Context, m *machine, st stack) error {
+	if err := f.settle(ctx, m, st.habits()); err != nil {
+		return err
+	}
+	pid := 0
+	if st.start != "" {
+		var err error
+		if pid, _, err = m.StartProcess(ctx, ProcessStart{Argv: shellArgv(st.start), Tag: startTag}, nil); err != nil {
+			return plain(err)
+		}
+	}
+	if st.ready == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, ReadyTimeout)
+	defer cancel()
+	for {
+		code, said, err := command(ctx, m, ProcessStart{Argv: shellArgv(st.ready)})
+		if err == nil && code == 0 {
+			return nil
+		}
+		if gone := f.ended(ctx, m, pid); gone != nil {
+			return gone
+		}
+		select {
+		case <-time.After(readyEvery): // nobody tells when a command would give another answer
+			continue
+		case <-ctx.Done():
+		}
+		if context.Cause(ctx) != context.DeadlineExceeded {
+			return context.Cause(ctx)
+		}
+		return outboard.Errorf(outboard.Unavailable, "the template's ready command did not succeed within %v: it ended with status %d and said:\n%s\nthe start command said:\n%s",
+			ReadyTimeout, code, said, f.output(context.WithoutCancel(ctx), m, pid))
+	}
+}
+
+// settle gives a machine its habits, and makes sure that they can be followed: the user exists, and so does the directory.
+func (f *Fleet) settle(ctx context.Context, m *machine, h habits) error {
+	if h == (habits{}) {
+		return nil
+	}
+	dir := FileRef{Path: Name(h.dir), User: h.user}
+	if h.dir == "" {
+		dir.Path = "/"
+	}
+	_, err := m.Stat(ctx, dir)
+	if is(err, guest.NotFound) {
+		_, err = m.Mkdir(ctx, dir)
+	}
+	if err != nil {
+		return fmt.Errorf("what the sandbox begins with says that its programs run as %q in %q: %w", h.user, h.dir, plain(err))
+	}
+	m.habits = h
+	return nil
+}
+
+// ended says that the start command has failed, once it has. One that ended well may have left something running.
+func (f *Fleet) ended(ctx context.Context, m *machine, pid int) error {
+	if pid == 0 {
+		return nil
+	}
+	list, err := m.Processes(ctx)
+	if err != nil {
+		return nil // the next look says so
+	}
+	for _, p := range list {
+		if p.Pid == pid && p.Exit != nil && (p.Exit.Code != 0 || p.Exit.Signal != 0) {
+			return outboard.Errorf(outboard.Unavailable, "the template's start command ended with status %d before it was ready, and said:\n%s", p.Exit.Code, f.output(ctx, m, pid))
+		}
+	}
+	return nil
+}
+
+// output is the end of what a process has said so far.
+func (f *Fleet) output(ctx context.Context, m *machine, pid int) string {
+	if pid == 0 {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	var t tail
+	_, _ = m.AttachProcess(ctx, ProcessRef{Pid: pid}, 0, func(e ProcessEvent) error { // what there is of it is shown
+		if e.Kind == Stdout || e.Kind == Stderr {
+			t.add(e.Data)
+		}
+		return nil
+	})
+	return t.String()
+}
+
+// habits are what a stack says of its programs.
+func (st *stack) habits() habits { return habits{user: st.settings.User, dir: st.settings.Workdir} }
