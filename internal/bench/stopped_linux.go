@@ -46,7 +46,7 @@ func restRows(ctx context.Context, h *hands) ([]Row, error) {
 			return nil, err
 		}
 	}
-	frozen, err := perBox(memory, n)
+	frozen, err := groupMemory(ctx, "frozen-memory", boxes, "whose shell has run a command: the shell waits in it")
 	if err != nil {
 		return nil, err
 	}
@@ -83,9 +83,7 @@ func restRows(ctx context.Context, h *hands) ([]Row, error) {
 	if !cold.OK {
 		cold.P50, cold.P99 = round(stopped), round(stopped)
 	}
-	ice := Row{Name: "sandbox/frozen-memory", Unit: "KiB", N: n, P50: round(frozen), P99: round(frozen), Floor: 1536, Ratio: frozen / 1536,
-		Note: "kernel and processes, the shell included; what else the host does counts too"}
-	return []Row{latency("resume-stopped-first", resume, 14), ice.AtMost(1), cold}, nil
+	return []Row{latency("resume-stopped-first", resume, 14), frozen, cold}, nil
 }
 
 // perBox is what each of n has taken since, in KiB.
