@@ -311,8 +311,7 @@ func (c *Control) templateFor(ctx context.Context, by outboard.Caller, ref strin
 	t, ok := m.Tags[tag]
 	if !ok {
 		have := slices.Sorted(maps.Keys(m.Tags))
-		return m, outboard.TemplateBuild{}, outboard.Errorf(outboard.NotFound, "template %s has no build that is ready with the tag %s; it has %s", m.Name, quote(tag), quote(strings.Join(have, " "))).
-			WithHint("outboard template show %s", m.Name)
+		return m, outboard.TemplateBuild{}, outboard.Errorf(outboard.NotFound, "template %s has no build that is ready with the tag %s; it has %s", m.Name, quote(tag), quote(strings.Join(have, " ")))
 	}
 	b, err := c.store.TemplateBuild(ctx, t.Build)
 	return m, b, err

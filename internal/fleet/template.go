@@ -277,7 +277,7 @@ func (f *Fleet) template(ctx context.Context, st *stack, id outboard.TemplateBui
 	}
 	if digest != b.Result.Digest {
 		return outboard.Errorf(outboard.Unavailable, "the layers of build %s are not here, and the image %s is another one now", id, b.Spec.Image).
-			WithHint("build the template again: outboard template build")
+			WithHint("build the template again")
 	}
 	again.release = st.release
 	*st = again
