@@ -125,7 +125,28 @@ func (i isolation) try(ctx context.Context, guest string) (detail string, err er
 	if err := errors.Join(sb.Close(), p.Destroy(context.WithoutCancel(ctx), spec.ID)); err != nil {
 		return "", fmt.Errorf("%s: %w", found, err)
 	}
-	return fmt.Sprintf("%s; without %s", found, strings.Join(lacks(p.Capabilities()), ", ")), nil
+	c := p.Capabilities()
+	return fmt.Sprintf("%s; %s; without %s", found, strings.Join(holds(c), ", "), strings.Join(lacks(c), ", ")), nil
+}
+
+// holds is what protects a sandbox of a technology on this host.
+func holds(c sandbox.Capabilities) []string {
+	var out []string
+	for _, l := range c.Limits {
+		out = append(out, l+" limit")
+	}
+	for _, l := range c.Whole {
+		if !slices.Contains(c.Limits, l) {
+			out = append(out, l+" limit of the whole")
+		}
+	}
+	if c.Freeze {
+		out = append(out, "freezes")
+	}
+	if c.SeparateID {
+		out = append(out, "tools have a uid of their own")
+	}
+	return out
 }
 
 // lacks is what a technology cannot do that others can.
@@ -135,6 +156,9 @@ func lacks(c sandbox.Capabilities) []string {
 		if !slices.Contains(c.Limits, l) && !slices.Contains(c.Whole, l) {
 			out = append(out, "a "+l+" limit")
 		}
+	}
+	if !c.Freeze {
+		out = append(out, "freezing")
 	}
 	if !c.Layers {
 		out = append(out, "checkpoints by layers")
