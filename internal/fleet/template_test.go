@@ -187,7 +187,7 @@ func TestTemplateRefused(t *testing.T) {
 		step  int
 		want  string
 	}{
-		"a command that fails": {[]outboard.TemplateStep{runStep("true"), runStep("echo going; echo gone wrong >&2; exit 3")}, 2, "step 2, RUN echo going; echo gone wrong >&2; exit 3: it ended with status 3 and said:\ngoing\ngone wrong"},
+		"a command that fails": {[]outboard.TemplateStep{runStep("true"), runStep("{ echo going; echo gone wrong; } >&2; exit 3")}, 2, "step 2, RUN { echo going; echo gone wrong; } >&2; exit 3: it ended with status 3 and said:\ngoing\ngone wrong"},
 		"a signal":             {[]outboard.TemplateStep{runStep("kill -9 $$")}, 1, "ended by signal 9"},
 		"a user nobody is":     {[]outboard.TemplateStep{{Kind: outboard.StepUser, User: "nobody-at-all"}, runStep("true")}, 2, "invalid username: 'nobody-at-all'"},
 		"a loader's variable":  {env("LD_PRELOAD", "/x.so"), 1, "LD_PRELOAD"},
