@@ -18,6 +18,7 @@ var layers = map[string][]string{
 	"internal/guest":           {},
 	"internal/guest/uplink":    {},
 	"internal/guest/boot":      {"internal/guest/uplink"},
+	"internal/guest/nursery":   {"internal/guest/boot"},
 	"internal/term":            {},
 	"internal/audit":           {""},
 	"internal/store":           {"", "internal/audit"},
@@ -36,7 +37,7 @@ var layers = map[string][]string{
 	"internal/tool":            {"", "internal/guest", "internal/outbound"},
 	"internal/image":           {"", "internal/outbound"},
 	"internal/fleet":           {"", "internal/store", "internal/blob", "internal/sandbox", "internal/guest", "internal/image"},
-	"internal/sandbox/native":  {"", "internal/sandbox", "internal/guest", "internal/guest/boot", "internal/guest/uplink"},
+	"internal/sandbox/native":  {"", "internal/sandbox", "internal/guest", "internal/guest/boot", "internal/guest/nursery", "internal/guest/uplink"},
 	"internal/login":           {""},
 	"internal/vault":           {"", "internal/store", "internal/outbound"},
 	"internal/egress":          {"", "internal/store", "internal/netrule", "internal/outbound", "internal/sandbox"},
@@ -45,7 +46,7 @@ var layers = map[string][]string{
 	"internal/control":         {"", "internal/audit", "internal/login", "internal/policy", "internal/vault", "internal/store", "internal/netrule", "internal/blob", "internal/llm", "internal/live", "internal/fleet"},
 	"internal/api":             {"", "internal/control"},
 	"internal/e2b":             {"", "internal/control"},
-	"cmd/outboard-guest":       {"internal/guest", "internal/guest/boot"},
+	"cmd/outboard-guest":       {"internal/guest", "internal/guest/boot", "internal/guest/nursery"},
 	"internal/store/storetest": {"internal/store"},
 	"internal/login/logintest": {},
 	"internal/sandboxtest":     {"", "internal/sandbox", "internal/guest"},
@@ -59,7 +60,7 @@ var layers = map[string][]string{
 var wiring = []string{"cmd/outboard", "internal/outboardtest", "internal/bench", "internal/chaos"}
 
 // stdOnly must build from the standard library alone: the root because everything imports it, the guest because it runs inside.
-var stdOnly = []string{"", "internal/guest", "internal/guest/boot", "internal/guest/uplink", "cmd/outboard-guest"}
+var stdOnly = []string{"", "internal/guest", "internal/guest/boot", "internal/guest/nursery", "internal/guest/uplink", "cmd/outboard-guest"}
 
 type pkg struct {
 	ImportPath string

@@ -5,7 +5,7 @@
 //
 // Usage: outboard-guest serve CONFIG, with the configuration of guest.ServerConfig as JSON and the listening socket as
 // descriptor 3; or outboard-guest init, as the first process of a sandbox that package boot sets up; or outboard-guest contained, as
-// the first process of a container.
+// the first process of a container; or outboard-guest nursery, on the host, as what clones the first processes of sandboxes.
 package main
 
 import (
@@ -19,6 +19,7 @@ import (
 	"syscall"
 
 	"github.com/outboard-dev/outboard/internal/guest"
+	"github.com/outboard-dev/outboard/internal/guest/nursery"
 )
 
 func main() {
@@ -33,6 +34,8 @@ func run(args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "init":
 		return runInit(context.Background())
+	case len(args) == 1 && args[0] == "nursery":
+		return nursery.Serve()
 	case len(args) == 1 && args[0] == "contained":
 		return runContained(context.Background())
 	case len(args) == 2 && args[0] == "serve":

@@ -10,3 +10,13 @@ func Squashed(s sandbox.Sandbox) { s.(*machine).squashing.wg.Wait() }
 
 // ChooseRun is chooseRun.
 var ChooseRun = chooseRun
+
+// NurseryPid returns the process that clones sandboxes, 0 for none.
+func (p *Provider) NurseryPid() int {
+	p.nurse.mu.Lock()
+	defer p.nurse.mu.Unlock()
+	if p.nurse.cmd == nil {
+		return 0
+	}
+	return p.nurse.cmd.Process.Pid
+}

@@ -39,14 +39,6 @@ func newNetwork(connected bool) (n network, err error) {
 
 func (n network) made() bool { return n.ns != nil }
 
-// enter moves the calling thread, which must not go on after that, into the namespace.
-func (n network) enter() error {
-	if n.ns == nil {
-		return nil
-	}
-	return os.NewSyscallError("setns", unix.Setns(int(n.ns.Fd()), unix.CLONE_NEWNET))
-}
-
 func (n network) close() {
 	if n.ns != nil {
 		n.ns.Close()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest/boot"
+	"github.com/outboard-dev/outboard/internal/guest/nursery"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
@@ -164,20 +165,9 @@ func (p *Provider) userNamespace(base uint32) (*os.File, error) {
 	theirs := os.NewFile(uintptr(pair[1]), "gate")
 	defer theirs.Close()
 	g := gate{os.NewFile(uintptr(pair[0]), "gate")}
-	high, err := duplicate(null, theirs)
-	defer closeFDs(high)
-	if err != nil {
-		g.Close()
-		return nil, err
-	}
-	n := high[0]
-	c, err := newChild([firstFree]int{n, n, n, n, n, n}, n, high[1], nil, false)
-	if err != nil {
-		g.Close()
-		return nil, err
-	}
-	c.flags = unix.CLONE_NEWUSER
-	pid, err := c.forkHere()
+	n := int(null.Fd())
+	pid, err := p.nursed(nursery.Child{Files: [nursery.FirstFree]int{n, n, n, n, n, n}, Program: n, Gate: int(theirs.Fd()), Net: -1, Mount: -1,
+		Flags: unix.CLONE_NEWUSER})
 	if err != nil {
 		g.Close()
 		return nil, fmt.Errorf("making a user namespace: %w", err)

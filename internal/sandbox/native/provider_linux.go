@@ -31,6 +31,7 @@ type Provider struct {
 	boot     string
 
 	program  program  // the guest, ready to execute
+	nurse    nurse    // makes processes
 	skeleton skeleton // the host's root file system, as far as it is shown
 	archives archives // unpacked root file systems
 	shelf    *shelf   // plots made ahead; nil for none
@@ -136,6 +137,7 @@ func (p *Provider) Stocked() { p.shelf.filled() }
 // Close removes what was made ahead, and waits until what was destroyed is removed. Sandboxes live on.
 func (p *Provider) Close() error {
 	err := p.shelf.close()
+	p.nurse.close()
 	p.Buried()
 	return err
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/guest/boot"
+	"github.com/outboard-dev/outboard/internal/guest/nursery"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
@@ -76,7 +77,7 @@ func (b *birth) close() {
 	}
 }
 
-// spawn clones this process into new namespaces. The child does nothing until the gate opens, and ends when the gate or the
+// spawn makes the first process of a plot, in new namespaces. The child does nothing until the gate opens, and ends when the gate or the
 // control socket is closed before that: it cannot outlive a host that died before it knew the pid.
 func (p *Provider) spawn(pl *plot) (_ *birth, err error) {
 	program, err := p.program.open(p.guest)
@@ -99,21 +100,13 @@ func (p *Provider) spawn(pl *plot) (_ *birth, err error) {
 	if err != nil {
 		return nil, err
 	}
-	fds, err := duplicate(append(append(slices.Clone(pl.files), control...), program)...)
-	defer closeFDs(fds)
-	if err != nil {
-		return nil, err
-	}
-	var groups []int
+	k := nursery.Child{Net: -1, Mount: -1, Flags: namespaces, KeepGroups: p.rootless, Gate: int(control[1].Fd()), Program: int(program.Fd())}
+	null, log, listen, state := int(pl.files[0].Fd()), int(pl.files[1].Fd()), int(pl.files[2].Fd()), int(pl.files[3].Fd())
+	k.Files = [nursery.FirstFree]int{null, log, log, listen, int(control[0].Fd()), state}
 	for _, d := range doors {
-		groups = append(groups, int(d.Fd()))
+		k.Groups = append(k.Groups, int(d.Fd()))
 	}
-	null, log, listen, state, own, gate := fds[0], fds[1], fds[2], fds[3], fds[4], fds[5]
-	c, err := newChild([firstFree]int{null, log, log, listen, own, state}, fds[6], gate, groups, p.rootless)
-	if err == nil {
-		nb.pid, err = c.fork(pl)
-	}
-	if err != nil {
+	if nb.pid, err = p.clone(k, pl); err != nil {
 		return nil, unavailable("the kernel refuses new namespaces: %w", err)
 	}
 	st, err := readStat(nb.pid)
@@ -147,10 +140,32 @@ func (b *birth) sockets() (theirs []*os.File, err error) {
 	return append(theirs, os.NewFile(uintptr(pair[1]), "gate")), nil
 }
 
+// clone makes the first process of a plot: in the nursery, and where this process is an ordinary user's, which has no namespaces to
+// bring it into, itself.
+func (p *Provider) clone(k nursery.Child, pl *plot) (int, error) {
+	if pl.net.made() {
+		k.Net = int(pl.net.ns.Fd())
+		if pl.mnt != nil {
+			k.Mount = int(pl.mnt.Fd())
+		}
+		return p.nursed(k)
+	}
+	all := append(slices.Clone(k.Files[:]), k.Program, k.Gate)
+	fds, err := duplicate(all...)
+	defer closeFDs(fds)
+	if err != nil {
+		return 0, err
+	}
+	copy(k.Files[:], fds)
+	k.Program, k.Gate = fds[nursery.FirstFree], fds[nursery.FirstFree+1]
+	k.Flags |= unix.CLONE_NEWNET
+	return k.Clone()
+}
+
 // duplicate copies files to descriptors above the numbers that a child gives them, so that none is overwritten before its turn.
-func duplicate(files ...*os.File) (fds []int, err error) {
+func duplicate(files ...int) (fds []int, err error) {
 	for _, f := range files {
-		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, childFDs)
+		fd, err := unix.FcntlInt(uintptr(f), unix.F_DUPFD_CLOEXEC, nursery.Free)
 		if err != nil {
 			return fds, os.NewSyscallError("fcntl", err)
 		}

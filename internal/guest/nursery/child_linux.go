@@ -1,0 +1,259 @@
+package nursery
+
+import (
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"github.com/outboard-dev/outboard/internal/guest/boot"
+)
+
+// Package os can clone into namespaces, but not what comes between that and the exec here: a move into the cgroups, a cgroup namespace
+// taken after it, and an empty capability bounding set. The set belongs to a thread; emptied before the exec, while there is one,
+// it costs 40 system calls, and after it 40 rounds of stopping every thread of the guest's Go runtime, which is most of the time
+// that a sandbox would take to start.
+
+// Steps of the child, for its error message.
+const (
+	stepEnter = iota + 1
+	stepWait
+	stepCgroup
+	stepSession
+	stepGroups
+	stepIdentity
+	stepInherit
+	stepBounding
+	stepFiles
+	stepExec
+)
+
+// stepNames are what a child was at when it failed.
+var stepNames = map[byte]string{stepEnter: "entering its cgroups", stepWait: "waiting for the host", stepCgroup: "taking a cgroup namespace", stepSession: "starting a session",
+	stepGroups: "leaving the server's groups", stepIdentity: "becoming root of the user namespace", stepInherit: "keeping capabilities over the exec",
+	stepBounding: "emptying the bounding set", stepFiles: "arranging files", stepExec: "executing the guest"}
+
+// What package syscall does not name.
+const (
+	sysCloseRange = 436 // on every architecture
+	atEmptyPath   = 0x1000
+	prCapbsetDrop = 24
+	sigSetmask    = 2
+	capVersion3   = 0x20080522
+)
+
+// The child's descriptor numbers: below FirstFree those the guest is told of, then its program and its gate, which end with the
+// exec. Everything from Free on is closed.
+const (
+	FirstFree = boot.StateFD + 1
+	programFD = FirstFree
+	gateFD    = FirstFree + 1
+	Free      = FirstFree + 2
+)
+
+// Child is the process to make.
+type Child struct {
+	Files   [FirstFree]int // what becomes descriptor 0, 1, ...
+	Program int            // what it executes
+	Gate    int            // reads one byte when it may go on; answers with step and errno (see Failure) when it cannot
+	Groups  []int          // files to enter its control groups by: it writes "0", itself, to each
+	Net     int            // network namespace to be born in, -1 for the caller's or, with CLONE_NEWNET, a new one
+	Mount   int            // mount namespace to be born in, -1 for the caller's
+	Flags   uintptr        // of clone
+	// KeepGroups leaves it in the supplementary groups of the caller, where it has no right to leave them.
+	KeepGroups bool
+}
+
+// Failure says what a child's answer at its gate means.
+func Failure(answer [2]byte) (step string, errno syscall.Errno) {
+	return stepNames[answer[0]], syscall.Errno(answer[1])
+}
+
+// child is everything the cloned process needs, made before the clone: after it nothing may allocate, lock or grow a stack.
+type child struct {
+	files      [FirstFree]int // these, program and gate are Free or above
+	program    int
+	gate       int
+	groups     []int
+	flags      uintptr
+	keepGroups bool
+	root       *byte
+	empty      *byte
+	argv, envp []*byte
+	caps       struct {
+		header struct {
+			version uint32
+			pid     int32
+		}
+		data [2]struct{ effective, permitted, inheritable uint32 }
+	}
+	noSignals uint64
+	self      *byte
+	answer    [2]byte
+}
+
+// guestEnv is the guest's own environment, which no tool sees. It waits for others nearly all of its life: a second processor would
+// double what the runtime keeps for each (caches of every size of object, threads), a sixth of an idle sandbox's memory.
+var guestEnv = []string{"GOMAXPROCS=1"}
+
+func newChild(k Child) (*child, error) {
+	argv, err := syscall.SlicePtrFromStrings([]string{"outboard-guest", "init"})
+	if err != nil {
+		return nil, err
+	}
+	envp, err := syscall.SlicePtrFromStrings(guestEnv)
+	if err != nil {
+		return nil, err
+	}
+	c := &child{files: k.Files, program: k.Program, gate: k.Gate, groups: k.Groups, keepGroups: k.KeepGroups, flags: k.Flags,
+		self: &[]byte("0")[0], root: &[]byte("/\x00")[0], empty: &[]byte("\x00")[0],
+		argv: argv, envp: envp}
+	c.caps.header.version = capVersion3
+	for i := range c.caps.data {
+		const all = ^uint32(0) // the kernel keeps the bits it knows
+		c.caps.data[i].effective, c.caps.data[i].permitted, c.caps.data[i].inheritable = all, all, all
+	}
+	return c, nil
+}
+
+// Clone makes the child a copy of this process, on this thread, in the thread's own namespaces but for those that Flags makes: Net and
+// Mount are Serve's to enter. Files, Program and Gate are descriptors from Free on.
+func (k Child) Clone() (pid int, err error) {
+	c, err := newChild(k)
+	if err != nil {
+		return 0, err
+	}
+	pid, err = AtRest(c.clone)
+	runtime.KeepAlive(c)
+	if err != nil {
+		return 0, os.NewSyscallError("clone", err)
+	}
+	return pid, nil
+}
+
+// AtRest calls clone, which returns in the parent only, with signals and descriptors at rest.
+func AtRest(clone func() (uintptr, syscall.Errno)) (pid int, err error) {
+	all, old := ^uint64(0), uint64(0)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	syscall.ForkLock.Lock() // no descriptor may be half made: it would be inherited
+	// A signal handled in the child would run the Go runtime there.
+	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetmask, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&old)), 8, 0, 0)
+	r, errno := clone()
+	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetmask, uintptr(unsafe.Pointer(&old)), 0, 8, 0, 0)
+	syscall.ForkLock.Unlock()
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(r), nil
+}
+
+// clone returns in the parent only.
+//
+//go:noinline
+//go:norace
+//go:nosplit
+func (c *child) clone() (uintptr, syscall.Errno) {
+	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD)|c.flags, 0, 0, 0, 0, 0)
+	if errno != 0 || pid != 0 {
+		return pid, errno
+	}
+	step, errno := c.run()
+	c.answer = [2]byte{step, byte(errno)}
+	syscall.RawSyscall(syscall.SYS_WRITE, gateFD, uintptr(unsafe.Pointer(&c.answer)), 2)
+	for {
+		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 1, 0, 0)
+	}
+}
+
+// run is the child's life until the exec. It returns only when a step failed.
+//
+//go:noinline
+//go:norace
+//go:nosplit
+func (c *child) run() (byte, syscall.Errno) {
+	// A thread that moves itself waits for nobody. To be moved by another means that the kernel waits until no process anywhere forks
+	// or ends, which is milliseconds.
+	for _, fd := range c.groups {
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(c.self)), 1); errno != 0 {
+			return stepEnter, errno
+		}
+	}
+	if errno := c.arrange(); errno != 0 {
+		return stepFiles, errno
+	}
+	// The host maps our uids meanwhile, and in version 2 moves us into our cgroup. The end of the stream means that it died.
+	n, _, errno := syscall.RawSyscall(syscall.SYS_READ, gateFD, uintptr(unsafe.Pointer(&c.answer)), 1)
+	if errno != 0 || n != 1 {
+		return stepWait, errno
+	}
+	if _, _, errno = syscall.RawSyscall(syscall.SYS_UNSHARE, syscall.CLONE_NEWCGROUP, 0, 0); errno != 0 {
+		return stepCgroup, errno
+	}
+	if _, _, errno = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0); errno != 0 {
+		return stepSession, errno
+	}
+	if !c.keepGroups {
+		if _, _, errno = syscall.RawSyscall(syscall.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
+			return stepGroups, errno
+		}
+	}
+	if _, _, errno = syscall.RawSyscall(syscall.SYS_SETRESGID, 0, 0, 0); errno != 0 {
+		return stepIdentity, errno
+	}
+	if _, _, errno = syscall.RawSyscall(syscall.SYS_SETRESUID, 0, 0, 0); errno != 0 {
+		return stepIdentity, errno
+	}
+	// With an empty bounding set, the exec of root gives what is inheritable: the guest needs it all until its file systems stand.
+	if _, _, errno = syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(&c.caps.header)), uintptr(unsafe.Pointer(&c.caps.data)), 0); errno != 0 {
+		return stepInherit, errno
+	}
+	for cap := range uintptr(64) {
+		_, _, errno = syscall.RawSyscall(syscall.SYS_PRCTL, prCapbsetDrop, cap, 0)
+		if errno == syscall.EINVAL && cap > 0 {
+			break // past the last capability of this kernel
+		}
+		if errno != 0 {
+			return stepBounding, errno
+		}
+	}
+	return c.exec()
+}
+
+// arrange gives the files their numbers and closes everything else the server has open, even what it was started with and does not
+// know of. It comes before the wait: a copy of another child's gate or of a lock would otherwise keep both alive after the
+// server's death, each waiting for the other.
+//
+//go:noinline
+//go:norace
+//go:nosplit
+func (c *child) arrange() syscall.Errno {
+	for fd := range FirstFree {
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_DUP3, uintptr(c.files[fd]), uintptr(fd), 0); errno != 0 {
+			return errno
+		}
+	}
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_DUP3, uintptr(c.program), programFD, syscall.O_CLOEXEC); errno != 0 {
+		return errno
+	}
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_DUP3, uintptr(c.gate), gateFD, syscall.O_CLOEXEC); errno != 0 {
+		return errno
+	}
+	_, _, errno := syscall.RawSyscall(sysCloseRange, Free, ^uintptr(0)>>33, 0)
+	return errno
+}
+
+// exec becomes the guest.
+//
+//go:noinline
+//go:norace
+//go:nosplit
+func (c *child) exec() (byte, syscall.Errno) {
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CHDIR, uintptr(unsafe.Pointer(c.root)), 0, 0); errno != 0 {
+		return stepFiles, errno
+	}
+	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetmask, uintptr(unsafe.Pointer(&c.noSignals)), 0, 8, 0, 0)
+	_, _, errno := syscall.RawSyscall6(sysExecveat, programFD, uintptr(unsafe.Pointer(c.empty)), uintptr(unsafe.Pointer(&c.argv[0])),
+		uintptr(unsafe.Pointer(&c.envp[0])), atEmptyPath, 0)
+	return stepExec, errno
+}

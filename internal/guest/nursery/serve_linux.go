@@ -1,0 +1,265 @@
+package nursery
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"syscall"
+)
+
+// ServeFD is the descriptor of a nursery's end of the connection, a socket pair of whole messages (SOCK_SEQPACKET).
+const ServeFD = 3
+
+// A request is a Child in fixed form with its descriptors, an answer what became of it.
+const (
+	requestSize = 16 // flags of clone, which of Net and Mount come along, whether groups are kept
+	answerSize  = 8  // pid or 0, step and errno
+	maxGroups   = 32
+
+	hasNet, hasMount, keepsGroups = 1, 2, 4
+)
+
+// Steps of a nursery that can fail.
+const (
+	didClone = iota
+	didNet
+	didMount
+)
+
+var didNames = [...]string{didClone: "cloning", didNet: "entering a network namespace", didMount: "entering a mount namespace"}
+
+// Ask has the nursery at the other end of a connection make a child, and returns its pid: of a child of this process. One caller at a
+// time. An error that is a *Refusal is the kernel's answer; after any other the connection is of no more use.
+func Ask(conn int, k Child) (pid int, err error) {
+	fds := append(append([]int(nil), k.Files[:]...), k.Program, k.Gate)
+	marks := uint64(0)
+	if k.Net >= 0 {
+		fds, marks = append(fds, k.Net), marks|hasNet
+	}
+	if k.Mount >= 0 {
+		fds, marks = append(fds, k.Mount), marks|hasMount
+	}
+	if k.KeepGroups {
+		marks |= keepsGroups
+	}
+	if len(k.Groups) > maxGroups {
+		return 0, &Refusal{Step: "entering control groups", Errno: syscall.E2BIG}
+	}
+	fds = append(fds, k.Groups...)
+	msg := binary.LittleEndian.AppendUint64(nil, uint64(k.Flags))
+	msg = binary.LittleEndian.AppendUint64(msg, marks)
+	if err := retried(func() error { return syscall.Sendmsg(conn, msg, syscall.UnixRights(fds...), nil, syscall.MSG_NOSIGNAL) }); err != nil {
+		return 0, fmt.Errorf("asking the nursery for a process: %w", err)
+	}
+	var answer [answerSize]byte
+	n := 0
+	err = retried(func() error {
+		n, _, err = syscall.Recvfrom(conn, answer[:], 0)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("waiting for the nursery: %w", err)
+	}
+	if n != len(answer) {
+		return 0, fmt.Errorf("waiting for the nursery: %w", io.ErrUnexpectedEOF)
+	}
+	if pid = int(binary.LittleEndian.Uint32(answer[:])); pid != 0 {
+		return pid, nil
+	}
+	step := min(int(answer[4]), len(didNames)-1)
+	return 0, &Refusal{Step: didNames[step], Errno: syscall.Errno(binary.LittleEndian.Uint16(answer[6:]))}
+}
+
+// Refusal is what the kernel did not do.
+type Refusal struct {
+	Step  string
+	Errno syscall.Errno
+}
+
+func (r *Refusal) Error() string { return r.Step + ": " + r.Errno.Error() }
+
+// Unwrap returns the number of the error.
+func (r *Refusal) Unwrap() error { return r.Errno }
+
+func retried(f func() error) error {
+	for {
+		if err := f(); err != syscall.EINTR {
+			return err
+		}
+	}
+}
+
+// Serve makes children for the process at the other end of ServeFD until that closes its end. After an error the process must exit.
+func Serve() error {
+	runtime.LockOSThread()
+	syscall.CloseOnExec(ServeFD)
+	if err := reserveLow(); err != nil {
+		return fmt.Errorf("opening %s: %w", os.DevNull, err)
+	}
+	home, err := openHome()
+	if err != nil {
+		return fmt.Errorf("finding the host's namespaces: %w", err)
+	}
+	buf, oob := make([]byte, requestSize), make([]byte, syscall.CmsgSpace(4*(int(Free)+2+maxGroups)))
+	for {
+		var n, oobn int
+		err := retried(func() (err error) {
+			n, oobn, _, _, err = syscall.Recvmsg(ServeFD, buf, oob, syscall.MSG_CMSG_CLOEXEC)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("reading a request: %w", err)
+		}
+		if n == 0 {
+			return nil
+		}
+		fds, err := received(oob[:oobn])
+		if err == nil && n != requestSize {
+			err = errors.New("a request of the wrong size")
+		}
+		var k Child
+		if err == nil {
+			k, err = decode(buf, fds)
+		}
+		if err != nil {
+			return fmt.Errorf("reading a request: %w", err)
+		}
+		pid, step, errno, err := home.make(k)
+		for _, fd := range fds {
+			syscall.Close(fd)
+		}
+		if err != nil {
+			return err
+		}
+		answer := binary.LittleEndian.AppendUint32(nil, uint32(pid))
+		answer = binary.LittleEndian.AppendUint16(answer, uint16(step))
+		answer = binary.LittleEndian.AppendUint16(answer, uint16(errno))
+		if err := retried(func() error { return syscall.Sendmsg(ServeFD, answer, nil, nil, syscall.MSG_NOSIGNAL) }); err != nil {
+			return fmt.Errorf("answering: %w", err)
+		}
+	}
+}
+
+// reserveLow takes all descriptors below Free, so that what arrives has numbers that no child needs for another file.
+func reserveLow() error {
+	for {
+		fd, err := syscall.Open(os.DevNull, syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		if fd >= Free {
+			return syscall.Close(fd)
+		}
+	}
+}
+
+func received(oob []byte) (fds []int, err error) {
+	msgs, err := syscall.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	for i := range msgs {
+		got, err := syscall.ParseUnixRights(&msgs[i])
+		if err != nil {
+			return nil, err
+		}
+		fds = append(fds, got...)
+	}
+	return fds, nil
+}
+
+func decode(buf []byte, fds []int) (Child, error) {
+	k := Child{Flags: uintptr(binary.LittleEndian.Uint64(buf)), Net: -1, Mount: -1}
+	marks := binary.LittleEndian.Uint64(buf[8:])
+	k.KeepGroups = marks&keepsGroups != 0
+	fixed := FirstFree + 2
+	if marks&hasNet != 0 {
+		fixed++
+	}
+	if marks&hasMount != 0 {
+		fixed++
+	}
+	if len(fds) < fixed {
+		return k, fmt.Errorf("%d files where there are at least %d", len(fds), fixed)
+	}
+	copy(k.Files[:], fds)
+	k.Program, k.Gate, fds = fds[FirstFree], fds[FirstFree+1], fds[FirstFree+2:]
+	if marks&hasNet != 0 {
+		k.Net, fds = fds[0], fds[1:]
+	}
+	if marks&hasMount != 0 {
+		k.Mount, fds = fds[0], fds[1:]
+	}
+	k.Groups = fds
+	return k, nil
+}
+
+// home is where the nursery's thread comes back to.
+type home struct{ net, mount, root int }
+
+func openHome() (h home, err error) {
+	if err := syscall.Unshare(syscall.CLONE_FS); err != nil { // a mount namespace is entered with a root of one's own
+		return h, os.NewSyscallError("unshare", err)
+	}
+	for _, o := range []struct {
+		fd   *int
+		path string
+	}{{&h.net, "/proc/thread-self/ns/net"}, {&h.mount, "/proc/thread-self/ns/mnt"}, {&h.root, "/"}} {
+		if *o.fd, err = syscall.Open(o.path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0); err != nil {
+			return h, &os.PathError{Op: "open", Path: o.path, Err: err}
+		}
+	}
+	return h, nil
+}
+
+// make clones a child in the namespaces that it is to be born in. An error means that the thread is lost in one of them.
+func (h home) make(k Child) (pid, step int, errno syscall.Errno, err error) {
+	k.Flags |= syscall.CLONE_PARENT
+	if k.Net >= 0 {
+		if errno := setns(k.Net, syscall.CLONE_NEWNET); errno != 0 {
+			return 0, didNet, errno, nil
+		}
+		defer func() { err = errors.Join(err, back(h.net, syscall.CLONE_NEWNET)) }()
+	}
+	if k.Mount >= 0 {
+		if errno := setns(k.Mount, syscall.CLONE_NEWNS); errno != 0 {
+			return 0, didMount, errno, nil
+		}
+		defer func() { err = errors.Join(err, h.returnHome()) }()
+	}
+	pid, cerr := k.Clone()
+	if cerr != nil {
+		errno, ok := errors.AsType[syscall.Errno](cerr)
+		if !ok {
+			return 0, didClone, syscall.EINVAL, nil
+		}
+		return 0, didClone, errno, nil
+	}
+	return pid, didClone, 0, nil
+}
+
+// returnHome goes back to the host's mounts, and to the root there that the nursery was started with.
+func (h home) returnHome() error {
+	if err := back(h.mount, syscall.CLONE_NEWNS); err != nil {
+		return err
+	}
+	if err := syscall.Fchdir(h.root); err != nil {
+		return os.NewSyscallError("fchdir", err)
+	}
+	return os.NewSyscallError("chroot", syscall.Chroot("."))
+}
+
+func back(ns int, kind uintptr) error {
+	if errno := setns(ns, kind); errno != 0 {
+		return fmt.Errorf("leaving a sandbox's namespace: %w", errno)
+	}
+	return nil
+}
+
+func setns(ns int, kind uintptr) syscall.Errno {
+	_, _, errno := syscall.Syscall(sysSetns, uintptr(ns), kind, 0)
+	return errno
+}

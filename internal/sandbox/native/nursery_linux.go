@@ -1,0 +1,101 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outboard-dev/outboard/internal/guest/nursery"
+)
+
+// nurse is the nursery of a provider, see the package of that name: started with the first sandbox, anew when it has died, and ended by
+// close. Its zero value is one that is not started.
+type nurse struct {
+	mu     sync.Mutex
+	conn   *os.File // nil = none is running
+	cmd    *exec.Cmd
+	closed bool
+}
+
+// nursed has the nursery make a child of this process.
+func (p *Provider) nursed(k nursery.Child) (pid int, err error) {
+	program, err := p.program.open(p.guest)
+	if err != nil {
+		return 0, fmt.Errorf("reading the guest program: %w", err)
+	}
+	return p.nurse.clone(program, k)
+}
+
+func (n *nurse) clone(program *os.File, k nursery.Child) (pid int, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for range 2 { // one that died since the last request is found out by asking it
+		if n.conn == nil {
+			if err := n.startLocked(program); err != nil {
+				return 0, fmt.Errorf("starting the nursery: %w", err)
+			}
+		}
+		pid, err = nursery.Ask(int(n.conn.Fd()), k)
+		if _, refused := errors.AsType[*nursery.Refusal](err); err == nil || refused {
+			return pid, err
+		}
+		n.endLocked()
+		// EPIPE: it was dead. ECONNRESET: it died with the request unread. After any other end it had the request, and whatever it made
+		// ends with its gate.
+		if !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
+			break
+		}
+	}
+	return 0, err
+}
+
+func (n *nurse) startLocked(program *os.File) error {
+	if n.closed {
+		return errors.New("the provider is closed")
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socketpair", err)
+	}
+	conn, theirs := os.NewFile(uintptr(pair[0]), "nursery"), os.NewFile(uintptr(pair[1]), "nursery")
+	defer theirs.Close()
+	limit := unix.NsecToTimeval(createTimeout.Nanoseconds())
+	if err := unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
+		conn.Close()
+		return os.NewSyscallError("setsockopt", err)
+	}
+	// The copy in memory, which is also what the guests run: another version at the path would not understand us.
+	cmd := exec.CommandContext(context.Background(), fmt.Sprintf("/proc/self/fd/%d", program.Fd()), "nursery")
+	cmd.Args[0], cmd.Env, cmd.Dir, cmd.ExtraFiles = "outboard-guest", []string{"GOMAXPROCS=1"}, "/", []*os.File{theirs}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // an interrupt at the terminal is for the server, which closes what it has
+	if err := cmd.Start(); err != nil {
+		conn.Close()
+		return err
+	}
+	n.conn, n.cmd = conn, cmd
+	return nil
+}
+
+// endLocked ends a nursery. What it made lives on.
+func (n *nurse) endLocked() {
+	if n.conn == nil {
+		return
+	}
+	n.conn.Close()
+	_ = n.cmd.Process.Kill() // it may be stuck
+	_ = n.cmd.Wait()         // how it ended says nothing
+	n.conn, n.cmd = nil, nil
+}
+
+func (n *nurse) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+	n.endLocked()
+}
