@@ -17,6 +17,7 @@ var layers = map[string][]string{
 	"":                         {},
 	"internal/guest":           {},
 	"internal/guest/uplink":    {},
+	"internal/guest/sftp":      {},
 	"internal/guest/boot":      {"internal/guest/uplink"},
 	"internal/guest/nursery":   {"internal/guest/boot"},
 	"internal/term":            {},
@@ -46,10 +47,11 @@ var layers = map[string][]string{
 	"internal/control":         {"", "internal/audit", "internal/login", "internal/policy", "internal/vault", "internal/store", "internal/netrule", "internal/blob", "internal/llm", "internal/live", "internal/fleet"},
 	"internal/api":             {"", "internal/control"},
 	"internal/e2b":             {"", "internal/control"},
-	"cmd/outboard-guest":       {"internal/guest", "internal/guest/boot", "internal/guest/nursery"},
+	"internal/sshd":            {"", "internal/control"},
+	"cmd/outboard-guest":       {"internal/guest", "internal/guest/boot", "internal/guest/nursery", "internal/guest/sftp"},
 	"internal/store/storetest": {"internal/store"},
 	"internal/login/logintest": {},
-	"internal/sandboxtest":     {"", "internal/sandbox", "internal/guest"},
+	"internal/sandboxtest":     {"", "internal/sandbox", "internal/guest", "internal/guest/sftp"},
 
 	"internal/sandbox/container": {"", "internal/sandbox", "internal/sandbox/native", "internal/guest", "internal/guest/boot", "internal/guest/uplink"},
 	"internal/sandbox/oci":       {"", "internal/sandbox", "internal/sandbox/container", "internal/sandbox/native"},
@@ -60,7 +62,8 @@ var layers = map[string][]string{
 var wiring = []string{"cmd/outboard", "internal/outboardtest", "internal/bench", "internal/chaos"}
 
 // stdOnly must build from the standard library alone: the root because everything imports it, the guest because it runs inside.
-var stdOnly = []string{"", "internal/guest", "internal/guest/boot", "internal/guest/nursery", "internal/guest/uplink", "cmd/outboard-guest"}
+var stdOnly = []string{"", "internal/guest", "internal/guest/boot", "internal/guest/nursery", "internal/guest/uplink", "internal/guest/sftp",
+	"cmd/outboard-guest"}
 
 type pkg struct {
 	ImportPath string

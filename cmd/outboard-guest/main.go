@@ -5,7 +5,8 @@
 //
 // Usage: outboard-guest serve CONFIG, with the configuration of guest.ServerConfig as JSON and the listening socket as
 // descriptor 3; or outboard-guest init, as the first process of a sandbox that package boot sets up; or outboard-guest contained, as
-// the first process of a container; or outboard-guest nursery, on the host, as what clones the first processes of sandboxes.
+// the first process of a container; or outboard-guest nursery, on the host, as what clones the first processes of sandboxes; or
+// outboard-guest sftp, as a process of the sandbox's user that serves files to an SSH client.
 package main
 
 import (
@@ -20,6 +21,7 @@ import (
 
 	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/guest/nursery"
+	"github.com/outboard-dev/outboard/internal/guest/sftp"
 )
 
 func main() {
@@ -40,8 +42,10 @@ func run(args []string) error {
 		return runContained(context.Background())
 	case len(args) == 2 && args[0] == "serve":
 		return serve(args[1])
+	case len(args) == 1 && args[0] == guest.ProgramSFTP:
+		return sftp.Serve(os.Stdin, os.Stdout)
 	}
-	return errors.New("usage: outboard-guest init | contained | serve CONFIG (started by a sandbox provider)")
+	return errors.New("usage: outboard-guest init | contained | serve CONFIG (started by a sandbox provider) | sftp (by the guest)")
 }
 
 func serve(config string) error {

@@ -25,6 +25,7 @@ type serveOptions struct {
 	insecure bool
 	e2b      string
 	domain   string
+	ssh      string
 	hosts    []string
 	slots    int
 	level    string
@@ -41,6 +42,7 @@ func newServe(a *app) *cobra.Command {
 	f.StringVar(&o.listen, "listen", "", "address; without a host 127.0.0.1, port 0 for any (default "+defaultListen+")")
 	f.StringVar(&o.e2b, "e2b", "", "address of the E2B API, or off (default 127.0.0.1, 100 ports above --listen)")
 	f.StringVar(&o.domain, "e2b-domain", "", "what the host names PORT-SANDBOX.DOMAIN of sandboxes end in (default localhost and the port)")
+	f.StringVar(&o.ssh, "ssh", "", "address of the SSH server, which may lie beyond this machine: SSH encrypts by itself (default off)")
 	f.StringVar(&o.db, "db", "", "PostgreSQL, postgres://... (default SQLite in the data directory)")
 	f.StringVar(&o.config, "config", "", "configuration file (default config.yaml in the data directory)")
 	f.StringVar(&o.role, "role", o.role, "all, api (only answers) or worker (only runs sessions)")
@@ -57,6 +59,8 @@ type readyLine struct {
 	Type      string `json:"type"`
 	URL       string `json:"url,omitempty"`
 	E2B       string `json:"e2b_url,omitempty"`
+	SSH       string `json:"ssh_address,omitempty"`
+	HostKey   string `json:"ssh_host_key,omitempty"` // its fingerprint
 	PID       int    `json:"pid"`
 	Data      string `json:"data"`
 	Role      string `json:"role"`
@@ -77,6 +81,12 @@ func runServe(ctx context.Context, a *app, o *serveOptions) error {
 	defer s.Stop()
 	if s.newKey {
 		a.say("made an admin key: %s", keyPath(cfg.Data))
+	}
+	if s.newHostKey {
+		a.say("made an SSH host key: %s", hostKeyPath(cfg.Data))
+	}
+	if s.sshAddr != "" {
+		a.say("SSH on %s, host key %s", s.sshAddr, s.sshPrint)
 	}
 	if s.sandbox != nil && cfg.Work {
 		a.say("no sandbox can be made here, so every tool call will fail: %v", s.sandbox)
@@ -160,6 +170,9 @@ func (o *serveOptions) server(a *app) (serverConfig, error) {
 			WithHint("give --tls-cert and --tls-key, or --insecure-listen behind a proxy that has them")
 	}
 	out.E2BDomain = cmp.Or(o.domain, cfg.E2BDomain)
+	if out.SSH, err = sshAddress(cmp.Or(o.ssh, cfg.SSH)); err != nil {
+		return out, err
+	}
 	out.E2B, err = o.e2bAddress(listen, cmp.Or(o.e2b, cfg.E2B), out.TLS != nil)
 	return out, err
 }
@@ -184,7 +197,7 @@ func (o *serveOptions) certificate() (*tls.Config, error) {
 // ready prints the one line that says the server answers.
 func (o *serveOptions) ready(a *app, s *server) error {
 	if a.json {
-		line := readyLine{Type: "ready", URL: s.url, E2B: s.e2bURL, PID: os.Getpid(), Data: s.cfg.Data, Role: o.role, Isolation: s.caps.Isolation}
+		line := readyLine{Type: "ready", URL: s.url, E2B: s.e2bURL, SSH: s.sshAddr, HostKey: s.sshPrint, PID: os.Getpid(), Data: s.cfg.Data, Role: o.role, Isolation: s.caps.Isolation}
 		if s.sandbox != nil {
 			line.Problem = s.sandbox.Error()
 		}

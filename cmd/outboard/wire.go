@@ -31,6 +31,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/runner"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
+	"github.com/outboard-dev/outboard/internal/sshd"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/tool"
 	"github.com/outboard-dev/outboard/internal/vault"
@@ -63,6 +64,7 @@ type serverConfig struct {
 	E2B    string // host:port of the E2B API, "" = none
 	// E2BDomain is what the host names of boxes end in; see e2b.Config.
 	E2BDomain string
+	SSH       string   // host:port of the SSH server, "" = none
 	Hosts     []string // names this server may be called by
 	TLS       *tls.Config
 }
@@ -89,17 +91,21 @@ type server struct {
 	ln      net.Listener
 	e2b     *e2b.Server
 	e2bHTTP *http.Server
+	sshd    *sshd.Server // nil without --ssh
 	serving sync.WaitGroup
 	failed  chan error // capacity 1: what made serving end, if it was not Stop
 	cut     context.CancelFunc
 
-	url     string
-	e2bURL  string
-	newKey  bool         // this start made the admin key
-	sandbox error        // why no sandbox can be made here, nil when it can
-	close   func() error // what the sandbox provider made ahead
-	caps    sandbox.Capabilities
-	choice  *sandbox.Choice // nil when no sandbox can be made
+	url        string
+	e2bURL     string
+	sshAddr    string // where SSH connections are taken, and sshPrint the fingerprint of the key that they see
+	sshPrint   string
+	newHostKey bool         // this start made that key
+	newKey     bool         // this start made the admin key
+	sandbox    error        // why no sandbox can be made here, nil when it can
+	close      func() error // what the sandbox provider made ahead
+	caps       sandbox.Capabilities
+	choice     *sandbox.Choice // nil when no sandbox can be made
 }
 
 // startServer brings every part up, in the order they depend on each other. When one fails, those before it are stopped.
@@ -281,6 +287,9 @@ func (s *server) listen(ctx context.Context) error {
 			s.fail(fmt.Errorf("serving: %w", err))
 		}
 	})
+	if err := s.listenSSH(ctx); err != nil {
+		return err
+	}
 	return s.listenE2B(ctx, base)
 }
 
@@ -294,6 +303,7 @@ func (s *server) Stop() {
 			s.http.Close()
 		}
 		s.stopE2B(ctx)
+		s.stopSSH()
 		cancel()
 		s.serving.Wait()
 		s.http = nil

@@ -81,6 +81,7 @@ var foreignCases = map[string]foreignCase{
 	"POST /v1/outboard/machines/{machine}/stop": {}, "DELETE /v1/outboard/machines/{machine}": {},
 	"GET /v1/outboard/users/{user}": {}, "POST /v1/outboard/users/{user}": {body: `{"name":"b"}`}, "DELETE /v1/outboard/users/{user}": {},
 	"POST /v1/outboard/users/{user}/restore": {}, "GET /v1/outboard/keys/{key}": {}, "DELETE /v1/outboard/keys/{key}": {},
+	"GET /v1/ssh_keys/{ssh_key}": {}, "DELETE /v1/ssh_keys/{ssh_key}": {},
 }
 
 // ownless are routes whose path names nothing that belongs to anybody.
@@ -116,6 +117,7 @@ var foreignBodies = []struct{ method, path, body string }{
 	{"POST", "/v1/outboard/keys", `{"name":"n","environment_id":"{environment}"}`},
 	{"GET", "/v1/outboard/users?page={users after user}", ""},
 	{"GET", "/v1/outboard/keys?page={keys after key}", ""},
+	{"GET", "/v1/ssh_keys?page={ssh_keys after ssh_key}", ""},
 	{"GET", "/v1/sessions?agent_id={agent}", ""},
 	{"GET", "/v1/approvals?session_id={session}", ""},
 	{"GET", "/v1/files?scope_id={session}", ""},
@@ -208,7 +210,7 @@ func (w *tenants) same(method, path, body string, want int) {
 
 var requestIDs = regexp.MustCompile(`req_[0-9A-Za-z]+`)
 
-var placeholderName = regexp.MustCompile(`\{([a-z ]+)(\.\.\.)?\}`)
+var placeholderName = regexp.MustCompile(`\{([a-z_ ]+)(\.\.\.)?\}`)
 
 // fill puts ids in: {x} from ids, {own x} from own.
 func fill(text string, ids, own map[string]string) string {
@@ -358,6 +360,7 @@ func (w *tenants) everything(b *bench, org outboard.OrgID) map[string]string {
 	}
 	ids["snapshot"] = string(snap.ID)
 	ids["key"] = string(putKey(b, outboard.Key{Name: "k", Org: org, Role: outboard.RoleDeveloper}, "obk_k"+string(org)))
+	ids["ssh_key"] = b.ok("POST", "/v1/ssh_keys", map[string]any{"public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE a@b"}).str("id")
 	ids["user"] = b.ok("POST", "/v1/outboard/users", `{"email":"a@a.test","role":"viewer"}`).str("id")
 	b.ok("PUT", "/v1/sandboxes/"+ids["sandbox"]+"/files/content?path=f", "x")
 	ids["pid"] = fmt.Sprint(b.process(ids["sandbox"], `{"argv":["sleep","600"],"stdin":true}`))

@@ -42,7 +42,8 @@ var writers = map[string][2]string{
 	"POST /v1/outboard/machines/{machine}/stop": dev("sandboxes"), "DELETE /v1/outboard/machines/{machine}": dev("sandboxes"),
 	"GET /v1/outboard/images": {"operator"}, "DELETE /v1/outboard/images": {"operator"}, "POST /v1/outboard/images/pull": {"operator"},
 	"POST /v1/outboard/images/import": {"operator"}, "POST /v1/outboard/images/prune": {"operator"},
-	"POST /v1/kills": adm("policies"), "DELETE /v1/kills/{kill}": adm("policies"),
+	"POST /v1/ssh_keys": dev("sandboxes"),
+	"POST /v1/kills":    adm("policies"), "DELETE /v1/kills/{kill}": adm("policies"),
 	"POST /v1/budgets": dev("approvals"), "DELETE /v1/budgets/{budget}": dev("approvals"),
 	"POST /v1/outboard/organizations": {"operator"}, "DELETE /v1/outboard/organizations/{organization}": {"operator"},
 	"POST /v1/outboard/users": adm("people"), "POST /v1/outboard/users/{user}": adm("people"), "DELETE /v1/outboard/users/{user}": adm("people"),
@@ -50,14 +51,15 @@ var writers = map[string][2]string{
 }
 
 // readers are routes with a method that changes something elsewhere, but not here, or only what is the caller's own.
-var readers = []string{"POST /v1/policies/test", "DELETE /v1/outboard/keys/{key}", "POST /v1/sessions/{session}/resources/{resource}"}
+var readers = []string{"POST /v1/policies/test", "DELETE /v1/outboard/keys/{key}", "DELETE /v1/ssh_keys/{ssh_key}", "POST /v1/sessions/{session}/resources/{resource}"}
 
 // roleBodies are bodies that are read before control is asked.
 var roleBodies = map[string]string{"POST /v1/agents": `{"name":"a","model":"m"}`, "POST /v1/environments": `{"name":"e"}`,
 	"POST /v1/sessions": `{"agent":"agent_01x","environment_id":"env_01x"}`, "POST /v1/vaults": `{"display_name":"v"}`,
 	"POST /v1/grants":               `{"actions":["bash"],"resources":["*"],"expires_at":"2040-01-01T00:00:00Z","why":"w"}`,
 	"POST /v1/outboard/images/pull": `{"name":"a:b"}`, "POST /v1/outboard/images/prune": `{"unused_seconds":1}`,
-	"POST /v1/kills": `{"scope":"session","target_id":"sesn_01x"}`, "POST /v1/budgets": `{"scope":"session","target_id":"sesn_01x","limit":{"steps":9}}`, "POST /v1/policies": `{"level":"organization","text":""}`, "POST /v1/sandboxes": `{}`, "POST /v1/outboard/organizations": `{"name":"o"}`,
+	"POST /v1/ssh_keys": `{"public_key":"no key"}`,
+	"POST /v1/kills":    `{"scope":"session","target_id":"sesn_01x"}`, "POST /v1/budgets": `{"scope":"session","target_id":"sesn_01x","limit":{"steps":9}}`, "POST /v1/policies": `{"level":"organization","text":""}`, "POST /v1/sandboxes": `{}`, "POST /v1/outboard/organizations": `{"name":"o"}`,
 	"POST /v1/outboard/users": `{"email":"b@b.test","role":"viewer"}`, "POST /v1/outboard/keys": `{"name":"k","scopes":["people"]}`}
 
 func dev(scope string) [2]string { return [2]string{outboard.RoleDeveloper, scope} }
@@ -81,7 +83,7 @@ func TestRoles(t *testing.T) {
 			path = strings.ReplaceAll(path, "{"+name+"}", map[string]string{"agent": "agent", "environment": "env", "session": "sesn", "thread": "sthr", "event": "sevt",
 				"resource": "sesrsc", "file": "file", "vault": "vlt", "credential": "vcrd", "policy": "pol", "approval": "apr", "grant": "grant", "user": "user", "key": "apikey"}[name]+"_01x")
 		}
-		path = strings.NewReplacer("{pid}", "1", "{budget}", "bgt_01x", "{machine}", "sbx_01x", "{kill}", "kill_01x", "{sandbox}", "boxaaaaaaaaaaaaaaaaaaaa", "{organization}", "org_01x", "{model...}", "m").Replace(path)
+		path = strings.NewReplacer("{pid}", "1", "{budget}", "bgt_01x", "{machine}", "sbx_01x", "{ssh_key}", "sshkey_01x", "{kill}", "kill_01x", "{sandbox}", "boxaaaaaaaaaaaaaaaaaaaa", "{organization}", "org_01x", "{model...}", "m").Replace(path)
 		if strings.HasPrefix(route, "GET /v1/sandboxes/{sandbox}/files") || strings.Contains(route, "{sandbox}/files") {
 			path += "?path=f"
 		}

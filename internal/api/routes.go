@@ -145,6 +145,12 @@ func (s *server) built() []route {
 		{"GET", "/v1/outboard/keys/{key}", s.getKey},
 		{"DELETE", "/v1/outboard/keys/{key}", s.revokeKey},
 
+		{"GET", "/v1/ssh_keys", s.listSSHKeys},
+		{"POST", "/v1/ssh_keys", s.addSSHKey},
+		{"GET", "/v1/ssh_keys/{ssh_key}", s.getSSHKey},
+		{"DELETE", "/v1/ssh_keys/{ssh_key}", s.revokeSSHKey},
+		{"GET", "/v1/outboard/ssh", s.sshDoor},
+
 		{"GET", "/v1/kills", s.listKills},
 		{"POST", "/v1/kills", s.kill},
 		{"DELETE", "/v1/kills/{kill}", s.liftKill},

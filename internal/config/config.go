@@ -37,6 +37,7 @@ type Config struct {
 	Listen    string     `yaml:"listen,omitempty"`     // address of the API; OUTBOARD_LISTEN
 	E2B       string     `yaml:"e2b,omitempty"`        // address of the E2B API, or off; OUTBOARD_E2B
 	E2BDomain string     `yaml:"e2b_domain,omitempty"` // what host names of its sandboxes end in; OUTBOARD_E2B_DOMAIN
+	SSH       string     `yaml:"ssh,omitempty"`        // address of the SSH server, "" or off = none; OUTBOARD_SSH
 	Data      string     `yaml:"data,omitempty"`       // data directory; OUTBOARD_DATA
 	DB        string     `yaml:"db,omitempty"`         // postgres://..., "" = SQLite in the data directory; OUTBOARD_DB
 	Blob      string     `yaml:"blob,omitempty"`       // s3://BUCKET/PREFIX, "" = a directory in the data directory; OUTBOARD_BLOB
@@ -439,7 +440,7 @@ func (c *Config) resolve(dir string) {
 
 // override takes in the environment.
 func (c *Config) override(env func(string) string) error {
-	for name, value := range map[string]*string{"OUTBOARD_LISTEN": &c.Listen, "OUTBOARD_E2B": &c.E2B, "OUTBOARD_E2B_DOMAIN": &c.E2BDomain, "OUTBOARD_DATA": &c.Data, "OUTBOARD_DB": &c.DB, "OUTBOARD_BLOB": &c.Blob,
+	for name, value := range map[string]*string{"OUTBOARD_LISTEN": &c.Listen, "OUTBOARD_E2B": &c.E2B, "OUTBOARD_E2B_DOMAIN": &c.E2BDomain, "OUTBOARD_SSH": &c.SSH, "OUTBOARD_DATA": &c.Data, "OUTBOARD_DB": &c.DB, "OUTBOARD_BLOB": &c.Blob,
 		"OUTBOARD_LOG": &c.LogLevel} {
 		if v := env(name); v != "" {
 			*value = v

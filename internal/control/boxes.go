@@ -59,6 +59,9 @@ const (
 	Lost     = fleet.Lost
 )
 
+// ProgramSFTP is a ProcessStart.Program.
+const ProgramSFTP = fleet.ProgramSFTP
+
 // BaseTemplate is the template that is always there: the host's programs.
 const BaseTemplate = "base"
 

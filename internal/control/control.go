@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -66,7 +67,8 @@ type Control struct {
 	login   LoginConfig
 	trusted []string
 
-	exchanges chan struct{} // capacity maxExchanges: sign-ins that ask the identity provider
+	ssh       atomic.Pointer[SSHDoor] // nil = no SSH
+	exchanges chan struct{}           // capacity maxExchanges: sign-ins that ask the identity provider
 
 	mu       sync.Mutex
 	revoked  counter

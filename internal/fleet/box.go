@@ -53,6 +53,9 @@ const (
 	Lost     = guest.Lost
 )
 
+// ProgramSFTP is a ProcessStart.Program.
+const ProgramSFTP = guest.ProgramSFTP
+
 // liveBox is what this process knows of a box beside its row.
 type liveBox struct {
 	sem chan struct{} // capacity 1: who holds its element may change the box or its connection

@@ -8,7 +8,7 @@ import (
 
 // outlog is the newest output of a process, for any number of attachments that read it at their own pace. Nothing is dropped before
 // every attachment has taken it, but for one that has not taken anything for stallPatience: a slow reader slows the process, and a
-// dead one does not stop it.
+// dead one does not stop it. A patient attachment is waited for until it leaves.
 type outlog struct {
 	mu      sync.Mutex
 	chunks  []chunk
@@ -29,8 +29,9 @@ type chunk struct {
 
 // attachment is one reader.
 type attachment struct {
-	at    int64     // everything before was taken
-	moved time.Time // when it last took something, or had nothing to take
+	at      int64     // everything before was taken
+	moved   time.Time // when it last took something, or had nothing to take
+	patient bool      // output waits for it for as long as it is there
 }
 
 func (l *outlog) init() {
@@ -89,6 +90,9 @@ func (l *outlog) stalledLocked(n int) time.Duration {
 	var wait time.Duration
 	for a := range l.subs {
 		if a.at < l.head && l.head+int64(n)-a.at > keptBytes {
+			if a.patient {
+				return stallPatience // and then looked at again
+			}
 			wait = max(wait, time.Until(a.moved.Add(stallPatience)))
 		}
 	}

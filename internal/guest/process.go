@@ -30,7 +30,12 @@ type ProcessStart struct {
 	Terminal  *Size             `json:"terminal,omitempty"`
 	Tag       string            `json:"tag,omitempty"` // a second name to find it by
 	TimeoutMs int64             `json:"timeout_ms,omitempty"`
+	Program   string            `json:"program,omitempty"` // instead of Argv: a part of the guest's own program, run as the user. See ProgramSFTP
+	Patient   bool              `json:"patient,omitempty"` // output waits for the attachment of this start however long that takes nothing
 }
+
+// ProgramSFTP serves files on standard input and output, by the SSH File Transfer Protocol; see package sftp.
+const ProgramSFTP = "sftp"
 
 // Size is a terminal's.
 type Size struct {

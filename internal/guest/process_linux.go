@@ -109,6 +109,12 @@ func (ps *processes) handle(ctx context.Context, h requestHead, body []byte, st 
 
 // start starts a process; with attach it answers when that has ended.
 func (ps *processes) start(ctx context.Context, a processStart, st *stream) (any, error) {
+	path := ""
+	if a.Program == ProgramSFTP && len(a.Argv) == 0 {
+		path, a.Argv = ownProgram, []string{"outboard-guest", ProgramSFTP}
+	} else if a.Program != "" {
+		return nil, &Error{Code: Invalid, Message: fmt.Sprintf("the guest has no program %q, or it takes no arguments", a.Program)}
+	}
 	if len(a.Argv) == 0 || a.Argv[0] == "" || len(a.Argv) > maxArgs || len(a.Tag) > maxTag {
 		return nil, &Error{Code: Invalid, Message: fmt.Sprintf("a process needs 1 to %d arguments and a tag of at most %d bytes", maxArgs, maxTag)}
 	}
@@ -122,8 +128,9 @@ func (ps *processes) start(ctx context.Context, a processStart, st *stream) (any
 	var sub *attachment
 	if a.Attach {
 		sub = p.log.join(FromStart) // before the first byte can come, so that none is lost however much does
+		sub.patient = a.Patient
 	}
-	if err := ps.launch(p, a.ProcessStart, acc); err != nil {
+	if err := ps.launch(p, path, a.ProcessStart, acc); err != nil {
 		return nil, err
 	}
 	if !a.Attach {
@@ -132,8 +139,11 @@ func (ps *processes) start(ctx context.Context, a processStart, st *stream) (any
 	return p.follow(ctx, sub, st)
 }
 
-// launch makes the process and puts it into the list.
-func (ps *processes) launch(p *proc, a ProcessStart, acc account) error {
+// ownProgram is the guest's own program in a process that is about to become something: it may have no name inside.
+const ownProgram = "/proc/self/exe"
+
+// launch makes the process and puts it into the list. With path "" the program is looked up.
+func (ps *processes) launch(p *proc, path string, a ProcessStart, acc account) error {
 	s := ps.s
 	attr, err := s.attrOf(acc, a)
 	if err != nil {
@@ -151,7 +161,12 @@ func (ps *processes) launch(p *proc, a ProcessStart, acc account) error {
 		closeAll(p.outs)
 		return internal(err)
 	}
-	if p.p, err = s.lookStart(a.Argv, attr); err != nil {
+	if path != "" {
+		p.p, err = s.children.start(path, a.Argv, attr, &s.wg)
+	} else {
+		p.p, err = s.lookStart(a.Argv, attr)
+	}
+	if err != nil {
 		closeAll(append(slices.Clone(p.outs), p.in))
 		return &Error{Code: Invalid, Message: "starting the process: " + err.Error()}
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest"
+	"github.com/outboard-dev/outboard/internal/guest/sftp"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
@@ -34,6 +35,13 @@ const (
 )
 
 func init() {
+	if os.Getenv(boxVar) != "" && len(os.Args) == 2 && os.Args[0] == "outboard-guest" && os.Args[1] == guest.ProgramSFTP {
+		if err := sftp.Serve(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "bare guest:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if config := os.Getenv(bareVar); config != "" {
 		os.Unsetenv(bareVar)
 		if err := bareGuest(config); err != nil {

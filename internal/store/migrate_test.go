@@ -144,7 +144,7 @@ func TestFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	limit(120)
+	limit(130)
 	var err error
 	for range 100 {
 		if _, err = s.Append(t.Context(), id, 0, store.Any, said(strings.Repeat("x", 10_000))); err != nil {

@@ -56,6 +56,9 @@ func (s *Store) ArchiveOrg(ctx context.Context, id outboard.OrgID, at time.Time)
 		if err == nil {
 			_, err = t.exec(ctx, revokeOrgKeysSQL, micros(at), string(id))
 		}
+		if err == nil {
+			_, err = t.exec(ctx, revokeSSHKeysOrgSQL, micros(at), string(id))
+		}
 		return err
 	})
 	if err != nil {

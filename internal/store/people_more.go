@@ -18,7 +18,7 @@ const revokeRightsOfSQL = `UPDATE grants SET revoked_at = ? WHERE revoked_at = 0
 
 const closeApprovalsOfSQL = `UPDATE approvals SET state = 'closed' WHERE state = 'pending' AND session IN (SELECT id FROM sessions WHERE person = ?)`
 
-// ChangeUser stores a person's name, role and removal. With ends everything that they hold ends in the same transaction: their keys,
+// ChangeUser stores a person's name, role and removal. With ends everything that they hold ends in the same transaction: their keys, SSH keys,
 // the grants they have or gave, and the approvals their sessions wait for. It returns their sessions that live.
 func (s *Store) ChangeUser(ctx context.Context, u outboard.User, ends bool) (sessions []outboard.SessionID, err error) {
 	now := micros(s.now())
@@ -35,6 +35,9 @@ func (s *Store) ChangeUser(ctx context.Context, u outboard.User, ends bool) (ses
 			return err
 		}
 		if _, err := t.exec(ctx, revokeKeysOfSQL, now, id); err != nil {
+			return err
+		}
+		if _, err := t.exec(ctx, revokeSSHKeysOfSQL, now, id); err != nil {
 			return err
 		}
 		if _, err := t.exec(ctx, closeApprovalsOfSQL, id); err != nil {
@@ -61,10 +64,11 @@ func (s *Store) BindUser(ctx context.Context, id outboard.UserID, issuer, subjec
 	})
 }
 
-const revocationsSQL = `SELECT COALESCE(MAX(revoked_at), 0) + COUNT(*) FROM keys WHERE revoked_at <> 0`
+const revocationsSQL = `SELECT (SELECT COALESCE(MAX(revoked_at), 0) + COUNT(*) FROM keys WHERE revoked_at <> 0)
+	+ (SELECT COUNT(*) FROM ssh_keys WHERE revoked_at <> 0)`
 
-// Revocations is a number that changes whenever somebody loses their key, and a look at it is cheap. It is no plain count: one that is
-// deleted while another is revoked would leave that as it was.
+// Revocations is a number that changes whenever somebody loses their key, one of SSH too, and a look at it is cheap. It is no plain count:
+// one that is deleted while another is revoked would leave that as it was. Rows of SSH keys are never deleted.
 func (s *Store) Revocations(ctx context.Context) (n int64, err error) {
 	err = s.queryRow(ctx, revocationsSQL).Scan(&n)
 	return n, s.fail("looking for revoked keys", err)
