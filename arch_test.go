@@ -33,7 +33,7 @@ var layers = map[string][]string{
 	"internal/outbound":        {},
 	"internal/netrule":         {"", "internal/outbound"},
 	"internal/sandbox":         {"", "internal/guest"},
-	"internal/config":          {"", "internal/llm", "internal/policy"},
+	"internal/config":          {"", "internal/llm", "internal/policy", "internal/netrule"},
 	"internal/harness":         {"", "internal/llm"},
 	"internal/tool":            {"", "internal/guest", "internal/outbound"},
 	"internal/image":           {"", "internal/outbound"},

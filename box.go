@@ -60,12 +60,13 @@ type Box struct {
 	Env       EnvConfig         `json:"env"`            // how its machines are made
 	Vars      map[string]string `json:"vars,omitempty"` // in the environment of every process
 	Metadata  map[string]string `json:"metadata,omitempty"`
-	Secret    string            `json:"secret"`              // who has it may use the box, and nothing else
-	Traffic   string            `json:"traffic,omitempty"`   // who visits its ports must have this one, when set
-	MaskHost  string            `json:"mask_host,omitempty"` // what its ports are told they are called; ${PORT} stands for the port
-	User      string            `json:"user,omitempty"`      // who its programs run as unless it is said; "" = the tool's user
-	Workdir   string            `json:"workdir,omitempty"`   // and where; "" = the user's home
-	NoNetwork bool              `json:"no_network,omitempty"`
+	Secret    string            `json:"secret"`               // who has it may use the box, and nothing else
+	Traffic   string            `json:"traffic,omitempty"`    // who visits its ports must have this one, when set
+	MaskHost  string            `json:"mask_host,omitempty"`  // what its ports are told they are called; ${PORT} stands for the port
+	User      string            `json:"user,omitempty"`       // who its programs run as unless it is said; "" = the tool's user
+	Workdir   string            `json:"workdir,omitempty"`    // and where; "" = the user's home
+	NoNetwork bool              `json:"no_network,omitempty"` // its machines have no way to the gateway at all
+	Net       BoxNetwork        `json:"net,omitzero"`
 	OnTimeout TimeoutPolicy     `json:"on_timeout,omitzero"`
 	StartedAt time.Time         `json:"started_at"` // or resumed
 	EndAt     time.Time         `json:"end_at"`     // of a paused box: when it was paused
@@ -79,6 +80,14 @@ type TimeoutPolicy struct {
 	Pause      bool `json:"pause,omitempty"`       // instead of killing
 	DropMemory bool `json:"drop_memory,omitempty"` // and keep the files only
 	Resume     bool `json:"resume,omitempty"`      // any use of a paused box resumes it
+}
+
+// BoxNetwork is what whoever made a box wants its network to be. It is a wish: the server's own bound on boxes holds besides. The zero
+// value is everything that this bound leaves.
+type BoxNetwork struct {
+	Closed bool     `json:"closed,omitempty"` // nothing is reachable but Allow
+	Allow  []string `json:"allow,omitempty"`  // names, *.name or IP addresses; "*" is every host
+	Deny   []string `json:"deny,omitempty"`   // networks (CIDR) no address of which is dialled, by whatever name; nothing with Closed
 }
 
 // BoxSnapshot is a saved state of a box: its files, and how machines for them are made. It outlives the box.

@@ -24,7 +24,8 @@ func (s *server) openEgress(provider sandbox.Provider) (fleet.Network, error) {
 		return nil, nil
 	}
 	cfg := egress.Config{Store: s.store, Provider: networked, Dir: filepath.Join(s.cfg.Data, "egress"), Logger: s.log, Idle: s.cfg.Config.Egress.IdleTimeout,
-		Gate: s.killer, Credentials: vaultCredentials{s.vault}, Policy: &gatePolicy{engine: s.policy, store: s.store},
+		Boxes: s.cfg.Config.Egress.Boxes.Bound(),
+		Gate:  s.killer, Credentials: vaultCredentials{s.vault}, Policy: &gatePolicy{engine: s.policy, store: s.store},
 		Asker: &netAsker{store: s.store, timeout: s.cfg.Config.Policy.ApprovalTimeout}}
 	var err error
 	if cfg.Guard, err = s.guard(); err != nil {

@@ -9,26 +9,27 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/term"
 	"github.com/spf13/cobra"
 )
 
 func newNet(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "net", Short: "What a session may reach, and what it has asked for", RunE: groupRun, Args: cobra.ArbitraryArgs}
+	cmd := &cobra.Command{Use: "net", Short: "What a session or box may reach, and what it has asked for", RunE: groupRun, Args: cobra.ArbitraryArgs}
 	cmd.AddCommand(newNetShow(a), newNetLog(a), newNetAllow(a))
 	return cmd
 }
 
 func newNetShow(a *app) *cobra.Command {
-	return &cobra.Command{Use: "show SESSION", Short: "Everything a session may reach", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
-		Long: "Print the effective allow-list of a session: nothing that is not in it can be reached.",
+	return &cobra.Command{Use: "show SESSION", Short: "Everything a session or box may reach", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
+		Long: "Print the effective allow-list of a session, or of the box with an id: nothing that is not in it can be reached.",
 		RunE: func(cmd *cobra.Command, args []string) error { return runNetShow(cmd.Context(), a, args[0]) }}
 }
 
 func newNetLog(a *app) *cobra.Command {
 	var limit int
-	cmd := &cobra.Command{Use: "log SESSION", Short: "The requests of a session, and the rule that decided each", Args: exactArgs("a session"),
+	cmd := &cobra.Command{Use: "log SESSION", Short: "The requests of a session or box, and the rule that decided each", Args: exactArgs("a session"),
 		ValidArgsFunction: a.completeSessions,
 		RunE:              func(cmd *cobra.Command, args []string) error { return runNetLog(cmd.Context(), a, args[0], limit) }}
 	cmd.Flags().IntVarP(&limit, "lines", "n", 100, "newest requests to print")
@@ -72,20 +73,49 @@ func netSession(ctx context.Context, a *app, ref string) (*conn, client.Session,
 	return c, s, nil
 }
 
-func runNetShow(ctx context.Context, a *app, ref string) error {
+// netHolder is a session or a box, by what it may reach and what it has asked for.
+type netHolder struct {
+	name string
+	show func(ctx context.Context) (client.Network, error)
+	log  func(ctx context.Context, most int) ([]client.NetworkRecord, error)
+}
+
+// netOf connects and finds a session, or a box by the whole of its id.
+func netOf(ctx context.Context, a *app, ref string) (*conn, netHolder, error) {
+	if outboard.BoxID(ref).Valid() {
+		c, err := a.connect(ctx, needAnswers)
+		if err != nil {
+			return nil, netHolder{}, err
+		}
+		return c, netHolder{ref, func(ctx context.Context) (client.Network, error) { return c.BoxNetwork(ctx, ref) },
+			func(ctx context.Context, most int) ([]client.NetworkRecord, error) {
+				return c.BoxNetworkLog(ctx, ref, most)
+			}}, nil
+	}
 	c, s, err := netSession(ctx, a, ref)
+	if err != nil {
+		return nil, netHolder{}, err
+	}
+	return c, netHolder{sessionName(s.ID), func(ctx context.Context) (client.Network, error) { return c.Network(ctx, s.ID) },
+		func(ctx context.Context, most int) ([]client.NetworkRecord, error) {
+			return c.NetworkLog(ctx, s.ID, most)
+		}}, nil
+}
+
+func runNetShow(ctx context.Context, a *app, ref string) error {
+	c, whose, err := netOf(ctx, a, ref)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	n, err := c.Network(ctx, s.ID)
+	n, err := whose.show(ctx)
 	if err != nil {
 		return err
 	}
 	if a.json {
 		return a.object(n)
 	}
-	a.say("%s: networking is %s", sessionName(s.ID), n.Mode)
+	a.say("%s: networking is %s", whose.name, n.Mode)
 	if n.Used.Requests > 0 {
 		a.say("%d requests, %d bytes and %d hosts are used, or held by a running gateway", n.Used.Requests, n.Used.Bytes, n.Used.Hosts)
 	}
@@ -126,12 +156,12 @@ func orAll(s string) string {
 }
 
 func runNetLog(ctx context.Context, a *app, ref string, limit int) error {
-	c, s, err := netSession(ctx, a, ref)
+	c, whose, err := netOf(ctx, a, ref)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	list, err := c.NetworkLog(ctx, s.ID, limit)
+	list, err := whose.log(ctx, limit)
 	if err != nil {
 		return err
 	}

@@ -144,7 +144,7 @@ func (s *server) start(ctx context.Context) error {
 		}
 	}
 	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Policy: s.policy, Live: &s.live, Vault: s.vault, Directories: s.cfg.Config.Images.Directories, Kill: s.killer, Audit: s.witness, Logger: s.log, Isolation: s.able, Login: people,
-		Trusted: s.cfg.Config.Exports.Trusted})
+		Trusted: s.cfg.Config.Exports.Trusted, Boxes: s.cfg.Config.Egress.Boxes.Bound()})
 	made, err := s.control.EnsureAdminKey(ctx, func(secret string) error { return writePrivate(keyPath(s.cfg.Data), secret+"\n") })
 	if err != nil {
 		return err
@@ -228,7 +228,7 @@ func (s *server) openSandboxes(host string) error {
 		return err
 	}
 	s.fleet = fleet.New(fleet.Config{Store: s.store, Blob: s.blob, Provider: provider, Host: host, Dir: locks, Logger: s.log,
-		Environment: s.vault.Environment, Network: network, Images: images, Mirrors: s.cfg.Config.Images.Mirrors, Lifecycle: s.cfg.Config.Sandbox.Lifecycle(),
+		Environment: s.vault.Environment, Network: network, BoxesOffline: s.cfg.Config.Egress.Boxes.Networking == "none", Images: images, Mirrors: s.cfg.Config.Images.Mirrors, Lifecycle: s.cfg.Config.Sandbox.Lifecycle(),
 		MaxPerOwner: s.cfg.Config.Sandbox.MaxPerOwner})
 	return nil
 }

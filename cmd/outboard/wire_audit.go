@@ -48,6 +48,9 @@ func (c *serverConfig) lowered() map[string]string {
 	if f := c.Config.Egress.CAFiles; len(f) > 0 {
 		out["egress.ca_files"] = strings.Join(f, ", ")
 	}
+	if c.Config.Egress.Boxes.Networking == "unrestricted" {
+		out["egress.boxes.networking"] = "unrestricted"
+	}
 	if c.Config.Policy.Taint == "off" {
 		out["policy.taint"] = "off"
 	}

@@ -59,7 +59,8 @@ var foreignCases = map[string]foreignCase{
 	"GET /v1/sandboxes/{sandbox}/processes/{pid}/stream": {}, "POST /v1/sandboxes/{sandbox}/processes/{pid}/input": {body: "x"},
 	"POST /v1/sandboxes/{sandbox}/processes/{pid}/resize": {body: `{"cols":80,"rows":24}`},
 	"POST /v1/sandboxes/{sandbox}/processes/{pid}/signal": {body: `{"signal":0}`},
-	"GET /v1/sandboxes/{sandbox}/files":                   {query: "?path=f"}, "GET /v1/sandboxes/{sandbox}/files/content": {query: "?path=f"},
+	"GET /v1/sandboxes/{sandbox}/network":                 {}, "PUT /v1/sandboxes/{sandbox}/network": {body: `{}`}, "GET /v1/sandboxes/{sandbox}/network/log": {},
+	"GET /v1/sandboxes/{sandbox}/files": {query: "?path=f"}, "GET /v1/sandboxes/{sandbox}/files/content": {query: "?path=f"},
 	"PUT /v1/sandboxes/{sandbox}/files/content": {query: "?path=f", body: "x"}, "DELETE /v1/sandboxes/{sandbox}/files": {query: "?path=f"},
 
 	"GET /v1/files/{file}": {}, "DELETE /v1/files/{file}": {}, "GET /v1/files/{file}/content": {},

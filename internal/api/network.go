@@ -36,10 +36,11 @@ type networkOut struct {
 	Budget outboard.NetBudget    `json:"budget"`
 	Used   outboard.NetBudget    `json:"used"`
 	Ask    outboard.NetAsk       `json:"ask"`
+	Denied []string              `json:"denied_networks,omitempty"`
 }
 
 func showNetwork(n control.Network) networkOut {
-	return networkOut{Type: "outboard.network", Mode: n.Mode, Allow: some(n.Rules), Grants: n.Grants, Budget: n.Budget, Used: n.Used, Ask: n.Ask}
+	return networkOut{Type: "outboard.network", Mode: n.Mode, Allow: some(n.Rules), Grants: n.Grants, Budget: n.Budget, Used: n.Used, Ask: n.Ask, Denied: n.Denied}
 }
 
 func (s *server) sessionNetwork(r *request) (any, error) {
@@ -68,8 +69,15 @@ type networkRecordOut struct {
 	Detail   json.RawMessage `json:"detail,omitempty"`
 }
 
-// networkLog lists the requests of a session, newest first. A page's cursor is the number of its last record.
+// networkLog lists the requests of a session, newest first.
 func (s *server) networkLog(r *request) (any, error) {
+	return r.networkLog(func(before int64, limit int) ([]control.AuditRecord, error) {
+		return s.ctl.NetworkLog(r.Context(), r.by, outboard.SessionID(r.PathValue("session")), before, limit)
+	})
+}
+
+// networkLog answers with a page of requests, newest first. Its cursor is the number of its last record.
+func (r *request) networkLog(read func(before int64, limit int) ([]control.AuditRecord, error)) (any, error) {
 	limit, err := r.limit(otherPage, maxOtherPage)
 	if err != nil {
 		return nil, err
@@ -80,7 +88,7 @@ func (s *server) networkLog(r *request) (any, error) {
 			return nil, bad("page: %q is not a cursor of this list", clip(p))
 		}
 	}
-	list, err := s.ctl.NetworkLog(r.Context(), r.by, outboard.SessionID(r.PathValue("session")), before, limit+1)
+	list, err := read(before, limit+1)
 	if err != nil {
 		return nil, err
 	}

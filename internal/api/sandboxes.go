@@ -34,6 +34,7 @@ type sandboxIn struct {
 	Timeout   *int64            `json:"timeout_seconds"`
 	OnTimeout *string           `json:"on_timeout"`
 	Limits    *limitsIn         `json:"limits"`
+	Network   *boxNetworkIn     `json:"network"`
 }
 
 type limitsIn struct {
@@ -83,6 +84,9 @@ func (s *server) createSandbox(r *request) (any, error) {
 	}
 	if in.Timeout != nil {
 		p.TTL = boxTTL(*in.Timeout)
+	}
+	if in.Network != nil {
+		p.Net = in.Network.settings()
 	}
 	if l := in.Limits; l != nil {
 		p.Limits = outboard.SandboxLimits{MemoryBytes: l.MemoryBytes, CPUs: l.CPUs, Pids: l.Pids, DiskBytes: l.DiskBytes}

@@ -50,10 +50,24 @@ func (c *Client) Network(ctx context.Context, session string) (n Network, err er
 	return n, c.call(ctx, http.MethodGet, networkPath(session), nil, nil, &n)
 }
 
+// BoxNetwork returns everything a box may reach.
+func (c *Client) BoxNetwork(ctx context.Context, box string) (n Network, err error) {
+	return n, c.call(ctx, http.MethodGet, boxPath(box, "/network"), nil, nil, &n)
+}
+
 // NetworkLog returns the newest requests of a session, newest first.
 func (c *Client) NetworkLog(ctx context.Context, session string, most int) ([]NetworkRecord, error) {
+	return c.networkLog(ctx, networkPath(session)+"/log", most)
+}
+
+// BoxNetworkLog is NetworkLog for a box.
+func (c *Client) BoxNetworkLog(ctx context.Context, box string, most int) ([]NetworkRecord, error) {
+	return c.networkLog(ctx, boxPath(box, "/network/log"), most)
+}
+
+func (c *Client) networkLog(ctx context.Context, path string, most int) ([]NetworkRecord, error) {
 	var out []NetworkRecord
-	for r, err := range pages[NetworkRecord](ctx, c, networkPath(session)+"/log", url.Values{"limit": {strconv.Itoa(max(1, min(most, 100)))}}) {
+	for r, err := range pages[NetworkRecord](ctx, c, path, url.Values{"limit": {strconv.Itoa(max(1, min(most, 100)))}}) {
 		if err != nil {
 			return out, err
 		}

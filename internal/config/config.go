@@ -6,6 +6,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/netrule"
 	"github.com/outboard-dev/outboard/internal/policy"
 	"go.yaml.in/yaml/v3"
 )
@@ -67,11 +69,54 @@ type Egress struct {
 	PrivateNetworks []string      `yaml:"private_networks,omitempty"` // CIDRs that count as reachable though they are not public
 	CAFiles         []string      `yaml:"ca_files,omitempty"`         // PEM; trusted as servers' besides the system's
 	IdleTimeout     time.Duration `yaml:"idle_timeout,omitempty"`     // a request that carries no byte for so long is ended; 0 = the gateway's own
+	Boxes           Boxes         `yaml:"boxes,omitempty"`
+}
+
+// Boxes is the most that a box may reach, whatever it asks for. The zero value lets boxes reach nothing.
+type Boxes struct {
+	Networking           string   `yaml:"networking,omitempty"` // none, limited or unrestricted; "" = limited
+	AllowedHosts         []string `yaml:"allowed_hosts,omitempty"`
+	AllowPackageManagers bool     `yaml:"allow_package_managers,omitempty"`
+	Budget               NetUse   `yaml:"budget,omitempty"` // of each box; 0 = the gateway's own
+}
+
+// NetUse is how much may be sent.
+type NetUse struct {
+	Requests int64 `yaml:"requests,omitempty"`
+	Bytes    int64 `yaml:"bytes,omitempty"`
+	Hosts    int   `yaml:"hosts,omitempty"`
+}
+
+// IsZero reports whether nothing is set.
+func (b Boxes) IsZero() bool { return reflect.ValueOf(b).IsZero() }
+
+// Bound is the networking that holds for every box.
+func (b Boxes) Bound() outboard.Networking {
+	return outboard.Networking{Mode: cmp.Or(b.Networking, "limited"), AllowedHosts: b.AllowedHosts, AllowPackageManagers: b.AllowPackageManagers,
+		Budget: outboard.NetBudget{Requests: b.Budget.Requests, Bytes: b.Budget.Bytes, Hosts: b.Budget.Hosts}}
+}
+
+func (b Boxes) check() error {
+	if b.Networking != "" && !slices.Contains([]string{"none", "limited", "unrestricted"}, b.Networking) {
+		return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: networking must be none, limited or unrestricted, not %q", b.Networking)
+	}
+	if b.Bound().Mode != "limited" && (len(b.AllowedHosts) > 0 || b.AllowPackageManagers) {
+		return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: allowed_hosts and allow_package_managers belong to networking limited")
+	}
+	for _, h := range b.AllowedHosts {
+		if err := netrule.Check(outboard.NetRule{Host: h}); err != nil || h == "*" {
+			return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: allowed_hosts: %q must be a lower-case name, *.name or an IP address; for every host there is networking unrestricted", h)
+		}
+	}
+	if u := b.Budget; u.Requests < 0 || u.Bytes < 0 || u.Hosts < 0 {
+		return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: the budget must not be negative")
+	}
+	return nil
 }
 
 // IsZero reports whether nothing is set.
 func (e Egress) IsZero() bool {
-	return len(e.PrivateNetworks) == 0 && len(e.CAFiles) == 0 && e.IdleTimeout == 0
+	return len(e.PrivateNetworks) == 0 && len(e.CAFiles) == 0 && e.IdleTimeout == 0 && e.Boxes.IsZero()
 }
 
 // minIdle and maxIdle bound egress.idle_timeout: below the first, ordinary servers are cut off.
@@ -358,6 +403,9 @@ func Load(path string, env func(string) string) (*Config, error) {
 	}
 	if d := c.Egress.IdleTimeout; d != 0 && (d < minIdle || d > maxIdle) {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring egress.idle_timeout: it must be from %v to %v, not %v", minIdle, maxIdle, d)
+	}
+	if err := c.Egress.Boxes.check(); err != nil {
+		return nil, err
 	}
 	if err := c.Vault.check(); err != nil {
 		return nil, err

@@ -85,9 +85,10 @@ type BoxSpec struct {
 	Limits    outboard.SandboxLimits // zero: the template's
 	TTL       time.Duration
 	OnTimeout outboard.TimeoutPolicy
-	NoNetwork bool
-	Private   bool   // its ports ask for a token
-	MaskHost  string // see outboard.Box
+	NoNetwork bool                // its machine has no way to the gateway at all
+	Net       outboard.BoxNetwork // what it may reach, within the server's bound
+	Private   bool                // its ports ask for a token
+	MaskHost  string              // see outboard.Box
 }
 
 // CreateBox makes a box and returns when it runs.
@@ -95,11 +96,11 @@ func (c *Control) CreateBox(ctx context.Context, by outboard.Caller, p BoxSpec) 
 	if err := c.boxes(by); err != nil {
 		return outboard.Box{}, err
 	}
-	if err := p.check(); err != nil {
+	if err := errors.Join(p.check(), c.checkBoxNetwork(p.NoNetwork, p.Net)); err != nil {
 		return outboard.Box{}, err
 	}
 	b := outboard.Box{ID: outboard.NewBoxID(), Org: by.In(), Owner: by.Key, Template: BaseTemplate, Env: outboard.EnvConfig{Kind: "cloud", Limits: p.Limits},
-		Vars: p.Vars, Metadata: p.Metadata, Secret: newSecret(), NoNetwork: p.NoNetwork, MaskHost: p.MaskHost, OnTimeout: p.OnTimeout,
+		Vars: p.Vars, Metadata: p.Metadata, Secret: newSecret(), NoNetwork: p.NoNetwork, Net: p.Net, MaskHost: p.MaskHost, OnTimeout: p.OnTimeout,
 		EndAt: c.clock().Add(p.TTL)}
 	b.Env.Networking.Mode, b.Env.Image = "none", p.Image
 	if p.Private {

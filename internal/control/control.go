@@ -47,6 +47,8 @@ type Config struct {
 	Isolation func(env outboard.EnvConfig) error
 	Login     LoginConfig // the zero value lets nobody sign in
 	Trusted   []string    // public keys of servers whose exports are imported; see audit.CheckKey
+	// Boxes is the most that a box may reach; see egress.Config.
+	Boxes outboard.Networking
 }
 
 // Control is safe for concurrent use.
@@ -66,6 +68,7 @@ type Control struct {
 	able    func(outboard.EnvConfig) error
 	login   LoginConfig
 	trusted []string
+	boxNet  outboard.Networking
 
 	ssh       atomic.Pointer[SSHDoor] // nil = no SSH
 	exchanges chan struct{}           // capacity maxExchanges: sign-ins that ask the identity provider
@@ -93,7 +96,7 @@ type Model = llm.Info
 // New returns a Control. Store and Blob are required.
 func New(cfg Config) *Control {
 	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill, witness: cfg.Audit, dirs: cfg.Directories,
-		log: cfg.Logger, now: cfg.Now, able: cfg.Isolation, login: cfg.Login, trusted: cfg.Trusted, exchanges: make(chan struct{}, maxExchanges),
+		log: cfg.Logger, now: cfg.Now, able: cfg.Isolation, login: cfg.Login, trusted: cfg.Trusted, boxNet: cfg.Boxes, exchanges: make(chan struct{}, maxExchanges),
 		accounts: map[outboard.SessionID]outboard.Header{}}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)

@@ -28,6 +28,7 @@ type Network struct {
 	Budget outboard.NetBudget
 	Used   outboard.NetBudget // of a session's
 	Ask    outboard.NetAsk
+	Denied []string // networks that are not dialled; of a box
 }
 
 // AuditRecord is a row of the audit.

@@ -21,7 +21,7 @@ var foreignBodies = map[string]string{
 	"GET /sandboxes/{}": "", "DELETE /sandboxes/{}": "", "POST /sandboxes/{}/connect": `{"timeout":60}`, "POST /v2/sandboxes/{}/connect": `{"timeout":60}`,
 	"POST /sandboxes/{}/resume": `{"timeout":60}`, "POST /sandboxes/{}/pause": "", "POST /sandboxes/{}/timeout": `{"timeout":60}`,
 	"POST /sandboxes/{}/refreshes": `{"duration":60}`, "POST /sandboxes/{}/snapshots": `{}`, "POST /sandboxes/{}/fork": `{}`,
-	"GET /sandboxes/{}/metrics": "", "GET /sandboxes/{}/logs": "", "GET /v2/sandboxes/{}/logs": "",
+	"PUT /sandboxes/{}/network": `{}`, "GET /sandboxes/{}/metrics": "", "GET /sandboxes/{}/logs": "", "GET /v2/sandboxes/{}/logs": "",
 	"GET /templates/aliases/{}": "", "DELETE /templates/{}": "", "GET /templates/{}": "", "GET /templates/{}/tags": "",
 	"GET /templates/{}/files/{}": "", "POST /v2/templates/{}/builds/{}": `{"fromTemplate":"base"}`, "GET /templates/{}/builds/{}/status": "",
 	"GET /templates/{}/builds/{}/logs": "",

@@ -49,6 +49,7 @@ func (s *Server) controlPlane() []route {
 		at("POST", "/sandboxes/{}/pause", s.pause),
 		at("POST", "/sandboxes/{}/timeout", s.timeout),
 		at("POST", "/sandboxes/{}/refreshes", s.refresh),
+		at("PUT", "/sandboxes/{}/network", s.setNetwork),
 		at("POST", "/sandboxes/{}/snapshots", s.snapshot),
 		at("POST", "/sandboxes/{}/fork", s.fork),
 		at("GET", "/sandboxes/{}/metrics", s.metrics),

@@ -48,15 +48,6 @@ type autoResume struct {
 	Enabled bool `json:"enabled"`
 }
 
-type networkIn struct {
-	AllowPublicTraffic *bool          `json:"allowPublicTraffic"`
-	AllowOut           []string       `json:"allowOut"`
-	DenyOut            []string       `json:"denyOut"` // nothing is reachable that is not allowed
-	EgressProxy        any            `json:"egressProxy"`
-	MaskRequestHost    string         `json:"maskRequestHost"`
-	Rules              map[string]any `json:"rules"`
-}
-
 type sandboxOut struct {
 	TemplateID         string  `json:"templateID"`
 	SandboxID          string  `json:"sandboxID"`
@@ -91,8 +82,10 @@ type detailOut struct {
 }
 
 type networkOut struct {
-	AllowPublicTraffic bool   `json:"allowPublicTraffic"`
-	MaskRequestHost    string `json:"maskRequestHost,omitempty"`
+	AllowPublicTraffic bool     `json:"allowPublicTraffic"`
+	MaskRequestHost    string   `json:"maskRequestHost,omitempty"`
+	AllowOut           []string `json:"allowOut,omitempty"`
+	DenyOut            []string `json:"denyOut,omitempty"`
 }
 
 type lifecycleOut struct {
@@ -141,17 +134,21 @@ func (in *sandboxIn) spec(ttl time.Duration) (control.BoxSpec, error) {
 	p := control.BoxSpec{Template: templateRef(in.TemplateID), Vars: in.EnvVars, Metadata: in.Metadata, TTL: seconds(in.Timeout, ttl)}
 	p.OnTimeout = outboard.TimeoutPolicy{Pause: in.AutoPause, DropMemory: in.AutoPauseMemory != nil && !*in.AutoPauseMemory,
 		Resume: in.AutoResume != nil && in.AutoResume.Enabled}
-	p.NoNetwork = in.AllowInternet != nil && !*in.AllowInternet
 	if in.TemplateID == "" {
 		return p, outboard.Errorf(outboard.Invalid, "templateID is required")
 	}
-	if n := in.Network; n != nil {
-		if len(n.AllowOut) > 0 || n.EgressProxy != nil || len(n.Rules) > 0 {
-			return p, outboard.Errorf(outboard.Unimplemented, "network.allowOut, egressProxy and rules are not built here")
-		}
-		p.Private = n.AllowPublicTraffic != nil && !*n.AllowPublicTraffic
-		p.MaskHost = n.MaskRequestHost
+	n := in.Network
+	if n == nil {
+		n = new(networkIn)
 	}
+	var err error
+	if p.Net, err = n.settings(in.AllowInternet); err != nil {
+		return p, err
+	}
+	// Without internet access and exceptions from it the machine has no way to the gateway at all.
+	p.NoNetwork = in.AllowInternet != nil && !*in.AllowInternet && len(p.Net.Allow) == 0
+	p.Private = n.AllowPublicTraffic != nil && !*n.AllowPublicTraffic
+	p.MaskHost = n.MaskRequestHost
 	if in.IAM != nil && len(in.IAM.Tokens) > 0 || len(in.VolumeMounts) > 0 {
 		return p, outboard.Errorf(outboard.Unimplemented, "iam tokens and volumes are not built here")
 	}
@@ -173,9 +170,9 @@ func (s *Server) get(r *request) (int, any, error) {
 		return 0, nil, err
 	}
 	out := detailOut{listedOut: listed(&b), EnvdAccessToken: b.Secret, Domain: s.domainFor(r.Request),
-		Network:   networkOut{AllowPublicTraffic: b.Traffic == "", MaskRequestHost: b.MaskHost},
+		Network:   shownNetwork(&b),
 		Lifecycle: lifecycleOut{AutoResume: b.OnTimeout.Resume, OnTimeout: "kill"}}
-	if b.NoNetwork {
+	if b.NoNetwork || b.Net.Closed && len(b.Net.Allow) == 0 {
 		out.AllowInternet = new(bool)
 	}
 	if b.OnTimeout.Pause {

@@ -20,6 +20,9 @@ type answerOf struct {
 // rule would help.
 func (p *port) unlisted(ctx context.Context, req Request, v netrule.Verdict) *refusal {
 	no := p.teach(req, &refusal{status: http.StatusForbidden, rule: v.Rule, reason: v.Reason})
+	if p.subject.Box != "" && !v.Firm {
+		no.reason += "; what boxes may reach at most says egress.boxes of the server's configuration, and this one's own settings may say less"
+	}
 	if n := &p.subject.Config.Env.Networking; !v.Firm && n.Mode == "limited" {
 		p.ask(ctx, req, no, Question{Why: v.Reason, Rules: []string{v.Rule}, Approver: n.Ask.Approver, Timeout: time.Duration(n.Ask.TimeoutSec) * time.Second})
 	}

@@ -26,6 +26,7 @@ import (
 type Subject struct {
 	Sandbox outboard.SandboxID
 	Session outboard.SessionID // "" for a raw sandbox
+	Box     outboard.BoxID     // whose sandbox it is; "" for a session's and for one that builds
 	Org     string
 	Config  outboard.SessionConfig // as the session has it: environment, agent, vaults
 }

@@ -44,9 +44,10 @@ func (p *port) forward(w http.ResponseWriter, r *http.Request, req Request, inj 
 		r.Body = &counted{r.Body, p.usage, effect}
 	}
 	scrub := newScrubber(inj.Scrub)
-	var transport http.RoundTripper = p.out
+	out := p.reach.Load().out
+	var transport http.RoundTripper = out
 	if req.Scheme == "http" && r.ProtoMajor == 2 {
-		transport = p.out.h2c
+		transport = out.h2c
 	}
 	proxy := httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) { p.rewrite(pr, req, inj, scrub) },

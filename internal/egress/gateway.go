@@ -13,10 +13,10 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/outboard-dev/outboard"
-	"github.com/outboard-dev/outboard/internal/netrule"
 	"github.com/outboard-dev/outboard/internal/outbound"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/store"
@@ -28,7 +28,9 @@ type Config struct {
 	Provider sandbox.Networked
 	Dir      string         // holds a certificate authority per sandbox; made when missing, private to the user
 	Guard    outbound.Guard // which addresses servers may have
-	Roots    *x509.CertPool // whom to trust as a server; nil = the system's
+	// Boxes is the most that a box may reach, whatever it asks for. The zero value lets none reach anything.
+	Boxes outboard.Networking
+	Roots *x509.CertPool // whom to trust as a server; nil = the system's
 
 	Gate        Gate          // nil = everything may happen
 	Policy      Policy        // nil = the network rules decide alone
@@ -111,14 +113,13 @@ func (g *Gateway) Stop() {
 type port struct {
 	g       *Gateway
 	subject Subject
-	rules   []netrule.Rule
+	reach   atomic.Pointer[reach]
 	usage   *usage
 	cancel  context.CancelFunc
 	slots   chan struct{} // capacity maxConns; one token per connection
 
 	ca  *authority  // set before the first connection, replaced by renewal
 	tls *tls.Config // of ca
-	out *upstream
 
 	mu     sync.Mutex
 	active map[*effect]struct{}
@@ -137,16 +138,30 @@ func (g *Gateway) Prepare(id outboard.SandboxID) ([]byte, error) {
 // Attach begins to serve a living sandbox, if this gateway does not yet, and goes on until Detach, Stop or its end. It returns at
 // once; until a connection can be accepted it waits in the sandbox.
 func (g *Gateway) Attach(id outboard.SandboxID, session outboard.SessionID, cfg outboard.SessionConfig) {
+	g.attach(Subject{Sandbox: id, Session: session, Config: cfg}, cmp.Or(string(session), string(id)))
+}
+
+// AttachBox is Attach for the sandbox of a box. What it may reach is in the box's row, and bounded by Config.Boxes; its counters are
+// the box's, whichever sandbox it has.
+func (g *Gateway) AttachBox(id outboard.SandboxID, b outboard.Box) {
+	cfg := outboard.SessionConfig{Env: b.Env, Owner: outboard.Owner{Org: b.Org, Key: b.Owner}}
+	cfg.Env.Networking = g.ofBox(&b)
+	g.attach(Subject{Sandbox: id, Box: b.ID, Config: cfg}, string(b.ID))
+}
+
+// attach serves a subject whose counters have an id.
+func (g *Gateway) attach(s Subject, counters string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	id := s.Sandbox
 	if g.ports[id] != nil || g.ctx.Err() != nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(g.ctx)
-	p := &port{g: g, subject: Subject{Sandbox: id, Session: session, Config: cfg}, rules: netrule.Effective(cfg.Env.Networking, cfg.Agent.MCPServers),
-		usage: g.usage(cmp.Or(string(session), string(id)), cfg.Env.Networking.Budget), cancel: cancel, slots: make(chan struct{}, maxConns), active: map[*effect]struct{}{},
-		asked: map[string]answerOf{}}
-	p.out = newUpstream(g.cfg)
+	n := s.Config.Env.Networking
+	p := &port{g: g, subject: s, usage: g.usage(counters, n.Budget), cancel: cancel, slots: make(chan struct{}, maxConns),
+		active: map[*effect]struct{}{}, asked: map[string]answerOf{}}
+	p.reach.Store(g.newReach(n, s.Config.Agent.MCPServers))
 	g.ports[id] = p
 	g.run.Go(func() {
 		defer g.forget(p)
@@ -172,21 +187,33 @@ func (g *Gateway) Detach(id outboard.SandboxID) {
 	g.mu.Unlock()
 	if p != nil {
 		p.cancel()
-		if p.subject.Session == "" { // a session goes on in another sandbox
-			if err := g.cfg.Store.ForgetNet(context.Background(), string(id)); err != nil {
-				g.log.Warn("counters of what a sandbox has sent stay", "sandbox", id, "err", err)
-			}
-		}
+		g.forgetCounters(p)
 	}
 	if err := os.Remove(g.caPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		g.log.Warn("a sandbox's certificate authority was not removed", "sandbox", id, "err", err)
 	}
 }
 
+// forgetCounters removes the counters of what is no more. A session goes on in another sandbox, and so may a box.
+func (g *Gateway) forgetCounters(p *port) {
+	ctx := context.Background()
+	if p.subject.Session != "" {
+		return
+	}
+	if p.subject.Box != "" {
+		if _, err := g.cfg.Store.Box(ctx, p.subject.Box); outboard.KindOf(err) != outboard.NotFound {
+			return
+		}
+	}
+	if err := g.cfg.Store.ForgetNet(ctx, p.usage.id); err != nil {
+		g.log.Warn("counters of what a sandbox has sent stay", "sandbox", p.subject.Sandbox, "err", err)
+	}
+}
+
 func (g *Gateway) forget(p *port) {
 	p.cancel()
 	p.end(errGone)
-	p.out.close()
+	p.reach.Load().out.close()
 	g.mu.Lock()
 	delete(g.ports, p.subject.Sandbox)
 	p.usage.ports--
@@ -284,7 +311,7 @@ func (g *Gateway) watch() {
 	}
 }
 
-// Recheck ends the requests under way that are idle, and those that the gate, which is asked about each sandbox, forbids. It returns
+// Recheck ends the requests under way that are idle, those of boxes whose rules have changed since, and those that the gate, which is asked about each sandbox, forbids. It returns
 // how many.
 func (g *Gateway) Recheck() (ended int) {
 	g.mu.Lock()
@@ -299,6 +326,10 @@ func (g *Gateway) Recheck() (ended int) {
 		}
 		if n := p.endIdle(g.now(), g.cfg.Idle); n > 0 {
 			g.log.Info("idle requests ended", "session", p.subject.Session, "sandbox", p.subject.Sandbox, "requests", n)
+			ended += n
+		}
+		if n := p.endOutdated(g.ctx); n > 0 {
+			g.log.Info("requests ended because the rules changed", "box", p.subject.Box, "sandbox", p.subject.Sandbox, "requests", n)
 			ended += n
 		}
 		if g.cfg.Gate == nil {

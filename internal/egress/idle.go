@@ -18,7 +18,8 @@ var errIdle = errors.New("no byte has come or gone for too long")
 type effect struct {
 	cancel context.CancelCauseFunc
 	now    func() time.Time
-	last   atomic.Int64 // when the last byte of a body came or went, in Unix nanoseconds; first when it began
+	reach  atomic.Pointer[reach] // what it was judged by; nil before
+	last   atomic.Int64          // when the last byte of a body came or went, in Unix nanoseconds; first when it began
 }
 
 // touch notes that bytes have moved.

@@ -139,7 +139,11 @@ func (p *port) connect(w http.ResponseWriter, r *http.Request, f *flow) {
 
 // mayConnect reports whether any request through a tunnel could be allowed.
 func (p *port) mayConnect(ctx context.Context, req Request) *refusal {
-	if netrule.MayConnect(p.rules, req.Host, req.Port) {
+	may, no := p.judged(ctx)
+	if no != nil {
+		return no
+	}
+	if netrule.MayConnect(may.rules, req.Host, req.Port) {
 		return nil
 	}
 	grants, err := p.grants(ctx)
@@ -151,7 +155,7 @@ func (p *port) mayConnect(ctx context.Context, req Request) *refusal {
 			return nil
 		}
 	}
-	return p.unlisted(ctx, req, netrule.Judge(p.rules, netrule.Target{Method: req.Method, Host: req.Host, Port: req.Port, Path: req.Path}))
+	return p.unlisted(ctx, req, netrule.Judge(may.rules, netrule.Target{Method: req.Method, Host: req.Host, Port: req.Port, Path: req.Path}))
 }
 
 func (p *port) grants(ctx context.Context) ([]outboard.NetGrant, error) {
@@ -215,7 +219,11 @@ func (p *port) permit(ctx context.Context, req Request, r *http.Request) (*Injec
 // judge applies the rules, then the grants. A grant widens what no rule mentions; it does not overrule one that denies.
 func (p *port) judge(ctx context.Context, req Request) (rule string, no *refusal) {
 	t := netrule.Target{Method: req.Method, Host: req.Host, Port: req.Port, Path: req.Path, Odd: req.Odd}
-	v := netrule.Judge(p.rules, t)
+	may, no := p.judged(ctx)
+	if no != nil {
+		return "", no
+	}
+	v := netrule.Judge(may.rules, t)
 	if v.Allow {
 		return v.Rule, nil
 	}
@@ -254,6 +262,7 @@ func (p *port) teach(req Request, no *refusal) *refusal {
 // detail is what an audit record says besides its columns.
 type detail struct {
 	Sandbox     outboard.SandboxID  `json:"sandbox"`
+	Box         outboard.BoxID      `json:"box,omitempty"`
 	Status      int                 `json:"status,omitempty"` // of a refusal
 	Reason      string              `json:"reason,omitempty"`
 	Credentials []string            `json:"credentials,omitempty"`
@@ -270,15 +279,12 @@ func (p *port) audit(ctx context.Context, req Request, decision, rule string, d 
 }
 
 func (p *port) record(ctx context.Context, action string, req Request, decision, rule string, d detail) error {
-	d.Sandbox, d.QueryBytes = p.subject.Sandbox, len(req.Query)
+	d.Sandbox, d.Box, d.QueryBytes = p.subject.Sandbox, p.subject.Box, len(req.Query)
 	text, err := json.Marshal(d)
 	if err != nil {
 		return err
 	}
-	actor := string(p.subject.Session)
-	if actor == "" {
-		actor = string(p.subject.Sandbox)
-	}
+	actor := cmp.Or(string(p.subject.Session), string(p.subject.Box), string(p.subject.Sandbox))
 	return p.g.cfg.Store.Audit(ctx, outboard.AuditRecord{At: p.g.now(), Org: cmp.Or(p.subject.Org, string(p.subject.Config.Owner.Org)), Actor: actor, Action: action,
 		Resource: req.Method + " " + req.url(), Decision: decision, Rule: rule, Detail: text})
 }

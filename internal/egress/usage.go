@@ -3,7 +3,6 @@ package egress
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -57,8 +56,11 @@ func (u *usage) admit(host string, n int64) *refusal {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	over := func(format string, args ...any) *refusal {
-		return &refusal{status: http.StatusTooManyRequests, rule: "budget", reason: fmt.Sprintf(format, args...),
-			hint: "raise config.outboard.networking.budget of the environment, and start a new session"}
+		no := refuse(http.StatusTooManyRequests, "budget", format, args...)
+		if no.hint = "raise config.outboard.networking.budget of the environment, and start a new session"; outboard.BoxID(u.id).Valid() {
+			no.hint = "raise egress.boxes.budget of the server's configuration"
+		}
+		return no
 	}
 	_, known := u.hosts[host]
 	if !known || u.left.Requests < 1 || u.left.Bytes < n {

@@ -163,8 +163,12 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 	if err := f.add(ctx, &row, b.Env); err != nil {
 		return nil, row, err
 	}
+	b.Env.Networking = f.boxNetworking(&b)
 	if sb, err = f.create(ctx, row, outboard.SessionConfig{Env: b.Env}, st, b.Vars, origin{}); err != nil {
 		return nil, row, err
+	}
+	if f.networked(b.Env.Networking) {
+		f.cfg.Network.AttachBox(row.ID, b)
 	}
 	f.own(row.ID, outboard.KillSubject{Owner: b.Owner})
 	m := newMachine(sb)
@@ -443,8 +447,8 @@ func (f *Fleet) connect(ctx context.Context, l *liveBox, b *outboard.Box) (*mach
 		return nil, err
 	}
 	if reason == "" {
-		if f.networked(b.Env.Networking) {
-			f.cfg.Network.Attach(row.ID, "", outboard.SessionConfig{Env: b.Env})
+		if f.networked(f.boxNetworking(b)) {
+			f.cfg.Network.AttachBox(row.ID, *b)
 		}
 		f.own(row.ID, outboard.KillSubject{Owner: b.Owner})
 		u.machine.habits = habits{user: b.User, dir: b.Workdir}

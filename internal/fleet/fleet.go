@@ -42,6 +42,8 @@ type Config struct {
 	Mirrors map[string]string
 	// Network is where the connections of sandboxes go. nil: sandboxes have loopback only.
 	Network Network
+	// BoxesOffline makes boxes without any way to Network.
+	BoxesOffline bool
 	// Lifecycle holds where an environment does not say otherwise; its zero value stops nothing. MaxPerOwner bounds the sandboxes of one
 	// owner that are alive, boxes included; 0 = no bound.
 	Lifecycle   outboard.Lifecycle

@@ -252,7 +252,7 @@ func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, cfg outboard.S
 	if err != nil {
 		return nil, fmt.Errorf("making a sandbox: %w", err)
 	}
-	if network != nil {
+	if network != nil && (row.Session != "" || st.build) { // a box's is attached by who knows the box
 		f.cfg.Network.Attach(row.ID, row.Session, cfg)
 	}
 	return sb, nil

@@ -13,6 +13,8 @@ type Network interface {
 	Prepare(id outboard.SandboxID) ([]byte, error)
 	// Attach serves the connections of a living sandbox by the rules of a session; a raw sandbox has none, and cfg its environment.
 	Attach(id outboard.SandboxID, session outboard.SessionID, cfg outboard.SessionConfig)
+	// AttachBox is Attach for the sandbox of a box: whatever its row allows, within the server's bound on boxes.
+	AttachBox(id outboard.SandboxID, b outboard.Box)
 	// Detach ends that for a sandbox that is gone.
 	Detach(id outboard.SandboxID)
 }
@@ -44,7 +46,11 @@ func (f *Fleet) reconnect(ctx context.Context) error {
 		return err
 	}
 	for _, row := range rows {
-		if row.State != stateLive || row.Session == "" || !f.made(row) {
+		if row.State != stateLive || !f.made(row) {
+			continue
+		}
+		if row.Session == "" {
+			f.reconnectBox(ctx, row.ID)
 			continue
 		}
 		cfg, err := f.cfg.Store.SessionConfig(ctx, row.Session)
@@ -57,4 +63,24 @@ func (f *Fleet) reconnect(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// reconnectBox serves the sandbox of a box, if it is one's.
+func (f *Fleet) reconnectBox(ctx context.Context, id outboard.SandboxID) {
+	b, err := f.cfg.Store.BoxOf(ctx, id)
+	switch {
+	case outboard.KindOf(err) == outboard.NotFound: // garbage
+	case err != nil:
+		f.log.Warn("a box stays without network until it is used", "sandbox", id, "err", err)
+	case f.networked(f.boxNetworking(&b)):
+		f.cfg.Network.AttachBox(id, b)
+	}
+}
+
+// boxNetworking is how a box's machine is made: with a way to the gateway, which knows what the box may reach, or with none.
+func (f *Fleet) boxNetworking(b *outboard.Box) outboard.Networking {
+	if b.NoNetwork || f.cfg.BoxesOffline {
+		return outboard.Networking{Mode: "none"}
+	}
+	return outboard.Networking{Mode: "limited"}
 }

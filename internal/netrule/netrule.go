@@ -106,7 +106,7 @@ type Verdict struct {
 
 // Judge applies rules to a request. A rule that denies wins; without one that allows, the answer is no.
 func Judge(rules []Rule, t Target) Verdict {
-	verdict := Verdict{Rule: "default", Reason: fmt.Sprintf("no rule lets this session reach %s", where(t.Host, t.Port))}
+	verdict := Verdict{Rule: "default", Reason: fmt.Sprintf("no rule lets this sandbox reach %s", where(t.Host, t.Port))}
 	for _, r := range rules {
 		if !r.host(t.Host, t.Port) {
 			continue

@@ -28,6 +28,8 @@ type Guard struct {
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	// Private are networks that count as reachable though they are not public.
 	Private []netip.Prefix
+	// Denied are networks that count as unreachable, whatever else is said of them.
+	Denied []netip.Prefix
 }
 
 // Loopback are the prefixes of this machine itself, for a Guard of tests and development.
@@ -53,6 +55,9 @@ func (g *Guard) Lookup(ctx context.Context, host string) ([]netip.Addr, error) {
 		addrs[i] = a.Unmap()
 		if !g.reachable(addrs[i], own) {
 			return nil, &Refusal{Why: "host " + host + " is not on the public internet", Detail: a.String()}
+		}
+		if contains(g.Denied, addrs[i]) {
+			return nil, &Refusal{Why: "host " + host + " has an address in a network that is denied", Detail: a.String()}
 		}
 	}
 	if len(addrs) == 0 {

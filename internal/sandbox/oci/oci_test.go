@@ -64,18 +64,9 @@ func newProvider(t testing.TB, program, dir string) *container.Provider {
 	return p
 }
 
-// runtimes are the programs that the tests run with. What this process does is the same with each, so the short form, which is for the
-// race detector, takes one.
-func runtimes() []string {
-	if testing.Short() {
-		return []string{"crun"}
-	}
-	return []string{"crun", "runc", "runsc"}
-}
-
 // If this fails, sandboxes of a runtime differ from what every other part of the system expects of a provider.
 func TestConformance(t *testing.T) {
-	for _, name := range runtimes() {
+	for _, name := range []string{"crun", "runc", "runsc"} {
 		t.Run(name, func(t *testing.T) {
 			program := runtimeFor(t, name)
 			dir := filepath.Join(t.TempDir(), "s")
@@ -99,7 +90,7 @@ func TestConformance(t *testing.T) {
 
 // each runs a test with every runtime.
 func each(t *testing.T, f func(t *testing.T, p *container.Provider, dir string)) {
-	for _, name := range runtimes() {
+	for _, name := range []string{"crun", "runc", "runsc"} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "s")
 			f(t, newProvider(t, runtimeFor(t, name), dir), dir)

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/config"
+	"github.com/outboard-dev/outboard/internal/e2b"
+)
+
+// online is a server that lets boxes reach loopback, with a server there to reach.
+type online struct {
+	t    *testing.T
+	data string
+	cfg  *config.Config
+	s    *server
+	c    *client.Client
+	port string
+}
+
+func startOnline(t *testing.T, most config.Boxes) *online {
+	t.Helper()
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "up", r.URL.Path) }))
+	t.Cleanup(up.Close)
+	at, err := url.Parse(up.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &online{t: t, data: t.TempDir(), port: at.Port(), cfg: &config.Config{Egress: config.Egress{PrivateNetworks: []string{"127.0.0.0/8"}, Boxes: most}}}
+	o.start()
+	t.Cleanup(func() {
+		o.s.Stop()
+		removeSandboxes(t, filepath.Join(o.data, "sandboxes"))
+	})
+	if o.s.sandbox != nil {
+		noSandbox(t, o.s.sandbox)
+	}
+	return o
+}
+
+func (o *online) start() {
+	o.t.Helper()
+	var err error
+	o.s, err = startServer(context.Background(), serverConfig{Data: o.data, Config: o.cfg, Env: func(name string) string {
+		return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
+	}, Serve: true, Work: true, Listen: "127.0.0.1:0", E2B: "127.0.0.1:0", Grace: time.Second})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	key, err := readKey(o.data)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	if o.c, err = client.New(client.Config{URL: o.s.url, Key: key}); err != nil {
+		o.t.Fatal(err)
+	}
+	o.t.Cleanup(o.c.Close)
+}
+
+// call asks the E2B API.
+func (o *online) call(method, path, body string, out any) int {
+	o.t.Helper()
+	key, err := readKey(o.data)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(o.t.Context(), method, o.s.e2bURL+path, strings.NewReader(body))
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	req.Header.Set("X-API-Key", e2b.APIKey(key))
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	if out != nil && res.StatusCode < 300 {
+		if err := json.Unmarshal(text, out); err != nil {
+			o.t.Fatalf("%s %s: %s", method, path, text)
+		}
+	}
+	return res.StatusCode
+}
+
+func (o *online) box(body string) string {
+	o.t.Helper()
+	var out struct {
+		SandboxID string `json:"sandboxID"`
+	}
+	if status := o.call("POST", "/v2/sandboxes", body, &out); status != http.StatusCreated {
+		o.t.Fatalf("making a sandbox of %s: %d", body, status)
+	}
+	return out.SandboxID
+}
+
+// status is what a program inside gets from a host: an HTTP status, or 000 for none.
+func (o *online) status(box, host string) string {
+	o.t.Helper()
+	argv := []string{"curl", "-s", "--noproxy", "", // else it asks its own loopback
+		"-o", "/dev/null", "-m", "20", "-w", "%{http_code}", "http://" + host + ":" + o.port + "/x"}
+	out := ""
+	for e, err := range o.c.StartProcess(o.t.Context(), box, map[string]any{"argv": argv}) {
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		out += string(e.Data)
+	}
+	return out
+}
+
+func (o *online) want(box, host, status string) {
+	o.t.Helper()
+	if got := o.status(box, host); got != status {
+		o.t.Errorf("%s gets %s from %s, want %s", box, got, host, status)
+	}
+}
+
+// If this fails, a box of the E2B API reaches what nobody allowed, or does not reach what its settings and the server's bound allow; a
+// change of the settings does not hold at once; or they are lost by a pause, a fork or a restart of the server.
+func TestBoxNetwork(t *testing.T) {
+	o := startOnline(t, config.Boxes{Networking: "unrestricted"})
+	const only = `"network":{"denyOut":["0.0.0.0/0"],"allowOut":["127.0.0.1"]}`
+	open, some, none := o.box(`{"templateID":"base"}`), o.box(`{"templateID":"base",`+only+`}`), o.box(`{"templateID":"base","allow_internet_access":false}`)
+	o.want(open, "127.0.0.1", "200")
+	o.want(some, "127.0.0.1", "200")
+	o.want(some, "127.0.0.2", "403")
+	o.want(none, "127.0.0.1", "000")
+	if status := o.call("PUT", "/sandboxes/"+none+"/network", `{}`, nil); status != http.StatusConflict {
+		t.Errorf("opening a box without a network: %d", status)
+	}
+
+	if status := o.call("PUT", "/sandboxes/"+open+"/network", `{"denyOut":["127.0.0.2"]}`, nil); status != http.StatusNoContent {
+		t.Errorf("denying an address: %d", status)
+	}
+	o.want(open, "127.0.0.1", "200")
+	o.want(open, "127.0.0.2", "403")
+	if status := o.call("PUT", "/sandboxes/"+open+"/network", `{"allow_internet_access":false}`, nil); status != http.StatusNoContent {
+		t.Errorf("closing a box: %d", status)
+	}
+	o.want(open, "127.0.0.1", "403")
+
+	for _, memory := range []string{"true", "false"} { // frozen, and as files that get a new machine
+		if status := o.call("POST", "/sandboxes/"+some+"/pause", `{"memory":`+memory+`}`, nil); status != http.StatusNoContent {
+			t.Fatalf("pausing: %d", status)
+		}
+		if status := o.call("POST", "/v2/sandboxes/"+some+"/connect", `{}`, nil); status != http.StatusCreated {
+			t.Fatalf("resuming: %d", status)
+		}
+		o.want(some, "127.0.0.1", "200")
+		o.want(some, "127.0.0.2", "403")
+	}
+	var forks []struct {
+		Sandbox struct {
+			SandboxID string `json:"sandboxID"`
+		} `json:"sandbox"`
+	}
+	if status := o.call("POST", "/sandboxes/"+some+"/fork", `{"timeout":300}`, &forks); status != http.StatusCreated || len(forks) != 1 {
+		t.Fatalf("forking: %d %+v", status, forks)
+	}
+	o.want(forks[0].Sandbox.SandboxID, "127.0.0.1", "200")
+	o.want(forks[0].Sandbox.SandboxID, "127.0.0.2", "403")
+
+	o.s.Stop()
+	o.cfg.Egress.Boxes = config.Boxes{AllowedHosts: []string{"127.0.0.2"}} // the operator's mind has changed
+	o.start()
+	o.want(some, "127.0.0.1", "403")
+	o.want(some, "127.0.0.2", "403")
+	o.want(none, "127.0.0.1", "000")
+	if status := o.call("POST", "/v2/sandboxes", `{"templateID":"base",`+only+`}`, nil); status != http.StatusForbidden {
+		t.Errorf("a box that wants more than there is: %d", status)
+	}
+	o.s.Stop()
+	o.cfg.Egress.Boxes = config.Boxes{Networking: "unrestricted"}
+	o.start()
+	o.want(some, "127.0.0.1", "200")
+	o.want(some, "127.0.0.2", "403")
+}
+
+// If this fails, boxes reach the network on a server whose operator never said so.
+func TestBoxNetworkDefault(t *testing.T) {
+	o := startOnline(t, config.Boxes{})
+	box := o.box(`{"templateID":"base","allow_internet_access":true}`)
+	o.want(box, "127.0.0.1", "403")
+	log, err := o.c.BoxNetworkLog(t.Context(), box, 10)
+	if err != nil || len(log) != 1 || log[0].Decision != outboard.Refused || log[0].Rule != "default" || !strings.Contains(string(log[0].Detail), "egress.boxes") {
+		t.Errorf("what was recorded: %+v, %v", log, err)
+	}
+	n, err := o.c.BoxNetwork(t.Context(), box)
+	if err != nil || n.Mode != "limited" || len(n.Allow) != 0 {
+		t.Errorf("what it may reach: %+v, %v", n, err)
+	}
+}
+
+// If this fails, the kill switch leaves connections of boxes open.
+func TestKillCutsBoxNetwork(t *testing.T) {
+	o := startOnline(t, config.Boxes{Networking: "unrestricted"})
+	begun, ended := make(chan struct{}), make(chan struct{})
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		close(begun)
+		<-r.Context().Done()
+		close(ended)
+	}))
+	defer func() { up.CloseClientConnections(); up.Close() }()
+	box := o.box(`{"templateID":"base"}`)
+	for e, err := range o.c.StartProcess(t.Context(), box, map[string]any{"argv": []string{"curl", "-sN", "--noproxy", "", up.URL}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Type == "process.started" {
+			break // leaving does not end it
+		}
+	}
+	<-begun
+	select {
+	case <-ended:
+		t.Fatal("the stream ended by itself")
+	default:
+	}
+	k, err := o.c.Kill(t.Context(), client.NewKill{Scope: "all", Level: "pause", Reason: "a test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	if k.Flows != 0 {
+		t.Errorf("%d connections are left", k.Flows)
+	}
+	if err := o.c.LiftKill(t.Context(), k.Kill.ID); err != nil {
+		t.Fatal(err)
+	}
+	o.want(box, "127.0.0.1", "200")
+}

@@ -1,0 +1,44 @@
+package api
+
+import (
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
+)
+
+// boxNetworkIn is what a sandbox of a client's own may reach, within what the server lets any of them reach.
+type boxNetworkIn struct {
+	Closed bool     `json:"closed"` // nothing but allow
+	Allow  []string `json:"allow"`  // names, *.name, IP addresses, or *
+	Deny   []string `json:"deny"`   // networks
+}
+
+func (in *boxNetworkIn) settings() outboard.BoxNetwork {
+	return outboard.BoxNetwork{Closed: in.Closed, Allow: in.Allow, Deny: in.Deny}
+}
+
+// setSandboxNetwork replaces the whole of it.
+func (s *server) setSandboxNetwork(r *request) (any, error) {
+	var in boxNetworkIn
+	if err := r.decode(&in); err != nil {
+		return nil, err
+	}
+	if _, err := s.ctl.SetBoxNetwork(r.Context(), r.by, boxID(r), in.settings()); err != nil {
+		return nil, err
+	}
+	return s.sandboxNetwork(r)
+}
+
+func (s *server) sandboxNetwork(r *request) (any, error) {
+	n, err := s.ctl.BoxNetwork(r.Context(), r.by, boxID(r))
+	if err != nil {
+		return nil, err
+	}
+	return showNetwork(n), nil
+}
+
+// sandboxNetworkLog lists the requests of a sandbox, newest first.
+func (s *server) sandboxNetworkLog(r *request) (any, error) {
+	return r.networkLog(func(before int64, limit int) ([]control.AuditRecord, error) {
+		return s.ctl.BoxNetworkLog(r.Context(), r.by, boxID(r), before, limit)
+	})
+}

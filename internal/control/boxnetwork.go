@@ -1,0 +1,69 @@
+package control
+
+import (
+	"context"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/netrule"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// checkBoxNetwork refuses settings that cannot be held: a box must not seem to have what the server does not let it have.
+func (c *Control) checkBoxNetwork(none bool, n outboard.BoxNetwork) error {
+	if err := netrule.CheckBox(n); err != nil {
+		return invalid("network: %w", err)
+	}
+	if none && len(n.Allow)+len(n.Deny) > 0 {
+		return invalid("network: a sandbox without a network has nothing to allow or deny")
+	}
+	if _, beyond := netrule.ForBox(c.boxNet, n); len(beyond) > 0 {
+		return outboard.Errorf(outboard.Denied, "network: this server does not let sandboxes reach %s", quote(strings.Join(beyond, ", "))).
+			WithHint("the operator says what they may reach at most, in egress.boxes of the server's configuration")
+	}
+	return nil
+}
+
+// SetBoxNetwork replaces what a box may reach, at once: requests under way that were judged by the old rules are ended within a second.
+// Conflict for a box that was made without any network, which no setting gives it.
+func (c *Control) SetBoxNetwork(ctx context.Context, by outboard.Caller, id outboard.BoxID, n outboard.BoxNetwork) (outboard.Box, error) {
+	b, err := c.boxFor(ctx, by, id)
+	if err != nil {
+		return b, err
+	}
+	if err := c.checkBoxNetwork(false, n); err != nil {
+		return b, err
+	}
+	if b.NoNetwork && (!n.Closed || len(n.Allow) > 0) {
+		return b, outboard.Errorf(outboard.Conflict, "sandbox %s was made without a network, and gets none while it lives", id).
+			WithHint("make one that is closed instead (denyOut 0.0.0.0/0), and open that")
+	}
+	if err := c.record(ctx, by, "box.network", string(id), n); err != nil {
+		return b, err
+	}
+	b, err = c.store.ChangeBox(ctx, id, func(b *outboard.Box) error { b.Net = n; return nil })
+	return b, look("sandbox", string(id), err)
+}
+
+// BoxNetwork returns what a box may reach: nothing else is reachable.
+func (c *Control) BoxNetwork(ctx context.Context, by outboard.Caller, id outboard.BoxID) (Network, error) {
+	b, err := c.Box(ctx, by, id)
+	if err != nil {
+		return Network{}, err
+	}
+	n := outboard.Networking{Mode: "none"}
+	if !b.NoNetwork {
+		n, _ = netrule.ForBox(c.boxNet, b.Net)
+	}
+	used, err := c.store.NetUsage(ctx, string(id))
+	return Network{Mode: n.Mode, Rules: netrule.Effective(n, nil), Budget: n.Budget, Used: used, Denied: n.DenyNetworks}, err
+}
+
+// BoxNetworkLog returns the requests that a box has made, newest first, and what decided each.
+func (c *Control) BoxNetworkLog(ctx context.Context, by outboard.Caller, id outboard.BoxID, before int64, limit int) ([]AuditRecord, error) {
+	if _, err := c.Box(ctx, by, id); err != nil {
+		return nil, err
+	}
+	list, err := c.store.AuditRecords(ctx, store.AuditQuery{Actor: string(id), Action: "http.request", Before: before, Newest: true, Limit: limit})
+	return list, look("sandbox", string(id), err)
+}

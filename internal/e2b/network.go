@@ -1,0 +1,113 @@
+package e2b
+
+import (
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// networkIn is a sandbox's network as the SDKs describe it: when it is made, and whole whenever it is changed.
+type networkIn struct {
+	AllowPublicTraffic *bool          `json:"allowPublicTraffic"`
+	AllowOut           []string       `json:"allowOut"` // addresses, networks, names and *.names
+	DenyOut            []string       `json:"denyOut"`  // addresses and networks
+	EgressProxy        any            `json:"egressProxy"`
+	MaskRequestHost    string         `json:"maskRequestHost"`
+	Rules              map[string]any `json:"rules"`
+	HTTPSPorts         []int          `json:"httpsPorts"`
+}
+
+// everything are the networks that mean every address.
+var everything = map[string]bool{"0.0.0.0/0": true, "::/0": true}
+
+// settings turns what a client wants into what a box has. What a gateway that knows servers by their names cannot hold is refused: it
+// must not seem to hold.
+func (in *networkIn) settings(internet *bool) (n outboard.BoxNetwork, err error) {
+	if in.EgressProxy != nil || len(in.Rules) > 0 || len(in.HTTPSPorts) > 0 {
+		return n, outboard.Errorf(outboard.Unimplemented, "network.egressProxy, rules and httpsPorts are not built here").
+			WithHint("credentials are put on requests by a session's vaults")
+	}
+	n.Closed = internet != nil && !*internet
+	for _, d := range in.DenyOut {
+		if everything[d] {
+			n.Closed = true
+			continue
+		}
+		p, err := network(d)
+		if err != nil {
+			return n, outboard.Errorf(outboard.Invalid, "network.denyOut: %q is not an address or a network; names cannot be denied", d)
+		}
+		n.Deny = append(n.Deny, p.String())
+	}
+	named := false
+	for _, a := range in.AllowOut {
+		p, err := network(a)
+		switch {
+		case everything[a]:
+			n.Allow = append(n.Allow, "*")
+		case err != nil:
+			named = true
+			n.Allow = append(n.Allow, strings.ToLower(a)) // checked where it is set
+		case !p.IsSingleIP():
+			return n, outboard.Errorf(outboard.Unimplemented, "network.allowOut: %q is a network, and what leaves a sandbox is judged by the name it is for", a).
+				WithHint("name hosts, *.hosts or single addresses")
+		default:
+			n.Allow = append(n.Allow, p.Addr().String())
+		}
+	}
+	switch {
+	case n.Closed:
+		n.Deny = nil // it is all denied, and what is allowed wins
+	case named:
+		return n, outboard.Errorf(outboard.Invalid, "network.allowOut: names need 0.0.0.0/0 in denyOut, or nothing is kept from the others")
+	case len(n.Allow) > 0 && len(n.Deny) > 0:
+		return n, outboard.Errorf(outboard.Unimplemented, "network: exceptions from single networks in denyOut are not built here").
+			WithHint("deny 0.0.0.0/0 and allow hosts, or deny smaller networks")
+	case len(n.Allow) > 0:
+		n.Allow = nil // of what is reachable anyway
+	}
+	return n, nil
+}
+
+// network reads an address or a network.
+func network(s string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(s); err == nil {
+		a = a.WithZone("").Unmap()
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(s)
+	return p.Masked(), err
+}
+
+// setNetwork replaces what a sandbox may reach; what is left out is as if it was never said.
+func (s *Server) setNetwork(r *request) (int, any, error) {
+	var in struct {
+		networkIn
+		AllowInternet *bool `json:"allow_internet_access"`
+	}
+	if err := decode(r.w, r.Request, &in); err != nil {
+		return 0, nil, err
+	}
+	n, err := in.settings(in.AllowInternet)
+	if err == nil {
+		_, err = s.ctl.SetBoxNetwork(r.Context(), r.by, r.id(), n)
+	}
+	return http.StatusNoContent, nil, err
+}
+
+// shownNetwork is a box's network as it was set.
+func shownNetwork(b *outboard.Box) networkOut {
+	out := networkOut{AllowPublicTraffic: b.Traffic == "", MaskRequestHost: b.MaskHost, DenyOut: b.Net.Deny}
+	for _, a := range b.Net.Allow {
+		if a == "*" {
+			a = "0.0.0.0/0"
+		}
+		out.AllowOut = append(out.AllowOut, a)
+	}
+	if b.Net.Closed {
+		out.DenyOut = []string{"0.0.0.0/0"}
+	}
+	return out
+}

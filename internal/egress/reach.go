@@ -1,0 +1,118 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/netip"
+	"reflect"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/netrule"
+)
+
+// reach is what a sandbox may reach, and by which connections. It is never changed, only replaced: a request keeps the one it was judged
+// by.
+type reach struct {
+	net   outboard.Networking // as it was read
+	rules []netrule.Rule
+	out   *upstream
+}
+
+// newReach makes one. Networks that cannot be read deny everything: they were checked when they were set.
+func (g *Gateway) newReach(n outboard.Networking, mcp []outboard.MCPServer) *reach {
+	cfg, rules := g.cfg, netrule.Effective(n, mcp)
+	for _, d := range n.DenyNetworks {
+		p, err := netip.ParsePrefix(d)
+		if err != nil {
+			g.log.Error("a box's network settings cannot be read; it reaches nothing", "network", d, "err", err)
+			rules = nil
+			continue
+		}
+		cfg.Guard.Denied = append(cfg.Guard.Denied, p)
+	}
+	return &reach{net: n, rules: rules, out: newUpstream(cfg)}
+}
+
+var (
+	errRules = errors.New("what this sandbox may reach was changed")
+	errNoBox = outboard.Errorf(outboard.NotFound, "the sandbox was removed")
+)
+
+// may returns what the sandbox may reach now. A session's is fixed. A box's is read anew for every request, so that a change holds at
+// once, whichever server of the host it was made at.
+func (p *port) may(ctx context.Context) (*reach, error) {
+	now := p.reach.Load()
+	if p.subject.Box == "" {
+		return now, nil
+	}
+	b, err := p.g.cfg.Store.Box(ctx, p.subject.Box)
+	if outboard.KindOf(err) == outboard.NotFound {
+		return nil, errNoBox
+	}
+	if err != nil {
+		return nil, err
+	}
+	n := p.g.ofBox(&b)
+	if reflect.DeepEqual(n, now.net) {
+		return now, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now = p.reach.Load(); !reflect.DeepEqual(n, now.net) {
+		next := p.g.newReach(n, nil)
+		p.reach.Store(next)
+		now.out.close() // connections to what is denied now must not be used again
+		now = next
+	}
+	return now, nil
+}
+
+// ofBox is the networking of a box: nothing for one that asked for none.
+func (g *Gateway) ofBox(b *outboard.Box) outboard.Networking {
+	if b.NoNetwork {
+		return outboard.Networking{Mode: "none"}
+	}
+	n, _ := netrule.ForBox(g.cfg.Boxes, b.Net)
+	return n
+}
+
+// judged returns what a request is judged by, and remembers it with the request.
+func (p *port) judged(ctx context.Context) (*reach, *refusal) {
+	r, err := p.may(ctx)
+	if errors.Is(err, errNoBox) {
+		return nil, refuse(http.StatusForbidden, "box", "%v", err)
+	}
+	if err != nil {
+		return nil, refuse(http.StatusServiceUnavailable, "store", "what this sandbox may reach cannot be read")
+	}
+	if e := effectOf(ctx); e != nil {
+		e.reach.Store(r)
+	}
+	return r, nil
+}
+
+// endOutdated ends the requests of a box that were judged by what holds no longer, and returns how many there were. While that cannot
+// be read, what was allowed goes on.
+func (p *port) endOutdated(ctx context.Context) (ended int) {
+	if p.subject.Box == "" {
+		return 0
+	}
+	now, err := p.may(ctx)
+	if errors.Is(err, errNoBox) {
+		return p.end(err)
+	}
+	if err != nil {
+		p.g.log.Warn("what a box may reach cannot be read", "box", p.subject.Box, "err", err)
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for e := range p.active {
+		if r := e.reach.Load(); r != nil && r != now {
+			e.cancel(errRules)
+			ended++
+		}
+	}
+	return ended
+}

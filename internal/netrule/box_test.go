@@ -1,0 +1,68 @@
+package netrule
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// Broken if a box reaches more than the server lets boxes reach, or less than both let it, or if what is beyond the bound is not said.
+func TestForBox(t *testing.T) {
+	limited := outboard.Networking{Mode: "limited", AllowedHosts: []string{"a.test", "*.b.test"}, AllowPackageManagers: true}
+	open := outboard.Networking{Mode: "unrestricted"}
+	closed := func(allow ...string) outboard.BoxNetwork { return outboard.BoxNetwork{Closed: true, Allow: allow} }
+	for what, c := range map[string]struct {
+		most   outboard.Networking
+		want   outboard.BoxNetwork
+		yes    []string
+		no     []string
+		beyond []string
+	}{
+		"no bound is nothing":          {outboard.Networking{}, closed("a.test"), nil, []string{"a.test"}, []string{"a.test"}},
+		"none is nothing":              {outboard.Networking{Mode: "none"}, outboard.BoxNetwork{}, nil, []string{"a.test"}, nil},
+		"limited to nothing":           {outboard.Networking{Mode: "limited"}, outboard.BoxNetwork{}, nil, []string{"a.test"}, nil},
+		"a wish for all":               {limited, outboard.BoxNetwork{}, []string{"a.test", "x.b.test", "pypi.org"}, []string{"b.test", "c.test"}, nil},
+		"all, by name":                 {limited, closed("*"), []string{"a.test"}, []string{"c.test"}, nil},
+		"closed":                       {limited, closed(), nil, []string{"a.test", "x.b.test", "pypi.org"}, nil},
+		"one of them":                  {limited, closed("x.b.test"), []string{"x.b.test"}, []string{"a.test", "y.b.test"}, nil},
+		"a part of a wild one":         {limited, closed("*.x.b.test"), []string{"y.x.b.test"}, []string{"x.b.test", "y.b.test"}, nil},
+		"beyond it":                    {limited, closed("a.test", "c.test", "b.test"), []string{"a.test"}, []string{"c.test", "b.test"}, []string{"c.test", "b.test"}},
+		"a wild one around it":         {limited, closed("*.test"), nil, []string{"a.test", "x.b.test"}, []string{"*.test"}},
+		"an address under a wild name": {limited, closed("10.0.0.1"), nil, []string{"10.0.0.1"}, []string{"10.0.0.1"}},
+		"open":                         {open, outboard.BoxNetwork{}, []string{"a.test", "10.0.0.1"}, nil, nil},
+		"open, closed by the box":      {open, closed("a.test", "10.0.0.1"), []string{"a.test", "10.0.0.1"}, []string{"b.test", "10.0.0.2"}, nil},
+	} {
+		n, beyond := ForBox(c.most, c.want)
+		if !slices.Equal(beyond, c.beyond) {
+			t.Errorf("%s: beyond the bound are %q, want %q", what, beyond, c.beyond)
+		}
+		reaches := func(h string) bool {
+			return Judge(Effective(n, nil), Target{Method: "GET", Host: h, Port: 443, Path: "/"}).Allow
+		}
+		for _, h := range c.yes {
+			if !reaches(h) {
+				t.Errorf("%s: %s cannot be reached", what, h)
+			}
+		}
+		for _, h := range c.no {
+			if reaches(h) {
+				t.Errorf("%s: %s can be reached", what, h)
+			}
+		}
+	}
+	n, _ := ForBox(limited, closed("pypi.org"))
+	if Judge(Effective(n, nil), Target{Method: "POST", Host: "pypi.org", Port: 443, Path: "/"}).Allow {
+		t.Error("a box may do more at a host than the bound says")
+	}
+	for what, bad := range map[string]outboard.BoxNetwork{"a port": closed("a.test:80"), "an upper-case name": closed("A.test"), "a URL": closed("https://a.test"),
+		"a network to allow": closed("10.0.0.0/8"), "no network": {Deny: []string{"a.test"}}, "bits beyond the mask": {Deny: []string{"10.1.2.3/8"}},
+		"too many": closed(make([]string, maxBoxEntries+1)...), "denied what is closed": {Closed: true, Deny: []string{"10.0.0.0/8"}}} {
+		if CheckBox(bad) == nil {
+			t.Errorf("%s passes", what)
+		}
+	}
+	if err := CheckBox(outboard.BoxNetwork{Deny: []string{"10.0.0.0/8", "1.1.1.1/32", "2001:db8::/32"}}); err != nil {
+		t.Errorf("good networks: %v", err)
+	}
+}
