@@ -49,6 +49,7 @@ var layers = map[string][]string{
 	"internal/e2b":             {"", "internal/control"},
 	"internal/sshd":            {"", "internal/control"},
 	"cmd/outboard-guest":       {"internal/guest", "internal/guest/boot", "internal/guest/nursery", "internal/guest/sftp"},
+	"internal/bridge":          {"", "internal/control"},
 	"internal/store/storetest": {"internal/store"},
 	"internal/login/logintest": {},
 	"internal/sandboxtest":     {"", "internal/sandbox", "internal/guest", "internal/guest/sftp"},

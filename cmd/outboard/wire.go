@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
-	"github.com/outboard-dev/outboard/internal/api"
 	"github.com/outboard-dev/outboard/internal/audit"
 	"github.com/outboard-dev/outboard/internal/blob"
 	"github.com/outboard-dev/outboard/internal/config"
@@ -275,7 +274,7 @@ func (s *server) listen(ctx context.Context) error {
 	base, cut := context.WithCancel(context.WithoutCancel(ctx))
 	s.cut = cut
 	s.http = &http.Server{
-		Handler:           api.New(api.Config{Control: s.control, Logger: s.log, Hosts: s.cfg.Hosts}),
+		Handler:           s.doors(),
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
