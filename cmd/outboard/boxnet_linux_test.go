@@ -113,14 +113,14 @@ func (o *online) status(box, host string) string {
 	o.t.Helper()
 	argv := []string{"curl", "-s", "--noproxy", "", // else it asks its own loopback
 		"-o", "/dev/null", "-m", "20", "-w", "%{http_code}", "http://" + host + ":" + o.port + "/x"}
-	out := ""
+	var out strings.Builder
 	for e, err := range o.c.StartProcess(o.t.Context(), box, map[string]any{"argv": argv}) {
 		if err != nil {
 			o.t.Fatal(err)
 		}
-		out += string(e.Data)
+		out.WriteString(string(e.Data))
 	}
-	return out
+	return out.String()
 }
 
 func (o *online) want(box, host, status string) {
