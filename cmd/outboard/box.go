@@ -85,7 +85,7 @@ func newBoxCreate(a *app) *cobra.Command {
 	cmd := &cobra.Command{Use: "create", Short: "Make a box", Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runBoxCreate(cmd.Context(), a, &o) }}
 	f := cmd.Flags()
-	f.StringVar(&o.template, "template", o.template, "what it is made from: base, or a snapshot")
+	f.StringVar(&o.template, "template", o.template, "what it is made from: base, a snapshot, or a template (NAME or NAME:TAG)")
 	f.StringVar(&o.image, "image", "", "OCI image it begins with, instead of the host's programs")
 	f.DurationVar(&o.ttl, "ttl", o.ttl, "how long it lives")
 	f.BoolVar(&o.pause, "pause", false, "pause it then, instead of removing it; any use wakes it")

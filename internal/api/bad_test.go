@@ -23,6 +23,7 @@ func TestBadRequests(t *testing.T) {
 	b.ok("POST", "/v1/environments/"+archivedEnv+"/archive", nil)
 	selfHosted := b.ok("POST", "/v1/environments", `{"name":"s","config":{"type":"self_hosted"}}`).str("id")
 	withPip := b.ok("POST", "/v1/environments", `{"name":"s","config":{"type":"cloud","packages":{"pip":["requests"]}}}`).str("id")
+	b.ok("POST", "/v1/sessions", fmt.Sprintf(`{"agent":%q,"environment_id":%q}`, agent, withPip)) // they are installed with its first sandbox
 	skilled := b.ok("POST", "/v1/agents", `{"name":"a","model":"script/steps","skills":[{"type":"anthropic","skill_id":"xlsx"}]}`).str("id")
 	events := "/v1/sessions/" + session + "/events"
 	newSession := func(more string) string {
@@ -95,7 +96,6 @@ func TestBadRequests(t *testing.T) {
 		{"archived agent for a session", 400, "archived", "POST", "/v1/sessions", fmt.Sprintf(`{"agent":%q,"environment_id":%q}`, archivedAgent, env)},
 		{"archived environment for a session", 400, "archived", "POST", "/v1/sessions", fmt.Sprintf(`{"agent":%q,"environment_id":%q}`, agent, archivedEnv)},
 		{"self hosted", 501, "self_hosted", "POST", "/v1/sessions", fmt.Sprintf(`{"agent":%q,"environment_id":%q}`, agent, selfHosted)},
-		{"packages in a session", 501, "packages", "POST", "/v1/sessions", fmt.Sprintf(`{"agent":%q,"environment_id":%q}`, agent, withPip)},
 		{"skills in a session", 501, "skills", "POST", "/v1/sessions", fmt.Sprintf(`{"agent":%q,"environment_id":%q}`, skilled, env)},
 		{"unknown model", 400, "nothing/here", "POST", "/v1/sessions",
 			fmt.Sprintf(`{"agent":{"type":"agent_with_overrides","id":%q,"model":"nothing/here"},"environment_id":%q}`, agent, env)},

@@ -187,12 +187,6 @@ func (c *Control) sessionEnvironment(ctx context.Context, by outboard.Caller, r 
 		return env, unbuilt("environment %s is self_hosted, which needs the work queue, which is not built yet", env.ID).
 			WithHint("use a cloud environment: its sandboxes run on this server")
 	}
-	for _, manager := range PackageManagers {
-		if len(env.Config.Packages[manager]) > 0 {
-			return env, unbuilt("environment %s lists %s packages, and installing packages is not built yet", env.ID, manager).
-				WithHint("use an environment without packages: its sandboxes have the programs of this server's root filesystem")
-		}
-	}
 	return env, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"reflect"
+	"slices"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/netrule"
@@ -22,6 +23,7 @@ type reach struct {
 // newReach makes one. Networks that cannot be read deny everything: they were checked when they were set.
 func (g *Gateway) newReach(n outboard.Networking, mcp []outboard.MCPServer) *reach {
 	cfg, rules := g.cfg, netrule.Effective(n, mcp)
+	cfg.Guard.Denied = slices.Clip(cfg.Guard.Denied) // each box appends its own
 	for _, d := range n.DenyNetworks {
 		p, err := netip.ParsePrefix(d)
 		if err != nil {
