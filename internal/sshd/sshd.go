@@ -20,6 +20,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -103,7 +104,12 @@ func (s *Server) Serve(l net.Listener) error {
 			return nil
 		}
 		if err != nil {
-			if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+			if passes(err) {
+				s.log.Warn("accepting SSH connections", "err", err)
+				select {
+				case <-time.After(acceptPause):
+				case <-s.ctx.Done():
+				}
 				continue
 			}
 			return fmt.Errorf("accepting SSH connections: %w", err)
@@ -114,6 +120,14 @@ func (s *Server) Serve(l net.Listener) error {
 		}
 		s.conns.Go(func() { s.handle(nc) })
 	}
+}
+
+// acceptPause is the wait before the next try where there is no descriptor for a connection.
+const acceptPause = 100 * time.Millisecond
+
+// passes reports whether a listener that failed so goes on: a client that was gone already, or descriptors that ran out for now.
+func passes(err error) bool {
+	return errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 // Close ends every connection and waits for what they ran to be told. It may be called twice.

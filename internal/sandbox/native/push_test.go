@@ -283,6 +283,7 @@ func TestPushLayerTakenAway(t *testing.T) {
 	}
 	m := start(t, p, "")
 	bash(t, m, "echo 1 > /workspace/a")
+	bash(t, m, "true") // on a slow machine the look for what the first call wrote came before it
 	awaitAhead(t, dir, m.ID(), 2)
 	if err := os.RemoveAll(filepath.Join(dir, "layers", string(m.ID())+".2")); err != nil {
 		t.Fatal(err)
