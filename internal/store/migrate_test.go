@@ -20,6 +20,9 @@ func TestMigrateFromEveryRelease(t *testing.T) {
 		t.Fatalf("%d schemas, %v", latest, err)
 	}
 	for v := 1; v <= latest; v++ {
+		if testing.Short() && v > 1 && v < latest-1 { // the race detector sees the same code for all of them
+			continue
+		}
 		t.Run(fmt.Sprintf("%04d", v), func(t *testing.T) {
 			rows, err := os.ReadFile(fmt.Sprintf("testdata/schema/%04d.sql", v))
 			if err != nil {
