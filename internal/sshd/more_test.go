@@ -62,6 +62,31 @@ func (w *watched) await(t *testing.T, text string) string {
 	}
 }
 
+// nudged is await while lines are written to a shell that waits for them: it runs a trap only when its read has ended, and a signal may
+// come to it after a line that was sent later.
+func (w *watched) nudged(t *testing.T, in io.Writer, text string) {
+	t.Helper()
+	var nudges sync.WaitGroup
+	defer nudges.Wait()
+	stop := make(chan struct{})
+	defer close(stop)
+	nudges.Go(func() {
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			if _, err := io.WriteString(in, "nudge\n"); err != nil {
+				return
+			}
+			select {
+			case <-tick.C:
+			case <-stop:
+				return
+			}
+		}
+	})
+	w.await(t, text)
+}
+
 // number awaits a line that begins with a word, and returns the number after it.
 func (w *watched) number(t *testing.T, word string) int {
 	t.Helper()

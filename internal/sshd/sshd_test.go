@@ -229,13 +229,11 @@ func TestTerminal(t *testing.T) {
 	if err := s.WindowChange(44, 120); err != nil {
 		t.Fatal(err)
 	}
-	in.Write([]byte("nudge\n"))
-	out.await(t, "size 44 120")
+	out.nudged(t, in, "size 44 120")
 	if err := s.Signal(ssh.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
-	in.Write([]byte("nudge\n"))
-	out.await(t, "got USR1")
+	out.nudged(t, in, "got USR1")
 	in.Close() // the end of a terminal's input is a key
 	out.await(t, "over")
 	if err := s.Wait(); err != nil {
