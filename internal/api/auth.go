@@ -1,13 +1,10 @@
 package api
 
 import (
-	"context"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/outboard-dev/outboard"
-	"github.com/outboard-dev/outboard/internal/control"
 )
 
 // orgHeader names the organization that the operator of the server acts in.
@@ -32,23 +29,4 @@ func (s *server) caller(r *http.Request) (outboard.Caller, error) {
 		return by, err
 	}
 	return s.ctl.ActIn(r.Context(), by, r.Header.Get(orgHeader))
-}
-
-// while ends a stream when its caller loses the key or the person behind it is removed. It returns when ctx ends.
-func (s *server) while(ctx context.Context, end context.CancelFunc, by outboard.Caller) {
-	tick := time.NewTicker(control.AliveEvery)
-	defer tick.Stop()
-	var seen int64
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		var err error
-		if seen, err = s.ctl.Alive(ctx, by, seen); err != nil {
-			end()
-			return
-		}
-	}
 }

@@ -318,7 +318,7 @@ func (s *server) processStream(r *request, run func(context.Context, func(contro
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	wg.Go(func() { s.while(ctx, cancel, r.by) })
+	wg.Go(func() { s.ctl.While(ctx, cancel, r.by) })
 	b := &boxStream{s: s, w: r.w, rc: http.NewResponseController(r.w)}
 	streams := map[control.ProcessKind]string{control.Stdout: "stdout", control.Stderr: "stderr", control.Terminal: "terminal"}
 	begun := false

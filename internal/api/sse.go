@@ -107,7 +107,7 @@ func (st *streamer) run(ctx context.Context) {
 			}
 		}
 	})
-	wg.Go(func() { st.s.while(ctx, cancel, st.by) })
+	wg.Go(func() { st.s.ctl.While(ctx, cancel, st.by) })
 	h := st.w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache, no-transform")

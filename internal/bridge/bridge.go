@@ -8,7 +8,6 @@
 package bridge
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -180,25 +179,6 @@ func (s *Server) machine(r *request) (control.Machine, error) {
 		_, err = s.ctl.ExtendBox(r.Context(), r.by, r.id(), keep)
 	}
 	return m, err
-}
-
-// while ends ctx when the caller's key does.
-func (s *Server) while(ctx context.Context, end context.CancelFunc, by outboard.Caller) {
-	tick := time.NewTicker(control.AliveEvery)
-	defer tick.Stop()
-	var seen int64
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		var err error
-		if seen, err = s.ctl.Alive(ctx, by, seen); err != nil {
-			end()
-			return
-		}
-	}
 }
 
 type errorBody struct {

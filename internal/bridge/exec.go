@@ -42,7 +42,7 @@ func (s *Server) exec(r *request) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	wg.Go(func() { s.while(ctx, cancel, r.by) })
+	wg.Go(func() { s.ctl.While(ctx, cancel, r.by) })
 	out := &stream{w: r.w, rc: http.NewResponseController(r.w)}
 	exit, err := run(ctx, m, control.ProcessStart{Argv: in.Argv, Cwd: in.Cwd, TimeoutMs: in.TimeoutMs}, out.tell)
 	switch {

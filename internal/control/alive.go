@@ -8,11 +8,11 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// revokedFor is how long the count of revoked keys is believed. With AliveEvery it bounds how long a stream outlives its key.
+// revokedFor is how long the count of revoked keys is believed. With aliveEvery it bounds how long a stream outlives its key.
 const revokedFor = 300 * time.Millisecond
 
-// AliveEvery is how often whoever answers with a stream should ask Alive.
-const AliveEvery = 500 * time.Millisecond
+// aliveEvery is how often While asks Alive.
+const aliveEvery = 500 * time.Millisecond
 
 // counter is a number of the store that many streams look at.
 type counter struct {
@@ -42,6 +42,25 @@ func (c *Control) Alive(ctx context.Context, by outboard.Caller, seen int64) (in
 		return seen, err
 	}
 	return n + 1, nil
+}
+
+// While ends a stream, by end, when its caller loses the key or the person behind it is removed. It returns then, or when ctx ends.
+func (c *Control) While(ctx context.Context, end context.CancelFunc, by outboard.Caller) {
+	tick := time.NewTicker(aliveEvery)
+	defer tick.Stop()
+	var seen int64
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		var err error
+		if seen, err = c.Alive(ctx, by, seen); err != nil {
+			end()
+			return
+		}
+	}
 }
 
 func (c *Control) revocations(ctx context.Context) (int64, error) {

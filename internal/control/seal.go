@@ -18,6 +18,7 @@ type sealing struct {
 	sum hash.Hash
 }
 
+// Write implements io.Writer.
 func (s *sealing) Write(p []byte) (int, error) {
 	n, err := s.w.Write(p)
 	s.sum.Write(p[:n])

@@ -28,7 +28,10 @@ type stepError struct {
 	err  error
 }
 
+// Error names the step.
 func (e *stepError) Error() string { return fmt.Sprintf("step %d, %s: %v", e.step, e.what, e.err) }
+
+// Unwrap returns why it failed.
 func (e *stepError) Unwrap() error { return e.err }
 
 // rootOf is what lies below the layers of a template.

@@ -79,6 +79,7 @@ type Refusal struct {
 	Errno syscall.Errno
 }
 
+// Error says what was not done, and why.
 func (r *Refusal) Error() string { return r.Step + ": " + r.Errno.Error() }
 
 // Unwrap returns the number of the error.
