@@ -206,7 +206,7 @@ func build(cfg *Config, trees []tree, up *link) error {
 	if err := syscall.Sethostname([]byte(cfg.Hostname)); err != nil {
 		return fmt.Errorf("setting the host name: %w", err)
 	}
-	if err := defaultSignals(); err != nil {
+	if err := ignoreSignals(); err != nil {
 		return err
 	}
 	return dropPrivileges(cfg)

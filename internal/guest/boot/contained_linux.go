@@ -44,7 +44,7 @@ func Contained() (*Env, net.Listener, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("listening for the host: %w", err)
 	}
-	if err := defaultSignals(); err != nil {
+	if err := ignoreSignals(); err != nil {
 		return nil, nil, err
 	}
 	if err := dropBounding(); err != nil {

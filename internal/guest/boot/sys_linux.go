@@ -2,6 +2,8 @@ package boot
 
 import (
 	"fmt"
+	"os"
+	"os/signal"
 	"runtime"
 	"strings"
 	"syscall"
@@ -201,22 +203,28 @@ func mountNew(path, kind string, attrs uintptr, options ...string) error {
 	return t.attach(path)
 }
 
-// defaultSignals takes the Go runtime's handlers away from the signals that would end it. For the init of a pid namespace the
-// kernel drops what has no handler, so nothing inside can end the guest by a signal, not even with the guest's own uid. What the
-// runtime lives on stays: preemption (SIGURG), children (SIGCHLD) and the real-time signals. The price is that a fault in the
-// guest ends it without a Go stack trace.
-func defaultSignals() error {
+// ignoreSignals makes this process ignore the signals that would end it, so that nothing inside can end the guest by one, not even
+// with the guest's own uid. The kernel drops what the init of a pid namespace has no handler for, but not always: a signal that the
+// first thread blocks for a moment, as the Go runtime does around a fork, goes to another thread and ends them all if its action is
+// the default one (complete_signal in Linux's kernel/signal.c, since 4.14). What the runtime lives on keeps its handler: preemption
+// (SIGURG), children (SIGCHLD) and the real-time signals. A fault in the guest still ends it, without a Go stack trace.
+//
+// What it starts has the default actions again: the runtime resets in a child each signal that it has put a handler on.
+func ignoreSignals() error {
 	const last = 31
 	for sig := syscall.Signal(1); sig <= last; sig++ {
 		switch sig {
 		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGURG, syscall.SIGCHLD:
 			continue
+		case syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU:
+			continue // they end nobody, stop no init, and the runtime would not reset them
+		case syscall.SIGHUP, syscall.SIGINT:
+			signal.Notify(make(chan os.Signal, 1), sig) // the runtime left them alone, and would in a child, if they were ignored already
 		}
-		// All zero is SIG_DFL, without flags or mask, on every architecture.
-		var action struct{ handler, flags, restorer, mask uintptr }
+		action := struct{ handler, flags, restorer, mask uintptr }{handler: 1} // SIG_IGN, on every architecture
 		_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, unsafe.Sizeof(action.mask), 0, 0)
 		if errno != 0 {
-			return fmt.Errorf("resetting signal %d: %w", sig, errno)
+			return fmt.Errorf("ignoring signal %d: %w", sig, errno)
 		}
 	}
 	return nil

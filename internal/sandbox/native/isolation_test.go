@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -189,6 +190,11 @@ func TestGuestIsProtected(t *testing.T) {
 	}
 	b.hostile(t, append([]string{"signal"}, signals...)...)
 	b.sh(t, "kill -9 1; kill -TERM 1; kill -STOP 1; kill -SEGV 1; kill -INT 1")
+	// While the guest starts commands: its first thread blocks signals then, and the kernel treats those differently.
+	b.sh(t, "(for i in $(seq 5000); do kill -USR1 1; kill -VTALRM 1; done) >/dev/null 2>&1 &")
+	for range 50 {
+		b.sh(t, "/bin/true")
+	}
 	again, err := p.Open(t.Context(), b.ID()) // a new connection: the guest accepts
 	if err != nil {
 		t.Fatal(err)
@@ -196,6 +202,21 @@ func TestGuestIsProtected(t *testing.T) {
 	defer again.Close()
 	if out := b.sh(t, "echo alive"); out != "alive\n" {
 		t.Errorf("the guest did not survive signals: %q", out)
+	}
+}
+
+// TestSignalsOfTools: a command would begin with signals ignored that the guest ignores, or that the server was started with ignoring.
+func TestSignalsOfTools(t *testing.T) {
+	signal.Ignore(syscall.SIGHUP)
+	t.Cleanup(func() { signal.Reset(syscall.SIGHUP) })
+	p, _ := newProvider(t)
+	b := create(t, p, sandbox.Spec{})
+	const show = "grep -E '^Sig(Ign|Blk):' /proc/self/status"
+	if got := b.sh(t, show); got != "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n" {
+		t.Errorf("signals of a command: %q", got)
+	}
+	if got := b.sh(t, "trap '' USR1; "+show); !strings.HasSuffix(got, "SigIgn:\t0000000000000200\n") {
+		t.Errorf("control: of one that ignores a signal: %q", got)
 	}
 }
 

@@ -177,7 +177,14 @@ func guest([]string) {
 	attack("init", 1)
 	child := exec.Command("/proc/self/exe", "sleep")
 	child.Env = []string{"X=1"}
-	if err := child.Start(); err != nil {
+	said, err := child.StdoutPipe()
+	if err == nil {
+		err = child.Start()
+	}
+	if err == nil {
+		_, err = said.Read(make([]byte, 1)) // from here on the kernel shows its new environment
+	}
+	if err != nil {
 		report("child", err)
 		return
 	}
@@ -231,6 +238,7 @@ func fork(args []string) {
 func sleep([]string) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
+	fmt.Println("asleep")
 	<-signals
 }
 
