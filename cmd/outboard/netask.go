@@ -47,7 +47,7 @@ func (n *netAsker) Ask(ctx context.Context, r egress.Request, q egress.Question)
 	if err != nil {
 		return egress.Asked{}, err
 	}
-	digest, now := sha256.Sum256([]byte(text)), time.Now().UTC().Truncate(time.Microsecond)
+	digest, now := sha256.Sum256([]byte(text)), n.store.Now().UTC().Truncate(time.Microsecond)
 	a, err := n.store.AskNet(ctx, outboard.Approval{ID: outboard.NewID[outboard.ApprovalID](outboard.PrefixApproval), Session: r.Subject.Session,
 		Action: policy.ActionHTTP, Resource: resource, Digest: hex.EncodeToString(digest[:]), Request: text, Why: q.Why, Rules: q.Rules,
 		Approver: cmp.Or(q.Approver, outboard.ApproverAny), Owner: r.Subject.Config.Owner.Key, State: outboard.ApprovalPending, CreatedAt: now,

@@ -28,6 +28,7 @@ type serveOptions struct {
 	ssh      string
 	hosts    []string
 	slots    int
+	clock    bool
 	level    string
 }
 
@@ -49,6 +50,7 @@ func newServe(a *app) *cobra.Command {
 	f.StringVar(&o.cert, "tls-cert", "", "certificate file, PEM")
 	f.StringVar(&o.key, "tls-key", "", "key file of the certificate, PEM")
 	f.BoolVar(&o.insecure, "insecure-listen", false, "listen beyond this machine without TLS: keys and content travel in clear text")
+	f.BoolVar(&o.clock, "trust-clock", false, "take the host's clock for right though the database has seen a later time: what had expired may be valid again")
 	f.StringSliceVar(&o.hosts, "host", nil, "name this server may be called by, besides its addresses")
 	f.IntVar(&o.slots, "slots", 0, "sessions run at a time (default: the runner's)")
 	f.StringVar(&o.level, "log-level", "", "debug, info, warn or error (default info)")
@@ -161,7 +163,7 @@ func (o *serveOptions) server(a *app) (serverConfig, error) {
 		return out, err
 	}
 	out = serverConfig{Data: data, Config: cfg, Env: a.env, Logger: a.logger(level), Serve: o.role != "worker", Work: o.role != "api",
-		Slots: cfg.Limits.Slots, Listen: listen, Hosts: cfg.Hosts}
+		Slots: cfg.Limits.Slots, Listen: listen, Hosts: cfg.Hosts, TrustClock: o.clock}
 	if out.TLS, err = o.certificate(); err != nil {
 		return out, err
 	}

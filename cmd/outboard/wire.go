@@ -54,6 +54,8 @@ type serverConfig struct {
 	Env    func(string) string
 	Logger *slog.Logger
 
+	TrustClock bool // see store.Config
+
 	Serve bool          // answer HTTP
 	Work  bool          // run sessions
 	Slots int           // sessions run at a time, 0 = the runner's default
@@ -169,7 +171,7 @@ func (s *server) start(ctx context.Context) error {
 
 // openState opens what outlives the process, the models and the rules.
 func (s *server) openState(ctx context.Context) (err error) {
-	s.store, err = store.Open(ctx, store.Config{Path: filepath.Join(s.cfg.Data, "outboard.db"), URL: s.cfg.Config.DB, Logger: s.log})
+	s.store, err = store.Open(ctx, store.Config{Path: filepath.Join(s.cfg.Data, "outboard.db"), URL: s.cfg.Config.DB, Logger: s.log, TrustClock: s.cfg.TrustClock})
 	if err != nil {
 		return err
 	}
@@ -194,7 +196,7 @@ func (s *server) openState(ctx context.Context) (err error) {
 		return err
 	}
 	rules := s.cfg.Config.Policy.Engine()
-	rules.Source, rules.Logger = s.store, s.log
+	rules.Source, rules.Logger, rules.Now = s.store, s.log, s.store.Now
 	s.policy, err = policy.New(rules)
 	return err
 }

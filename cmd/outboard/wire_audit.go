@@ -42,6 +42,9 @@ func (c *serverConfig) lowered() map[string]string {
 			out["insecure-listen"] = c.Listen
 		}
 	}
+	if c.TrustClock {
+		out["trust-clock"] = "true"
+	}
 	if n := c.Config.Egress.PrivateNetworks; len(n) > 0 {
 		out["egress.private_networks"] = strings.Join(n, ", ")
 	}

@@ -40,7 +40,7 @@ type Config struct {
 	Kill   KillSwitch       // nil = there is none, and kills are refused
 	Audit  *audit.Witness   // nil = the audit is not signed, and exports are not
 	Logger *slog.Logger     // nil = discard
-	Now    func() time.Time // nil = time.Now
+	Now    func() time.Time // nil = the store's
 	// Directories of this machine that every organization's environments may begin with; others only who runs the server may name.
 	Directories []string
 	// Isolation reports whether this server can make sandboxes of an environment's isolation; its error says what is missing. nil = not asked.
@@ -102,7 +102,7 @@ func New(cfg Config) *Control {
 		c.log = slog.New(slog.DiscardHandler)
 	}
 	if c.now == nil {
-		c.now = time.Now
+		c.now = cfg.Store.Now
 	}
 	if c.policy == nil {
 		engine, err := policy.New(policy.Config{Logger: c.log, Now: c.now})
@@ -132,6 +132,9 @@ func (c *Control) Ready(ctx context.Context) error {
 }
 
 // clock returns the current time as the store keeps it: UTC, in microseconds.
+// Now is the time by which everything that expires is judged; see store.Store.Now.
+func (c *Control) Now() time.Time { return c.now() }
+
 func (c *Control) clock() time.Time { return c.now().UTC().Truncate(time.Microsecond) }
 
 // shownID is how much of a caller's id an error repeats.

@@ -28,7 +28,7 @@ func TestSignature(t *testing.T) {
 		t.Errorf("signature %s, want %s", got, want)
 	}
 	b := &outboard.Box{Secret: secret}
-	if err := checkSignature(sign("path=hello.txt&username=user&signature="+url.QueryEscape(want)), b); err != nil {
+	if err := checkSignature(sign("path=hello.txt&username=user&signature="+url.QueryEscape(want)), b, time.Now()); err != nil {
 		t.Errorf("a good signature: %v", err)
 	}
 	for what, query := range map[string]string{
@@ -36,7 +36,7 @@ func TestSignature(t *testing.T) {
 		"of another user": "path=hello.txt&username=root&signature=" + url.QueryEscape(want),
 		"with an expiry":  "path=hello.txt&username=user&signature_expiration=99999999999&signature=" + url.QueryEscape(want),
 	} {
-		if err := checkSignature(sign(query), b); outboard.KindOf(err) != outboard.Unauthenticated {
+		if err := checkSignature(sign(query), b, time.Now()); outboard.KindOf(err) != outboard.Unauthenticated {
 			t.Errorf("a signature %s: %v", what, err)
 		}
 	}
@@ -44,7 +44,7 @@ func TestSignature(t *testing.T) {
 	q := late.URL.Query()
 	q.Set("signature", signature(late, secret))
 	late.URL.RawQuery = q.Encode()
-	if err := checkSignature(late, b); err == nil || !strings.Contains(err.Error(), "already expired") {
+	if err := checkSignature(late, b, time.Now()); err == nil || !strings.Contains(err.Error(), "already expired") {
 		t.Errorf("a signature that is over: %v", err)
 	}
 }

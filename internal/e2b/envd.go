@@ -47,7 +47,7 @@ func (s *Server) box(w http.ResponseWriter, r *http.Request, id outboard.BoxID, 
 	admitted := func(b *outboard.Box) bool { return control.HasSecret(b.Secret, token) }
 	b, err := s.ctl.BoxSecret(r.Context(), id, func(b *outboard.Box) bool { return open || admitted(b) })
 	if err == nil && r.URL.Path == "/files" && !admitted(&b) {
-		err = checkSignature(r, &b)
+		err = checkSignature(r, &b, s.ctl.Now())
 	}
 	s.enter(w, r, id, b, err)
 }
@@ -57,7 +57,7 @@ func (s *Server) signedFiles(w http.ResponseWriter, r *http.Request) {
 	cors(w)
 	b, err := s.ctl.BoxSecret(r.Context(), "", func(b *outboard.Box) bool { return signed(r, b.Secret) })
 	if err == nil {
-		err = checkSignature(r, &b) // it may be over
+		err = checkSignature(r, &b, s.ctl.Now()) // it may be over
 	}
 	s.enter(w, r, b.ID, b, err)
 }

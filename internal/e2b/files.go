@@ -48,7 +48,7 @@ func signed(r *http.Request, secret string) bool {
 }
 
 // checkSignature refuses a request without a valid signature.
-func checkSignature(r *http.Request, b *outboard.Box) error {
+func checkSignature(r *http.Request, b *outboard.Box, now time.Time) error {
 	q := r.URL.Query()
 	if !q.Has("signature") {
 		return outboard.Errorf(outboard.Unauthenticated, "missing signature query parameter")
@@ -57,7 +57,7 @@ func checkSignature(r *http.Request, b *outboard.Box) error {
 		return outboard.Errorf(outboard.Unauthenticated, "invalid signature")
 	}
 	if exp := q.Get("signature_expiration"); exp != "" {
-		if n, err := strconv.ParseInt(exp, 10, 64); err != nil || n < time.Now().Unix() {
+		if n, err := strconv.ParseInt(exp, 10, 64); err != nil || n < now.Unix() {
 			return outboard.Errorf(outboard.Unauthenticated, "signature is already expired")
 		}
 	}

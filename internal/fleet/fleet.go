@@ -48,7 +48,7 @@ type Config struct {
 	// owner that are alive, boxes included; 0 = no bound.
 	Lifecycle   outboard.Lifecycle
 	MaxPerOwner int
-	// Now is the clock of rows. nil = time.Now.
+	// Now is the clock of rows. nil = the store's.
 	Now func() time.Time
 }
 
@@ -76,7 +76,7 @@ func New(cfg Config) *Fleet {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Now == nil {
-		cfg.Now = time.Now
+		cfg.Now = cfg.Store.Now
 	}
 	return &Fleet{
 		cfg:    cfg,

@@ -54,7 +54,7 @@ type Config struct {
 	Secret string           // "whsec_" and base64
 	Guard  *outbound.Guard  // what may be dialled
 	Logger *slog.Logger     // nil = discard
-	Now    func() time.Time // the store's clock; nil = time.Now
+	Now    func() time.Time // nil = the store's
 }
 
 // Notifier sends notices from Start to Stop.
@@ -72,7 +72,7 @@ func New(cfg Config) (*Notifier, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Now == nil {
-		cfg.Now = time.Now
+		cfg.Now = cfg.Store.Now
 	}
 	u, err := url.Parse(cfg.URL)
 	if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" || u.Scheme != "https" && u.Scheme != "http" {

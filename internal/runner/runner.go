@@ -61,7 +61,7 @@ type Config struct {
 	Host    string           // name of this machine in the workers table
 	Slots   int              // sessions driven at a time; 0 = DefaultSlots
 	Grace   time.Duration    // of Stop; 0 = DefaultGrace
-	Now     func() time.Time // the store's clock; nil = time.Now
+	Now     func() time.Time // nil = the store's
 
 	// fault is asked before and after each write; its error is used in place of the write's. Only tests set it, to die there.
 	fault func(point string) error
@@ -90,7 +90,7 @@ func New(cfg Config) *Runner {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Now == nil {
-		cfg.Now = time.Now
+		cfg.Now = cfg.Store.Now
 	}
 	if cfg.Harness == nil {
 		cfg.Harness = &harness.Builtin{Now: cfg.Now}

@@ -50,7 +50,9 @@ type Config struct {
 	Path   string           // SQLite file; used when URL is empty
 	URL    string           // postgres://...
 	Logger *slog.Logger     // nil = discard
-	Now    func() time.Time // nil = time.Now
+	Now    func() time.Time // the host's clock; nil = time.Now
+	// TrustClock takes the host's clock for right even where the database has seen a later time: what had expired by then may be valid again.
+	TrustClock bool
 }
 
 // Store is safe for concurrent use.
@@ -58,7 +60,7 @@ type Store struct {
 	d           dialect
 	read, write *sql.DB // SQLite: readers and the one writer; Postgres: the same pool
 	log         *slog.Logger
-	now         func() time.Time
+	now         func() time.Time // see Now
 	hub         hub
 	cache       cache
 	unbudgeted  unbudgeted
@@ -98,13 +100,14 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // statements to prepare: they may need columns that are not there.
 func openAt(ctx context.Context, cfg Config, schema, latest int) (*Store, error) {
 	run, cancel := context.WithCancel(context.Background()) // of the loops; ctx is only for opening
-	s := &Store{log: cfg.Logger, now: cfg.Now, seed: maphash.MakeSeed(), closing: run.Done(),
+	c := &clock{read: cfg.Now}
+	if c.read == nil {
+		c.read = time.Now
+	}
+	s := &Store{log: cfg.Logger, now: c.now, seed: maphash.MakeSeed(), closing: run.Done(),
 		cancel: cancel, stopped: make(chan struct{})}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
-	}
-	if s.now == nil {
-		s.now = time.Now
 	}
 	s.hub.init()
 	if err := s.connect(ctx, cfg); err != nil {
@@ -114,6 +117,9 @@ func openAt(ctx context.Context, cfg Config, schema, latest int) (*Store, error)
 	err := s.migrate(ctx, schema)
 	if err == nil && schema == latest {
 		err = s.fail("preparing statements", s.d.prepare(ctx))
+		if err == nil && !cfg.TrustClock {
+			err = s.seen(ctx, c)
+		}
 	}
 	if err != nil {
 		cancel()

@@ -32,7 +32,7 @@ type Config struct {
 	// Permit is asked before a credential is used; its error keeps it from being used. nil = every use is permitted.
 	Permit func(ctx context.Context, id outboard.CredentialID) error
 	Logger *slog.Logger     // nil = discard
-	Now    func() time.Time // nil = time.Now
+	Now    func() time.Time // nil = the store's
 }
 
 // Keeper seals and opens secrets. It needs no key before its first use, and is safe for concurrent use.
@@ -61,7 +61,7 @@ func New(cfg Config) *Keeper {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Now == nil {
-		cfg.Now = time.Now
+		cfg.Now = cfg.Store.Now
 	}
 	k := newKeeper(cfg, outboard.DefaultOrg)
 	k.family = &family{keepers: map[outboard.OrgID]*Keeper{outboard.DefaultOrg: k}, sessions: map[outboard.SessionID]outboard.OrgID{}, withdrawals: newWithdrawals()}
