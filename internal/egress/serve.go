@@ -285,7 +285,7 @@ func (p *port) record(ctx context.Context, action string, req Request, decision,
 		return err
 	}
 	actor := cmp.Or(string(p.subject.Session), string(p.subject.Box), string(p.subject.Sandbox))
-	return p.g.cfg.Store.Audit(ctx, outboard.AuditRecord{At: p.g.now(), Org: cmp.Or(p.subject.Org, string(p.subject.Config.Owner.Org)), Actor: actor, Action: action,
+	return p.g.cfg.Store.Audit(ctx, outboard.AuditRecord{Org: cmp.Or(p.subject.Org, string(p.subject.Config.Owner.Org)), Actor: actor, Action: action,
 		Resource: req.Method + " " + req.url(), Decision: decision, Rule: rule, Detail: text})
 }
 

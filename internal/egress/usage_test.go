@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/egress"
@@ -85,5 +86,18 @@ func TestBudgetSurvives(t *testing.T) {
 	}
 	if u := crashed.used(t); u.Bytes > budget.Bytes {
 		t.Errorf("used: %+v", u)
+	}
+}
+
+// If this fails, the gateway's records say the time of a host's clock that was set back, and a server that starts then goes on from there.
+func TestRecordsGoByTheStoresClock(t *testing.T) {
+	r := newRig(t, rules(anyPort("a.test")), func(cfg *egress.Config, _ *outboard.SessionConfig) {
+		cfg.Now = func() time.Time { return time.Now().Add(-time.Hour) }
+	})
+	begun := r.store.Now()
+	get(t, r.client(true), r.http("a.test", "/"))
+	list := r.audit(t)
+	if len(list) == 0 || list[0].At.Before(begun.Truncate(time.Microsecond)) {
+		t.Errorf("at %v: %+v", begun, list)
 	}
 }

@@ -208,7 +208,7 @@ func (n *Notifier) send(ctx context.Context, a *outboard.Approval) error {
 	if err != nil {
 		return err
 	}
-	at := n.cfg.Now()
+	at := n.cfg.Store.HostNow() // who gets it compares with a clock of their own
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "outboard-webhook")
 	req.Header.Set("webhook-id", string(a.ID)) // the same for every attempt: the receiver can tell repetitions

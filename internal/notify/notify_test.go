@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -169,5 +170,27 @@ func TestConfig(t *testing.T) {
 	}
 	if _, err := New(Config{URL: "https://example.com/hook", Secret: secret() + "\n", Guard: &outbound.Guard{}}); err != nil {
 		t.Errorf("control: %v", err)
+	}
+}
+
+// If this fails, a server that goes on from a later time than its host's signs notices that their receiver takes for forged: standard
+// receivers compare the time with their own.
+func TestNoticeSaysTheHostsTime(t *testing.T) {
+	w := newWorld(t)
+	w.offset.Store(int64(time.Hour)) // a wrong hour, which the store goes on from
+	w.store.Now()
+	w.offset.Store(0)
+	if ahead := w.store.Now().Sub(w.now()); ahead < 50*time.Minute {
+		t.Fatalf("the store is %v ahead", ahead)
+	}
+	said := make(chan string, 1)
+	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { said <- r.Header.Get("webhook-timestamp") }))
+	defer srv.Close()
+	if err := w.notifier(t, srv.URL, &outbound.Guard{Private: outbound.Loopback}).once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	at, err := strconv.ParseInt(<-said, 10, 64)
+	if off := time.Since(time.Unix(at, 0)).Abs(); err != nil || off > time.Minute {
+		t.Errorf("the notice is %v off: %v", off, err)
 	}
 }

@@ -50,6 +50,9 @@ func (c *clock) notBefore(floor time.Time) {
 	}
 }
 
+// HostNow is the host's clock as it is: for what other systems judge by theirs, such as the time in a signature.
+func (s *Store) HostNow() time.Time { return s.hostNow() }
+
 // Now is the time by which everything that expires is judged: the host's, or a later one that this process or the database has seen. It
 // never goes back.
 func (s *Store) Now() time.Time { return s.now() }

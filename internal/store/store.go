@@ -61,6 +61,7 @@ type Store struct {
 	read, write *sql.DB // SQLite: readers and the one writer; Postgres: the same pool
 	log         *slog.Logger
 	now         func() time.Time // see Now
+	hostNow     func() time.Time
 	hub         hub
 	cache       cache
 	unbudgeted  unbudgeted
@@ -104,7 +105,7 @@ func openAt(ctx context.Context, cfg Config, schema, latest int) (*Store, error)
 	if c.read == nil {
 		c.read = time.Now
 	}
-	s := &Store{log: cfg.Logger, now: c.now, seed: maphash.MakeSeed(), closing: run.Done(),
+	s := &Store{log: cfg.Logger, now: c.now, hostNow: c.read, seed: maphash.MakeSeed(), closing: run.Done(),
 		cancel: cancel, stopped: make(chan struct{})}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

@@ -76,7 +76,7 @@ func (k *Keeper) mintedFor(key string, session outboard.SessionID) (outboard.Sec
 
 // mint asks the issuer for an installation token.
 func (k *Keeper) mint(ctx context.Context, g *outboard.GitHubScope, key outboard.Secret) (minted, error) {
-	jwt, err := appJWT(g.AppID, key, k.cfg.Now())
+	jwt, err := appJWT(g.AppID, key, k.cfg.Signed())
 	if err != nil {
 		return minted{}, err
 	}

@@ -33,6 +33,7 @@ type Config struct {
 	Permit func(ctx context.Context, id outboard.CredentialID) error
 	Logger *slog.Logger     // nil = discard
 	Now    func() time.Time // nil = the store's
+	Signed func() time.Time // the time in signatures, which others judge by their clocks; nil = Now where it is set, else the host's
 }
 
 // Keeper seals and opens secrets. It needs no key before its first use, and is safe for concurrent use.
@@ -60,8 +61,14 @@ func New(cfg Config) *Keeper {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Signed == nil {
+		cfg.Signed = cfg.Now
+	}
 	if cfg.Now == nil {
 		cfg.Now = cfg.Store.Now
+	}
+	if cfg.Signed == nil {
+		cfg.Signed = cfg.Store.HostNow
 	}
 	k := newKeeper(cfg, outboard.DefaultOrg)
 	k.family = &family{keepers: map[outboard.OrgID]*Keeper{outboard.DefaultOrg: k}, sessions: map[outboard.SessionID]outboard.OrgID{}, withdrawals: newWithdrawals()}

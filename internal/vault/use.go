@@ -274,7 +274,7 @@ func (k *Keeper) inject(ctx context.Context, ks *keys, r *Request, c *outboard.C
 		if err := presigned(r.Query); err != nil {
 			return err
 		}
-		signer := awsSigner{scope: *c.Auth.AWS, secrets: s, now: k.cfg.Now}
+		signer := awsSigner{scope: *c.Auth.AWS, secrets: s, now: k.cfg.Signed}
 		in.Sign = signer.sign
 		in.Scrub = append(in.Scrub, s.Value, s.SessionToken)
 	}
