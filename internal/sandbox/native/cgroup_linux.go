@@ -165,16 +165,6 @@ func (c *cgroups) makeGroup(g group, l outboard.SandboxLimits) error {
 	return nil
 }
 
-// writeControl writes one control file. It never tries to create one: what is missing is fs.ErrNotExist.
-func writeControl(dir, file, value string) error {
-	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(value)
-	return errors.Join(err, f.Close())
-}
-
 type setting struct {
 	file, value string
 	optional    bool // absent on kernels without swap accounting
@@ -311,7 +301,7 @@ func (g group) thaw() error {
 // busy reports whether a process may be in the group. Without a group nobody knows.
 func (g group) busy() (bool, error) {
 	for _, dir := range g.dirs {
-		data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		data, err := readSmall(filepath.Join(dir, "cgroup.procs"))
 		if len(data) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return true, err
 		}
@@ -325,7 +315,7 @@ func (g group) kill() error {
 		if g.version == 2 && writeControl(dir, "cgroup.kill", "1") == nil {
 			continue
 		}
-		data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		data, err := readSmall(filepath.Join(dir, "cgroup.procs"))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

@@ -54,7 +54,7 @@ type stack struct {
 func (p *Provider) layer(name string) string { return filepath.Join(p.dir, layersDir, name) }
 
 func (p *Provider) loadStack(name string) (*stack, error) {
-	data, err := os.ReadFile(filepath.Join(p.layer(name), "stack.json"))
+	data, err := readSmall(filepath.Join(p.layer(name), "stack.json"))
 	if err != nil {
 		return nil, fmt.Errorf("reading a layer: %w", err)
 	}
@@ -93,7 +93,7 @@ func (p *Provider) saveStack(name string, s *stack) error {
 	if err != nil {
 		return fmt.Errorf("encoding a layer: %w", err)
 	}
-	return os.WriteFile(filepath.Join(p.layer(name), "stack.json"), data, 0o600)
+	return writeSmall(filepath.Join(p.layer(name), "stack.json"), unix.O_CREAT|unix.O_TRUNC, data)
 }
 
 // checkpointLayer returns the name of a checkpoint's top layer, and its stack. NotFound unless all of it is here, from this boot.

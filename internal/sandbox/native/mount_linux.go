@@ -303,6 +303,7 @@ func (p *Provider) layersWork() error {
 			return err
 		}
 	}
+	spread(filepath.Join(p.dir, layersDir))
 	probe, err := os.MkdirTemp(p.dir, "probe-")
 	if err != nil {
 		return err

@@ -65,6 +65,7 @@ func New(cfg Config) (*Provider, error) {
 			return nil, outboard.Errorf(outboard.Unavailable, "making the sandbox directory: %w", err)
 		}
 	}
+	spread(dir)
 	p := &Provider{dir: dir, guest: cfg.Guest, readOnly: slices.Clone(cfg.ReadOnly), log: cfg.Logger, boot: bootID(),
 		children: make(map[outboard.SandboxID]int), squashAt: squashAt, squashes: make(chan struct{}, 1)}
 	if p.log == nil {

@@ -58,6 +58,7 @@ func (p *Provider) newShelf(size, warm int) (*shelf, error) {
 	if err := os.Mkdir(s.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making a shelf: %w", err)
 	}
+	spread(s.dir)
 	if s.lock, err = lockFile(s.dir, unix.LOCK_EX); err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -64,17 +65,10 @@ func (b box) save(s *state) error {
 	if err != nil {
 		return fmt.Errorf("encoding sandbox state: %w", err)
 	}
-	f, err := os.OpenFile(b.path(stateFile), os.O_WRONLY|os.O_CREATE, 0o600)
-	if err != nil {
-		return fmt.Errorf("writing sandbox state: %w", err)
-	}
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return fmt.Errorf("writing sandbox state: %w", err)
-	}
-	fill := max(0, max(stateSize, int(fi.Size()))-len(data)) // with what means nothing after an object
-	if _, err := f.WriteAt(append(data, bytes.Repeat([]byte{'\n'}, fill)...), 0); err != nil {
+	var was unix.Stat_t
+	_ = unix.Stat(b.path(stateFile), &was)                  // none is one of no size
+	fill := max(0, max(stateSize, int(was.Size))-len(data)) // with what means nothing after an object
+	if err := writeSmall(b.path(stateFile), unix.O_CREAT, append(data, bytes.Repeat([]byte{'\n'}, fill)...)); err != nil {
 		return fmt.Errorf("writing sandbox state: %w", err)
 	}
 	return nil
@@ -82,7 +76,7 @@ func (b box) save(s *state) error {
 
 // load reads the state. A directory without a readable one was left by a crash before anything was started.
 func (b box) load() (*state, error) {
-	data, err := os.ReadFile(b.path(stateFile))
+	data, err := readSmall(b.path(stateFile))
 	if err != nil {
 		return nil, fmt.Errorf("reading sandbox state: %w", err)
 	}
@@ -196,7 +190,7 @@ type stat struct {
 
 // readStat reads what it needs of /proc/<pid>/stat. The command name in it is in parentheses and may contain anything.
 func readStat(pid int) (stat, error) {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	data, err := readSmall("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return stat{}, err
 	}
@@ -214,13 +208,13 @@ func readStat(pid int) (stat, error) {
 }
 
 // bootID names this boot of the machine.
-func bootID() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+var bootID = sync.OnceValue(func() string {
+	b, err := readSmall("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
-}
+})
 
 // ids returns the sandboxes that have a directory.
 func (p *Provider) ids() ([]outboard.SandboxID, error) {

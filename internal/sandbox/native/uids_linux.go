@@ -97,7 +97,7 @@ func (o owner) writeTo(f *os.File) error {
 
 // read says whose a range is; the zero owner is one that is being made.
 func (u *uidPool) read(base uint32) (owner, error) {
-	data, err := os.ReadFile(u.file(base))
+	data, err := readSmall(u.file(base))
 	dir, group, _ := strings.Cut(string(data), "\n")
 	return owner{dir: strings.TrimRight(dir, "/"), group: outboard.SandboxID(group)}, err
 }
