@@ -230,7 +230,7 @@ func (s *server) openSandboxes(host string) error {
 	}
 	s.fleet = fleet.New(fleet.Config{Store: s.store, Blob: s.blob, Provider: provider, Host: host, Dir: locks, Logger: s.log,
 		Environment: s.vault.Environment, Network: network, BoxesOffline: s.cfg.Config.Egress.Boxes.Networking == "none", Images: images, Mirrors: s.cfg.Config.Images.Mirrors, Lifecycle: s.cfg.Config.Sandbox.Lifecycle(),
-		MaxPerOwner: s.cfg.Config.Sandbox.MaxPerOwner})
+		MaxPerOwner: s.cfg.Config.Sandbox.MaxPerOwner, RestEvery: s.cfg.Config.Sandbox.Rests()})
 	return nil
 }
 

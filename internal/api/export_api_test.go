@@ -12,9 +12,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/outboardtest"
 )
 
@@ -255,5 +257,30 @@ func TestImportRefusesWhatWasChanged(t *testing.T) {
 	}
 	if n := len(b.get("/v1/sessions", "data").([]any)); n != sessions {
 		t.Errorf("refused imports left %d sessions", n-sessions)
+	}
+}
+
+// If this fails, a session leaves the server without anybody being able to say who took it, or although that could not be written down.
+func TestExportIsAudited(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	k := b.talk("always_allow")
+	k.turn("- say: first")
+	exports := func() int64 {
+		n, err := b.store.CountAudit(t.Context(), b.admin(), "session.export", outboard.Allowed, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := exports(); n != 0 {
+		t.Fatalf("%d records before the first export", n)
+	}
+	b.export(k.id)
+	if n := exports(); n != 1 {
+		t.Errorf("%d records of one export", n)
+	}
+	b.store.SealAudit(errors.New("closed by the test"))
+	if res := b.do("GET", "/v1/sessions/"+k.id+"/outboard/export", nil); res.status < 500 || bytes.HasPrefix(res.body, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
+		t.Errorf("exported without a record: %d, %d bytes", res.status, len(res.body))
 	}
 }

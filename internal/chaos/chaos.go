@@ -33,8 +33,10 @@ type Summary struct {
 	Calls      int            `json:"calls"`
 	Unknown    int            `json:"outcome_unknown"`
 	Lost       int            `json:"sandboxes_lost"`
-	Stopped    int            `json:"sandboxes_stopped"` // as if their sessions had rested for long; those whose answer was lost are not counted
-	Takeovers  int            `json:"takeovers"`         // claims beyond a session's first
+	Stopped    int            `json:"sandboxes_stopped"`  // as if their sessions had rested for long; those whose answer was lost are not counted
+	Dropped    int            `json:"sandboxes_dropped"`  // by the timer, to their checkpoint alone
+	Restored   int            `json:"sandboxes_restored"` // of those, in which a turn went on
+	Takeovers  int            `json:"takeovers"`          // claims beyond a session's first
 	Kills      map[string]int `json:"kills"`
 	Seconds    float64        `json:"seconds"`
 	Violations []string       `json:"violations"` // never null

@@ -35,8 +35,15 @@ func (d *driver) drive(ctx context.Context, over <-chan struct{}) error {
 			if _, err := d.rest(ctx); err != nil {
 				return err
 			}
-			if d.rng.IntN(8) == 0 && !pause(ctx, over) {
-				continue
+			switch d.rng.IntN(16) {
+			case 0, 1:
+				if !pause(ctx, over) {
+					continue
+				}
+			case 2:
+				if err := d.dropped(ctx); err != nil { // while others are being killed
+					return err
+				}
 			}
 		}
 		select {
@@ -59,9 +66,55 @@ func pause(ctx context.Context, over <-chan struct{}) bool {
 	return ctx.Err() == nil
 }
 
+// dropWait bounds the wait for the timer to drop a sandbox: it is kept for two seconds after a turn, and dropped after dropAfter.
+const dropWait = time.Minute
+
+// dropped waits until the session has no sandbox left on any host.
+func (d *driver) dropped(ctx context.Context) error {
+	for again := time.Now().Add(dropWait); ; {
+		left, err := d.sandboxes(ctx)
+		if err == nil && left == "" {
+			return nil
+		}
+		if err != nil {
+			if err = d.passing(ctx, err); err != nil {
+				return fmt.Errorf("waiting for the sandbox to be dropped: %w", err)
+			}
+		}
+		if time.Now().After(again) {
+			return fmt.Errorf("the sandbox %s was not dropped in %v", left, dropWait)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(100 * time.Millisecond): // the API has nothing to await it by
+		}
+	}
+}
+
+// sandboxes names one sandbox of the session with its state, or none.
+func (d *driver) sandboxes(ctx context.Context) (string, error) {
+	for m, err := range d.c.Machines(ctx) {
+		if err != nil {
+			return "", err
+		}
+		if m.Session == string(d.id) {
+			return m.ID + " (" + m.State + ")", nil
+		}
+	}
+	return "", nil
+}
+
 // finish reads the marks. The file comes back in parts that stay below the limit on a tool's output.
 func (d *driver) finish(ctx context.Context) error {
+	// One more sandbox, which nothing kills: it rests until it was stopped and dropped, so the marks come back from its checkpoint alone.
+	if err := d.say(ctx, fmt.Sprintf("- bash: |-\n    %strue\n- say: rest\n", mark)); err != nil {
+		return err
+	}
 	if _, err := d.rest(ctx); err != nil {
+		return err
+	}
+	if err := d.dropped(ctx); err != nil {
 		return err
 	}
 	const lines = 500

@@ -95,6 +95,9 @@ func fight(ctx context.Context, cfg Config, troop *troop, sum *Summary) (map[out
 	return records, failure
 }
 
+// stopAfter and dropAfter are the environment's thresholds, in seconds, so short that the timer stops and drops while others are killed.
+const stopAfter, dropAfter = 1, 2
+
 // calmers is how many stop sandboxes at the same time: each waits a while for one that is in use.
 const calmers = 3
 
@@ -132,7 +135,8 @@ func prepare(ctx context.Context, c *client.Client, cfg Config) ([]outboard.Sess
 	if err != nil {
 		return nil, fmt.Errorf("creating the agent: %w", err)
 	}
-	env, err := c.CreateEnvironment(ctx, map[string]any{"name": fmt.Sprintf("chaos-%d", time.Now().UnixNano())})
+	env, err := c.CreateEnvironment(ctx, map[string]any{"name": fmt.Sprintf("chaos-%d", time.Now().UnixNano()),
+		"config": map[string]any{"type": "cloud", "outboard": map[string]any{"lifecycle": map[string]int{"stop_after_seconds": stopAfter, "drop_after_seconds": dropAfter}}}})
 	if err != nil {
 		return nil, fmt.Errorf("creating the environment: %w", err)
 	}
@@ -172,6 +176,42 @@ func judge(ctx context.Context, cfg Config, records map[outboard.SessionID]*reco
 		}
 		sum.count(h, head)
 		sum.Violations = append(sum.Violations, verify(h, *r)...)
+		if err := sum.judgeDrops(ctx, st, h); err != nil {
+			return err
+		}
+	}
+	if sum.Dropped == 0 {
+		sum.Violations = append(sum.Violations, "no sandbox was dropped")
+	}
+	return nil
+}
+
+// judgeDrops looks at each sandbox of a session that the audit says was dropped: its row says so too, the log says what comes back, and
+// that is stored.
+func (s *Summary) judgeDrops(ctx context.Context, st *store.Store, h *history) error {
+	for id, lost := range h.parted {
+		drops, err := st.AuditRecords(ctx, store.AuditQuery{Action: "sandbox.drop", Text: string(id), Limit: 10})
+		if err != nil {
+			return fmt.Errorf("reading the audit: %w", err)
+		}
+		row, err := st.Sandbox(ctx, id)
+		if err != nil {
+			return fmt.Errorf("reading the row of %s: %w", id, err)
+		}
+		if len(drops) == 0 || row.State != "destroyed" {
+			continue // lost otherwise, or dropping it was cut short by the end
+		}
+		s.Dropped++
+		if lost.again {
+			s.Restored++
+		}
+		if lost.restore == "" {
+			continue // nothing had been saved
+		}
+		k, err := st.Checkpoint(ctx, lost.restore)
+		if err != nil || !k.Durable() {
+			s.Violations = append(s.Violations, fmt.Sprintf("%s: sandbox %s was dropped, but its checkpoint %s is not stored: %v", h.id, id, lost.restore, err))
+		}
 	}
 	return nil
 }

@@ -41,13 +41,21 @@ type history struct {
 	started   map[outboard.CallID][]*outboard.CallStarted
 	finished  map[outboard.CallID][]*outboard.CallFinished
 	lost      map[outboard.SandboxID]bool
+	parted    map[outboard.SandboxID]parting
 	processed map[outboard.EventID]int
+}
+
+// parting is what the log says about the end of a sandbox.
+type parting struct {
+	restore outboard.CheckpointID
+	again   bool // another sandbox came after it
 }
 
 func index(id outboard.SessionID, events []outboard.Event) (*history, error) {
 	h := &history{id: id, events: events,
 		requested: map[outboard.CallID]*outboard.CallRequested{}, started: map[outboard.CallID][]*outboard.CallStarted{},
-		finished: map[outboard.CallID][]*outboard.CallFinished{}, lost: map[outboard.SandboxID]bool{}, processed: map[outboard.EventID]int{}}
+		finished: map[outboard.CallID][]*outboard.CallFinished{}, lost: map[outboard.SandboxID]bool{}, parted: map[outboard.SandboxID]parting{}, processed: map[outboard.EventID]int{}}
+	var last outboard.SandboxID // the newest that was lost
 	for i := range events {
 		p, err := events[i].Decode()
 		if err != nil {
@@ -63,6 +71,13 @@ func index(id outboard.SessionID, events []outboard.Event) (*history, error) {
 			h.finished[p.Call] = append(h.finished[p.Call], p)
 		case *outboard.SandboxLost:
 			h.lost[p.Sandbox] = true
+			h.parted[p.Sandbox] = parting{restore: p.Restore}
+			last = p.Sandbox
+		case *outboard.SandboxReady:
+			if at, ok := h.parted[last]; ok {
+				at.again = true
+				h.parted[last] = at
+			}
 		case *outboard.InputProcessed:
 			h.processed[p.Input]++
 		}

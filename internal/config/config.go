@@ -292,6 +292,8 @@ type Sandbox struct {
 	StopAfter *time.Duration `yaml:"stop_after,omitempty"`
 	DropAfter *time.Duration `yaml:"drop_after,omitempty"`
 	MaxAge    *time.Duration `yaml:"max_age,omitempty"`
+	// RestEvery is how often the server looks for sandboxes to stop, to drop and to clean up after; nil = 30s.
+	RestEvery *time.Duration `yaml:"rest_every,omitempty"`
 	// MaxPerEnvironment and MaxPerOwner bound the sandboxes that are alive; 0 = no bound.
 	MaxPerEnvironment int `yaml:"max_sandboxes_per_environment,omitempty"`
 	MaxPerOwner       int `yaml:"max_sandboxes_per_owner,omitempty"`
@@ -311,6 +313,17 @@ func (s Sandbox) Lifecycle() outboard.Lifecycle {
 	}
 	return outboard.Lifecycle{StopAfterSec: seconds(s.StopAfter, 30*time.Minute), DropAfterSec: seconds(s.DropAfter, 24*time.Hour),
 		MaxAgeSec: seconds(s.MaxAge, 0), MaxSandboxes: s.MaxPerEnvironment}
+}
+
+// minRestEvery bounds sandbox.rest_every: each look lists all sandboxes of the host.
+const minRestEvery = 100 * time.Millisecond
+
+// Rests is RestEvery with its default.
+func (s Sandbox) Rests() time.Duration {
+	if s.RestEvery == nil {
+		return 30 * time.Second
+	}
+	return *s.RestEvery
 }
 
 // Runtime is an OCI runtime.
@@ -389,6 +402,9 @@ func Load(path string, env func(string) string) (*Config, error) {
 	}
 	if l := c.Sandbox.Lifecycle(); l.StopAfterSec > 0 && l.DropAfterSec > 0 && l.DropAfterSec < l.StopAfterSec {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: drop_after is before stop_after")
+	}
+	if d := c.Sandbox.Rests(); d < minRestEvery || d > time.Hour {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: rest_every is %v; it must be from %v to 1h", d, minRestEvery)
 	}
 	if c.Sandbox.MaxPerEnvironment < 0 || c.Sandbox.MaxPerOwner < 0 {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: a limit is negative")

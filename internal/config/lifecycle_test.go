@@ -17,6 +17,9 @@ func TestSandboxLifecycle(t *testing.T) {
 		"sandbox: {drop_after: 10m}":             nil,
 		"sandbox: {stop_after: soon}":            nil,
 		"sandbox: {max_sandboxes_per_owner: -1}": nil,
+		"sandbox: {rest_every: 1ms}":             nil,
+		"sandbox: {rest_every: 0s}":              nil,
+		"sandbox: {rest_every: 200ms}":           {StopAfterSec: 1800, DropAfterSec: 86400},
 	} {
 		path := filepath.Join(t.TempDir(), "config.yaml")
 		if err := os.WriteFile(path, []byte(text+"\n"), 0o600); err != nil {

@@ -80,6 +80,7 @@ type Export struct {
 
 // Export prepares a session for its way to another server: its log up to a position (0 = now), the state of its workspace there, and
 // what both refer to. The position is the last settled one up to the one asked for. There are no secrets in it: no vaults, no keys.
+// The audit has it who takes it before the first byte goes; without that record there is no export.
 func (c *Control) Export(ctx context.Context, by outboard.Caller, id outboard.SessionID, seq int64) (*Export, error) {
 	h, err := c.header(ctx, by, id)
 	if err != nil {
@@ -106,7 +107,10 @@ func (c *Control) Export(ctx context.Context, by outboard.Caller, id outboard.Se
 	if err := x.addChain(ctx); err != nil {
 		return nil, err
 	}
-	return x, x.addFiles(ctx)
+	if err := x.addFiles(ctx); err != nil {
+		return nil, err
+	}
+	return x, c.record(ctx, by, "session.export", string(id), map[string]any{"seq": x.session.Seq, "checkpoint": x.session.Checkpoint})
 }
 
 // addChain takes the checkpoint with all that it builds on.

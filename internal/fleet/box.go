@@ -227,11 +227,11 @@ func (f *Fleet) recordEnd(ctx context.Context, b *outboard.Box, by By) {
 
 // KillBox removes a box and everything of it. NotFound if there is none. The caller has recorded it.
 func (f *Fleet) KillBox(ctx context.Context, id outboard.BoxID) error {
-	return f.endBox(ctx, id, func(outboard.Box) error { return nil })
+	return f.endBox(ctx, id, func(outboard.Box) error { return nil }, f.cfg.Store.DeleteBox)
 }
 
-// endBox kills a box if its newest row allows it.
-func (f *Fleet) endBox(ctx context.Context, id outboard.BoxID, allow func(outboard.Box) error) error {
+// endBox kills a box if its newest row allows it. remove takes the row away, or says why it has to stay.
+func (f *Fleet) endBox(ctx context.Context, id outboard.BoxID, allow func(outboard.Box) error, remove func(context.Context, outboard.BoxID) error) error {
 	l, err := f.enterBox(ctx, id)
 	if err != nil {
 		return err
@@ -244,7 +244,7 @@ func (f *Fleet) endBox(ctx context.Context, id outboard.BoxID, allow func(outboa
 	if err != nil {
 		return err
 	}
-	if err := f.cfg.Store.DeleteBox(ctx, id); err != nil { // first: from here on the reaper would end it
+	if err := remove(ctx, id); err != nil { // first: from here on the reaper would end it
 		return err
 	}
 	f.forgetBox(id)
@@ -301,6 +301,12 @@ func (f *Fleet) dropMachine(ctx context.Context, id outboard.SandboxID) error {
 // PauseBox stops a box until it is resumed. Its processes are frozen with it, or, with dropMemory and where the host cannot freeze,
 // end: then its files are kept. Conflict when it is paused already.
 func (f *Fleet) PauseBox(ctx context.Context, by By, id outboard.BoxID, dropMemory bool) (outboard.Box, error) {
+	return f.pauseBox(ctx, by, id, dropMemory, func(*outboard.Box) error { return nil })
+}
+
+// pauseBox is PauseBox for as long as the box's row allows it: allow is asked before anything is done, and again in the transaction that
+// says paused, since a client that gives a box more time does not wait for us.
+func (f *Fleet) pauseBox(ctx context.Context, by By, id outboard.BoxID, dropMemory bool, allow func(*outboard.Box) error) (outboard.Box, error) {
 	l, err := f.enterBox(ctx, id)
 	if err != nil {
 		return outboard.Box{}, err
@@ -312,6 +318,9 @@ func (f *Fleet) PauseBox(ctx context.Context, by By, id outboard.BoxID, dropMemo
 	}
 	if b.State == outboard.BoxPaused {
 		return b, outboard.Errorf(outboard.Conflict, "box %s is paused already", id)
+	}
+	if err := allow(&b); err != nil {
+		return b, err
 	}
 	dropMemory = dropMemory || !f.cfg.Provider.Capabilities().Freeze
 	if err := f.recordBox(ctx, &b, by, "box.pause", map[string]bool{"drop_memory": dropMemory}); err != nil {
@@ -332,11 +341,20 @@ func (f *Fleet) PauseBox(ctx context.Context, by By, id outboard.BoxID, dropMemo
 	}
 	old := b.Machine
 	b, err = f.cfg.Store.ChangeBox(ctx, id, func(b *outboard.Box) error {
+		if err := allow(b); err != nil {
+			return err
+		}
 		b.State, b.EndAt, b.Saved, b.Machine = outboard.BoxPaused, f.now(), saved, machine
 		return nil
 	})
+	if err != nil { // it runs on, as its row says
+		if !dropMemory {
+			err = errors.Join(err, m.Thaw(context.WithoutCancel(ctx)))
+		}
+		return b, err
+	}
 	f.cut(l)
-	if err == nil && machine == "" {
+	if machine == "" {
 		err = f.dropMachine(ctx, old)
 	}
 	l.note(f.now(), "sandbox paused", nil)

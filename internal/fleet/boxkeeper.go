@@ -45,22 +45,29 @@ func (f *Fleet) expireBoxes(ctx context.Context) error {
 	return nil
 }
 
+// expireBox ends a box as it was when it was due. A client may give it more time while that goes on: whoever is first in the row wins.
 func (f *Fleet) expireBox(ctx context.Context, b outboard.Box) error {
+	over := func(now *outboard.Box) error {
+		if now.EndAt.After(f.now()) || now.State != outboard.BoxRunning {
+			return outboard.Errorf(outboard.NotFound, "box %s was given more time", b.ID)
+		}
+		return nil
+	}
 	f.log.Info("a box's time is over", "box", b.ID, "pause", b.OnTimeout.Pause)
 	if b.OnTimeout.Pause {
-		_, err := f.PauseBox(ctx, clock, b.ID, b.OnTimeout.DropMemory)
+		_, err := f.pauseBox(ctx, clock, b.ID, b.OnTimeout.DropMemory, over)
 		if outboard.KindOf(err) == outboard.Conflict {
 			return nil
 		}
 		return err
 	}
 	return f.endBox(ctx, b.ID, func(now outboard.Box) error {
-		if now.EndAt.After(f.now()) || now.State != outboard.BoxRunning {
-			return outboard.Errorf(outboard.NotFound, "box %s was given more time", b.ID)
+		if err := over(&now); err != nil {
+			return err
 		}
 		f.recordEnd(ctx, &now, clock)
 		return nil
-	})
+	}, func(ctx context.Context, id outboard.BoxID) error { return f.cfg.Store.DeleteDueBox(ctx, id, f.now()) })
 }
 
 // sampleBoxes looks at what every box that this process is connected to uses.

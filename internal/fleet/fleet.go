@@ -48,6 +48,8 @@ type Config struct {
 	// owner that are alive, boxes included; 0 = no bound.
 	Lifecycle   outboard.Lifecycle
 	MaxPerOwner int
+	// RestEvery is how often sandboxes are looked for that nobody owns, or that are to be stopped or dropped; 0 = ReapEvery.
+	RestEvery time.Duration
 	// Now is the clock of rows. nil = the store's.
 	Now func() time.Time
 }
@@ -77,6 +79,9 @@ func New(cfg Config) *Fleet {
 	}
 	if cfg.Now == nil {
 		cfg.Now = cfg.Store.Now
+	}
+	if cfg.RestEvery <= 0 {
+		cfg.RestEvery = ReapEvery
 	}
 	return &Fleet{
 		cfg:    cfg,

@@ -1,7 +1,9 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -69,11 +71,14 @@ func (f *Fleet) restOne(ctx context.Context, row outboard.Sandbox) error {
 	l, now := f.lifecycle(cfg.Env), f.now()
 	switch row.State {
 	case stateLive:
-		if why := due(l, now.Sub(h.LastAt), now.Sub(row.CreatedAt)); why != "" {
-			return f.stop(ctx, row.ID, why)
+		over := func(row outboard.Sandbox, h outboard.Header) string {
+			return due(l, now.Sub(h.LastAt), now.Sub(row.CreatedAt))
+		}
+		if over(row, h) != "" {
+			return f.stop(ctx, row.ID, timer, over)
 		}
 	case stateStopping: // whoever began it was killed
-		return f.stop(ctx, row.ID, row.Why)
+		return f.stop(ctx, row.ID, By{}, because(cmp.Or(row.Why, "it was stopped; its files were kept")))
 	case stateStopped:
 		rest := l.DropAfterSec
 		if l.StopAfterSec > 0 {
@@ -89,7 +94,30 @@ func (f *Fleet) restOne(ctx context.Context, row outboard.Sandbox) error {
 // errUsed: the sandbox is in use, by a turn or by another process.
 var errUsed = outboard.Errorf(outboard.Conflict, "the sandbox is in use").WithHint("wait for the turn to end, or outboard stop it")
 
-// StopSandbox ends the processes of a session's sandbox and keeps its files; by says who wants it. Conflict while a turn uses it.
+// timer is By when a session has rested for long enough, or its sandbox is too old.
+var timer = By{Actor: "server", Rule: "the environment's lifecycle"}
+
+// reason says why a sandbox is to be stopped, of its newest row and its session's newest header; "" = it is not any more.
+type reason func(row outboard.Sandbox, h outboard.Header) string
+
+func because(why string) reason { return func(outboard.Sandbox, outboard.Header) string { return why } }
+
+// recordRest writes to the audit what is about to happen to a session's sandbox. When that fails, nothing happens to it.
+func (f *Fleet) recordRest(ctx context.Context, row *outboard.Sandbox, org outboard.OrgID, by By, action, why string) error {
+	detail, err := json.Marshal(map[string]string{"session": string(row.Session), "why": why})
+	if err != nil {
+		return outboard.Errorf(outboard.Internal, "encoding an audit record: %w", err)
+	}
+	err = f.cfg.Store.Audit(ctx, outboard.AuditRecord{At: f.now(), Org: string(org), Actor: by.Actor, Action: action,
+		Resource: string(row.ID), Decision: outboard.Allowed, Rule: by.Rule, Detail: detail})
+	if err != nil {
+		return outboard.Errorf(outboard.KindOf(err), "writing the audit: %w", err)
+	}
+	return nil
+}
+
+// StopSandbox ends the processes of a session's sandbox and keeps its files; by says who wants it, and has recorded it. Conflict while a
+// turn uses it.
 func (f *Fleet) StopSandbox(ctx context.Context, id outboard.SandboxID, by string) (outboard.Sandbox, error) {
 	row, err := f.rowHere(ctx, id)
 	if err != nil {
@@ -99,7 +127,7 @@ func (f *Fleet) StopSandbox(ctx context.Context, id outboard.SandboxID, by strin
 	case stateLive, stateStopping:
 		again := time.Now().Add(stopPatience)
 		for err = errUsed; errors.Is(err, errUsed) && ctx.Err() == nil && time.Now().Before(again); {
-			if err = f.stop(ctx, id, "it was stopped by "+by+"; its files were kept"); errors.Is(err, errUsed) {
+			if err = f.stop(ctx, id, By{}, because("it was stopped by "+by+"; its files were kept")); errors.Is(err, errUsed) {
 				time.Sleep(stopLook) // whoever lets it go does not tell
 			}
 		}
@@ -163,8 +191,9 @@ func (f *Fleet) claim(ctx context.Context, id outboard.SandboxID) (row outboard.
 	return row, h, release, err
 }
 
-// stop does what StopSandbox says.
-func (f *Fleet) stop(ctx context.Context, id outboard.SandboxID, why string) error {
+// stop does what StopSandbox says, if the reason still holds when nobody else can use the sandbox. by is recorded; none = somebody else has
+// done that.
+func (f *Fleet) stop(ctx context.Context, id outboard.SandboxID, by By, still reason) error {
 	ctx, cancel := context.WithTimeout(ctx, MakeTimeout)
 	defer cancel()
 	row, h, release, err := f.claim(ctx, id)
@@ -179,7 +208,16 @@ func (f *Fleet) stop(ctx context.Context, id outboard.SandboxID, why string) err
 	if row.State != stateLive && row.State != stateStopping || cur != id && row.State == stateLive {
 		return nil // somebody was faster, or it is the reaper's
 	}
+	why := still(row, h)
+	if why == "" {
+		return nil // a turn came and went meanwhile
+	}
 	if cur == id {
+		if by.Actor != "" {
+			if err := f.recordRest(ctx, &row, h.Org, by, "sandbox.stop", why); err != nil {
+				return err
+			}
+		}
 		row.Why = why
 		if err := f.put(ctx, &row, stateStopping); err != nil {
 			return err
@@ -242,7 +280,7 @@ func (f *Fleet) lastWords(ctx context.Context, row outboard.Sandbox, epoch int64
 
 // dropStopped gives up the files of a stopped sandbox on this host, once they are stored.
 func (f *Fleet) dropStopped(ctx context.Context, row outboard.Sandbox) error {
-	row, _, release, err := f.claim(ctx, row.ID)
+	row, h, release, err := f.claim(ctx, row.ID)
 	if err != nil {
 		return err
 	}
@@ -256,6 +294,9 @@ func (f *Fleet) dropStopped(ctx context.Context, row outboard.Sandbox) error {
 		if err != nil || !c.Durable() {
 			return err // later
 		}
+	}
+	if err := f.recordRest(ctx, &row, h.Org, timer, "sandbox.drop", "it was stopped long ago; checkpoint "+cmp.Or(string(at), "none")+" is kept"); err != nil {
+		return err
 	}
 	f.log.Info("sandbox dropped", "session", row.Session, "sandbox", row.ID, "checkpoint", at)
 	return f.put(ctx, &row, stateDestroyed)

@@ -4,6 +4,7 @@ package fleet
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -259,5 +260,76 @@ func TestQuota(t *testing.T) {
 	close(made)
 	for b := range made {
 		release(t, f, b)
+	}
+}
+
+// restRecords are the audit's records about a sandbox: action and actor.
+func (r *rig) restRecords(t *testing.T, id outboard.SandboxID) (out [][2]string) {
+	t.Helper()
+	all, err := r.store.AuditRecords(t.Context(), store.AuditQuery{Limit: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range all {
+		if a.Resource == string(id) && strings.HasPrefix(a.Action, "sandbox.") {
+			out = append(out, [2]string{a.Action, a.Actor})
+		}
+	}
+	return out
+}
+
+// Broken if the timer stops or drops a sandbox and the audit does not have it, or does it although there can be no record.
+func TestRestAudit(t *testing.T) {
+	r := newRig(t)
+	clock := time.Now()
+	f := r.resting(&clock)
+	id := r.session(t)
+	b := r.acquire(t, f, id)
+	r.bash(t, b, "echo kept > a")
+	r.checkpoint(t, f, b, id)
+	release(t, f, b)
+	clock = clock.Add(2 * time.Hour)
+	restAll(t, f)
+	clock = clock.Add(48 * time.Hour)
+	restAll(t, f)
+	if row := r.row(t, b.ID()); row.State != stateDestroyed {
+		t.Fatalf("not dropped: %+v", row)
+	}
+	want := [][2]string{{"sandbox.stop", "server"}, {"sandbox.drop", "server"}}
+	if got := r.restRecords(t, b.ID()); !slices.Equal(got, want) {
+		t.Errorf("the audit says\n%v, want\n%v", got, want)
+	}
+	again := r.acquire(t, f, id)
+	release(t, f, again)
+	clock = clock.Add(2 * time.Hour)
+	r.store.SealAudit(errors.New("closed by the test"))
+	if err := f.rest(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if row := r.row(t, again.ID()); row.State != stateLive || len(r.present(t)) != 1 {
+		t.Errorf("stopped without a record: %+v", row)
+	}
+}
+
+// Broken if a session whose turn came and went between the timer's look and its hold loses its processes.
+func TestRestLooksAgain(t *testing.T) {
+	r := newRig(t)
+	clock := time.Now()
+	f := r.resting(&clock)
+	id := r.session(t)
+	b := r.acquire(t, f, id)
+	release(t, f, b)
+	clock = clock.Add(2 * time.Hour)
+	looks := 0
+	fresh := func(outboard.Sandbox, outboard.Header) string { looks++; return "" }
+	if err := f.stop(t.Context(), b.ID(), timer, fresh); err != nil || looks != 1 {
+		t.Fatalf("%v, looked %d times", err, looks)
+	}
+	if row := r.row(t, b.ID()); row.State != stateLive {
+		t.Errorf("stopped though it was used: %+v", row)
+	}
+	restAll(t, f) // the control
+	if row := r.row(t, b.ID()); row.State != stateStopped {
+		t.Errorf("not stopped: %+v", row)
 	}
 }

@@ -32,7 +32,7 @@ const (
 	stopPatience = 5 * time.Second
 	stopLook     = 100 * time.Millisecond
 
-	// ReapEvery is how long garbage may stay. Nothing waits for it.
+	// ReapEvery is how long garbage may stay where Config.RestEvery does not say otherwise. Nothing waits for it.
 	ReapEvery = 30 * time.Second
 
 	// BoxTick is how late a box may end, and SampleEvery how often what a box uses is looked at.

@@ -18,7 +18,7 @@ type reaper struct {
 	wg   sync.WaitGroup
 }
 
-// Start reaps and starts the timer. Stop ends it, and so does ctx. Starting twice is starting once.
+// Start reaps and starts the timer, which first lets sandboxes rest that were left alone while no server ran. Stop ends it, and so does ctx. Starting twice is starting once.
 func (f *Fleet) Start(ctx context.Context) error {
 	f.reaper.mu.Lock()
 	defer f.reaper.mu.Unlock()
@@ -37,27 +37,30 @@ func (f *Fleet) Start(ctx context.Context) error {
 	ctx, f.reaper.stop = context.WithCancel(ctx)
 	f.reaper.wg.Go(func() { f.keepBoxes(ctx) })
 	f.reaper.wg.Go(func() { f.keep(ctx) })
-	f.reaper.wg.Go(func() {
-		tick := time.NewTicker(ReapEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			if err := f.reap(ctx); err != nil && ctx.Err() == nil {
-				f.log.Warn("reaping sandboxes", "err", err)
-			}
-			if err := f.lostBuilds(ctx); err != nil && ctx.Err() == nil {
-				f.log.Warn("looking for builds that nobody is at", "err", err)
-			}
-			if err := f.rest(ctx); err != nil && ctx.Err() == nil {
-				f.log.Warn("stopping sandboxes that rest", "err", err)
-			}
-		}
-	})
+	f.reaper.wg.Go(func() { f.tidy(ctx) })
 	return nil
+}
+
+// tidy lets sandboxes rest and removes what nobody owns, until ctx ends. Start has just reaped.
+func (f *Fleet) tidy(ctx context.Context) {
+	tick := time.NewTicker(f.cfg.RestEvery)
+	defer tick.Stop()
+	for {
+		if err := f.rest(ctx); err != nil && ctx.Err() == nil {
+			f.log.Warn("stopping sandboxes that rest", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := f.reap(ctx); err != nil && ctx.Err() == nil {
+			f.log.Warn("reaping sandboxes", "err", err)
+		}
+		if err := f.lostBuilds(ctx); err != nil && ctx.Err() == nil {
+			f.log.Warn("looking for builds that nobody is at", "err", err)
+		}
+	}
 }
 
 // Stop waits for the reaper, and lets go of the boxes: they live on. It may be called twice, and before Start.

@@ -87,6 +87,19 @@ func (s *Store) DeleteBox(ctx context.Context, id outboard.BoxID) error {
 	return s.delete(ctx, "box", string(id), deleteBoxSQL)
 }
 
+const deleteDueBoxSQL = `DELETE FROM boxes WHERE id = ? AND state = 'running' AND end_at <= ?`
+
+// DeleteDueBox removes a running box whose time is over. NotFound if there is none: it may have been given more time.
+func (s *Store) DeleteDueBox(ctx context.Context, id outboard.BoxID, now time.Time) error {
+	return s.update(ctx, "deleting box", func(t tx) error {
+		n, err := t.exec(ctx, deleteDueBoxSQL, string(id), micros(now))
+		if err == nil && n == 0 {
+			err = notFound("due box", id)
+		}
+		return err
+	})
+}
+
 const dropSnapshotSQL = `DELETE FROM box_snapshots WHERE org = ? AND name = ? AND name <> ''`
 
 const insertSnapshotSQL = `INSERT INTO box_snapshots (id, name, created_at, body, org) VALUES (?, ?, ?, ?, ?)`
