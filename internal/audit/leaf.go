@@ -80,12 +80,20 @@ func digest(salt []byte, text string) [sha256.Size]byte {
 // ErrProof says that a record's proof is not one.
 var ErrProof = errors.New("its proof is broken")
 
-// Leaf is the hash of a record in the tree.
-func Leaf(r *outboard.AuditRecord, proof []byte) (tlog.Hash, error) {
-	whole := len(proof) == saltSize
-	if !whole && len(proof) != len(Fields)*keptSize {
-		return tlog.Hash{}, ErrProof
+// Digests are what stands for each of Fields in a leaf. They do not depend on the record's place in the log.
+type Digests [4][sha256.Size]byte
+
+// DigestsOf returns the digests of a record with a salt, as Salt returns it.
+func DigestsOf(r *outboard.AuditRecord, salt []byte) (d Digests) {
+	for i, name := range Fields {
+		own := fieldSalt(salt, name)
+		d[i] = digest(own[:], field(r, name))
 	}
+	return d
+}
+
+// LeafOf is the hash of a new record in the tree: of its number, its time, what cannot be redacted, and its digests.
+func LeafOf(r *outboard.AuditRecord, d *Digests) tlog.Hash {
 	b := make([]byte, 0, 512)
 	b = append(b, "outboard audit record 1\n"...)
 	b = binary.BigEndian.AppendUint64(b, uint64(r.Num))
@@ -94,22 +102,33 @@ func Leaf(r *outboard.AuditRecord, proof []byte) (tlog.Hash, error) {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(s)))
 		b = append(b, s...)
 	}
+	for i := range d {
+		b = append(b, d[i][:]...)
+	}
+	return tlog.RecordHash(b)
+}
+
+// Leaf is the hash of a record in the tree, from its proof.
+func Leaf(r *outboard.AuditRecord, proof []byte) (tlog.Hash, error) {
+	if len(proof) == saltSize {
+		d := DigestsOf(r, proof)
+		return LeafOf(r, &d), nil
+	}
+	if len(proof) != len(Fields)*keptSize {
+		return tlog.Hash{}, ErrProof
+	}
+	var d Digests
 	for i, name := range Fields {
-		var d [sha256.Size]byte
 		switch kept := part(proof, i); {
-		case whole:
-			salt := fieldSalt(proof, name)
-			d = digest(salt[:], field(r, name))
 		case kept[0] == 0:
-			d = digest(kept[1:], field(r, name))
+			d[i] = digest(kept[1:], field(r, name))
 		case field(r, name) != gone(name):
 			return tlog.Hash{}, errors.New("a field that was redacted says something")
 		default:
-			copy(d[:], kept[1:])
+			copy(d[i][:], kept[1:])
 		}
-		b = append(b, d[:]...)
 	}
-	return tlog.RecordHash(b), nil
+	return LeafOf(r, &d), nil
 }
 
 // part is what a redacted record's proof has for field i.

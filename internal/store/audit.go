@@ -28,6 +28,8 @@ const maxAuditText = 4 << 10
 // auditing is a record on its way. The sender owns it until it is queued and after it was told to go on.
 type auditing struct {
 	record outboard.AuditRecord
+	salt   []byte
+	fields audit.Digests // of record and salt: the sender computes them, beside other senders
 	err    error
 	turn   chan bool // capacity 1: true = write the next group, this record in it; false = it was written, or err says why not
 }
@@ -65,7 +67,8 @@ func (s *Store) Audit(ctx context.Context, r outboard.AuditRecord) error {
 	if ctx.Err() != nil {
 		return s.fail("writing an audit record", ctx.Err())
 	}
-	a := &auditing{record: r, turn: make(chan bool, 1)}
+	a := &auditing{record: r, salt: audit.Salt(), turn: make(chan bool, 1)}
+	a.fields = audit.DigestsOf(&a.record, a.salt)
 	write, err := s.audits.enter(a)
 	if err != nil {
 		return err
@@ -200,14 +203,10 @@ type auditTail struct {
 func (l *auditTail) add(group []*auditing) []auditRow {
 	rows := make([]auditRow, len(group))
 	for i, a := range group {
-		r, salt := &a.record, audit.Salt()
+		r := &a.record
 		r.Num, r.At = l.tree.Size()+1, timeOf(micros(r.At)) // as it will be read
-		leaf, err := audit.Leaf(r, salt)
-		if err != nil {
-			panic(err) // a salt of ours is one
-		}
-		l.hashes = l.tree.Add(leaf)
-		rows[i] = auditRow{r, salt, l.hashes}
+		l.hashes = l.tree.Add(audit.LeafOf(r, &a.fields))
+		rows[i] = auditRow{r, a.salt, l.hashes}
 	}
 	return rows
 }
