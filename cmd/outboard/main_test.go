@@ -77,6 +77,12 @@ func TestScripts(t *testing.T) {
 			e.Defer(func() { removeSandboxes(t, filepath.Join(e.WorkDir, ".data", "sandboxes")) })
 			return nil
 		},
+		Condition: func(name string) (bool, error) {
+			if name != "root" {
+				return false, fmt.Errorf("unknown condition %q", name)
+			}
+			return os.Geteuid() == 0, nil
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"session": scriptSession, "await": scriptAwait,
 			"await-session": scriptAwaitSession, "perm": scriptPerm},
 	})

@@ -63,6 +63,9 @@ var foreignCases = map[string]foreignCase{
 	"GET /v1/sandboxes/{sandbox}/files": {query: "?path=f"}, "GET /v1/sandboxes/{sandbox}/files/content": {query: "?path=f"},
 	"PUT /v1/sandboxes/{sandbox}/files/content": {query: "?path=f", body: "x"}, "DELETE /v1/sandboxes/{sandbox}/files": {query: "?path=f"},
 
+	"GET /v1/templates/{template}": {}, "DELETE /v1/templates/{template}": {}, "GET /v1/templates/{template}/builds": {},
+	"GET /v1/templates/{template}/builds/{build}": {}, "GET /v1/templates/{template}/builds/{build}/log": {},
+
 	"GET /v1/files/{file}": {}, "DELETE /v1/files/{file}": {}, "GET /v1/files/{file}/content": {},
 
 	"GET /v1/vaults/{vault}": {}, "POST /v1/vaults/{vault}": {body: `{"display_name":"b"}`}, "DELETE /v1/vaults/{vault}": {},
@@ -99,6 +102,15 @@ var foreignBodies = []struct{ method, path, body string }{
 	{"POST", "/v1/sessions/{own session}/fork", `{"vault_ids":["{vault}"]}`},
 	{"POST", "/v1/sessions/{own session}/events", `{"events":[{"type":"user.tool_confirmation","tool_use_id":"{event}","result":"allow"}]}`},
 	{"POST", "/v1/sandboxes", `{"template":"{snapshot}"}`},
+	{"POST", "/v1/sandboxes", `{"template":"{template}"}`},
+	{"POST", "/v1/sandboxes", `{"template":"{template name}"}`},
+	{"POST", "/v1/environments", `{"name":"e","config":{"type":"cloud","outboard":{"template":"{template name}"}}}`},
+	{"POST", "/v1/templates", `{"name":"mine","from":"{template}"}`},
+	{"POST", "/v1/templates", `{"name":"mine","from":"{template name}"}`},
+	{"POST", "/v1/templates", `{"name":"mine","steps":[{"type":"copy","file_id":"{file}","source":".","target":"/opt"}]}`},
+	{"GET", "/v1/templates/{template name}", ""},
+	{"GET", "/v1/templates?page={templates after template}", ""},
+	{"GET", "/v1/templates/{own template}/builds?page={template_builds after build}", ""},
 	{"POST", "/v1/grants", `{"session_id":"{session}","actions":["bash"],"resources":["*"],"expires_at":"{soon}","why":"w"}`},
 	{"POST", "/v1/grants", `{"agent_id":"{agent}","actions":["bash"],"resources":["*"],"expires_at":"{soon}","why":"w"}`},
 	{"POST", "/v1/grants", `{"human_id":"{key}","actions":["bash"],"resources":["*"],"expires_at":"{soon}","why":"w"}`},
@@ -360,6 +372,16 @@ func (w *tenants) everything(b *bench, org outboard.OrgID) map[string]string {
 		b.t.Fatal(err)
 	}
 	ids["snapshot"] = string(snap.ID)
+	tpl, err := b.store.AddTemplateBuild(b.t.Context(), outboard.Template{ID: outboard.NewTemplateID(), Name: "t" + snap.Name, Org: org, CreatedAt: time.Now()},
+		outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), Org: org, State: outboard.TemplateWaiting, CreatedAt: time.Now()})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	builds, err := b.store.TemplateBuilds(b.t.Context(), tpl.ID, 1)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ids["template"], ids["template name"], ids["build"] = string(tpl.ID), tpl.Name, string(builds[0].ID)
 	ids["key"] = string(putKey(b, outboard.Key{Name: "k", Org: org, Role: outboard.RoleDeveloper}, "obk_k"+string(org)))
 	ids["ssh_key"] = b.ok("POST", "/v1/ssh_keys", map[string]any{"public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE a@b"}).str("id")
 	ids["user"] = b.ok("POST", "/v1/outboard/users", `{"email":"a@a.test","role":"viewer"}`).str("id")

@@ -92,6 +92,22 @@ func (r *request) rows(list string, def, most int) (q rows, err error) {
 	return q, err
 }
 
+// cut takes a page out of a whole list that is in memory, newest first: what was made before the cursor's row, which may be gone.
+func cut[T any](q rows, all []T, row func(T) (string, time.Time)) []T {
+	out := []T{}
+	for _, v := range all {
+		id, at := row(v)
+		after := q.page.Cursor == "" || at.Before(q.at) || at.Equal(q.at) && id < q.page.Cursor
+		if !after || at.Before(q.page.From) || !q.page.To.IsZero() && at.After(q.page.To) {
+			continue
+		}
+		if out = append(out, v); len(out) == q.page.Limit {
+			break
+		}
+	}
+	return out
+}
+
 // pageOf encodes one page.
 func pageOf[T, W any](q rows, list []T, row func(T) (string, time.Time), show func(T) W) listOut[W] {
 	out := listOut[W]{Data: []W{}}

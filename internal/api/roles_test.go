@@ -28,6 +28,7 @@ var writers = map[string][2]string{
 	"POST /v1/sandboxes/{sandbox}/processes/{pid}/signal": dev("sandboxes"), "GET /v1/sandboxes/{sandbox}/files": dev("sandboxes"),
 	"DELETE /v1/sandboxes/{sandbox}/files": dev("sandboxes"), "GET /v1/sandboxes/{sandbox}/files/content": dev("sandboxes"),
 	"PUT /v1/sandboxes/{sandbox}/files/content": dev("sandboxes"), "PUT /v1/sandboxes/{sandbox}/network": dev("sandboxes"),
+	"POST /v1/templates": dev("sandboxes"), "DELETE /v1/templates/{template}": dev("sandboxes"),
 	"POST /v1/files": dev("files"), "DELETE /v1/files/{file}": dev("files"),
 	"POST /v1/vaults": dev("vaults"), "POST /v1/vaults/{vault}": dev("vaults"), "DELETE /v1/vaults/{vault}": dev("vaults"),
 	"POST /v1/vaults/{vault}/archive": dev("vaults"), "POST /v1/vaults/{vault}/credentials": dev("vaults"),
@@ -58,8 +59,8 @@ var roleBodies = map[string]string{"POST /v1/agents": `{"name":"a","model":"m"}`
 	"POST /v1/sessions": `{"agent":"agent_01x","environment_id":"env_01x"}`, "POST /v1/vaults": `{"display_name":"v"}`,
 	"POST /v1/grants":               `{"actions":["bash"],"resources":["*"],"expires_at":"2040-01-01T00:00:00Z","why":"w"}`,
 	"POST /v1/outboard/images/pull": `{"name":"a:b"}`, "POST /v1/outboard/images/prune": `{"unused_seconds":1}`,
-	"POST /v1/ssh_keys": `{"public_key":"no key"}`,
-	"POST /v1/kills":    `{"scope":"session","target_id":"sesn_01x"}`, "POST /v1/budgets": `{"scope":"session","target_id":"sesn_01x","limit":{"steps":9}}`, "POST /v1/policies": `{"level":"organization","text":""}`, "POST /v1/sandboxes": `{}`, "POST /v1/outboard/organizations": `{"name":"o"}`,
+	"POST /v1/ssh_keys": `{"public_key":"no key"}`, "POST /v1/templates": `{"name":"t"}`,
+	"POST /v1/kills": `{"scope":"session","target_id":"sesn_01x"}`, "POST /v1/budgets": `{"scope":"session","target_id":"sesn_01x","limit":{"steps":9}}`, "POST /v1/policies": `{"level":"organization","text":""}`, "POST /v1/sandboxes": `{}`, "POST /v1/outboard/organizations": `{"name":"o"}`,
 	"POST /v1/outboard/users": `{"email":"b@b.test","role":"viewer"}`, "POST /v1/outboard/keys": `{"name":"k","scopes":["people"]}`}
 
 func dev(scope string) [2]string { return [2]string{outboard.RoleDeveloper, scope} }
@@ -83,7 +84,7 @@ func TestRoles(t *testing.T) {
 			path = strings.ReplaceAll(path, "{"+name+"}", map[string]string{"agent": "agent", "environment": "env", "session": "sesn", "thread": "sthr", "event": "sevt",
 				"resource": "sesrsc", "file": "file", "vault": "vlt", "credential": "vcrd", "policy": "pol", "approval": "apr", "grant": "grant", "user": "user", "key": "apikey"}[name]+"_01x")
 		}
-		path = strings.NewReplacer("{pid}", "1", "{budget}", "bgt_01x", "{machine}", "sbx_01x", "{ssh_key}", "sshkey_01x", "{kill}", "kill_01x", "{sandbox}", "boxaaaaaaaaaaaaaaaaaaaa", "{organization}", "org_01x", "{model...}", "m").Replace(path)
+		path = strings.NewReplacer("{pid}", "1", "{budget}", "bgt_01x", "{machine}", "sbx_01x", "{ssh_key}", "sshkey_01x", "{kill}", "kill_01x", "{sandbox}", "boxaaaaaaaaaaaaaaaaaaaa", "{template}", "t", "{build}", "b", "{organization}", "org_01x", "{model...}", "m").Replace(path)
 		if strings.HasPrefix(route, "GET /v1/sandboxes/{sandbox}/files") || strings.Contains(route, "{sandbox}/files") {
 			path += "?path=f"
 		}

@@ -82,6 +82,14 @@ func (s *server) built() []route {
 		{"GET", "/v1/sandboxes/{sandbox}/files/content", s.readBoxFile},
 		{"PUT", "/v1/sandboxes/{sandbox}/files/content", s.writeBoxFile},
 
+		{"POST", "/v1/templates", s.buildTemplate},
+		{"GET", "/v1/templates", s.listTemplates},
+		{"GET", "/v1/templates/{template}", s.getTemplate},
+		{"DELETE", "/v1/templates/{template}", s.deleteTemplate},
+		{"GET", "/v1/templates/{template}/builds", s.listTemplateBuilds},
+		{"GET", "/v1/templates/{template}/builds/{build}", s.getTemplateBuild},
+		{"GET", "/v1/templates/{template}/builds/{build}/log", s.templateLog},
+
 		{"GET", "/v1/outboard/images", s.listImages},
 		{"DELETE", "/v1/outboard/images", s.removeImage},
 		{"POST", "/v1/outboard/images/pull", s.pullImage},

@@ -27,6 +27,8 @@ const (
 	maxTemplateText  = 512 << 10
 	// MaxTemplateUpload bounds the archive of one COPY step, compressed.
 	MaxTemplateUpload = 1 << 30
+	// maxListedBuilds bounds the builds of a template that can be listed: the newest.
+	maxListedBuilds = 1000
 	// maxLogPage bounds the lines of a log that are returned at a time.
 	maxLogPage = 1000
 	// uploadLinkTTL is how long a link for an upload is good.
@@ -45,8 +47,9 @@ var (
 // TemplateStep is a step as a client says it.
 type TemplateStep struct {
 	outboard.TemplateStep
-	Upload string // copy: the name of what was uploaded
-	Force  bool   // do it again, and all that follow
+	Upload string          // copy: the name of what was uploaded for the template,
+	File   outboard.FileID // or a file with the archive
+	Force  bool            // do it again, and all that follow
 }
 
 // TemplateBuildSpec is what is to be built, as a client says it.
@@ -123,6 +126,28 @@ func (c *Control) RequestTemplateBuild(ctx context.Context, by outboard.Caller, 
 	return m, b, err
 }
 
+// BuildTemplate makes a build and has it begin: RequestTemplateBuild and StartTemplateBuild in one. What is refused leaves nothing behind.
+func (c *Control) BuildTemplate(ctx context.Context, by outboard.Caller, ref string, tags []string, p TemplateBuildSpec) (outboard.Template, outboard.TemplateBuild, error) {
+	if err := c.boxes(by); err != nil {
+		return outboard.Template{}, outboard.TemplateBuild{}, err
+	}
+	if err := c.alive(ctx, outboard.KillSubject{Owner: by.Key}); err != nil {
+		return outboard.Template{}, outboard.TemplateBuild{}, err
+	}
+	if _, err := c.templateSpec(ctx, by, new(outboard.Template), new(outboard.TemplateBuild), p); err != nil {
+		return outboard.Template{}, outboard.TemplateBuild{}, err
+	}
+	if err := c.fleet.CanBuild(); err != nil {
+		return outboard.Template{}, outboard.TemplateBuild{}, err
+	}
+	m, b, err := c.RequestTemplateBuild(ctx, by, ref, tags, p.Limits)
+	if err != nil {
+		return m, b, err
+	}
+	b, err = c.StartTemplateBuild(ctx, by, string(m.ID), b.ID, p)
+	return m, b, err
+}
+
 // StartTemplateBuild says what a build that waits is to build, and has it begin.
 func (c *Control) StartTemplateBuild(ctx context.Context, by outboard.Caller, ref string, id outboard.TemplateBuildID, p TemplateBuildSpec) (outboard.TemplateBuild, error) {
 	if err := c.boxes(by); err != nil {
@@ -185,7 +210,7 @@ func (c *Control) templateSpec(ctx context.Context, by outboard.Caller, m *outbo
 		if in.Force {
 			salt = string(b.ID)
 		}
-		step, err := c.templateStep(ctx, m, in)
+		step, err := c.templateStep(ctx, by, m, in)
 		if err != nil {
 			return s, outboard.Errorf(outboard.KindOf(err), "steps[%d]: %w", i, err)
 		}
@@ -205,7 +230,7 @@ func (c *Control) templateSpec(ctx context.Context, by outboard.Caller, m *outbo
 	return s, nil
 }
 
-func (c *Control) templateStep(ctx context.Context, m *outboard.Template, in TemplateStep) (outboard.TemplateStep, error) {
+func (c *Control) templateStep(ctx context.Context, by outboard.Caller, m *outboard.Template, in TemplateStep) (outboard.TemplateStep, error) {
 	s := in.TemplateStep
 	for what, text := range map[string]string{"command": s.Command, "source": s.Source, "target": s.Target} {
 		if err := length(what, text, 0, maxCommand); err != nil {
@@ -240,12 +265,26 @@ func (c *Control) templateStep(ctx context.Context, m *outboard.Template, in Tem
 			return s, invalid("%s is no mode of a file: write it as 0644", quote(s.Mode))
 		}
 		var err error
-		if s.Files, err = c.store.TemplateFile(ctx, m.ID, in.Upload); outboard.KindOf(err) == outboard.NotFound {
-			return s, invalid("nothing was uploaded as %s", quote(in.Upload))
-		}
+		s.Files, err = c.templateArchive(ctx, by, m, in)
 		return s, err
 	}
 	return s, invalid("a step is run, copy, env, workdir or user, not %s", quote(string(s.Kind)))
+}
+
+// templateArchive finds what a COPY step copies from. A template makes the content of a file readable, so it takes the right to files.
+func (c *Control) templateArchive(ctx context.Context, by outboard.Caller, m *outboard.Template, in TemplateStep) (outboard.BlobRef, error) {
+	if in.File != "" {
+		if err := works(by, scopeFiles); err != nil {
+			return outboard.BlobRef{}, err
+		}
+		f, err := c.File(ctx, by, in.File)
+		return f.Blob, err
+	}
+	ref, err := c.store.TemplateFile(ctx, m.ID, in.Upload)
+	if outboard.KindOf(err) == outboard.NotFound {
+		err = invalid("nothing was uploaded as %s", quote(in.Upload))
+	}
+	return ref, err
 }
 
 // Templates returns all templates, newest first.
@@ -284,21 +323,24 @@ func (c *Control) TemplateBuild(ctx context.Context, by outboard.Caller, ref str
 	return m, b, mine(by, b.Org, "build", string(id), err)
 }
 
-// TemplateBuilds returns the newest builds of a template, newest first.
-func (c *Control) TemplateBuilds(ctx context.Context, by outboard.Caller, ref string) ([]outboard.TemplateBuild, error) {
+// TemplateBuilds returns a template and its newest builds, newest first.
+func (c *Control) TemplateBuilds(ctx context.Context, by outboard.Caller, ref string) (outboard.Template, []outboard.TemplateBuild, error) {
 	m, err := c.Template(ctx, by, ref)
 	if err != nil {
-		return nil, err
+		return m, nil, err
 	}
-	return c.store.TemplateBuilds(ctx, m.ID, 100)
+	list, err := c.store.TemplateBuilds(ctx, m.ID, maxListedBuilds)
+	return m, list, err
 }
 
-// TemplateLog returns lines of the log of a build from a number on.
-func (c *Control) TemplateLog(ctx context.Context, by outboard.Caller, ref string, id outboard.TemplateBuildID, from int) ([]outboard.TemplateLine, error) {
-	if _, _, err := c.TemplateBuild(ctx, by, ref, id); err != nil {
-		return nil, err
+// TemplateLog returns a build, and lines of its log from a number on. The build was read first: of one that is over, all lines are there.
+func (c *Control) TemplateLog(ctx context.Context, by outboard.Caller, ref string, id outboard.TemplateBuildID, from int) (outboard.Template, outboard.TemplateBuild, []outboard.TemplateLine, error) {
+	m, b, err := c.TemplateBuild(ctx, by, ref, id)
+	if err != nil {
+		return m, b, nil, err
 	}
-	return c.store.TemplateLog(ctx, id, max(0, from), maxLogPage)
+	lines, err := c.store.TemplateLog(ctx, id, max(0, from), maxLogPage)
+	return m, b, lines, err
 }
 
 // templateFor returns what NAME[:TAG] or an id means: a template and a build of it that is ready.

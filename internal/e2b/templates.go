@@ -166,11 +166,7 @@ func (s *Server) buildStatus(r *request) (int, any, error) {
 		return 0, nil, err
 	}
 	id := outboard.TemplateBuildID(r.parts[1])
-	m, b, err := s.ctl.TemplateBuild(r.Context(), r.by, r.parts[0], id)
-	if err != nil {
-		return 0, nil, err
-	}
-	lines, err := s.ctl.TemplateLog(r.Context(), r.by, r.parts[0], id, from)
+	m, b, lines, err := s.ctl.TemplateLog(r.Context(), r.by, r.parts[0], id, from)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -190,7 +186,7 @@ func (s *Server) buildStatus(r *request) (int, any, error) {
 }
 
 func (s *Server) buildLogs(r *request) (int, any, error) {
-	lines, err := s.ctl.TemplateLog(r.Context(), r.by, r.parts[0], outboard.TemplateBuildID(r.parts[1]), 0)
+	_, _, lines, err := s.ctl.TemplateLog(r.Context(), r.by, r.parts[0], outboard.TemplateBuildID(r.parts[1]), 0)
 	return http.StatusOK, map[string]any{"logs": showLines(lines)}, err
 }
 
@@ -214,7 +210,7 @@ type templateOut struct {
 func (s *Server) showTemplate(r *request, m *outboard.Template) (templateOut, error) {
 	out := templateOut{TemplateID: string(m.ID), CPUCount: defaultCPUs, MemoryMB: defaultMemoryMB, DiskSizeMB: defaultDiskMB, Aliases: []string{m.Name},
 		Names: []string{namespace + m.Name}, CreatedAt: m.CreatedAt, UpdatedAt: m.UpdatedAt, EnvdVersion: envdVersion}
-	builds, err := s.ctl.TemplateBuilds(r.Context(), r.by, string(m.ID))
+	_, builds, err := s.ctl.TemplateBuilds(r.Context(), r.by, string(m.ID))
 	if err != nil || len(builds) == 0 {
 		return out, err
 	}

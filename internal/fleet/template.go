@@ -29,13 +29,18 @@ func newBuilds() *builds {
 // errStopped is why a build ended that its server did not outlive.
 const errStopped = "the server ended while it was being built; build it again"
 
+// CanBuild says why no template can be built here.
+func (f *Fleet) CanBuild() error {
+	if f.cfg.Provider == nil {
+		return f.noProvider()
+	}
+	return f.stacked()
+}
+
 // BuildTemplate builds a template in the background: change completes the row of a build that waits for it. Conflict when it was begun
 // before. What comes of it is in its row.
 func (f *Fleet) BuildTemplate(ctx context.Context, id outboard.TemplateBuildID, change func(*outboard.TemplateBuild) error) (b outboard.TemplateBuild, err error) {
-	if f.cfg.Provider == nil {
-		return b, f.noProvider()
-	}
-	if err := f.stacked(); err != nil {
+	if err := f.CanBuild(); err != nil {
 		return b, err
 	}
 	release, err := f.claimBuild(id)

@@ -78,7 +78,7 @@ func insertTemplate(ctx context.Context, t tx, m outboard.Template) error {
 		return err
 	}
 	if n[0] >= MaxTemplates {
-		return outboard.Errorf(outboard.Exhausted, "there are %d templates, and no more may be", n[0]).WithHint("DELETE /templates/NAME of the E2B API removes one")
+		return outboard.Errorf(outboard.Exhausted, "there are %d templates, and no more may be", n[0]).WithHint("outboard template ls; outboard template rm NAME")
 	}
 	_, err = t.exec(ctx, insertTemplateSQL, string(m.ID), orgText(m.Org), m.Name, micros(m.CreatedAt), mustJSON(m))
 	if t.s.d.unique(err) {
