@@ -70,17 +70,7 @@ func TestLogThatWasGrownAheadOpens(t *testing.T) {
 	if err != nil || grown.Size() < 1<<20 {
 		t.Fatalf("the log was not grown ahead: %v %v", grown, err)
 	}
-	killed := filepath.Join(t.TempDir(), "ahead.db")
-	for _, suffix := range []string{"", "-wal"} {
-		b, err := os.ReadFile(filepath.Join(dir, "ahead.db"+suffix))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(killed+suffix, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	again := storetest.Open(t, store.Config{Path: killed})
+	again := storetest.Open(t, store.Config{Path: copyOf(t, dir, "ahead.db")})
 	if n := len(readAll(t, again, id)); n != 6 {
 		t.Errorf("the log has %d events, want 6", n)
 	}
@@ -122,4 +112,90 @@ func integrity(t *testing.T, path string) (answer string) {
 		t.Fatal(err)
 	}
 	return answer
+}
+
+// What the call that writes and syncs does not do has to be done by the two that it stands for, or a commit is told of that is lost.
+func TestWriteAndSyncInOneCall(t *testing.T) {
+	short := func(fd int, b []byte, off int64) (int, error) { return unix.Pwrite(fd, b[:len(b)/2], off) }
+	for name, both := range map[string]func(fd int, b []byte, off int64) (int, error){
+		"whole": func(fd int, b []byte, off int64) (int, error) {
+			return unix.Pwritev2(fd, [][]byte{b}, off, unix.RWF_DSYNC)
+		},
+		"short":       short,
+		"interrupted": func(int, []byte, int64) (int, error) { return 0, unix.EINTR },
+		"unknown":     func(int, []byte, int64) (int, error) { return 0, unix.EOPNOTSUPP },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := storetest.Open(t, store.Config{Path: filepath.Join(dir, "both.db")})
+			id := newSession(t, s).ID
+			for range 2 { // the log is synced, and grown ahead
+				if _, err := s.Append(t.Context(), id, 0, store.Any, said("before")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			calls, syncs := 0, 0
+			defer store.SetWALWriteSync(func(fd int, b []byte, off int64) (int, error) {
+				calls++
+				return both(fd, b, off)
+			}, func() { syncs++ })()
+			for range 3 {
+				if _, err := s.Append(t.Context(), id, 0, store.Any, said("small")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want := map[string][2]int{"whole": {3, 0}, "short": {3, 3}, "interrupted": {3, 3}, "unknown": {1, 3}}[name]
+			if calls != want[0] || syncs != want[1] {
+				t.Errorf("three commits were %d calls that write and sync, and %d syncs, want %v", calls, syncs, want)
+			}
+			if n := len(readAll(t, storetest.Open(t, store.Config{Path: copyOf(t, dir, "both.db")}), id)); n != 6 {
+				t.Errorf("the file has %d events, want 6", n)
+			}
+		})
+	}
+}
+
+// A commit of several pieces is durable only with the pieces that were written before the last one.
+func TestLargeCommitIsSyncedWhole(t *testing.T) {
+	s := storetest.Open(t, store.Config{Path: filepath.Join(t.TempDir(), "large.db")})
+	id := newSession(t, s).ID
+	large := make([]outboard.Event, 0, 50)
+	for range cap(large) { // some 3 MiB, so that the second time the log is long enough
+		large = append(large, said(strings.Repeat("x", 60<<10)))
+	}
+	if _, err := s.Append(t.Context(), id, 0, store.Any, large...); err != nil {
+		t.Fatal(err)
+	}
+	syncs := 0
+	defer store.SetWALWriteSync(func(fd int, b []byte, off int64) (int, error) {
+		return unix.Pwritev2(fd, [][]byte{b}, off, unix.RWF_DSYNC)
+	}, func() { syncs++ })()
+	for i := range large {
+		large[i] = said(strings.Repeat("y", 60<<10))
+	}
+	if _, err := s.Append(t.Context(), id, 0, store.Any, large...); err != nil {
+		t.Fatal(err)
+	}
+	if syncs == 0 {
+		t.Error("only the last piece of a commit was synced")
+	}
+	if _, err := s.Append(t.Context(), id, 0, store.Any, said("small")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// copyOf copies a database as a process leaves it that was killed, and returns its path.
+func copyOf(t *testing.T, dir, name string) string {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), name)
+	for _, suffix := range []string{"", "-wal"} {
+		b, err := os.ReadFile(filepath.Join(dir, name+suffix))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(to+suffix, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return to
 }
