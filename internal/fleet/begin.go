@@ -2,15 +2,22 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest"
+	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
 // startTag names the process of a template's start command in its sandboxes.
 const startTag = "outboard-start"
+
+// settleKey is the key of the call that says where tools begin. Those of agents have another shape.
+const settleKey = "outboard-settle"
 
 // begin runs a template's start command in a fresh machine and returns when its ready command says so: at once where there is none.
 func (f *Fleet) begin(ctx context.Context, m *machine, st stack) error {
@@ -68,6 +75,33 @@ func (f *Fleet) settle(ctx context.Context, m *machine, h habits) error {
 	}
 	m.habits = h
 	return nil
+}
+
+// keptDirs are what checkpoints keep of a session's machine.
+var keptDirs = []string{sandbox.Workspace, sandbox.Outputs, sandbox.Home}
+
+// settleCalls has an agent's tools begin in the directory that an image or a template names, where that is kept: an agent that works where
+// nothing is kept would lose its work with the machine. It is said once in the life of a machine, which remembers it.
+func (f *Fleet) settleCalls(ctx context.Context, m *machine, epoch int64, dir string) error {
+	if !slices.ContainsFunc(keptDirs, func(kept string) bool { return dir == kept || strings.HasPrefix(dir, kept+"/") }) {
+		return nil
+	}
+	in, err := json.Marshal(map[string]string{"dir": dir})
+	if err != nil {
+		return fmt.Errorf("naming the directory where tools begin: %w", err)
+	}
+	s := guest.Start{Key: settleKey, Epoch: epoch, Generation: m.Generation(), Digest: settleKey, Op: guest.OpSettle, Input: in}
+	res, err := m.Start(ctx, s)
+	if err == nil && res.State != guest.StateDone {
+		res, err = m.Wait(ctx, settleKey, epoch)
+	}
+	if err != nil {
+		return err
+	}
+	if len(res.Output) > 0 {
+		return outboard.Errorf(outboard.Unavailable, "the sandbox's tools cannot begin in %q: %s", dir, res.Output)
+	}
+	return m.Ack(ctx, settleKey, epoch)
 }
 
 // ended says that the start command has failed, once it has. One that ended well may have left something running.

@@ -203,6 +203,9 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 	if err := f.begin(ctx, m, st); err != nil {
 		return err
 	}
+	if err := f.settleCalls(ctx, m, r.Epoch, st.settings.Workdir); err != nil {
+		return err
+	}
 	if err := f.put(ctx, &row, stateLive); err != nil {
 		return err
 	}

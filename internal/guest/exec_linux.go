@@ -23,17 +23,17 @@ type execInput struct {
 	Cwd  string            `json:"cwd"`
 }
 
-// attr is how every tool process starts: its own session, the tool's identity, the base environment. dir "" is the workspace.
+// attr is how every tool process starts: its own session, the tool's identity, the base environment. dir "" is where tools begin.
 func (s *server) attr(dir string) *os.ProcAttr {
 	if dir == "" {
-		dir = s.cfg.Workspace
+		dir = s.base()
 	}
 	if !strings.HasPrefix(dir, "/") {
-		dir = filepath.Join(s.cfg.Workspace, dir)
+		dir = filepath.Join(s.base(), dir)
 	}
 	dir = s.cfg.real(dir)
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) && dir == s.cfg.real(s.cfg.Workspace) {
-		dir = "/" // the tool removed its workspace; a shell must still come up
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) && dir == s.cfg.real(s.base()) {
+		dir = "/" // the tool removed where it begins; a shell must still come up
 	}
 	a := &os.ProcAttr{Dir: dir, Env: s.env(), Sys: &syscall.SysProcAttr{Setsid: true}}
 	if !s.sameID() {

@@ -75,14 +75,14 @@ const (
 
 const maxLinks = 40 // as the kernel's
 
-// resolve walks a path one component at a time. A relative one starts at the workspace. It never enters /proc or /sys, whose
+// resolve walks a path one component at a time. A relative one starts where tools begin. It never enters /proc or /sys, whose
 // "self" would be the guest.
 func (s *server) resolve(p string, opts int) (place, error) {
 	if p == "" || strings.ContainsRune(p, 0) {
 		return place{}, &os.PathError{Op: "open", Path: p, Err: syscall.EINVAL}
 	}
 	if !strings.HasPrefix(p, "/") {
-		p = s.cfg.Workspace + "/" + p
+		p = s.base() + "/" + p
 	}
 	if len(s.cfg.Map) > 0 {
 		p = s.cfg.real(path.Clean(p))

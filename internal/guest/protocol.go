@@ -18,7 +18,8 @@
 //
 // Op "bash": Input {command, restart, timeout_ms}; runs in the persistent shell named Shell (cwd, environment and background
 // jobs survive between calls). "read", "write", "edit", "glob", "grep": the file tools, with the input schemas of package tool,
-// run with the tool's identity. "exec": Input {argv, env, cwd}; one process without a shell.
+// run with the tool's identity. "exec": Input {argv, env, cwd}; one process without a shell. OpSettle: Input {dir}; shells that start
+// after it and relative names begin there, instead of in the workspace. It must be one of the saved directories, or below one.
 //
 // # Processes, files, ports
 //
@@ -52,6 +53,9 @@ type Start struct {
 	TimeoutMs   int64           `json:"timeout_ms,omitempty"`
 	OutputLimit int             `json:"output_limit,omitempty"` // bytes of output returned; the rest stays in a file
 }
+
+// OpSettle says where tools begin. It is for who makes a sandbox, before its first call.
+const OpSettle = "settle"
 
 // States of a call.
 const (

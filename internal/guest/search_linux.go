@@ -65,7 +65,7 @@ func (s *server) glob(ctx context.Context, input json.RawMessage, w io.Writer) e
 	if err := unpack(input, &in, nil); err != nil {
 		return err
 	}
-	dir, pattern := cmp.Or(in.Path, s.cfg.Workspace), in.Pattern
+	dir, pattern := cmp.Or(in.Path, s.base()), in.Pattern
 	if strings.HasPrefix(pattern, "/") {
 		dir, pattern = splitPattern(pattern)
 	}
@@ -121,7 +121,7 @@ func (s *server) glob(ctx context.Context, input json.RawMessage, w io.Writer) e
 // absolute is how results name a directory that was given by the caller.
 func (s *server) absolute(dir string) string {
 	if !strings.HasPrefix(dir, "/") {
-		dir = path.Join(s.cfg.Workspace, dir)
+		dir = path.Join(s.base(), dir)
 	}
 	return path.Clean(s.cfg.shown(dir))
 }
@@ -228,7 +228,7 @@ func (s *server) grep(ctx context.Context, input json.RawMessage, w io.Writer) e
 	if err != nil {
 		return fmt.Errorf("pattern: %w", err)
 	}
-	dir := cmp.Or(in.Path, s.cfg.Workspace)
+	dir := cmp.Or(in.Path, s.base())
 	g := &grepper{re: re, base: s.absolute(dir)}
 	if f, _, err := s.open(dir); err == nil {
 		g.file(f, g.base)

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -32,7 +33,8 @@ type server struct {
 	pipes    pipes
 	store    workspace
 	procs    processes
-	watches  chan struct{} // capacity maxWatches
+	watches  chan struct{}          // capacity maxWatches
+	begin    atomic.Pointer[string] // where tools begin, once it was said; see beginIn
 
 	wg sync.WaitGroup // of everything but runs
 }
@@ -338,6 +340,8 @@ func (s *server) prepare(c Start) func(context.Context, <-chan struct{}) outcome
 		body = s.shells.bash(c.Shell)
 	case "exec":
 		body = s.exec
+	case OpSettle:
+		body = s.beginIn
 	default:
 		body = s.fileTool
 	}

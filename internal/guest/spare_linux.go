@@ -59,7 +59,7 @@ func (ss *shells) tellLate() (string, bool) {
 	var b strings.Builder
 	// All or nothing: an interrupt may come in the middle, and then all of it is told again.
 	b.WriteString("if builtin [ -z \"${__outboard_told-}\" ];then\n")
-	b.WriteString("builtin cd -- " + quote(ss.s.cfg.real(ss.s.cfg.Workspace)) + " 2>/dev/null;builtin unset OLDPWD;builtin export OLDPWD\n")
+	b.WriteString("builtin cd -- " + quote(ss.s.cfg.real(ss.s.base())) + " 2>/dev/null;builtin unset OLDPWD;builtin export OLDPWD\n")
 	for _, kv := range ss.late {
 		name, value, _ := strings.Cut(kv, "=")
 		if !exportable(name) {

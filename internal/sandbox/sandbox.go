@@ -129,6 +129,7 @@ const (
 	Workspace = "/workspace"
 	Outputs   = "/mnt/session/outputs"
 	Uploads   = "/mnt/session/uploads"
+	Home      = "/home/user"
 )
 
 // Sandbox is one live machine. Methods may be called from any goroutine. An error for which Gone reports true means the machine
