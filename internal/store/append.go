@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -61,8 +62,12 @@ func (s *Store) Commit(ctx context.Context, c Commit) ([]outboard.Event, error) 
 		return nil, err
 	}
 	p := &pending{commit: c, done: make(chan struct{})}
+	q := s.queues[s.queueOf(c.Session)]
+	if done, err := s.commitAtOnce(ctx, q, p); done {
+		return p.events, err
+	}
 	select {
-	case s.queues[s.queueOf(c.Session)] <- p:
+	case q.waiting <- p:
 	case <-s.closing:
 		return nil, errClosed
 	case <-ctx.Done():
@@ -100,6 +105,36 @@ func (c *Commit) check() error {
 	return nil
 }
 
+// queue is what waits for one writer. Who holds committing commits: the writer, or a caller who found nobody before it.
+type queue struct {
+	waiting    chan *pending
+	committing sync.Mutex
+	size       int // of the last group; guarded by committing
+}
+
+// commitAtOnce makes the caller its own writer where nobody else commits: to hand one append to another goroutine and to be woken by
+// it takes longer than the statements. It is for a database that is a file; one behind a network may make ctx end first.
+func (s *Store) commitAtOnce(ctx context.Context, q *queue, p *pending) (done bool, err error) {
+	if len(s.queues) > 1 || len(q.waiting) > 0 || ctx.Err() != nil || !q.committing.TryLock() {
+		return false, nil
+	}
+	defer q.committing.Unlock()
+	select {
+	case <-s.closing:
+		return true, errClosed
+	default:
+	}
+	s.commitNext(q, p)
+	return true, p.err
+}
+
+// commitNext commits a group that begins with first. The caller holds q.committing.
+func (s *Store) commitNext(q *queue, first *pending) {
+	group := gather(q.waiting, first, q.size)
+	q.size = len(group)
+	s.commitGroup(group)
+}
+
 // queueOf is the queue of a session's commits. All of a session are in one, so that no two writers work on the same row.
 func (s *Store) queueOf(id outboard.SessionID) int {
 	if len(s.queues) == 1 {
@@ -110,22 +145,22 @@ func (s *Store) queueOf(id outboard.SessionID) int {
 
 // writer commits what is queued, in groups, until the store closes and the queue is empty. SQLite has one of it. With PostgreSQL there
 // are two: while the database works on the group of one, this process makes the other's.
-func (s *Store) writer(queue chan *pending) {
-	size := 1 // of the last group
+func (s *Store) writer(q *queue) {
 	for {
 		var first *pending
 		select {
-		case first = <-queue:
+		case first = <-q.waiting:
 		case <-s.closing:
 			select {
-			case first = <-queue:
+			case first = <-q.waiting:
 			default:
+				q.committing.Lock() // for good: a caller that commits has ended by then
 				return
 			}
 		}
-		group := gather(queue, first, size)
-		size = len(group)
-		s.commitGroup(group)
+		q.committing.Lock()
+		s.commitNext(q, first)
+		q.committing.Unlock()
 	}
 }
 

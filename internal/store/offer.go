@@ -98,12 +98,12 @@ func (t *taking) settle(group []*pending, rows map[outboard.SessionID]*row) {
 }
 
 // live reports whether the worker's lease holds, in the transaction of a group; a group without inputs need not know.
-func (d *sqliteDialect) live(ctx context.Context, t *sql.Tx, k *taking, group []*pending, now time.Time) (bool, error) {
+func (d *sqliteDialect) live(ctx context.Context, c *rawConn, k *taking, group []*pending, now time.Time) (bool, error) {
 	if k == nil || !slices.ContainsFunc(group, func(p *pending) bool { return p.commit.Epoch == 0 }) {
 		return false, nil
 	}
 	var until int64
-	err := t.StmtContext(ctx, d.hotWrites[liveSQL]).QueryRowContext(ctx, string(k.Worker), micros(now)).Scan(&until)
+	err := c.row(ctx, liveSQL, string(k.Worker), micros(now)).Scan(&until)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}

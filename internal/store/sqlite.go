@@ -43,10 +43,9 @@ type sqliteDialect struct {
 	vfs         string // of SQLite, "" = its own
 	read, write *sql.DB
 
-	header, once, updateHead, updateAll *sql.Stmt // prepared on the writing connection
-	inserts                             [len(insertRows)]*sql.Stmt
-	hotReads, hotWrites                 map[string]*sql.Stmt
-	quickAudits                         [quickRows]*sql.Stmt // by the length of the group; nil = none has come yet
+	raw                 *rawConn // what commits use of the writing connection; nil before the first
+	hotReads, hotWrites map[string]*sql.Stmt
+	quickAudits         [quickRows]*sql.Stmt // by the length of the group; nil = none has come yet
 
 	mu      sync.Mutex
 	version int64 // PRAGMA data_version of the writing connection at the last call of changed
@@ -234,10 +233,8 @@ func (d *sqliteDialect) changed(ctx context.Context) (bool, error) {
 // close implements dialect.
 func (d *sqliteDialect) close() error {
 	errs := []error{d.closeHot()}
-	for _, st := range append(d.inserts[:], d.header, d.once, d.updateHead, d.updateAll) {
-		if st != nil {
-			errs = append(errs, st.Close())
-		}
+	if d.raw != nil {
+		errs = append(errs, d.onWriter(context.Background(), (*rawConn).close))
 	}
 	for _, db := range []*sql.DB{d.read, d.write} {
 		if db != nil {

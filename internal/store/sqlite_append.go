@@ -22,69 +22,65 @@ const updateAllSQL = `UPDATE sessions SET ` + setHeader + `, worker = CASE ? WHE
 const onceSQL = `SELECT 1 FROM events WHERE session = ? AND ref = ? AND type = ? AND ref <> ''`
 
 // prepare implements dialect.
-func (d *sqliteDialect) prepare(ctx context.Context) (err error) {
-	for q, st := range map[string]**sql.Stmt{
-		loadHeaderSQL: &d.header, updateHeadSQL: &d.updateHead, updateAllSQL: &d.updateAll, onceSQL: &d.once,
-	} {
-		if *st, err = d.write.PrepareContext(ctx, q); err != nil {
-			return err
-		}
-	}
-	for i, n := range insertRows {
-		if d.inserts[i], err = d.write.PrepareContext(ctx, insertEventSQL+strings.Repeat(", "+eventValues, n-1)); err != nil {
-			return err
-		}
-	}
+func (d *sqliteDialect) prepare(ctx context.Context) error {
 	return d.prepareHot(ctx)
 }
 
 // commit implements dialect.
 func (d *sqliteDialect) commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, k *taking, now time.Time) (map[outboard.SessionID]*row, error) {
 	ctx = context.WithoutCancel(ctx) // the driver starts a goroutine per statement to watch one that can end; a file needs none
-	t, err := d.begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer t.Rollback() // after a commit it does nothing
+	return known, d.transact(ctx, func(c *rawConn) error { return d.writeGroup(ctx, c, group, known, k, now) })
+}
+
+// writeGroup is commit within the transaction.
+func (d *sqliteDialect) writeGroup(ctx context.Context, c *rawConn, group []*pending, known map[outboard.SessionID]*row, k *taking, now time.Time) error {
 	cached := len(known) > 0
-	taken, err := d.load(ctx, t, group, known)
+	taken, err := d.load(ctx, c, group, known)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	live, err := d.live(ctx, t, k, group, now)
+	live, err := d.live(ctx, c, k, group, now)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if !live {
 		k = nil
 	}
 	if refused := plan(group, known, taken, k, now); refused && cached {
-		return nil, errStale
+		return errStale
 	}
-	if err := d.writeHeaders(ctx, t, known); err != nil {
-		return nil, err
+	if err := d.writeHeaders(ctx, c, known); err != nil {
+		return err
 	}
-	if err := d.insertEvents(ctx, t, group, known); err != nil {
-		return nil, err
+	if err := d.insertEvents(ctx, c, group, known); err != nil {
+		return err
 	}
 	for _, p := range group {
 		if p.err != nil {
 			continue
 		}
 		for _, st := range p.extras(known[p.commit.Session].num) {
-			if _, err := t.ExecContext(ctx, st.query, st.args...); err != nil {
-				return nil, err
+			if _, err := c.exec(ctx, st.query, st.args...); err != nil {
+				return err
 			}
 		}
 	}
-	return known, t.Commit()
+	return nil
 }
 
 // insertRows are how many events one statement inserts, the most first: to run a statement costs about as much as a row.
 var insertRows = [...]int{16, 4, 3, 2, 1}
 
+// insertsSQL are the statements for them.
+var insertsSQL = func() (out [len(insertRows)]string) {
+	for i, n := range insertRows {
+		out[i] = insertEventSQL + strings.Repeat(", "+eventValues, n-1)
+	}
+	return out
+}()
+
 // insertEvents inserts the events of a group.
-func (d *sqliteDialect) insertEvents(ctx context.Context, t *sql.Tx, group []*pending, known map[outboard.SessionID]*row) error {
+func (d *sqliteDialect) insertEvents(ctx context.Context, c *rawConn, group []*pending, known map[outboard.SessionID]*row) error {
 	var args []any
 	for _, p := range group {
 		if p.err != nil {
@@ -97,7 +93,7 @@ func (d *sqliteDialect) insertEvents(ctx context.Context, t *sql.Tx, group []*pe
 	}
 	for i, n := range insertRows {
 		for width := n * eventColumns; len(args) >= width; args = args[width:] {
-			if _, err := t.StmtContext(ctx, d.inserts[i]).ExecContext(ctx, args[:width]...); err != nil {
+			if _, err := c.exec(ctx, insertsSQL[i], args[:width]...); err != nil {
 				return err
 			}
 		}
@@ -106,35 +102,34 @@ func (d *sqliteDialect) insertEvents(ctx context.Context, t *sql.Tx, group []*pe
 }
 
 // writeHeaders updates the rows that changed, or finds one of them stale.
-func (d *sqliteDialect) writeHeaders(ctx context.Context, t *sql.Tx, rows map[outboard.SessionID]*row) error {
-	head, all := t.StmtContext(ctx, d.updateHead), t.StmtContext(ctx, d.updateAll)
+func (d *sqliteDialect) writeHeaders(ctx context.Context, c *rawConn, rows map[outboard.SessionID]*row) error {
 	for _, r := range rows {
 		if r == nil || !r.dirty {
 			continue
 		}
-		st, args := head, []any{r.Head, micros(r.LastAt), micros(r.UpdatedAt)}
+		query, args := updateHeadSQL, []any{r.Head, micros(r.LastAt), micros(r.UpdatedAt)}
 		if r.full {
-			st, args = all, append(r.headerArgs(), flag(r.released || r.claimed), string(r.Worker), flag(r.claimed))
+			query, args = updateAllSQL, append(r.headerArgs(), flag(r.released || r.claimed), string(r.Worker), flag(r.claimed))
 		}
-		res, err := st.ExecContext(ctx, append(args, r.num, r.base, r.Epoch-flag(r.claimed))...)
+		n, err := c.exec(ctx, query, append(args, r.num, r.base, r.Epoch-flag(r.claimed))...)
 		if err != nil {
 			return err
 		}
-		if n, err := res.RowsAffected(); err != nil || n != 1 {
-			return errors.Join(err, errStale)
+		if n != 1 {
+			return errStale
 		}
 	}
 	return nil
 }
 
 // load adds the headers that lack, and returns which of the group's once-only events exist already.
-func (d *sqliteDialect) load(ctx context.Context, t *sql.Tx, group []*pending, rows map[outboard.SessionID]*row) (map[onceKey]bool, error) {
+func (d *sqliteDialect) load(ctx context.Context, c *rawConn, group []*pending, rows map[outboard.SessionID]*row) (map[onceKey]bool, error) {
 	taken, fresh := map[onceKey]bool{}, map[outboard.SessionID]bool{}
 	for _, p := range group {
 		id := p.commit.Session
 		if _, ok := rows[id]; !ok {
 			fresh[id] = true
-			r, err := scanHeader(t.StmtContext(ctx, d.header).QueryRowContext(ctx, string(id)))
+			r, err := scanHeader(c.row(ctx, loadHeaderSQL, string(id)))
 			if err != nil && !errors.Is(err, sql.ErrNoRows) {
 				return nil, err
 			}
@@ -148,7 +143,7 @@ func (d *sqliteDialect) load(ctx context.Context, t *sql.Tx, group []*pending, r
 				break
 			}
 			var n int
-			err := t.StmtContext(ctx, d.once).QueryRowContext(ctx, rows[id].num, string(k.ref), string(k.typ)).Scan(&n)
+			err := c.row(ctx, onceSQL, rows[id].num, string(k.ref), string(k.typ)).Scan(&n)
 			if err != nil && !errors.Is(err, sql.ErrNoRows) {
 				return nil, err
 			}

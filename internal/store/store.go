@@ -6,6 +6,7 @@
 //   - Events are insert-only (a trigger refuses UPDATE and DELETE) and per session gap-free from 1.
 //   - Append returns only after the commit is durable (SQLite: WAL with synchronous=FULL; Postgres: synchronous_commit on).
 //     Concurrent appends share a commit: a writer goroutine drains a bounded queue. PostgreSQL has two, each with its own sessions.
+//     With SQLite an append that finds nobody at it commits itself, and whatever is queued by then.
 //   - A header is always outboard.Project of its log: it is advanced in the transaction that inserts the events.
 //   - An append with a stale epoch, or with an expectation the head has passed, changes nothing.
 //   - At most one call.finished and one answer exists per call, at most one input.processed per input (unique index).
@@ -69,9 +70,9 @@ type Store struct {
 	offering sync.Mutex // held by the writer for a whole group, and so by an Offer's stop
 	offers   []*Offer
 
-	queues   []chan *pending // to the writers, one each
-	seed     maphash.Seed    // of the choice between them
-	charging sync.Mutex      // held by a writer for a group that charges budgets
+	queues   []*queue     // one for each writer
+	seed     maphash.Seed // of the choice between them
+	charging sync.Mutex   // held by a writer for a group that charges budgets
 	audits   auditQueue
 	tail     auditTail // of whoever writes a group of audits
 	sealed   atomic.Pointer[error]
@@ -127,9 +128,9 @@ func openAt(ctx context.Context, cfg Config, schema, latest int) (*Store, error)
 		return nil, errors.Join(err, s.d.close())
 	}
 	for range s.d.writers() {
-		queue := make(chan *pending, queueSize)
-		s.queues = append(s.queues, queue)
-		s.appends.Go(func() { s.writer(queue) })
+		q := &queue{waiting: make(chan *pending, queueSize), size: 1}
+		s.queues = append(s.queues, q)
+		s.appends.Go(func() { s.writer(q) })
 	}
 	s.loops.Go(func() { s.poll(run) })
 	s.d.start(run, s)
