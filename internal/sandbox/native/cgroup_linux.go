@@ -239,59 +239,82 @@ func (g group) attach(pid int) error {
 	return nil
 }
 
-// setFrozen stops or continues every process of the group and waits until that is so.
-func (g group) setFrozen(ctx context.Context, frozen bool) error {
+// freezer is how the processes of one directory of a group are stopped and let go on.
+type freezer struct {
+	dir, file, value string // what to write
+	check, want      string // the file that says how far that is, and what it then says
+}
+
+// freezers returns those of a group: in version 1 there is one, in the hierarchy of that name.
+func (g group) freezers(frozen bool) (all []freezer) {
 	for _, dir := range g.dirs {
-		file, value, check, want := "freezer.state", "THAWED", "freezer.state", "THAWED\n"
+		f := freezer{dir: dir, file: "freezer.state", value: "THAWED", check: "freezer.state", want: "THAWED\n"}
 		if frozen {
-			value, want = "FROZEN", "FROZEN\n"
+			f.value, f.want = "FROZEN", "FROZEN\n"
 		}
 		if g.version == 2 {
-			file, value, check, want = "cgroup.freeze", "0", "cgroup.events", "frozen 0\n"
+			f.file, f.value, f.check, f.want = "cgroup.freeze", "0", "cgroup.events", "frozen 0\n"
 			if frozen {
-				value, want = "1", "frozen 1\n"
+				f.value, f.want = "1", "frozen 1\n"
 			}
 		}
-		err := writeControl(dir, file, value)
+		all = append(all, f)
+	}
+	if i := slices.IndexFunc(all, func(f freezer) bool { return filepath.Base(filepath.Dir(filepath.Dir(f.dir))) == "freezer" }); i >= 0 {
+		all = all[i : i+1]
+	}
+	return all
+}
+
+// setFrozen stops or continues every process of the group and waits until that is so.
+func (g group) setFrozen(ctx context.Context, frozen bool) error {
+	for _, f := range g.freezers(frozen) {
+		err := writeControl(f.dir, f.file, f.value)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // a hierarchy without a freezer, or a group that is gone
 		}
 		if err != nil {
 			return fmt.Errorf("writing freezer state: %w", err)
 		}
-		reached := func() (bool, error) {
-			data, err := os.ReadFile(filepath.Join(dir, check))
-			return strings.Contains(string(data), want), err
-		}
-		looks := 0
-		err = waitFor(ctx, func() (bool, error) {
-			for range freezeSpins { // most often it is a matter of microseconds, and to sleep takes a millisecond
-				if done, err := reached(); done || err != nil {
-					return done, err
-				}
-				unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
-			}
-			// Version 1 may never come to its end when a process was being made or was ending: begin again.
-			if looks++; frozen && g.version != 2 && looks%freezeLooks == 0 {
-				return false, errors.Join(writeControl(dir, file, "THAWED"), writeControl(dir, file, value))
-			}
-			return false, nil
-		})
-		if err != nil {
+		if err := f.wait(ctx, frozen && g.version != 2); err != nil {
 			return fmt.Errorf("waiting for the freezer: %w", err)
 		}
 	}
 	return nil
 }
 
+// wait returns when it is done. again says that the kernel may have to be told once more.
+func (f freezer) wait(ctx context.Context, again bool) error {
+	fd, err := openSmall(filepath.Join(f.dir, f.check), unix.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var buf [256]byte
+	looks := 0
+	return waitFor(ctx, func() (bool, error) {
+		for range freezeSpins { // most often it is a matter of microseconds, and to sleep takes a millisecond
+			n, err := unix.Pread(fd, buf[:], 0)
+			if err != nil && err != unix.EINTR {
+				return false, err
+			}
+			if strings.Contains(string(buf[:max(0, n)]), f.want) {
+				return true, nil
+			}
+			unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+		}
+		// Version 1 may never come to its end when a process was being made or was ending: begin again.
+		if looks++; again && looks%freezeLooks == 0 {
+			return false, errors.Join(writeControl(f.dir, f.file, "THAWED"), writeControl(f.dir, f.file, f.value))
+		}
+		return false, nil
+	})
+}
+
 // thaw lets every process go on, and waits for nothing.
 func (g group) thaw() error {
-	for _, dir := range g.dirs {
-		file, value := "freezer.state", "THAWED"
-		if g.version == 2 {
-			file, value = "cgroup.freeze", "0"
-		}
-		if err := writeControl(dir, file, value); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, f := range g.freezers(false) {
+		if err := writeControl(f.dir, f.file, f.value); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("writing freezer state: %w", err)
 		}
 	}

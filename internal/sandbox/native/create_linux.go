@@ -233,7 +233,7 @@ func (p *Provider) furnish(ctx context.Context, birth *birth, pl *plot, cfg *boo
 	if p.rootless {
 		return birth.configure(ctx, cfg, nil, uplink)
 	}
-	userns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", birth.pid))
+	userns, err := openQuiet(fmt.Sprintf("/proc/%d/ns/user", birth.pid))
 	if err != nil {
 		return fmt.Errorf("opening the sandbox's user namespace: %w", err)
 	}

@@ -359,7 +359,7 @@ func (p *Provider) endWork(b box) error {
 
 // lockLayers keeps the sweep (exclusive) from whoever is about to build on layers (shared).
 func (p *Provider) lockLayers(how int) (unlock func(), err error) {
-	f, err := os.Open(filepath.Join(p.dir, layersDir))
+	f, err := openQuiet(filepath.Join(p.dir, layersDir))
 	if err != nil {
 		return nil, fmt.Errorf("locking the layers: %w", err)
 	}

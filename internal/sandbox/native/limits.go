@@ -44,8 +44,8 @@ const (
 	destroyTimeout = 30 * time.Second
 	// freezeLooks is after how many looks, some 30 ms, freezing that has not come to an end is begun again.
 	freezeLooks = 8
-	// freezeSpins is how often one look asks before it sleeps.
-	freezeSpins = 10
+	// freezeSpins is how often one look asks before it sleeps: some 300 us.
+	freezeSpins = 80
 	// pollEvery is how often the kernel is asked about something it has no event for (a freezer's state, a busy cgroup, a lock).
 	pollEvery = 2 * time.Millisecond
 

@@ -28,7 +28,7 @@ func newNetwork(connected bool) (n network, err error) {
 		if n.redirected, err = boot.Network(connected); err != nil {
 			return err
 		}
-		n.ns, err = os.Open("/proc/thread-self/ns/net")
+		n.ns, err = openQuiet("/proc/thread-self/ns/net")
 		return err
 	})
 	if err != nil {

@@ -153,7 +153,7 @@ func onSpentThread(f func() error) error {
 
 // userNamespace makes a user namespace with the ids of a range, to map mounts with. A process has to be in it until it is open.
 func (p *Provider) userNamespace(base uint32) (*os.File, error) {
-	null, err := os.Open(os.DevNull)
+	null, err := openQuiet(os.DevNull)
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +183,7 @@ func (p *Provider) userNamespace(base uint32) (*os.File, error) {
 	if err := writeMaps(pid, base, false); err != nil {
 		return nil, err
 	}
-	return os.Open(fmt.Sprintf("/proc/%d/ns/user", pid))
+	return openQuiet(fmt.Sprintf("/proc/%d/ns/user", pid))
 }
 
 // close lets go of what is only in this process: the network and the tree go with it unless a sandbox has them.

@@ -269,11 +269,7 @@ func (m *machine) current() (int, error) {
 
 // pushWritten pushes if there is something to push. ahead is what was made for it, or nil; it is taken.
 func (m *machine) pushWritten(ctx context.Context, id, parent outboard.CheckpointID, n int, ahead **work) (sandbox.Pushed, error) {
-	written, err := os.ReadDir(m.workPath(n, "up"))
-	if err != nil {
-		return sandbox.Pushed{}, err
-	}
-	if len(written) == 0 {
+	if isEmpty(m.workPath(n, "up")) {
 		return m.unwritten(id, parent, n)
 	}
 	if st, err := m.p.loadStack(layerName(m.id, n)); err != nil || len(st.Below) >= maxLayers {

@@ -76,7 +76,7 @@ func (p *Provider) lockShelves() (*os.File, error) {
 
 // lockFile locks a file or directory until it is closed.
 func lockFile(path string, how int) (*os.File, error) {
-	f, err := os.Open(path)
+	f, err := openQuiet(path)
 	if err != nil {
 		return nil, fmt.Errorf("locking: %w", err)
 	}

@@ -2,6 +2,7 @@ package native
 
 import (
 	"io/fs"
+	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -62,6 +63,15 @@ func openSmall(path string, flags int, mode uint32) (int, error) {
 		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	return fd, nil
+}
+
+// openQuiet is os.Open for what is locked, entered or handed on, and never read from.
+func openQuiet(path string) (*os.File, error) {
+	fd, err := openSmall(path, unix.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 // uninterrupted calls f again when a signal of this process's own has cut it short.

@@ -91,7 +91,7 @@ func (b box) load() (*state, error) {
 // directory is not there, or went away while waiting.
 func (b box) lock(ctx context.Context) (unlock func(), err error) {
 	for {
-		f, err := os.Open(b.dir)
+		f, err := openQuiet(b.dir)
 		if err != nil {
 			return nil, fmt.Errorf("locking sandbox: %w", err)
 		}

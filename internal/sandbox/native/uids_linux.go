@@ -75,10 +75,11 @@ type owner struct {
 
 // write says whose a range is, in its file as it is: whoever looks for owners that are gone has the lock.
 func (u *uidPool) write(base uint32, o owner) error {
-	f, err := os.OpenFile(u.file(base), os.O_WRONLY, 0)
+	fd, err := openSmall(u.file(base), unix.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
+	f := os.NewFile(uintptr(fd), u.file(base))
 	return errors.Join(o.writeTo(f), f.Close())
 }
 
