@@ -24,6 +24,9 @@ func crowdRows(ctx context.Context, h *hands) ([]Row, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := h.rehearse(ctx); err != nil {
+		return nil, err
+	}
 	var (
 		mu    sync.Mutex
 		boxes []sandbox.Sandbox
@@ -78,6 +81,18 @@ func crowdRows(ctx context.Context, h *hands) ([]Row, error) {
 		total.broken = true
 	}
 	return []Row{total, idle}, nil
+}
+
+// rehearse makes a sandbox and destroys it: what a provider makes once, such as the layer of the host's files, is no part of what one more
+// costs.
+func (h *hands) rehearse(ctx context.Context) error {
+	b, _, err := h.make(ctx)
+	if err == nil {
+		err = errors.Join(b.Close(), h.native.Destroy(ctx, b.ID()))
+	}
+	h.native.Buried()
+	h.native.Stocked()
+	return err
 }
 
 // each runs f for every box, several at a time.

@@ -137,11 +137,13 @@ func (p *Provider) build(pl *plot) error {
 // onSpentThread runs f on a thread that ends with it, for what a thread cannot undo. It is never the process's first thread, which
 // would not end, and which is the one that /proc/self speaks of.
 func onSpentThread(f func() error) error {
-	done := make(chan error)
+	done, seen := make(chan error), make(chan struct{})
+	defer close(seen)
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() != unix.Getpid() {
 			done <- f() // never unlocked
+			<-seen      // who waits goes on at once, and the thread ends beside it
 			return
 		}
 		err := onSpentThread(f) // elsewhere, while this thread is taken
