@@ -82,6 +82,7 @@ type TemplateBuild struct {
 // TemplateSpec says what is to be built.
 type TemplateSpec struct {
 	Image     string          `json:"image,omitempty"`     // it begins with; "" = the host's programs
+	Login     string          `json:"login,omitempty"`     // the credential it is pulled with, VAULT/NAME; "" = who the server is
 	From      TemplateBuildID `json:"from,omitempty"`      // whose steps the first of Steps are
 	Inherited int             `json:"inherited,omitempty"` // how many of Steps those are
 	Isolation string          `json:"isolation,omitempty"`

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -27,6 +28,7 @@ type online struct {
 	s    *server
 	c    *client.Client
 	port string
+	log  *slog.Logger // nil = none is kept
 }
 
 func startOnline(t *testing.T, most config.Boxes) *online {
@@ -54,7 +56,7 @@ func (o *online) start() {
 	var err error
 	o.s, err = startServer(context.Background(), serverConfig{Data: o.data, Config: o.cfg, Env: func(name string) string {
 		return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
-	}, Serve: true, Work: true, Listen: "127.0.0.1:0", E2B: "127.0.0.1:0", Grace: time.Second})
+	}, Logger: o.log, Serve: true, Work: true, Listen: "127.0.0.1:0", E2B: "127.0.0.1:0", Grace: time.Second})
 	if err != nil {
 		o.t.Fatal(err)
 	}

@@ -43,6 +43,19 @@ func (s *server) registryCredential(ctx context.Context, host string) (user stri
 	return "", password, nil
 }
 
+// registryLogin opens an organization's own credential for a registry. Its secret is USER:PASSWORD.
+func (s *server) registryLogin(ctx context.Context, org outboard.OrgID, credential, registry string) (user string, password outboard.Secret, err error) {
+	secret, err := s.vault.For(org).Key(ctx, credential, http.MethodGet, "https://"+registry+"/v2/")
+	if err != nil {
+		return "", secret, err
+	}
+	user, text, ok := strings.Cut(secret.Reveal(), ":")
+	if !ok {
+		return "", outboard.Secret{}, outboard.Errorf(outboard.Invalid, "credential %s is not USER:PASSWORD, as a registry's is", credential)
+	}
+	return user, outboard.NewSecret(text), nil
+}
+
 func (s *server) registryPassword(ctx context.Context, r config.Registry) (outboard.Secret, error) {
 	switch {
 	case r.Credential != "":

@@ -17,7 +17,8 @@ type templateIn struct {
 	Name      string            `json:"name" need:"yes"` // NAME or NAME:TAG
 	Tags      []string          `json:"tags"`
 	Image     string            `json:"image"`
-	From      string            `json:"from"` // another template
+	Registry  json.RawMessage   `json:"registry"` // who to be where the image is pulled from
+	From      string            `json:"from"`     // another template
 	Isolation string            `json:"isolation"`
 	Limits    json.RawMessage   `json:"limits"`
 	Hosts     []string          `json:"allowed_hosts"`
@@ -56,6 +57,16 @@ func (in templateIn) spec() (control.TemplateBuildSpec, error) {
 			return p, err
 		}
 		p.Limits = outboard.SandboxLimits{MemoryBytes: l.MemoryBytes, CPUs: l.CPUs, Pids: l.Pids, DiskBytes: l.DiskBytes}
+	}
+	if len(in.Registry) > 0 && string(in.Registry) != "null" {
+		var l struct {
+			User     string `json:"username" need:"yes"`
+			Password string `json:"password" need:"yes"`
+		}
+		if err := object("registry", in.Registry, &l); err != nil {
+			return p, err
+		}
+		p.Login = &control.RegistryLogin{User: l.User, Password: outboard.NewSecret(l.Password)}
 	}
 	for i, raw := range in.Steps {
 		var step templateStepIn

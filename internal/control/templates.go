@@ -54,8 +54,9 @@ type TemplateStep struct {
 
 // TemplateBuildSpec is what is to be built, as a client says it.
 type TemplateBuildSpec struct {
-	Image     string // it begins with, or From; neither: the host's programs
-	From      string // another template: NAME[:TAG], an id, or BaseTemplate
+	Image     string         // it begins with, or From; neither: the host's programs
+	From      string         // another template: NAME[:TAG], an id, or BaseTemplate
+	Login     *RegistryLogin // for Image; nil: what the organization has for its registry, or who the server is there
 	Isolation string
 	Limits    outboard.SandboxLimits // zero: those of the request
 	Hosts     []string
@@ -126,7 +127,7 @@ func (c *Control) RequestTemplateBuild(ctx context.Context, by outboard.Caller, 
 	return m, b, err
 }
 
-// BuildTemplate makes a build and has it begin: RequestTemplateBuild and StartTemplateBuild in one. What is refused leaves nothing behind.
+// BuildTemplate makes a build and has it begin: RequestTemplateBuild and StartTemplateBuild in one. What is refused leaves no template behind.
 func (c *Control) BuildTemplate(ctx context.Context, by outboard.Caller, ref string, tags []string, p TemplateBuildSpec) (outboard.Template, outboard.TemplateBuild, error) {
 	if err := c.boxes(by); err != nil {
 		return outboard.Template{}, outboard.TemplateBuild{}, err
@@ -140,6 +141,7 @@ func (c *Control) BuildTemplate(ctx context.Context, by outboard.Caller, ref str
 	if err := c.fleet.CanBuild(); err != nil {
 		return outboard.Template{}, outboard.TemplateBuild{}, err
 	}
+	p.Login = nil // it is the organization's credential from here on
 	m, b, err := c.RequestTemplateBuild(ctx, by, ref, tags, p.Limits)
 	if err != nil {
 		return m, b, err
@@ -185,8 +187,12 @@ func (c *Control) templateSpec(ctx context.Context, by outboard.Caller, m *outbo
 		return s, invalid("limits must not be negative")
 	}
 	env := outboard.EnvConfig{Kind: "cloud", Networking: outboard.Networking{Mode: "limited", AllowedHosts: p.Hosts}, Image: p.Image, Isolation: p.Isolation}
-	if err := checkCloud(&env); err != nil {
+	err := checkCloud(&env)
+	if err != nil {
 		return s, err
+	}
+	if p.Login != nil && p.Image == "" {
+		return s, invalid("a user and password for a registry need an image")
 	}
 	if p.From != "" && p.From != BaseTemplate {
 		if p.Image != "" {
@@ -196,7 +202,7 @@ func (c *Control) templateSpec(ctx context.Context, by outboard.Caller, m *outbo
 		if err != nil {
 			return s, err
 		}
-		s.From, s.Image, s.Steps = base.ID, base.Spec.Image, slices.Clone(base.Spec.Steps)
+		s.From, s.Image, s.Login, s.Steps = base.ID, base.Spec.Image, base.Spec.Login, slices.Clone(base.Spec.Steps)
 		s.Inherited = len(s.Steps)
 		if s.Start == "" && s.Ready == "" {
 			s.Start, s.Ready = base.Spec.Start, base.Spec.Ready
@@ -227,7 +233,10 @@ func (c *Control) templateSpec(ctx context.Context, by outboard.Caller, m *outbo
 	if strings.ContainsRune(s.Start+s.Ready, 0) {
 		return s, invalid("a command must not contain the NUL character")
 	}
-	return s, nil
+	if p.Image != "" {
+		s.Login, err = c.registryLogin(ctx, by, p.Image, p.Login)
+	}
+	return s, err
 }
 
 func (c *Control) templateStep(ctx context.Context, by outboard.Caller, m *outboard.Template, in TemplateStep) (outboard.TemplateStep, error) {

@@ -1,6 +1,8 @@
 package e2b
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -54,15 +56,39 @@ func (s *Server) requestBuild(r *request) (int, any, error) {
 }
 
 type buildIn struct {
-	FromImage    string `json:"fromImage"`
-	FromTemplate string `json:"fromTemplate"`
-	Registry     *struct {
-		Type string `json:"type"`
-	} `json:"fromImageRegistry"`
-	Force bool     `json:"force"`
-	Steps []stepIn `json:"steps"`
-	Start string   `json:"startCmd"`
-	Ready string   `json:"readyCmd"`
+	FromImage    string      `json:"fromImage"`
+	FromTemplate string      `json:"fromTemplate"`
+	Registry     *registryIn `json:"fromImageRegistry"`
+	Force        bool        `json:"force"`
+	Steps        []stepIn    `json:"steps"`
+	Start        string      `json:"startCmd"`
+	Ready        string      `json:"readyCmd"`
+}
+
+// registryIn is who to be at the registry of an image, as the SDKs say it.
+type registryIn struct {
+	Type           string `json:"type"`
+	Username       string `json:"username"`
+	Password       string `json:"password"`
+	ServiceAccount string `json:"serviceAccountJson"`
+}
+
+func (in *registryIn) login() (*control.RegistryLogin, error) {
+	if in == nil || in.Type == "" {
+		return nil, nil
+	}
+	switch in.Type {
+	case "registry":
+		return &control.RegistryLogin{User: in.Username, Password: outboard.NewSecret(in.Password)}, nil
+	case "gcp": // a service account's key is a password there, on one line
+		var b bytes.Buffer
+		if err := json.Compact(&b, []byte(in.ServiceAccount)); err != nil {
+			return nil, outboard.Errorf(outboard.Invalid, "fromImageRegistry.serviceAccountJson is no JSON")
+		}
+		return &control.RegistryLogin{User: "_json_key", Password: outboard.NewSecret(b.String())}, nil
+	}
+	return nil, outboard.Errorf(outboard.Unimplemented, "a registry of type %q is not taken here", in.Type).
+		WithHint("use type registry: for AWS the user is AWS, and the password what aws ecr get-login-password prints")
 }
 
 type stepIn struct {
@@ -107,11 +133,11 @@ func (s *Server) startBuild(r *request) (int, any, error) {
 	if err := decode(r.w, r.Request, &in); err != nil {
 		return 0, nil, err
 	}
-	if in.Registry != nil && in.Registry.Type != "" {
-		return 0, nil, outboard.Errorf(outboard.Unimplemented, "credentials of a registry in a request are not taken here: they would lie with the template").
-			WithHint("whoever runs the server names them in its configuration: images.registries")
+	login, err := in.Registry.login()
+	if err != nil {
+		return 0, nil, err
 	}
-	p := control.TemplateBuildSpec{Image: in.FromImage, From: templateRef(in.FromTemplate), Start: in.Start, Ready: in.Ready, Force: in.Force}
+	p := control.TemplateBuildSpec{Image: in.FromImage, Login: login, From: templateRef(in.FromTemplate), Start: in.Start, Ready: in.Ready, Force: in.Force}
 	for i, one := range in.Steps {
 		step, err := one.step()
 		if err != nil {
@@ -119,7 +145,7 @@ func (s *Server) startBuild(r *request) (int, any, error) {
 		}
 		p.Steps = append(p.Steps, step)
 	}
-	_, err := s.ctl.StartTemplateBuild(r.Context(), r.by, r.parts[0], outboard.TemplateBuildID(r.parts[1]), p)
+	_, err = s.ctl.StartTemplateBuild(r.Context(), r.by, r.parts[0], outboard.TemplateBuildID(r.parts[1]), p)
 	return http.StatusAccepted, struct{}{}, err
 }
 

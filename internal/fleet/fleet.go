@@ -37,6 +37,8 @@ type Config struct {
 	Environment func(ctx context.Context, session outboard.SessionID) (map[string]string, error)
 	// Images keeps what sandboxes are made from. nil: the host's programs and directories only.
 	Images *image.Store
+	// Login opens a credential of an organization for pulling an image from a registry. It is asked with each pull. nil = there are none.
+	Login func(ctx context.Context, org outboard.OrgID, credential, registry string) (user string, password outboard.Secret, err error)
 	// Mirrors are registries that package managers use instead of the public ones while an environment's packages are installed: a URL by
 	// the manager's name (go, npm, pip).
 	Mirrors map[string]string

@@ -27,6 +27,9 @@ type stack struct {
 // CheckImage says what is wrong with an image's name, as an Invalid error.
 func CheckImage(ref string) error { return image.Check(ref) }
 
+// ImageRegistry returns the host, and the port if there is one, that an image is pulled from.
+func ImageRegistry(ref string) (string, error) { return image.Registry(ref) }
+
 // prepare brings what an environment's machines begin with to this host. The caller releases it.
 func (f *Fleet) prepare(ctx context.Context, env outboard.EnvConfig) (st stack, err error) {
 	st = stack{rootfs: env.Rootfs, release: func() {}}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/image"
 )
 
 // builds are the template builds of this process. A build is found by its row, and belongs to the process that has its lock: a row that
@@ -287,6 +288,19 @@ func (f *Fleet) template(ctx context.Context, st *stack, id outboard.TemplateBui
 	again.release = st.release
 	*st = again
 	return nil
+}
+
+// login is who a build is at registries. An organization's own credential is another name space of images: what it pulls is nobody else's.
+func (f *Fleet) login(b outboard.TemplateBuild) image.Login {
+	if b.Spec.Login == "" {
+		return f.cfg.Images.Own()
+	}
+	return image.Login{Scope: string(b.Org) + " " + b.Spec.Login, Credentials: func(ctx context.Context, registry string) (string, outboard.Secret, error) {
+		if f.cfg.Login == nil {
+			return "", outboard.Secret{}, outboard.Errorf(outboard.Unavailable, "this server keeps no vaults")
+		}
+		return f.cfg.Login(ctx, b.Org, b.Spec.Login, registry)
+	}}
 }
 
 // stackOf is what a build made.

@@ -48,7 +48,7 @@ func (f *Fleet) buildStack(ctx context.Context, b outboard.TemplateBuild, log *b
 	st = stack{rootfs: rootOf(b.Spec), owner: b.Owner, release: func() {}}
 	if b.Spec.Image != "" {
 		log.line(0, "info", "FROM "+b.Spec.Image)
-		img, err := f.cfg.Images.Resolve(ctx, b.Spec.Image)
+		img, err := f.cfg.Images.ResolveAs(ctx, b.Spec.Image, f.login(b))
 		if err != nil {
 			return st, "", fmt.Errorf("FROM %s: %w", b.Spec.Image, err)
 		}

@@ -61,10 +61,11 @@ type Store struct {
 
 // Image is what a name means here. Its layers may be gone.
 type Image struct {
-	Name     string    `json:"name"`   // as it was asked for, in its full form
-	Digest   string    `json:"digest"` // of its manifest
-	Layers   []string  `json:"layers"` // names of layers, top first
-	Bytes    int64     `json:"bytes"`  // of its layers, unpacked
+	Name     string    `json:"name"`            // as it was asked for, in its full form
+	Scope    string    `json:"scope,omitempty"` // whose login it was pulled with; "" = the server's: see Login
+	Digest   string    `json:"digest"`          // of its manifest
+	Layers   []string  `json:"layers"`          // names of layers, top first
+	Bytes    int64     `json:"bytes"`           // of its layers, unpacked
 	Settings Settings  `json:"settings"`
 	Imported bool      `json:"imported,omitempty"` // it came from a file: nobody can pull it again
 	PulledAt time.Time `json:"pulled_at"`
@@ -105,24 +106,53 @@ func New(cfg Config) (*Store, error) {
 	return s, nil
 }
 
+// Login is who to be at registries for somebody else than the server. What was pulled with it is found with the same Scope only: a name must
+// not give an image to who may not pull it. Layers are shared all the same, as nobody comes to one without an image that has it.
+type Login struct {
+	Scope       string // "" = the server's own
+	Credentials func(ctx context.Context, registry string) (user string, password outboard.Secret, err error)
+}
+
+// Registry returns the host, and the port if there is one, of the registry that an image is pulled from.
+func Registry(ref string) (string, error) {
+	r, err := parse(ref)
+	if err != nil {
+		return "", err
+	}
+	return r.Context().RegistryStr(), nil
+}
+
 // Resolve returns the image of a name with all its layers here, pulling what is missing.
 func (s *Store) Resolve(ctx context.Context, ref string) (Image, error) {
-	r, unlock, err := s.lockName(ctx, ref)
+	return s.ResolveAs(ctx, ref, s.Own())
+}
+
+// Own is the server's own login.
+func (s *Store) Own() Login { return Login{Credentials: s.cfg.Credentials} }
+
+// ResolveAs is Resolve with a login.
+func (s *Store) ResolveAs(ctx context.Context, ref string, as Login) (Image, error) {
+	r, err := parse(ref)
+	if err != nil {
+		return Image{}, err
+	}
+	key := Image{Name: r.Name(), Scope: as.Scope}.key()
+	unlock, err := s.lock(ctx, "name-"+hash(key), true)
 	if err != nil {
 		return Image{}, err
 	}
 	defer unlock()
-	img, err := s.read(r.Name())
+	img, err := s.read(key)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return s.pull(ctx, r, "")
+		return s.pull(ctx, r, "", as)
 	case err != nil:
 		return img, err
 	case !img.Present && img.Imported:
 		return img, outboard.Errorf(outboard.NotFound, "the layers of image %s were removed, and it came from a file", img.Name).
 			WithHint("outboard image import FILE %s", img.Name)
 	case !img.Present:
-		return s.pull(ctx, r, img.Digest)
+		return s.pull(ctx, r, img.Digest, as)
 	}
 	if now := time.Now().UTC(); now.Sub(img.UsedAt) > time.Minute {
 		img.UsedAt = now
@@ -138,7 +168,7 @@ func (s *Store) Pull(ctx context.Context, ref string) (Image, error) {
 		return Image{}, err
 	}
 	defer unlock()
-	return s.pull(ctx, r, "")
+	return s.pull(ctx, r, "", s.Own())
 }
 
 // Images returns what names mean here, by name.
@@ -197,8 +227,16 @@ func hash(s string) string {
 	return hex.EncodeToString(h[:])
 }
 
-func (s *Store) read(full string) (Image, error) {
-	return s.readFile(filepath.Join(s.cfg.Dir, namesDir, hash(full)+".json"))
+func (s *Store) read(key string) (Image, error) {
+	return s.readFile(filepath.Join(s.cfg.Dir, namesDir, hash(key)+".json"))
+}
+
+// key is what the record of an image is found by.
+func (i Image) key() string {
+	if i.Scope == "" {
+		return i.Name
+	}
+	return i.Name + "\x00" + i.Scope
 }
 
 func (s *Store) readFile(path string) (Image, error) {
@@ -217,7 +255,7 @@ func (s *Store) readFile(path string) (Image, error) {
 
 // write replaces an image's record in one step.
 func (s *Store) write(img Image) error {
-	return writeJSON(filepath.Join(s.cfg.Dir, namesDir, hash(img.Name)+".json"), img)
+	return writeJSON(filepath.Join(s.cfg.Dir, namesDir, hash(img.key())+".json"), img)
 }
 
 func writeJSON(path string, v any) error {

@@ -44,7 +44,7 @@ func (s *Store) Import(ctx context.Context, ref string, r io.Reader) (Image, err
 		return Image{}, err
 	}
 	defer unlock()
-	return s.install(ctx, n.Name(), img, true)
+	return s.install(ctx, Image{Name: n.Name(), Imported: true}, img)
 }
 
 // blobName is where a layout has its parts.

@@ -27,23 +27,23 @@ import (
 )
 
 // pull brings an image here: what the name means at its registry, or with a digest that one. The name's lock is held.
-func (s *Store) pull(ctx context.Context, r name.Reference, digest string) (Image, error) {
+func (s *Store) pull(ctx context.Context, r name.Reference, digest string, as Login) (Image, error) {
 	from := r
 	if digest != "" {
 		from = r.Context().Digest(digest)
 	}
-	img, err := s.fetch(ctx, from)
+	img, err := s.fetch(ctx, from, as)
 	if err == nil {
 		var out Image
-		if out, err = s.install(ctx, r.Name(), img, false); err == nil {
+		if out, err = s.install(ctx, Image{Name: r.Name(), Scope: as.Scope}, img); err == nil {
 			return out, nil
 		}
 	}
-	return Image{}, pullError(r.Name(), err)
+	return Image{}, pullError(r.Name(), as, err)
 }
 
 // pullError says in a user's words why an image did not come.
-func pullError(full string, err error) error {
+func pullError(full string, as Login, err error) error {
 	if e, ok := errors.AsType[*outboard.Error](err); ok {
 		return outboard.Errorf(e.Kind, "pulling image %s: %w", full, err).WithHint("%s", e.Hint)
 	}
@@ -54,6 +54,9 @@ func pullError(full string, err error) error {
 	if t, ok := errors.AsType[*transport.Error](err); ok {
 		switch t.StatusCode {
 		case http.StatusUnauthorized, http.StatusForbidden:
+			if as.Scope != "" {
+				return outboard.Errorf(outboard.Denied, "pulling image %s: the registry refuses the user and password, or has no such image", full)
+			}
 			return outboard.Errorf(outboard.Denied, "pulling image %s: the registry does not let this server have it, or has no such image", full).
 				WithHint("the operator can give a user and password for it in images.registries of the server's configuration")
 		case http.StatusNotFound:
@@ -65,8 +68,8 @@ func pullError(full string, err error) error {
 }
 
 // fetch asks a registry for an image for this machine's kind.
-func (s *Store) fetch(ctx context.Context, r name.Reference) (v1.Image, error) {
-	auth, err := s.authenticate(ctx, r.Context().RegistryStr())
+func (s *Store) fetch(ctx context.Context, r name.Reference, as Login) (v1.Image, error) {
+	auth, err := as.authenticate(ctx, r.Context().RegistryStr())
 	if err != nil {
 		return nil, err
 	}
@@ -80,11 +83,11 @@ func (s *Store) fetch(ctx context.Context, r name.Reference) (v1.Image, error) {
 
 func platform() v1.Platform { return v1.Platform{OS: "linux", Architecture: runtime.GOARCH} }
 
-func (s *Store) authenticate(ctx context.Context, registry string) (authn.Authenticator, error) {
-	if s.cfg.Credentials == nil {
+func (as Login) authenticate(ctx context.Context, registry string) (authn.Authenticator, error) {
+	if as.Credentials == nil {
 		return authn.Anonymous, nil
 	}
-	user, password, err := s.cfg.Credentials(ctx, registry)
+	user, password, err := as.Credentials(ctx, registry)
 	if err != nil {
 		return nil, fmt.Errorf("finding the credential for registry %s: %w", registry, err)
 	}
@@ -124,14 +127,14 @@ func (s *Store) transport() http.RoundTripper {
 	}
 }
 
-// install unpacks the layers of an image that are not here, and records what the name means.
-func (s *Store) install(ctx context.Context, full string, img v1.Image, imported bool) (Image, error) {
+// install unpacks the layers of an image that are not here, and records what the name of out means.
+func (s *Store) install(ctx context.Context, out Image, img v1.Image) (Image, error) {
 	plan, err := s.inspect(img)
 	if err != nil {
 		return Image{}, err
 	}
 	now := time.Now().UTC()
-	out := Image{Name: full, Digest: plan.digest, Settings: settings(plan.config.Config), Imported: imported, PulledAt: now, UsedAt: now, Present: true}
+	out.Digest, out.Settings, out.PulledAt, out.UsedAt, out.Present = plan.digest, settings(plan.config.Config), now, now, true
 	for i, layer := range plan.layers {
 		info, err := s.unpack(ctx, layer, plan.config.RootFS.DiffIDs[i], s.limits.Image-out.Bytes)
 		if err != nil {
