@@ -62,6 +62,7 @@ type Box struct {
 	Metadata  map[string]string `json:"metadata,omitempty"`
 	Secret    string            `json:"secret"`               // who has it may use the box, and nothing else
 	Traffic   string            `json:"traffic,omitempty"`    // who visits its ports must have this one, when set
+	OpenPorts []uint16          `json:"open_ports,omitempty"` // of those, the ones that ask for nothing
 	MaskHost  string            `json:"mask_host,omitempty"`  // what its ports are told they are called; ${PORT} stands for the port
 	User      string            `json:"user,omitempty"`       // who its programs run as unless it is said; "" = the tool's user
 	Workdir   string            `json:"workdir,omitempty"`    // and where; "" = the user's home

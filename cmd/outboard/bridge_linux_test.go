@@ -139,6 +139,9 @@ func TestBridge(t *testing.T) {
 		t.Errorf("a file elsewhere: %d", status)
 	}
 	testBridgeArchives(t, w)
+	testBridgeSessions(t, w)
+	testBridgeTerminal(t, w)
+	testBridgeTunnel(t, w)
 	testBridgeLife(t, w)
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/e2b"
@@ -71,6 +72,22 @@ func (s *server) listenE2B(ctx, base context.Context) error {
 		}
 	})
 	return nil
+}
+
+// portNames says what the names of boxes' ports end in; see bridge.Config.
+func (s *server) portNames() (scheme, domain string) {
+	if s.e2bURL == "" {
+		return "", ""
+	}
+	scheme, addr, _ := strings.Cut(s.e2bURL, "://")
+	if s.cfg.E2BDomain != "" {
+		return scheme, s.cfg.E2BDomain
+	}
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", ""
+	}
+	return scheme, "localhost:" + port
 }
 
 // stopE2B ends the E2B API; the context of its streams has ended.

@@ -38,6 +38,8 @@ const (
 type Config struct {
 	Control *control.Control
 	Logger  *slog.Logger // nil = discard
+	// Ports says where ports of boxes are served: PORT-BOX.domain. domain "" = nowhere. nil = nowhere.
+	Ports func() (scheme, domain string)
 }
 
 // Server is the handler of everything below Prefix. It is safe for concurrent use and holds no state.
@@ -45,11 +47,13 @@ type Server struct {
 	ctl *control.Control
 	log *slog.Logger
 	mux *http.ServeMux
+
+	ports func() (scheme, domain string)
 }
 
 // New returns a handler.
 func New(cfg Config) *Server {
-	s := &Server{ctl: cfg.Control, log: cfg.Logger, mux: http.NewServeMux()}
+	s := &Server{ctl: cfg.Control, log: cfg.Logger, mux: http.NewServeMux(), ports: cfg.Ports}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -73,13 +77,13 @@ func (s *Server) routes() map[string]func(*request) error {
 		"PUT " + box + "/file/{path...}":   s.write,
 		"POST " + box + "/persist":         s.persist,
 		"POST " + box + "/hydrate":         s.hydrate,
-		"GET " + box + "/pty":              unbuilt,
+		"GET " + box + "/pty":              s.pty,
 		"POST " + box + "/mount":           unbuilt,
 		"POST " + box + "/unmount":         unbuilt,
-		"POST " + box + "/session":         unbuilt,
-		"DELETE " + box + "/session/{sid}": unbuilt,
-		"POST " + box + "/tunnel/{port}":   unbuilt,
-		"DELETE " + box + "/tunnel/{port}": unbuilt,
+		"POST " + box + "/session":         s.newSession,
+		"DELETE " + box + "/session/{sid}": s.endSession,
+		"POST " + box + "/tunnel/{port}":   s.openTunnel,
+		"DELETE " + box + "/tunnel/{port}": s.closeTunnel,
 	}
 }
 
@@ -118,9 +122,6 @@ func (s *Server) handle(verb func(*request) error) http.HandlerFunc {
 			key = ""
 		}
 		by, err := s.ctl.Authenticate(r.Context(), strings.TrimSpace(key))
-		if err == nil && r.Header.Get("Session-Id") != "" {
-			err = outboard.Errorf(outboard.Unimplemented, "sessions of a shell (the header Session-Id) are not built here; each command stands alone")
-		}
 		if err == nil {
 			err = verb(&request{r, w, by})
 		}
@@ -136,12 +137,12 @@ func (s *Server) handle(verb func(*request) error) http.HandlerFunc {
 
 // unbuilt answers for what the protocol has and this server has not.
 func unbuilt(r *request) error {
-	return outboard.Errorf(outboard.Unimplemented, "%s %s is part of the protocol and not built here", r.Method, r.URL.Path)
+	return outboard.Errorf(outboard.Unimplemented, "%s %s is part of the protocol and not built here: a box mounts no buckets, which would need the right to mount and a credential inside it", r.Method, r.URL.Path)
 }
 
 // create makes a box. The protocol says nothing about it, so it is the base template, and lives until nobody has used it for a while.
 func (s *Server) create(r *request) error {
-	b, err := s.ctl.CreateBox(r.Context(), r.by, control.BoxSpec{Template: control.BaseTemplate, TTL: keep,
+	b, err := s.ctl.CreateBox(r.Context(), r.by, control.BoxSpec{Template: control.BaseTemplate, TTL: keep, Private: true,
 		Metadata: map[string]string{"made_by": "bridge"}, OnTimeout: outboard.TimeoutPolicy{Pause: true, Resume: true}})
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -19,7 +20,7 @@ import (
 type execIn struct {
 	Argv      []string `json:"argv"`
 	TimeoutMs int64    `json:"timeout_ms"` // 0 = none
-	Cwd       string   `json:"cwd"`        // "" = the workspace
+	Cwd       string   `json:"cwd"`        // "" = the workspace, or where the session is
 }
 
 // exec runs a command and streams what it says. Who goes away leaves no process behind: nobody could ask for its end.
@@ -31,12 +32,19 @@ func (s *Server) exec(r *request) error {
 	if len(in.Argv) == 0 || in.TimeoutMs < 0 {
 		return outboard.Errorf(outboard.Invalid, "argv must name a program, and timeout_ms must not be negative")
 	}
-	if in.Cwd == "" {
-		in.Cwd = workspace
-	}
 	m, err := s.machine(r)
 	if err != nil {
 		return err
+	}
+	sid, err := s.session(r, m)
+	if err != nil {
+		return err
+	}
+	start := control.ProcessStart{Argv: in.Argv, Cwd: in.Cwd, TimeoutMs: in.TimeoutMs}
+	if sid != "" {
+		start = inSession(sid, start)
+	} else {
+		start.Cwd = cmp.Or(in.Cwd, workspace)
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	var wg sync.WaitGroup
@@ -44,7 +52,7 @@ func (s *Server) exec(r *request) error {
 	defer cancel()
 	wg.Go(func() { s.ctl.While(ctx, cancel, r.by) })
 	out := &stream{w: r.w, rc: http.NewResponseController(r.w)}
-	exit, err := run(ctx, m, control.ProcessStart{Argv: in.Argv, Cwd: in.Cwd, TimeoutMs: in.TimeoutMs}, out.tell)
+	exit, err := run(ctx, m, start, out.tell)
 	switch {
 	case err != nil && !out.begun:
 		return control.BoxError(err)

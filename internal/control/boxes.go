@@ -74,6 +74,7 @@ const (
 	forksAtOnce  = 4                   // each loads files and starts a machine
 	maxSnapName  = 128
 	secretLength = 32 // bytes: nobody guesses it
+	maxOpenPorts = 64 // of a box, to everybody
 )
 
 // BoxSpec describes a box to make.
@@ -317,6 +318,28 @@ func (c *Control) moveEnd(ctx context.Context, by outboard.Caller, id outboard.B
 	return b, look("sandbox", string(id), err)
 }
 
+// OpenPort lets everybody who can reach the proxy for ports visit one of a private box's, or nobody without its token any more.
+func (c *Control) OpenPort(ctx context.Context, by outboard.Caller, id outboard.BoxID, port uint16, open bool) (outboard.Box, error) {
+	if b, err := c.boxFor(ctx, by, id); err != nil {
+		return b, err
+	}
+	action := map[bool]string{true: "box.open_port", false: "box.close_port"}[open]
+	if err := c.record(ctx, by, action, string(id), map[string]uint16{"port": port}); err != nil {
+		return outboard.Box{}, err
+	}
+	b, err := c.store.ChangeBox(ctx, id, func(b *outboard.Box) error {
+		b.OpenPorts = slices.DeleteFunc(b.OpenPorts, func(p uint16) bool { return p == port })
+		if open {
+			b.OpenPorts = append(b.OpenPorts, port)
+		}
+		if len(b.OpenPorts) > maxOpenPorts {
+			return outboard.Errorf(outboard.Exhausted, "a sandbox has at most %d open ports", maxOpenPorts)
+		}
+		return nil
+	})
+	return b, look("sandbox", string(id), err)
+}
+
 // PauseBox stops a box until it is resumed; with dropMemory only its files are kept. Conflict when it is paused already.
 func (c *Control) PauseBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, dropMemory bool) (outboard.Box, error) {
 	if b, err := c.boxFor(ctx, by, id); err != nil {
@@ -500,6 +523,7 @@ func (c *Control) ForkBox(ctx context.Context, by outboard.Caller, id outboard.B
 			f := b
 			f.ID, f.Owner, f.Secret, f.EndAt, f.Version = outboard.NewBoxID(), by.Key, newSecret(), c.clock().Add(ttl), 0
 			f.Saved = outboard.BlobRef{}
+			f.OpenPorts = nil // who opened them meant this box
 			if f.Traffic != "" {
 				f.Traffic = newSecret()
 			}

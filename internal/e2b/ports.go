@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -77,7 +78,7 @@ const trafficHeader = "E2b-Traffic-Access-Token"
 // port passes a request on to a port of a box.
 func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID, port uint16) {
 	b, err := s.ctl.BoxSecret(r.Context(), id, func(b *outboard.Box) bool {
-		return b.Traffic == "" || control.HasSecret(b.Traffic, r.Header.Get(trafficHeader))
+		return b.Traffic == "" || slices.Contains(b.OpenPorts, port) || control.HasSecret(b.Traffic, r.Header.Get(trafficHeader))
 	})
 	switch outboard.KindOf(err) {
 	case outboard.NotFound:
