@@ -90,6 +90,7 @@ type TemplateSpec struct {
 	Hosts     []string        `json:"allowed_hosts,omitempty"` // that steps reach, besides the registries of package managers
 	Steps     []TemplateStep  `json:"steps,omitempty"`
 	Start     string          `json:"start,omitempty"` // a command that runs in every sandbox from its beginning
+	Warm      int             `json:"warm,omitempty"`  // sandboxes that are started before anybody asks, while a tag means the build
 	Ready     string          `json:"ready,omitempty"` // a command that ends with status 0 once the sandbox is ready
 }
 

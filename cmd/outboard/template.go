@@ -34,6 +34,7 @@ type templateBuildOptions struct {
 	hosts    []string
 	isolated string
 	noCache  bool
+	warm     int
 	detach   bool
 }
 
@@ -52,6 +53,7 @@ func newTemplateBuild(a *app) *cobra.Command {
 	f.StringArrayVar(&o.hosts, "allow", nil, "a host that steps reach, besides the registries of package managers")
 	f.StringVar(&o.isolated, "isolation", "", "technology of its sandboxes (default: the server's)")
 	f.BoolVar(&o.noCache, "no-cache", false, "do steps again that were done before")
+	f.IntVar(&o.warm, "warm", 0, "sandboxes of it that are started before anybody asks")
 	f.BoolVarP(&o.detach, "detach", "d", false, "print the build's id and do not wait for its end")
 	return cmd
 }
@@ -122,7 +124,7 @@ func (a *app) beginBuild(ctx context.Context, c *conn, o *templateBuildOptions, 
 		}()
 	}
 	body := map[string]any{"name": name, "tags": o.tags, "image": r.image, "from": r.from, "isolation": o.isolated, "allowed_hosts": o.hosts, "steps": r.steps,
-		"start_command": r.start, "ready_command": r.ready, "no_cache": o.noCache}
+		"start_command": r.start, "ready_command": r.ready, "no_cache": o.noCache, "warm": o.warm}
 	return c.BuildTemplate(ctx, body)
 }
 

@@ -26,6 +26,7 @@ type templateIn struct {
 	Start     string            `json:"start_command"`
 	Ready     string            `json:"ready_command"`
 	NoCache   bool              `json:"no_cache"`
+	Warm      int               `json:"warm"`
 }
 
 type templateStepIn struct {
@@ -50,7 +51,7 @@ func (in templateStepIn) step() control.TemplateStep {
 }
 
 func (in templateIn) spec() (control.TemplateBuildSpec, error) {
-	p := control.TemplateBuildSpec{Image: in.Image, From: in.From, Isolation: in.Isolation, Hosts: in.Hosts, Start: in.Start, Ready: in.Ready, Force: in.NoCache}
+	p := control.TemplateBuildSpec{Image: in.Image, From: in.From, Isolation: in.Isolation, Hosts: in.Hosts, Start: in.Start, Ready: in.Ready, Force: in.NoCache, Warm: in.Warm}
 	if len(in.Limits) > 0 && string(in.Limits) != "null" {
 		var l limitsIn
 		if err := object("limits", in.Limits, &l); err != nil {

@@ -46,6 +46,7 @@ func TestTemplateRoutes(t *testing.T) {
 	}
 	b.refused(400, "steps[0].comand: unknown field", "POST", "/v1/templates", `{"name":"n","steps":[{"type":"run","comand":"x"}]}`)
 	b.refused(400, "limits.memory: unknown field", "POST", "/v1/templates", `{"name":"n","limits":{"memory":1}}`)
+	b.refused(400, "warm must be 0 to 8", "POST", "/v1/templates", `{"name":"n","warm":9}`)
 	b.refused(400, "a step is run, copy", "POST", "/v1/templates", `{"name":"n","steps":[{"type":"add"}]}`)
 	b.refused(400, "from", "GET", "/v1/templates/t1/builds/"+builds.str("data.0.id")+"/log?from=-1", nil)
 	b.refused(400, "page", "GET", "/v1/templates/t1/builds?page="+first.str("next_page"), nil)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
@@ -63,6 +64,7 @@ type TemplateBuildSpec struct {
 	Steps     []TemplateStep
 	Start     string
 	Ready     string
+	Warm      int  // sandboxes of it that wait for somebody
 	Force     bool // do every step again
 }
 
@@ -179,7 +181,10 @@ func (c *Control) StartTemplateBuild(ctx context.Context, by outboard.Caller, re
 
 // templateSpec checks what is to be built and finds what it names.
 func (c *Control) templateSpec(ctx context.Context, by outboard.Caller, m *outboard.Template, b *outboard.TemplateBuild, p TemplateBuildSpec) (outboard.TemplateSpec, error) {
-	s := outboard.TemplateSpec{Image: p.Image, Isolation: p.Isolation, Limits: b.Spec.Limits, Hosts: p.Hosts, Start: p.Start, Ready: p.Ready}
+	s := outboard.TemplateSpec{Image: p.Image, Isolation: p.Isolation, Limits: b.Spec.Limits, Hosts: p.Hosts, Start: p.Start, Ready: p.Ready, Warm: p.Warm}
+	if p.Warm < 0 || p.Warm > fleet.MaxTemplateWarm {
+		return s, invalid("warm must be 0 to %d sandboxes, not %d", fleet.MaxTemplateWarm, p.Warm)
+	}
 	if p.Limits != (outboard.SandboxLimits{}) {
 		s.Limits = p.Limits
 	}

@@ -46,6 +46,9 @@ func (f *Fleet) tidy(ctx context.Context) {
 	tick := time.NewTicker(f.cfg.RestEvery)
 	defer tick.Stop()
 	for {
+		if err := f.stockTemplates(ctx); err != nil && ctx.Err() == nil {
+			f.log.Warn("having sandboxes of templates wait", "err", err)
+		}
 		if err := f.rest(ctx); err != nil && ctx.Err() == nil {
 			f.log.Warn("stopping sandboxes that rest", "err", err)
 		}

@@ -200,6 +200,11 @@ func (f *Fleet) runBuild(ctx context.Context, b outboard.TemplateBuild) {
 	if err := f.endBuild(done, b.ID, &result, err); err != nil {
 		f.log.Error("the end of a build was not stored; the next start does it", "build", b.ID, "err", err)
 	}
+	if err == nil {
+		if err := f.stockTemplates(done); err != nil {
+			f.log.Warn("having sandboxes of templates wait", "err", err)
+		}
+	}
 	f.log.Info("template built", "template", b.Template, "build", b.ID, "err", err)
 }
 

@@ -63,6 +63,7 @@ var (
 	_ Layers    = (*Choice)(nil)
 	_ Stacked   = (*Choice)(nil)
 	_ Builder   = (*Choice)(nil)
+	_ Stocker   = (*Choice)(nil)
 	_ Several   = (*Choice)(nil)
 )
 
@@ -292,6 +293,15 @@ func (c *Choice) List(ctx context.Context) ([]outboard.SandboxID, error) {
 		ids, err = append(ids, some...), errors.Join(err, lerr)
 	}
 	return ids, err
+}
+
+// Keep is the first's.
+func (c *Choice) Keep(stock []Stock) error {
+	s, ok := c.first.(Stocker)
+	if !ok {
+		return nil
+	}
+	return s.Keep(stock)
 }
 
 // InUse are the directories that sandboxes of any technology lie on. An error means that nobody knows.

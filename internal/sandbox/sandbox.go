@@ -93,6 +93,20 @@ type Builder interface {
 	Commit(ctx context.Context, id outboard.SandboxID, dir string) error
 }
 
+// Stock is a kind of sandbox, as the Spec of one says it, of which Count are started before anybody asks for one. Of the Spec, what is whose is
+// not looked at: id, generation, variables, certificates.
+type Stock struct {
+	Spec  Spec
+	Count int
+}
+
+// Stocker is a Provider that can start sandboxes before anybody asks.
+type Stocker interface {
+	// Keep says what is kept from now on, in place of what an earlier Keep said. It returns at once; what is kept comes in time, and again
+	// after it was taken. Where sandboxes are never started ahead, nothing is kept.
+	Keep(stock []Stock) error
+}
+
 // Several is implemented by a Provider that is more than one. The row of a sandbox names the one that made it.
 type Several interface {
 	// Maker names the provider that makes sandboxes of an isolation, and Has reports whether one of that name is among them.

@@ -48,6 +48,7 @@ var (
 	_ sandbox.Provider = (*Provider)(nil)
 	_ sandbox.Layers   = (*Provider)(nil)
 	_ sandbox.Builder  = (*Provider)(nil)
+	_ sandbox.Stocker  = (*Provider)(nil)
 )
 
 // New looks at the host and returns a provider. It is Unavailable where this process cannot make namespaces, with the reason; it

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
 const (
@@ -34,7 +35,7 @@ type shelf struct {
 	hot  int // plots per kind with a guest that waits, besides
 
 	mu     sync.Mutex
-	kinds  []*kind // last asked for first, at most maxKinds
+	kinds  []*kind // last asked for first; besides those that are kept, at most maxKinds
 	making bool
 	closed bool
 	stop   chan struct{}  // closed with closed
@@ -46,7 +47,11 @@ type kind struct {
 	shape shape
 	ready []*plot
 	warm  []*plot
+	keep  int // plots with a guest that waits, whoever asked for it lately; 0 = as for the others
 }
+
+// guests is how many plots of a kind have a guest that waits, once there are enough.
+func (s *shelf) guests(k *kind) int { return max(s.hot, k.keep) }
 
 func (p *Provider) newShelf(size, warm int) (*shelf, error) {
 	parent, err := p.lockShelves()
@@ -200,17 +205,71 @@ func (s *shelf) want(shape shape) {
 	}
 	k := s.kinds[i]
 	s.kinds = slices.Insert(slices.Delete(s.kinds, i, i+1), 0, k)
-	for len(s.kinds) > maxKinds {
-		old := s.kinds[len(s.kinds)-1]
-		s.kinds = s.kinds[:len(s.kinds)-1]
-		for _, pl := range slices.Concat(old.ready, old.warm) {
+	s.trimLocked()
+	s.refillLocked()
+}
+
+// trimLocked lets go of the kinds that were not asked for lately, and of guests that are too many.
+func (s *shelf) trimLocked() {
+	lately := 0
+	s.kinds = slices.DeleteFunc(s.kinds, func(k *kind) bool {
+		if k.keep == 0 {
+			lately++
+		}
+		var old []*plot
+		gone := k.keep == 0 && lately > maxKinds
+		if gone {
+			old = slices.Concat(k.ready, k.warm)
+		} else if n := s.guests(k); len(k.warm) > n {
+			old, k.warm = slices.Clone(k.warm[n:]), k.warm[:n]
+		}
+		for _, pl := range old {
 			s.wg.Go(func() { s.discard(pl) })
 		}
-	}
+		return gone
+	})
+}
+
+func (s *shelf) refillLocked() {
 	if !s.making {
 		s.making = true
 		s.wg.Go(s.refill)
 	}
+}
+
+// Keep implements sandbox.Stocker.
+func (p *Provider) Keep(stock []sandbox.Stock) error {
+	s := p.shelf
+	if s == nil || s.hot == 0 {
+		return nil
+	}
+	var shapes []shape
+	for _, st := range stock {
+		root, err := p.rootfs(st.Spec.Rootfs, st.Spec.Layers)
+		if err != nil {
+			return err
+		}
+		shapes = append(shapes, shape{root: root, limits: withDefaults(st.Spec.Limits), connected: st.Spec.Network != nil})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	for _, k := range s.kinds {
+		k.keep = 0
+	}
+	for i, shape := range shapes {
+		at := slices.IndexFunc(s.kinds, func(k *kind) bool { return k.shape.equal(shape) })
+		if at < 0 {
+			at = len(s.kinds)
+			s.kinds = append(s.kinds, &kind{shape: shape})
+		}
+		s.kinds[at].keep = max(s.kinds[at].keep, min(stock[i].Count, maxWarm))
+	}
+	s.trimLocked()
+	s.refillLocked()
+	return nil
 }
 
 // refill makes plots until every kind has enough of them, those with a guest first. A failure ends it: the next Create meets the
@@ -224,14 +283,14 @@ func (s *shelf) refill() {
 	}
 	for {
 		s.mu.Lock()
-		i := slices.IndexFunc(s.kinds, func(k *kind) bool { return len(k.warm) < s.hot || len(k.ready) < s.size })
+		i := slices.IndexFunc(s.kinds, func(k *kind) bool { return len(k.warm) < s.guests(k) || len(k.ready) < s.size })
 		if i < 0 || s.closed {
 			s.making = false
 			s.mu.Unlock()
 			return
 		}
 		k := s.kinds[i]
-		warm := len(k.warm) < s.hot
+		warm := len(k.warm) < s.guests(k)
 		var pl *plot
 		if n := len(k.ready); warm && n > 0 {
 			pl = k.ready[n-1]
