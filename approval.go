@@ -25,6 +25,8 @@ type Approval struct {
 	ExpiresAt time.Time     `json:"expires_at"`
 	Answer    *Answer       `json:"answer,omitempty"`  // of a closed one: who closed it and why, where that is known
 	Net       *NetTarget    `json:"network,omitempty"` // of a host; then there is no Call
+	Needs     int           `json:"needs,omitempty"`   // how many people must allow it, from 2; 0 = one
+	Votes     []Vote        `json:"votes,omitempty"`   // of those who have, where it needs several
 	Org       OrgID         `json:"-"`                 // whose it is
 }
 
@@ -49,6 +51,37 @@ type Answer struct {
 	Name    string    `json:"name"`
 	Message string    `json:"message,omitempty"`
 	At      time.Time `json:"at"`
+}
+
+// MaxNeeds bounds how many people one approval may need.
+const MaxNeeds = 9
+
+// Vote is one person's allow of an approval that needs several. It counts as long as whoever gave it may still answer.
+type Vote struct {
+	Key  KeyID     `json:"key"`
+	Name string    `json:"name"`
+	At   time.Time `json:"at"`
+}
+
+// Humans returns how many different people the callers surely are. One person counts once, whatever keys they use; and since whoever made
+// a key has seen its secret, a key, its holder and its maker are one, and so are two keys that the same person made.
+func Humans(callers []Caller) int {
+	var groups [][]string // who may be the same person, by their names
+	for _, c := range callers {
+		one := []string{c.Person()}
+		if c.Maker != "" {
+			one = append(one, c.Maker)
+		}
+		groups = slices.DeleteFunc(groups, func(g []string) bool {
+			same := slices.ContainsFunc(g, func(name string) bool { return slices.Contains(one, name) })
+			if same {
+				one = append(one, g...)
+			}
+			return same
+		})
+		groups = append(groups, one)
+	}
+	return len(groups)
 }
 
 // ApprovalState is where an approval stands.
@@ -138,7 +171,8 @@ type Grant struct {
 	Why          string    `json:"why"`
 	CreatedAt    time.Time `json:"created_at"`
 	RevokedAt    time.Time `json:"revoked_at,omitzero"`
-	Org          OrgID     `json:"-"` // whose it is
+	Votes        []Vote    `json:"votes,omitempty"` // of everybody who allowed it, where several had to
+	Org          OrgID     `json:"-"`               // whose it is
 }
 
 // GrantQuery is one request that a grant may cover. Resource is what the action acts on, as the approval shows it: the command of

@@ -137,3 +137,36 @@ func TestWhoMayAnswer(t *testing.T) {
 		}
 	}
 }
+
+// If this fails, one person counts as two where several must allow: by two keys, by a key they made for somebody else or for a program, or by
+// two keys they made and handed out.
+func TestHumans(t *testing.T) {
+	ann, bob := outboard.Caller{Key: "apikey_a", User: "user_ann"}, outboard.Caller{Key: "apikey_b", User: "user_bob"}
+	robot := outboard.Caller{Key: "apikey_r", Maker: "user_ann"}
+	lent := outboard.Caller{Key: "apikey_l", User: "user_bob", Maker: "user_ann"}
+	for _, c := range []struct {
+		name string
+		list []outboard.Caller
+		want int
+	}{
+		{"nobody", nil, 0},
+		{"two people", []outboard.Caller{ann, bob}, 2},
+		{"two machines of who runs the server", []outboard.Caller{{Key: "apikey_1"}, {Key: "apikey_2"}}, 2},
+		{"one key twice", []outboard.Caller{{Key: "apikey_1"}, {Key: "apikey_1"}}, 1},
+		{"two keys of one person", []outboard.Caller{ann, {Key: "apikey_a2", User: "user_ann"}}, 1},
+		{"her and her robot", []outboard.Caller{ann, robot}, 1},
+		{"her and a key she made for him", []outboard.Caller{ann, lent}, 1},
+		{"two keys that she made", []outboard.Caller{robot, lent}, 1},
+		{"what joins two", []outboard.Caller{ann, bob, lent}, 1},
+		{"three people", []outboard.Caller{ann, bob, {Key: "apikey_c", User: "user_cy"}}, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for range 2 { // in any order
+				if got := outboard.Humans(c.list); got != c.want {
+					t.Errorf("%d people, want %d", got, c.want)
+				}
+				slices.Reverse(c.list)
+			}
+		})
+	}
+}

@@ -160,6 +160,7 @@ type InputConfirmation struct {
 	By      string `json:"by,omitempty"`      // the caller's name
 	Key     KeyID  `json:"key,omitempty"`     // the caller's key: it must still be valid when the call is sent
 	Digest  string `json:"digest,omitempty"`  // of the request that was shown
+	Votes   []Vote `json:"votes,omitempty"`   // of everybody who allowed it, the caller too, where it needs several people
 }
 
 // InputToolResult is a client's result of a custom tool (or, in a self-hosted environment, of any tool). Ref: the call.
@@ -277,6 +278,7 @@ type CallRequested struct {
 	// Of an ask.
 	Digest    string    `json:"digest,omitempty"` // of tool and input: what is approved
 	Approver  Approver  `json:"approver,omitempty"`
+	Needs     int       `json:"needs,omitempty"`     // how many people must allow it, from 2; 0 = one
 	ExpiresAt time.Time `json:"expires_at,omitzero"` // denied if nobody has answered by then
 }
 

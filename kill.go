@@ -1,6 +1,9 @@
 package outboard
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Kill stops what a scope covers, above every agent, until it is lifted. It is a row that all servers of a database see, and it can be a
 // file in a server's data directory, for when there is no database.
@@ -101,4 +104,9 @@ func (k *Kill) Error() string {
 		text += ": " + k.Reason
 	}
 	return text
+}
+
+// Closes is what the approvals that a kill ends say of it: who ended them and why. Nobody has answered.
+func (k *Kill) Closes(at time.Time) *Answer {
+	return &Answer{Name: "kill " + string(k.ID), Message: cmp.Or(k.Reason, "no reason was given"), At: at}
 }

@@ -159,11 +159,23 @@ func runApprovalShow(ctx context.Context, a *app, ref string) error {
 	if a.json {
 		return a.object(showApprovalLine(p))
 	}
-	_, err = fmt.Fprintf(a.out, "approval  %s  %s\nsession   %s  %s\nwhy       %s\nrules     %s\nanswer    %s, by %s\ndigest    %s\n\n%s\n", p.ID, approvalState(p),
+	_, err = fmt.Fprintf(a.out, "approval  %s  %s\nsession   %s  %s\nwhy       %s\nrules     %s\nanswer    %s, by %s\n%sdigest    %s\n\n%s\n", p.ID, approvalState(p),
 		sessionName(p.SessionID), p.SessionID, term.Line(p.Why, 0), term.Line(strings.Join(p.Rules, ", "), 0), map[string]string{"any": "anybody",
-			"other": "somebody else than the session's owner", "admin": "an administrator", "other_admin": "an administrator who is not the session's owner"}[p.Approver], p.ExpiresAt.Local().Format(time.RFC3339),
+			"other": "somebody else than the session's owner", "admin": "an administrator", "other_admin": "an administrator who is not the session's owner"}[p.Approver], p.ExpiresAt.Local().Format(time.RFC3339), approvalVotes(p),
 		term.Line(p.Digest, 0), term.Clean(p.Request))
 	return err
+}
+
+// approvalVotes are the lines that say who has allowed what several people must allow.
+func approvalVotes(p client.Approval) string {
+	if p.Needs < 2 {
+		return ""
+	}
+	text := fmt.Sprintf("people    %d must allow it, and %d did\n", p.Needs, len(p.Votes))
+	for _, v := range p.Votes {
+		text += fmt.Sprintf("allowed   %s, at %s\n", term.Line(v.By, 80), v.At.Local().Format(time.RFC3339))
+	}
+	return text
 }
 
 // runAnswerApproval answers with the digest of the request it has read, so that nothing can change in between.
@@ -187,6 +199,11 @@ func runAnswerApproval(ctx context.Context, a *app, ref string, ans client.Appro
 	}
 	if a.json {
 		return a.object(showApprovalLine(p))
+	}
+	if p.State == string(outboard.ApprovalPending) {
+		a.say("%s: your answer is kept; %d must allow it: %s", sessionName(p.SessionID), p.Needs, approvalSummary(p))
+		a.say("hint: outboard approval show %s says who has", p.ID)
+		return nil
 	}
 	a.say("%s: %s: %s", sessionName(p.SessionID), p.State, approvalSummary(p))
 	if grant != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"strconv"
 	"sync"
@@ -63,7 +64,10 @@ func (g *gatePolicy) Decide(ctx context.Context, r egress.Request) (egress.Verdi
 	if v.Decision == outboard.Ask {
 		out.Hint = "outboard grant add --session " + string(r.Subject.Session) + " --action " + policy.ActionHTTP + " --resource '" + r.Host +
 			"/*' --for 1h --why ..."
-		out.Ask = &egress.Question{Why: v.Reason, Rules: v.Rules, Policy: true, Approver: v.Approver, Timeout: v.Timeout}
+		if v.Needs > 1 { // one person's grant would not do
+			out.Hint = fmt.Sprintf("outboard approval ls   (%d people must allow it)", v.Needs)
+		}
+		out.Ask = &egress.Question{Why: v.Reason, Rules: v.Rules, Policy: true, Approver: v.Approver, Needs: v.Needs, Timeout: v.Timeout}
 	}
 	if !out.Allow {
 		return out, nil

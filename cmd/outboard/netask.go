@@ -50,7 +50,7 @@ func (n *netAsker) Ask(ctx context.Context, r egress.Request, q egress.Question)
 	digest, now := sha256.Sum256([]byte(text)), n.store.Now().UTC().Truncate(time.Microsecond)
 	a, err := n.store.AskNet(ctx, outboard.Approval{ID: outboard.NewID[outboard.ApprovalID](outboard.PrefixApproval), Session: r.Subject.Session,
 		Action: policy.ActionHTTP, Resource: resource, Digest: hex.EncodeToString(digest[:]), Request: text, Why: q.Why, Rules: q.Rules,
-		Approver: cmp.Or(q.Approver, outboard.ApproverAny), Owner: r.Subject.Config.Owner.Key, State: outboard.ApprovalPending, CreatedAt: now,
+		Approver: cmp.Or(q.Approver, outboard.ApproverAny), Needs: q.Needs, Owner: r.Subject.Config.Owner.Key, State: outboard.ApprovalPending, CreatedAt: now,
 		ExpiresAt: now.Add(cmp.Or(q.Timeout, n.timeout, policy.DefaultTimeout)), Net: target}, netAsks)
 	if outboard.KindOf(err) == outboard.Exhausted {
 		return egress.Asked{}, nil // the refusal is on record like every other

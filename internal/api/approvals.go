@@ -19,11 +19,26 @@ type approvalOut struct {
 	Why       string              `json:"why"`
 	Rules     []string            `json:"rules"`
 	Approver  string              `json:"approver"`
+	Needs     int                 `json:"needs"` // how many people must allow it
+	Votes     []voteOut           `json:"votes"` // of those who have, where that is several
 	State     string              `json:"state"`
 	CreatedAt string              `json:"created_at"`
 	ExpiresAt string              `json:"expires_at"`
 	Answer    *answerOut          `json:"answer"`
 	Network   *outboard.NetTarget `json:"network,omitempty"` // of a host; then there is no event
+}
+
+type voteOut struct {
+	By string `json:"by"`
+	At string `json:"at"`
+}
+
+func showVotes(votes []outboard.Vote) []voteOut {
+	out := make([]voteOut, 0, len(votes))
+	for _, v := range votes {
+		out = append(out, voteOut{v.Name, stamp(v.At)})
+	}
+	return out
 }
 
 type answerOut struct {
@@ -35,7 +50,7 @@ type answerOut struct {
 
 func showApproval(a outboard.Approval) approvalOut {
 	out := approvalOut{"approval", string(a.ID), string(a.Session), string(a.Call), a.Action, a.Resource, a.Request, a.Digest, a.Why,
-		some(a.Rules), string(a.Approver), string(a.State), stamp(a.CreatedAt), stamp(a.ExpiresAt), nil, a.Net}
+		some(a.Rules), string(a.Approver), max(a.Needs, 1), showVotes(a.Votes), string(a.State), stamp(a.CreatedAt), stamp(a.ExpiresAt), nil, a.Net}
 	if a.Answer != nil {
 		out.Answer = &answerOut{string(outboard.Deny), a.Answer.Name, textOrNull(a.Answer.Message), stamp(a.Answer.At)}
 		if a.Answer.Allow {

@@ -23,6 +23,8 @@ type Approval struct {
 	Why       string    `json:"why"`
 	Rules     []string  `json:"rules"`
 	Approver  string    `json:"approver"`
+	Needs     int       `json:"needs"` // how many people must allow it
+	Votes     []Voted   `json:"votes"` // who has, where that is several
 	State     string    `json:"state"`
 	CreatedAt time.Time `json:"created_at"`
 	ExpiresAt time.Time `json:"expires_at"`
@@ -30,6 +32,12 @@ type Approval struct {
 	Answer *Answered `json:"answer"`
 	// Network is the host that it is about, where it is no call's.
 	Network *outboard.NetTarget `json:"network,omitempty"`
+}
+
+// Voted is an allow of one of several people.
+type Voted struct {
+	By string    `json:"by"`
+	At time.Time `json:"at"`
 }
 
 // Answered is an answer that was given.

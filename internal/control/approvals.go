@@ -82,6 +82,9 @@ func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id out
 	if ans.Scope == AllowRule {
 		return out, invalid("scope rule is for hosts; a call takes once, session or agent")
 	}
+	if err := oneUse(a, ans); err != nil {
+		return out, err
+	}
 	lasting := ans.Scope == AllowSession || ans.Scope == AllowAgent
 	if lasting {
 		if err := grantable(a.Resource); err != nil {
@@ -109,6 +112,50 @@ func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id out
 	}
 	out.Approval, err = c.Approval(ctx, by, id)
 	return out, err
+}
+
+// oneUse refuses a lasting answer to what several people must allow: each of them is asked about one request.
+func oneUse(a outboard.Approval, ans ApprovalAnswer) error {
+	if a.Needs > 1 && ans.Allow && ans.Scope != "" && ans.Scope != AllowOnce {
+		return invalid("approval %s needs %d people, who allow one request: scope must be once, not %s", a.ID, a.Needs, quote(ans.Scope))
+	}
+	return nil
+}
+
+// vote counts a caller's allow of an approval that needs several people, and reports whether there are enough of them now. Votes of
+// people who may not answer any more do not count. It may be done again: a person votes once.
+func (c *Control) vote(ctx context.Context, by outboard.Caller, a *outboard.Approval, owner outboard.Owner) (votes []outboard.Vote, enough bool, err error) {
+	if err := c.record(ctx, by, "approval.vote", string(a.ID), map[string]any{"digest": a.Digest, "session": a.Session, "needs": a.Needs}); err != nil {
+		return nil, false, err
+	}
+	if votes, err = c.store.AddVote(ctx, a.ID, a.Digest, outboard.Vote{Key: by.Key, Name: by.Name, At: c.clock()}); err != nil {
+		return nil, false, err
+	}
+	n, err := policy.Count(ctx, c.store, votes, a.Approver, owner)
+	return votes, n >= a.Needs, err
+}
+
+// voteForCall is vote for the answer at place i of a request, which must be its only one. Without enough votes nothing is queued.
+func (c *Control) voteForCall(ctx context.Context, by outboard.Caller, h *outboard.Header, plan *sendPlan, i int, p *outboard.InputConfirmation) (enough bool, err error) {
+	if len(plan.events) != 1 {
+		return false, invalid("events[%d]: tool use %s needs several people: send its confirmation by itself", i, p.Call)
+	}
+	a, err := c.store.Approval(ctx, outboard.ApprovalOf(h.ID, p.Call))
+	if err != nil {
+		return false, look("approval", string(outboard.ApprovalOf(h.ID, p.Call)), err)
+	}
+	cfg, err := c.store.SessionConfig(ctx, h.ID)
+	if err != nil {
+		return false, look("session", string(h.ID), err)
+	}
+	votes, enough, err := c.vote(ctx, by, &a, cfg.Owner)
+	if err != nil || !enough {
+		plan.events, plan.old = nil, nil
+		return false, err
+	}
+	p.Votes = votes
+	plan.events[i].Data = outboard.NewEvent(h.Thread, p).Data
+	return true, nil
 }
 
 // checkApprover holds an answer to the approval it answers: the same request, in time, by somebody who may.
@@ -243,8 +290,8 @@ func (c *Control) RevokeGrant(ctx context.Context, by outboard.Caller, id outboa
 
 // closeApprovals ends what an archived or deleted session waited for. A row that stays open because of an error lets nothing run:
 // the session takes no answers any more.
-func (c *Control) closeApprovals(ctx context.Context, id outboard.SessionID) {
-	if err := c.store.CloseApprovals(ctx, id); err != nil {
+func (c *Control) closeApprovals(ctx context.Context, id outboard.SessionID, why *outboard.Answer) {
+	if err := c.store.CloseApprovals(ctx, id, why); err != nil {
 		c.log.Warn("approvals of an ended session stay listed until they expire", "session", id, "err", err)
 	}
 }

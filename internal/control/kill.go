@@ -338,7 +338,7 @@ func (c *Control) AfterKill(ctx context.Context, k outboard.Kill) error {
 	revoke := k.Level == outboard.KillRevoke
 	if k.Scope != outboard.KillCredential && k.Scope != outboard.KillHost {
 		errs = append(errs, c.closeHosts(ctx, k), c.sessionsUnder(ctx, k, revoke, func(h outboard.Header, _ outboard.SessionConfig) error {
-			return c.endSession(ctx, &h, revoke)
+			return c.endSession(ctx, &h, &k, revoke)
 		}))
 	}
 	if revoke {
@@ -360,7 +360,7 @@ func (c *Control) closeHosts(ctx context.Context, k outboard.Kill) error {
 	if err != nil {
 		return err
 	}
-	why := outboard.Answer{Name: "kill " + string(k.ID), Message: cmp.Or(k.Reason, "no reason was given"), At: c.clock()}
+	why := *k.Closes(c.clock())
 	var errs []error
 	for _, id := range asking {
 		cfg, err := c.store.SessionConfig(ctx, id)
@@ -397,7 +397,7 @@ func (c *Control) archiveKilled(ctx context.Context, k outboard.Kill) error {
 }
 
 // endSession wakes a session's worker, so that it closes what is open; revoked, the session takes nothing any more.
-func (c *Control) endSession(ctx context.Context, h *outboard.Header, revoke bool) error {
+func (c *Control) endSession(ctx context.Context, h *outboard.Header, k *outboard.Kill, revoke bool) error {
 	if !revoke {
 		e := outboard.NewEvent(h.Thread, &outboard.InputInterrupt{})
 		_, err := c.store.Append(ctx, h.ID, 0, store.Any, e)
@@ -407,7 +407,7 @@ func (c *Control) endSession(ctx context.Context, h *outboard.Header, revoke boo
 	if err := ignoreEnded(err); err != nil {
 		return err
 	}
-	c.closeApprovals(ctx, h.ID)
+	c.closeApprovals(ctx, h.ID, k.Closes(c.clock()))
 	c.settleLost(ctx, h.ID)
 	return c.store.KillGrants(ctx, h.ID, c.clock())
 }

@@ -24,12 +24,23 @@ func (c *Control) answerNet(ctx context.Context, by outboard.Caller, a outboard.
 	if err != nil {
 		return out, err
 	}
+	var votes []outboard.Vote
+	if a.Needs > 1 && ans.Allow {
+		enough := false
+		if votes, enough, err = c.vote(ctx, by, &a, cfg.Owner); err != nil {
+			return out, err
+		}
+		if !enough {
+			out.Approval, err = c.Approval(ctx, by, a.ID)
+			return out, err
+		}
+	}
 	now := c.clock()
 	answer := outboard.Answer{Allow: ans.Allow, Key: by.Key, Name: by.Name, Message: ans.Message, At: now}
 	if ans.Allow && a.Net.Policy {
 		g := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Session: a.Session, Actions: []string{a.Action},
 			Resources: []string{a.Resource}, NotBefore: now, ExpiresAt: now.Add(scopeTime), ApprovedBy: by.Key, ApprovedName: by.Name,
-			Why: "approval " + string(a.ID), CreatedAt: now, Org: h.Org}
+			Why: "approval " + string(a.ID), CreatedAt: now, Votes: votes, Org: h.Org}
 		switch ans.Scope {
 		case AllowOnce:
 			g.MaxUses, g.ExpiresAt = 1, now.Add(onceTime)
@@ -84,6 +95,9 @@ func (c *Control) mayAnswerNet(ctx context.Context, by outboard.Caller, a *outbo
 	case a.State != outboard.ApprovalPending:
 		return h, cfg, outboard.Errorf(outboard.Conflict, "approval %s is %s and takes no answer", a.ID, a.State).
 			WithHint("outboard net allow %s %s lets the host in without one", a.Session, a.Net.Host)
+	}
+	if err := oneUse(*a, *ans); err != nil {
+		return h, cfg, err
 	}
 	if err := length("message", ans.Message, 0, maxDenyMessage); err != nil {
 		return h, cfg, err

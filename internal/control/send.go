@@ -216,6 +216,11 @@ func (c *Control) planAnswer(ctx context.Context, by outboard.Caller, h *outboar
 		return err
 	}
 	if a, ok := p.(*outboard.InputConfirmation); ok && !plan.old[i] {
+		if call.Needs > 1 && a.Allow {
+			if enough, err := c.voteForCall(ctx, by, h, plan, i, a); err != nil || !enough {
+				return err
+			}
+		}
 		plan.given = append(plan.given, outboard.Answer{Call: a.Call, Allow: a.Allow, Key: a.Key, Name: a.By, Message: a.Message, At: c.clock()})
 		what := outboard.Deny
 		if a.Allow {

@@ -347,7 +347,7 @@ func (c *Control) ArchiveSession(ctx context.Context, by outboard.Caller, id out
 	if err != nil {
 		return s, err
 	}
-	c.closeApprovals(ctx, id)
+	c.closeApprovals(ctx, id, nil)
 	c.settleLost(ctx, id)
 	c.destroy(ctx, id)
 	return s, nil
@@ -371,7 +371,7 @@ func (c *Control) DeleteSession(ctx context.Context, by outboard.Caller, id outb
 	if err := c.store.DeleteSession(ctx, id); err != nil {
 		return look("session", string(id), err)
 	}
-	c.closeApprovals(ctx, id)
+	c.closeApprovals(ctx, id, nil)
 	c.settleLost(ctx, id)
 	c.destroy(ctx, id)
 	return nil

@@ -59,6 +59,7 @@ type Question struct {
 	Rules    []string // that refused it
 	Policy   bool     // they are of the policies, else the host is on no list
 	Approver outboard.Approver
+	Needs    int           // how many people must allow it; 0 = one
 	Timeout  time.Duration // 0 = the usual one
 }
 

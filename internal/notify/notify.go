@@ -191,6 +191,7 @@ type data struct {
 	Why       string              `json:"why"`
 	Rules     []string            `json:"rules"`
 	Approver  outboard.Approver   `json:"approver"`
+	Needs     int                 `json:"needs"` // how many people must allow it
 	ExpiresAt time.Time           `json:"expires_at"`
 	Network   *outboard.NetTarget `json:"network,omitempty"` // of a host; then there is no event
 }
@@ -200,7 +201,7 @@ func (n *Notifier) send(ctx context.Context, a *outboard.Approval) error {
 	ctx, cancel := context.WithTimeout(ctx, sendTime)
 	defer cancel()
 	body, err := json.Marshal(message{"approval.requested", a.CreatedAt, data{a.ID, a.Session, a.Call, a.Action, a.Request, a.Digest, a.Why,
-		a.Rules, a.Approver, a.ExpiresAt, a.Net}})
+		a.Rules, a.Approver, max(a.Needs, 1), a.ExpiresAt, a.Net}})
 	if err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	row := outboard.Approval{ID: w.id, Session: h.ID, Call: "sevt_1", Action: "bash", Resource: "ls", Digest: "d", Request: `bash {"command":"ls <b>"}`,
-		Why: "asked", State: outboard.ApprovalPending, CreatedAt: w.now(), ExpiresAt: w.now().Add(1000 * time.Hour)}
+		Why: "asked", Needs: 2, State: outboard.ApprovalPending, CreatedAt: w.now(), ExpiresAt: w.now().Add(1000 * time.Hour)}
 	c := store.Commit{Session: h.ID, Expect: store.Any, Events: []outboard.Event{outboard.NewEvent("", &outboard.AgentMessage{})}, Approvals: []outboard.Approval{row}}
 	if _, err := w.store.Commit(t.Context(), c); err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func TestNotice(t *testing.T) {
 			t.Errorf("signature %s, want %s", r.Header.Get("webhook-signature"), want)
 		}
 		var m map[string]any
-		if err := json.Unmarshal(body, &m); err != nil || m["type"] != "approval.requested" || m["data"].(map[string]any)["id"] != "apr_1" {
+		if err := json.Unmarshal(body, &m); err != nil || m["type"] != "approval.requested" || m["data"].(map[string]any)["id"] != "apr_1" || m["data"].(map[string]any)["needs"] != 2.0 {
 			t.Errorf("body: %s, %v", body, err)
 		}
 		if calls.Add(1) == 1 {

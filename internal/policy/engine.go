@@ -247,7 +247,7 @@ func (e *Engine) Decide(ctx context.Context, r *Request) (Verdict, outboard.Gran
 	v := decide(r)
 	var grant outboard.GrantID
 	if v.Decision == outboard.Ask && e.cfg.Source != nil {
-		g, err := e.grant(ctx, r, v.Approver)
+		g, err := e.grant(ctx, r, v.Approver, v.Needs)
 		if err != nil {
 			e.cfg.Logger.Error("grants cannot be read; asking", "session", r.Session, "err", err)
 		} else if g != "" {
@@ -283,8 +283,8 @@ func (e *Engine) holder(ctx context.Context, r *Request) *Verdict {
 }
 
 // grant looks for a grant that covers a request which asks. Where the rules say who may answer, it must have been given by such a
-// person: a grant is an answer in advance, and nobody gives themselves one.
-func (e *Engine) grant(ctx context.Context, r *Request, who outboard.Approver) (outboard.GrantID, error) {
+// person: a grant is an answer in advance, and nobody gives themselves one. Where they want several people, all of them must have given it.
+func (e *Engine) grant(ctx context.Context, r *Request, who outboard.Approver, needs int) (outboard.GrantID, error) {
 	q := outboard.GrantQuery{Human: r.Owner.Key, Agent: r.Agent, Session: r.Session, Action: r.Action, Resource: r.Target(), Now: r.Context.Now}
 	grants, err := e.cfg.Source.GrantsFor(ctx, q)
 	if err != nil {
@@ -294,18 +294,43 @@ func (e *Engine) grant(ctx context.Context, r *Request, who outboard.Approver) (
 		if !grants[i].Covers(q) {
 			continue
 		}
-		if who == "" || who == outboard.ApproverAny {
+		if needs < 2 && (who == "" || who == outboard.ApproverAny) {
 			return grants[i].ID, nil
 		}
-		by, err := e.cfg.Source.Giver(ctx, grants[i].ApprovedBy)
-		if k := outboard.KindOf(err); err != nil && k != outboard.NotFound && k != outboard.Denied {
+		givers := []outboard.Vote{{Key: grants[i].ApprovedBy}}
+		if needs > 1 {
+			givers = append(givers, grants[i].Votes...)
+		}
+		n, err := Count(ctx, e.cfg.Source, givers, who, r.Owner)
+		if err != nil {
 			return "", err
 		}
-		if err == nil && who.May(by, r.Owner) {
+		if n >= max(needs, 1) {
 			return grants[i].ID, nil
 		}
 	}
 	return "", nil
+}
+
+// Givers tells who holds a key, as they are now. NotFound and Denied: nobody who has a say any more.
+type Givers interface {
+	Giver(ctx context.Context, id outboard.KeyID) (outboard.Caller, error)
+}
+
+// Count returns how many different people stand behind votes and may still answer a session's approval. Who was removed or demoted, or
+// whose key was revoked, is none of them.
+func Count(ctx context.Context, from Givers, votes []outboard.Vote, who outboard.Approver, owner outboard.Owner) (int, error) {
+	var valid []outboard.Caller
+	for _, v := range votes {
+		by, err := from.Giver(ctx, v.Key)
+		if k := outboard.KindOf(err); err != nil && k != outboard.NotFound && k != outboard.Denied {
+			return 0, err
+		}
+		if err == nil && who.May(by, owner) {
+			valid = append(valid, by)
+		}
+	}
+	return outboard.Humans(valid), nil
 }
 
 // Admit is the last look before an allowed request is sent: it spends the grant it needs and counts it against the rate limits. key

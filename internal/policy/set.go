@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,6 +36,7 @@ type rule struct {
 	ask      bool
 	reason   string
 	approver outboard.Approver
+	needs    int // people who must allow; 0 = one
 	timeout  time.Duration
 }
 
@@ -138,6 +140,14 @@ func newRule(level outboard.PolicyLevel, i int, p *cedar.Policy) (rule, error) {
 			if !slices.Contains(outboard.Approvers, r.approver) {
 				return r, fmt.Errorf("@approver must be any, other, admin or other_admin, not %q", clip(value))
 			}
+		case "approvals":
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 || n > outboard.MaxNeeds {
+				return r, fmt.Errorf("@approvals must be a number of people from 1 to %d, not %q", outboard.MaxNeeds, clip(value))
+			}
+			if n > 1 {
+				r.needs = n
+			}
 		case "timeout":
 			d, err := time.ParseDuration(value)
 			if err != nil || d < time.Second || d > MaxTimeout {
@@ -145,8 +155,11 @@ func newRule(level outboard.PolicyLevel, i int, p *cedar.Policy) (rule, error) {
 			}
 			r.timeout = d
 		default:
-			return r, fmt.Errorf("there is no annotation @%s; there are @id, @reason, @effect, @approver and @timeout", clip(string(key)))
+			return r, fmt.Errorf("there is no annotation @%s; there are @id, @reason, @effect, @approver, @approvals and @timeout", clip(string(key)))
 		}
+	}
+	if r.needs > 1 {
+		r.approver = r.approver.And(outboard.ApproverOther) // who asks is none of those who allow
 	}
 	return r, nil
 }
@@ -195,6 +208,7 @@ type Verdict struct {
 	Reason   string            // why not, fit for the model and a person
 	Alarm    string            // not "" when a policy could not be evaluated: somebody must look
 	Approver outboard.Approver // of an ask: who may answer
+	Needs    int               // of an ask: how many people must allow it, from 2; 0 = one
 	Timeout  time.Duration     // of an ask: 0 = the default
 	Met      bool              // it was an ask, and the request carries an approval or a grant
 }
@@ -286,7 +300,7 @@ func (l *Layer) forbidden(reasons []cedar.DiagnosticReason) Verdict {
 		v, by = Verdict{Decision: outboard.Ask}, asks
 	}
 	for _, r := range by {
-		v = v.and(Verdict{Decision: v.Decision, Rules: []string{r.id}, Reason: r.reason, Approver: r.approver, Timeout: r.timeout})
+		v = v.and(Verdict{Decision: v.Decision, Rules: []string{r.id}, Reason: r.reason, Approver: r.approver, Needs: r.needs, Timeout: r.timeout})
 	}
 	if v.Reason == "" {
 		v.Reason = "policy " + by[0].id + " forbids it"
@@ -315,7 +329,7 @@ func (v Verdict) and(o Verdict) Verdict {
 	if o.Alarm != "" {
 		v.Alarm = strings.TrimPrefix(v.Alarm+"; "+o.Alarm, "; ")
 	}
-	v.Approver = v.Approver.And(o.Approver)
+	v.Approver, v.Needs = v.Approver.And(o.Approver), max(v.Needs, o.Needs)
 	if v.Timeout == 0 || o.Timeout > 0 && o.Timeout < v.Timeout {
 		v.Timeout = o.Timeout
 	}

@@ -183,6 +183,9 @@ func TestCompileRefuses(t *testing.T) {
 		{"ask on a permit", `@effect("ask") permit (principal, action, resource);`, "only for a forbid"},
 		{"unknown effect", `@effect("maybe") forbid (principal, action, resource);`, "maybe"},
 		{"unknown approver", `@effect("ask") @approver("me") forbid (principal, action, resource);`, "@approver"},
+		{"nobody must allow", `@effect("ask") @approvals("0") forbid (principal, action, resource);`, "@approvals"},
+		{"an army must allow", `@effect("ask") @approvals("10") forbid (principal, action, resource);`, "@approvals"},
+		{"people of a permit", `@approvals("2") permit (principal, action, resource);`, "only for a forbid"},
 		{"endless timeout", `@effect("ask") @timeout("9000h") forbid (principal, action, resource);`, "@timeout"},
 		{"id twice", `@id("a") forbid (principal, action, resource); @id("a") forbid (principal, action, resource);`, "twice"},
 		{"id with markup", `@id("a<b>") forbid (principal, action, resource);`, "@id"},
@@ -343,5 +346,23 @@ func TestApproversAddUp(t *testing.T) {
 	}
 	if v := stack(t, other+admin).Decide(bash("pull")); v.Approver != outboard.ApproverOther {
 		t.Errorf("control: %q", v.Approver)
+	}
+}
+
+// If this fails, of rules that want several people the weaker one counts, or whoever asks may be one of them.
+func TestPeopleAddUp(t *testing.T) {
+	two := `@id("two") @effect("ask") @approvals("2") forbid (principal, action == Action::"bash", resource);`
+	three := `@id("three") @effect("ask") @approver("admin") @approvals("3") forbid (principal, action == Action::"bash", resource) when { context.command like "push*" };`
+	for _, set := range []*policy.Set{stack(t, two, three), stack(t, three, two), stack(t, two+three)} {
+		if v := set.Decide(bash("push")); v.Needs != 3 || v.Approver != outboard.ApproverOtherAdmin {
+			t.Errorf("both: %d, %q", v.Needs, v.Approver)
+		}
+		if v := set.Decide(bash("pull")); v.Needs != 2 || v.Approver != outboard.ApproverOther {
+			t.Errorf("one: %d, %q", v.Needs, v.Approver)
+		}
+	}
+	one := `@effect("ask") @approvals("1") forbid (principal, action == Action::"bash", resource);`
+	if v := stack(t, one).Decide(bash("push")); v.Needs != 0 || v.Approver != outboard.ApproverAny {
+		t.Errorf("control: %d, %q", v.Needs, v.Approver)
 	}
 }

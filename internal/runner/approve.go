@@ -30,7 +30,7 @@ func (t *turn) addApprovals(c *store.Commit) error {
 			if call.Expired(t.now()) {
 				state = outboard.ApprovalExpired
 			}
-			c.Closed = append(c.Closed, store.Closing{Call: e.Ref, State: state})
+			c.Closed = append(c.Closed, store.Closing{Call: e.Ref, State: state, Why: t.closed})
 		}
 	}
 	return nil
@@ -59,7 +59,7 @@ func (t *turn) addApproval(c *store.Commit, e *outboard.Event) error {
 	r.ForCall(req, input)
 	c.Approvals = append(c.Approvals, outboard.Approval{ID: outboard.ApprovalOf(t.id, e.ID),
 		Session: t.id, Call: e.ID, Action: r.Action, Resource: r.Target(), Digest: req.Digest, Request: text, Why: req.Reason,
-		Rules: req.Rules, Approver: req.Approver, Owner: t.view.Config.Owner.Key, State: outboard.ApprovalPending,
+		Rules: req.Rules, Approver: req.Approver, Needs: req.Needs, Owner: t.view.Config.Owner.Key, State: outboard.ApprovalPending,
 		CreatedAt: t.now(), ExpiresAt: req.ExpiresAt})
 	return nil
 }

@@ -47,7 +47,7 @@ func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw) (out
 		return call, outboard.OutcomeDenied, judged
 	case outboard.Ask:
 		t.audit(ctx, r, &call, "ask")
-		call.Digest, call.Approver, call.ExpiresAt = tool.Digest(name, input), v.Approver, t.now().Add(v.Timeout)
+		call.Digest, call.Approver, call.Needs, call.ExpiresAt = tool.Digest(name, input), v.Approver, v.Needs, t.now().Add(v.Timeout)
 	}
 	return call, "", judged
 }
@@ -116,6 +116,9 @@ func (t *turn) permit(ctx context.Context, j *job) error {
 	if v.Decision != outboard.Allow {
 		return outboard.Errorf(outboard.Denied, "the policies no longer allow this call: %s", v.Reason)
 	}
+	if v.Met && grant == "" && v.Needs > max(call.Needs, 1) {
+		return outboard.Errorf(outboard.Denied, "the policies want %d people to allow this call by now, and it was asked of fewer", v.Needs)
+	}
 	return t.cfg.Policy.Admit(ctx, r, outboard.CallKey(t.id, j.call.ID), grant)
 }
 
@@ -126,6 +129,13 @@ func (t *turn) approved(ctx context.Context, j *job) error {
 	digest := tool.Digest(asked.Name, j.input)
 	if asked.Digest != "" && asked.Digest != digest || answer.Digest != "" && answer.Digest != digest {
 		return outboard.Errorf(outboard.Denied, "the approval was given for another request")
+	}
+	if asked.Needs > 1 {
+		n, err := policy.Count(ctx, t.cfg.Store, answer.Votes, asked.Approver, t.view.Config.Owner)
+		if err == nil && n < asked.Needs {
+			err = outboard.Errorf(outboard.Denied, "the approval is void: it needs %d people, and of those who allowed it %d still may", asked.Needs, n)
+		}
+		return err
 	}
 	if answer.Key == "" {
 		return nil // the answer is older than the record of who gave it

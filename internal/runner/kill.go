@@ -72,6 +72,7 @@ func (t *turn) underKill(ctx context.Context, h outboard.Header) bool {
 	}
 	t.log.Warn("the session is stopped by the kill switch", "kill", k.ID, "level", k.Level)
 	t.staged, t.rows, t.acct.unknown = nil, rows{}, true
+	t.closed = k.Closes(t.now())
 	t.look()
 	for t.held {
 		appended, err := t.Append(ctx, func(s *outboard.State) []outboard.Event { return ending(s, k) })

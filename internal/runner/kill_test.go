@@ -15,7 +15,7 @@ import (
 // throw puts a kill in force and has a runner look.
 func (r *rig) throw(n *Runner, s *kill.Switch, scope outboard.KillScope, target string, level outboard.KillLevel) outboard.KillID {
 	r.t.Helper()
-	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: scope, Target: target, Level: level, At: r.now()}
+	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: scope, Target: target, Level: level, Reason: "too much", At: r.now()}
 	if err := r.store.PutKill(r.t.Context(), k); err != nil {
 		r.t.Fatal(err)
 	}
@@ -57,8 +57,8 @@ func TestKillStops(t *testing.T) {
 	if out := r.outcomes(works); len(out) != 1 || out[0].Outcome != outboard.OutcomeUnknown {
 		t.Errorf("the running call ended as %+v", out)
 	}
-	if a := r.approval(asked, parked.Calls[0].ID); a.State == outboard.ApprovalPending {
-		t.Error("an ask of a killed session is open")
+	if a := r.approval(asked, parked.Calls[0].ID); a.State != outboard.ApprovalClosed || a.Answer == nil || a.Answer.Name != "kill "+string(ids[2]) || a.Answer.Message != "too much" {
+		t.Errorf("the ask of a killed session is %s, by %+v", a.State, a.Answer)
 	}
 	r.say(other, "- bash: "+r.mark(), "- say: done")
 	r.rests(other, "end_turn")

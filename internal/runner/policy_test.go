@@ -115,6 +115,58 @@ func TestVoidApprovals(t *testing.T) {
 	}
 }
 
+// If this fails, a call that needs several people runs on fewer: one who was demoted, removed or revoked after voting, one who has two keys,
+// the owner of the session, or after the rules have come to want more.
+func TestVoidVotes(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.ruled(policy.Config{Operator: `@id("two") @effect("ask") @approvals("2") forbid (principal, action == Action::"bash", resource);`})
+	for name, k := range map[string]outboard.Key{
+		"ann": {Role: outboard.RoleDeveloper}, "bob": {Role: outboard.RoleDeveloper}, "robot": {Role: outboard.RoleDeveloper, Maker: "apikey_ann"},
+		"owner": {Role: outboard.RoleAdmin}, "demoted": {Role: outboard.RoleViewer}, "revoked": {Role: outboard.RoleAdmin, RevokedAt: r.now()},
+	} {
+		k.ID, k.Hash, k.Name, k.CreatedAt = outboard.KeyID("apikey_"+name), name, name, r.now()
+		if err := r.store.PutKey(t.Context(), k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cases := []struct {
+		votes []string
+		want  outboard.Outcome
+	}{
+		{[]string{"ann", "bob"}, outboard.OutcomeOK},
+		{[]string{"robot", "demoted", "ann", "bob"}, outboard.OutcomeOK}, // those who count are enough
+		{[]string{"ann"}, outboard.OutcomeDenied},
+		{[]string{"ann", "ann"}, outboard.OutcomeDenied},
+		{[]string{"ann", "robot"}, outboard.OutcomeDenied},
+		{[]string{"ann", "demoted"}, outboard.OutcomeDenied},
+		{[]string{"ann", "revoked"}, outboard.OutcomeDenied},
+		{[]string{"ann", "nobody"}, outboard.OutcomeDenied},
+		{[]string{"ann", "owner"}, outboard.OutcomeDenied},
+		{nil, outboard.OutcomeDenied},
+	}
+	for _, c := range cases {
+		t.Run(strings.Join(c.votes, " "), func(t *testing.T) {
+			id := r.sessionWith(outboard.SessionConfig{Owner: outboard.Owner{Key: "apikey_owner"}, Env: outboard.EnvConfig{Kind: "cloud"},
+				Agent: outboard.Agent{ID: "agent_1", Version: 1, Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools}})
+			r.say(id, "- bash: echo ran", "- say: done")
+			s := r.rests(id, "requires_action")
+			in := &outboard.InputConfirmation{Call: s.Calls[0].ID, Allow: true, Key: "apikey_ann"}
+			for _, v := range c.votes {
+				in.Votes = append(in.Votes, outboard.Vote{Key: outboard.KeyID("apikey_" + v)})
+			}
+			r.send(id, in)
+			r.rests(id, "end_turn")
+			out := r.outcomes(id)
+			if out[0].Outcome != c.want || c.want == outboard.OutcomeDenied && !strings.Contains(text(out[0]), "it needs 2 people") {
+				t.Errorf("outcome: %+v", out)
+			}
+			if started := payloads[*outboard.CallStarted](r, id); (len(started) == 1) != (c.want == outboard.OutcomeOK) {
+				t.Errorf("%d intents", len(started))
+			}
+		})
+	}
+}
+
 // If this fails, what a model or a tool writes counts as an approval.
 func TestWordsDoNotApprove(t *testing.T) {
 	r := newRig(t, llm.Config{})

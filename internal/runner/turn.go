@@ -38,6 +38,7 @@ type turn struct {
 	acct    account
 	subject outboard.KillSubject
 	held    bool
+	closed  *outboard.Answer // what the approvals that end from now on without an answer say: a kill ended them
 
 	box  *fleet.Box     // once a call needed it
 	acks sync.WaitGroup // acknowledgements under way on box

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -11,11 +12,12 @@ import (
 type Closing struct {
 	Call  outboard.CallID
 	State outboard.ApprovalState
+	Why   *outboard.Answer // who ended it and for what reason, where that is known; nobody has answered
 }
 
-const approvalCols = `id, session, call, action, resource, digest, request, why, rules, approver, owner, state, created_at, expires_at, answer, net, org`
+const approvalCols = `id, session, call, action, resource, digest, request, why, rules, approver, owner, state, created_at, expires_at, answer, net, needs, votes, org`
 
-const insertApprovalSQL = `INSERT INTO approvals (` + approvalCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+const insertApprovalSQL = `INSERT INTO approvals (` + approvalCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 	COALESCE((SELECT org FROM sessions WHERE id = ?), 'default'))`
 
 const endApprovalSQL = `UPDATE approvals SET state = ?, answer = ? WHERE session = ? AND call = ? AND state = 'pending'`
@@ -35,7 +37,7 @@ func (c *Commit) approvals() []statement {
 		out = append(out, statement{endApprovalSQL, []any{string(state), jsonText(a), string(c.Session), string(a.Call)}})
 	}
 	for _, e := range c.Closed {
-		out = append(out, statement{endApprovalSQL, []any{string(e.State), "", string(c.Session), string(e.Call)}})
+		out = append(out, statement{endApprovalSQL, []any{string(e.State), jsonText(e.Why), string(c.Session), string(e.Call)}})
 	}
 	return out
 }
@@ -47,7 +49,7 @@ func insertApprovalArgs(a *outboard.Approval) []any {
 		call, target = string(a.ID), mustJSON(a.Net)
 	}
 	return []any{string(a.ID), string(a.Session), call, a.Action, plain(a.Resource), a.Digest, plain(a.Request), plain(a.Why), jsonText(a.Rules),
-		string(a.Approver), string(a.Owner), string(a.State), micros(a.CreatedAt), micros(a.ExpiresAt), jsonText(a.Answer), target, string(a.Session)}
+		string(a.Approver), string(a.Owner), string(a.State), micros(a.CreatedAt), micros(a.ExpiresAt), jsonText(a.Answer), target, a.Needs, jsonText(a.Votes), string(a.Session)}
 }
 
 // plain makes a text one that both databases store.
@@ -55,10 +57,10 @@ func plain(s string) string { return auditTextOf(s, len(s)) }
 
 func scanApproval(sc scanner) (outboard.Approval, error) {
 	var a outboard.Approval
-	var rules, answer, target string
+	var rules, answer, target, votes string
 	var created, expires int64
 	err := sc.Scan(&a.ID, &a.Session, &a.Call, &a.Action, &a.Resource, &a.Digest, &a.Request, &a.Why, &rules, &a.Approver, &a.Owner,
-		&a.State, &created, &expires, &answer, &target, &a.Org)
+		&a.State, &created, &expires, &answer, &target, &a.Needs, &votes, &a.Org)
 	if err != nil {
 		return a, err
 	}
@@ -71,6 +73,9 @@ func scanApproval(sc scanner) (outboard.Approval, error) {
 	}
 	if a.Net != nil {
 		a.Call = ""
+	}
+	if err := fromJSON(votes, &a.Votes); err != nil {
+		return a, err
 	}
 	return a, fromJSON(answer, &a.Answer)
 }
@@ -109,14 +114,51 @@ func (s *Store) Approvals(ctx context.Context, f ApprovalFilter) ([]outboard.App
 	return collect(ctx, s, "listing approvals", scanApproval, query, append(w.args, limitOr(f.Limit, defaultPage))...)
 }
 
-const closeApprovalsSQL = `UPDATE approvals SET state = 'closed' WHERE session = ? AND state = 'pending'`
+const closeApprovalsSQL = `UPDATE approvals SET state = 'closed', answer = ? WHERE session = ? AND state = 'pending'`
 
-// CloseApprovals ends what a session waits for, when it is archived or deleted.
-func (s *Store) CloseApprovals(ctx context.Context, id outboard.SessionID) error {
+// CloseApprovals ends what a session waits for, when it is archived, deleted or killed. why says who ended it and for what reason; nil = that
+// is known from elsewhere.
+func (s *Store) CloseApprovals(ctx context.Context, id outboard.SessionID, why *outboard.Answer) error {
 	return s.update(ctx, "closing approvals", func(t tx) error {
-		_, err := t.exec(ctx, closeApprovalsSQL, string(id))
+		_, err := t.exec(ctx, closeApprovalsSQL, jsonText(why), string(id))
 		return err
 	})
+}
+
+// lockVotesSQL changes nothing, but takes the row for the transaction: of two votes at the same time each sees the other, or is seen.
+const lockVotesSQL = `UPDATE approvals SET votes = votes WHERE id = ? AND state = 'pending' AND digest = ? AND expires_at > ? RETURNING votes`
+
+const setVotesSQL = `UPDATE approvals SET votes = ? WHERE id = ?`
+
+// maxVotes bounds the votes of one approval: keys of the same people are counted once, but stored each.
+const maxVotes = 100
+
+// AddVote adds a vote to a pending approval that needs several, and returns all of them. A key votes once; again, it changes nothing.
+// Conflict: the approval does not wait any more, or is of another request than digest.
+func (s *Store) AddVote(ctx context.Context, id outboard.ApprovalID, digest string, v outboard.Vote) (votes []outboard.Vote, err error) {
+	err = s.update(ctx, "storing a vote", func(t tx) error {
+		rows, err := collectTx(ctx, t, scanText[string], lockVotesSQL, string(id), digest, micros(v.At))
+		if err != nil {
+			return err
+		}
+		if len(rows) == 0 {
+			return outboard.Errorf(outboard.Conflict, "approval %s does not wait for this answer any more", id).WithHint("outboard approval show %s", id)
+		}
+		votes = nil
+		if err := fromJSON(rows[0], &votes); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(votes, func(o outboard.Vote) bool { return o.Key == v.Key }) {
+			return nil
+		}
+		if len(votes) >= maxVotes {
+			return outboard.Errorf(outboard.Exhausted, "approval %s has %d votes, and takes no more", id, len(votes))
+		}
+		votes = append(votes, v)
+		_, err = t.exec(ctx, setVotesSQL, jsonText(votes), string(id))
+		return err
+	})
+	return votes, err
 }
 
 const dueNoticesSQL = `SELECT ` + approvalCols + ` FROM approvals

@@ -8,14 +8,14 @@ import (
 )
 
 const rightCols = `id, human, agent, session, actions, resources, not_before, expires_at, max_uses, uses, approved_by, approved_name,
-	why, created_at, revoked_at, org`
+	why, created_at, revoked_at, votes, org`
 
 func scanRight(sc scanner) (outboard.Grant, error) {
 	var g outboard.Grant
-	var actions, resources string
+	var actions, resources, votes string
 	var from, until, created, revoked int64
 	err := sc.Scan(&g.ID, &g.Human, &g.Agent, &g.Session, &actions, &resources, &from, &until, &g.MaxUses, &g.Uses, &g.ApprovedBy,
-		&g.ApprovedName, &g.Why, &created, &revoked, &g.Org)
+		&g.ApprovedName, &g.Why, &created, &revoked, &votes, &g.Org)
 	if err != nil {
 		return g, err
 	}
@@ -23,10 +23,13 @@ func scanRight(sc scanner) (outboard.Grant, error) {
 	if err := fromJSON(actions, &g.Actions); err != nil {
 		return g, err
 	}
+	if err := fromJSON(votes, &g.Votes); err != nil {
+		return g, err
+	}
 	return g, fromJSON(resources, &g.Resources)
 }
 
-const insertRightSQL = `INSERT INTO grants (` + rightCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+const insertRightSQL = `INSERT INTO grants (` + rightCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 // PutGrant inserts a grant. ErrDuplicate if its id exists.
 func (s *Store) PutGrant(ctx context.Context, g outboard.Grant) error {
@@ -36,7 +39,7 @@ func (s *Store) PutGrant(ctx context.Context, g outboard.Grant) error {
 func putGrant(ctx context.Context, t tx, g *outboard.Grant) error {
 	_, err := t.exec(ctx, insertRightSQL, string(g.ID), string(g.Human), string(g.Agent), string(g.Session), jsonText(g.Actions),
 		jsonText(g.Resources), micros(g.NotBefore), micros(g.ExpiresAt), g.MaxUses, g.Uses, string(g.ApprovedBy), g.ApprovedName,
-		g.Why, micros(g.CreatedAt), micros(g.RevokedAt), orgText(g.Org))
+		g.Why, micros(g.CreatedAt), micros(g.RevokedAt), jsonText(g.Votes), orgText(g.Org))
 	if t.s.d.unique(err) {
 		return ErrDuplicate
 	}

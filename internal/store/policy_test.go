@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -184,11 +185,58 @@ func TestApprovalRows(t *testing.T) {
 		if again, err := s.TakeNotices(t.Context(), now, now.Add(time.Minute), 10); err != nil || len(again) != 0 {
 			t.Errorf("a notice was given out twice: %v, %v", again, err)
 		}
-		if err := s.CloseApprovals(t.Context(), h.ID); err != nil {
+		if err := s.CloseApprovals(t.Context(), h.ID, nil); err != nil {
 			t.Fatal(err)
 		}
 		if list, err := s.Approvals(t.Context(), store.ApprovalFilter{Session: h.ID, Pending: now}); err != nil || len(list) != 0 {
 			t.Errorf("after the session's end: %v, %v", list, err)
+		}
+	})
+}
+
+// If this fails, of two votes at the same time one is lost, a vote counts twice, or one comes after the end or to another request.
+func TestVotes(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		h := newSession(t, s)
+		now := time.Now().UTC().Truncate(time.Microsecond)
+		a := outboard.Approval{ID: "apr_1", Session: h.ID, Call: "sevt_1", Action: "bash", Digest: "d", Needs: 2, State: outboard.ApprovalPending,
+			CreatedAt: now, ExpiresAt: now.Add(time.Hour)}
+		if _, err := s.Commit(t.Context(), store.Commit{Session: h.ID, Expect: store.Any, Events: []outboard.Event{said("x")}, Approvals: []outboard.Approval{a}}); err != nil {
+			t.Fatal(err)
+		}
+		const people = 8
+		var all sync.WaitGroup
+		for i := range people {
+			for range 2 {
+				all.Go(func() {
+					if _, err := s.AddVote(t.Context(), a.ID, "d", outboard.Vote{Key: outboard.KeyID(fmt.Sprint("apikey_", i)), Name: "n", At: now}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+		all.Wait()
+		got, err := s.Approval(t.Context(), a.ID)
+		if err != nil || len(got.Votes) != people || got.Needs != 2 || !got.Votes[0].At.Equal(now) {
+			t.Errorf("%+v, %v", got, err)
+		}
+		for name, c := range map[string]struct {
+			digest string
+			at     time.Time
+		}{"another request": {"e", now}, "too late": {"d", a.ExpiresAt}} {
+			if _, err := s.AddVote(t.Context(), a.ID, c.digest, outboard.Vote{Key: "apikey_late", At: c.at}); outboard.KindOf(err) != outboard.Conflict {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		why := outboard.Answer{Name: "kill kill_1", Message: "enough", At: now}
+		if err := s.CloseApprovals(t.Context(), h.ID, &why); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.AddVote(t.Context(), a.ID, "d", outboard.Vote{Key: "apikey_late", At: now}); outboard.KindOf(err) != outboard.Conflict {
+			t.Errorf("closed: %v", err)
+		}
+		if got, err := s.Approval(t.Context(), a.ID); err != nil || got.Answer == nil || got.Answer.Message != "enough" || len(got.Votes) != people {
+			t.Errorf("closed: %+v, %v", got, err)
 		}
 	})
 }
