@@ -23,7 +23,7 @@ func (s *server) openEgress(provider sandbox.Provider) (fleet.Network, error) {
 	if !ok {
 		return nil, nil
 	}
-	cfg := egress.Config{Store: s.store, Provider: networked, Dir: filepath.Join(s.cfg.Data, "egress"), Logger: s.log, Idle: s.cfg.Config.Egress.IdleTimeout,
+	cfg := egress.Config{Store: s.store, Provider: networked, Dir: filepath.Join(s.cfg.Data, "egress"), Logger: s.log, Idle: s.cfg.Config.Egress.IdleTimeout, Life: s.cfg.Config.Egress.MaxLifetime,
 		Boxes: s.cfg.Config.Egress.Boxes.Bound(),
 		Gate:  s.killer, Credentials: vaultCredentials{s.vault}, Policy: &gatePolicy{engine: s.policy, store: s.store},
 		Asker: &netAsker{store: s.store, timeout: s.cfg.Config.Policy.ApprovalTimeout}}
@@ -87,7 +87,7 @@ func (v vaultCredentials) For(ctx context.Context, r egress.Request) (egress.Inj
 	if err != nil {
 		return egress.Injection{}, err
 	}
-	out := egress.Injection{Names: got.Names, AnyPath: true, Refuse: got.Refuse, Strip: got.Strip, StripQuery: got.StripQuery,
+	out := egress.Injection{Names: got.Names, AnyPath: true, Refuse: got.Refuse, Strip: got.Strip, StripQuery: got.StripQuery, RefuseBody: got.RefuseBody,
 		Scrub: reveal(got.Scrub)}
 	for name, value := range got.Set {
 		if out.Set == nil {

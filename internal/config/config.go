@@ -69,6 +69,7 @@ type Egress struct {
 	PrivateNetworks []string      `yaml:"private_networks,omitempty"` // CIDRs that count as reachable though they are not public
 	CAFiles         []string      `yaml:"ca_files,omitempty"`         // PEM; trusted as servers' besides the system's
 	IdleTimeout     time.Duration `yaml:"idle_timeout,omitempty"`     // a request that carries no byte for so long is ended; 0 = the gateway's own
+	MaxLifetime     time.Duration `yaml:"max_lifetime,omitempty"`     // a connection of a sandbox is closed then; 0 = the gateway's own
 	Boxes           Boxes         `yaml:"boxes,omitempty"`
 }
 
@@ -116,11 +117,14 @@ func (b Boxes) check() error {
 
 // IsZero reports whether nothing is set.
 func (e Egress) IsZero() bool {
-	return len(e.PrivateNetworks) == 0 && len(e.CAFiles) == 0 && e.IdleTimeout == 0 && e.Boxes.IsZero()
+	return len(e.PrivateNetworks) == 0 && len(e.CAFiles) == 0 && e.IdleTimeout == 0 && e.MaxLifetime == 0 && e.Boxes.IsZero()
 }
 
 // minIdle and maxIdle bound egress.idle_timeout: below the first, ordinary servers are cut off.
 const minIdle, maxIdle = 10 * time.Second, 24 * time.Hour
+
+// minLife and maxLife bound egress.max_lifetime: below the first, ordinary downloads are cut off.
+const minLife, maxLife = 10 * time.Minute, 30 * 24 * time.Hour
 
 // Images says how images are pulled. Which addresses registries may have, and whom to trust there, egress says.
 type Images struct {
@@ -419,6 +423,9 @@ func Load(path string, env func(string) string) (*Config, error) {
 	}
 	if d := c.Egress.IdleTimeout; d != 0 && (d < minIdle || d > maxIdle) {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring egress.idle_timeout: it must be from %v to %v, not %v", minIdle, maxIdle, d)
+	}
+	if d := c.Egress.MaxLifetime; d != 0 && (d < minLife || d > maxLife) {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring egress.max_lifetime: it must be from %v to %v, not %v", minLife, maxLife, d)
 	}
 	if err := c.Egress.Boxes.check(); err != nil {
 		return nil, err

@@ -100,6 +100,7 @@ func TestLoadErrors(t *testing.T) {
 		{"limits: 3", "limits needs a mapping"},
 		{"hosts: a", "hosts needs a list"},
 		{"listen: [a]", "listen needs text"},
+		{"egress: {max_lifetime: 1m}", "egress.max_lifetime: it must be from 10m0s to 720h0m0s, not 1m"},
 		{"llm: {idle_timeout: 30}", "llm.idle_timeout needs a duration such as 30s"},
 		{"llm: {providers: [{api_key: {a: b}}]}", "llm.providers[0].api_key has no key"},
 		{"llm: {aliases: [a]}", "llm.aliases needs a mapping"},

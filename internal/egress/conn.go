@@ -23,10 +23,16 @@ type flow struct {
 	tls    bool
 	sni    string // with tls: the name that the client gave
 	once   sync.Once
+	end    *time.Timer // closes the connection when it has lasted for Config.Life
 }
 
 // done gives the connection's slot back.
-func (f *flow) done() { f.once.Do(func() { <-f.port.slots }) }
+func (f *flow) done() {
+	f.once.Do(func() {
+		f.end.Stop()
+		<-f.port.slots
+	})
+}
 
 // named is the name that a client expects in the certificate: SNI, or where it sends none the tunnel's, which is then an address.
 func (f *flow) named(sni string) (string, error) {
@@ -91,7 +97,8 @@ func (p *port) take(c net.Conn) {
 	if a, ok := c.LocalAddr().(*net.TCPAddr); ok {
 		to = a.Port
 	}
-	p.g.run.Go(func() { p.sniff(&conn{Conn: c, flow: &flow{port: p, to: to}}) })
+	end := time.AfterFunc(p.g.cfg.Life, func() { c.Close() }) // whoever serves it finds that out, and ends what it carries
+	p.g.run.Go(func() { p.sniff(&conn{Conn: c, flow: &flow{port: p, to: to, end: end}}) })
 }
 
 // sniff looks at the first byte, ends TLS where it is one of TLS, and hands the connection to the HTTP server.
@@ -160,7 +167,7 @@ func (p *port) tunnel(w http.ResponseWriter, host string, port int) {
 	}
 	n := buf.Reader.Buffered()
 	head, _ := buf.Peek(n) // cannot fail: it is buffered
-	next := &conn{Conn: inner.Conn, head: append([]byte(nil), head...), flow: &flow{port: p, to: port, tunnel: host}}
+	next := &conn{Conn: inner.Conn, head: append([]byte(nil), head...), flow: &flow{port: p, to: port, tunnel: host, end: inner.flow.end}}
 	if _, err := inner.Conn.Write([]byte("HTTP/1.1 200 Connection established\r\n\r\n")); err != nil {
 		inner.Close()
 		return

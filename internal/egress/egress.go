@@ -106,6 +106,9 @@ type Injection struct {
 	// placeholder of Replace stay.
 	Strip      []string
 	StripQuery []string
+	// RefuseBody are the names in a body, of JSON or a form, whose value may be a placeholder of Replace and no key of the client's own; such a
+	// request is refused.
+	RefuseBody []string
 	// Replace puts values in the place of placeholders, in the surfaces it names.
 	Replace []Placeholder
 	// Sign, when set, is called last with the request as it will be sent, and may change its headers and URL only.

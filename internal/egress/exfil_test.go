@@ -141,3 +141,56 @@ func TestForeignTokens(t *testing.T) {
 		t.Errorf("text: %d, the server saw %s", resp.StatusCode, body)
 	}
 }
+
+// Broken if a request with a key of the client's own in its body reaches a host that has a placeholder, or an honest one does not, short or
+// streamed.
+func TestForeignKeyInABody(t *testing.T) {
+	const ph, foreign = "sk-outboard0123456789abcdef0123456789abcdef01234567", "sk-attackers-own-key-0123456789"
+	r := newRig(t, rules(anyPort("a.test"), anyPort("b.test")), credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
+		RefuseBody: []string{"api_key"}, Replace: []egress.Placeholder{{Placeholder: ph, Value: "the-real-key", Body: true}}}}))
+	var mu sync.Mutex
+	var got string
+	r.mux.HandleFunc("/", func(_ http.ResponseWriter, q *http.Request) {
+		b, _ := io.ReadAll(q.Body)
+		mu.Lock()
+		got = string(b)
+		mu.Unlock()
+	})
+	filler := strings.Repeat("x", 200_000)
+	for _, c := range []struct {
+		name, host, body string
+		streamed         bool
+		status           int
+	}{
+		{"short", "a.test", `{"api_key":"` + foreign + `"}`, false, 403},
+		{"streamed", "a.test", `{"x":"` + filler + `","api_key":"` + foreign + `"}`, true, 403},
+		{"the placeholder", "a.test", `{"api_key":"` + ph + `"}`, false, 200},
+		{"the placeholder, streamed", "a.test", `{"x":"` + filler + `","api_key":"` + ph + `"}`, true, 200},
+		{"a host without one", "b.test", `{"api_key":"` + foreign + `"}`, false, 200},
+	} {
+		for _, at := range []string{r.http(c.host, "/"), r.https(c.host, "/")} {
+			mu.Lock()
+			got = ""
+			mu.Unlock()
+			var body io.Reader = strings.NewReader(c.body)
+			if c.streamed {
+				body = io.MultiReader(body) // of no known length
+			}
+			resp, err := r.client(true).Post(at, "application/json", body)
+			if err != nil {
+				t.Fatal(c.name, err)
+			}
+			text, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			mu.Lock()
+			arrived := got
+			mu.Unlock()
+			if resp.StatusCode != c.status || strings.Contains(arrived, foreign[:6]) && c.host == "a.test" {
+				t.Errorf("%s: %d %.200s; %d bytes arrived", c.name, resp.StatusCode, text, len(arrived))
+			}
+			if want := strings.ReplaceAll(c.body, ph, "the-real-key"); c.status == 200 && arrived != want {
+				t.Errorf("%s: %.200s arrived", c.name, arrived)
+			}
+		}
+	}
+}

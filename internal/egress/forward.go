@@ -41,7 +41,7 @@ var (
 func (p *port) forward(w http.ResponseWriter, r *http.Request, req Request, inj *Injection) {
 	effect := effectOf(r.Context())
 	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &counted{r.Body, p.usage, effect}
+		r.Body = guard(&counted{r.Body, p.usage, effect}, inj, isForm(r))
 	}
 	scrub := newScrubber(inj.Scrub)
 	out := p.reach.Load().out
@@ -116,6 +116,10 @@ func (p *port) failed(w http.ResponseWriter, r *http.Request, req Request, err e
 	}
 	if errors.Is(err, errOverBudget) {
 		p.answer(w, r, req, refuse(http.StatusTooManyRequests, "budget", "%v", errOverBudget))
+		return
+	}
+	if errors.Is(err, errForeign) {
+		p.answer(w, r, req, refuse(http.StatusForbidden, "credentials", "%v", errForeign))
 		return
 	}
 	if outboard.KindOf(err) == outboard.Denied || errors.Is(err, errScrub) {

@@ -37,6 +37,7 @@ type Config struct {
 	Credentials Credentials   // nil = no request carries any
 	Asker       Asker         // nil = nobody is asked about what is refused
 	Idle        time.Duration // a request that carries no byte for so long is ended; 0 = 10 minutes
+	Life        time.Duration // a connection from a sandbox is closed then, whatever goes through it; 0 = 24 hours
 	Streams     int           // requests under way of one sandbox; 0 = 1024
 	Logger      *slog.Logger
 	Now         func() time.Time // nil = time.Now
@@ -64,10 +65,10 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.Store == nil || cfg.Dir == "" {
 		return nil, outboard.Errorf(outboard.Invalid, "an egress gateway needs a store and a directory")
 	}
-	if cfg.Idle < 0 || cfg.Streams < 0 {
+	if cfg.Idle < 0 || cfg.Life < 0 || cfg.Streams < 0 {
 		return nil, outboard.Errorf(outboard.Invalid, "an egress gateway's limits must not be negative")
 	}
-	cfg.Idle, cfg.Streams = cmp.Or(cfg.Idle, defaultIdle), cmp.Or(cfg.Streams, maxStreams)
+	cfg.Idle, cfg.Life, cfg.Streams = cmp.Or(cfg.Idle, defaultIdle), cmp.Or(cfg.Life, defaultLife), cmp.Or(cfg.Streams, maxStreams)
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "making the gateway's directory: %w", err)
 	}

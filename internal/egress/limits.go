@@ -20,6 +20,8 @@ const (
 	answerTimeout = 10 * time.Minute
 	// defaultIdle ends requests under way that carry nothing: as long as a server may think.
 	defaultIdle = answerTimeout
+	// defaultLife ends connections that go on for ever: longer than any transfer or conversation of a day's work.
+	defaultLife = 24 * time.Hour
 	// maxStreams bounds the requests under way of one sandbox: one connection of HTTP/2 alone may carry hundreds.
 	maxStreams = 1024
 	// maxHeader bounds the head of a request and of an answer.

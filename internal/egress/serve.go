@@ -210,6 +210,9 @@ func (p *port) permit(ctx context.Context, req Request, r *http.Request) (*Injec
 	if carries(r, inj.Refuse) {
 		return nil, refuse(http.StatusForbidden, "credentials", "the request carries a placeholder that belongs to another place")
 	}
+	if no := early(r, inj); no != nil {
+		return nil, no
+	}
 	if err := p.audit(ctx, req, outboard.Allowed, rule, detail{Credentials: inj.Names}); err != nil {
 		return nil, refuse(http.StatusServiceUnavailable, "audit", "the request could not be recorded, so it was not sent")
 	}

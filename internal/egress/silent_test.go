@@ -11,6 +11,9 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/egress"
 )
 
 // If this fails, whoever opens tunnels and says nothing in them holds the server's connections for ever: after CONNECT, within the TLS
@@ -67,5 +70,47 @@ func TestSilentTunnelsEnd(t *testing.T) {
 	}
 	if err := ask(used); err != nil {
 		t.Errorf("the tunnel that is used: %v", err)
+	}
+}
+
+// Broken if a tunnel or a WebSocket in which something is said now and then lasts for ever, or one ends before its time.
+func TestConnectionsHaveALifetime(t *testing.T) {
+	r := newRig(t, rules(anyPort("a.test")), func(c *egress.Config, _ *outboard.SessionConfig) { c.Life = time.Second })
+	r.mux.HandleFunc("/ws", func(w http.ResponseWriter, _ *http.Request) {
+		c, buf, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		_, _ = io.Copy(c, buf) // an echo
+	})
+	begun := time.Now()
+	tunnel, err := r.dial(3128)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tunnel.Close()
+	fmt.Fprintf(tunnel, "CONNECT a.test:%d HTTP/1.1\r\nHost: a.test:%[1]d\r\n\r\n", portOf(r.secure))
+	if resp, err := http.ReadResponse(bufio.NewReader(tunnel), &http.Request{Method: "CONNECT"}); err != nil || resp.StatusCode != 200 {
+		t.Fatalf("CONNECT: %v, %v", resp, err)
+	}
+	c := tls.Client(tunnel, &tls.Config{RootCAs: r.roots, ServerName: "a.test", NextProtos: []string{"http/1.1"}})
+	fmt.Fprintf(c, "GET /ws HTTP/1.1\r\nHost: a.test:%d\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", portOf(r.secure))
+	in := bufio.NewReader(c)
+	if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != 101 {
+		t.Fatalf("the handshake: %v, %v", resp, err)
+	}
+	_ = c.SetDeadline(begun.Add(time.Minute))
+	for said := 0; ; said++ { // one word after the other, so that it is never idle
+		if _, err = c.Write([]byte("x")); err == nil {
+			_, err = in.ReadByte()
+		}
+		if err != nil {
+			if lasted := time.Since(begun); lasted < 900*time.Millisecond || errors.Is(err, os.ErrDeadlineExceeded) || said == 0 {
+				t.Errorf("it lasted %v and %d words: %v", lasted, said, err)
+			}
+			return
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"bytes"
 	"encoding/binary"
 	"io"
 	"math"
@@ -8,8 +9,9 @@ import (
 
 // frames covers secrets in the messages of a WebSocket as a server sends them: not masked and, since extensions are taken out of the
 // request, not compressed. Covering changes no length, so the heads of frames stay what they are; only payload is looked at, and what
-// could be the beginning of a secret waits for the next frame of the same message. Control frames pass between. From the first byte on
-// that is no WebSocket frame all the rest is looked at as one text.
+// could be the beginning of a secret waits for the next frame of the same message. Control frames pass between and never wait, since a ping
+// wants its answer now: their payloads are looked at as one more text, in which what only begins like a secret is covered too. From the
+// first byte on that is no WebSocket frame all the rest is looked at as one text.
 type frames struct {
 	src  io.ReadCloser
 	edit editor
@@ -18,6 +20,7 @@ type frames struct {
 	last bool   // the current frame ends its message
 	text []byte // payload of the message that waits
 	head []mark // heads and control frames that belong between it
+	said []byte // the end of the payloads of control frames so far, as they came
 	out  []byte // ready
 	err  error  // of src
 }
@@ -68,7 +71,9 @@ func (f *frames) take() {
 			if n < 0 {
 				continue
 			}
-			f.head = append(f.head, mark{len(f.text), f.edit.all(append([]byte(nil), f.raw[:n]...))})
+			head := f.edit.all(append([]byte(nil), f.raw[:n]...))
+			f.control(f.raw[0], head)
+			f.head = append(f.head, mark{len(f.text), head})
 			f.raw = f.raw[n:]
 		}
 		n := int(min(f.left, uint64(len(f.raw))))
@@ -86,6 +91,29 @@ func (f *frames) take() {
 		hold = 0
 	}
 	f.release(len(f.text) - hold)
+}
+
+// minPart is how many bytes of a secret's beginning, at the end of a control frame's payload, are taken for one that goes on in the next.
+const minPart = 4
+
+// control covers what control frames hold together of a secret. frame is a whole one whose first byte was first, or the head of another.
+func (f *frames) control(first byte, frame []byte) {
+	const control, opcode, closing = 0x8, 0x0f, 0x8
+	if first&control == 0 || len(frame) < 2 {
+		return
+	}
+	payload := frame[2:]
+	if first&opcode == closing {
+		payload = payload[min(2, len(payload)):] // behind the status
+	}
+	text := append(bytes.Clone(f.said), payload...)
+	copy(payload, f.edit.all(bytes.Clone(text))[len(f.said):])
+	if n := f.edit.hold(text); n >= minPart {
+		n = min(n, len(payload))
+		copy(payload[len(payload)-n:], stars(payload[len(payload)-n:]))
+	}
+	longest := len(f.edit.needles[0]) // they are sorted
+	f.said = text[max(0, len(text)-longest+1):]
 }
 
 // begin reads the head of a frame, or a whole control frame, and returns its length, or 0 when more must come.

@@ -51,10 +51,16 @@ func TestWebSocketFramesAreCovered(t *testing.T) {
 		"the beginning of one": {join(wsFrame(true, 1, secret[:7]), wsFrame(true, 1, "b")), join(wsFrame(true, 1, secret[:7]), wsFrame(true, 1, "b"))},
 		"none":                 {join(wsFrame(true, 1, ""), wsFrame(true, 1, long), wsFrame(true, 8, "")), join(wsFrame(true, 1, ""), wsFrame(true, 1, long), wsFrame(true, 8, ""))},
 		"in a ping":            {wsFrame(true, 9, secret), wsFrame(true, 9, stars)},
-		"not in frames":        {[]byte("one|" + secret + "\n"), []byte("one|" + stars + "\n")},
-		"frames, then not":     {append(wsFrame(true, 1, "abc"), secret+" and "+secret...), append(wsFrame(true, 1, "abc"), stars+" and "+stars...)},
-		"cut short":            {wsFrame(true, 1, "abc")[:3], wsFrame(true, 1, "abc")[:3]},
-		"half a head":          {wsFrame(true, 1, long)[:5], wsFrame(true, 1, long)[:5]},
+		"over two pings":       {join(wsFrame(true, 9, "a "+secret[:9]), wsFrame(true, 9, secret[9:]+" b")), join(wsFrame(true, 9, "a "+stars[:9]), wsFrame(true, 9, stars[9:]+" b"))},
+		"over a ping, a message, and the reason of an end": {join(wsFrame(true, 9, secret[:9]), wsFrame(true, 1, "text"), wsFrame(true, 8, "\x03\xe8"+secret[9:])),
+			join(wsFrame(true, 9, stars[:9]), wsFrame(true, 1, "text"), wsFrame(true, 8, "\x03\xe8"+stars[9:]))},
+		"a byte per ping": {perByte(secret, func(s string) []byte { return wsFrame(true, 9, s) }), perByte(secret[:3]+stars[3:], func(s string) []byte { return wsFrame(true, 9, s) })},
+		"pings of other text": {join(wsFrame(true, 9, "12"+secret[:3]), wsFrame(true, 10, "3"), wsFrame(true, 9, secret[3:9]+"4")),
+			join(wsFrame(true, 9, "12"+secret[:3]), wsFrame(true, 10, "3"), wsFrame(true, 9, secret[3:9]+"4"))},
+		"not in frames":    {[]byte("one|" + secret + "\n"), []byte("one|" + stars + "\n")},
+		"frames, then not": {append(wsFrame(true, 1, "abc"), secret+" and "+secret...), append(wsFrame(true, 1, "abc"), stars+" and "+stars...)},
+		"cut short":        {wsFrame(true, 1, "abc")[:3], wsFrame(true, 1, "abc")[:3]},
+		"half a head":      {wsFrame(true, 1, long)[:5], wsFrame(true, 1, long)[:5]},
 	} {
 		for way, reader := range map[string]func(io.Reader) io.Reader{"at once": func(r io.Reader) io.Reader { return r }, "byte by byte": iotest.OneByteReader} {
 			f := newScrubber([]string{secret}).frames(io.NopCloser(reader(bytes.NewReader(c.in))))
@@ -64,6 +70,14 @@ func TestWebSocketFramesAreCovered(t *testing.T) {
 			}
 		}
 	}
+}
+
+// perByte makes a frame of each byte of a text.
+func perByte(text string, frame func(string) []byte) (b []byte) {
+	for i := range text {
+		b = append(b, frame(text[i:i+1])...)
+	}
+	return b
 }
 
 // Broken if a whole message waits for the next one because it ends as a secret begins: the other side would wait for an answer to it.

@@ -23,6 +23,7 @@ type Injection struct {
 	Set        map[string]outboard.Secret // headers to replace
 	Strip      []string                   // headers by which a client could bring a credential of its own
 	StripQuery []string                   // query parameters likewise
+	RefuseBody []string                   // names in a body under which there may be a placeholder and no key of the client's own
 	Replace    []Placeholder              // to put values for
 	Refuse     []string                   // placeholders of this session that have no business here: a header with one is refused
 	Sign       func(*SignRequest) error   // called last, on the request as it will be sent
@@ -242,6 +243,10 @@ func (k *Keeper) record(ctx context.Context, actor string, r *Request, names []s
 var (
 	clientHeaders = []string{"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Private-Token", "X-Auth-Token", "Cookie"}
 	clientQuery   = []string{"access_token", "api_key", "apikey", "key", "token", "private_token", "auth_token"}
+	// clientBody and clientBodyGot are the like in bodies, without words that APIs have for something else. What is got for a credential that
+	// goes in bodies may be in later ones, so those take the first alone.
+	clientBody    = []string{"api_key", "api-key", "apikey", "api_secret", "apisecret", "client_secret", "clientsecret", "secret_key", "secretkey", "private_token"}
+	clientBodyGot = append([]string{"access_token", "accesstoken", "auth_token", "authtoken", "authorization"}, clientBody...)
 )
 
 // inject adds one credential to an injection.
@@ -252,6 +257,13 @@ func (k *Keeper) inject(ctx context.Context, ks *keys, r *Request, c *outboard.C
 		// For every host it says nothing of whose keys go where; only in a body, what is got for it may be in a header.
 		if c.Auth.InHeader && !c.Auth.Rule.AnyHost && in.Strip == nil {
 			in.Strip, in.StripQuery = clientHeaders, clientQuery
+		}
+		switch {
+		case c.Auth.Rule.AnyHost:
+		case c.Auth.InBody:
+			in.RefuseBody = clientBody
+		case in.RefuseBody == nil:
+			in.RefuseBody = clientBodyGot
 		}
 		return nil
 	}

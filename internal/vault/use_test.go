@@ -92,6 +92,9 @@ func TestPlaceholders(t *testing.T) {
 	if len(in.Replace) != 1 || in.Replace[0].Text != p || in.Replace[0].Value.Reveal() != "sk-ant-the-real-one" || !in.Replace[0].Header || !in.Replace[0].Body || len(in.Refuse) != 0 {
 		t.Errorf("at its own host: %+v", in)
 	}
+	if !slices.Contains(in.RefuseBody, "api_key") {
+		t.Errorf("somebody else's key passes in a body: %v", in.RefuseBody)
+	}
 	if !slices.Contains(in.Strip, "X-Api-Key") || !slices.Contains(in.Strip, "Cookie") || !slices.Contains(in.StripQuery, "access_token") {
 		t.Errorf("somebody else's key stays at its own host: %v %v", in.Strip, in.StripQuery)
 	}

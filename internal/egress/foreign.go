@@ -1,0 +1,244 @@
+package egress
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// errForeign ends a request whose body has a key of the client's own.
+var errForeign = errors.New("the body has a key of its own where this host's placeholder belongs")
+
+// maxMember bounds a name or a value that is looked at in a body. A longer name is none of those that hold keys, and a longer value is
+// looked at as far as that.
+const maxMember = 4 << 10
+
+// guarded looks at the body of a request to a host that has a placeholder, while it is sent: the members of a JSON text, or the fields of a
+// form, under names by which keys are sent. What holds a key that is not the placeholder is not sent, and ends the request. Only such a
+// value waits until it is whole, of at most maxMember bytes; everything else passes as it comes. Other formats pass as they are.
+type guarded struct {
+	io.ReadCloser
+	inj  *Injection
+	form bool
+
+	begun bool   // the first byte that is no space has come
+	other bool   // the format is none that is known
+	state byte   // of JSON: 0 outside of a string, '"' in one, '\\' behind a backslash of one
+	text  []byte // the string, or the form's field, that is being read
+	long  bool   // it is longer than what is looked at
+	name  string // of the member whose value comes next, "" = none that holds keys
+	ended string // the last string that ended, a name if a colon follows
+	wait  []byte // of a value that holds a key perhaps: read, not yet passed on
+	out   []byte // to be passed on
+	err   error
+}
+
+// guard puts the look at a body in its place, where the injection wants one. form says that the client calls it a form.
+func guard(body io.ReadCloser, inj *Injection, form bool) io.ReadCloser {
+	if len(inj.RefuseBody) == 0 || len(inj.Replace) == 0 {
+		return body
+	}
+	return &guarded{ReadCloser: body, inj: inj, form: form}
+}
+
+// Read returns what may be sent.
+func (g *guarded) Read(b []byte) (int, error) {
+	for len(g.out) == 0 && g.err == nil {
+		n, err := g.ReadCloser.Read(b)
+		if g.other && err == nil {
+			return n, nil
+		}
+		for _, c := range b[:n] {
+			if g.take(c); g.err != nil {
+				g.wait = nil
+				break
+			}
+		}
+		if err == io.EOF && g.err == nil {
+			g.end()
+		}
+		if err != nil && g.err == nil {
+			g.out, g.wait, g.err = append(g.out, g.wait...), nil, err
+		}
+		if n == 0 {
+			break
+		}
+	}
+	if len(g.out) == 0 {
+		return 0, g.err
+	}
+	n := copy(b, g.out)
+	g.out = g.out[n:]
+	return n, nil
+}
+
+// early looks at a body of a known length that is short before anything is sent.
+func early(r *http.Request, inj *Injection) *refusal {
+	body := guard(r.Body, inj, isForm(r))
+	if body == r.Body || r.ContentLength <= 0 || r.ContentLength > maxHeld {
+		return nil
+	}
+	all, err := io.ReadAll(body)
+	if errors.Is(err, errForeign) {
+		return refuse(http.StatusForbidden, "credentials", "%v", err)
+	}
+	if err != nil {
+		return refuse(http.StatusBadRequest, "form", "the body broke off")
+	}
+	r.Body = readCloser{bytes.NewReader(all), r.Body}
+	return nil
+}
+
+// isForm reports whether the client calls its body a form.
+func isForm(r *http.Request) bool {
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return err == nil && kind == "application/x-www-form-urlencoded"
+}
+
+// take looks at one byte.
+func (g *guarded) take(c byte) {
+	if !g.begun && !strings.ContainsRune(" \t\r\n\ufeff", rune(c)) {
+		g.begun = true
+		g.other = !g.form && c != '{' && c != '[' && c != 0xef
+		g.form = g.form && c != '{' && c != '['
+	}
+	switch {
+	case g.other:
+		g.out = append(g.out, c)
+	case g.form:
+		g.takeForm(c)
+	default:
+		g.takeJSON(c)
+	}
+}
+
+// keep adds a byte to the string or field that is read.
+func (g *guarded) keep(c byte) {
+	if g.long = g.long || len(g.text) >= maxMember; !g.long {
+		g.text = append(g.text, c)
+	}
+}
+
+// takeForm holds a field until it has ended.
+func (g *guarded) takeForm(c byte) {
+	if c == '&' {
+		g.field()
+		g.text, g.long = g.text[:0], false
+		g.pass(c)
+		return
+	}
+	if g.long { // it was looked at
+		g.pass(c)
+		return
+	}
+	g.keep(c)
+	if g.wait = append(g.wait, c); g.long {
+		g.field()
+		g.pass()
+	}
+}
+
+// field ends the request if the field that was read holds a foreign key.
+func (g *guarded) field() {
+	name, value, _ := strings.Cut(string(g.text), "=")
+	if plain, err := url.QueryUnescape(name); err == nil {
+		name = plain
+	}
+	if plain, err := url.QueryUnescape(value); err == nil {
+		value = plain
+	}
+	g.check(name, value)
+}
+
+// pass lets go of what waits, and of what comes behind it, unless it has ended the request.
+func (g *guarded) pass(more ...byte) {
+	if g.err != nil {
+		return
+	}
+	g.out = append(append(g.out, g.wait...), more...)
+	g.wait = g.wait[:0]
+}
+
+// takeJSON follows the strings of a JSON text: one before a colon is a name, and the one behind it its value.
+func (g *guarded) takeJSON(c byte) {
+	if g.name != "" && g.state != 0 {
+		g.wait = append(g.wait, c)
+	} else {
+		g.out = append(g.out, c)
+	}
+	switch {
+	case g.state == 0 && c == '"':
+		g.state, g.text, g.long = '"', append(g.text[:0], '"'), false
+	case g.state == 0:
+		switch c {
+		case ':':
+			g.name = ""
+			if slices.ContainsFunc(g.inj.RefuseBody, func(n string) bool { return strings.EqualFold(n, g.ended) }) {
+				g.name = g.ended
+			}
+		case ',', '}':
+			g.name = ""
+		}
+	case g.state == '\\':
+		g.keep(c)
+		g.state = '"'
+	case c == '"':
+		g.keep(c)
+		g.state = 0
+		g.string()
+	default:
+		g.keep(c)
+		if c == '\\' {
+			g.state = c
+		}
+		if g.long && g.name != "" {
+			g.check(g.name, string(g.text))
+			g.name = "" // the rest of it passes
+			g.pass()
+		}
+	}
+}
+
+// end looks at what the body's end has cut.
+func (g *guarded) end() {
+	switch {
+	case g.other:
+	case g.form:
+		g.field()
+	case g.name != "" && g.state != 0:
+		g.check(g.name, string(g.text))
+	}
+}
+
+// string ends a string.
+func (g *guarded) string() {
+	text := ""
+	if g.long || json.Unmarshal(g.text, &text) != nil {
+		text = string(g.text)
+	}
+	if g.ended = text; g.name != "" {
+		g.check(g.name, text)
+		g.pass()
+	}
+}
+
+// check ends the request if a value under a name by which keys are sent is one of the client's own.
+func (g *guarded) check(name, value string) {
+	if !slices.ContainsFunc(g.inj.RefuseBody, func(n string) bool { return strings.EqualFold(n, name) }) {
+		return
+	}
+	for _, ph := range g.inj.Replace {
+		if ph.Placeholder != "" {
+			value = strings.ReplaceAll(value, ph.Placeholder, " ")
+		}
+	}
+	if slices.ContainsFunc(strings.FieldsFunc(value, notOfKeys), func(word string) bool { return len(word) >= minKey }) {
+		g.err = errForeign
+	}
+}
