@@ -171,11 +171,12 @@ func approvalVotes(p client.Approval) string {
 	if p.Needs < 2 {
 		return ""
 	}
-	text := fmt.Sprintf("people    %d must allow it, and %d did\n", p.Needs, len(p.Votes))
+	var text strings.Builder
+	fmt.Fprintf(&text, "people    %d must allow it, and %d did\n", p.Needs, len(p.Votes))
 	for _, v := range p.Votes {
-		text += fmt.Sprintf("allowed   %s, at %s\n", term.Line(v.By, 80), v.At.Local().Format(time.RFC3339))
+		fmt.Fprintf(&text, "allowed   %s, at %s\n", term.Line(v.By, 80), v.At.Local().Format(time.RFC3339))
 	}
-	return text
+	return text.String()
 }
 
 // runAnswerApproval answers with the digest of the request it has read, so that nothing can change in between.

@@ -85,7 +85,7 @@ func loginKey(data, server string) (string, error) {
 }
 
 func newLogin(a *app) *cobra.Command {
-	var paste bool
+	var paste, device bool
 	cmd := &cobra.Command{Use: "login [URL]", Short: "Sign in at a server with your identity provider", Args: rangeArgs(0, 1, "a server"),
 		Long: "Sign in at a server with your identity provider. The browser comes back to a port of this machine.\n\n" +
 			"The login is kept in the data directory and used for that server wherever OUTBOARD_API_KEY is not set. It ends after a while: sign in\n" +
@@ -96,9 +96,16 @@ func newLogin(a *app) *cobra.Command {
 				return err
 			}
 			defer c.Close()
+			if device && paste {
+				return usagef("--device and --no-browser exclude each other")
+			}
+			if device {
+				return a.loginDevice(cmd.Context(), c, data)
+			}
 			return a.login(cmd.Context(), c, data, paste)
 		}}
 	cmd.Flags().BoolVar(&paste, "no-browser", false, "do not open a browser; read the address it ends up at from standard input")
+	cmd.Flags().BoolVar(&device, "device", false, "sign in on another device, by a code that is shown here; where the server has login.device")
 	return cmd
 }
 

@@ -35,7 +35,7 @@ func newDesk(t *testing.T) *desk {
 	if err := os.WriteFile(secret, []byte(provider.Secret+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	text := "login:\n  issuer: " + provider.URL + "\n  client_id: outboard\n  client_secret_file: client.secret\n  lasts: 1h\n  members:\n    - {domain: acme.test, role: developer}\n"
+	text := "login:\n  issuer: " + provider.URL + "\n  client_id: outboard\n  client_secret_file: client.secret\n  device: true\n  lasts: 1h\n  members:\n    - {domain: acme.test, role: developer}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -227,4 +227,39 @@ func TestLoginIsOver(t *testing.T) {
 	d.wants(3, "not signed in", "logout")
 	d.vars["OUTBOARD_API_KEY"] = l.Secret // somebody kept a copy
 	d.wants(4, "not valid", "whoami")
+}
+
+// Fails if somebody cannot sign in on another device, a code lets two terminals in, or a refusal there is not told.
+func TestLoginDevice(t *testing.T) {
+	d := newDesk(t)
+	device := func(result string) (code int, out string) {
+		t.Helper()
+		errs, say := io.Pipe()
+		var o bytes.Buffer
+		var ending sync.WaitGroup
+		ending.Go(func() {
+			code = run([]string{"login", "--device"}, strings.NewReader(""), &o, say, func(name string) string { return d.vars[name] })
+			say.Close()
+		})
+		lines := bufio.NewScanner(errs)
+		for lines.Scan() {
+			if _, rest, ok := strings.Cut(lines.Text(), "with the code "); ok {
+				user, _, _ := strings.Cut(rest, ",")
+				d.provider.Types(user, result)
+				break
+			}
+		}
+		rest, _ := io.ReadAll(errs)
+		ending.Wait()
+		return code, o.String() + string(rest)
+	}
+	if code, out := device("access_denied"); code == 0 || !strings.Contains(out, "refused at the identity provider") {
+		t.Errorf("refused: %d %s", code, out)
+	}
+	d.wants(4, "not signed in", "whoami")
+	if code, out := device("ok"); code != 0 || !strings.Contains(out, "as ann@acme.test, developer, until ") {
+		t.Fatalf("login: %d %s", code, out)
+	}
+	d.wants(0, "ann@acme.test, developer in default", "whoami")
+	d.wants(2, "exclude", "login", "--device", "--no-browser")
 }

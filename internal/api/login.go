@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"net/http"
 
 	"github.com/outboard-dev/outboard/internal/control"
@@ -14,6 +15,8 @@ func (s *server) open() []route {
 	return []route{
 		{"POST", "/v1/outboard/login/start", s.startLogin},
 		{"POST", "/v1/outboard/login", s.login},
+		{"POST", "/v1/outboard/login/device", s.startDevice},
+		{"POST", "/v1/outboard/login/device/token", s.loginDevice},
 	}
 }
 
@@ -72,6 +75,48 @@ func (s *server) login(r *request) (any, error) {
 		return nil, err
 	}
 	u, k, secret, err := s.ctl.Login(r.Context(), control.LoginAnswer{Code: in.Code, Redirect: in.Redirect, Verifier: in.Verifier, Nonce: in.Nonce}, in.Org)
+	out := loginOut{"login", showUser(u), showKey(k)}
+	out.Key.Secret = secret
+	return out, err
+}
+
+type deviceOut struct {
+	Type   string `json:"type"` // "login_device"
+	Code   string `json:"device_code"`
+	User   string `json:"user_code"`
+	URL    string `json:"verification_uri"`
+	Whole  string `json:"verification_uri_complete,omitempty"`
+	Lasts  int    `json:"expires_in"` // seconds
+	Every  int    `json:"interval"`   // seconds
+	Issuer string `json:"issuer"`
+}
+
+func (s *server) startDevice(r *request) (any, error) {
+	if err := r.decode(&struct{}{}); err != nil {
+		return nil, err
+	}
+	d, issuer, err := s.ctl.LoginDevice(r.Context())
+	return deviceOut{"login_device", d.Code, d.User, d.URL, d.Whole, int(d.Lasts.Seconds()), int(d.Every.Seconds()), issuer}, err
+}
+
+// pendingOut says that nobody has signed in yet.
+type pendingOut struct {
+	Type     string `json:"type"` // "login_pending"
+	SlowDown bool   `json:"slow_down"`
+}
+
+func (s *server) loginDevice(r *request) (any, error) {
+	var in struct {
+		Code string `json:"device_code" need:"yes"`
+		Org  string `json:"organization"`
+	}
+	if err := r.decode(&in); err != nil {
+		return nil, err
+	}
+	u, k, secret, err := s.ctl.LoginAt(r.Context(), in.Code, in.Org)
+	if slow := errors.Is(err, control.ErrLoginSlowDown); slow || errors.Is(err, control.ErrLoginPending) {
+		return pendingOut{"login_pending", slow}, nil
+	}
 	out := loginOut{"login", showUser(u), showKey(k)}
 	out.Key.Secret = secret
 	return out, err

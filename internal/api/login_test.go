@@ -34,7 +34,7 @@ type signing struct {
 func signingIn(t *testing.T, follow bool, rules ...control.LoginRule) *signing {
 	t.Helper()
 	provider := logintest.New(t)
-	p, err := login.New(login.Config{Issuer: provider.URL, ClientID: "outboard", HTTP: provider.Client(),
+	p, err := login.New(login.Config{Issuer: provider.URL, ClientID: "outboard", HTTP: provider.Client(), Device: true,
 		ClientSecret: func() (outboard.Secret, error) { return outboard.NewSecret(provider.Secret), nil }})
 	if err != nil {
 		t.Fatal(err)
@@ -274,4 +274,30 @@ func TestNoLogin(t *testing.T) {
 	start := map[string]any{"redirect_uri": loginBack, "state": rand.Text(), "nonce": rand.Text(), "code_challenge": rand.Text()}
 	b.refused(404, "cannot sign in", "POST", "/v1/outboard/login/start", start, keyless)
 	b.refused(404, "cannot sign in", "POST", "/v1/outboard/login", map[string]any{"code": "c", "redirect_uri": loginBack, "code_verifier": rand.Text(), "nonce": rand.Text()}, keyless)
+}
+
+// Fails if a code of another device's sign-in gives two keys, whatever the provider allows, or lets in whom nobody has added.
+func TestLoginDeviceOnce(t *testing.T) {
+	s := signingIn(t, false)
+	s.provider.Bend(logintest.Bend{Reuse: true})
+	begin := func() string {
+		t.Helper()
+		d := s.do("POST", "/v1/outboard/login/device", `{}`, keyless)
+		if d.status != 200 || d.str("verification_uri") == "" || d.str("issuer") != s.provider.URL {
+			t.Fatalf("start: %d %s", d.status, d.body)
+		}
+		if got := s.do("POST", "/v1/outboard/login/device/token", map[string]any{"device_code": d.str("device_code")}, keyless); got.status != 200 || got.str("type") != "login_pending" {
+			t.Fatalf("before: %d %s", got.status, got.body)
+		}
+		s.provider.Types(d.str("user_code"), "ok")
+		return d.str("device_code")
+	}
+	s.provider.SignsIn(person("ann", "ann@acme.test"))
+	s.refused(403, "nobody has added", "POST", "/v1/outboard/login/device/token", map[string]any{"device_code": begin()}, keyless)
+	s.ok("POST", "/v1/outboard/users", `{"email":"ann@acme.test","role":"viewer"}`)
+	code := begin()
+	if got := s.do("POST", "/v1/outboard/login/device/token", map[string]any{"device_code": code}, keyless); got.status != 200 || got.str("key.kind") != "login" || got.str("key.role") != "viewer" {
+		t.Fatalf("login: %d %s", got.status, got.body)
+	}
+	s.refused(401, "used already", "POST", "/v1/outboard/login/device/token", map[string]any{"device_code": code}, keyless)
 }

@@ -16,6 +16,7 @@ type Login struct {
 	Scopes           []string      `yaml:"scopes,omitempty"`  // none = openid, email, profile
 	CAFile           string        `yaml:"ca_file,omitempty"` // PEM; trusted besides the system's
 	Lasts            time.Duration `yaml:"lasts,omitempty"`   // of a login; 0 = the server's own
+	Device           bool          `yaml:"device,omitempty"`  // people may sign in on another device, by a code
 	Members          []Member      `yaml:"members,omitempty"`
 	Follow           bool          `yaml:"follow,omitempty"` // members holds at every sign-in, not only at the first
 }

@@ -38,6 +38,12 @@ type (
 	LoginAnswer = login.Answer
 )
 
+// What LoginAt returns while nobody has signed in; the second one also wants to be asked less often.
+var (
+	ErrLoginPending  = login.ErrPending
+	ErrLoginSlowDown = login.ErrSlowDown
+)
+
 const (
 	defaultLogin = 12 * time.Hour
 	// MaxLogin bounds how long a login may last: somebody whom the identity provider no longer knows has it until then.
@@ -104,15 +110,60 @@ func (c *Control) Login(ctx context.Context, a LoginAnswer, org string) (outboar
 		c.log.Info("a sign-in was refused", "err", err)
 		return fail(err)
 	}
-	u, err := c.admit(ctx, &who, org)
+	return c.letIn(ctx, &who, org, a.Nonce)
+}
+
+// letIn makes the key of whom the provider named. once is of this sign-in alone.
+func (c *Control) letIn(ctx context.Context, who *login.Person, org, once string) (outboard.User, outboard.Key, string, error) {
+	u, err := c.admit(ctx, who, org)
 	if err != nil {
-		return fail(c.turnedAway(ctx, &who, err))
+		return outboard.User{}, outboard.Key{}, "", c.turnedAway(ctx, who, err)
 	}
-	k, secret, err := c.loginKey(ctx, u, a.Nonce)
+	k, secret, err := c.loginKey(ctx, u, once)
+	if err != nil {
+		return outboard.User{}, outboard.Key{}, "", err
+	}
+	return u, k, secret, nil
+}
+
+// LoginDevice begins a sign-in on another device. It needs no caller.
+func (c *Control) LoginDevice(ctx context.Context) (login.Device, string, error) {
+	p, err := c.provider()
+	if err != nil {
+		return login.Device{}, "", err
+	}
+	done, err := c.exchanging()
+	if err != nil {
+		return login.Device{}, "", err
+	}
+	defer done()
+	d, err := p.Device(ctx)
+	return d, p.Issuer(), err
+}
+
+// LoginAt is Login for a sign-in on another device, by the code of the terminal. ErrLoginPending and ErrLoginSlowDown: not yet.
+func (c *Control) LoginAt(ctx context.Context, code, org string) (outboard.User, outboard.Key, string, error) {
+	fail := func(err error) (outboard.User, outboard.Key, string, error) {
+		return outboard.User{}, outboard.Key{}, "", err
+	}
+	p, err := c.provider()
 	if err != nil {
 		return fail(err)
 	}
-	return u, k, secret, nil
+	done, err := c.exchanging()
+	if err != nil {
+		return fail(err)
+	}
+	who, err := p.WhoAt(ctx, code)
+	done()
+	if errors.Is(err, login.ErrPending) || errors.Is(err, login.ErrSlowDown) {
+		return fail(err)
+	}
+	if err != nil {
+		c.log.Info("a sign-in was refused", "err", err)
+		return fail(err)
+	}
+	return c.letIn(ctx, &who, org, "device\x00"+HashSecret(code))
 }
 
 // turnedAway records that somebody whom the provider knows was refused.

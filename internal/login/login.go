@@ -52,6 +52,7 @@ type Config struct {
 	// ClientSecret is asked for each sign-in; nil = the provider knows this client as a public one.
 	ClientSecret func() (outboard.Secret, error)
 	Scopes       []string         // nil = openid, email, profile
+	Device       bool             // people may sign in on another device than their terminal's; see Provider.Device
 	HTTP         *http.Client     // reaches the provider; its redirects are not followed
 	Now          func() time.Time // nil = time.Now
 }

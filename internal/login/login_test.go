@@ -23,7 +23,7 @@ var ann = logintest.Claims{"sub": "ann-1", "email": "Ann@acme.test", "email_veri
 
 func open(t *testing.T, p *logintest.Provider) *Provider {
 	t.Helper()
-	out, err := New(Config{Issuer: p.URL, ClientID: "outboard", HTTP: p.Client(),
+	out, err := New(Config{Issuer: p.URL, ClientID: "outboard", HTTP: p.Client(), Device: true,
 		ClientSecret: func() (outboard.Secret, error) { return outboard.NewSecret(p.Secret), nil }})
 	if err != nil {
 		t.Fatal(err)

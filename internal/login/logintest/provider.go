@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -33,6 +34,7 @@ type Provider struct {
 	mu     sync.Mutex
 	key    *rsa.PrivateKey
 	codes  map[string]grant
+	typed  map[string]string // by device code: "" = nobody has typed it, else the error, or "ok"
 	person Claims
 	bend   Bend
 	asked  int // token requests
@@ -66,11 +68,12 @@ func New(t testing.TB) *Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Provider{Secret: "s3cret of the client", key: key, codes: map[string]grant{}}
+	p := &Provider{Secret: "s3cret of the client", key: key, codes: map[string]grant{}, typed: map[string]string{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", p.discovery)
 	mux.HandleFunc("GET /keys", p.keys)
 	mux.HandleFunc("GET /authorize", p.authorize)
+	mux.HandleFunc("POST /device", p.device)
 	mux.HandleFunc("POST /token", p.token)
 	p.Server = httptest.NewServer(mux)
 	t.Cleanup(p.Close)
@@ -140,7 +143,8 @@ func (p *Provider) discovery(w http.ResponseWriter, _ *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	doc := map[string]any{"issuer": p.URL, "authorization_endpoint": p.URL + "/authorize", "token_endpoint": p.URL + "/token",
-		"jwks_uri": p.URL + "/keys", "response_types_supported": []string{"code"}, "subject_types_supported": []string{"public"},
+		"device_authorization_endpoint": p.URL + "/device",
+		"jwks_uri":                      p.URL + "/keys", "response_types_supported": []string{"code"}, "subject_types_supported": []string{"public"},
 		"id_token_signing_alg_values_supported": []string{"RS256"}, "code_challenge_methods_supported": []string{"S256"},
 		"authorization_response_iss_parameter_supported": true}
 	if p.bend.Discovery != nil {
@@ -177,6 +181,43 @@ func (p *Provider) authorize(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, q.Get("redirect_uri")+"?"+back.Encode(), http.StatusFound)
 }
 
+// device begins a sign-in on another device (RFC 8628). The code to type is "CODE-" and the secret one.
+func (p *Provider) device(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	id, secret, ok := r.BasicAuth()
+	if plain, err := url.QueryUnescape(secret); !ok || err != nil || id != "outboard" || plain != p.Secret {
+		write(w, 401, map[string]any{"error": "invalid_client"})
+		return
+	}
+	code := rand.Text()
+	p.typed[code] = "authorization_pending"
+	write(w, 200, map[string]any{"device_code": code, "user_code": "CODE-" + code, "verification_uri": p.URL + "/activate", "expires_in": 600, "interval": 1})
+}
+
+// Types is somebody who types the code that was shown to them. result is "ok", or the error that the terminal gets.
+func (p *Provider) Types(user, result string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.typed[strings.TrimPrefix(user, "CODE-")] = result
+}
+
+// tokenAt answers a terminal that waits for somebody on another device.
+func (p *Provider) tokenAt(w http.ResponseWriter, code string) {
+	result, ok := p.typed[code]
+	if !ok {
+		result = "invalid_grant"
+	}
+	if result != "ok" {
+		write(w, 400, map[string]any{"error": result})
+		return
+	}
+	if !p.bend.Reuse {
+		delete(p.typed, code)
+	}
+	p.sign(w, grant{person: maps.Clone(p.person)})
+}
+
 func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,6 +225,10 @@ func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 	id, secret, ok := r.BasicAuth()
 	if plain, err := url.QueryUnescape(secret); !ok || err != nil || id != "outboard" || plain != p.Secret {
 		write(w, 401, map[string]any{"error": "invalid_client"})
+		return
+	}
+	if r.PostFormValue("grant_type") == "urn:ietf:params:oauth:grant-type:device_code" {
+		p.tokenAt(w, r.PostFormValue("device_code"))
 		return
 	}
 	code := r.PostFormValue("code")
@@ -197,8 +242,16 @@ func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 		write(w, 400, map[string]any{"error": "invalid_grant"})
 		return
 	}
+	p.sign(w, g)
+}
+
+// sign answers with an ID token.
+func (p *Provider) sign(w http.ResponseWriter, g grant) {
 	now := time.Now()
-	claims := Claims{"iss": p.URL, "aud": "outboard", "iat": now.Unix(), "exp": now.Add(5 * time.Minute).Unix(), "nonce": g.nonce}
+	claims := Claims{"iss": p.URL, "aud": "outboard", "iat": now.Unix(), "exp": now.Add(5 * time.Minute).Unix()}
+	if g.nonce != "" {
+		claims["nonce"] = g.nonce
+	}
 	maps.Copy(claims, g.person)
 	if p.bend.Token != nil {
 		p.bend.Token(claims)
