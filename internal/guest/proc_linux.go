@@ -46,6 +46,7 @@ func (c *children) start(path string, argv []string, attr *os.ProcAttr, wg *sync
 	c.spawning.RUnlock()
 	p := &process{pid: h.Pid, handle: h, done: make(chan struct{})}
 	wg.Go(func() {
+		untilEnded(h)
 		p.status, _ = h.Wait()
 		c.mu.Lock()
 		delete(c.own, p.pid)
@@ -57,6 +58,45 @@ func (c *children) start(path string, argv []string, attr *os.ProcAttr, wg *sync
 		close(p.done)
 	})
 	return p, nil
+}
+
+// untilEnded returns when a child has ended, or when only Wait can tell. Wait keeps a thread of its own for as long as the child lives, which
+// counts against the sandbox's limit of processes and is a part of its memory; the poller watches any number by one.
+func untilEnded(h *os.Process) {
+	fd := -1
+	err := h.WithHandle(func(handle uintptr) {
+		n, _, errno := syscall.Syscall(syscall.SYS_FCNTL, handle, syscall.F_DUPFD_CLOEXEC, 0)
+		if errno == 0 {
+			fd = int(n)
+		}
+	})
+	if err != nil || fd < 0 { // a kernel without them, or no descriptor to be had
+		return
+	}
+	if syscall.SetNonblock(fd, true) != nil { // what the poller takes must be
+		syscall.Close(fd)
+		return
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	defer f.Close()
+	defer syscall.SetNonblock(fd, false) // it is so for the handle as well, and Wait would not wait
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
+	asked := false
+	_ = raw.Read(func(fd uintptr) bool { // an error leaves it to Wait as well
+		if asked {
+			return true // the poller says so; if that is not all, Wait waits for the rest
+		}
+		asked = true // it may have ended before the poller was told of it
+		const pIDFD, wNoWait = 3, 0x01000000
+		var info [128]byte
+		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, pIDFD, fd, uintptr(unsafe.Pointer(&info[0])),
+			syscall.WEXITED|syscall.WNOHANG|wNoWait, 0, 0)
+		pid := *(*int32)(unsafe.Pointer(&info[sigPidOffset]))
+		return errno != 0 && errno != syscall.EAGAIN || pid != 0
+	})
 }
 
 // exitCode is the status a shell would report: 128+n for a signal.

@@ -235,6 +235,59 @@ func TestReaper(t *testing.T) {
 	wg.Wait()
 }
 
+// If this fails, each process that lives in a sandbox costs a thread of the guest, which may have no more than a few.
+func TestChildrenWithoutThreads(t *testing.T) {
+	const n, controls = 20, 5
+	waiting := func() (count int) {
+		tasks, _ := filepath.Glob("/proc/self/task/*/syscall")
+		for _, task := range tasks {
+			if b, err := os.ReadFile(task); err == nil && strings.HasPrefix(string(b), fmt.Sprintf("%d ", syscall.SYS_WAITID)) {
+				count++
+			}
+		}
+		return count
+	}
+	argv := []string{"sleep", "600"}
+	c := newChildren()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	var children []*process
+	for range n {
+		p, err := c.start("/bin/sleep", argv, &os.ProcAttr{}, &wg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.handle.Kill()
+		children = append(children, p)
+	}
+	for range controls {
+		h, err := os.StartProcess("/bin/sleep", argv, &os.ProcAttr{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Kill()
+		wg.Go(func() { h.Wait() })
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(10 * time.Second); waiting() < controls; <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatal("to wait for a process takes no thread: this test shows nothing")
+		}
+	}
+	if got := waiting(); got > controls {
+		t.Errorf("%d threads wait for %d children", got-controls, n)
+	}
+	for _, p := range children {
+		if err := p.handle.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if <-p.done; p.exitCode() != 128+int(syscall.SIGKILL) {
+			t.Errorf("exit status %d", p.exitCode())
+		}
+	}
+}
+
 // If this fails, a program that fills its shell's pipes after its call costs the guest memory or blocks it.
 func TestNoisyBackground(t *testing.T) {
 	c, _ := newGuest(t)
