@@ -47,10 +47,12 @@ func need(t *testing.T, names ...string) {
 	}
 }
 
-func start(t *testing.T) *rig {
+func start(t *testing.T) *rig { return startWith(t, outboardtest.Options{}) }
+
+func startWith(t *testing.T, opt outboardtest.Options) *rig {
 	t.Helper()
 	need(t, "ssh", "ssh-keygen")
-	r := &rig{T: t, Server: outboardtest.Start(t, outboardtest.Options{}), dir: t.TempDir()}
+	r := &rig{T: t, Server: outboardtest.Start(t, opt), dir: t.TempDir()}
 	host, made, err := sshd.HostKey(filepath.Join(r.dir, "host"))
 	if err != nil || !made {
 		t.Fatalf("making a host key: %v", err)
