@@ -163,3 +163,21 @@ func TestBoxBudget(t *testing.T) {
 		t.Errorf("after the box: %+v, %v", u, err)
 	}
 }
+
+// Broken if a tunnel to an address that a box's settings deny is opened, so that a client believes it has reached it, or one to another
+// address is not.
+func TestBoxTunnelDenied(t *testing.T) {
+	r, b := boxRig(t, outboard.Networking{Mode: "unrestricted"}, outboard.BoxNetwork{})
+	address := r.https("127.0.0.1", "/x")
+	if status, text := get(t, r.client(true), address); status == 0 && strings.Contains(text, "Forbidden") {
+		t.Fatalf("the control: %d %s", status, text)
+	}
+	r.setBox(t, b.ID, outboard.BoxNetwork{Deny: []string{"127.0.0.0/8"}})
+	if status, text := get(t, r.client(true), address); status != 0 || !strings.Contains(text, "Forbidden") {
+		t.Errorf("a tunnel to a denied address: %d %s", status, text)
+	}
+	r.setBox(t, b.ID, outboard.BoxNetwork{Deny: []string{"10.0.0.0/8"}})
+	if status, text := get(t, r.client(true), address); status == 0 && strings.Contains(text, "Forbidden") {
+		t.Errorf("a tunnel to another address: %d %s", status, text)
+	}
+}

@@ -36,6 +36,20 @@ func (g *Gateway) newReach(n outboard.Networking, mcp []outboard.MCPServer) *rea
 	return &reach{net: n, rules: rules, out: newUpstream(cfg)}
 }
 
+// deniesAddress refuses a host that is an address in one of the networks that are denied.
+func (r *reach) deniesAddress(host string) *refusal {
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return nil
+	}
+	for _, d := range r.net.DenyNetworks {
+		if p, err := netip.ParsePrefix(d); err == nil && p.Contains(addr.Unmap()) {
+			return refuse(http.StatusForbidden, "address", "the address is in %s, which this sandbox's settings deny", d)
+		}
+	}
+	return nil
+}
+
 var (
 	errRules = errors.New("what this sandbox may reach was changed")
 	errNoBox = outboard.Errorf(outboard.NotFound, "the sandbox was removed")

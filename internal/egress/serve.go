@@ -144,7 +144,7 @@ func (p *port) mayConnect(ctx context.Context, req Request) *refusal {
 		return no
 	}
 	if netrule.MayConnect(may.rules, req.Host, req.Port) {
-		return nil
+		return may.deniesAddress(req.Host) // of a name it is known when it is dialled
 	}
 	grants, err := p.grants(ctx)
 	if err != nil {

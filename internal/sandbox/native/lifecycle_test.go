@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -459,6 +460,14 @@ func TestProbe(t *testing.T) {
 	}
 	if !profiled {
 		t.Error("nothing says what a process inside may do")
+	}
+	for name, limit := range map[string]string{"disk quota": "disk", "idmapped mounts": ""} {
+		i := slices.IndexFunc(r.Checks, func(c native.Check) bool { return c.Name == name })
+		if i < 0 {
+			t.Errorf("nothing says about %s", name)
+		} else if limit != "" && r.Checks[i].OK != slices.Contains(r.Limits, limit) {
+			t.Errorf("%s: %+v, but the limits that hold are %v", name, r.Checks[i], r.Limits)
+		}
 	}
 	if entries, err := filepath.Glob(dir + "/.probe*"); err != nil || len(entries) != 0 {
 		t.Errorf("left %v, %v", entries, err)

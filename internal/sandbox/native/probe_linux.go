@@ -26,7 +26,7 @@ func Probe(ctx context.Context, cfg Config) Report {
 		r.Checks = append(r.Checks, failed("provider", err))
 		return r
 	}
-	r.Checks = append(r.Checks, p.checkCgroups(), p.checkIDs())
+	r.Checks = append(r.Checks, p.checkCgroups(), p.checkIDs(), p.checkMaps(), p.checkDisk())
 	trial, profile := p.trial(ctx)
 	r.Checks = append(r.Checks, trial)
 	if trial.OK {
@@ -159,6 +159,56 @@ func (p *Provider) checkIDs() Check {
 			Fix: "run the server as root to give every sandbox a uid range of its own"}
 	}
 	return Check{Name: "identities", OK: true, Detail: fmt.Sprintf("a range of %d uids per sandbox, reserved in %s", uidRange, p.uids.dir)}
+}
+
+// checkMaps tries what the root file systems of sandboxes are shared with: a mount of the data directory, and of the host's programs, whose
+// owners are mapped into a sandbox's range.
+func (p *Provider) checkMaps() Check {
+	c := Check{Name: "idmapped mounts"}
+	if p.rootless {
+		c.Detail, c.Fix = "not for an ordinary user: files of the host's root show inside as nobody's", "run the server as root"
+		return c
+	}
+	const anyRange = 1 << 30
+	userns, err := p.userNamespace(anyRange)
+	if err != nil {
+		return failed(c.Name, err)
+	}
+	defer userns.Close()
+	for what, dir := range map[string]string{"the data directory": p.dir, "the host's programs": "/usr"} {
+		var fds descriptors
+		_, err := mappedTree(&fds, dir, int(userns.Fd()))
+		fds.close()
+		if err != nil {
+			c.Detail = fmt.Sprintf("the file system of %s cannot map owners: %v", what, err)
+			c.Fix = "put it on ext4, xfs, btrfs or overlay of a kernel from 6.0 on"
+			return c
+		}
+	}
+	c.OK, c.Detail = true, "work on the data directory and on the host's programs"
+	return c
+}
+
+// checkDisk says what keeps a limit on the bytes that a sandbox writes (disk_bytes).
+func (p *Provider) checkDisk() Check {
+	c := Check{Name: "disk quota"}
+	err := p.disks()
+	if err == nil {
+		c.OK, c.Detail = true, "sized loop: a sandbox with disk_bytes writes to an ext4 file system of that size; project quotas are not used"
+		return c
+	}
+	c.Detail, c.Fix = "none: "+err.Error()+"; environments with disk_bytes are refused", "modprobe loop; in a container, give it /dev/loop-control and loop devices"
+	_, missing := mkfsPath()
+	switch {
+	case p.rootless:
+		c.Fix = "run the server as root"
+	case p.upperTmp:
+		c.Detail = "tmpfs: what sandboxes write is in memory and counts as memory, since " + err.Error() + "; environments with disk_bytes are refused"
+		c.Fix = "put the data directory on ext4, xfs or btrfs (--data)"
+	case missing != nil && errors.Is(unix.Access("/dev/loop-control", unix.W_OK), nil):
+		c.Fix = "apt-get install e2fsprogs"
+	}
+	return c
 }
 
 // trial makes a sandbox in its own directory, so that it is not mistaken for a server's, asks a process inside what it may, and removes
