@@ -44,13 +44,72 @@ type tainted struct {
 // maxTainted bounds the sessions whose taint is remembered; a forgotten one's log is read again.
 const maxTainted = 4096
 
-// Decide implements egress.Policy.
+// Decide implements egress.Policy. What a session has been in touch with is believed to be what is remembered, and a request that is
+// allowed by that is recorded only if the log has not grown since; nobody is refused by it.
 func (g *gatePolicy) Decide(ctx context.Context, r egress.Request) (egress.Verdict, error) {
-	cfg := &r.Subject.Config
-	taint, err := g.taint(ctx, r.Subject.Session)
+	t, ok := g.remembered(r.Subject.Session)
+	if !ok {
+		return g.decideAnew(ctx, r)
+	}
+	v, err := g.decideBy(ctx, r, t.taint)
+	if err != nil || v.Allow {
+		return g.marked(v, r.Subject.Session, t), err
+	}
+	now, err := g.taint(ctx, r.Subject.Session)
+	if err != nil || now.taint == t.taint {
+		return v, err
+	}
+	v, err = g.decideBy(ctx, r, now.taint)
+	return g.marked(v, r.Subject.Session, now), err
+}
+
+// decideAnew decides by the log as it is now.
+func (g *gatePolicy) decideAnew(ctx context.Context, r egress.Request) (egress.Verdict, error) {
+	t, err := g.taint(ctx, r.Subject.Session)
 	if err != nil {
 		return egress.Verdict{}, err
 	}
+	v, err := g.decideBy(ctx, r, t.taint)
+	return g.marked(v, r.Subject.Session, t), err
+}
+
+// marked binds a verdict to the log by which it was reached. Where that has grown by what changes nothing, the verdict stands: it has
+// spent of limits and grants already.
+func (g *gatePolicy) marked(v egress.Verdict, id outboard.SessionID, t tainted) egress.Verdict {
+	if id == "" || !v.Allow {
+		return v
+	}
+	v.While = store.Mark{Session: id, Head: t.head}
+	v.Again = func(ctx context.Context, r egress.Request) (egress.Verdict, error) {
+		now, err := g.taint(ctx, id)
+		if err != nil {
+			return egress.Verdict{}, err
+		}
+		if now.taint == t.taint {
+			return g.marked(v, id, now), nil
+		}
+		return g.decideAnew(ctx, r)
+	}
+	return v
+}
+
+// remembered returns what is known of a session's log, unless this process has seen it grow since.
+func (g *gatePolicy) remembered(id outboard.SessionID) (t tainted, ok bool) {
+	if id == "" {
+		return t, false
+	}
+	g.mu.Lock()
+	t, ok = g.known[id]
+	g.mu.Unlock()
+	if head, seen := g.store.HeadSeen(id); seen && head > t.head {
+		return t, false
+	}
+	return t, ok
+}
+
+// decideBy decides about a request of a session with a taint.
+func (g *gatePolicy) decideBy(ctx context.Context, r egress.Request, taint outboard.Taint) (egress.Verdict, error) {
+	cfg := &r.Subject.Config
 	q := &policy.Request{Session: r.Subject.Session, Owner: cfg.Owner, Agent: cfg.Agent.ID, Environment: cfg.Environment,
 		Action: policy.ActionHTTP, Resource: r.Host, Context: policy.Context{
 			URL: r.Scheme + "://" + net.JoinHostPort(r.Host, strconv.Itoa(r.Port)) + r.Path, Scheme: r.Scheme, Host: r.Host, Port: r.Port,
@@ -73,7 +132,7 @@ func (g *gatePolicy) Decide(ctx context.Context, r egress.Request) (egress.Verdi
 		return out, nil
 	}
 	// Each request spends by itself: there is no second attempt at one.
-	err = g.engine.Admit(ctx, q, string(outboard.NewID[outboard.EventID](outboard.PrefixEvent)), grant)
+	err := g.engine.Admit(ctx, q, string(outboard.NewID[outboard.EventID](outboard.PrefixEvent)), grant)
 	if outboard.KindOf(err) == outboard.Exhausted || outboard.KindOf(err) == outboard.Denied {
 		return egress.Verdict{Rule: "limit", Reason: err.Error()}, nil
 	}
@@ -104,30 +163,30 @@ func (g *gatePolicy) left(ctx context.Context, id outboard.SessionID, cfg *outbo
 }
 
 // taint is what a session has been in touch with, as of the outcomes in its log. Only those that are new are read.
-func (g *gatePolicy) taint(ctx context.Context, id outboard.SessionID) (outboard.Taint, error) {
+func (g *gatePolicy) taint(ctx context.Context, id outboard.SessionID) (tainted, error) {
 	if id == "" {
-		return outboard.Taint{}, nil
+		return tainted{}, nil
 	}
 	head, err := g.store.Head(ctx, id)
 	if err != nil {
-		return outboard.Taint{}, err
+		return tainted{}, err
 	}
 	g.mu.Lock()
 	t := g.known[id]
 	g.mu.Unlock()
 	if t.head == head {
-		return t.taint, nil
+		return t, nil
 	}
 	t.head = head // what is appended from here on is read below or has another head
 	for {
 		page, err := g.store.Events(ctx, id, store.EventQuery{After: t.upto, Types: []outboard.EventType{outboard.TypeCallFinished}})
 		if err != nil {
-			return outboard.Taint{}, err
+			return tainted{}, err
 		}
 		for i := range page {
 			p, err := page[i].Decode()
 			if err != nil {
-				return outboard.Taint{}, err
+				return tainted{}, err
 			}
 			if f, ok := p.(*outboard.CallFinished); ok {
 				t.taint = t.taint.Or(f.Taint)
@@ -144,5 +203,5 @@ func (g *gatePolicy) taint(ctx context.Context, id outboard.SessionID) (outboard
 		g.known = map[outboard.SessionID]tainted{}
 	}
 	g.known[id] = t
-	return t.taint, nil
+	return t, nil
 }

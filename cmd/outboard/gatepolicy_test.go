@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -70,6 +71,95 @@ func TestGatePolicy(t *testing.T) {
 		t.Errorf("with a grant: %+v", v)
 	}
 	if v := decide("GET", "other.example"); v.Allow {
+		t.Errorf("a spent grant counts again: %+v", v)
+	}
+}
+
+// If this fails, a request is allowed by what this server remembers of a session that another server's event has tainted meanwhile, or one
+// that the event does not concern spends its grant twice.
+func TestGatePolicyByALogThatGrew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "outboard.db")
+	var stores [2]*store.Store
+	for i := range stores {
+		s, err := store.Open(t.Context(), store.Config{Path: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		stores[i] = s
+	}
+	s, other := stores[0], stores[1]
+	engine, err := policy.New(policy.Config{Source: s, Operator: `permit (principal, action, resource);`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gatePolicy{engine: engine, store: s}
+	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: "sthr_01x"}
+	if h, err = other.CreateSession(t.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
+		t.Fatal(err)
+	}
+	request := egress.Request{Subject: egress.Subject{Session: h.ID}, Scheme: "https", Method: "GET", Host: "a.example", Port: 443, Path: "/x"}
+	decide := func() egress.Verdict {
+		t.Helper()
+		v, err := g.Decide(t.Context(), request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	taint := func(x outboard.Taint) {
+		t.Helper()
+		call := outboard.NewEvent(h.Thread, &outboard.CallFinished{Call: outboard.CallID(outboard.NewID[outboard.EventID](outboard.PrefixEvent)), Outcome: outboard.OutcomeOK, Taint: x})
+		if _, err := other.Append(t.Context(), h.ID, h.Epoch, h.Head, call); err != nil {
+			t.Fatal(err)
+		}
+		h.Head++
+	}
+	write := func(v egress.Verdict) error {
+		return s.AuditWhile(t.Context(), outboard.AuditRecord{Actor: string(h.ID), Action: egress.ActionRequest, Decision: outboard.Allowed}, v.While)
+	}
+	again := func(v egress.Verdict) egress.Verdict {
+		t.Helper()
+		v, err := v.Again(t.Context(), request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	if v := decide(); !v.Allow || write(v) != nil {
+		t.Errorf("at first: %+v", v)
+	}
+	taint(outboard.Taint{})
+	v := decide()
+	if !v.Allow || !errors.Is(write(v), store.ErrMoved) {
+		t.Errorf("remembered: %+v is written", v)
+	}
+	if v = again(v); !v.Allow || write(v) != nil {
+		t.Errorf("what does not concern it: %+v", v)
+	}
+	taint(outboard.Taint{Private: true, Untrusted: true})
+	if v = decide(); v.Allow && !errors.Is(write(v), store.ErrMoved) {
+		t.Errorf("a tainted session: %+v is written", v)
+	}
+	if v = again(v); v.Allow || v.Rule != "platform/taint" {
+		t.Errorf("tainted meanwhile: %+v", v)
+	}
+	grant := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Session: h.ID, Actions: []string{policy.ActionHTTP},
+		Resources: []string{"a.example/*"}, MaxUses: 2, CreatedAt: h.CreatedAt, ExpiresAt: h.CreatedAt.AddDate(1, 0, 0)}
+	if err := s.PutGrant(t.Context(), grant); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		v := decide()
+		taint(outboard.Taint{})
+		if !v.Allow || !errors.Is(write(v), store.ErrMoved) {
+			t.Fatalf("use %d of a grant: %+v", i, v)
+		}
+		if v = again(v); !v.Allow || write(v) != nil {
+			t.Errorf("use %d of a grant, again: %+v", i, v)
+		}
+	}
+	if v := decide(); v.Allow {
 		t.Errorf("a spent grant counts again: %+v", v)
 	}
 }

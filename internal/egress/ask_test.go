@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/egress"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // asker remembers what it was asked, and answers as it is told.
@@ -89,4 +91,58 @@ func TestRefusedHostsAreAskedAbout(t *testing.T) {
 	}
 	expect(r.http("new.test", "/x"), 200, "served")
 	expect(r.http("new.test", "/x"), 403, "has denied it")
+}
+
+// growing allows a request by a log that has grown before it is recorded, as often as there are heads.
+type growing struct {
+	session outboard.SessionID
+	heads   []int64 // of the marks, in turn
+	then    egress.Verdict
+}
+
+func (g *growing) Decide(ctx context.Context, _ egress.Request) (egress.Verdict, error) {
+	if len(g.heads) == 0 {
+		return g.then, nil
+	}
+	head := g.heads[0]
+	g.heads = g.heads[1:]
+	return egress.Verdict{Allow: true, While: store.Mark{Session: g.session, Head: head},
+		Again: g.Decide}, nil
+}
+
+// Broken if a request goes out that was allowed by a log as it is no more, or none goes out after a log has grown.
+func TestAVerdictHoldsWhileItsLogDoes(t *testing.T) {
+	g := &growing{then: egress.Verdict{Rule: "platform/taint", Reason: "it is tainted now"}}
+	r := newRig(t, rules(anyPort("a.test")), func(cfg *egress.Config, _ *outboard.SessionConfig) { cfg.Policy = g })
+	r.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") })
+	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread)}
+	h, err := r.store.CreateSession(t.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.session = h.ID
+	head := h.Head
+	for _, c := range []struct {
+		heads  []int64
+		status int
+		text   string
+		hits   int64
+	}{
+		{[]int64{head}, 200, "served", 1},
+		{[]int64{head + 1, head + 2, head}, 200, "served", 1},
+		{[]int64{head + 1}, 403, "it is tainted now", 0},
+		{slices.Repeat([]int64{head + 1}, 100), 503, "could not be recorded", 0},
+	} {
+		g.heads = c.heads
+		before, records := r.hits.Load(), len(r.audit(t))
+		if code, text := get(t, r.client(true), r.http("a.test", "/")); code != c.status || !strings.Contains(text, c.text) {
+			t.Errorf("%v: %d %s", c.heads, code, text)
+		}
+		if n := r.hits.Load() - before; n != c.hits {
+			t.Errorf("%v: the server was asked %d times", c.heads, n)
+		}
+		if n := len(r.audit(t)) - records; n != 1 {
+			t.Errorf("%v: %d records", c.heads, n)
+		}
+	}
 }

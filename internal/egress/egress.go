@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // Subject is who makes a request: known from the socket it arrived on, never from what it says.
@@ -51,6 +52,10 @@ type Verdict struct {
 	Hint   string // how to change that: a command, when there is one
 	// Ask is of a refusal that a person may lift for later requests; nil = nobody is asked.
 	Ask *Question
+	// While is the log by which a request was allowed, where that may have grown unnoticed since. The record of the request is written
+	// only while it is so; else Again, which is then not nil, judges the same request by what the log says now.
+	While store.Mark
+	Again func(context.Context, Request) (Verdict, error)
 }
 
 // Question is what a person is asked about a refused request.

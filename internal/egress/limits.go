@@ -65,6 +65,10 @@ const (
 	askAgain = 2 * time.Second
 	maxAsked = 64
 
+	// maxMoved is how often a request is judged again because its session's log has grown meanwhile: a log grows by events, of which each
+	// took longer than a request's record.
+	maxMoved = 8
+
 	// chunkRequests and chunkBytes are what a gateway takes of a large budget at a time: one write for so much.
 	chunkRequests = 256
 	chunkBytes    = 4 << 20

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/netrule"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // refusal is an answer of the gateway itself.
@@ -176,16 +178,10 @@ func (p *port) permit(ctx context.Context, req Request, r *http.Request) (*Injec
 	if no != nil {
 		return nil, no
 	}
+	var v Verdict
 	if p.g.cfg.Policy != nil {
-		v, err := p.g.cfg.Policy.Decide(ctx, req)
-		if err != nil {
-			return nil, refuse(http.StatusForbidden, "policy", "the policy could not be evaluated")
-		}
-		if !v.Allow {
-			no := &refusal{status: http.StatusForbidden, rule: v.Rule, reason: v.Reason, hint: v.Hint}
-			if v.Ask != nil {
-				p.ask(ctx, req, no, *v.Ask)
-			}
+		v, no = p.allowed(ctx, req, p.g.cfg.Policy.Decide)
+		if no != nil {
 			return nil, no
 		}
 	}
@@ -213,10 +209,44 @@ func (p *port) permit(ctx context.Context, req Request, r *http.Request) (*Injec
 	if no := early(r, inj); no != nil {
 		return nil, no
 	}
-	if err := p.audit(ctx, req, outboard.Allowed, rule, detail{Credentials: inj.Names}); err != nil {
-		return nil, refuse(http.StatusServiceUnavailable, "audit", "the request could not be recorded, so it was not sent")
+	if no := p.commit(ctx, req, rule, inj, v); no != nil {
+		return nil, no
 	}
 	return inj, nil
+}
+
+// allowed asks for a verdict, and returns what a refusal says.
+func (p *port) allowed(ctx context.Context, req Request, decide func(context.Context, Request) (Verdict, error)) (Verdict, *refusal) {
+	v, err := decide(ctx, req)
+	if err != nil {
+		return v, refuse(http.StatusForbidden, "policy", "the policy could not be evaluated")
+	}
+	if v.Allow {
+		return v, nil
+	}
+	no := &refusal{status: http.StatusForbidden, rule: v.Rule, reason: v.Reason, hint: v.Hint}
+	if v.Ask != nil {
+		p.ask(ctx, req, no, *v.Ask)
+	}
+	return v, no
+}
+
+// commit writes the record of a request that may go. A verdict that was reached by a log which has grown since is reached again.
+func (p *port) commit(ctx context.Context, req Request, rule string, inj *Injection, v Verdict) *refusal {
+	for range maxMoved {
+		err := p.auditWhile(ctx, ActionRequest, req, outboard.Allowed, rule, detail{Credentials: inj.Names}, v.While)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, store.ErrMoved) || v.Again == nil {
+			break
+		}
+		var no *refusal
+		if v, no = p.allowed(ctx, req, v.Again); no != nil {
+			return no
+		}
+	}
+	return refuse(http.StatusServiceUnavailable, "audit", "the request could not be recorded, so it was not sent")
 }
 
 // judge applies the rules, then the grants. A grant widens what no rule mentions; it does not overrule one that denies.
@@ -282,14 +312,19 @@ func (p *port) audit(ctx context.Context, req Request, decision, rule string, d 
 }
 
 func (p *port) record(ctx context.Context, action string, req Request, decision, rule string, d detail) error {
+	return p.auditWhile(ctx, action, req, decision, rule, d, store.Mark{})
+}
+
+// auditWhile is record while a log is as it was.
+func (p *port) auditWhile(ctx context.Context, action string, req Request, decision, rule string, d detail, while store.Mark) error {
 	d.Sandbox, d.Box, d.QueryBytes = p.subject.Sandbox, p.subject.Box, len(req.Query)
 	text, err := json.Marshal(d)
 	if err != nil {
 		return err
 	}
 	actor := cmp.Or(string(p.subject.Session), string(p.subject.Box), string(p.subject.Sandbox))
-	return p.g.cfg.Store.Audit(ctx, outboard.AuditRecord{Org: cmp.Or(p.subject.Org, string(p.subject.Config.Owner.Org)), Actor: actor, Action: action,
-		Resource: req.Method + " " + req.url(), Decision: decision, Rule: rule, Detail: text})
+	return p.g.cfg.Store.AuditWhile(ctx, outboard.AuditRecord{Org: cmp.Or(p.subject.Org, string(p.subject.Config.Owner.Org)), Actor: actor, Action: action,
+		Resource: req.Method + " " + req.url(), Decision: decision, Rule: rule, Detail: text}, while)
 }
 
 // url is the request's address without its query.

@@ -28,6 +28,8 @@ const maxAuditText = 4 << 10
 // auditing is a record on its way. The sender owns it until it is queued and after it was told to go on.
 type auditing struct {
 	record outboard.AuditRecord
+	while  Mark
+	moved  bool // while is so no longer: the record was not written
 	salt   []byte
 	fields audit.Digests // of record and salt: the sender computes them, beside other senders
 	err    error
@@ -45,9 +47,22 @@ type auditQueue struct {
 	senders sync.WaitGroup // admitted and not yet answered
 }
 
+// Mark is a session's log at one moment: its newest event has the number Head. The zero Mark is of no session, and always so.
+type Mark struct {
+	Session outboard.SessionID
+	Head    int64
+}
+
 // Audit makes a record durable, and returns only then: whoever gets an error must not do what the record is about. Records that
 // wait at the same time share a transaction. Texts that are too long are cut; a detail over outboard.MaxEventData is TooLarge.
 func (s *Store) Audit(ctx context.Context, r outboard.AuditRecord) error {
+	return s.AuditWhile(ctx, r, Mark{})
+}
+
+// AuditWhile is Audit of a record that is true only while a log is as it was when something was decided by it. Where it is not, nothing is
+// written and the error is ErrMoved. To look costs next to nothing beside the write, where reading the log's head before it is a read
+// of its own.
+func (s *Store) AuditWhile(ctx context.Context, r outboard.AuditRecord, while Mark) error {
 	if len(r.Detail) > outboard.MaxEventData {
 		return outboard.Errorf(outboard.TooLarge, "the detail of an audit record is %d bytes, over the limit of %d", len(r.Detail), outboard.MaxEventData)
 	}
@@ -67,7 +82,7 @@ func (s *Store) Audit(ctx context.Context, r outboard.AuditRecord) error {
 	if ctx.Err() != nil {
 		return s.fail("writing an audit record", ctx.Err())
 	}
-	a := &auditing{record: r, salt: audit.Salt(), turn: make(chan bool, 1)}
+	a := &auditing{record: r, while: while, salt: audit.Salt(), turn: make(chan bool, 1)}
 	a.fields = audit.DigestsOf(&a.record, a.salt)
 	write, err := s.audits.enter(a)
 	if err != nil {
@@ -152,7 +167,10 @@ func (s *Store) auditGroup(group []*auditing) {
 	var err error = outboard.Errorf(outboard.Internal, "writing audit records did not come to an end")
 	defer func() { // after a panic as well: nobody waits for ever
 		for i, a := range group {
-			if a.err = err; i > 0 {
+			if a.err = err; err == nil && a.moved {
+				a.err = ErrMoved
+			}
+			if i > 0 {
 				a.turn <- false
 			}
 		}
@@ -162,12 +180,13 @@ func (s *Store) auditGroup(group []*auditing) {
 	}
 }
 
-// appendAudit writes a group and moves the tail. Where the log does not end as this process left it, it looks again under the lock.
+// appendAudit writes a group and moves the tail. Where the log does not end as this process left it, or one of the marks may have moved, it
+// looks again under the lock.
 func (s *Store) appendAudit(ctx context.Context, group []*auditing) error {
 	const doing = "writing audit records"
 	next := s.tail
-	if next.tree.Size() > 0 {
-		ok, err := s.d.quickAudit(ctx, s.tail, next.add(group))
+	if marks, one := marksOf(group); one && next.tree.Size() > 0 {
+		ok, err := s.d.quickAudit(ctx, s.tail, marks, next.add(group))
 		if ok {
 			s.tail = next
 		}
@@ -179,12 +198,60 @@ func (s *Store) appendAudit(ctx context.Context, group []*auditing) error {
 		if next, err = s.auditTail(ctx, t); err != nil {
 			return err
 		}
-		return s.d.insertAudit(ctx, t, next.add(group))
+		left, err := unmoved(ctx, t, group)
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		return s.d.insertAudit(ctx, t, next.add(left))
 	})
 	if err == nil {
 		s.tail = next
 	}
 	return err
+}
+
+// marksOf returns the heads that the records of a group want, by session; nil for none. false says that two want different ones.
+func marksOf(group []*auditing) (map[outboard.SessionID]int64, bool) {
+	var marks map[outboard.SessionID]int64
+	for _, a := range group {
+		m := a.while
+		if m == (Mark{}) {
+			continue
+		}
+		if marks == nil {
+			marks = map[outboard.SessionID]int64{}
+		}
+		if head, ok := marks[m.Session]; ok && head != m.Head {
+			return nil, false
+		}
+		marks[m.Session] = m.Head
+	}
+	return marks, true
+}
+
+// unmoved returns the records of a group whose marks hold, and notes with the others that theirs do not. It may be called again.
+func unmoved(ctx context.Context, t tx, group []*auditing) (left []*auditing, err error) {
+	heads := map[outboard.SessionID]int64{}
+	for _, a := range group {
+		if id := a.while.Session; a.while != (Mark{}) {
+			head, ok := heads[id]
+			if !ok {
+				err := t.queryRow(ctx, headSQL, string(id)).Scan(&head)
+				if errors.Is(err, sql.ErrNoRows) {
+					head, err = -1, nil // a session that was deleted
+				}
+				if err != nil {
+					return nil, err
+				}
+				heads[id] = head
+			}
+			if a.moved = head != a.while.Head; a.moved {
+				continue
+			}
+		}
+		left = append(left, a)
+	}
+	return left, nil
 }
 
 // auditRow is a record as it is stored.

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -397,3 +398,76 @@ func TestAuditOfOldDatabases(t *testing.T) {
 }
 
 var _ audit.Log = (*store.Store)(nil)
+
+// If a record that is true only while a log is as it was is written after the log has grown, what was judged by the old one is done. The
+// records of others that wait with it must be written all the same, and the tree must stay whole.
+func TestAuditWhile(t *testing.T) {
+	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
+		s, other := storetest.Open(t, cfg), storetest.Open(t, cfg)
+		h, second := newSession(t, s), newSession(t, s)
+		write := func(session outboard.SessionID, head int64) error {
+			r := outboard.AuditRecord{Actor: string(session), Action: "http.request", Decision: outboard.Allowed, Detail: outboard.Raw(`{}`)}
+			return s.AuditWhile(t.Context(), r, store.Mark{Session: session, Head: head})
+		}
+		written := int64(0)
+		expect := func(what string, err error, moved bool) {
+			t.Helper()
+			if moved != errors.Is(err, store.ErrMoved) || !moved && err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			if !moved {
+				written++
+			}
+			if n, err := s.AuditSize(t.Context()); err != nil || n != written {
+				t.Fatalf("%s: %d records, want %d, %v", what, n, written, err)
+			}
+		}
+		expect("a stale mark, first of the log", write(h.ID, h.Head+1), true)
+		for range 2 { // the first record of a log is written in another way than those after it
+			expect("as it is", write(h.ID, h.Head), false)
+		}
+		if _, err := other.Append(t.Context(), h.ID, 0, store.Any, said("another server")); err != nil {
+			t.Fatal(err)
+		}
+		expect("grown by another server", write(h.ID, h.Head), true)
+		expect("read again", write(h.ID, h.Head+1), false)
+		expect("another session", write(second.ID, second.Head), false)
+		expect("no session", write("ses_nobody", 1), true)
+
+		var wg sync.WaitGroup
+		var moved atomic.Int64
+		const writers = 90 // more than one statement takes, with marks that hold, that do not, and none
+		for i := range writers {
+			wg.Go(func() {
+				switch i % 3 {
+				case 0:
+					if err := write(h.ID, h.Head); errors.Is(err, store.ErrMoved) {
+						moved.Add(1)
+					}
+				case 1:
+					if err := write([]outboard.SessionID{h.ID, second.ID}[i%2], []int64{h.Head + 1, second.Head}[i%2]); err != nil {
+						t.Error(err)
+					}
+				default:
+					record(t, s, "sesn_without", 1)
+				}
+			})
+		}
+		wg.Wait()
+		if moved.Load() != writers/3 {
+			t.Errorf("%d records were refused, want the %d whose mark does not hold", moved.Load(), writers/3)
+		}
+		if err := s.DeleteSession(t.Context(), second.ID); err != nil {
+			t.Fatal(err)
+		}
+		written += writers - writers/3
+		expect("deleted", write(second.ID, second.Head), true)
+		w := witness(t, t.TempDir())
+		if _, err := w.Update(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if r := report(t, s, w); r.Bad != nil || r.Size != written {
+			t.Errorf("%+v, %+v", r, r.Bad)
+		}
+	})
+}

@@ -49,9 +49,9 @@ type dialect interface {
 	lockAudit(ctx context.Context, tx *sql.Tx) error
 	// insertAudit writes audit rows.
 	insertAudit(ctx context.Context, t tx, rows []auditRow) error
-	// quickAudit appends rows to a log that still ends with end, in one statement. false says that nothing was written: the log ends
-	// otherwise, or the dialect has no such statement.
-	quickAudit(ctx context.Context, end auditTail, rows []auditRow) (bool, error)
+	// quickAudit appends rows to a log that still ends with end, while the sessions of marks have these heads, in one statement. false says
+	// that nothing was written: something is otherwise, or the dialect has no such statement.
+	quickAudit(ctx context.Context, end auditTail, marks map[outboard.SessionID]int64, rows []auditRow) (bool, error)
 	// start begins to listen for commits of other processes; run's end stops that; close disconnects.
 	start(run context.Context, s *Store)
 	// ring tells other processes that sessions have changed.

@@ -115,6 +115,15 @@ func (s *Store) Head(ctx context.Context, id outboard.SessionID) (head int64, er
 	return one(ctx, s, "session", id, scanCount, headSQL, string(id))
 }
 
+// HeadSeen returns the head of a session's log as this process last wrote or read it, and whether it knows one. Another process may have
+// appended since: what is decided by it is recorded with AuditWhile.
+func (s *Store) HeadSeen(id outboard.SessionID) (head int64, ok bool) {
+	s.cache.mu.Lock()
+	defer s.cache.mu.Unlock()
+	r, ok := s.cache.rows[id]
+	return r.Head, ok
+}
+
 // EventQuery selects events of one session by position. Zero values select everything in ascending order.
 type EventQuery struct {
 	After, Before int64     // exclusive bounds on seq; 0 = none

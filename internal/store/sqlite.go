@@ -45,7 +45,7 @@ type sqliteDialect struct {
 
 	raw                 *rawConn // what commits use of the writing connection; nil before the first
 	hotReads, hotWrites map[string]*sql.Stmt
-	quickAudits         [quickRows]*sql.Stmt // by the length of the group; nil = none has come yet
+	quickAudits         [2][quickRows]*sql.Stmt // without and with marks, by the length of the group; nil = none has come yet
 
 	mu      sync.Mutex
 	version int64 // PRAGMA data_version of the writing connection at the last call of changed

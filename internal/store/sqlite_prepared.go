@@ -10,7 +10,7 @@ import (
 // long as running it.
 var (
 	hotReads  = []string{headSQL, lookupSQL, pageSQL, claimableSQL, nextTimerSQL, checkpointSQL, loadHeaderSQL, budgetsOverSQL, anyBudgetSQL}
-	hotWrites = []string{expiredSQL, liveSQL, pickReadySQL + claimSQL, auditLastSQL, insertAuditSQL}
+	hotWrites = []string{expiredSQL, liveSQL, pickReadySQL + claimSQL, auditLastSQL, insertAuditSQL, headSQL}
 )
 
 // prepareHot compiles what prepared gives out.
@@ -48,9 +48,11 @@ func (d *sqliteDialect) closeHot() error {
 			errs = append(errs, st.Close())
 		}
 	}
-	for _, st := range d.quickAudits {
-		if st != nil {
-			errs = append(errs, st.Close())
+	for _, kind := range d.quickAudits {
+		for _, st := range kind {
+			if st != nil {
+				errs = append(errs, st.Close())
+			}
 		}
 	}
 	return errors.Join(errs...)

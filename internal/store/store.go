@@ -35,7 +35,7 @@ const Any = -1
 var (
 	// ErrFenced: the epoch is not the session's; somebody else has claimed it. The caller must stop at once.
 	ErrFenced = outboard.Errorf(outboard.Conflict, "the lease was taken over")
-	// ErrMoved: the head is past the expected seq; read on and decide again.
+	// ErrMoved: the head is past the expected seq, or not that of a Mark; read on and decide again.
 	ErrMoved = outboard.Errorf(outboard.Conflict, "the log has moved on")
 	// ErrTerminated: the session is archived and accepts no more events.
 	ErrTerminated = outboard.Errorf(outboard.Conflict, "the session is terminated")
