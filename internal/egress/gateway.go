@@ -244,7 +244,11 @@ func (p *port) listen(ctx context.Context) {
 			return
 		}
 		if err != nil && ctx.Err() == nil {
-			p.g.log.Warn("a sandbox's listener failed", "sandbox", p.subject.Sandbox, "err", err)
+			level := slog.LevelWarn
+			if errors.Is(err, net.ErrClosed) { // by its provider, with the machine, as a rule
+				level = slog.LevelDebug
+			}
+			p.g.log.Log(ctx, level, "a sandbox's listener failed", "sandbox", p.subject.Sandbox, "err", err)
 			pause(ctx, attachRetry)
 		}
 	}
