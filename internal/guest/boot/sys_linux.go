@@ -209,12 +209,13 @@ func mountNew(path, kind string, attrs uintptr, options ...string) error {
 // the default one (complete_signal in Linux's kernel/signal.c, since 4.14). What the runtime lives on keeps its handler: preemption
 // (SIGURG), children (SIGCHLD) and the real-time signals. A fault in the guest still ends it, without a Go stack trace.
 //
-// What it starts has the default actions again: the runtime resets in a child each signal that it has put a handler on.
+// What it starts has the default actions again: the runtime resets in a child each signal that it has put a handler on. Two real-time
+// signals have none (32 and 34) and stay ignored: they are those of C's thread libraries, which set their own action when they use them.
 func ignoreSignals() error {
-	const last = 31
+	const runtimes, last = 33, 34 // the one of system calls on every thread; from 35 on all have a handler
 	for sig := syscall.Signal(1); sig <= last; sig++ {
 		switch sig {
-		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGURG, syscall.SIGCHLD:
+		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGURG, syscall.SIGCHLD, runtimes:
 			continue
 		case syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU:
 			continue // they end nobody, stop no init, and the runtime would not reset them
