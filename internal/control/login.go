@@ -93,6 +93,11 @@ func (c *Control) exchanging() (done func(), err error) {
 // Login makes a key of the person who signed in, and returns its secret. It needs no caller: that is what it finds out. org names
 // the organization for somebody who was added to several; "" is the only one.
 func (c *Control) Login(ctx context.Context, a LoginAnswer, org string) (outboard.User, outboard.Key, string, error) {
+	return c.signIn(ctx, org, a.Nonce, func(p *login.Provider) (login.Person, error) { return p.Who(ctx, a) })
+}
+
+// signIn makes a key of whom ask finds out from the provider. once is of this sign-in alone.
+func (c *Control) signIn(ctx context.Context, org, once string, ask func(*login.Provider) (login.Person, error)) (outboard.User, outboard.Key, string, error) {
 	fail := func(err error) (outboard.User, outboard.Key, string, error) {
 		return outboard.User{}, outboard.Key{}, "", err
 	}
@@ -104,16 +109,18 @@ func (c *Control) Login(ctx context.Context, a LoginAnswer, org string) (outboar
 	if err != nil {
 		return fail(err)
 	}
-	who, err := p.Who(ctx, a)
+	who, err := ask(p)
 	done()
 	if err != nil {
-		c.log.Info("a sign-in was refused", "err", err)
+		if !errors.Is(err, login.ErrPending) && !errors.Is(err, login.ErrSlowDown) {
+			c.log.Info("a sign-in was refused", "err", err)
+		}
 		return fail(err)
 	}
-	return c.letIn(ctx, &who, org, a.Nonce)
+	return c.letIn(ctx, &who, org, once)
 }
 
-// letIn makes the key of whom the provider named. once is of this sign-in alone.
+// letIn makes the key of whom the provider named.
 func (c *Control) letIn(ctx context.Context, who *login.Person, org, once string) (outboard.User, outboard.Key, string, error) {
 	u, err := c.admit(ctx, who, org)
 	if err != nil {
@@ -143,27 +150,7 @@ func (c *Control) LoginDevice(ctx context.Context) (login.Device, string, error)
 
 // LoginAt is Login for a sign-in on another device, by the code of the terminal. ErrLoginPending and ErrLoginSlowDown: not yet.
 func (c *Control) LoginAt(ctx context.Context, code, org string) (outboard.User, outboard.Key, string, error) {
-	fail := func(err error) (outboard.User, outboard.Key, string, error) {
-		return outboard.User{}, outboard.Key{}, "", err
-	}
-	p, err := c.provider()
-	if err != nil {
-		return fail(err)
-	}
-	done, err := c.exchanging()
-	if err != nil {
-		return fail(err)
-	}
-	who, err := p.WhoAt(ctx, code)
-	done()
-	if errors.Is(err, login.ErrPending) || errors.Is(err, login.ErrSlowDown) {
-		return fail(err)
-	}
-	if err != nil {
-		c.log.Info("a sign-in was refused", "err", err)
-		return fail(err)
-	}
-	return c.letIn(ctx, &who, org, "device\x00"+HashSecret(code))
+	return c.signIn(ctx, org, "device\x00"+HashSecret(code), func(p *login.Provider) (login.Person, error) { return p.WhoAt(ctx, code) })
 }
 
 // turnedAway records that somebody whom the provider knows was refused.

@@ -191,19 +191,7 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 		return err
 	}
 	m := newMachine(sb)
-	if err := f.restore(ctx, m, from); err != nil {
-		return err
-	}
-	if err := f.seed(ctx, m, r); err != nil {
-		return err
-	}
-	if err := f.mount(ctx, m, r, true); err != nil {
-		return err
-	}
-	if err := f.begin(ctx, m, st); err != nil {
-		return err
-	}
-	if err := f.settleCalls(ctx, m, r.Epoch, st.settings.Workdir); err != nil {
+	if err := f.furnish(ctx, m, r, st, from); err != nil {
 		return err
 	}
 	if err := f.put(ctx, &row, stateLive); err != nil {
@@ -220,6 +208,24 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 	}
 	f.log.Info("sandbox ready", "session", r.Session, "sandbox", row.ID, "from", r.Checkpoint)
 	return nil
+}
+
+// furnish puts into a new machine what its calls find there: the files of a checkpoint, those that the session brings, and what the
+// environment starts.
+func (f *Fleet) furnish(ctx context.Context, m *machine, r Request, st stack, from origin) error {
+	if err := f.restore(ctx, m, from); err != nil {
+		return err
+	}
+	if err := f.seed(ctx, m, r); err != nil {
+		return err
+	}
+	if err := f.mount(ctx, m, r, true); err != nil {
+		return err
+	}
+	if err := f.begin(ctx, m, st); err != nil {
+		return err
+	}
+	return f.settleCalls(ctx, m, r.Epoch, st.settings.Workdir)
 }
 
 // add writes the row of a machine that is about to be made, if there may be one more.

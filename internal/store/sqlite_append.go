@@ -21,11 +21,6 @@ const updateAllSQL = `UPDATE sessions SET ` + setHeader + `, worker = CASE ? WHE
 
 const onceSQL = `SELECT 1 FROM events WHERE session = ? AND ref = ? AND type = ? AND ref <> ''`
 
-// prepare implements dialect.
-func (d *sqliteDialect) prepare(ctx context.Context) error {
-	return d.prepareHot(ctx)
-}
-
 // commit implements dialect.
 func (d *sqliteDialect) commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, k *taking, now time.Time) (map[outboard.SessionID]*row, error) {
 	ctx = context.WithoutCancel(ctx) // the driver starts a goroutine per statement to watch one that can end; a file needs none

@@ -13,8 +13,8 @@ var (
 	hotWrites = []string{expiredSQL, liveSQL, pickReadySQL + claimSQL, auditLastSQL, insertAuditSQL, headSQL}
 )
 
-// prepareHot compiles what prepared gives out.
-func (d *sqliteDialect) prepareHot(ctx context.Context) (err error) {
+// prepare implements dialect: it compiles what preparedRead and preparedWrite give out. A commit compiles its own.
+func (d *sqliteDialect) prepare(ctx context.Context) (err error) {
 	if d.hotReads, err = prepareAll(ctx, d.read, hotReads); err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (d *sqliteDialect) preparedRead(query string) *sql.Stmt { return d.hotReads
 // preparedWrite implements dialect.
 func (d *sqliteDialect) preparedWrite(query string) *sql.Stmt { return d.hotWrites[query] }
 
-// closeHot lets go of what prepareHot made.
+// closeHot lets go of what prepare made.
 func (d *sqliteDialect) closeHot() error {
 	var errs []error
 	for _, hot := range []map[string]*sql.Stmt{d.hotReads, d.hotWrites} {

@@ -24,12 +24,15 @@ const (
 
 // rawConn is the writing connection. Only who has it from the pool may use it.
 type rawConn struct {
-	conn interface {
-		driver.Conn
-		driver.ExecerContext
-		driver.ConnPrepareContext
-	}
+	conn  driverConn
 	stmts map[string]rawStmt
+}
+
+// driverConn is what is used of a driver's connection.
+type driverConn interface {
+	driver.Conn
+	driver.ExecerContext
+	driver.ConnPrepareContext
 }
 
 type rawStmt interface {
@@ -47,16 +50,11 @@ func (d *sqliteDialect) onWriter(ctx context.Context, f func(*rawConn) error) er
 	defer c.Close()
 	return c.Raw(func(dc any) error {
 		if d.raw == nil || d.raw.conn != dc { // the pool makes a new one when one has failed
-			r := &rawConn{stmts: map[string]rawStmt{}}
-			var ok bool
-			if r.conn, ok = dc.(interface {
-				driver.Conn
-				driver.ExecerContext
-				driver.ConnPrepareContext
-			}); !ok {
+			conn, ok := dc.(driverConn)
+			if !ok {
 				return fmt.Errorf("the driver's connection is a %T", dc)
 			}
-			d.raw = r
+			d.raw = &rawConn{conn: conn, stmts: map[string]rawStmt{}}
 		}
 		return f(d.raw)
 	})
