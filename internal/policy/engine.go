@@ -95,6 +95,7 @@ func (l *Limit) key(r *Request) string {
 type Engine struct {
 	cfg  Config
 	base []*Layer // platform, operator
+	bare *Set     // of base alone, where nothing else is stored
 
 	mu       sync.Mutex
 	revision int64
@@ -133,7 +134,8 @@ func New(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Engine{cfg: cfg, base: []*Layer{platform, operator}, layers: map[string]*Layer{}, stacks: map[string]*Set{}}, nil
+	base := []*Layer{platform, operator}
+	return &Engine{cfg: cfg, base: base, bare: NewSet(base...), layers: map[string]*Layer{}, stacks: map[string]*Set{}}, nil
 }
 
 // Set returns the stack of a session, at most a second older than the stored policies. Where they cannot be read or do not compile,
@@ -156,7 +158,7 @@ func (e *Engine) Set(ctx context.Context, agent outboard.AgentID, session outboa
 // cached returns a stack that is of the current revision, or nil.
 func (e *Engine) cached(ctx context.Context, key string) (*Set, error) {
 	if e.cfg.Source == nil {
-		return NewSet(e.base...), nil
+		return e.bare, nil
 	}
 	e.mu.Lock()
 	s, old := e.stacks[key], e.cfg.Now().Sub(e.seen)
@@ -240,11 +242,7 @@ func (e *Engine) Decide(ctx context.Context, r *Request) (Verdict, outboard.Gran
 		return *v, ""
 	}
 	set := e.Set(ctx, r.Agent, r.Session)
-	decide := set.Decide
-	if r.Action == ActionHTTP {
-		decide = set.recall
-	}
-	v := decide(r)
+	v := set.recall(r)
 	var grant outboard.GrantID
 	if v.Decision == outboard.Ask && e.cfg.Source != nil {
 		g, err := e.grant(ctx, r, v.Approver, v.Needs)
@@ -252,7 +250,7 @@ func (e *Engine) Decide(ctx context.Context, r *Request) (Verdict, outboard.Gran
 			e.cfg.Logger.Error("grants cannot be read; asking", "session", r.Session, "err", err)
 		} else if g != "" {
 			r.Context.Granted = true
-			v, grant = decide(r), g // a policy may look at it
+			v, grant = set.recall(r), g // a policy may look at it
 		}
 	}
 	if v.Timeout == 0 {

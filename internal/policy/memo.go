@@ -7,8 +7,12 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// maxMemo bounds the decisions that a set remembers.
-const maxMemo = 1024
+const (
+	// maxMemo bounds the decisions that a set remembers.
+	maxMemo = 1024
+	// maxAsked bounds the arguments of a request whose decision is remembered.
+	maxAsked = 1 << 10
+)
 
 // memo remembers the decisions of one second. A decision follows from the set and the request alone, and the whole request is the key:
 // who, what, taint, budget, grants, and the time in seconds.
@@ -25,10 +29,13 @@ type question struct {
 	told    bool           // it said something
 }
 
-// recall is Decide for requests that come many times a second. Policies see the time in whole seconds. The verdict is shared: it must
-// not be changed.
+// recall is Decide for a request that may come again within the second: those of the network do many times, and a tool call is decided
+// when the model makes it and again before it is sent. Policies see the time in whole seconds. The verdict is shared: it must not be changed.
 func (s *Set) recall(r *Request) Verdict {
 	q := *r
+	if c := &q.Context; len(c.Input)+len(c.Command)+len(c.Path)+len(c.URL) > maxAsked {
+		return s.Decide(r)
+	}
 	q.Context.Now = r.Context.Now.UTC().Truncate(time.Second)
 	key := question{Request: q}
 	if left := r.Context.Left; left != nil {

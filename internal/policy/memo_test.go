@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -49,6 +50,12 @@ func TestRecall(t *testing.T) {
 	s.recall(request())
 	if n := len(s.memo.verdicts); n > before+1 || n == 0 {
 		t.Errorf("%d decisions are remembered, %d before the same request came twice", n, before)
+	}
+	before = len(s.memo.verdicts)
+	long := request()
+	long.Context.Input = strings.Repeat("x", maxAsked+1)
+	if v := s.recall(long); v.Decision != outboard.Allow || len(s.memo.verdicts) != before {
+		t.Errorf("long arguments: %+v, and %d decisions are remembered instead of %d", v, len(s.memo.verdicts), before)
 	}
 	for i := range maxMemo + 10 {
 		r := request()
