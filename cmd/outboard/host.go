@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -20,8 +22,37 @@ import (
 // guestProgram is the in-sandbox half of the product.
 const guestProgram = "outboard-guest"
 
-// findGuest returns the path of the guest program: next to this executable, else where OUTBOARD_GUEST says, else on PATH.
+// findGuest returns the path of the guest program, which must run where there is nothing beside it.
 func findGuest(env func(string) string) (string, error) {
+	path, err := locateGuest(env)
+	if err != nil {
+		return "", err
+	}
+	if loader := loaderOf(path); loader != "" {
+		return "", outboard.Errorf(outboard.Unavailable, "%s needs the dynamic loader %s, which a sandbox does not have", path, loader).
+			WithCode(codeNoIsolation).WithHint("CGO_ENABLED=0 go build -o %s ./cmd/%s", path, guestProgram)
+	}
+	return path, nil
+}
+
+// loaderOf returns the dynamic loader that an ELF program asks for, "" for a static program and for what is no ELF file.
+func loaderOf(path string) string {
+	f, err := elf.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			b, _ := io.ReadAll(io.LimitReader(p.Open(), 256))
+			return strings.TrimRight(string(b), "\x00")
+		}
+	}
+	return ""
+}
+
+// locateGuest looks next to this executable, else where OUTBOARD_GUEST says, else on PATH.
+func locateGuest(env func(string) string) (string, error) {
 	if exe, err := os.Executable(); err == nil {
 		if real, err := filepath.EvalSymlinks(exe); err == nil {
 			exe = real
