@@ -2,6 +2,7 @@ package egress
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -9,23 +10,69 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 )
 
-// errForeign ends a request whose body has a key of the client's own.
-var errForeign = errors.New("the body has a key of its own where this host's placeholder belongs")
+// errForeign ends a request whose body has a key of the client's own, and errUnread one in which such a key could not be seen.
+var (
+	errForeign = errors.New("the body has a key of its own where this host's placeholder belongs")
+	errUnread  = errors.New("the body is of a form in which a key of its own could not be seen, and this host has a placeholder")
+)
 
 // maxMember bounds a name or a value that is looked at in a body. A longer name is none of those that hold keys, and a longer value is
 // looked at as far as that.
 const maxMember = 4 << 10
 
+// guards reports whether a request's host has a placeholder, in whose place no other key may be sent.
+func (inj *Injection) guards() bool { return len(inj.RefuseBody) > 0 && len(inj.Replace) > 0 }
+
+// format is what a client calls its body.
+type format struct {
+	form     bool
+	boundary string // of a body in parts; "" = it is none
+	coding   string // how it is compressed; "" = it is not
+}
+
+// formatOf returns what a request's body is called. Of names that servers may read in several ways it takes none: such a request is
+// refused where the body must be looked at.
+func formatOf(r *http.Request, inj *Injection) (f format, no *refusal) {
+	if !inj.guards() || r.Body == nil || r.Body == http.NoBody {
+		return f, nil
+	}
+	unread := func(what string) (format, *refusal) {
+		return format{}, refuse(http.StatusUnsupportedMediaType, "credentials", "%s: %v", what, errUnread)
+	}
+	if f.coding = codingOf(r.Header); f.coding != "" && !slices.Contains(codings, f.coding) {
+		return unread("it is encoded as " + strconv.Quote(clip(f.coding)) + ", and gzip, deflate and zstd can be read")
+	}
+	types := r.Header.Values("Content-Type")
+	if len(types) > 1 {
+		return unread("it has several content types")
+	}
+	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil { // of a broken type servers take what comes before its parameters
+		kind, _, _ = strings.Cut(strings.Join(types, ""), ";")
+		kind = strings.ToLower(strings.TrimSpace(kind))
+	}
+	f.form = kind == "application/x-www-form-urlencoded"
+	if strings.HasPrefix(kind, "multipart/") {
+		if f.boundary = params["boundary"]; err != nil || f.boundary == "" || len(f.boundary) > maxBoundary {
+			return unread("its content type has no boundary that is one")
+		}
+	}
+	return f, nil
+}
+
 // guarded looks at the body of a request to a host that has a placeholder, while it is sent: the members of a JSON text, or the fields of a
 // form, under names by which keys are sent. What holds a key that is not the placeholder is not sent, and ends the request. Only such a
-// value waits until it is whole, of at most maxMember bytes; everything else passes as it comes. Other formats pass as they are.
+// value waits until it is whole, of at most maxMember bytes; everything else passes as it comes. Of a body in parts each is looked at.
+// Other formats pass as they are.
 type guarded struct {
 	io.ReadCloser
-	inj  *Injection
-	form bool
+	inj   *Injection
+	form  bool
+	parts *parts // of a body in parts; nil = it is none
 
 	begun bool   // the first byte that is no space has come
 	other bool   // the format is none that is known
@@ -39,12 +86,16 @@ type guarded struct {
 	err   error
 }
 
-// guard puts the look at a body in its place, where the injection wants one. form says that the client calls it a form.
-func guard(body io.ReadCloser, inj *Injection, form bool) io.ReadCloser {
-	if len(inj.RefuseBody) == 0 || len(inj.Replace) == 0 {
+// guard puts the look at a body in its place, where the injection wants one. A compressed one was looked at before.
+func guard(body io.ReadCloser, inj *Injection, f format) io.ReadCloser {
+	if !inj.guards() || f.coding != "" {
 		return body
 	}
-	return &guarded{ReadCloser: body, inj: inj, form: form}
+	g := &guarded{ReadCloser: body, inj: inj, form: f.form}
+	if f.boundary != "" {
+		g.parts = newParts(f.boundary)
+	}
+	return g
 }
 
 // Read returns what may be sent.
@@ -78,14 +129,21 @@ func (g *guarded) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// early looks at a body of a known length that is short before anything is sent.
-func early(r *http.Request, inj *Injection) *refusal {
-	body := guard(r.Body, inj, isForm(r))
+// early looks at a body of a known length that is short, and at a compressed one, before anything is sent.
+func (p *port) early(ctx context.Context, r *http.Request, inj *Injection) *refusal {
+	f, no := formatOf(r, inj)
+	if no != nil {
+		return no.withHint("send the body uncompressed, or as JSON or a form")
+	}
+	if f.coding != "" {
+		return p.earlyCoded(ctx, r, inj, f)
+	}
+	body := guard(r.Body, inj, f)
 	if body == r.Body || r.ContentLength <= 0 || r.ContentLength > maxHeld {
 		return nil
 	}
 	all, err := io.ReadAll(body)
-	if errors.Is(err, errForeign) {
+	if errors.Is(err, errForeign) || errors.Is(err, errUnread) {
 		return refuse(http.StatusForbidden, "credentials", "%v", err)
 	}
 	if err != nil {
@@ -95,14 +153,12 @@ func early(r *http.Request, inj *Injection) *refusal {
 	return nil
 }
 
-// isForm reports whether the client calls its body a form.
-func isForm(r *http.Request) bool {
-	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	return err == nil && kind == "application/x-www-form-urlencoded"
-}
-
 // take looks at one byte.
 func (g *guarded) take(c byte) {
+	if g.parts != nil {
+		g.takePart(c)
+		return
+	}
 	if !g.begun && !strings.ContainsRune(" \t\r\n\ufeff", rune(c)) {
 		g.begun = true
 		g.other = !g.form && c != '{' && c != '[' && c != 0xef
@@ -127,7 +183,7 @@ func (g *guarded) keep(c byte) {
 
 // takeForm holds a field until it has ended.
 func (g *guarded) takeForm(c byte) {
-	if c == '&' {
+	if c == '&' || c == ';' { // some servers end fields by either
 		g.field()
 		g.text, g.long = g.text[:0], false
 		g.pass(c)
@@ -208,6 +264,8 @@ func (g *guarded) takeJSON(c byte) {
 // end looks at what the body's end has cut.
 func (g *guarded) end() {
 	switch {
+	case g.parts != nil:
+		g.endParts()
 	case g.other:
 	case g.form:
 		g.field()

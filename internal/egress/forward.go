@@ -41,7 +41,8 @@ var (
 func (p *port) forward(w http.ResponseWriter, r *http.Request, req Request, inj *Injection) {
 	effect := effectOf(r.Context())
 	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = guard(&counted{r.Body, p.usage, effect}, inj, isForm(r))
+		f, _ := formatOf(r, inj) // it was asked before: no refusal
+		r.Body = guard(&counted{r.Body, p.usage, effect}, inj, f)
 	}
 	scrub := newScrubber(inj.Scrub)
 	out := p.reach.Load().out
@@ -58,6 +59,7 @@ func (p *port) forward(w http.ResponseWriter, r *http.Request, req Request, inj 
 			resp, err := transport.RoundTrip(out)
 			if err == nil {
 				effect.answered(resp)
+				p.guardFrames(resp, req, inj)
 			}
 			return resp, err
 		}),
@@ -118,9 +120,11 @@ func (p *port) failed(w http.ResponseWriter, r *http.Request, req Request, err e
 		p.answer(w, r, req, refuse(http.StatusTooManyRequests, "budget", "%v", errOverBudget))
 		return
 	}
-	if errors.Is(err, errForeign) {
-		p.answer(w, r, req, refuse(http.StatusForbidden, "credentials", "%v", errForeign))
-		return
+	for _, no := range []error{errForeign, errUnread} {
+		if errors.Is(err, no) {
+			p.answer(w, r, req, refuse(http.StatusForbidden, "credentials", "%v", no))
+			return
+		}
 	}
 	if outboard.KindOf(err) == outboard.Denied || errors.Is(err, errScrub) {
 		p.answer(w, r, req, refuse(http.StatusBadGateway, "credentials", "%v", err))

@@ -118,6 +118,7 @@ type port struct {
 	usage   *usage
 	cancel  context.CancelFunc
 	slots   chan struct{} // capacity maxConns; one token per connection
+	coded   chan struct{} // capacity maxCodedAtOnce; one token per compressed body that is held
 
 	ca  *authority  // set before the first connection, replaced by renewal
 	tls *tls.Config // of ca
@@ -161,6 +162,7 @@ func (g *Gateway) attach(s Subject, counters string) {
 	ctx, cancel := context.WithCancel(g.ctx)
 	n := s.Config.Env.Networking
 	p := &port{g: g, subject: s, usage: g.usage(counters, n.Budget), cancel: cancel, slots: make(chan struct{}, maxConns),
+		coded:  make(chan struct{}, maxCodedAtOnce),
 		active: map[*effect]struct{}{}, asked: map[string]answerOf{}}
 	p.reach.Store(g.newReach(n, s.Config.Agent.MCPServers))
 	g.ports[id] = p

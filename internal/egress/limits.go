@@ -30,6 +30,15 @@ const (
 	maxIdle = 32
 	// maxHeld is the longest request body that is read whole before it is sent.
 	maxHeld = 32 << 10
+	// maxCoded is the longest compressed body that is looked at: it is held while that is done, with at most maxCodedAtOnce others of its
+	// sandbox. maxDecoded is how long it may become: a bomb ends there. maxWindow is what a decoder may ask for.
+	maxCoded       = 4 << 20
+	maxCodedAtOnce = 8
+	maxDecoded     = 64 << 20
+	maxWindow      = 8 << 20
+	// maxBoundary bounds what separates the parts of a body (RFC 2046), and maxPartHead the head of one.
+	maxBoundary = 70
+	maxPartHead = 8 << 10
 	// lineBuffer is what one read from a server, and one write to it, may take outside a body.
 	lineBuffer = 16 << 10
 	// maxRecord is the longest record of TLS, and largeRecord the shortest after which more of them are expected.

@@ -21,12 +21,19 @@ type refusal struct {
 	status int
 	rule   string // for the audit
 	reason string
-	hint   string
+	hint   string // the command by which a person allows it
+	help   string // what the client can do by itself
 	asked  Asked
 }
 
 func refuse(status int, rule, format string, args ...any) *refusal {
 	return &refusal{status: status, rule: rule, reason: fmt.Sprintf(format, args...)}
+}
+
+// withHint adds what would help whoever is refused.
+func (no *refusal) withHint(format string, args ...any) *refusal {
+	no.help = fmt.Sprintf(format, args...)
+	return no
 }
 
 // serve is the handler of every request.
@@ -206,7 +213,7 @@ func (p *port) permit(ctx context.Context, req Request, r *http.Request) (*Injec
 	if carries(r, inj.Refuse) {
 		return nil, refuse(http.StatusForbidden, "credentials", "the request carries a placeholder that belongs to another place")
 	}
-	if no := early(r, inj); no != nil {
+	if no := p.early(ctx, r, inj); no != nil {
 		return nil, no
 	}
 	if no := p.commit(ctx, req, rule, inj, v); no != nil {
@@ -359,6 +366,9 @@ func (p *port) answer(w http.ResponseWriter, r *http.Request, req Request, no *r
 		fmt.Fprintf(w, "outboard: a person was asked (%s) and has denied it; asking again does not help\n", no.asked.Approval)
 	case no.asked.Approval != "":
 		fmt.Fprintf(w, "outboard: a person was asked: %s. Once it is allowed the request passes; go on with something else\n", no.asked.Approval)
+	}
+	if no.help != "" {
+		fmt.Fprintf(w, "outboard: %s\n", no.help)
 	}
 	if no.hint != "" {
 		fmt.Fprintf(w, "outboard: to allow it, a person runs: %s\n", no.hint)

@@ -1,0 +1,156 @@
+package egress
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net/http"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// guardFrames looks at the messages that a client sends over a WebSocket to a host that has a placeholder.
+func (p *port) guardFrames(resp *http.Response, req Request, inj *Injection) {
+	rw, ok := resp.Body.(io.ReadWriteCloser)
+	if !ok || !inj.guards() || resp.StatusCode != http.StatusSwitchingProtocols {
+		return
+	}
+	ctx := context.WithoutCancel(resp.Request.Context()) // the record is written whoever has gone
+	resp.Body = &sending{ReadWriteCloser: rw, inj: inj, refused: func(why error) {
+		if err := p.audit(ctx, req, outboard.Refused, "credentials", detail{Status: http.StatusForbidden, Reason: why.Error()}); err != nil {
+			p.g.log.Error("a refusal was not recorded", "session", p.subject.Session, "err", err)
+		}
+		p.g.log.Info("websocket ended", "session", p.subject.Session, "sandbox", p.subject.Sandbox, "host", req.Host, "why", why)
+	}}
+}
+
+// maxSending bounds the bytes that wait with a value that could hold a key: its own in frames of one byte each, and pings between.
+const maxSending = 16 * maxMember
+
+// sending is a WebSocket whose client's messages are looked at as bodies are. What holds a key of the client's own is not sent, and ends
+// the connection; so does what is no frame. Whole frames are neither changed nor made: bytes wait, then go as they came.
+type sending struct {
+	io.ReadWriteCloser
+	inj     *Injection
+	refused func(error)
+
+	head []byte   // of the frame, until it is whole
+	left uint64   // payload of the frame that has not come
+	mask [4]byte  // of the frame
+	at   int      // in mask
+	data bool     // the frame is of a message, not a ping or the like
+	last bool     // it ends its message
+	look *guarded // at the message
+	wait []byte   // read, not yet sent
+	err  error
+}
+
+// Write sends what may be sent.
+func (s *sending) Write(b []byte) (int, error) {
+	if s.err != nil {
+		return 0, s.err
+	}
+	for _, c := range b {
+		if s.take(c); s.err != nil {
+			s.refused(s.err)
+			s.Close()
+			return 0, s.err
+		}
+	}
+	if s.look != nil && len(s.look.wait) > 0 {
+		if len(s.wait) > maxSending {
+			s.err = errUnread
+			s.refused(s.err)
+			s.Close()
+			return 0, s.err
+		}
+		return len(b), nil
+	}
+	_, err := s.ReadWriteCloser.Write(s.wait)
+	s.wait = s.wait[:0]
+	if err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// take looks at one byte.
+func (s *sending) take(c byte) {
+	s.wait = append(s.wait, c)
+	if s.left == 0 {
+		s.begin(c)
+		return
+	}
+	c ^= s.mask[s.at&3]
+	s.at++
+	if s.left--; s.data {
+		s.say(c)
+	}
+	if s.left == 0 {
+		s.ended()
+	}
+}
+
+// begin takes a byte of a frame's head.
+func (s *sending) begin(c byte) {
+	const final, reserved, opcode, control, masked = 0x80, 0x70, 0x0f, 0x8, 0x80
+	s.head = append(s.head, c)
+	first := s.head[0]
+	if first&reserved != 0 || first&opcode > 2 && first&opcode < 8 || first&opcode > 10 {
+		s.err = errUnread
+		return
+	}
+	if len(s.head) < 2 {
+		return
+	}
+	n, size := 2, uint64(s.head[1]&0x7f)
+	if first&control != 0 && (first&final == 0 || size > 125) {
+		s.err = errUnread
+		return
+	}
+	switch size {
+	case 126:
+		n = 4
+	case 127:
+		n = 10
+	}
+	end := n
+	if s.head[1]&masked != 0 {
+		end += 4
+	}
+	if len(s.head) < end {
+		return
+	}
+	switch n {
+	case 4:
+		size = uint64(binary.BigEndian.Uint16(s.head[2:]))
+	case 10:
+		size = binary.BigEndian.Uint64(s.head[2:])
+	}
+	s.mask = [4]byte{}
+	copy(s.mask[:], s.head[n:end])
+	s.left, s.at, s.data, s.last = size, 0, first&control == 0, first&final != 0
+	if s.head = s.head[:0]; s.data && (s.look == nil || first&opcode != 0) { // a message begins
+		s.look = &guarded{inj: s.inj}
+	}
+	if s.left == 0 {
+		s.ended()
+	}
+}
+
+// say looks at a byte of a message.
+func (s *sending) say(c byte) {
+	s.look.take(c)
+	s.look.out = s.look.out[:0] // what is sent are the frames
+	s.err = s.look.err
+}
+
+// ended ends a frame, and its message with its last.
+func (s *sending) ended() {
+	if !s.data || !s.last {
+		return
+	}
+	s.look.end()
+	s.err = s.look.err
+	s.look = nil
+}
