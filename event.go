@@ -259,6 +259,7 @@ type AgentMessage struct {
 type ContextCompacted struct {
 	Summary string `json:"summary"`
 	Usage   Usage  `json:"usage"`
+	Base    *Base  `json:"base,omitempty"` // nil in older logs, and where there was none
 }
 
 // CallRequested is a tool call the model asked for, with the policy's decision. Its event id is the call's id.

@@ -23,7 +23,7 @@ type State struct {
 	ModelCalls int     // finished model calls of this turn
 	Context    int64   // tokens of the last model call, response included: how full the context is
 
-	Final       *ModelFinished // the last response when it made no calls and nothing was said since: the turn is over
+	Final       *ModelFinished // the last response, but for its Raw, when it made no calls and nothing was said since: the turn is over
 	Failed      *TurnFailed    // the turn failed and has not ended yet
 	Compactions int            // compactions in a row with at most one model call between two of them
 
@@ -36,6 +36,7 @@ type State struct {
 
 	draft  Message // assistant blocks appended before their ModelFinished
 	shared bool    // a Clone has the same History: no element of it may be written to
+	said   int64   // about what the History takes in memory
 	fresh  int     // model calls since the last compaction
 }
 
@@ -171,7 +172,8 @@ func (s *State) apply(e *Event, p Payload) {
 	case *CheckpointCreated:
 		s.Checkpoint = p.Checkpoint
 	case *ContextCompacted:
-		s.History = []*Message{{Role: "summary", Seq: e.Seq, Content: []Content{Text(p.Summary)}}}
+		s.History, s.said = nil, 0
+		s.say(&Message{Role: "summary", Seq: e.Seq, Content: []Content{Text(p.Summary)}})
 		s.Context, s.Attempt, s.fresh = 0, 0, 0
 		s.Compactions++
 	default:
@@ -206,7 +208,7 @@ func (s *State) applyModel(e *Event, p Payload) {
 func (s *State) respond(e *Event, p *ModelFinished) {
 	m := s.draft
 	m.Seq, m.Provider, m.Raw, m.RawBlob = e.Seq, p.Provider, p.Raw, p.RawBlob
-	s.History = append(s.History, &m)
+	s.say(&m)
 	s.Request, s.draft, s.Attempt = "", Message{}, 0
 	s.ModelCalls++
 	if s.fresh++; s.fresh > 1 {
@@ -214,8 +216,16 @@ func (s *State) respond(e *Event, p *ModelFinished) {
 	}
 	s.Context = p.Usage.Input + p.Usage.CacheRead + p.Usage.CacheWrite5m + p.Usage.CacheWrite1h + p.Usage.Output
 	if len(m.Uses) == 0 {
-		s.Final = p
+		final := *p
+		final.Raw, final.RawBlob = nil, nil // which the conversation has
+		s.Final = &final
 	}
+}
+
+// say adds to the conversation.
+func (s *State) say(m *Message) {
+	s.History = append(s.History, m)
+	s.said += m.size()
 }
 
 // Call returns an open call of the last response, or nil.
@@ -246,12 +256,14 @@ func (s *State) finish(e *Event, p *CallFinished) {
 	m := Message{Role: "tool"}
 	if i == len(s.History) || s.History[i].Role != "tool" {
 		s.History = slices.Insert(s.History, i, nil)
+		s.said += messageSize
 	} else {
 		m = *s.History[i]
 	}
 	s.History[i] = &m
 	m.Seq = e.Seq
 	m.Results = append(slices.Clip(m.Results), ToolResult{c.Requested.ToolUseID, c.ID, p.Content, p.IsError})
+	s.said += blockSize + sizeOf(p.Content)
 	for _, c := range s.Calls {
 		if c.Finished == nil {
 			return
@@ -269,9 +281,11 @@ func (s *State) process(e *Event, id EventID) {
 		s.Waiting = append(s.Waiting[:i:i], s.Waiting[i+1:]...)
 		switch p := in.Payload.(type) {
 		case *InputMessage:
-			s.History, s.Final = append(s.History, &Message{Role: "user", Seq: e.Seq, Content: p.Content}), nil
+			s.say(&Message{Role: "user", Seq: e.Seq, Content: p.Content})
+			s.Final = nil
 		case *InputSystem:
-			s.History, s.Final = append(s.History, &Message{Role: "system", Seq: e.Seq, Content: p.Content}), nil
+			s.say(&Message{Role: "system", Seq: e.Seq, Content: p.Content})
+			s.Final = nil
 		case *InputConfirmation:
 			if c := s.Call(p.Call); c != nil && c.Answer == nil {
 				c.Answer = p
@@ -290,7 +304,7 @@ func (s *State) lose(e *Event, p *SandboxLost) {
 	} else {
 		text += "; no checkpoint existed, so the workspace starts empty."
 	}
-	s.History = append(s.History, &Message{Role: "note", Seq: e.Seq, Content: []Content{Text(text)}})
+	s.say(&Message{Role: "note", Seq: e.Seq, Content: []Content{Text(text)}})
 	s.Checkpoint = p.Restore
 }
 

@@ -179,5 +179,5 @@ func filesAt(c CheckpointID) string {
 
 // note tells the model something.
 func (s *State) note(e *Event, sentences ...string) {
-	s.History = append(s.History, &Message{Role: "note", Seq: e.Seq, Content: []Content{Text(strings.Join(sentences, " "))}})
+	s.say(&Message{Role: "note", Seq: e.Seq, Content: []Content{Text(strings.Join(sentences, " "))}})
 }

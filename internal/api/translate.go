@@ -106,7 +106,8 @@ func (t *translator) events(ctx context.Context, e *outboard.Event) ([]wireEvent
 
 // ownPayload is an event's payload without what the wire shows elsewhere.
 func ownPayload(e *outboard.Event) (any, error) {
-	hide := map[outboard.EventType]string{outboard.TypeCallFinished: "content", outboard.TypeSessionForked: "config"}[e.Type]
+	hide := map[outboard.EventType]string{outboard.TypeCallFinished: "content", outboard.TypeSessionForked: "config",
+		outboard.TypeContextCompacted: "base"}[e.Type]
 	if hide == "" {
 		return e.Data, nil
 	}

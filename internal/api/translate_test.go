@@ -134,7 +134,8 @@ func everything() *memoryLog {
 	m.add("echogiven", &outboard.InputProcessed{Input: given, Of: outboard.TypeInputToolResult})
 	m.add("customend", &outboard.CallFinished{Call: custom, Outcome: outboard.OutcomeOK})
 	m.add("lost", &outboard.SandboxLost{Sandbox: "sbx_01b", Generation: "g1", Reason: "killed", Restore: "ckpt_01c"})
-	m.add("compact", &outboard.ContextCompacted{Summary: "so far", Usage: use})
+	m.add("compact", &outboard.ContextCompacted{Summary: "so far", Usage: use,
+		Base: &outboard.Base{Config: outboard.SessionConfig{Environment: "env_hidden"}}})
 	m.add("harvest", &outboard.FileHarvested{File: "file_01h", Path: "out.txt"})
 	cut := m.add("cut", &outboard.InputInterrupt{Scope: "sthr_01primary"})
 	m.add("echocut", &outboard.InputProcessed{Input: cut, Of: outboard.TypeInputInterrupt})

@@ -13,6 +13,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/llm"
 	"github.com/outboard-dev/outboard/internal/outboardtest"
+	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
@@ -358,6 +359,49 @@ func TestCompaction(t *testing.T) {
 	}
 	if got := texts(k.turn("- say: next"), "agent.message"); !slices.Equal(got, []string{"next"}) {
 		t.Errorf("the next turn said %q", got)
+	}
+}
+
+// If this fails, the position that a fold begins at goes out with a session, with its vaults and its owner; or one that somebody made up
+// comes in with a file, and decides what the session is.
+func TestBaseOfAFoldStaysHere(t *testing.T) {
+	b := whole(t, outboardtest.Options{Models: llm.Config{Scripts: llm.Scripts{Context: 20_000}}})
+	k := b.talk("always_allow")
+	k.turn(append(slices.Repeat([]string{"- bash: seq 4000"}, 6), "- say: end")...)
+	bases := func(id string) (n int) {
+		t.Helper()
+		q := store.EventQuery{Types: []outboard.EventType{outboard.TypeContextCompacted}}
+		list, err := b.store.Events(t.Context(), outboard.SessionID(id), q)
+		if err != nil || len(list) == 0 {
+			t.Fatalf("%d summaries, %v", len(list), err)
+		}
+		for i := range list {
+			base, err := list[i].Base()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if base != nil {
+				n++
+			}
+		}
+		return n
+	}
+	if bases(k.id) == 0 {
+		t.Fatal("no summary has a base: this tests nothing")
+	}
+	file := b.export(k.id)
+	x := takeApart(t, file)
+	const log = "events/00000001.jsonl"
+	if s := string(x.data[log]); !strings.Contains(s, `"summary":"`) || strings.Contains(s, `"base"`) {
+		t.Error("the export has no summary, or the base of one")
+	}
+	x.replace(log, `"summary":"`, `"base":{"header":{"head":1},"config":{"environment_id":"env_x"},"turn":77},"summary":"`)
+	id := b.ok("POST", "/v1/outboard/import?unsigned=true", x.pack(t, true)).str("id")
+	if n := bases(id); n != 0 {
+		t.Errorf("%d bases came in with a file", n)
+	}
+	if was, is := b.sees(k.id), b.sees(id); was != is {
+		t.Errorf("the model sees %.100q, saw %.100q", is, was)
 	}
 }
 

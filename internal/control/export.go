@@ -258,13 +258,8 @@ func (x *Export) events(ctx context.Context) error {
 		for _, ref := range blobsOf(p) {
 			x.blobs[ref.Digest] = ref
 		}
-		if f, ok := p.(*outboard.SessionForked); ok && len(f.Config.VaultIDs) > 0 {
-			f.Config.VaultIDs = nil
-			e.Data = outboard.NewEvent(e.Thread, f).Data
-		}
-		if f, ok := p.(*outboard.SessionCreated); ok && len(f.Config.VaultIDs) > 0 {
-			f.Config.VaultIDs = nil
-			e.Data = outboard.NewEvent(e.Thread, f).Data
+		if staysHere(p) {
+			e.Data = outboard.NewEvent(e.Thread, p).Data
 		}
 		line, err := json.Marshal(e)
 		if err != nil {
@@ -278,6 +273,26 @@ func (x *Export) events(ctx context.Context) error {
 		}
 	}
 	return flush()
+}
+
+// staysHere takes out of a payload what does not leave with a session, and reports whether there was any: its vaults, and what a fold
+// begins with, which says nothing that the rest of the log does not.
+func staysHere(p outboard.Payload) bool {
+	switch p := p.(type) {
+	case *outboard.SessionForked:
+		had := len(p.Config.VaultIDs) > 0
+		p.Config.VaultIDs = nil
+		return had
+	case *outboard.SessionCreated:
+		had := len(p.Config.VaultIDs) > 0
+		p.Config.VaultIDs = nil
+		return had
+	case *outboard.ContextCompacted:
+		had := p.Base != nil
+		p.Base = nil
+		return had
+	}
+	return false
 }
 
 func (x *Export) putJSON(name string, v any) error {

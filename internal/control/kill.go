@@ -316,16 +316,23 @@ func (c *Control) inFlight(ctx context.Context, k outboard.Kill) (out []InFlight
 	return out, err != nil
 }
 
-// fold reads a whole log.
-func (c *Control) fold(ctx context.Context, id outboard.SessionID) (*outboard.State, error) {
-	var events []outboard.Event
-	for e, err := range c.store.Read(ctx, id, 0) {
+// fold reads a session's log from its newest summary on.
+func (c *Control) fold(ctx context.Context, id outboard.SessionID) (s *outboard.State, err error) {
+	if s, err = c.store.FoldStart(ctx, id); err != nil {
+		return nil, err
+	}
+	for e, err := range c.store.Read(ctx, id, s.Head) {
+		if err == nil {
+			err = s.Apply(&e)
+		}
+		if errors.Is(err, outboard.ErrRewound) { // just now
+			return c.fold(ctx, id)
+		}
 		if err != nil {
 			return nil, err
 		}
-		events = append(events, e)
 	}
-	return outboard.Fold(events)
+	return s, nil
 }
 
 // AfterKill does what a kill means for rows: asks and timers of stopped sessions are void, and what is revoked ends for good. It can be

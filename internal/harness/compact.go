@@ -123,8 +123,19 @@ func (l *loop) compact(ctx context.Context) error {
 		l.fail(s, &llm.Error{Type: compactionLimit, Message: "the model gave no summary of the conversation"}, resp.Usage)
 		return nil
 	}
-	l.t.Stage(outboard.NewEvent(s.Thread, &outboard.ContextCompacted{Summary: summary, Usage: resp.Usage}))
+	l.t.Stage(compacted(s, summary, resp.Usage))
 	return nil
+}
+
+// compacted is the event of a summary, with the state's base where the event has room for it.
+func compacted(s *outboard.State, summary string, used outboard.Usage) outboard.Event {
+	p := outboard.ContextCompacted{Summary: summary, Usage: used, Base: s.Base()}
+	e := outboard.NewEvent(s.Thread, &p)
+	if len(e.Data) <= outboard.MaxEventData {
+		return e
+	}
+	p.Base = nil
+	return outboard.NewEvent(s.Thread, &p)
 }
 
 func summaryOf(resp *llm.Response) string {

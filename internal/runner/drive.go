@@ -28,7 +28,7 @@ func (w *worker) drive(ctx context.Context, h outboard.Header, tail []outboard.E
 	forget()
 	t.close(err == nil)
 	if err == nil && t.held {
-		w.folds.keep(t.id, fold{state: t.durable, size: t.size})
+		w.folds.keep(t.id, t.durable)
 	}
 	t.part(ctx, err)
 }

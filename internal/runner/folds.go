@@ -12,31 +12,27 @@ import (
 const (
 	// foldTTL is how long after its turn a session's fold is kept, in case the next message follows at once.
 	foldTTL = 15 * time.Second
-	// maxFolds and maxFoldBytes bound them all, whatever the load.
+	// maxFolds and maxFoldBytes bound them all, whatever the load. A conversation that fills a model's context of a million tokens
+	// takes a few MiB; what is more than half of it all is not kept.
 	maxFolds     = 64
-	maxFoldBytes = 32 << 20
-	// eventOverhead stands for what a folded event takes beyond its data.
-	eventOverhead = 256
+	maxFoldBytes = 64 << 20
 )
 
 // folds keeps the folds of sessions whose turn has just ended, so that the next turn reads only the tail of the log. A fold is
 // never wrong, only short: the log behind it does not change. Its methods may be called from any goroutine.
 type folds struct {
 	mu      sync.Mutex
-	kept    map[outboard.SessionID]fold
+	kept    map[outboard.SessionID]keptFold
 	leaving map[outboard.SessionID]chan struct{} // closed when the turn that is being given up has kept its fold, or has none to keep
 	size    int64
 }
 
-// fold is a state and about how much memory it takes.
-type fold struct {
+// keptFold is a state, about how much memory it takes, and until when it is kept.
+type keptFold struct {
 	state *outboard.State
 	size  int64
 	until time.Time
 }
-
-// sizeOf is about what a folded event takes.
-func sizeOf(e *outboard.Event) int64 { return int64(len(e.Data)) + eventOverhead }
 
 // leave says that a turn is about to give its session up, and may keep its fold before done is called. Whoever is told of that commit
 // may send the next message, and the next turn begin, before this one has come to keep anything: it would read the whole log.
@@ -60,7 +56,7 @@ func (f *folds) leave(id outboard.SessionID) (done func()) {
 
 // take returns the session's fold, which is the caller's from now on, or an empty one. It waits for a turn of this process that is
 // just being given up.
-func (f *folds) take(ctx context.Context, id outboard.SessionID) fold {
+func (f *folds) take(ctx context.Context, id outboard.SessionID) *outboard.State {
 	f.mu.Lock()
 	if left := f.leaving[id]; left != nil {
 		f.mu.Unlock()
@@ -73,15 +69,16 @@ func (f *folds) take(ctx context.Context, id outboard.SessionID) fold {
 	defer f.mu.Unlock()
 	k, ok := f.kept[id]
 	if !ok {
-		return fold{state: new(outboard.State)}
+		return new(outboard.State)
 	}
 	f.dropLocked(id)
-	return k
+	return k.state
 }
 
 // keep takes over a fold that its turn no longer needs, or lets it go.
-func (f *folds) keep(id outboard.SessionID, k fold) {
-	if k.size > maxFoldBytes/4 {
+func (f *folds) keep(id outboard.SessionID, s *outboard.State) {
+	k := keptFold{s, s.Size(), time.Now().Add(foldTTL)}
+	if k.size > maxFoldBytes/2 {
 		return
 	}
 	f.mu.Lock()
@@ -91,18 +88,16 @@ func (f *folds) keep(id outboard.SessionID, k fold) {
 		f.dropLocked(f.oldestLocked())
 	}
 	if f.kept == nil {
-		f.kept = map[outboard.SessionID]fold{}
+		f.kept = map[outboard.SessionID]keptFold{}
 	}
-	k.until = time.Now().Add(foldTTL)
 	f.kept[id] = k
 	f.size += k.size
 }
 
-// expire lets go what nobody came back for.
-func (f *folds) expire() {
+// expire lets go what nobody came back for by now.
+func (f *folds) expire(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := time.Now()
 	for id, k := range f.kept {
 		if k.until.Before(now) {
 			f.dropLocked(id)

@@ -4,8 +4,11 @@ package runner
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 )
@@ -18,25 +21,25 @@ func TestFoldOfTheTurnBefore(t *testing.T) {
 		const id = outboard.SessionID("sesn_1")
 		got := make(chan *outboard.State, 1)
 		done := f.leave(id)
-		go func() { got <- f.take(t.Context(), id).state }()
+		go func() { got <- f.take(t.Context(), id) }()
 		synctest.Wait()
 		select {
 		case <-got:
 			t.Fatal("the next turn did not wait for the fold that is about to be kept")
 		default:
 		}
-		if other := f.take(t.Context(), "sesn_2").state; other == nil || other.Head != 0 {
+		if other := f.take(t.Context(), "sesn_2"); other == nil || other.Head != 0 {
 			t.Error("another session has a fold")
 		}
 		kept := &outboard.State{}
-		f.keep(id, fold{state: kept, size: 1})
+		f.keep(id, kept)
 		done()
 		if s := <-got; s != kept {
 			t.Error("the next turn has another fold")
 		}
 
 		done = f.leave(id) // a commit that failed keeps nothing
-		go func() { got <- f.take(t.Context(), id).state }()
+		go func() { got <- f.take(t.Context(), id) }()
 		synctest.Wait()
 		done()
 		if s := <-got; s == kept || s == nil {
@@ -45,11 +48,49 @@ func TestFoldOfTheTurnBefore(t *testing.T) {
 
 		f.leave(id) // never done: whoever waits goes with its context
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() { got <- f.take(ctx, id).state }()
+		go func() { got <- f.take(ctx, id) }()
 		synctest.Wait()
 		cancel()
 		if s := <-got; s == nil {
 			t.Error("no fold at all")
+		}
+	})
+}
+
+// If this fails, sessions that wait keep memory, or those that do not keep more than there is for all of them.
+func TestFoldsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var f folds
+		of := func(bytes int) *outboard.State {
+			s := &outboard.State{Header: outboard.Header{ID: "sesn_1"}}
+			s.Assume(outboard.NewEvent("", &outboard.SandboxLost{Reason: strings.Repeat("x", bytes)})) // a note in the conversation
+			return s
+		}
+		f.keep("sesn_big", of(maxFoldBytes))
+		if len(f.kept) != 0 {
+			t.Error("a fold that is larger than there is room is kept")
+		}
+		for i := range 100 {
+			f.keep(outboard.SessionID(fmt.Sprint("sesn_", i)), of(1000))
+			time.Sleep(time.Millisecond)
+		}
+		if _, ok := f.kept["sesn_99"]; !ok || len(f.kept) != maxFolds {
+			t.Errorf("%d folds are kept, want the newest %d", len(f.kept), maxFolds)
+		}
+		for i := range 8 {
+			f.keep(outboard.SessionID(fmt.Sprint("sesn_large", i)), of(maxFoldBytes/3))
+		}
+		if _, ok := f.kept["sesn_large7"]; !ok || f.size > maxFoldBytes {
+			t.Errorf("the kept folds take %d bytes, more than %d, or the newest is not among them", f.size, maxFoldBytes)
+		}
+		f.expire(time.Now())
+		if len(f.kept) == 0 {
+			t.Error("folds are let go before their time")
+		}
+		time.Sleep(foldTTL + time.Millisecond)
+		f.expire(time.Now())
+		if len(f.kept) != 0 || f.size != 0 {
+			t.Errorf("after their time %d folds of %d bytes are kept", len(f.kept), f.size)
 		}
 	})
 }

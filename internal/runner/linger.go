@@ -70,10 +70,10 @@ func (w *worker) tidy(ctx context.Context) {
 		case <-ctx.Done():
 		}
 		now := time.Now()
+		w.folds.expire(now)
 		if ctx.Err() != nil {
 			now = now.Add(2 * lingerTime)
 		}
-		w.folds.expire()
 		for _, box := range w.lingering.expired(now) {
 			w.release(ctx, box)
 		}

@@ -4,12 +4,12 @@ package runner
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"os"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/llm"
@@ -50,19 +50,6 @@ func (r *rig) converse(id outboard.SessionID, n int) (head int64) {
 	return h.Head
 }
 
-// bytesRead is what this process has read so far, from its database above all.
-func bytesRead(t *testing.T) (n int64) {
-	t.Helper()
-	b, err := os.ReadFile("/proc/self/io")
-	if err == nil {
-		_, err = fmt.Sscanf(string(b), "rchar: %d", &n)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
 // inUse is the memory that is in use.
 func inUse() int64 {
 	var m runtime.MemStats
@@ -92,41 +79,90 @@ func (r *rig) answered(id outboard.SessionID, after int64) (head int64, said str
 	return 0, ""
 }
 
-// If this fails, a turn of a long session reads its log more than once, or the session stays in memory when it is idle.
+// turnRows runs a turn of a session and returns the new head of its log and how many rows of it were read meanwhile, those apart that
+// the test itself reads.
+func (r *rig) turnRows(id outboard.SessionID, head int64, text string) (now, rows int64) {
+	r.t.Helper()
+	began := r.store.EventsRead()
+	r.say(id, "- bash: echo "+text, "- say: "+text)
+	now, said := r.answered(id, head)
+	if said != text {
+		r.t.Errorf("the model said %q, want %q", said, text)
+	}
+	rows = r.store.EventsRead() - began
+	r.t.Logf("turn %s of a log of %d events: %d rows read for %d new ones", text, head, rows, now-head)
+	return now, rows
+}
+
+// slack is how many rows a turn may read beyond those it needs: each new one a few times, by the turn, by its watchers and by the test.
+func slack(fresh int64) int64 { return 4*fresh + 50 }
+
+// If this fails, a turn of a long session reads its log more than once, one right behind another reads what that one had read, or
+// the session stays in memory when it is idle.
 func TestLongSession(t *testing.T) {
 	r := newRig(t, llm.Config{Scripts: llm.Scripts{Context: 1 << 40}}) // or the conversation is summarised
 	r.log = slog.New(slog.DiscardHandler)
 	id := r.session("script/steps", allTools)
-	head := r.converse(id, 100_000)
-	began, data := bytesRead(t), int64(0)
-	for e, err := range r.store.Read(t.Context(), id, 0) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		data += int64(len(e.Data))
-	}
-	once := bytesRead(t) - began
-	if once < data {
-		t.Fatalf("reading %d bytes of events took %d bytes from the database: this measures nothing", data, once)
-	}
+	long := r.converse(id, 100_000)
 	idle := inUse()
 	n := r.start(nil)
-	for _, text := range []string{"first", "second"} {
-		began := bytesRead(t)
-		r.say(id, "- bash: echo "+text, "- say: "+text)
-		var said string
-		if head, said = r.answered(id, head); said != text {
-			t.Errorf("the model said %q, want %q", said, text)
-		}
-		took := bytesRead(t) - began
-		if took > once*3/2 {
-			t.Errorf("turn %s read %d bytes; reading the log once takes %d", text, took, once)
-		}
-		t.Logf("turn %s: %d bytes read, the log once is %d", text, took, once)
+	head, rows := r.turnRows(id, long, "first")
+	if rows > long+slack(head-long) {
+		t.Errorf("the first turn read %d rows of a log of %d", rows, long)
 	}
-	n.Stop() // the turns have been put away; what n keeps of them it still has
-	if more := inUse() - idle; more > data/10 {
-		t.Errorf("an idle session of %d bytes keeps %d bytes in memory", data, more)
+	if rows < long {
+		t.Errorf("the first turn read %d rows of a log of %d, all of which the model is shown: this counts something else", rows, long)
+	}
+	for _, text := range []string{"second", "third"} {
+		was := head
+		if head, rows = r.turnRows(id, was, text); rows > slack(head-was) {
+			t.Errorf("turn %s read %d rows, when %d were new", text, rows, head-was)
+		}
+	}
+	if kept := inUse() - idle; kept < long*100 || kept > maxFoldBytes {
+		t.Errorf("right after its turn the session takes %d bytes", kept)
+	}
+	n.Stop()
+	n.folds.expire(time.Now().Add(2 * foldTTL)) // as the runner does each second
+	if more := inUse() - idle; more > 1<<20 {
+		t.Errorf("an idle session of %d events keeps %d bytes in memory", head, more)
 	}
 	runtime.KeepAlive(n)
+}
+
+// If this fails, a process that takes up a long session reads what its summary stands for, or goes on with something else than what the
+// whole log says.
+func TestLongSummarisedSession(t *testing.T) {
+	r := newRig(t, llm.Config{Scripts: llm.Scripts{Context: 200_000}})
+	r.log = slog.New(slog.DiscardHandler)
+	id := r.session("script/steps", allTools)
+	long := r.converse(id, 20_000)
+	n := r.start(nil)
+	head, rows := r.turnRows(id, long, "first") // which begins with a summary
+	if rows < long {
+		t.Errorf("the first turn read %d rows of a log of %d without a summary: this counts something else", rows, long)
+	}
+	if n := len(payloads[*outboard.ContextCompacted](r, id)); n != 1 {
+		t.Fatalf("%d summaries, want 1", n)
+	}
+	for _, text := range []string{"second", "third"} {
+		n.Stop()
+		n = r.start(nil) // another process
+		was := head
+		if head, rows = r.turnRows(id, was, text); rows > slack(head-long) {
+			t.Errorf("turn %s read %d rows, when %d came after the summary", text, rows, head-long)
+		}
+	}
+	n.Stop()
+	want, err := outboard.Fold(r.events(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := n.folds.take(t.Context(), id).Clone()
+	if want = want.Clone(); len(got.Waiting)+len(want.Waiting) == 0 {
+		got.Waiting, want.Waiting = nil, nil // not how many there were before
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("the session goes on from\n%+v\nits log says\n%+v", got, want)
+	}
 }

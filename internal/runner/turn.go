@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -31,7 +30,6 @@ type turn struct {
 	log    *slog.Logger
 
 	durable *outboard.State // the fold of the log
-	size    int64           // about what durable takes in memory
 	view    *outboard.State // the same with what is staged; durable itself when nothing is
 	staged  []outboard.Event
 	rows    rows // to be committed with what is staged
@@ -57,20 +55,19 @@ type rows struct {
 	acks       []string // call keys
 }
 
-// longLog is from how many events on a log is asked for its rewinds before it is folded. A shorter one is folded again when it turns
-// out to have some, which is cheaper than to ask for each session.
+// longLog is from how many events on a log is asked for its rewinds and its newest summary before it is folded. A shorter one is folded
+// from its beginning, and again when it turns out to have been rewound, which is cheaper than to ask for each session.
 const longLog = 1000
 
 // open folds the log of a session that was just claimed. tail are its newest events, as far as they are known.
 func (r *Runner) open(ctx context.Context, h outboard.Header, tail []outboard.Event) (*turn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	k := r.folds.take(ctx, h.ID)
-	t := &turn{Runner: r, ctx: ctx, cancel: cancel, id: h.ID, epoch: h.Epoch, held: true, durable: k.state, size: k.size,
+	t := &turn{Runner: r, ctx: ctx, cancel: cancel, id: h.ID, epoch: h.Epoch, held: true, durable: r.folds.take(ctx, h.ID),
 		log: r.log.With("session", h.ID)}
 	t.view = t.durable
 	t.woken, t.unwatch = r.cfg.Store.Watch(h.ID) // before the log is read, so that nothing falls between
 	var err error
-	if k.state.Head == 0 && h.Head > longLog {
+	if t.durable.Head == 0 && h.Head > longLog {
 		err = t.startOver(ctx)
 	}
 	if err == nil {
@@ -90,7 +87,7 @@ func (t *turn) catchUp(ctx context.Context, head int64, tail []outboard.Event) e
 		if tail[i].Seq != t.durable.Head+1 {
 			continue
 		}
-		if err := t.apply(&tail[i]); err != nil {
+		if err := t.durable.Apply(&tail[i]); err != nil {
 			return err
 		}
 	}
@@ -148,7 +145,7 @@ func (t *turn) Sync(ctx context.Context) error {
 func (t *turn) read(ctx context.Context) error {
 	for e, err := range t.cfg.Store.Read(ctx, t.id, t.durable.Head) {
 		if err == nil {
-			err = t.apply(&e)
+			err = t.durable.Apply(&e)
 		}
 		if err != nil {
 			return err
@@ -157,21 +154,13 @@ func (t *turn) read(ctx context.Context) error {
 	return nil
 }
 
-// startOver begins the fold again with the rewinds that the log has.
+// startOver begins the fold again, from the newest summary and with the rewinds that the log has.
 func (t *turn) startOver(ctx context.Context) error {
-	rewinds, err := t.cfg.Store.Rewinds(ctx, t.id, math.MaxInt64)
-	if err != nil {
-		return err
+	s, err := t.cfg.Store.FoldStart(ctx, t.id)
+	if err == nil {
+		t.durable = s
 	}
-	t.durable, err = outboard.NewState(rewinds)
-	t.size = 0
 	return err
-}
-
-// apply folds the next event of the log.
-func (t *turn) apply(e *outboard.Event) error {
-	t.size += sizeOf(e)
-	return t.durable.Apply(e)
 }
 
 // look makes the view from the fold and what is staged.
@@ -271,7 +260,7 @@ func (t *turn) commit(ctx context.Context, events []outboard.Event) error {
 	t.staged, t.rows, t.held = nil, rows{}, !c.Release
 	t.look()
 	if c.Release { // the next turn may begin before this one has tidied up
-		t.folds.keep(t.id, fold{state: t.durable, size: t.size})
+		t.folds.keep(t.id, t.durable)
 	}
 	t.acknowledge(acks)
 	return nil
@@ -287,13 +276,12 @@ func (t *turn) settle(stored []outboard.Event) error {
 			if err := outboard.Project(&h, &stored[i]); err != nil {
 				return err
 			}
-			t.size += sizeOf(&stored[i])
 		}
 		t.durable = t.view
 		t.durable.Header = h
 	}
 	for i := range stored[n:] {
-		if err := t.apply(&stored[n+i]); err != nil {
+		if err := t.durable.Apply(&stored[n+i]); err != nil {
 			return err
 		}
 	}

@@ -44,6 +44,7 @@ func (s *Store) page(ctx context.Context, l *log, after int64) ([]outboard.Event
 	}
 	defer rows.Close()
 	var out []outboard.Event
+	defer func() { s.events.Add(int64(len(out))) }()
 	for size := 0; size < pageBytes && rows.Next(); {
 		e, err := scanEvent(rows)
 		if err != nil {
@@ -150,6 +151,7 @@ func (s *Store) Events(ctx context.Context, id outboard.SessionID, q EventQuery)
 		if err != nil {
 			return nil, err
 		}
+		s.events.Add(int64(len(more)))
 		for i := range more {
 			l.adopt(parts[0], &more[i])
 		}
@@ -235,6 +237,7 @@ func (s *Store) owned(ctx context.Context, id outboard.SessionID, query, arg, ta
 	if err != nil {
 		return nil, err
 	}
+	s.events.Add(int64(len(rows)))
 	return l.mine(rows), nil
 }
 

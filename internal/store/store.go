@@ -84,10 +84,14 @@ type Store struct {
 	once     sync.Once
 	closed   error
 	commits  atomic.Int64
+	events   atomic.Int64 // see EventsRead
 }
 
 // Commits is how many appends and claims this process has made durable. Several appends may have shared one transaction.
 func (s *Store) Commits() int64 { return s.commits.Load() }
+
+// EventsRead is how many rows of logs this process has read.
+func (s *Store) EventsRead() int64 { return s.events.Load() }
 
 // Open connects, migrates up and starts the writers. Close stops them; appends after that fail with Unavailable.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
