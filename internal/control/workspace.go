@@ -35,7 +35,8 @@ type Workspace struct {
 type source struct{ delta, entry int }
 
 // Workspace returns the saved workspace of a session as its next machine would start with it, or NotFound when none was saved. It
-// reads only checkpoints, so it works when the session's sandbox is busy, on another host, or gone.
+// reads only checkpoints, so it works when the session's sandbox is busy, on another host, or gone. That somebody takes it is in the audit
+// before any of it leaves.
 func (c *Control) Workspace(ctx context.Context, by outboard.Caller, id outboard.SessionID) (*Workspace, error) {
 	h, err := c.header(ctx, by, id)
 	if err != nil {
@@ -52,7 +53,11 @@ func (c *Control) Workspace(ctx context.Context, by outboard.Caller, id outboard
 	if err != nil {
 		return nil, look("checkpoints of session", string(id), err)
 	}
-	return c.workspaceAt(ctx, all, at)
+	w, err := c.workspaceAt(ctx, all, at)
+	if err != nil {
+		return nil, err
+	}
+	return w, c.record(ctx, by, "session.workspace", string(id), map[string]any{"seq": h.Head, "checkpoint": at})
 }
 
 // workspaceAt returns the workspace as a checkpoint saved it. all are the checkpoints of its session.

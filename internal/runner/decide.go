@@ -107,7 +107,7 @@ func (t *turn) permit(ctx context.Context, j *job) error {
 	r := t.request(ctx)
 	r.ForCall(&call, j.input)
 	if call.Decision == outboard.Ask {
-		if err := t.approved(ctx, j); err != nil {
+		if err := t.approved(ctx, j, call.Approver, call.Needs); err != nil {
 			return err
 		}
 		r.Context.Approved, r.Context.Digest = true, call.Digest
@@ -116,24 +116,50 @@ func (t *turn) permit(ctx context.Context, j *job) error {
 	if v.Decision != outboard.Allow {
 		return outboard.Errorf(outboard.Denied, "the policies no longer allow this call: %s", v.Reason)
 	}
-	if v.Met && grant == "" && v.Needs > max(call.Needs, 1) {
-		return outboard.Errorf(outboard.Denied, "the policies want %d people to allow this call by now, and it was asked of fewer", v.Needs)
+	if v.Met && grant == "" {
+		if err := t.approvedByNow(ctx, j, v); err != nil {
+			return err
+		}
 	}
 	return t.cfg.Policy.Admit(ctx, r, outboard.CallKey(t.id, j.call.ID), grant)
 }
 
-// approved checks the answer that lets a call run: it must be about this very request, and whoever gave it must still be somebody
-// who may.
-func (t *turn) approved(ctx context.Context, j *job) error {
+// approvedByNow holds the answer to the rules of now, where they have become stricter about who may give it since it was asked for. They
+// never make it easier: whoever answered was told whom it takes.
+func (t *turn) approvedByNow(ctx context.Context, j *job, v policy.Verdict) error {
+	asked, answer := &j.call.Requested, j.call.Answer
+	who, needs := asked.Approver.And(v.Approver), max(asked.Needs, v.Needs)
+	if who == asked.Approver.And("") && needs <= max(asked.Needs, 1) {
+		return nil
+	}
+	const again = "; make the call again to ask by the rules of now"
+	if answer.Key == "" && len(answer.Votes) == 0 {
+		return outboard.Errorf(outboard.Denied, "the policies have come to say who may allow this call, and who did is not known"+again)
+	}
+	if needs > max(asked.Needs, 1) && len(answer.Votes) < needs {
+		return outboard.Errorf(outboard.Denied, "the policies want %d people to allow this call by now, and it was asked of fewer"+again, needs)
+	}
+	if err := t.approved(ctx, j, who, needs); err != nil {
+		if outboard.KindOf(err) != outboard.Denied {
+			return err
+		}
+		return outboard.Errorf(outboard.Denied, "the policies have become stricter since this call was allowed: %w"+again, err)
+	}
+	return nil
+}
+
+// approved checks the answer that lets a call run: it must be about this very request, and whoever gave it must still be somebody who
+// may. needs people of who must have, from 2; 0 = one.
+func (t *turn) approved(ctx context.Context, j *job, who outboard.Approver, needs int) error {
 	answer, asked := j.call.Answer, &j.call.Requested
 	digest := tool.Digest(asked.Name, j.input)
 	if asked.Digest != "" && asked.Digest != digest || answer.Digest != "" && answer.Digest != digest {
 		return outboard.Errorf(outboard.Denied, "the approval was given for another request")
 	}
-	if asked.Needs > 1 {
-		n, err := policy.Count(ctx, t.cfg.Store, answer.Votes, asked.Approver, t.view.Config.Owner)
-		if err == nil && n < asked.Needs {
-			err = outboard.Errorf(outboard.Denied, "the approval is void: it needs %d people, and of those who allowed it %d still may", asked.Needs, n)
+	if needs > 1 {
+		n, err := policy.Count(ctx, t.cfg.Store, answer.Votes, who, t.view.Config.Owner)
+		if err == nil && n < needs {
+			err = outboard.Errorf(outboard.Denied, "the approval is void: it needs %d people, and of those who allowed it %d still may", needs, n)
 		}
 		return err
 	}
@@ -155,7 +181,7 @@ func (t *turn) approved(ctx context.Context, j *job) error {
 		return outboard.Errorf(outboard.Denied, "the approval is void: the key that gave it was revoked")
 	case err != nil:
 		return err
-	case !asked.Approver.May(by, t.view.Config.Owner):
+	case !who.May(by, t.view.Config.Owner):
 		return outboard.Errorf(outboard.Denied, "the approval is void: %s may not answer it any more", key.Name)
 	}
 	return nil

@@ -267,6 +267,76 @@ func TestPolicyAtTheLastMoment(t *testing.T) {
 	}
 }
 
+// If this fails, an answer that was enough under the rules of yesterday lets a call run under stricter ones of today, at any level, or one
+// that is enough for both does not.
+func TestApprovalUnderTheRulesOfNow(t *testing.T) {
+	const (
+		was   = `@id("asks") @effect("ask") forbid (principal, action == Action::"bash", resource);`
+		two   = `@id("asks") @effect("ask") @approvals("2") forbid (principal, action == Action::"bash", resource);`
+		three = `@id("asks") @effect("ask") @approvals("3") forbid (principal, action == Action::"bash", resource);`
+		admin = `@id("asks") @effect("ask") @approver("admin") forbid (principal, action == Action::"bash", resource);`
+		other = `@id("asks") @effect("ask") @approver("other") forbid (principal, action == Action::"bash", resource);`
+	)
+	cases := []struct {
+		name, was, now, key string
+		votes               []string
+		text                string // of the refusal; "" = it runs
+	}{
+		{"unchanged", was, was, "ann", nil, ""},
+		{"laxer", admin, was, "admin", nil, ""},
+		{"laxer, and not enough for what it was", admin, was, "ann", nil, "may not answer"},
+		{"two by now", was, two, "ann", nil, "want 2 people"},
+		{"three by now", two, three, "ann", []string{"ann", "bob"}, "want 3 people"},
+		{"one by now", two, was, "ann", []string{"ann", "bob"}, ""},
+		{"an administrator by now, and it was none", was, admin, "ann", nil, "stricter"},
+		{"an administrator by now, and it was one", was, admin, "admin", nil, ""},
+		{"somebody else by now, and it was the owner", was, other, "owner", nil, "stricter"},
+		{"somebody else by now, and it was", was, other, "ann", nil, ""},
+		{"administrators by now, and one is none", two, two + strings.Replace(admin, "asks", "more", 1), "ann", []string{"ann", "admin"}, "stricter"},
+		{"nobody knows who it was", was, admin, "", nil, "not known"},
+	}
+	for _, level := range []outboard.PolicyLevel{outboard.LevelOrganization, outboard.LevelAgent, outboard.LevelSession} {
+		r := newRig(t, llm.Config{})
+		r.ruled(policy.Config{})
+		for name, role := range map[string]string{"ann": outboard.RoleDeveloper, "bob": outboard.RoleDeveloper, "admin": outboard.RoleAdmin, "owner": outboard.RoleAdmin} {
+			k := outboard.Key{ID: outboard.KeyID("apikey_" + name), Hash: name, Name: name, Role: role, CreatedAt: r.now()}
+			if err := r.store.PutKey(t.Context(), k); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, c := range cases {
+			t.Run(string(level)+", "+c.name, func(t *testing.T) {
+				id := r.sessionWith(outboard.SessionConfig{Owner: outboard.Owner{Key: "apikey_owner"}, Env: outboard.EnvConfig{Kind: "cloud"},
+					Agent: outboard.Agent{ID: "agent_1", Version: 1, Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools}})
+				target := map[outboard.PolicyLevel]string{outboard.LevelAgent: "agent_1", outboard.LevelSession: string(id)}[level]
+				r.save(level, target, c.was)
+				r.say(id, "- bash: echo ran", "- say: done")
+				s := r.rests(id, "requires_action")
+				r.save(level, target, c.now)
+				in := &outboard.InputConfirmation{Call: s.Calls[0].ID, Allow: true}
+				if c.key != "" {
+					in.Key = outboard.KeyID("apikey_" + c.key)
+				}
+				for _, v := range c.votes {
+					in.Votes = append(in.Votes, outboard.Vote{Key: outboard.KeyID("apikey_" + v)})
+				}
+				r.send(id, in)
+				r.rests(id, "end_turn")
+				out, want := r.outcomes(id), outboard.OutcomeOK
+				if c.text != "" {
+					want = outboard.OutcomeDenied
+				}
+				if out[0].Outcome != want || !strings.Contains(text(out[0]), c.text) {
+					t.Errorf("outcome: %+v", out)
+				}
+				if started := payloads[*outboard.CallStarted](r, id); (len(started) == 1) != (want == outboard.OutcomeOK) {
+					t.Errorf("%d intents", len(started))
+				}
+			})
+		}
+	}
+}
+
 // If this fails, a session that may not have a machine gets one, or loses the tools that need none.
 func TestSandboxCreateIsAsked(t *testing.T) {
 	r := newRig(t, llm.Config{})
