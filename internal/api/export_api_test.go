@@ -260,6 +260,31 @@ func TestImportRefusesWhatWasChanged(t *testing.T) {
 	}
 }
 
+// If this fails, a workspace leaves the server without anybody being able to say who took it, or although that could not be written down.
+func TestWorkspaceDownloadIsAudited(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	k := b.talk("always_allow")
+	path := "/v1/sessions/" + k.id + "/outboard/workspace"
+	taken := func() int64 {
+		n, err := b.store.CountAudit(t.Context(), b.admin(), "session.workspace", outboard.Allowed, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if res := b.do("GET", path, nil); res.status != 404 || taken() != 0 {
+		t.Fatalf("before there is one: %d %s, %d records", res.status, res.body, taken())
+	}
+	k.turn("- bash: echo kept > f", "- say: done")
+	if res := b.do("GET", path, nil); res.status != 200 || !bytes.Contains(res.body, []byte("kept")) || taken() != 1 {
+		t.Errorf("the control: %d, %d bytes, %d records", res.status, len(res.body), taken())
+	}
+	b.store.SealAudit(errors.New("closed by the test"))
+	if res := b.do("GET", path, nil); res.status < 500 || bytes.Contains(res.body, []byte("kept")) {
+		t.Errorf("sent without a record: %d, %d bytes", res.status, len(res.body))
+	}
+}
+
 // If this fails, a session leaves the server without anybody being able to say who took it, or although that could not be written down.
 func TestExportIsAudited(t *testing.T) {
 	b := whole(t, outboardtest.Options{})

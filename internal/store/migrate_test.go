@@ -99,6 +99,17 @@ func upgrade(t *testing.T, cfg store.Config, version int, rows string) {
 			t.Errorf("template: %+v, %+v, %+v, %+v, %v", m, tagged, lines, ref, err)
 		}
 	}
+	if version >= 5 { // those of a schema before 0018 are one person's
+		list, err := s.Approvals(t.Context(), store.ApprovalFilter{})
+		if err != nil || len(list) == 0 {
+			t.Errorf("approvals: %+v, %v", list, err)
+		}
+		for _, a := range list {
+			if several := version >= 18; (a.Needs == 2) != several || (len(a.Votes) == 1) != several || several && a.Votes[0].Name != "ann" {
+				t.Errorf("approval %s needs %d, with the votes %+v", a.ID, a.Needs, a.Votes)
+			}
+		}
+	}
 	k, err := s.Key(t.Context(), "apikey_1")
 	if kind := map[bool]outboard.KeyKind{true: outboard.KeyOperator, false: outboard.KeyAPI}[version < 10]; err != nil || k.Org != outboard.DefaultOrg || k.Kind != kind {
 		t.Errorf("the old key: %+v, %v, want %s", k, err, kind)

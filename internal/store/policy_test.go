@@ -220,6 +220,9 @@ func TestVotes(t *testing.T) {
 		if err != nil || len(got.Votes) != people || got.Needs != 2 || !got.Votes[0].At.Equal(now) {
 			t.Errorf("%+v, %v", got, err)
 		}
+		if list, err := s.Approvals(t.Context(), store.ApprovalFilter{Session: h.ID}); err != nil || len(list) != 1 || len(list[0].Votes) != people || list[0].Needs != 2 {
+			t.Errorf("in the list: %+v, %v", list, err)
+		}
 		for name, c := range map[string]struct {
 			digest string
 			at     time.Time
