@@ -76,5 +76,11 @@ func (u Usage) Add(v Usage) Usage {
 		u.CacheWrite5m + v.CacheWrite5m, u.CacheWrite1h + v.CacheWrite1h, u.Cost + v.Cost}
 }
 
+// Sub returns what is left of a usage without another one that is part of it.
+func (u Usage) Sub(v Usage) Usage {
+	return Usage{u.Input - v.Input, u.Output - v.Output, u.CacheRead - v.CacheRead,
+		u.CacheWrite5m - v.CacheWrite5m, u.CacheWrite1h - v.CacheWrite1h, u.Cost - v.Cost}
+}
+
 // Raw is a JSON document that is stored and returned byte for byte.
 type Raw = json.RawMessage

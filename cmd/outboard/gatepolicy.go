@@ -37,7 +37,7 @@ const leftFor = time.Second
 // tainted is what a session's log says up to an event.
 type tainted struct {
 	head  int64 // of the log when it was read
-	upto  int64 // the last outcome in it
+	upto  int64 // of the log: the outcomes up to here are in it
 	taint outboard.Taint
 }
 
@@ -177,6 +177,13 @@ func (g *gatePolicy) taint(ctx context.Context, id outboard.SessionID) (tainted,
 	if t.head == head {
 		return t, nil
 	}
+	if t.upto == 0 { // what came before the newest summary need not be read
+		start, err := g.store.FoldStart(ctx, id)
+		if err != nil {
+			return tainted{}, err
+		}
+		t.taint, t.upto = start.Taint, start.Head
+	}
 	t.head = head // what is appended from here on is read below or has another head
 	for {
 		page, err := g.store.Events(ctx, id, store.EventQuery{After: t.upto, Types: []outboard.EventType{outboard.TypeCallFinished}})
@@ -197,6 +204,7 @@ func (g *gatePolicy) taint(ctx context.Context, id outboard.SessionID) (tainted,
 			break
 		}
 	}
+	t.upto = max(t.upto, head)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.known == nil || len(g.known) >= maxTainted {

@@ -163,3 +163,70 @@ func TestGatePolicyByALogThatGrew(t *testing.T) {
 		t.Errorf("a spent grant counts again: %+v", v)
 	}
 }
+
+// If this fails, the first request of a long session through the gateway waits until its whole log was read, or what the part that was
+// not read says of it is forgotten.
+func TestTaintOfALongSession(t *testing.T) {
+	s, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "outboard.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: "sthr_01x"}
+	if h, err = s.CreateSession(t.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
+		t.Fatal(err)
+	}
+	st := new(outboard.State)
+	add := func(ps ...outboard.Payload) {
+		t.Helper()
+		var events []outboard.Event
+		for _, p := range ps {
+			events = append(events, outboard.NewEvent(h.Thread, p))
+		}
+		if _, err := s.Append(t.Context(), h.ID, 0, store.Any, events...); err != nil {
+			t.Fatal(err)
+		}
+		for e, err := range s.Read(t.Context(), h.ID, st.Head) {
+			if err == nil {
+				err = st.Apply(&e)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	call := func(x outboard.Taint) {
+		t.Helper()
+		req := outboard.NewEvent(h.Thread, &outboard.CallRequested{Name: "bash", Kind: "builtin", Decision: outboard.Allow})
+		if _, err := s.Append(t.Context(), h.ID, 0, store.Any, req); err != nil {
+			t.Fatal(err)
+		}
+		add(&outboard.CallFinished{Call: req.ID, Outcome: outboard.OutcomeOK, Taint: x})
+	}
+	call(outboard.Taint{Private: true})
+	for range 100 {
+		call(outboard.Taint{})
+	}
+	taint := func(g *gatePolicy) (outboard.Taint, int64) {
+		t.Helper()
+		began := s.EventsRead()
+		got, err := g.taint(t.Context(), h.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.taint, s.EventsRead() - began
+	}
+	if x, rows := taint(&gatePolicy{store: s}); !x.Private || rows < 100 { // positive control
+		t.Errorf("without a summary: %+v of %d rows", x, rows)
+	}
+	add(&outboard.ContextCompacted{Summary: "so far", Base: st.Base()})
+	call(outboard.Taint{Untrusted: true})
+	g := &gatePolicy{store: s}
+	if x, rows := taint(g); x != (outboard.Taint{Private: true, Untrusted: true}) || rows > 10 {
+		t.Errorf("after a summary: %+v of %d rows", x, rows)
+	}
+	add(&outboard.AgentThinking{})
+	if x, rows := taint(g); x != (outboard.Taint{Private: true, Untrusted: true}) || rows > 0 {
+		t.Errorf("after an event that is no outcome: %+v of %d rows", x, rows)
+	}
+}

@@ -11,8 +11,12 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
-// logPage is how many log events one read of a listing takes.
-const logPage = 500
+// logPage is how many log events one read of a listing takes, and minLogPage how many at least, however few were asked for: some show
+// nothing.
+const (
+	logPage    = 500
+	minLogPage = 32
+)
 
 // spread is how far a wire event's time may be from that of its log event.
 const spread = outboard.EventSpacing
@@ -175,7 +179,7 @@ func (l *lister) log(ctx context.Context, _ []outboard.Event) (full bool, err er
 		return false, nil
 	}
 	start := l.pos
-	q := control.EventQuery{Types: types, Desc: l.q.desc, Limit: logPage}
+	q := control.EventQuery{Types: types, Desc: l.q.desc, Limit: min(max(l.q.limit, minLogPage), logPage)}
 	if !l.q.time.from.IsZero() {
 		q.Since = l.q.time.from.Add(-spread)
 	}

@@ -16,7 +16,10 @@ const accountPage = 1000
 // accountTypes are the events that change the usage or the running time of a session.
 var accountTypes = []outboard.EventType{outboard.TypeTurnStarted, outboard.TypeTurnResumed, outboard.TypeTurnRetrying,
 	outboard.TypeTurnEnded, outboard.TypeModelFinished, outboard.TypeModelFailed, outboard.TypeContextCompacted,
-	outboard.TypeSessionArchived, outboard.TypeSessionForked}
+	outboard.TypeCallJudged, outboard.TypeSessionArchived, outboard.TypeSessionForked}
+
+// stopTypes are the events that end a running spell of a session that goes on.
+var stopTypes = []outboard.EventType{outboard.TypeTurnEnded, outboard.TypeTurnRetrying}
 
 // Events returns one page of the log of a session the caller may see.
 func (c *Control) Events(ctx context.Context, by outboard.Caller, id outboard.SessionID, q EventQuery) ([]outboard.Event, error) {
@@ -109,32 +112,16 @@ func advance(cfg *outboard.SessionConfig, e *outboard.Event) error {
 }
 
 // UsageAt returns a header in which Usage, Active, Phase and RunningSince are what they were right after one event of the
-// session; its other fields mean nothing. Reading a log from front to back costs one pass over its accounting events in all,
-// because the last position of each session is cached.
+// session; its other fields mean nothing. It reads what lies between the event and the nearest position whose sums are known: the last
+// one that was asked for, the log's head, or its beginning. So a log is read from front to back, or back to front, in one pass.
 func (c *Control) UsageAt(ctx context.Context, id outboard.SessionID, seq int64) (outboard.Header, error) {
-	c.mu.Lock()
-	h := c.accounts[id]
-	c.mu.Unlock()
-	if h.Head > seq {
-		h = outboard.Header{}
+	h, err := c.accountBefore(ctx, id, seq)
+	if err == nil {
+		_, err = c.account(ctx, id, &h, seq)
 	}
-	q := EventQuery{After: h.Head, Before: seq + 1, Types: accountTypes, Limit: accountPage}
-	for {
-		page, err := c.store.Events(ctx, id, q)
-		if err != nil {
-			return h, look("session", string(id), err)
-		}
-		for i := range page {
-			if err := outboard.Project(&h, &page[i]); err != nil {
-				return h, err
-			}
-		}
-		if len(page) < q.Limit {
-			break
-		}
-		q.After = page[len(page)-1].Seq
+	if err != nil {
+		return h, look("session", string(id), err)
 	}
-	h.Head = seq
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.accounts) >= maxAccounts {
@@ -145,4 +132,70 @@ func (c *Control) UsageAt(ctx context.Context, id outboard.SessionID, seq int64)
 	}
 	c.accounts[id] = h
 	return h, nil
+}
+
+// account adds what changed the sums of h between its position and another one after it. It reports whether they began anew in between.
+func (c *Control) account(ctx context.Context, id outboard.SessionID, h *outboard.Header, upto int64) (anew bool, err error) {
+	q := EventQuery{After: h.Head, Before: upto + 1, Types: accountTypes, Limit: accountPage}
+	for q.After < upto {
+		page, err := c.store.Events(ctx, id, q)
+		if err != nil {
+			return anew, err
+		}
+		for i := range page {
+			anew = anew || page[i].Type == outboard.TypeSessionForked
+			if err := outboard.Project(h, &page[i]); err != nil {
+				return anew, err
+			}
+		}
+		if len(page) < q.Limit {
+			break
+		}
+		q.After = page[len(page)-1].Seq
+	}
+	h.Head = upto
+	return anew, nil
+}
+
+// accountBefore returns the sums at a position at or before seq, as near as they can be had.
+func (c *Control) accountBefore(ctx context.Context, id outboard.SessionID, seq int64) (outboard.Header, error) {
+	c.mu.Lock()
+	kept := c.accounts[id]
+	c.mu.Unlock()
+	var before outboard.Header
+	after := kept
+	if kept.Head <= seq {
+		before = kept
+	}
+	if far := max(seq-kept.Head, kept.Head-seq); far > accountPage {
+		h, err := c.store.Session(ctx, id)
+		if err != nil {
+			return h, err
+		}
+		if kept.Head <= seq || h.Head < kept.Head {
+			after = h
+		}
+	}
+	if after.Head < seq || after.Head-seq >= seq-before.Head {
+		return before, nil
+	}
+	h, ok, err := c.accountBack(ctx, id, after, seq)
+	if !ok {
+		h = before
+	}
+	return h, err
+}
+
+// accountBack returns the sums at the last end of a running spell up to seq, from those of a position after it. It is not ok when there
+// is none, or when the sums began anew in between.
+func (c *Control) accountBack(ctx context.Context, id outboard.SessionID, from outboard.Header, seq int64) (h outboard.Header, ok bool, err error) {
+	stop, err := c.store.Events(ctx, id, EventQuery{Before: seq + 1, Desc: true, Types: stopTypes, Limit: 1})
+	if err != nil || len(stop) == 0 {
+		return h, false, err
+	}
+	since := outboard.Header{Head: stop[0].Seq, Phase: outboard.PhaseIdle}
+	if anew, err := c.account(ctx, id, &since, from.Head); err != nil || anew {
+		return h, false, err
+	}
+	return outboard.Header{Head: stop[0].Seq, Phase: outboard.PhaseIdle, Usage: from.Usage.Sub(since.Usage), Active: from.Active - since.Active}, true, nil
 }
