@@ -77,6 +77,9 @@ type Key struct {
 	Environment EnvironmentID `json:"environment,omitempty"` // of a KeyEnvironment
 	ExpiresAt   time.Time     `json:"expires_at,omitzero"`   // zero = never
 	Maker       string        `json:"maker,omitempty"`       // who made it, and so has seen its secret: see Caller.Person. "" = who runs the server, or the person at sign-in
+
+	// RenewAfter is of a login that can be renewed: from when on its holder should. control sets it; it is not stored.
+	RenewAfter time.Time `json:"-"`
 }
 
 // Alive reports whether the key is neither revoked nor over.

@@ -58,7 +58,7 @@ func (a *app) connectRunning(ctx context.Context) (*conn, error) {
 	if url := a.env("OUTBOARD_URL"); url != "" {
 		key := a.env("OUTBOARD_API_KEY")
 		if key == "" {
-			if key, err = loginKey(data, url); err != nil {
+			if key, err = a.loginKey(ctx, data, url); err != nil {
 				return nil, err
 			}
 		}

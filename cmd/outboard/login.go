@@ -45,6 +45,7 @@ type savedLogin struct {
 	Secret string    `json:"secret"`
 	Email  string    `json:"email"`
 	Until  time.Time `json:"until"`
+	Renew  time.Time `json:"renew,omitzero"` // from when on it should be renewed; zero = it cannot be
 }
 
 func loginPath(data, server string) string {
@@ -68,9 +69,14 @@ func readLogin(data, server string) (*savedLogin, error) {
 	return &l, nil
 }
 
-// loginKey is the key of the login at a server. Unauthenticated if there is none, or it is over.
-func loginKey(data, server string) (string, error) {
+// loginKey is the key of the login at a server, which is renewed when it is time. Unauthenticated if there is none, or it is over.
+func (a *app) loginKey(ctx context.Context, data, server string) (string, error) {
 	l, err := readLogin(data, server)
+	if err == nil && l != nil && !l.Renew.IsZero() && !time.Now().Before(l.Renew) {
+		if l, err = a.renewLogin(ctx, data, server, l); err != nil {
+			return "", err
+		}
+	}
 	switch {
 	case err != nil:
 		return "", err
@@ -84,12 +90,35 @@ func loginKey(data, server string) (string, error) {
 	return l.Secret, nil
 }
 
+// renewLogin renews a login at its server. While it lasts, a server or a provider that does not answer is no reason to stop.
+func (a *app) renewLogin(ctx context.Context, data, server string, l *savedLogin) (*savedLogin, error) {
+	c, err := client.New(client.Config{URL: server, Key: l.Secret, Insecure: a.env("OUTBOARD_INSECURE") == "1", UserAgent: "outboard-cli/" + thisVersion().Version})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	in, err := c.RenewLogin(ctx)
+	switch {
+	case err != nil && outboard.KindOf(err) == outboard.Unauthenticated:
+		return nil, err
+	case err != nil && time.Now().Before(l.Until):
+		return l, nil // the next command tries again
+	case err != nil:
+		return nil, fmt.Errorf("renewing your login at %s: %w", server, err)
+	}
+	in.Key.Secret = l.Secret
+	if err := saveLogin(data, server, in); err != nil {
+		return nil, err
+	}
+	return readLogin(data, server)
+}
+
 func newLogin(a *app) *cobra.Command {
 	var paste, device bool
 	cmd := &cobra.Command{Use: "login [URL]", Short: "Sign in at a server with your identity provider", Args: rangeArgs(0, 1, "a server"),
 		Long: "Sign in at a server with your identity provider. The browser comes back to a port of this machine.\n\n" +
-			"The login is kept in the data directory and used for that server wherever OUTBOARD_API_KEY is not set. It ends after a while: sign in\n" +
-			"again then. Without a browser on this machine use --no-browser: open the address elsewhere, and paste where it ends up.",
+			"The login is kept in the data directory and used for that server wherever OUTBOARD_API_KEY is not set. Commands renew it as long as the\n" +
+			"identity provider agrees, where it can be renewed; else it ends after a while: sign in again then. Without a browser on this machine use --no-browser: open the address elsewhere, and paste where it ends up.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, data, err := a.loginServer(args)
 			if err != nil {
@@ -179,6 +208,9 @@ func saveLogin(data, server string, in client.Login) error {
 	if in.Key.ExpiresAt != nil {
 		l.Until = *in.Key.ExpiresAt
 	}
+	if in.Key.RenewAfter != nil {
+		l.Renew = *in.Key.RenewAfter
+	}
 	b, err := json.Marshal(l)
 	if err != nil {
 		return fmt.Errorf("encoding a login: %w", err)
@@ -201,6 +233,9 @@ func (a *app) signedIn(server string, in client.Login) error {
 	until := ""
 	if in.Key.ExpiresAt != nil {
 		until = ", until " + in.Key.ExpiresAt.Local().Format("2006-01-02 15:04")
+		if in.Key.RenewAfter != nil {
+			until += " and renewed when it is used"
+		}
 	}
 	if a.env("OUTBOARD_URL") == "" {
 		a.say("to use it: export OUTBOARD_URL=%s", server)

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/config"
 	"github.com/outboard-dev/outboard/internal/login/logintest"
 )
@@ -125,6 +127,46 @@ func TestLoginCommand(t *testing.T) {
 	d.wants(4, "role admin", "user", "create", "eve@acme.test")
 	d.vars["OUTBOARD_URL"] = ""
 	d.wants(2, "which server", "login")
+}
+
+// Fails if somebody must sign in again though the provider still knows them, if a command goes on with a login that it does not renew, or if
+// a server that is away ends one which still lasts.
+func TestLoginRenewedByCommands(t *testing.T) {
+	d := newDesk(t)
+	if code, out := d.login(d.browser); code != 0 || !strings.Contains(out, "renewed when it is used") {
+		t.Fatalf("login: %d %s", code, out)
+	}
+	passed := func(by time.Duration) *savedLogin { // as if it had been made earlier
+		t.Helper()
+		l, err := readLogin(d.data, d.server.url)
+		if err != nil || l == nil || l.Renew.IsZero() {
+			t.Fatalf("%+v, %v", l, err)
+		}
+		end := time.Now().Add(time.Hour - by)
+		if _, err := d.server.store.ExtendLogin(t.Context(), outboard.KeyID(l.Key), end); err != nil {
+			t.Fatal(err)
+		}
+		if err := saveLogin(d.data, d.server.url, client.Login{User: client.User{Email: l.Email}, Key: client.Key{ID: l.Key, Secret: l.Secret, ExpiresAt: &end, RenewAfter: new(end.Add(-30 * time.Minute))}}); err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	for _, by := range []time.Duration{40 * time.Minute, 3 * time.Hour} { // past its half, and over
+		was := passed(by)
+		d.wants(0, "ann@acme.test, developer in default", "whoami")
+		if l, err := readLogin(d.data, d.server.url); err != nil || l.Secret != was.Secret || time.Until(l.Until) < 50*time.Minute {
+			t.Errorf("%v later: until %v, %v", by, l.Until, err)
+		}
+	}
+	d.provider.Bend(logintest.Bend{Down: true})
+	passed(40 * time.Minute)
+	d.wants(0, "ann@acme.test", "whoami")
+	passed(2 * time.Hour)
+	d.wants(1, "renewing your login", "whoami")
+	d.provider.Bend(logintest.Bend{})
+	d.provider.Forgets() // they left the company
+	passed(40 * time.Minute)
+	d.wants(4, "your login has ended", "whoami")
 }
 
 // Fails if an answer of another sign-in, another provider or another page ends a sign-in, or is taken for one.

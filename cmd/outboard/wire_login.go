@@ -27,7 +27,10 @@ func (s *server) loginConfig() (control.LoginConfig, error) {
 	if err != nil {
 		return out, err
 	}
-	provider := login.Config{Issuer: cfg.Issuer, ClientID: cfg.ClientID, Scopes: cfg.Scopes, Device: cfg.Device, HTTP: client, Now: s.store.Now}
+	if !cfg.NoRenewal {
+		out.Renew = control.MaxLogin
+	}
+	provider := login.Config{Renewable: !cfg.NoRenewal, Issuer: cfg.Issuer, ClientID: cfg.ClientID, Scopes: cfg.Scopes, Device: cfg.Device, HTTP: client, Now: s.store.Now}
 	switch {
 	case cfg.ClientSecretFile != "":
 		provider.ClientSecret = func() (outboard.Secret, error) { return secretFile(cfg.ClientSecretFile) }

@@ -15,6 +15,7 @@ func (s *server) open() []route {
 	return []route{
 		{"POST", "/v1/outboard/login/start", s.startLogin},
 		{"POST", "/v1/outboard/login", s.login},
+		{"POST", "/v1/outboard/login/renew", s.renewLogin},
 		{"POST", "/v1/outboard/login/device", s.startDevice},
 		{"POST", "/v1/outboard/login/device/token", s.loginDevice},
 	}
@@ -78,6 +79,19 @@ func (s *server) login(r *request) (any, error) {
 	out := loginOut{"login", showUser(u), showKey(k)}
 	out.Key.Secret = secret
 	return out, err
+}
+
+// renewLogin takes the login itself, where every other route takes a key: it may be over, which no caller may be.
+func (s *server) renewLogin(r *request) (any, error) {
+	if err := r.decode(&struct{}{}); err != nil {
+		return nil, err
+	}
+	secret, err := keyOf(r.Request)
+	if err != nil {
+		return nil, err
+	}
+	u, k, err := s.ctl.RenewLogin(r.Context(), secret)
+	return loginOut{"login", showUser(u), showKey(k)}, err
 }
 
 type deviceOut struct {

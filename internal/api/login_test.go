@@ -33,16 +33,22 @@ type signing struct {
 
 func signingIn(t *testing.T, follow bool, rules ...control.LoginRule) *signing {
 	t.Helper()
+	return signingInWith(t, control.LoginConfig{Rules: rules, Follow: follow, Lasts: time.Hour})
+}
+
+func signingInWith(t *testing.T, cfg control.LoginConfig) *signing {
+	t.Helper()
 	provider := logintest.New(t)
-	p, err := login.New(login.Config{Issuer: provider.URL, ClientID: "outboard", HTTP: provider.Client(), Device: true,
+	p, err := login.New(login.Config{Issuer: provider.URL, ClientID: "outboard", HTTP: provider.Client(), Device: true, Renewable: cfg.Renew > 0,
 		ClientSecret: func() (outboard.Secret, error) { return outboard.NewSecret(provider.Secret), nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := control.CheckLoginRules(rules); err != nil {
+	if err := control.CheckLoginRules(cfg.Rules); err != nil {
 		t.Fatal(err)
 	}
-	b := whole(t, outboardtest.Options{NoRunner: true, Login: control.LoginConfig{Provider: p, Rules: rules, Follow: follow, Lasts: time.Hour}})
+	cfg.Provider = p
+	b := whole(t, outboardtest.Options{NoRunner: true, Login: cfg})
 	return &signing{b, provider}
 }
 

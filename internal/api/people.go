@@ -50,13 +50,14 @@ type keyOut struct {
 	CreatedAt   string   `json:"created_at"`
 	ExpiresAt   *string  `json:"expires_at"`
 	RevokedAt   *string  `json:"revoked_at"`
-	Secret      string   `json:"secret,omitempty"` // only in the answer that makes it
+	Secret      string   `json:"secret,omitempty"`      // only in the answer that makes it
+	RenewAfter  *string  `json:"renew_after,omitempty"` // only in the answers that make or renew a login which can be renewed
 }
 
 func showKey(k outboard.Key) keyOut {
 	out := keyOut{Type: "key", ID: string(k.ID), Org: string(k.Org), Kind: string(k.Kind), Name: k.Name, Role: k.Role, Scopes: k.Scopes,
 		User: textOrNull(string(k.User)), Environment: textOrNull(string(k.Environment)), CreatedAt: stamp(k.CreatedAt), ExpiresAt: stampOrNull(k.ExpiresAt),
-		RevokedAt: stampOrNull(k.RevokedAt)}
+		RevokedAt: stampOrNull(k.RevokedAt), RenewAfter: stampOrNull(k.RenewAfter)}
 	if out.Scopes == nil {
 		out.Scopes = []string{}
 	}

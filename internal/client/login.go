@@ -44,6 +44,11 @@ func (c *Client) FinishLogin(ctx context.Context, a LoginAnswer) (out Login, err
 	return out, c.call(ctx, http.MethodPost, "/v1/outboard/login", nil, a, &out)
 }
 
+// RenewLogin moves the end of the login that is this client's key.
+func (c *Client) RenewLogin(ctx context.Context) (out Login, err error) {
+	return out, c.call(ctx, http.MethodPost, "/v1/outboard/login/renew", nil, struct{}{}, &out)
+}
+
 // LoginDevice is a sign-in on another device: the person opens URL there and types User. Code is this client's, and secret.
 type LoginDevice struct {
 	Code   string `json:"device_code"`

@@ -44,6 +44,7 @@ type Key struct {
 	Environment *string    `json:"environment_id"`
 	CreatedAt   time.Time  `json:"created_at"`
 	ExpiresAt   *time.Time `json:"expires_at"`
+	RenewAfter  *time.Time `json:"renew_after"` // of a login that can be renewed, in the answer that makes or renews it
 	RevokedAt   *time.Time `json:"revoked_at"`
 	Secret      string     `json:"secret,omitempty"`
 }

@@ -13,10 +13,11 @@ type Login struct {
 	ClientID         string        `yaml:"client_id,omitempty"`
 	ClientSecretEnv  string        `yaml:"client_secret_env,omitempty"` // neither = a public client
 	ClientSecretFile string        `yaml:"client_secret_file,omitempty"`
-	Scopes           []string      `yaml:"scopes,omitempty"`  // none = openid, email, profile
-	CAFile           string        `yaml:"ca_file,omitempty"` // PEM; trusted besides the system's
-	Lasts            time.Duration `yaml:"lasts,omitempty"`   // of a login; 0 = the server's own
-	Device           bool          `yaml:"device,omitempty"`  // people may sign in on another device, by a code
+	Scopes           []string      `yaml:"scopes,omitempty"`     // none = openid, email, profile
+	CAFile           string        `yaml:"ca_file,omitempty"`    // PEM; trusted besides the system's
+	Lasts            time.Duration `yaml:"lasts,omitempty"`      // of a login; 0 = the server's own
+	NoRenewal        bool          `yaml:"no_renewal,omitempty"` // a login ends after lasts, whatever the provider would say
+	Device           bool          `yaml:"device,omitempty"`     // people may sign in on another device, by a code
 	Members          []Member      `yaml:"members,omitempty"`
 	Follow           bool          `yaml:"follow,omitempty"` // members holds at every sign-in, not only at the first
 }

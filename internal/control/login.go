@@ -21,6 +21,7 @@ type LoginConfig struct {
 	// Follow makes the rules hold at every sign-in: the role is what they say then, and whom none fits is refused.
 	Follow bool
 	Lasts  time.Duration // of a login; 0 = defaultLogin
+	Renew  time.Duration // how long after a sign-in its login can be renewed without a browser; 0 = never
 }
 
 // LoginRule fits a person by one of address, domain and claim.
@@ -130,7 +131,7 @@ func (c *Control) letIn(ctx context.Context, who *login.Person, org, once string
 	if err != nil {
 		return outboard.User{}, outboard.Key{}, "", err
 	}
-	return u, k, secret, nil
+	return u, c.keepRenewal(ctx, k, who.Renew), secret, nil
 }
 
 // LoginDevice begins a sign-in on another device. It needs no caller.
@@ -174,13 +175,9 @@ func clipClaim(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxE
 
 // loginKey makes the key. Its id follows from the nonce, so that one sign-in gives one key, whoever repeats it.
 func (c *Control) loginKey(ctx context.Context, u outboard.User, nonce string) (outboard.Key, string, error) {
-	lasts := c.login.Lasts
-	if lasts <= 0 {
-		lasts = defaultLogin
-	}
 	now := c.clock()
 	k := outboard.Key{ID: outboard.DeriveID[outboard.KeyID](outboard.PrefixKey, "login", u.Issuer+"\x00"+nonce), Name: "login", Role: u.Role,
-		Kind: outboard.KeyLogin, Org: u.Org, User: u.ID, CreatedAt: now, ExpiresAt: now.Add(min(lasts, MaxLogin))}
+		Kind: outboard.KeyLogin, Org: u.Org, User: u.ID, CreatedAt: now, ExpiresAt: now.Add(c.loginLasts())}
 	if err := c.record(ctx, loginCaller(u.Org), "login", string(u.ID), map[string]any{"key": k.ID, "email": u.Email, "role": u.Role, "until": k.ExpiresAt}); err != nil {
 		return k, "", err
 	}

@@ -55,7 +55,7 @@ func (p *Provider) Device(ctx context.Context) (Device, error) {
 		Lasts int    `json:"expires_in"`
 		Every int    `json:"interval"`
 	}
-	if why, err := p.post(ctx, k, k.endpoint.DeviceAuthURL, url.Values{"scope": {strings.Join(p.cfg.Scopes, " ")}}, &out); err != nil {
+	if why, err := p.post(ctx, k, k.endpoint.DeviceAuthURL, url.Values{"scope": {strings.Join(p.scopes(k), " ")}}, &out); err != nil {
 		return Device{}, err
 	} else if why != "" {
 		return Device{}, outboard.Errorf(outboard.Unavailable, "the identity provider does not begin a sign-in on another device: %s", why).
@@ -107,9 +107,7 @@ func (p *Provider) WhoAt(ctx context.Context, code string) (Person, error) {
 	if err != nil {
 		return Person{}, err
 	}
-	var out struct {
-		ID string `json:"id_token"`
-	}
+	var out tokens
 	why, err := p.post(ctx, k, k.endpoint.TokenURL, url.Values{"grant_type": {"urn:ietf:params:oauth:grant-type:device_code"}, "device_code": {code}}, &out)
 	switch {
 	case err != nil:
@@ -132,7 +130,47 @@ func (p *Provider) WhoAt(ctx context.Context, code string) (Person, error) {
 	if err := p.check(token, ""); err != nil { // a token of another flow has a nonce
 		return Person{}, err
 	}
-	return person(token)
+	return p.person(token, out.Renew)
+}
+
+// tokens is what a provider's answer is read for.
+type tokens struct {
+	ID    string `json:"id_token"`
+	Renew string `json:"refresh_token"`
+}
+
+// Renew asks the provider, with what it gave at the sign-in, whether somebody is still who they were, and what is to be asked with next time:
+// that may be the same. Unauthenticated when it says no, or names nobody: then they must sign in again.
+func (p *Provider) Renew(ctx context.Context, with outboard.Secret) (Person, error) {
+	ctx, cancel := context.WithTimeout(oidc.ClientContext(ctx, p.http), timeout)
+	defer cancel()
+	k, err := p.discover(ctx)
+	if err != nil {
+		return Person{}, err
+	}
+	var out tokens
+	why, err := p.post(ctx, k, k.endpoint.TokenURL, url.Values{"grant_type": {"refresh_token"}, "refresh_token": {with.Reveal()}}, &out)
+	switch {
+	case err != nil:
+		return Person{}, err
+	case why == "invalid_grant":
+		return Person{}, refused("it does not renew this sign-in any more")
+	case why != "":
+		return Person{}, outboard.Errorf(outboard.Unavailable, "the identity provider does not renew a sign-in: %s", why)
+	case out.ID == "":
+		return Person{}, refused("it names nobody when it renews a sign-in")
+	}
+	token, err := k.verifier.Verify(ctx, out.ID)
+	if err != nil {
+		return Person{}, refused("its ID token does not hold: %w", err)
+	}
+	if err := p.check(token, token.Nonce); err != nil { // it answers no browser: who sent what it is for is this server
+		return Person{}, err
+	}
+	if out.Renew == "" {
+		out.Renew = with.Reveal()
+	}
+	return p.person(token, out.Renew)
 }
 
 // post asks the provider as its client. why is the error that the provider names, with which nothing is wrong here.

@@ -52,6 +52,7 @@ type Config struct {
 	// ClientSecret is asked for each sign-in; nil = the provider knows this client as a public one.
 	ClientSecret func() (outboard.Secret, error)
 	Scopes       []string         // nil = openid, email, profile
+	Renewable    bool             // logins are renewed without a browser: see Provider.Renew
 	Device       bool             // people may sign in on another device than their terminal's; see Provider.Device
 	HTTP         *http.Client     // reaches the provider; its redirects are not followed
 	Now          func() time.Time // nil = time.Now
@@ -70,6 +71,7 @@ type Provider struct {
 type known struct {
 	verifier *oidc.IDTokenVerifier
 	endpoint oauth2.Endpoint
+	offline  bool // it knows the scope offline_access
 	until    time.Time
 }
 
@@ -136,11 +138,12 @@ func (p *Provider) discover(ctx context.Context) (*known, error) {
 	var doc struct {
 		Keys    string   `json:"jwks_uri"`
 		Methods []string `json:"token_endpoint_auth_methods_supported"`
+		Scopes  []string `json:"scopes_supported"`
 	}
 	if err := op.Claims(&doc); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "the identity provider's description is not readable: %w", err)
 	}
-	k := &known{endpoint: op.Endpoint(), until: p.cfg.Now().Add(discoveryLasts)}
+	k := &known{endpoint: op.Endpoint(), offline: slices.Contains(doc.Scopes, oidc.ScopeOfflineAccess), until: p.cfg.Now().Add(discoveryLasts)}
 	for _, u := range []string{k.endpoint.AuthURL, k.endpoint.TokenURL, doc.Keys} {
 		if !secure(u) || strings.HasPrefix(p.cfg.Issuer, "https:") && !strings.HasPrefix(u, "https:") {
 			return nil, outboard.Errorf(outboard.Unavailable, "the identity provider names an address without https: %q", u)
@@ -154,6 +157,14 @@ func (p *Provider) discover(ctx context.Context) (*known, error) {
 	k.verifier = op.VerifierContext(ctx, &oidc.Config{ClientID: p.cfg.ClientID, Now: p.cfg.Now})
 	p.known = k
 	return k, nil
+}
+
+// scopes are what is asked for: with what lets a login be renewed, where the provider says that it knows that.
+func (p *Provider) scopes(k *known) []string {
+	if !p.cfg.Renewable || !k.offline || slices.Contains(p.cfg.Scopes, oidc.ScopeOfflineAccess) {
+		return p.cfg.Scopes
+	}
+	return append(slices.Clone(p.cfg.Scopes), oidc.ScopeOfflineAccess)
 }
 
 // Start is what a client that begins a sign-in has chosen.
@@ -173,7 +184,7 @@ func (p *Provider) URL(ctx context.Context, s Start) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cfg := oauth2.Config{ClientID: p.cfg.ClientID, Endpoint: k.endpoint, RedirectURL: s.Redirect, Scopes: p.cfg.Scopes}
+	cfg := oauth2.Config{ClientID: p.cfg.ClientID, Endpoint: k.endpoint, RedirectURL: s.Redirect, Scopes: p.scopes(k)}
 	return cfg.AuthCodeURL(s.State, oidc.Nonce(s.Nonce), oauth2.SetAuthURLParam("code_challenge", s.Challenge),
 		oauth2.SetAuthURLParam("code_challenge_method", "S256")), nil
 }
@@ -211,6 +222,8 @@ type Person struct {
 	Email    string
 	Verified bool // the provider has checked that the address is theirs
 	Name     string
+	// Renew is what Provider.Renew wants, where this provider gives it and this server asks for it.
+	Renew outboard.Secret
 
 	claims map[string]json.RawMessage
 }
@@ -241,7 +254,7 @@ func (p *Provider) Who(ctx context.Context, a Answer) (Person, error) {
 	if err != nil {
 		return Person{}, err
 	}
-	raw, err := p.exchange(ctx, k, a)
+	raw, renew, err := p.exchange(ctx, k, a)
 	if err != nil {
 		return Person{}, err
 	}
@@ -252,20 +265,20 @@ func (p *Provider) Who(ctx context.Context, a Answer) (Person, error) {
 	if err := p.check(token, a.Nonce); err != nil {
 		return Person{}, err
 	}
-	return person(token)
+	return p.person(token, renew)
 }
 
 func refused(format string, args ...any) *outboard.Error {
 	return outboard.Errorf(outboard.Unauthenticated, "the identity provider's answer is refused: "+format, args...).WithHint("sign in again: outboard login")
 }
 
-// exchange returns the ID token for a code.
-func (p *Provider) exchange(ctx context.Context, k *known, a Answer) (string, error) {
+// exchange returns the ID token for a code, and what renews it.
+func (p *Provider) exchange(ctx context.Context, k *known, a Answer) (id, renew string, err error) {
 	cfg := oauth2.Config{ClientID: p.cfg.ClientID, Endpoint: k.endpoint, RedirectURL: a.Redirect}
 	if p.cfg.ClientSecret != nil {
 		secret, err := p.cfg.ClientSecret()
 		if err != nil {
-			return "", outboard.Errorf(outboard.Unavailable, "reading the secret this server has at the identity provider: %w", err)
+			return "", "", outboard.Errorf(outboard.Unavailable, "reading the secret this server has at the identity provider: %w", err)
 		}
 		cfg.ClientSecret = secret.Reveal()
 	}
@@ -273,21 +286,21 @@ func (p *Provider) exchange(ctx context.Context, k *known, a Answer) (string, er
 	if bad, ok := errors.AsType[*oauth2.RetrieveError](err); ok { // its text may repeat what was sent
 		switch {
 		case bad.ErrorCode == "invalid_client" || bad.ErrorCode == "unauthorized_client":
-			return "", outboard.Errorf(outboard.Unavailable, "the identity provider does not accept this server: %s", bad.ErrorCode).
+			return "", "", outboard.Errorf(outboard.Unavailable, "the identity provider does not accept this server: %s", bad.ErrorCode).
 				WithHint("check login.client_id and the client's secret in the configuration of the server")
 		case bad.Response != nil && bad.Response.StatusCode >= 500:
-			return "", outboard.Errorf(outboard.Unavailable, "the identity provider answered %d", bad.Response.StatusCode)
+			return "", "", outboard.Errorf(outboard.Unavailable, "the identity provider answered %d", bad.Response.StatusCode)
 		}
-		return "", refused("the code is not valid, was used, or is over")
+		return "", "", refused("the code is not valid, was used, or is over")
 	}
 	if err != nil {
-		return "", outboard.Errorf(outboard.Unavailable, "exchanging the code at the identity provider: %w", plain(err))
+		return "", "", outboard.Errorf(outboard.Unavailable, "exchanging the code at the identity provider: %w", plain(err))
 	}
 	raw, _ := token.Extra("id_token").(string)
 	if raw == "" {
-		return "", refused("there is no ID token in it")
+		return "", "", refused("there is no ID token in it")
 	}
-	return raw, nil
+	return raw, token.RefreshToken, nil
 }
 
 // plain is an error without the address that was asked.
@@ -318,6 +331,15 @@ func (p *Provider) check(t *oidc.IDToken, nonce string) error {
 		return refused("it names nobody")
 	}
 	return nil
+}
+
+// person is whom a token names, and what renews that.
+func (p *Provider) person(t *oidc.IDToken, renew string) (Person, error) {
+	who, err := person(t)
+	if p.cfg.Renewable && len(renew) <= maxCode {
+		who.Renew = outboard.NewSecret(renew)
+	}
+	return who, err
 }
 
 func person(t *oidc.IDToken) (Person, error) {

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -34,6 +35,7 @@ type Provider struct {
 	mu     sync.Mutex
 	key    *rsa.PrivateKey
 	codes  map[string]grant
+	renew  map[string]grant  // by refresh token, each of which is good once
 	typed  map[string]string // by device code: "" = nobody has typed it, else the error, or "ok"
 	person Claims
 	bend   Bend
@@ -48,6 +50,7 @@ type Bend struct {
 	Keys      http.HandlerFunc           // answers for the keys
 	Reuse     bool                       // codes are good more than once
 	NoPKCE    bool                       // the verifier is not looked at
+	Down      bool                       // it answers 500 for tokens
 }
 
 // SignedBy makes a token of a header's algorithm: the signature of "header.payload".
@@ -59,6 +62,7 @@ type SignedBy struct {
 type grant struct {
 	redirect, nonce, challenge string
 	person                     Claims
+	offline                    bool // they asked for offline_access
 }
 
 // New starts a provider.
@@ -68,7 +72,7 @@ func New(t testing.TB) *Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Provider{Secret: "s3cret of the client", key: key, codes: map[string]grant{}, typed: map[string]string{}}
+	p := &Provider{Secret: "s3cret of the client", key: key, codes: map[string]grant{}, renew: map[string]grant{}, typed: map[string]string{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", p.discovery)
 	mux.HandleFunc("GET /keys", p.keys)
@@ -92,6 +96,20 @@ func (p *Provider) Bend(b Bend) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.bend = b
+}
+
+// Forgets takes back what everybody's sign-ins are renewed with, as when they are removed.
+func (p *Provider) Forgets() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	clear(p.renew)
+}
+
+// Tokens returns what sign-ins can be renewed with now.
+func (p *Provider) Tokens() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Keys(p.renew))
 }
 
 // Asked returns how many token requests there were.
@@ -146,7 +164,7 @@ func (p *Provider) discovery(w http.ResponseWriter, _ *http.Request) {
 		"device_authorization_endpoint": p.URL + "/device",
 		"jwks_uri":                      p.URL + "/keys", "response_types_supported": []string{"code"}, "subject_types_supported": []string{"public"},
 		"id_token_signing_alg_values_supported": []string{"RS256"}, "code_challenge_methods_supported": []string{"S256"},
-		"authorization_response_iss_parameter_supported": true}
+		"authorization_response_iss_parameter_supported": true, "scopes_supported": []string{"openid", "email", "profile", "offline_access"}}
 	if p.bend.Discovery != nil {
 		p.bend.Discovery(doc)
 	}
@@ -175,7 +193,7 @@ func (p *Provider) authorize(w http.ResponseWriter, r *http.Request) {
 	}
 	p.mu.Lock()
 	code := rand.Text()
-	p.codes[code] = grant{q.Get("redirect_uri"), q.Get("nonce"), q.Get("code_challenge"), maps.Clone(p.person)}
+	p.codes[code] = grant{q.Get("redirect_uri"), q.Get("nonce"), q.Get("code_challenge"), maps.Clone(p.person), slices.Contains(strings.Fields(q.Get("scope")), "offline_access")}
 	p.mu.Unlock()
 	back := url.Values{"code": {code}, "state": {q.Get("state")}, "iss": {p.URL}}
 	http.Redirect(w, r, q.Get("redirect_uri")+"?"+back.Encode(), http.StatusFound)
@@ -222,6 +240,10 @@ func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked++
+	if p.bend.Down {
+		write(w, 500, map[string]any{})
+		return
+	}
 	id, secret, ok := r.BasicAuth()
 	if plain, err := url.QueryUnescape(secret); !ok || err != nil || id != "outboard" || plain != p.Secret {
 		write(w, 401, map[string]any{"error": "invalid_client"})
@@ -229,6 +251,20 @@ func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.PostFormValue("grant_type") == "urn:ietf:params:oauth:grant-type:device_code" {
 		p.tokenAt(w, r.PostFormValue("device_code"))
+		return
+	}
+	if r.PostFormValue("grant_type") == "refresh_token" {
+		g, ok := p.renew[r.PostFormValue("refresh_token")]
+		if !ok {
+			write(w, 400, map[string]any{"error": "invalid_grant"})
+			return
+		}
+		delete(p.renew, r.PostFormValue("refresh_token"))
+		if now := p.person; now["sub"] == g.person["sub"] { // what it knows of them by now
+			g.person = maps.Clone(now)
+		}
+		g.nonce = ""
+		p.sign(w, g)
 		return
 	}
 	code := r.PostFormValue("code")
@@ -260,7 +296,13 @@ func (p *Provider) sign(w http.ResponseWriter, g grant) {
 	if p.bend.Sign != nil {
 		by = p.bend.Sign(p)
 	}
-	write(w, 200, map[string]any{"access_token": rand.Text(), "token_type": "Bearer", "expires_in": 300, "id_token": token(by, claims)})
+	out := map[string]any{"access_token": rand.Text(), "token_type": "Bearer", "expires_in": 300, "id_token": token(by, claims)}
+	if g.offline {
+		renew := rand.Text()
+		p.renew[renew] = g
+		out["refresh_token"] = renew
+	}
+	write(w, 200, out)
 }
 
 func token(by SignedBy, c Claims) string {

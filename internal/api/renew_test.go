@@ -1,0 +1,180 @@
+package api_test
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
+	"github.com/outboard-dev/outboard/internal/login/logintest"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// staying is a server where people stay signed in.
+func staying(t *testing.T, follow bool, rules ...control.LoginRule) *signing {
+	return signingInWith(t, control.LoginConfig{Rules: rules, Follow: follow, Lasts: time.Hour, Renew: 24 * time.Hour})
+}
+
+// ends moves the end of a login to a time from now: as if it had been made earlier.
+func (s *signing) ends(key string, in time.Duration) {
+	s.t.Helper()
+	if _, err := s.store.ExtendLogin(s.t.Context(), outboard.KeyID(key), s.store.Now().Add(in)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+const renewPath = "/v1/outboard/login/renew"
+
+// renewed renews the login of a bench.
+func renewed(b *bench) reply {
+	b.t.Helper()
+	r := b.do("POST", renewPath, `{}`, asJSON)
+	if r.status != 200 {
+		b.t.Errorf("renewing: %d %s", r.status, r.body)
+	}
+	return r
+}
+
+// asJSON says what a body is, as routes want it that take no key.
+func asJSON(r *http.Request) { r.Header.Set("Content-Type", "application/json") }
+
+// Fails if somebody whom the provider still knows must go through the browser again, if a login is renewed too often or for longer than it
+// may be, or if what it is renewed with can be read by anybody.
+func TestLoginRenewal(t *testing.T) {
+	s := staying(t, false, control.LoginRule{Domain: "acme.test", Role: outboard.RoleDeveloper})
+	got, ann := s.in(person("ann", "ann@acme.test"))
+	id := got.str("key.id")
+	if got.str("key.renew_after") == "" {
+		t.Fatalf("it cannot be renewed: %s", got.body)
+	}
+	asked := s.provider.Asked()
+	if early := renewed(ann); early.str("key.expires_at") != got.str("key.expires_at") || s.provider.Asked() != asked {
+		t.Errorf("early: %s, %d questions", early.body, s.provider.Asked()-asked)
+	}
+	for _, in := range []time.Duration{time.Minute, -time.Minute, -20 * time.Hour} { // near its end, over, and long over
+		s.ends(id, in)
+		if in < 0 {
+			ann.refused(401, "not valid", "GET", "/v1/outboard/whoami", nil)
+		}
+		before := s.provider.Tokens()
+		var all sync.WaitGroup
+		asked := s.provider.Asked()
+		for range 4 {
+			all.Go(func() {
+				if r := ann.do("POST", renewPath, `{}`, asJSON); r.status != 200 || r.str("key.secret") != "" || r.str("key.id") != id {
+					t.Errorf("renewal: %d %s", r.status, r.body)
+				}
+			})
+		}
+		all.Wait()
+		if n := s.provider.Asked() - asked; n != 1 || s.provider.Tokens()[0] == before[0] {
+			t.Errorf("%d questions for one renewal", n)
+		}
+		ann.ok("GET", "/v1/outboard/whoami", nil)
+	}
+	row, err := s.store.LoginRenewal(t.Context(), outboard.KeyID(id))
+	if tokens := s.provider.Tokens(); err != nil || len(tokens) != 1 || len(row.Sealed.Data) == 0 || bytes.Contains(row.Sealed.Data, []byte(tokens[0])) {
+		t.Errorf("what it is renewed with: %d tokens, %v", len(tokens), err)
+	}
+	if n, err := s.store.CountAudit(t.Context(), "login", "login.renew", outboard.Allowed, time.Time{}); err != nil || n != 3 {
+		t.Errorf("%d records of 3 renewals, %v", n, err)
+	}
+
+	short := signingInWith(t, control.LoginConfig{Rules: []control.LoginRule{{Domain: "acme.test", Role: outboard.RoleDeveloper}}, Lasts: time.Hour, Renew: time.Hour})
+	got, ann = short.in(person("ann", "ann@acme.test"))
+	short.ends(got.str("key.id"), time.Minute)
+	if last := renewed(ann); last.get("key.renew_after") != nil || last.str("key.expires_at") > short.store.Now().Add(time.Hour).UTC().Format(time.RFC3339) {
+		t.Errorf("beyond its last day: %s", last.body)
+	}
+	over := outboard.Key{Name: "login", Role: outboard.RoleDeveloper, Kind: outboard.KeyLogin, Org: outboard.DefaultOrg, User: outboard.UserID(got.str("user.id")), ExpiresAt: short.longAgo()}
+	ann.key = "obk_over"
+	r := store.LoginRenewal{Key: outboard.KeyID(putKey(short.bench, over, ann.key)), Until: short.longAgo(), Sealed: outboard.Sealed{Key: "x", Data: []byte("x")}}
+	ann.refused(401, "cannot be renewed any more", "POST", renewPath, `{}`, asJSON) // nothing to renew it with
+	if err := short.store.PutLoginRenewal(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	ann.refused(401, "cannot be renewed any more", "POST", renewPath, `{}`, asJSON) // and its last day is over
+}
+
+// Fails if somebody whom the provider, an administrator or a rule has taken out stays signed in, or if a provider that is away for a moment
+// ends a login.
+func TestLoginRenewalRefused(t *testing.T) {
+	s := staying(t, true, control.LoginRule{Claim: "group", Value: "dev", Role: outboard.RoleDeveloper}, control.LoginRule{Claim: "group", Value: "look", Role: outboard.RoleViewer})
+	who := func(sub, group string) logintest.Claims {
+		c := person(sub, sub+"@acme.test")
+		c["group"] = group
+		return c
+	}
+	bob, _ := s.in(who("bob", "dev"))
+	other := bob.str("key.id")
+	for name, c := range map[string]struct {
+		do     func(id, user string)
+		status int
+		word   string
+		lives  bool
+	}{
+		"control":           {func(string, string) {}, 200, "", true},
+		"the provider's no": {func(string, string) { s.provider.Forgets() }, 401, "has ended", false},
+		"of no group":       {func(string, string) { s.provider.SignsIn(who("ann", "none")) }, 401, "no rule", false},
+		"somebody else": {func(string, string) {
+			s.provider.Bend(logintest.Bend{Token: func(c logintest.Claims) { c["sub"] = "eve" }})
+		}, 401, "somebody else", false},
+		"a broken token": {func(string, string) {
+			s.provider.Bend(logintest.Bend{Token: func(c logintest.Claims) { c["aud"] = "other" }})
+		}, 401, "does not hold", false},
+		"logged out":         {func(id, _ string) { s.ok("DELETE", "/v1/outboard/keys/"+id, nil) }, 401, "ended", false},
+		"removed":            {func(_, user string) { s.ok("DELETE", "/v1/outboard/users/"+user, nil) }, 401, "ended", false},
+		"another key":        {func(id, _ string) { s.sealed(id, func(r *store.LoginRenewal) { r.Sealed.Key = "x" }) }, 401, "rotated", false},
+		"another's":          {func(id, _ string) { s.sealed(id, func(r *store.LoginRenewal) { r.Sealed = s.renewal(other).Sealed }) }, 401, "opened", false},
+		"the provider's off": {func(string, string) { s.provider.Bend(logintest.Bend{Down: true}) }, 503, "500", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, ann := s.in(who("ann", "dev"))
+			id, user := got.str("key.id"), got.str("user.id")
+			s.ends(id, time.Minute)
+			c.do(id, user)
+			defer func() {
+				s.provider.Bend(logintest.Bend{})
+				if strings.Contains(name, "removed") {
+					s.ok("POST", "/v1/outboard/users/"+user+"/restore", nil)
+				}
+			}()
+			if c.status == 200 {
+				renewed(ann)
+			} else {
+				ann.refused(c.status, c.word, "POST", renewPath, `{}`, asJSON)
+			}
+			if c.lives {
+				ann.ok("GET", "/v1/outboard/whoami", nil)
+			} else {
+				ann.refused(401, "not valid", "GET", "/v1/outboard/whoami", nil)
+			}
+		})
+	}
+	s.refused(401, "no login", "POST", renewPath, `{}`, asJSON) // the operator's key
+	s.refused(401, "not valid", "POST", renewPath, `{}`, keyless)
+}
+
+// renewal is what a login is renewed with.
+func (s *signing) renewal(id string) store.LoginRenewal {
+	s.t.Helper()
+	r, err := s.store.LoginRenewal(s.t.Context(), outboard.KeyID(id))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return r
+}
+
+// sealed changes what a login is renewed with.
+func (s *signing) sealed(id string, change func(*store.LoginRenewal)) {
+	s.t.Helper()
+	r := s.renewal(id)
+	change(&r)
+	if err := s.store.PutLoginRenewal(s.t.Context(), r); err != nil {
+		s.t.Fatal(err)
+	}
+}

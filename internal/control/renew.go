@@ -1,0 +1,199 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/login"
+	"github.com/outboard-dev/outboard/internal/store"
+)
+
+// A login is renewed by asking the identity provider, with the refresh token it gave at the sign-in, whether the person is still there. That
+// token is sealed in the vault and used by the server only: who signed in never has it. A provider that says no ends the login at once, and
+// so does one that names somebody else, or whom no rule lets in any more.
+
+const (
+	// renewPatience bounds one renewal, which goes on without whoever asked: a token that was used and not stored would be lost.
+	renewPatience = 30 * time.Second
+	// renewEvery is how often somebody looks whether another process is done with the same renewal.
+	renewEvery = 250 * time.Millisecond
+)
+
+// loginLasts is how long a login lasts, and a renewal of it.
+func (c *Control) loginLasts() time.Duration {
+	if c.login.Lasts <= 0 {
+		return defaultLogin
+	}
+	return min(c.login.Lasts, MaxLogin)
+}
+
+// renewalUse binds a sealed token to its login.
+func renewalUse(id outboard.KeyID) string { return "login " + string(id) }
+
+// keepRenewal stores what a login is renewed with. Without it the login is as good as others, only not for longer.
+func (c *Control) keepRenewal(ctx context.Context, k outboard.Key, with outboard.Secret) outboard.Key {
+	if with.IsZero() || c.login.Renew <= 0 || c.vault == nil {
+		return k
+	}
+	r := store.LoginRenewal{Key: k.ID, Until: k.CreatedAt.Add(min(c.login.Renew, MaxLogin))}
+	var err error
+	if r.Sealed, err = c.vault.For(k.Org).SealValue(ctx, renewalUse(k.ID), with); err == nil {
+		err = c.store.PutLoginRenewal(ctx, r)
+	}
+	if err != nil {
+		c.log.Warn("a login cannot be renewed", "key", k.ID, "err", err)
+		return k
+	}
+	return c.renewAfter(k, r.Until)
+}
+
+// renewAfter says when a login that can be renewed until a time should be: half its time before its end, unless nothing is gained by it.
+func (c *Control) renewAfter(k outboard.Key, until time.Time) outboard.Key {
+	if k.ExpiresAt.Before(until) {
+		k.RenewAfter = k.ExpiresAt.Add(-c.loginLasts() / 2)
+	}
+	return k
+}
+
+// RenewLogin moves the end of the login with a secret, which may be over already. It needs no caller: the secret is one. Who asks early is
+// told what is there. Unauthenticated: they must sign in again.
+func (c *Control) RenewLogin(ctx context.Context, secret string) (outboard.User, outboard.Key, error) {
+	p, err := c.provider()
+	if err != nil {
+		return outboard.User{}, outboard.Key{}, err
+	}
+	k, u, err := c.loginOf(ctx, secret)
+	if err != nil {
+		return u, k, err
+	}
+	for again := time.NewTicker(renewEvery); ; {
+		r, err := c.store.LoginRenewal(ctx, k.ID)
+		now := c.clock()
+		switch {
+		case outboard.KindOf(err) == outboard.NotFound && err != nil, err == nil && !now.Before(r.Until):
+			return u, k, signInAgain("your login cannot be renewed any more")
+		case err != nil:
+			return u, k, look("login", string(k.ID), err)
+		}
+		if k = c.renewAfter(k, r.Until); k.ExpiresAt.After(now) && (k.RenewAfter.IsZero() || now.Before(k.RenewAfter)) {
+			return u, k, nil // or somebody was faster
+		}
+		won, err := c.store.ClaimLoginRenewal(ctx, k.ID, now, now.Add(renewPatience))
+		if err != nil {
+			return u, k, err
+		}
+		if won {
+			return c.renew(ctx, p, u, k, r)
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return u, k, outboard.Errorf(outboard.Canceled, "waiting for a renewal: %w", context.Cause(ctx))
+		}
+		if k, u, err = c.loginOf(ctx, secret); err != nil {
+			return u, k, err
+		}
+	}
+}
+
+func signInAgain(why string) error {
+	return outboard.Errorf(outboard.Unauthenticated, "%s", why).WithHint("sign in again: outboard login")
+}
+
+// loginOf returns the login with a secret, and its person: over or not, but not ended.
+func (c *Control) loginOf(ctx context.Context, secret string) (outboard.Key, outboard.User, error) {
+	if secret == "" || len(secret) > maxSecret {
+		return outboard.Key{}, outboard.User{}, badKey()
+	}
+	k, err := c.store.KeyByHash(ctx, HashSecret(secret))
+	if err != nil && outboard.KindOf(err) != outboard.NotFound {
+		return k, outboard.User{}, outboard.Errorf(outboard.KindOf(err), "checking the login: %w", err)
+	}
+	if err != nil || k.Kind != outboard.KeyLogin || k.User == "" {
+		return k, outboard.User{}, signInAgain("this is no login, or it was ended")
+	}
+	living := k
+	living.ExpiresAt = time.Time{}
+	if _, err := c.holder(ctx, &living); err != nil {
+		return k, outboard.User{}, err
+	}
+	u, err := c.store.User(ctx, k.User)
+	return k, u, look("user", string(k.User), err)
+}
+
+// renew asks the provider, for whoever has claimed it.
+func (c *Control) renew(ctx context.Context, p *login.Provider, u outboard.User, k outboard.Key, r store.LoginRenewal) (outboard.User, outboard.Key, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), renewPatience)
+	defer cancel()
+	who, err := c.askAgain(ctx, p, &r)
+	if err == nil && (who.Issuer != u.Issuer || who.Subject != u.Subject) {
+		err = signInAgain("the identity provider names somebody else")
+	}
+	if err == nil {
+		if u, err = c.enter(ctx, &who, u); err != nil {
+			err = c.turnedAway(ctx, &who, err)
+		}
+	}
+	switch kind := outboard.KindOf(err); {
+	case err == nil:
+	case kind == outboard.Unauthenticated || kind == outboard.Denied:
+		return u, k, c.endLogin(ctx, k, err)
+	default:
+		if err := c.store.ReleaseLoginRenewal(ctx, k.ID); err != nil {
+			c.log.Warn("the next renewal of a login has to wait", "key", k.ID, "err", err)
+		}
+		return u, k, err
+	}
+	until := c.clock().Add(c.loginLasts())
+	if until.After(r.Until) {
+		until = r.Until
+	}
+	if err := c.record(ctx, loginCaller(u.Org), "login.renew", string(u.ID), map[string]any{"key": k.ID, "email": u.Email, "role": u.Role, "until": until}); err != nil {
+		return u, k, err
+	}
+	k, err = c.store.ExtendLogin(ctx, k.ID, until)
+	if outboard.KindOf(err) == outboard.NotFound && err != nil {
+		return u, k, signInAgain("your login has ended meanwhile")
+	}
+	if err != nil {
+		return u, k, err
+	}
+	return u, c.renewAfter(k, r.Until), c.store.ReleaseLoginRenewal(ctx, k.ID)
+}
+
+// askAgain asks the provider, and stores what it is to be asked with next time before anything else.
+func (c *Control) askAgain(ctx context.Context, p *login.Provider, r *store.LoginRenewal) (who login.Person, err error) {
+	done, err := c.exchanging()
+	if err != nil {
+		return who, err
+	}
+	defer done()
+	k, err := c.store.Key(ctx, r.Key)
+	if err != nil {
+		return who, err
+	}
+	box := c.vault.For(k.Org)
+	with, err := box.OpenValue(ctx, renewalUse(k.ID), r.Sealed)
+	if err != nil {
+		return who, outboard.Errorf(outboard.KindOf(err), "what this login is renewed with cannot be opened: %w", err)
+	}
+	if who, err = p.Renew(ctx, with); err != nil || who.Renew.Reveal() == with.Reveal() {
+		return who, err
+	}
+	if r.Sealed, err = box.SealValue(ctx, renewalUse(k.ID), who.Renew); err == nil {
+		err = c.store.PutLoginRenewal(ctx, *r)
+	}
+	return who, err
+}
+
+// endLogin revokes a login that the provider does not renew. It ends whether or not that can be recorded.
+func (c *Control) endLogin(ctx context.Context, k outboard.Key, why error) error {
+	if err := c.record(ctx, loginCaller(k.Org), "login.end", string(k.User), map[string]any{"key": k.ID, "why": why.Error()}); err != nil {
+		c.log.Error("the end of a login was not recorded", "key", k.ID, "err", err)
+	}
+	if _, err := c.store.RevokeKey(ctx, k.ID, c.clock()); err != nil {
+		return outboard.Errorf(outboard.KindOf(err), "ending a login: %w", err)
+	}
+	return outboard.Errorf(outboard.Unauthenticated, "your login has ended: %w", why).WithHint("sign in again: outboard login")
+}
