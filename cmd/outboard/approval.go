@@ -159,10 +159,17 @@ func runApprovalShow(ctx context.Context, a *app, ref string) error {
 	if a.json {
 		return a.object(showApprovalLine(p))
 	}
-	_, err = fmt.Fprintf(a.out, "approval  %s  %s\nsession   %s  %s\nwhy       %s\nrules     %s\nanswer    %s, by %s\n%sdigest    %s\n\n%s\n", p.ID, approvalState(p),
-		sessionName(p.SessionID), p.SessionID, term.Line(p.Why, 0), term.Line(strings.Join(p.Rules, ", "), 0), map[string]string{"any": "anybody",
+	call := ""
+	if p.EventID != "" {
+		call = "call      " + term.Line(p.EventID, 0) + "\n"
+	}
+	_, err = fmt.Fprintf(a.out, "approval  %s  %s\nsession   %s  %s\n%swhy       %s\nrules     %s\nanswer    by %s, until %s\n%sdigest    %s\n\n%s\n", p.ID, approvalState(p),
+		sessionName(p.SessionID), p.SessionID, call, term.Line(p.Why, 0), term.Line(strings.Join(p.Rules, ", "), 0), map[string]string{"any": "anybody",
 			"other": "somebody else than the session's owner", "admin": "an administrator", "other_admin": "an administrator who is not the session's owner"}[p.Approver], p.ExpiresAt.Local().Format(time.RFC3339), approvalVotes(p),
 		term.Line(p.Digest, 0), term.Clean(p.Request))
+	if err == nil && p.State == string(outboard.ApprovalPending) {
+		a.say("hint: outboard approval allow %s, or outboard approval deny %s \"why\"", p.ID, p.ID)
+	}
 	return err
 }
 

@@ -378,7 +378,7 @@ func (d *drill) effects(s seen, call time.Time) drillRow {
 		last, what = s.end, "piece of the stream"
 	}
 	row.Took = max(0, last.Sub(d.report.Kill.At).Seconds())
-	row.Note = fmt.Sprintf("the last was a %s; in flight were %s", what, count(len(d.report.InFlight), "call"))
+	row.Note = fmt.Sprintf("the last was a %s; %s in flight", what, count(len(d.report.InFlight), "call"))
 	if last.IsZero() {
 		row.Note = "it did nothing"
 	}

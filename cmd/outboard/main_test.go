@@ -84,7 +84,7 @@ func TestScripts(t *testing.T) {
 			return os.Geteuid() == 0, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"session": scriptSession, "await": scriptAwait,
-			"await-session": scriptAwaitSession, "perm": scriptPerm},
+			"await-session": scriptAwaitSession, "perm": scriptPerm, "capture": scriptCapture},
 	})
 }
 
@@ -125,6 +125,18 @@ func scriptSession(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("session NAME: no session name in the output")
 	}
 	ts.Setenv(args[0], name)
+}
+
+// scriptCapture sets the named variable to what a pattern finds in the last command's output.
+func scriptCapture(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 || neg {
+		ts.Fatalf("capture NAME PATTERN")
+	}
+	found := regexp.MustCompile(args[1]).FindString(ts.ReadFile("stdout"))
+	if found == "" {
+		ts.Fatalf("capture %s: nothing in the output is %s", args[0], args[1])
+	}
+	ts.Setenv(args[0], found)
 }
 
 // scriptAwait waits until a file is there: a process in the background has come so far.

@@ -165,6 +165,9 @@ func runNetLog(ctx context.Context, a *app, ref string, limit int) error {
 	if err != nil {
 		return err
 	}
+	if len(list) == 0 && !a.json {
+		a.say("%s has made no request", ref)
+	}
 	for i := len(list) - 1; i >= 0; i-- {
 		r := list[i]
 		if a.json {

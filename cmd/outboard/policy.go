@@ -45,8 +45,9 @@ func newPolicy(a *app) *cobra.Command {
 		&cobra.Command{Use: "lint FILE|-...", Short: "Check files of rules", Args: rangeArgs(1, -1, "a file"),
 			RunE: func(cmd *cobra.Command, args []string) error { return runPolicyLint(a, args) }},
 		test,
-		&cobra.Command{Use: "why EVENT [SESSION]", Short: "Explain why a call was allowed, asked about or denied", Args: rangeArgs(1, 2, "a call"),
-			Long: "Explain the decision about a call, by its event id. Without a session, the newest ones are searched.",
+		&cobra.Command{Use: "why CALL|APPROVAL [SESSION]", Short: "Explain why a call was allowed, asked about or denied", Args: rangeArgs(1, 2, "a call"),
+			Long: "Explain the decision about a call, by its event id (sevt_...) or that of its approval, or of the call that a session waits with.\n" +
+				"Without a session, the newest ones are searched for an event id.",
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return runPolicyWhy(cmd.Context(), a, args[0], strings.Join(args[1:], ""))
 			}},
@@ -262,6 +263,19 @@ func findReason(ctx context.Context, c *client.Client, event, ref string) (clien
 			return client.Reason{}, err
 		}
 		return c.Why(ctx, s.ID, event)
+	}
+	if !strings.HasPrefix(event, outboard.PrefixEvent+"_") {
+		p, err := findApproval(ctx, c, event)
+		switch {
+		case err != nil && outboard.KindOf(err) == outboard.NotFound:
+			return client.Reason{}, outboard.Errorf(outboard.NotFound, "%q is no call, and nothing waits for an approval as that", event).
+				WithHint("outboard approval ls -a lists approvals; outboard show SESSION says what a session waits for")
+		case err != nil:
+			return client.Reason{}, err
+		case p.EventID == "":
+			return client.Reason{}, outboard.Errorf(outboard.Invalid, "approval %s is about a host, not a call", p.ID).WithHint("outboard approval show %s", p.ID)
+		}
+		return c.Why(ctx, p.SessionID, p.EventID)
 	}
 	n := 0
 	for s, err := range c.Sessions(ctx, true) {

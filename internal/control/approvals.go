@@ -91,6 +91,13 @@ func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id out
 			return out, err
 		}
 	}
+	cfg, err := c.store.SessionConfig(ctx, a.Session)
+	if err != nil {
+		return out, look("session", string(a.Session), err)
+	}
+	if a.State == outboard.ApprovalPending && !a.Approver.May(by, cfg.Owner) { // said of what they know, not of an event
+		return out, mayNot(a.Approver, outboard.Errorf(outboard.Denied, "%s may not answer approval %s", quote(by.Name), a.ID))
+	}
 	in := &outboard.InputConfirmation{Call: a.Call, Allow: ans.Allow, Message: ans.Message, Digest: ans.Digest}
 	if _, err := c.Send(ctx, by, a.Session, []outboard.Payload{in}); err != nil {
 		return out, err

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -39,7 +40,7 @@ func (c *Control) SavePolicy(ctx context.Context, by outboard.Caller, p outboard
 		return p, err
 	}
 	p.CreatedAt, p.CreatedBy, p.Org = c.clock(), by.Name, by.In()
-	if err := c.record(ctx, by, "policy.save", string(p.Level)+" "+p.Target, map[string]string{"text": p.Text}); err != nil {
+	if err := c.record(ctx, by, "policy.save", strings.TrimSpace(string(p.Level)+" "+p.Target), map[string]string{"text": p.Text}); err != nil {
 		return p, err
 	}
 	return c.store.SavePolicy(ctx, p, expect)
