@@ -11,8 +11,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
-// logPage is how many log events one read of a listing takes, and minLogPage how many at least, however few were asked for: some show
-// nothing.
+// logPage is how many log events one read of a listing takes at most, and minLogPage at least. In between it is half of what was asked
+// for: an event of the log is shown as one to three.
 const (
 	logPage    = 500
 	minLogPage = 32
@@ -103,6 +103,7 @@ type lister struct {
 	ctl  *control.Control
 	by   outboard.Caller
 	id   outboard.SessionID
+	src  *logSource // of tr
 	tr   *translator
 	q    eventQuery
 	pos  cursor
@@ -179,7 +180,7 @@ func (l *lister) log(ctx context.Context, _ []outboard.Event) (full bool, err er
 		return false, nil
 	}
 	start := l.pos
-	q := control.EventQuery{Types: types, Desc: l.q.desc, Limit: min(max(l.q.limit, minLogPage), logPage)}
+	q := control.EventQuery{Types: types, Desc: l.q.desc, Limit: min(max(l.q.limit/2, minLogPage), logPage)}
 	if !l.q.time.from.IsZero() {
 		q.Since = l.q.time.from.Add(-spread)
 	}
@@ -199,6 +200,14 @@ func (l *lister) log(ctx context.Context, _ []outboard.Event) (full bool, err er
 			return false, err
 		}
 		for i := range page {
+			if !l.q.desc && len(types) == 0 { // all there are, in order
+				if err := l.src.next(ctx, &page[i]); err != nil {
+					return false, err
+				}
+				if page[i].Type.IsInput() || page[i].Type == outboard.TypeCallRequested {
+					l.src.keep(page[i])
+				}
+			}
 			full, err := l.event(ctx, &page[i], start)
 			if full || err != nil {
 				return full, err

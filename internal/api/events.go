@@ -114,11 +114,15 @@ func (s *server) listEvents(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	tr := &translator{src: &logSource{ctl: s.ctl, by: r.by, id: v.ID}, thread: v.Thread, agent: v.Config.Agent.Name, own: own}
-	l := &lister{ctl: s.ctl, by: r.by, id: v.ID, tr: tr, q: q, pos: cur}
+	src := &logSource{ctl: s.ctl, by: r.by, id: v.ID, head: v.Head}
+	tr := &translator{src: src, thread: v.Thread, agent: v.Config.Agent.Name, own: own}
+	l := &lister{ctl: s.ctl, by: r.by, id: v.ID, src: src, tr: tr, q: q, pos: cur}
 	list, next, err := l.list(r.Context())
 	if err != nil {
 		return nil, err
+	}
+	if src.total.Head > 0 {
+		s.ctl.Accounted(v.ID, src.total)
 	}
 	out := listOut[wireEvent]{Data: some(list)}
 	if next != nil {

@@ -38,7 +38,7 @@ func (s *server) stream(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	src := &logSource{ctl: s.ctl, by: r.by, id: v.ID}
+	src := &logSource{ctl: s.ctl, by: r.by, id: v.ID, head: v.Head}
 	if after == v.Head {
 		src.total = v.Header
 	} else if src.total, err = s.ctl.UsageAt(r.Context(), v.ID, after); err != nil {
@@ -172,7 +172,7 @@ func (st *streamer) item(ctx context.Context, it logItem) bool {
 		st.end(ctx, it.err)
 		return false
 	}
-	if err := outboard.Project(&st.src.total, &it.e); err != nil {
+	if err := st.src.next(ctx, &it.e); err != nil {
 		st.end(ctx, err)
 		return false
 	}

@@ -70,32 +70,51 @@ func (c *Control) Deltas(ctx context.Context, by outboard.Caller, id outboard.Se
 // configTypes are the events that say what a session's config is.
 var configTypes = []outboard.EventType{outboard.TypeSessionCreated, outboard.TypeSessionUpdated, outboard.TypeSessionForked}
 
+// ConfigFrom is a config that a session had from one of its events on.
+type ConfigFrom struct {
+	Seq    int64
+	Config outboard.SessionConfig
+}
+
 // ConfigAt returns the config a session had right after one of its events.
 func (c *Control) ConfigAt(ctx context.Context, id outboard.SessionID, seq int64) (outboard.SessionConfig, error) {
-	var st outboard.SessionConfig
-	q := EventQuery{Before: seq + 1, Types: configTypes, Limit: accountPage}
+	list, err := c.Configs(ctx, id, ConfigFrom{}, seq)
+	if err != nil || len(list) == 0 {
+		return outboard.SessionConfig{}, err
+	}
+	return list[len(list)-1].Config, nil
+}
+
+// Configs returns the configs a session had after one that it had at some position, up to an event.
+func (c *Control) Configs(ctx context.Context, id outboard.SessionID, last ConfigFrom, upto int64) ([]ConfigFrom, error) {
+	var out []ConfigFrom
+	q := EventQuery{After: last.Seq, Before: upto + 1, Types: configTypes, Limit: accountPage}
 	for {
 		page, err := c.store.Events(ctx, id, q)
 		if err != nil {
-			return st, look("session", string(id), err)
+			return nil, look("session", string(id), err)
 		}
 		for i := range page {
-			if err := advance(&st, &page[i]); err != nil {
-				return st, err
+			changed, err := advance(&last.Config, &page[i])
+			if err != nil {
+				return nil, err
+			}
+			if changed {
+				out = append(out, ConfigFrom{page[i].Seq, last.Config})
 			}
 		}
 		if len(page) < q.Limit {
-			return st, nil
+			return out, nil
 		}
 		q.After = page[len(page)-1].Seq
 	}
 }
 
-// advance applies one of configTypes to a config.
-func advance(cfg *outboard.SessionConfig, e *outboard.Event) error {
+// advance applies one of configTypes to a config, and reports whether that changed it.
+func advance(cfg *outboard.SessionConfig, e *outboard.Event) (changed bool, err error) {
 	p, err := e.Decode()
 	if err != nil {
-		return err
+		return false, err
 	}
 	switch p := p.(type) {
 	case *outboard.SessionCreated:
@@ -107,8 +126,9 @@ func advance(cfg *outboard.SessionConfig, e *outboard.Event) error {
 		set(&cfg.Agent.MCPServers, p.MCPServers)
 		set(&cfg.Resources, p.Resources)
 		set(&cfg.Budget, p.Budget)
+		return p.Tools != nil || p.MCPServers != nil || p.Resources != nil || p.Budget != nil, nil
 	}
-	return nil
+	return true, nil
 }
 
 // UsageAt returns a header in which Usage, Active, Phase and RunningSince are what they were right after one event of the
@@ -122,6 +142,13 @@ func (c *Control) UsageAt(ctx context.Context, id outboard.SessionID, seq int64)
 	if err != nil {
 		return h, look("session", string(id), err)
 	}
+	c.Accounted(id, h)
+	return h, nil
+}
+
+// Accounted tells of the sums at a position, h.Head, so that UsageAt can begin there. It is for a reader who went on from what UsageAt
+// returned.
+func (c *Control) Accounted(id outboard.SessionID, h outboard.Header) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.accounts) >= maxAccounts {
@@ -131,7 +158,6 @@ func (c *Control) UsageAt(ctx context.Context, id outboard.SessionID, seq int64)
 		}
 	}
 	c.accounts[id] = h
-	return h, nil
 }
 
 // account adds what changed the sums of h between its position and another one after it. It reports whether they began anew in between.
