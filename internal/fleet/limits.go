@@ -62,6 +62,8 @@ const (
 	// a sandbox that does what it can.
 	BuildTimeout = 2 * PrepareTimeout
 	MaxBuilds    = 2
+	// removedEvery is how soon a build notices that its template was removed by another process: within a second.
+	removedEvery = 500 * time.Millisecond
 	// ReadyTimeout bounds how long a template's ready command may say no; readyEvery is how often it is asked.
 	ReadyTimeout = 2 * time.Minute
 	readyEvery   = 100 * time.Millisecond

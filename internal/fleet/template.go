@@ -72,8 +72,11 @@ func (f *Fleet) BuildTemplate(ctx context.Context, id outboard.TemplateBuildID, 
 	f.builds.live[id] = cancel
 	f.builds.wg.Go(func() {
 		defer release()
-		defer cancel(nil)
+		var watch sync.WaitGroup
+		watch.Go(func() { f.watchTemplate(run, b, cancel) })
 		f.runBuild(run, b)
+		cancel(nil)
+		watch.Wait()
 		f.builds.mu.Lock()
 		defer f.builds.mu.Unlock()
 		delete(f.builds.live, id)
@@ -87,6 +90,28 @@ func (f *Fleet) CancelBuild(id outboard.TemplateBuildID, why error) {
 	defer f.builds.mu.Unlock()
 	if cancel := f.builds.live[id]; cancel != nil {
 		cancel(why)
+	}
+}
+
+// watchTemplate ends a build once its template is removed. Who removes it may be another process on the same database, which cannot cancel
+// what this one is at; nor can one that asks for a removed template's build to begin. It returns with ctx.
+func (f *Fleet) watchTemplate(ctx context.Context, b outboard.TemplateBuild, cancel context.CancelCauseFunc) {
+	tick := time.NewTicker(removedEvery)
+	defer tick.Stop()
+	for {
+		_, err := f.cfg.Store.Template(ctx, b.Org, string(b.Template))
+		switch {
+		case outboard.KindOf(err) == outboard.NotFound:
+			cancel(outboard.Errorf(outboard.Canceled, "the template was removed"))
+			return
+		case err != nil && ctx.Err() == nil: // the next look tells
+			f.log.Warn("looking whether the template of a build was removed", "template", b.Template, "build", b.ID, "err", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

@@ -285,6 +285,67 @@ func TestTemplateServerEnds(t *testing.T) {
 	}
 }
 
+// If this failed, a template that is removed by way of another server on the same database would go on being built, or leave its machine,
+// half a layer or a tag.
+func TestTemplateRemovedElsewhere(t *testing.T) {
+	r, f := templateFleet(t)
+	begin := func(name string) outboard.TemplateBuild {
+		t.Helper()
+		id := r.queue(t, name)
+		b, err := f.BuildTemplate(t.Context(), id, func(b *outboard.TemplateBuild) error {
+			b.Spec.Steps = []outboard.TemplateStep{runStep("echo on; exec sleep 1000; : " + name)}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		until(t, func() bool {
+			lines, err := r.store.TemplateLog(t.Context(), id, 0, 100)
+			return err == nil && len(lines) > 0 && lines[len(lines)-1].Message == "on"
+		})
+		return b
+	}
+	removed, stays := begin("removed"), begin("stays")
+	other := r.fleet(func(c *Config) { c.Images, c.Host, c.Dir = images(t), "host-b", t.TempDir() })
+	for _, b := range []outboard.TemplateBuild{removed, stays} { // they are not its own to cancel
+		other.CancelBuild(b.ID, errors.New("not this process's"))
+	}
+	remove := func(b outboard.TemplateBuild) {
+		t.Helper()
+		if _, err := r.store.ChangeTemplate(t.Context(), b.Template, func(m *outboard.Template) error { m.DeletedAt = time.Now(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ended := func(b outboard.TemplateBuild) outboard.TemplateBuild {
+		t.Helper()
+		until(t, func() bool {
+			var err error
+			b, err = other.cfg.Store.TemplateBuild(t.Context(), b.ID)
+			return err == nil && b.State != outboard.TemplateBuilding
+		})
+		return b
+	}
+	remove(removed)
+	if b := ended(removed); b.State != outboard.TemplateFailed || b.Error != "the template was removed" {
+		t.Errorf("the build of a removed template: %s %q", b.State, b.Error)
+	}
+	if b, err := r.store.TemplateBuild(t.Context(), stays.ID); err != nil || b.State != outboard.TemplateBuilding {
+		t.Errorf("the build of another template ended with it: %s %q, %v", b.State, b.Error, err)
+	}
+	remove(stays)
+	ended(stays)
+	f.builds.wg.Wait()
+	if left := r.present(t); len(left) != 0 {
+		t.Errorf("sandboxes left: %v", left)
+	}
+	if fi, err := os.ReadDir(filepath.Join(imagesDir(f), "tmp")); err != nil || len(fi) != 0 {
+		t.Errorf("half-made layers left: %v, %v", fi, err)
+	}
+	if pruned, err := f.PruneImages(t.Context(), time.Now().Add(time.Hour)); err != nil || pruned.Layers != 0 {
+		t.Errorf("layers left: %+v, %v", pruned, err)
+	}
+}
+
 // until waits for what nothing tells of.
 func until(t *testing.T, ok func() bool) {
 	t.Helper()
