@@ -55,6 +55,39 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
+// Broken if a client can resolve names by itself at a public resolver, over HTTPS or TLS, by its name or its address: what it asks for would
+// leave in its questions.
+func TestPublicResolvers(t *testing.T) {
+	r := newRig(t, rules(anyPort("a.test")))
+	r.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") })
+	for _, host := range []string{"dns.google", "cloudflare-dns.com", "dns.quad9.net", "8.8.8.8", "1.1.1.1", "9.9.9.9"} {
+		for _, port := range []string{"443", "853", "53"} {
+			for _, proxy := range []bool{true, false} {
+				if proxy || port == "443" { // no other port leads anywhere without the proxy
+					if status, body := get(t, r.client(proxy), "https://"+host+":"+port+"/dns-query?dns=c2VjcmV0"); status == 200 || strings.Contains(body, "served") {
+						t.Errorf("%s:%s, proxy %v: %d %s", host, port, proxy, status, body)
+					}
+				}
+			}
+		}
+	}
+	if n := r.hits.Load(); n != 0 {
+		t.Errorf("%d requests arrived", n)
+	}
+	refused := map[string]int{}
+	for _, rec := range r.audit(t) {
+		if rec.Decision == outboard.Refused {
+			refused[rec.Resource]++
+		}
+	}
+	if refused["CONNECT https://dns.google/"] != 1 || refused["CONNECT https://1.1.1.1:853/"] != 1 {
+		t.Errorf("the audit has %v", refused)
+	}
+	if status, body := get(t, r.client(true), r.https("a.test", "/dns-query")); status != 200 || body != "served" {
+		t.Errorf("the control: %d %s", status, body)
+	}
+}
+
 // Broken if a name that no rule allows is looked up: what is asked for reaches whoever answers for the domain, data in its labels included.
 func TestDeniedNamesAreNotResolved(t *testing.T) {
 	var mu sync.Mutex

@@ -6,9 +6,11 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -180,6 +182,37 @@ func TestCodes(t *testing.T) {
 	}
 	if provider.Asked() != asked {
 		t.Error("the provider was asked with what cannot be right")
+	}
+}
+
+// If this fails, a provider that tells no groups, but where they are, lets somebody in by one, or has this server ask an address of its choice.
+func TestGroupOverage(t *testing.T) {
+	provider := logintest.New(t)
+	provider.SignsIn(ann)
+	p := open(t, provider)
+	var fetched atomic.Int64
+	inside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fetched.Add(1)
+		_, _ = io.WriteString(w, `{"groups":["ops"]}`)
+	}))
+	defer inside.Close()
+	for name, c := range map[string]struct {
+		claims logintest.Claims
+		member bool
+	}{
+		"the groups themselves": {logintest.Claims{"groups": []string{"dev", "ops"}}, true},
+		"where they can be had": {logintest.Claims{"_claim_names": map[string]string{"groups": "src1"},
+			"_claim_sources": map[string]any{"src1": map[string]string{"endpoint": inside.URL, "access_token": "x"}}}, false},
+		"that there are many": {logintest.Claims{"hasgroups": true}, false},
+	} {
+		provider.Bend(logintest.Bend{Token: func(to logintest.Claims) { maps.Copy(to, c.claims) }})
+		who, err := p.Who(t.Context(), signIn(t, p))
+		if err != nil || who.Claims("groups", "ops") != c.member {
+			t.Errorf("%s: of the group: %v, %v", name, who.Claims("groups", "ops"), err)
+		}
+	}
+	if n := fetched.Load(); n != 0 {
+		t.Errorf("%d requests to an address out of a token", n)
 	}
 }
 
