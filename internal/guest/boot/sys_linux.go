@@ -203,6 +203,12 @@ func mountNew(path, kind string, attrs uintptr, options ...string) error {
 	return t.attach(path)
 }
 
+// sigaction is the kernel's struct of that name; where it has no restorer, the mask takes that place.
+type sigaction struct{ handler, flags, restorer, mask uintptr }
+
+// sigIgnore is SIG_IGN, on every architecture.
+const sigIgnore = 1
+
 // ignoreSignals makes this process ignore the signals that would end it, so that nothing inside can end the guest by one, not even
 // with the guest's own uid. The kernel drops what the init of a pid namespace has no handler for, but not always: a signal that the
 // first thread blocks for a moment, as the Go runtime does around a fork, goes to another thread and ends them all if its action is
@@ -220,9 +226,18 @@ func ignoreSignals() error {
 		case syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU:
 			continue // they end nobody, stop no init, and the runtime would not reset them
 		case syscall.SIGHUP, syscall.SIGINT:
-			signal.Notify(make(chan os.Signal, 1), sig) // the runtime left them alone, and would in a child, if they were ignored already
+			// The runtime left them alone if they were ignored already, and would in a child, unless it is asked for them. To ask starts
+			// threads, which is a good part of the time until a sandbox is ready: only where there is need.
+			var was sigaction
+			_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), 0, uintptr(unsafe.Pointer(&was)), unsafe.Sizeof(was.mask), 0, 0)
+			if errno != 0 {
+				return fmt.Errorf("looking at signal %d: %w", sig, errno)
+			}
+			if was.handler == sigIgnore {
+				signal.Notify(make(chan os.Signal, 1), sig)
+			}
 		}
-		action := struct{ handler, flags, restorer, mask uintptr }{handler: 1} // SIG_IGN, on every architecture
+		action := sigaction{handler: sigIgnore}
 		_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, unsafe.Sizeof(action.mask), 0, 0)
 		if errno != 0 {
 			return fmt.Errorf("ignoring signal %d: %w", sig, errno)
