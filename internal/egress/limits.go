@@ -26,8 +26,9 @@ const (
 	maxStreams = 1024
 	// maxHeader bounds the head of a request and of an answer.
 	maxHeader = 256 << 10
-	// maxIdle bounds kept connections per server and sandbox.
-	maxIdle = 32
+	// maxIdle bounds kept connections per server and sandbox. Where more requests are under way at once than this, each of the others
+	// pays for a connection of its own.
+	maxIdle = 128
 	// maxHeld is the longest request body that is read whole before it is sent.
 	maxHeld = 32 << 10
 	// maxCoded is the longest compressed body that is looked at: it is held while that is done, with at most maxCodedAtOnce others of its
