@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
@@ -22,6 +24,10 @@ func TestNurseryKilled(t *testing.T) {
 		t.Fatal("there is no nursery")
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	// A signal is sent before it kills: one that took the next request in between would have its Create fail.
+	if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)
 	}
 	second := create(t, p, sandbox.Spec{}) // found out by the first question, and answered by another
