@@ -59,6 +59,7 @@ func (p *port) forward(w http.ResponseWriter, r *http.Request, req Request, inj 
 			resp, err := transport.RoundTrip(out)
 			if err == nil {
 				effect.answered(resp)
+				p.countFrames(resp, req)
 				p.guardFrames(resp, req, inj)
 			}
 			return resp, err

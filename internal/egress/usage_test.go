@@ -1,7 +1,9 @@
 package egress_test
 
 import (
+	"bufio"
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"testing"
@@ -99,5 +101,72 @@ func TestRecordsGoByTheStoresClock(t *testing.T) {
 	list := r.audit(t)
 	if len(list) == 0 || list[0].At.Before(begun.Truncate(time.Microsecond)) {
 		t.Errorf("at %v: %+v", begun, list)
+	}
+}
+
+// Broken if what a client sends over a WebSocket, or another protocol it has switched to, does not count against the session's bytes, goes
+// beyond them, or leaves no record when it ends there.
+func TestBudgetOfAnUpgradedConnection(t *testing.T) {
+	const room, message = 1000, 300
+	for name, c := range map[string]struct {
+		budget outboard.NetBudget
+		sends  int // messages, of which arrive bytes come
+		arrive int
+	}{
+		"over it":             {outboard.NetBudget{Bytes: room}, 5, room / message * message},
+		"within it":           {outboard.NetBudget{Bytes: room}, 3, 3 * message},
+		"the control, larger": {outboard.NetBudget{Bytes: 10 * room}, 5, 5 * message},
+	} {
+		r := newRig(t, budgeted(c.budget))
+		heard := make(chan int, 1)
+		r.mux.HandleFunc("/ws", func(w http.ResponseWriter, q *http.Request) {
+			conn, rw, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: own\r\nConnection: Upgrade\r\n\r\n")
+			n := 0
+			for buf := make([]byte, message); ; n += message {
+				if _, err := io.ReadFull(rw, buf); err != nil {
+					break
+				}
+				fmt.Fprint(conn, "+") // one at a time
+			}
+			heard <- n
+		})
+		conn, err := r.dial(portOf(r.plain))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(15 * time.Second))
+		fmt.Fprintf(conn, "GET /ws HTTP/1.1\r\nHost: a.test:%d\r\nUpgrade: own\r\nConnection: Upgrade\r\n\r\n", portOf(r.plain))
+		in := bufio.NewReader(conn)
+		if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != 101 {
+			t.Fatal(name, resp, err)
+		}
+		for range c.sends {
+			_, _ = conn.Write(make([]byte, message))
+			if _, err := in.ReadByte(); err != nil {
+				break
+			}
+		}
+		conn.Close()
+		if got := <-heard; got != c.arrive {
+			t.Errorf("%s: %d bytes arrived, want %d", name, got, c.arrive)
+		}
+		refused := 0
+		for _, rec := range r.audit(t) {
+			if rec.Decision == outboard.Refused && rec.Rule == "budget" {
+				refused++
+			}
+		}
+		if over := c.arrive < c.sends*message; over != (refused == 1) || refused > 1 {
+			t.Errorf("%s: %d refusals are in the audit", name, refused)
+		}
+		if u := r.used(t); u.Bytes < int64(c.arrive) || u.Bytes > c.budget.Bytes {
+			t.Errorf("%s: %d bytes are counted of %d that left, and %d that may", name, u.Bytes, c.arrive, c.budget.Bytes)
+		}
 	}
 }

@@ -15,13 +15,47 @@ func (p *port) guardFrames(resp *http.Response, req Request, inj *Injection) {
 	if !ok || !inj.guards() || resp.StatusCode != http.StatusSwitchingProtocols {
 		return
 	}
+	resp.Body = &sending{ReadWriteCloser: rw, inj: inj, refused: p.cut(resp, req, "credentials", http.StatusForbidden)}
+}
+
+// countFrames counts what a client sends over a connection that has switched protocols: it is no body, and leaves all the same.
+func (p *port) countFrames(resp *http.Response, req Request) {
+	if rw, ok := resp.Body.(io.ReadWriteCloser); ok && resp.StatusCode == http.StatusSwitchingProtocols {
+		resp.Body = &metered{ReadWriteCloser: rw, usage: p.usage, refused: p.cut(resp, req, "budget", http.StatusTooManyRequests)}
+	}
+}
+
+// cut returns what records that a connection was ended for what its client sent.
+func (p *port) cut(resp *http.Response, req Request, rule string, status int) func(why error) {
 	ctx := context.WithoutCancel(resp.Request.Context()) // the record is written whoever has gone
-	resp.Body = &sending{ReadWriteCloser: rw, inj: inj, refused: func(why error) {
-		if err := p.audit(ctx, req, outboard.Refused, "credentials", detail{Status: http.StatusForbidden, Reason: why.Error()}); err != nil {
+	return func(why error) {
+		if err := p.audit(ctx, req, outboard.Refused, rule, detail{Status: status, Reason: why.Error()}); err != nil {
 			p.g.log.Error("a refusal was not recorded", "session", p.subject.Session, "err", err)
 		}
-		p.g.log.Info("websocket ended", "session", p.subject.Session, "sandbox", p.subject.Sandbox, "host", req.Host, "why", why)
-	}}
+		p.g.log.Info("connection ended", "session", p.subject.Session, "sandbox", p.subject.Sandbox, "host", req.Host, "why", why)
+	}
+}
+
+// metered is a connection whose client's bytes count against the budget.
+type metered struct {
+	io.ReadWriteCloser
+	usage   *usage
+	refused func(error)
+	over    bool
+}
+
+// Write sends nothing that the budget does not hold, and ends the connection then.
+func (m *metered) Write(b []byte) (int, error) {
+	if m.over {
+		return 0, errOverBudget
+	}
+	if !m.usage.sent(len(b)) {
+		m.over = true
+		m.refused(errOverBudget)
+		m.Close()
+		return 0, errOverBudget
+	}
+	return m.ReadWriteCloser.Write(b)
 }
 
 // maxSending bounds the bytes that wait with a value that could hold a key: its own in frames of one byte each, and pings between.
