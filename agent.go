@@ -144,7 +144,8 @@ type Networking struct {
 	Rules                []NetRule `json:"rules,omitempty"`
 	Budget               NetBudget `json:"budget,omitzero"`
 	Ask                  NetAsk    `json:"ask,omitzero"`
-	DenyNetworks         []string  `json:"deny_networks,omitempty"` // CIDRs no address of which is dialled; of a box
+	DenyNetworks         []string  `json:"deny_networks,omitempty"` // CIDRs no address of which is dialled, of a box;
+	DenyExcept           []string  `json:"deny_except,omitempty"`   // but those in these
 }
 
 // NetAsk is who is asked about a host that is on no list. The zero value asks anybody who answers approvals.

@@ -87,8 +87,8 @@ type TimeoutPolicy struct {
 // value is everything that this bound leaves.
 type BoxNetwork struct {
 	Closed bool     `json:"closed,omitempty"` // nothing is reachable but Allow
-	Allow  []string `json:"allow,omitempty"`  // names, *.name or IP addresses; "*" is every host
-	Deny   []string `json:"deny,omitempty"`   // networks (CIDR) no address of which is dialled, by whatever name; nothing with Closed
+	Allow  []string `json:"allow,omitempty"`  // names, *.name, IP addresses or networks (CIDR); "*" is every host. With Deny: exceptions from it
+	Deny   []string `json:"deny,omitempty"`   // networks no address of which is dialled, by whatever name; nothing with Closed
 }
 
 // BoxSnapshot is a saved state of a box: its files, and how machines for them are made. It outlives the box.

@@ -151,6 +151,17 @@ func TestBoxNetwork(t *testing.T) {
 	}
 	o.want(open, "127.0.0.1", "200")
 	o.want(open, "127.0.0.2", "403")
+	for body, want := range map[string][2]string{
+		`{"denyOut":["127.0.0.0/8"],"allowOut":["127.0.0.2"]}`:    {"403", "502"}, // nobody listens there
+		`{"denyOut":["0.0.0.0/0"],"allowOut":["127.0.0.0/31"]}`:   {"200", "403"},
+		`{"denyOut":["127.0.0.0/24"],"allowOut":["127.0.0.0/8"]}`: {"200", "502"},
+	} {
+		if status := o.call("PUT", "/sandboxes/"+open+"/network", body, nil); status != http.StatusNoContent {
+			t.Errorf("%s: %d", body, status)
+		}
+		o.want(open, "127.0.0.1", want[0])
+		o.want(open, "127.0.0.2", want[1])
+	}
 	if status := o.call("PUT", "/sandboxes/"+open+"/network", `{"allow_internet_access":false}`, nil); status != http.StatusNoContent {
 		t.Errorf("closing a box: %d", status)
 	}

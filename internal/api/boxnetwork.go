@@ -8,7 +8,7 @@ import (
 // boxNetworkIn is what a sandbox of a client's own may reach, within what the server lets any of them reach.
 type boxNetworkIn struct {
 	Closed bool     `json:"closed"` // nothing but allow
-	Allow  []string `json:"allow"`  // names, *.name, IP addresses, or *
+	Allow  []string `json:"allow"`  // names, *.name, IP addresses, networks, or *; addresses and networks that are exceptions from deny
 	Deny   []string `json:"deny"`   // networks
 }
 

@@ -37,10 +37,11 @@ type networkOut struct {
 	Used   outboard.NetBudget    `json:"used"`
 	Ask    outboard.NetAsk       `json:"ask"`
 	Denied []string              `json:"denied_networks,omitempty"`
+	Except []string              `json:"denied_networks_except,omitempty"`
 }
 
 func showNetwork(n control.Network) networkOut {
-	return networkOut{Type: "outboard.network", Mode: n.Mode, Allow: some(n.Rules), Grants: n.Grants, Budget: n.Budget, Used: n.Used, Ask: n.Ask, Denied: n.Denied}
+	return networkOut{Type: "outboard.network", Mode: n.Mode, Allow: some(n.Rules), Grants: n.Grants, Budget: n.Budget, Used: n.Used, Ask: n.Ask, Denied: n.Denied, Except: n.Except}
 }
 
 func (s *server) sessionNetwork(r *request) (any, error) {

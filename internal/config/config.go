@@ -106,7 +106,7 @@ func (b Boxes) check() error {
 	}
 	for _, h := range b.AllowedHosts {
 		if err := netrule.Check(outboard.NetRule{Host: h}); err != nil || h == "*" {
-			return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: allowed_hosts: %q must be a lower-case name, *.name or an IP address; for every host there is networking unrestricted", h)
+			return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: allowed_hosts: %q must be a lower-case name, *.name, an IP address or a network; for every host there is networking unrestricted", h)
 		}
 	}
 	if u := b.Budget; u.Requests < 0 || u.Bytes < 0 || u.Hosts < 0 {

@@ -56,7 +56,7 @@ func (c *Control) BoxNetwork(ctx context.Context, by outboard.Caller, id outboar
 		n, _ = netrule.ForBox(c.boxNet, b.Net)
 	}
 	used, err := c.store.NetUsage(ctx, string(id))
-	return Network{Mode: n.Mode, Rules: netrule.Effective(n, nil), Budget: n.Budget, Used: used, Denied: n.DenyNetworks}, err
+	return Network{Mode: n.Mode, Rules: netrule.Effective(n, nil), Budget: n.Budget, Used: used, Denied: n.DenyNetworks, Except: n.DenyExcept}, err
 }
 
 // BoxNetworkLog returns the requests that a box has made, newest first, and what decided each.

@@ -28,7 +28,8 @@ type Network struct {
 	Budget outboard.NetBudget
 	Used   outboard.NetBudget // of a session's
 	Ask    outboard.NetAsk
-	Denied []string // networks that are not dialled; of a box
+	Denied []string // networks that are not dialled, of a box
+	Except []string // but those in these
 }
 
 // AuditRecord is a row of the audit.

@@ -41,20 +41,20 @@ func (in *networkIn) settings(internet *bool) (n outboard.BoxNetwork, err error)
 		}
 		n.Deny = append(n.Deny, p.String())
 	}
-	named := false
+	named, all := false, false
 	for _, a := range in.AllowOut {
 		p, err := network(a)
 		switch {
 		case everything[a]:
+			all = true
 			n.Allow = append(n.Allow, "*")
 		case err != nil:
 			named = true
 			n.Allow = append(n.Allow, strings.ToLower(a)) // checked where it is set
-		case !p.IsSingleIP():
-			return n, outboard.Errorf(outboard.Unimplemented, "network.allowOut: %q is a network, and what leaves a sandbox is judged by the name it is for", a).
-				WithHint("name hosts, *.hosts or single addresses")
-		default:
+		case p.IsSingleIP():
 			n.Allow = append(n.Allow, p.Addr().String())
+		default:
+			n.Allow = append(n.Allow, p.String())
 		}
 	}
 	switch {
@@ -62,10 +62,9 @@ func (in *networkIn) settings(internet *bool) (n outboard.BoxNetwork, err error)
 		n.Deny = nil // it is all denied, and what is allowed wins
 	case named:
 		return n, outboard.Errorf(outboard.Invalid, "network.allowOut: names need 0.0.0.0/0 in denyOut, or nothing is kept from the others")
-	case len(n.Allow) > 0 && len(n.Deny) > 0:
-		return n, outboard.Errorf(outboard.Unimplemented, "network: exceptions from single networks in denyOut are not built here").
-			WithHint("deny 0.0.0.0/0 and allow hosts, or deny smaller networks")
-	case len(n.Allow) > 0:
+	case all: // and that wins
+		n.Allow, n.Deny = nil, nil
+	case len(n.Deny) == 0:
 		n.Allow = nil // of what is reachable anyway
 	}
 	return n, nil
@@ -78,6 +77,9 @@ func network(s string) (netip.Prefix, error) {
 		return netip.PrefixFrom(a, a.BitLen()), nil
 	}
 	p, err := netip.ParsePrefix(s)
+	if err == nil && p.Addr().Is4In6() && p.Bits() >= 96 {
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
 	return p.Masked(), err
 }
 

@@ -90,6 +90,61 @@ func TestBoxRules(t *testing.T) {
 	}
 }
 
+// Broken if a network that a box is let reach lets it reach more: a name that leads there, or what the operator has not opened; if a name
+// that nothing allows is looked up, which tells whoever answers for it what the sandbox wants to say; or if such an address cannot be reached.
+func TestBoxAllowedNetwork(t *testing.T) {
+	r, b := boxRig(t, outboard.Networking{Mode: "unrestricted"}, outboard.BoxNetwork{Closed: true, Allow: []string{"127.0.0.0/24", "10.0.0.0/8", "169.254.0.0/16", "a.test"}})
+	r.names["inside.test"], r.names["a.test"] = []string{"127.0.0.1"}, []string{"127.0.0.1"}
+	for _, proxy := range []bool{false, true} {
+		c := r.client(proxy)
+		for host, want := range map[string]string{"127.0.0.1": "here", "a.test": "here", // by its address, and by its name
+			"inside.test": "no rule lets", "127.0.1.1": "no rule lets", "127.0.0.1.x.test": "no rule lets",
+			"10.1.2.3": "not on the public internet", "169.254.169.254": "not on the public internet"} {
+			if _, text := get(t, c, r.http(host, "/x")); !strings.Contains(text, want) {
+				t.Errorf("proxy %v: %s: %s, want %q", proxy, host, text, want)
+			}
+		}
+	}
+	if r.asked("inside.test") || r.asked("127.0.0.1.x.test") || !r.asked("a.test") {
+		t.Error("a name that is not allowed was looked up, or one that is was not")
+	}
+	r.setBox(t, b.ID, outboard.BoxNetwork{Closed: true, Allow: []string{"127.0.0.2/32"}})
+	if status, text := get(t, r.client(false), r.http("127.0.0.1", "/x")); status != 403 {
+		t.Errorf("an address of a network that is allowed no more: %d %s", status, text)
+	}
+}
+
+// Broken if an exception from a denied network is not one, or is one for addresses beyond it: by another name, by a name of two addresses,
+// or by a name that leads elsewhere the next time.
+func TestBoxException(t *testing.T) {
+	r, b := boxRig(t, outboard.Networking{Mode: "unrestricted"}, outboard.BoxNetwork{Deny: []string{"127.0.0.0/8"}})
+	r.names["out.test"], r.names["two.test"], r.names["turns.test"] = []string{"127.0.0.2"}, []string{"127.0.0.1", "127.0.0.2"}, []string{"127.0.0.1"}
+	check := func(host string, want int) {
+		t.Helper()
+		if status, text := get(t, r.client(false), r.http(host, "/x")); status != want {
+			t.Errorf("%s: %d %s, want %d", host, status, text, want)
+		}
+	}
+	check("127.0.0.1", 403)
+	check("turns.test", 403)
+	r.setBox(t, b.ID, outboard.BoxNetwork{Deny: []string{"127.0.0.0/8"}, Allow: []string{"127.0.0.1"}})
+	check("127.0.0.1", 200)
+	check("turns.test", 200)
+	check("127.0.0.2", 403)
+	check("out.test", 403)
+	check("two.test", 403)
+	if status, text := get(t, r.client(true), r.https("127.0.0.2", "/x")); status != 0 || !strings.Contains(text, "Forbidden") {
+		t.Errorf("a tunnel beyond the exception: %d %s", status, text)
+	}
+	r.setBox(t, b.ID, outboard.BoxNetwork{Deny: []string{"127.0.0.0/8", "127.0.0.1/32"}, Allow: []string{"127.0.0.0/30"}})
+	check("turns.test", 200) // what is allowed wins, also over what is denied more narrowly
+	r.mu.Lock()
+	r.names["turns.test"] = []string{"127.0.0.9"}
+	r.mu.Unlock()
+	r.setBox(t, b.ID, outboard.BoxNetwork{Deny: []string{"127.0.0.0/8"}, Allow: []string{"127.0.0.0/30"}}) // no connection is kept
+	check("turns.test", 403)
+}
+
 // Broken if a server's bound, even a narrower one than a box was made under, does not hold.
 func TestBoxBound(t *testing.T) {
 	wish := outboard.BoxNetwork{Closed: true, Allow: []string{"a.test"}}

@@ -65,6 +65,9 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.Store == nil || cfg.Dir == "" {
 		return nil, outboard.Errorf(outboard.Invalid, "an egress gateway needs a store and a directory")
 	}
+	if len(cfg.Guard.Denied)+len(cfg.Guard.Except) > 0 {
+		return nil, outboard.Errorf(outboard.Invalid, "the networks that an egress gateway denies are its boxes' own, not of its guard")
+	}
 	if cfg.Idle < 0 || cfg.Life < 0 || cfg.Streams < 0 {
 		return nil, outboard.Errorf(outboard.Invalid, "an egress gateway's limits must not be negative")
 	}

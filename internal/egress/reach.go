@@ -18,22 +18,34 @@ type reach struct {
 	net   outboard.Networking // as it was read
 	rules []netrule.Rule
 	out   *upstream
+
+	denied, except []netip.Prefix // of net
 }
 
 // newReach makes one. Networks that cannot be read deny everything: they were checked when they were set.
 func (g *Gateway) newReach(n outboard.Networking, mcp []outboard.MCPServer) *reach {
 	cfg, rules := g.cfg, netrule.Effective(n, mcp)
-	cfg.Guard.Denied = slices.Clip(cfg.Guard.Denied) // each box appends its own
-	for _, d := range n.DenyNetworks {
-		p, err := netip.ParsePrefix(d)
-		if err != nil {
-			g.log.Error("a box's network settings cannot be read; it reaches nothing", "network", d, "err", err)
-			rules = nil
+	denied, err := networks(n.DenyNetworks)
+	except, wrong := networks(n.DenyExcept)
+	if err = errors.Join(err, wrong); err != nil {
+		g.log.Error("a box's network settings cannot be read; it reaches nothing", "err", err)
+		rules = nil
+	}
+	cfg.Guard.Denied, cfg.Guard.Except = denied, except
+	return &reach{net: n, rules: rules, denied: denied, except: except, out: newUpstream(cfg)}
+}
+
+// networks reads a list of them.
+func networks(list []string) (out []netip.Prefix, err error) {
+	for _, text := range list {
+		p, wrong := netrule.Network(text)
+		if wrong != nil {
+			err = errors.Join(err, wrong)
 			continue
 		}
-		cfg.Guard.Denied = append(cfg.Guard.Denied, p)
+		out = append(out, p)
 	}
-	return &reach{net: n, rules: rules, out: newUpstream(cfg)}
+	return out, err
 }
 
 // deniesAddress refuses a host that is an address in one of the networks that are denied.
@@ -42,12 +54,13 @@ func (r *reach) deniesAddress(host string) *refusal {
 	if err != nil {
 		return nil
 	}
-	for _, d := range r.net.DenyNetworks {
-		if p, err := netip.ParsePrefix(d); err == nil && p.Contains(addr.Unmap()) {
-			return refuse(http.StatusForbidden, "address", "the address is in %s, which this sandbox's settings deny", d)
-		}
+	addr = addr.Unmap()
+	holds := func(p netip.Prefix) bool { return p.Contains(addr) }
+	i := slices.IndexFunc(r.denied, holds)
+	if i < 0 || slices.ContainsFunc(r.except, holds) {
+		return nil
 	}
-	return nil
+	return refuse(http.StatusForbidden, "address", "the address is in %s, which this sandbox's settings deny", r.denied[i])
 }
 
 var (

@@ -75,6 +75,14 @@ type rig struct {
 	hits          atomic.Int64
 	mu            sync.Mutex
 	names         map[string][]string
+	lookups       map[string]bool
+}
+
+// asked reports whether a name was looked up.
+func (r *rig) asked(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lookups[name]
 }
 
 type option func(*egress.Config, *outboard.SessionConfig)
@@ -170,6 +178,10 @@ func (r *rig) resolve(_ context.Context, host string) ([]netip.Addr, error) {
 	name := strings.TrimSuffix(host, ".")
 	r.mu.Lock()
 	list, ok := r.names[name]
+	if r.lookups == nil {
+		r.lookups = map[string]bool{}
+	}
+	r.lookups[name] = true
 	r.mu.Unlock()
 	if !ok && strings.HasSuffix(name, ".test") {
 		list, ok = []string{"127.0.0.1"}, true

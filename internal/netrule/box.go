@@ -23,14 +23,29 @@ func CheckBox(n outboard.BoxNetwork) error {
 		}
 	}
 	for _, d := range n.Deny {
-		if p, err := netip.ParsePrefix(d); err != nil || p != p.Masked() {
-			return fmt.Errorf("%q is not a network such as 10.0.0.0/8", clip(d))
+		if p, err := Network(d); err != nil {
+			return err
+		} else if p.String() != d {
+			return fmt.Errorf("%q is the network %s", clip(d), p)
 		}
 	}
 	if n.Closed && len(n.Deny) > 0 {
 		return errors.New("where only what is allowed can be reached, there is nothing to deny")
 	}
+	for _, h := range n.Allow {
+		if _, ok := exception(h); len(n.Deny) > 0 && !ok {
+			return fmt.Errorf("%q is not an address or a network: only those can be exceptions from networks that are denied", clip(h))
+		}
+	}
 	return nil
+}
+
+// exception is the network of an entry to allow that is an address or a network.
+func exception(h string) (netip.Prefix, bool) {
+	if a, err := netip.ParseAddr(h); err == nil {
+		return netip.PrefixFrom(a, a.BitLen()), true
+	}
+	return asNetwork(h)
 }
 
 // ForBox returns the networking of a box: what it wants, as far as most, the server's bound on boxes, has it. beyond are the entries it
@@ -41,6 +56,11 @@ func ForBox(most outboard.Networking, want outboard.BoxNetwork) (n outboard.Netw
 		return outboard.Networking{Mode: "none"}, want.Allow
 	}
 	n.Ask, n.DenyNetworks = outboard.NetAsk{Approver: outboard.ApproverNone}, want.Deny
+	for _, h := range want.Allow {
+		if p, ok := exception(h); ok && len(want.Deny) > 0 {
+			n.DenyExcept = append(n.DenyExcept, p.String())
+		}
+	}
 	bound := Effective(most, nil)
 	var rules []outboard.NetRule
 	all := !want.Closed
@@ -71,6 +91,13 @@ func ForBox(most outboard.Networking, want outboard.BoxNetwork) (n outboard.Netw
 func covers(wide, narrow string) bool {
 	if wide == "*" || wide == narrow {
 		return true
+	}
+	if w, ok := asNetwork(wide); ok {
+		n, ok := exception(narrow)
+		return ok && w.Bits() <= n.Bits() && w.Contains(n.Addr())
+	}
+	if strings.Contains(narrow, "/") { // a network is within networks only
+		return false
 	}
 	rest, wild := strings.CutPrefix(wide, "*")
 	return wild && !isIP(narrow) && strings.HasSuffix(strings.TrimPrefix(narrow, "*"), rest) && len(strings.TrimPrefix(narrow, "*")) >= len(rest)

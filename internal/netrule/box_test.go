@@ -11,6 +11,7 @@ import (
 func TestForBox(t *testing.T) {
 	limited := outboard.Networking{Mode: "limited", AllowedHosts: []string{"a.test", "*.b.test"}, AllowPackageManagers: true}
 	open := outboard.Networking{Mode: "unrestricted"}
+	bound := outboard.Networking{Mode: "limited", AllowedHosts: []string{"10.1.0.0/16"}}
 	closed := func(allow ...string) outboard.BoxNetwork { return outboard.BoxNetwork{Closed: true, Allow: allow} }
 	for what, c := range map[string]struct {
 		most   outboard.Networking
@@ -32,6 +33,13 @@ func TestForBox(t *testing.T) {
 		"an address under a wild name": {limited, closed("10.0.0.1"), nil, []string{"10.0.0.1"}, []string{"10.0.0.1"}},
 		"open":                         {open, outboard.BoxNetwork{}, []string{"a.test", "10.0.0.1"}, nil, nil},
 		"open, closed by the box":      {open, closed("a.test", "10.0.0.1"), []string{"a.test", "10.0.0.1"}, []string{"b.test", "10.0.0.2"}, nil},
+		"a network":                    {open, closed("10.1.0.0/16", "2001:db8::/32"), []string{"10.1.2.3", "2001:db8::1"}, []string{"10.2.0.1", "2001:db9::1", "a.test", "10.1.2.3.test"}, nil},
+		"a network beyond the bound":   {limited, closed("10.1.0.0/16"), nil, []string{"10.1.2.3"}, []string{"10.1.0.0/16"}},
+		"a network under a wild name":  {outboard.Networking{Mode: "limited", AllowedHosts: []string{"*.0/16"}}, closed("10.1.0.0/16"), nil, []string{"10.1.2.3"}, []string{"10.1.0.0/16"}},
+		"in a network of the bound":    {bound, closed("10.1.2.0/24", "10.1.3.4"), []string{"10.1.2.3", "10.1.3.4"}, []string{"10.1.3.5"}, nil},
+		"around a network of it":       {bound, closed("10.0.0.0/8", "10.2.0.1", "a.test"), nil, []string{"10.1.2.3", "10.2.0.1", "a.test"}, []string{"10.0.0.0/8", "10.2.0.1", "a.test"}},
+		"an exception":                 {open, outboard.BoxNetwork{Deny: []string{"10.0.0.0/8"}, Allow: []string{"10.1.0.0/16"}}, []string{"10.1.2.3", "a.test"}, nil, nil},
+		"an exception beyond it":       {limited, outboard.BoxNetwork{Deny: []string{"10.0.0.0/8"}, Allow: []string{"10.1.0.0/16"}}, []string{"a.test"}, []string{"10.1.2.3"}, []string{"10.1.0.0/16"}},
 	} {
 		n, beyond := ForBox(c.most, c.want)
 		if !slices.Equal(beyond, c.beyond) {
@@ -56,13 +64,27 @@ func TestForBox(t *testing.T) {
 		t.Error("a box may do more at a host than the bound says")
 	}
 	for what, bad := range map[string]outboard.BoxNetwork{"a port": closed("a.test:80"), "an upper-case name": closed("A.test"), "a URL": closed("https://a.test"),
-		"a network to allow": closed("10.0.0.0/8"), "no network": {Deny: []string{"a.test"}}, "bits beyond the mask": {Deny: []string{"10.1.2.3/8"}},
+		"a network with a port": closed("10.0.0.0/8:80"), "a wild network": closed("*.10.0.0.0/8"), "bits beyond the mask, to allow": closed("10.1.2.3/8"),
+		"a network of both kinds": closed("::ffff:0.0.0.0/95"), "IPv4 as IPv6": closed("::ffff:10.0.0.0/104"), "a zone": closed("fe80::1%lo/64"),
+		"IPv4 as IPv6, denied": {Deny: []string{"::ffff:10.0.0.0/104"}}, "both kinds, denied": {Deny: []string{"::/0", "::ffff:0.0.0.0/90"}},
+		"a name as an exception": {Deny: []string{"10.0.0.0/8"}, Allow: []string{"a.test"}}, "all as an exception": {Deny: []string{"10.0.0.0/8"}, Allow: []string{"*"}},
+		"no network": {Deny: []string{"a.test"}}, "bits beyond the mask": {Deny: []string{"10.1.2.3/8"}},
 		"too many": closed(make([]string, maxBoxEntries+1)...), "denied what is closed": {Closed: true, Deny: []string{"10.0.0.0/8"}}} {
 		if CheckBox(bad) == nil {
 			t.Errorf("%s passes", what)
 		}
 	}
-	if err := CheckBox(outboard.BoxNetwork{Deny: []string{"10.0.0.0/8", "1.1.1.1/32", "2001:db8::/32"}}); err != nil {
-		t.Errorf("good networks: %v", err)
+	if Check(outboard.NetRule{Host: "10.0.0.0/8", Deny: true}) == nil {
+		t.Error("a rule may deny a network, which names that lead there pass")
+	}
+	for _, good := range []outboard.BoxNetwork{{Deny: []string{"10.0.0.0/8", "1.1.1.1/32", "2001:db8::/32"}}, closed("10.0.0.0/8", "2001:db8::/32", "a.test"),
+		{Deny: []string{"10.0.0.0/8"}, Allow: []string{"10.1.0.0/16", "10.2.0.1"}}} {
+		if err := CheckBox(good); err != nil {
+			t.Errorf("good networks: %v", err)
+		}
+	}
+	n, _ = ForBox(open, outboard.BoxNetwork{Deny: []string{"10.0.0.0/8"}, Allow: []string{"10.1.0.0/16", "10.2.0.1"}})
+	if !slices.Equal(n.DenyNetworks, []string{"10.0.0.0/8"}) || !slices.Equal(n.DenyExcept, []string{"10.1.0.0/16", "10.2.0.1/32"}) {
+		t.Errorf("exceptions: %+v", n)
 	}
 }

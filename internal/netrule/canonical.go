@@ -114,16 +114,34 @@ func Path(raw string) (path, odd string, err error) {
 // methods is what a rule may name.
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
+// checkHost refuses a rule's host that would not mean what it says.
+func checkHost(r outboard.NetRule) error {
+	if n, ok := asNetwork(r.Host); ok {
+		switch {
+		case n.String() != r.Host:
+			return fmt.Errorf("host: the network is written %s", n)
+		case r.Deny:
+			return errors.New("host: a rule cannot deny a network, because a name that leads there is judged before it is looked up")
+		}
+		return nil
+	}
+	if r.Host == "*" {
+		return nil
+	}
+	host, port, err := Host(strings.TrimPrefix(r.Host, "*."))
+	if err != nil {
+		return fmt.Errorf("host: %w", err)
+	}
+	if port != 0 || host != strings.TrimPrefix(r.Host, "*.") || strings.HasPrefix(r.Host, "*.") && isIP(host) {
+		return errors.New("host must be a lower-case name, *.name, an IP address, a network or *, without a port")
+	}
+	return nil
+}
+
 // Check refuses a rule that would not mean what it says.
 func Check(r outboard.NetRule) error {
-	if r.Host != "*" {
-		host, port, err := Host(strings.TrimPrefix(r.Host, "*."))
-		if err != nil {
-			return fmt.Errorf("host: %w", err)
-		}
-		if port != 0 || host != strings.TrimPrefix(r.Host, "*.") || strings.HasPrefix(r.Host, "*.") && isIP(host) {
-			return errors.New("host must be a lower-case name, *.name, an IP address or *, without a port")
-		}
+	if err := checkHost(r); err != nil {
+		return err
 	}
 	if r.Port < AnyPort || r.Port > 65535 {
 		return errors.New("port must be a port, 0 for 80 and 443, or -1 for every port")

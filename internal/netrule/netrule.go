@@ -143,6 +143,9 @@ func (r *Rule) host(host string, port int) bool {
 			return false
 		}
 	}
+	if n, ok := asNetwork(r.Host); ok {
+		return within(n, host)
+	}
 	if rest, ok := strings.CutPrefix(r.Host, "*"); ok {
 		return strings.HasSuffix(host, rest) && len(host) > len(rest) && (rest == "" || !isIP(host))
 	}

@@ -28,8 +28,10 @@ type Guard struct {
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	// Private are networks that count as reachable though they are not public.
 	Private []netip.Prefix
-	// Denied are networks that count as unreachable, whatever else is said of them.
+	// Denied are networks that count as unreachable, whatever else is said of them, but for the addresses that are also in Except.
 	Denied []netip.Prefix
+	// Except takes addresses out of Denied. It makes nothing reachable that would not be without Denied.
+	Except []netip.Prefix
 }
 
 // Loopback are the prefixes of this machine itself, for a Guard of tests and development.
@@ -56,7 +58,7 @@ func (g *Guard) Lookup(ctx context.Context, host string) ([]netip.Addr, error) {
 		if !g.reachable(addrs[i], own) {
 			return nil, &Refusal{Why: "host " + host + " is not on the public internet", Detail: a.String()}
 		}
-		if contains(g.Denied, addrs[i]) {
+		if contains(g.Denied, addrs[i]) && !contains(g.Except, addrs[i]) {
 			return nil, &Refusal{Why: "host " + host + " has an address in a network that is denied", Detail: a.String()}
 		}
 	}
