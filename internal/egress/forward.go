@@ -127,7 +127,7 @@ func (p *port) failed(w http.ResponseWriter, r *http.Request, req Request, err e
 			return
 		}
 	}
-	if outboard.KindOf(err) == outboard.Denied || errors.Is(err, errScrub) {
+	if outboard.KindOf(err) == outboard.Denied || errors.Is(err, errScrub) || errors.Is(err, errRanges) {
 		p.answer(w, r, req, refuse(http.StatusBadGateway, "credentials", "%v", err))
 		return
 	}

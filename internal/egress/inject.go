@@ -78,7 +78,7 @@ func inject(out *http.Request, inj *Injection, scrub *scrubber) {
 	if scrub.active() {
 		// What comes back must be readable: whole, not compressed.
 		out.Header.Set("Accept-Encoding", "identity")
-		for _, name := range []string{"Range", "If-Range", "Sec-Websocket-Extensions", "A-Im"} {
+		for _, name := range []string{"Range", "If-Range", "X-Ms-Range", "Sec-Websocket-Extensions", "A-Im"} {
 			out.Header.Del(name)
 		}
 	}

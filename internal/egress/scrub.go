@@ -8,14 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 )
 
-// errScrub is an answer in which a secret could hide.
-var errScrub = errors.New("the answer is encoded although a credential was sent and plain text was asked for")
+// Answers in which a secret could hide.
+var (
+	errScrub  = errors.New("the answer is encoded although a credential was sent and plain text was asked for")
+	errRanges = errors.New("the answer is in pieces although a credential was sent and the whole was asked for")
+)
 
 // scrubber looks for secrets in answers and covers them with as many asterisks, so that no length changes. It is a second line: an API
 // can return a secret in a form that nobody looks for. What keeps secrets in is that they go only where they belong.
@@ -90,6 +94,9 @@ func (s *scrubber) response(resp *http.Response) error {
 	}
 	if e := resp.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		return errScrub
+	}
+	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "multipart/byteranges" {
+		return errRanges // its borders could be put into a secret
 	}
 	resp.Body = trailing{s.stream(resp.Body), resp, s}
 	return nil

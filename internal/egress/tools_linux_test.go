@@ -29,7 +29,7 @@ type box struct {
 }
 
 // realBox makes a sandbox whose network is the rig's gateway.
-func realBox(t *testing.T, r *rig, cfg *outboard.SessionConfig) *box {
+func realBox(t *testing.T, r *rig, cfg *outboard.SessionConfig, options ...option) *box {
 	t.Helper()
 	dir := t.TempDir()
 	build := exec.Command("go", "build", "-o", filepath.Join(dir, "guest"), "../../cmd/outboard-guest")
@@ -44,7 +44,11 @@ func realBox(t *testing.T, r *rig, cfg *outboard.SessionConfig) *box {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := egress.New(egress.Config{Store: r.store, Provider: p, Dir: t.TempDir(), Roots: r.world.pool, Guard: r.guard()})
+	gateway := egress.Config{Store: r.store, Provider: p, Dir: t.TempDir(), Roots: r.world.pool, Guard: r.guard()}
+	for _, o := range options {
+		o(&gateway, cfg)
+	}
+	g, err := egress.New(gateway)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,17 +216,25 @@ func TestTools(t *testing.T) {
 // serveGit serves an empty repository that takes pushes.
 func serveGit(t *testing.T, r *rig) {
 	t.Helper()
+	if h := gitServer(t, t.TempDir(), "repo.git"); h != nil {
+		r.mux.Handle("/git/", h)
+	}
+}
+
+// gitServer serves empty repositories below /git/, which take pushes; nil where there is no git.
+func gitServer(t *testing.T, root string, repos ...string) http.Handler {
+	t.Helper()
 	out, err := exec.Command("git", "--exec-path").Output()
 	if err != nil {
-		return // the tool's own test says so
+		return nil // the tool's own test says so
 	}
-	root := t.TempDir()
-	for _, args := range [][]string{{"init", "-q", "--bare", root + "/repo.git"}, {"-C", root + "/repo.git", "config", "http.receivepack", "true"}} {
-		if out, err := exec.Command("git", args...).CombinedOutput(); err != nil {
-			t.Fatalf("git %v: %v %s", args, err, out)
+	for _, repo := range repos {
+		for _, args := range [][]string{{"init", "-q", "--bare", filepath.Join(root, repo)}, {"-C", filepath.Join(root, repo), "config", "http.receivepack", "true"}} {
+			if out, err := exec.Command("git", args...).CombinedOutput(); err != nil {
+				t.Fatalf("git %v: %v %s", args, err, out)
+			}
 		}
 	}
-	h := &cgi.Handler{Path: filepath.Join(strings.TrimSpace(string(out)), "git-http-backend"), Root: "/git",
+	return &cgi.Handler{Path: filepath.Join(strings.TrimSpace(string(out)), "git-http-backend"), Root: "/git",
 		Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "REMOTE_USER=test", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}
-	r.mux.Handle("/git/", h)
 }

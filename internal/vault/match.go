@@ -43,6 +43,11 @@ func mismatch(u *outboard.UseRule, r *Request) string {
 	return ""
 }
 
+// isFor reports whether a rule names the server of a request, whatever it says of methods and paths. A rule for every host names none.
+func isFor(u *outboard.UseRule, r *Request) bool {
+	return !u.AnyHost && slices.ContainsFunc(u.Hosts, func(h string) bool { return hostMatches(h, r.Host) }) && (len(u.Ports) == 0 || slices.Contains(u.Ports, r.Port))
+}
+
 // RequestFor is the request that a method and an absolute URL make, as the gateway would see it.
 func RequestFor(method, target string) (Request, error) {
 	u, err := url.Parse(target)

@@ -123,12 +123,14 @@ func (k *Keeper) Use(ctx context.Context, r Request) (Injection, error) {
 	}
 	var covering []*store.Credential
 	taken := map[string]bool{}
+	own := false // a credential is for this server, though perhaps not for this request
 	for i := range h.rows {
 		c := &h.rows[i]
 		slots := surfaces(&c.Auth)
 		switch {
 		case len(slots) == 0:
 		case !matches(&c.Auth.Rule, &r):
+			own = own || isFor(&c.Auth.Rule, &r)
 			if c.Auth.Type == outboard.AuthEnv {
 				in.Refuse = append(in.Refuse, placeholder(st.keys, r.Session, &c.Credential))
 			}
@@ -138,6 +140,9 @@ func (k *Keeper) Use(ctx context.Context, r Request) (Injection, error) {
 			}
 			covering = append(covering, c)
 		}
+	}
+	if own { // an account of the client's own must not do there what ours may not: push to another namespace, say
+		in.Strip, in.StripQuery = clientHeaders, clientQuery
 	}
 	if len(covering) == 0 {
 		return in, nil

@@ -176,6 +176,44 @@ func TestInjection(t *testing.T) {
 	}
 }
 
+// If this fails, a client may use an account of its own at a server that a credential of its session is for, where the credential's rule
+// says no: at another path, or by another method. Or it may not elsewhere.
+func TestServerOfACredential(t *testing.T) {
+	r := newRig(t)
+	a := header("forge", "forge.example.com")
+	a.Rule.Paths, a.Rule.Methods = []string{"/ours/**"}, []string{"GET"}
+	r.add(a, "first")
+	b := header("other", "other.example.com")
+	b.Rule.Ports = []int{8443}
+	r.add(b, "second")
+	r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "KEY", InHeader: true, Rule: outboard.UseRule{Hosts: []string{"*.api.example.com"}, Paths: []string{"/v1/**"}}}, "sk-third")
+	r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "ANYWHERE", InBody: true, Rule: outboard.UseRule{AnyHost: true, Methods: []string{"POST"}}}, "for-every-host")
+	for _, c := range []struct {
+		method, url string
+		set, strips bool
+	}{
+		{"GET", "https://forge.example.com/ours/x", true, true}, // the control
+		{"GET", "https://forge.example.com/theirs/x", false, true},
+		{"PUT", "https://forge.example.com/ours/x", false, true},
+		{"GET", "http://forge.example.com/ours/x", false, true},
+		{"GET", "https://forge.example.com:8080/ours/x", false, true},
+		{"GET", "https://eu.api.example.com/v2/x", false, true},
+		{"GET", "https://other.example.com:8443/", true, true},
+		{"GET", "https://other.example.com/", false, false}, // its rule names a port, and this is another one
+		{"GET", "https://forge.example.com.evil.com/ours/x", false, false},
+		{"GET", "https://example.com/", false, false},
+	} {
+		q, err := RequestFor(c.method, c.url)
+		r.must(err)
+		q.Session = r.session
+		in, err := r.Use(t.Context(), q)
+		r.must(err)
+		if (len(in.Set) > 0) != c.set || (len(in.Strip) > 0 && len(in.StripQuery) > 0) != c.strips {
+			t.Errorf("%s %s: sets %v, strips %v", c.method, c.url, len(in.Set), in.Strip)
+		}
+	}
+}
+
 // FuzzPaths: if it fails, a path that servers read in two ways gets a credential.
 func FuzzPaths(f *testing.F) {
 	f.Add("/v1/**", "/v1/../admin")
