@@ -68,6 +68,7 @@ type Box struct {
 	Workdir   string            `json:"workdir,omitempty"`    // and where; "" = the user's home
 	NoNetwork bool              `json:"no_network,omitempty"` // its machines have no way to the gateway at all
 	Net       BoxNetwork        `json:"net,omitzero"`
+	Headers   BoxHeaders        `json:"headers,omitzero"`
 	OnTimeout TimeoutPolicy     `json:"on_timeout,omitzero"`
 	StartedAt time.Time         `json:"started_at"` // or resumed
 	EndAt     time.Time         `json:"end_at"`     // of a paused box: when it was paused
@@ -89,6 +90,12 @@ type BoxNetwork struct {
 	Closed bool     `json:"closed,omitempty"` // nothing is reachable but Allow
 	Allow  []string `json:"allow,omitempty"`  // names, *.name, IP addresses or networks (CIDR); "*" is every host. With Deny: exceptions from it
 	Deny   []string `json:"deny,omitempty"`   // networks no address of which is dialled, by whatever name; nothing with Closed
+}
+
+// BoxHeaders are headers that the gateway sets on a box's requests. Their values are sealed, and never shown.
+type BoxHeaders struct {
+	Credential CredentialID        `json:"credential,omitempty"` // what they are sealed as; "" = there are none
+	Names      map[string][]string `json:"names,omitempty"`      // of headers, by host: a name, *.name or an IP address
 }
 
 // BoxSnapshot is a saved state of a box: its files, and how machines for them are made. It outlives the box.

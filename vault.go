@@ -50,6 +50,7 @@ const (
 	AuthHeader = "outboard_header"      // Name, Rule, HeaderName, Format: the gateway sets a header, the sandbox sees nothing
 	AuthAWS    = "outboard_aws"         // Name, Rule, AWS: the gateway signs
 	AuthGitHub = "outboard_github_app"  // Name, Rule, GitHub: the gateway mints installation tokens
+	AuthBox    = "outboard_box"         // Name: the headers of a box, with their hosts; in no vault
 )
 
 // Auth is how a credential is used. Everything in it decides where a secret may go, and is sealed with the secret.

@@ -83,7 +83,13 @@ func (v vaultCredentials) For(ctx context.Context, r egress.Request) (egress.Inj
 	if r.Odd != "" {
 		vr.Path = "//" + r.Path // what is spelled in two ways is no path that a rule about paths covers
 	}
-	got, err := v.keeper.Use(ctx, vr)
+	use := v.keeper.Use
+	if box := r.Subject.Box; box != "" {
+		use = func(ctx context.Context, vr vault.Request) (vault.Injection, error) {
+			return v.keeper.UseBox(ctx, vr, box, r.Subject.Config.Owner.Org, r.Headers)
+		}
+	}
+	got, err := use(ctx, vr)
 	if err != nil {
 		return egress.Injection{}, err
 	}

@@ -229,7 +229,7 @@ func (s *server) openSandboxes(host string) error {
 		return err
 	}
 	s.fleet = fleet.New(fleet.Config{Store: s.store, Blob: s.blob, Provider: provider, Host: host, Dir: locks, Logger: s.log,
-		Environment: s.vault.Environment, Login: s.registryLogin, Network: network, BoxesOffline: s.cfg.Config.Egress.Boxes.Networking == "none", Images: images, Mirrors: s.cfg.Config.Images.Mirrors, Lifecycle: s.cfg.Config.Sandbox.Lifecycle(),
+		Environment: s.vault.Environment, Login: s.registryLogin, BoxGone: s.boxGone, Network: network, BoxesOffline: s.cfg.Config.Egress.Boxes.Networking == "none", Images: images, Mirrors: s.cfg.Config.Images.Mirrors, Lifecycle: s.cfg.Config.Sandbox.Lifecycle(),
 		MaxPerOwner: s.cfg.Config.Sandbox.MaxPerOwner, RestEvery: s.cfg.Config.Sandbox.Rests()})
 	return nil
 }
@@ -255,6 +255,9 @@ func (s *server) Work(ctx context.Context) error {
 	}
 	if err := releaseDead(ctx, s.store, s.log); err != nil {
 		return err
+	}
+	if err := s.vault.SweepBoxes(ctx); err != nil { // a locked vault keeps no session from being worked on
+		s.log.Warn("sealed headers of boxes that are gone stay", "err", err)
 	}
 	s.runner = runner.New(runner.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Live: &s.live,
 		Policy: s.policy, Kill: s.killer, Judge: s.cfg.Config.Policy.Judge, Fetcher: tool.NewFetcher(tool.FetcherConfig{}), Logger: s.log, Host: workerHost(s.host), Slots: s.cfg.Slots, Grace: s.cfg.Grace})

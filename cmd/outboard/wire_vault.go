@@ -34,6 +34,13 @@ func (s *server) openVault() error {
 	return nil
 }
 
+// boxGone forgets the headers of a box. What cannot be forgotten now is when the server starts the next time; nobody can use it meanwhile.
+func (s *server) boxGone(ctx context.Context, b outboard.Box) {
+	if err := s.vault.For(b.Org).ForgetBox(ctx, b.Headers); err != nil {
+		s.log.Warn("the sealed headers of a box that is gone stay", "box", b.ID, "err", err)
+	}
+}
+
 // wrappers returns what a configuration names.
 func (s *server) wrappers(cfg config.Vault) (ws []vault.Wrapper, err error) {
 	if name := cfg.PassphraseEnv; name != "" {

@@ -10,6 +10,19 @@ type boxNetworkIn struct {
 	Closed bool     `json:"closed"` // nothing but allow
 	Allow  []string `json:"allow"`  // names, *.name, IP addresses, networks, or *; addresses and networks that are exceptions from deny
 	Deny   []string `json:"deny"`   // networks
+
+	Headers map[string]map[string]string `json:"headers"` // to set, by host and name; never shown again
+}
+
+func (in *boxNetworkIn) headers() control.BoxHeaders {
+	out := control.BoxHeaders{}
+	for host, list := range in.Headers {
+		out[host] = map[string]outboard.Secret{}
+		for name, value := range list {
+			out[host][name] = outboard.NewSecret(value)
+		}
+	}
+	return out
 }
 
 func (in *boxNetworkIn) settings() outboard.BoxNetwork {
@@ -22,7 +35,7 @@ func (s *server) setSandboxNetwork(r *request) (any, error) {
 	if err := r.decode(&in); err != nil {
 		return nil, err
 	}
-	if _, err := s.ctl.SetBoxNetwork(r.Context(), r.by, boxID(r), in.settings()); err != nil {
+	if _, err := s.ctl.SetBoxNetwork(r.Context(), r.by, boxID(r), in.settings(), in.headers()); err != nil {
 		return nil, err
 	}
 	return s.sandboxNetwork(r)

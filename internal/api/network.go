@@ -38,10 +38,12 @@ type networkOut struct {
 	Ask    outboard.NetAsk       `json:"ask"`
 	Denied []string              `json:"denied_networks,omitempty"`
 	Except []string              `json:"denied_networks_except,omitempty"`
+
+	Headers map[string][]string `json:"headers,omitempty"`
 }
 
 func showNetwork(n control.Network) networkOut {
-	return networkOut{Type: "outboard.network", Mode: n.Mode, Allow: some(n.Rules), Grants: n.Grants, Budget: n.Budget, Used: n.Used, Ask: n.Ask, Denied: n.Denied, Except: n.Except}
+	return networkOut{Type: "outboard.network", Mode: n.Mode, Allow: some(n.Rules), Grants: n.Grants, Budget: n.Budget, Used: n.Used, Ask: n.Ask, Denied: n.Denied, Except: n.Except, Headers: n.Headers}
 }
 
 func (s *server) sessionNetwork(r *request) (any, error) {

@@ -86,7 +86,7 @@ func (s *server) createSandbox(r *request) (any, error) {
 		p.TTL = boxTTL(*in.Timeout)
 	}
 	if in.Network != nil {
-		p.Net = in.Network.settings()
+		p.Net, p.Headers = in.Network.settings(), in.Network.headers()
 	}
 	if l := in.Limits; l != nil {
 		p.Limits = outboard.SandboxLimits{MemoryBytes: l.MemoryBytes, CPUs: l.CPUs, Pids: l.Pids, DiskBytes: l.DiskBytes}

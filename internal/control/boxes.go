@@ -88,6 +88,7 @@ type BoxSpec struct {
 	OnTimeout outboard.TimeoutPolicy
 	NoNetwork bool                // its machine has no way to the gateway at all
 	Net       outboard.BoxNetwork // what it may reach, within the server's bound
+	Headers   BoxHeaders          // that the gateway sets on its requests
 	Private   bool                // its ports ask for a token
 	MaskHost  string              // see outboard.Box
 }
@@ -97,7 +98,7 @@ func (c *Control) CreateBox(ctx context.Context, by outboard.Caller, p BoxSpec) 
 	if err := c.boxes(by); err != nil {
 		return outboard.Box{}, err
 	}
-	if err := errors.Join(p.check(), c.checkBoxNetwork(p.NoNetwork, p.Net)); err != nil {
+	if err := errors.Join(p.check(), c.checkBoxNetwork(p.NoNetwork, p.Net), p.Headers.check(p.NoNetwork)); err != nil {
 		return outboard.Box{}, err
 	}
 	b := outboard.Box{ID: outboard.NewBoxID(), Org: by.In(), Owner: by.Key, Template: BaseTemplate, Env: outboard.EnvConfig{Kind: "cloud", Limits: p.Limits},
@@ -121,7 +122,15 @@ func (c *Control) CreateBox(ctx context.Context, by outboard.Caller, p BoxSpec) 
 			b.Env.Limits = limits
 		}
 	}
-	return c.makeBox(ctx, by, b, files)
+	var err error
+	if b.Headers, err = c.sealHeaders(ctx, by, b.ID, p.Headers); err != nil {
+		return b, err
+	}
+	made, err := c.makeBox(ctx, by, b, files)
+	if err != nil {
+		c.forgetHeaders(ctx, &b)
+	}
+	return made, err
 }
 
 // fromTemplate makes a box begin with a snapshot, whose files it returns, or a template.
@@ -523,7 +532,8 @@ func (c *Control) ForkBox(ctx context.Context, by outboard.Caller, id outboard.B
 			f := b
 			f.ID, f.Owner, f.Secret, f.EndAt, f.Version = outboard.NewBoxID(), by.Key, newSecret(), c.clock().Add(ttl), 0
 			f.Saved = outboard.BlobRef{}
-			f.OpenPorts = nil // who opened them meant this box
+			f.OpenPorts = nil                 // who opened them meant this box
+			f.Headers = outboard.BoxHeaders{} // secrets are not copied
 			if f.Traffic != "" {
 				f.Traffic = newSecret()
 			}

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"github.com/outboard-dev/outboard"
@@ -26,22 +27,38 @@ func (c *Control) checkBoxNetwork(none bool, n outboard.BoxNetwork) error {
 
 // SetBoxNetwork replaces what a box may reach, at once: requests under way that were judged by the old rules are ended within a second.
 // Conflict for a box that was made without any network, which no setting gives it.
-func (c *Control) SetBoxNetwork(ctx context.Context, by outboard.Caller, id outboard.BoxID, n outboard.BoxNetwork) (outboard.Box, error) {
+func (c *Control) SetBoxNetwork(ctx context.Context, by outboard.Caller, id outboard.BoxID, n outboard.BoxNetwork, headers BoxHeaders) (outboard.Box, error) {
 	b, err := c.boxFor(ctx, by, id)
 	if err != nil {
 		return b, err
 	}
-	if err := c.checkBoxNetwork(false, n); err != nil {
+	if err := errors.Join(c.checkBoxNetwork(false, n), headers.check(b.NoNetwork)); err != nil {
 		return b, err
 	}
 	if b.NoNetwork && (!n.Closed || len(n.Allow) > 0) {
 		return b, outboard.Errorf(outboard.Conflict, "sandbox %s was made without a network, and gets none while it lives", id).
 			WithHint("make one that is closed instead (denyOut 0.0.0.0/0), and open that")
 	}
-	if err := c.record(ctx, by, "box.network", string(id), n); err != nil {
+	if err := c.record(ctx, by, "box.network", string(id), struct {
+		outboard.BoxNetwork
+		Headers map[string][]string `json:"headers,omitempty"`
+	}{n, headers.names()}); err != nil {
 		return b, err
 	}
-	b, err = c.store.ChangeBox(ctx, id, func(b *outboard.Box) error { b.Net = n; return nil })
+	sealed, err := c.sealHeaders(ctx, by, id, headers)
+	if err != nil {
+		return b, err
+	}
+	old := b
+	b, err = c.store.ChangeBox(ctx, id, func(b *outboard.Box) error {
+		old.Headers = b.Headers
+		b.Net, b.Headers = n, sealed
+		return nil
+	})
+	if err != nil {
+		old.Headers = sealed // they are of no use
+	}
+	c.forgetHeaders(ctx, &old)
 	return b, look("sandbox", string(id), err)
 }
 
@@ -56,7 +73,7 @@ func (c *Control) BoxNetwork(ctx context.Context, by outboard.Caller, id outboar
 		n, _ = netrule.ForBox(c.boxNet, b.Net)
 	}
 	used, err := c.store.NetUsage(ctx, string(id))
-	return Network{Mode: n.Mode, Rules: netrule.Effective(n, nil), Budget: n.Budget, Used: used, Denied: n.DenyNetworks, Except: n.DenyExcept}, err
+	return Network{Mode: n.Mode, Rules: netrule.Effective(n, nil), Budget: n.Budget, Used: used, Denied: n.DenyNetworks, Except: n.DenyExcept, Headers: b.Headers.Names}, err
 }
 
 // BoxNetworkLog returns the requests that a box has made, newest first, and what decided each.

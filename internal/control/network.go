@@ -30,6 +30,8 @@ type Network struct {
 	Ask    outboard.NetAsk
 	Denied []string // networks that are not dialled, of a box
 	Except []string // but those in these
+
+	Headers map[string][]string // names of headers that are set, by host; of a box
 }
 
 // AuditRecord is a row of the audit.

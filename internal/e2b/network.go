@@ -10,13 +10,13 @@ import (
 
 // networkIn is a sandbox's network as the SDKs describe it: when it is made, and whole whenever it is changed.
 type networkIn struct {
-	AllowPublicTraffic *bool          `json:"allowPublicTraffic"`
-	AllowOut           []string       `json:"allowOut"` // addresses, networks, names and *.names
-	DenyOut            []string       `json:"denyOut"`  // addresses and networks
-	EgressProxy        any            `json:"egressProxy"`
-	MaskRequestHost    string         `json:"maskRequestHost"`
-	Rules              map[string]any `json:"rules"`
-	HTTPSPorts         []int          `json:"httpsPorts"`
+	AllowPublicTraffic *bool       `json:"allowPublicTraffic"`
+	AllowOut           []string    `json:"allowOut"` // addresses, networks, names and *.names
+	DenyOut            []string    `json:"denyOut"`  // addresses and networks
+	EgressProxy        any         `json:"egressProxy"`
+	MaskRequestHost    string      `json:"maskRequestHost"`
+	Rules              headerRules `json:"rules"`
+	HTTPSPorts         []int       `json:"httpsPorts"`
 }
 
 // everything are the networks that mean every address.
@@ -25,9 +25,8 @@ var everything = map[string]bool{"0.0.0.0/0": true, "::/0": true}
 // settings turns what a client wants into what a box has. What a gateway that knows servers by their names cannot hold is refused: it
 // must not seem to hold.
 func (in *networkIn) settings(internet *bool) (n outboard.BoxNetwork, err error) {
-	if in.EgressProxy != nil || len(in.Rules) > 0 || len(in.HTTPSPorts) > 0 {
-		return n, outboard.Errorf(outboard.Unimplemented, "network.egressProxy, rules and httpsPorts are not built here").
-			WithHint("credentials are put on requests by a session's vaults")
+	if in.EgressProxy != nil || len(in.HTTPSPorts) > 0 {
+		return n, outboard.Errorf(outboard.Unimplemented, "network.egressProxy and httpsPorts are not built here")
 	}
 	n.Closed = internet != nil && !*internet
 	for _, d := range in.DenyOut {
@@ -93,8 +92,12 @@ func (s *Server) setNetwork(r *request) (int, any, error) {
 		return 0, nil, err
 	}
 	n, err := in.settings(in.AllowInternet)
+	if err != nil {
+		return 0, nil, err
+	}
+	h, err := in.Rules.headers()
 	if err == nil {
-		_, err = s.ctl.SetBoxNetwork(r.Context(), r.by, r.id(), n)
+		_, err = s.ctl.SetBoxNetwork(r.Context(), r.by, r.id(), n, h)
 	}
 	return http.StatusNoContent, nil, err
 }
@@ -111,5 +114,6 @@ func shownNetwork(b *outboard.Box) networkOut {
 	if b.Net.Closed {
 		out.DenyOut = []string{"0.0.0.0/0"}
 	}
+	out.Rules = shownRules(b.Headers)
 	return out
 }

@@ -27,7 +27,15 @@ func TestNetworkSettings(t *testing.T) {
 		`{"allowOut":["::ffff:8.8.0.0/112"],"denyOut":["::ffff:10.0.0.0/104"]}`:                          `{"allow":["8.8.0.0/16"],"deny":["10.0.0.0/8"]}`,
 		`{"allowOut":["0.0.0.0/0"],"denyOut":["10.0.0.0/8"]}`:                                            `{}`,
 		`{"egressProxy":{"address":"a:1"}}`:                                                              "unimplemented",
-		`{"rules":{"a.test":[{"transform":{"headers":{}}}]}}`:                                            "unimplemented",
+		`{"rules":{"a.test":[{"transform":{"headers":{"A":"b"}}}]}}`:                                     `{}`,
+		`{"rules":{"a.test":[{"transform":{"headers":{},"body":{}}}]}}`:                                  "unimplemented",
+		`{"rules":{"a.test":[{"transform":{"headers":{}},"deny":{}}]}}`:                                  "unimplemented",
+		`{"rules":{"a.test":[{"transform":{"headers":{"A":"${e2b.secrets.x}"}}}]}}`:                      "unimplemented",
+		`{"rules":{"a.test":[{"transform":{"headers":{"A":"[secret]"}}}]}}`:                              "invalid",
+		`{"rules":{"a.test":[{"transform":{"headers":{"A":1}}}]}}`:                                       "invalid",
+		`{"rules":{"a.test":[]}}`:                                                                        "invalid",
+		`{"rules":{"a.test":[{},{}]}}`:                                                                   "invalid",
+		`{"rules":{"a.test":[{}],"A.test":[{}]}}`:                                                        "invalid",
 		`{"httpsPorts":[8443]}`:                                                                          "unimplemented",
 		`{"egressProxy":null,"rules":{},"httpsPorts":[]}`:                                                `{}`,
 	} {
@@ -39,6 +47,9 @@ func TestNetworkSettings(t *testing.T) {
 			t.Fatal(err)
 		}
 		n, err := in.settings(in.AllowInternet)
+		if _, wrong := in.Rules.headers(); wrong != nil {
+			err = wrong
+		}
 		got := string(outboard.KindOf(err))
 		if err == nil {
 			text, _ := json.Marshal(n)

@@ -86,6 +86,8 @@ type networkOut struct {
 	MaskRequestHost    string   `json:"maskRequestHost,omitempty"`
 	AllowOut           []string `json:"allowOut,omitempty"`
 	DenyOut            []string `json:"denyOut,omitempty"`
+
+	Rules map[string][]ruleOut `json:"rules,omitempty"`
 }
 
 type lifecycleOut struct {
@@ -143,6 +145,9 @@ func (in *sandboxIn) spec(ttl time.Duration) (control.BoxSpec, error) {
 	}
 	var err error
 	if p.Net, err = n.settings(in.AllowInternet); err != nil {
+		return p, err
+	}
+	if p.Headers, err = n.Rules.headers(); err != nil {
 		return p, err
 	}
 	// Without internet access and exceptions from it the machine has no way to the gateway at all.

@@ -42,6 +42,8 @@ type Request struct {
 	Path    string // decoded, absolute, without dot segments
 	Odd     string // why servers could read the path in different ways; "" = it is clean
 	Query   string // raw, without "?"
+	// Headers are what the box's row says of headers to set, as of when the request was judged; for Credentials.
+	Headers outboard.BoxHeaders
 }
 
 // Verdict is an answer to a request.

@@ -143,7 +143,7 @@ func (g *Gateway) Prepare(id outboard.SandboxID) ([]byte, error) {
 // Attach begins to serve a living sandbox, if this gateway does not yet, and goes on until Detach, Stop or its end. It returns at
 // once; until a connection can be accepted it waits in the sandbox.
 func (g *Gateway) Attach(id outboard.SandboxID, session outboard.SessionID, cfg outboard.SessionConfig) {
-	g.attach(Subject{Sandbox: id, Session: session, Config: cfg}, cmp.Or(string(session), string(id)))
+	g.attach(Subject{Sandbox: id, Session: session, Config: cfg}, cmp.Or(string(session), string(id)), outboard.BoxHeaders{})
 }
 
 // AttachBox is Attach for the sandbox of a box. What it may reach is in the box's row, and bounded by Config.Boxes; its counters are
@@ -151,11 +151,11 @@ func (g *Gateway) Attach(id outboard.SandboxID, session outboard.SessionID, cfg 
 func (g *Gateway) AttachBox(id outboard.SandboxID, b outboard.Box) {
 	cfg := outboard.SessionConfig{Env: b.Env, Owner: outboard.Owner{Org: b.Org, Key: b.Owner}}
 	cfg.Env.Networking = g.ofBox(&b)
-	g.attach(Subject{Sandbox: id, Box: b.ID, Config: cfg}, string(b.ID))
+	g.attach(Subject{Sandbox: id, Box: b.ID, Config: cfg}, string(b.ID), b.Headers)
 }
 
 // attach serves a subject whose counters have an id.
-func (g *Gateway) attach(s Subject, counters string) {
+func (g *Gateway) attach(s Subject, counters string, headers outboard.BoxHeaders) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	id := s.Sandbox
@@ -167,7 +167,7 @@ func (g *Gateway) attach(s Subject, counters string) {
 	p := &port{g: g, subject: s, usage: g.usage(counters, n.Budget), cancel: cancel, slots: make(chan struct{}, maxConns),
 		coded:  make(chan struct{}, maxCodedAtOnce),
 		active: map[*effect]struct{}{}, asked: map[string]answerOf{}}
-	p.reach.Store(g.newReach(n, s.Config.Agent.MCPServers))
+	p.reach.Store(g.newReach(n, s.Config.Agent.MCPServers, headers))
 	g.ports[id] = p
 	g.run.Go(func() {
 		defer g.forget(p)

@@ -20,10 +20,11 @@ type reach struct {
 	out   *upstream
 
 	denied, except []netip.Prefix // of net
+	headers        outboard.BoxHeaders
 }
 
 // newReach makes one. Networks that cannot be read deny everything: they were checked when they were set.
-func (g *Gateway) newReach(n outboard.Networking, mcp []outboard.MCPServer) *reach {
+func (g *Gateway) newReach(n outboard.Networking, mcp []outboard.MCPServer, headers outboard.BoxHeaders) *reach {
 	cfg, rules := g.cfg, netrule.Effective(n, mcp)
 	denied, err := networks(n.DenyNetworks)
 	except, wrong := networks(n.DenyExcept)
@@ -32,7 +33,7 @@ func (g *Gateway) newReach(n outboard.Networking, mcp []outboard.MCPServer) *rea
 		rules = nil
 	}
 	cfg.Guard.Denied, cfg.Guard.Except = denied, except
-	return &reach{net: n, rules: rules, denied: denied, except: except, out: newUpstream(cfg)}
+	return &reach{net: n, rules: rules, denied: denied, except: except, headers: headers, out: newUpstream(cfg)}
 }
 
 // networks reads a list of them.
@@ -46,6 +47,11 @@ func networks(list []string) (out []netip.Prefix, err error) {
 		out = append(out, p)
 	}
 	return out, err
+}
+
+// is reports whether r is what a box's row amounts to. What is sealed once has an id of its own.
+func (r *reach) is(n outboard.Networking, h outboard.BoxHeaders) bool {
+	return r.headers.Credential == h.Credential && reflect.DeepEqual(n, r.net)
 }
 
 // deniesAddress refuses a host that is an address in one of the networks that are denied.
@@ -83,13 +89,13 @@ func (p *port) may(ctx context.Context) (*reach, error) {
 		return nil, err
 	}
 	n := p.g.ofBox(&b)
-	if reflect.DeepEqual(n, now.net) {
+	if now.is(n, b.Headers) {
 		return now, nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if now = p.reach.Load(); !reflect.DeepEqual(n, now.net) {
-		next := p.g.newReach(n, nil)
+	if now = p.reach.Load(); !now.is(n, b.Headers) {
+		next := p.g.newReach(n, nil, b.Headers)
 		p.reach.Store(next)
 		now.out.close() // connections to what is denied now must not be used again
 		now = next

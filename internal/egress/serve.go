@@ -196,6 +196,11 @@ func (p *port) permit(ctx context.Context, req Request, r *http.Request) (*Injec
 		return nil, no
 	}
 	inj := &Injection{}
+	if e := effectOf(ctx); e != nil {
+		if by := e.reach.Load(); by != nil {
+			req.Headers = by.headers
+		}
+	}
 	if p.g.cfg.Credentials != nil {
 		got, err := p.g.cfg.Credentials.For(ctx, req)
 		if err != nil {

@@ -249,7 +249,14 @@ func (f *Fleet) endBox(ctx context.Context, id outboard.BoxID, allow func(outboa
 	}
 	f.forgetBox(id)
 	f.cut(l)
+	f.boxGone(ctx, b)
 	return f.dropMachine(ctx, b.Machine)
+}
+
+func (f *Fleet) boxGone(ctx context.Context, b outboard.Box) {
+	if f.cfg.BoxGone != nil {
+		f.cfg.BoxGone(context.WithoutCancel(ctx), b)
+	}
 }
 
 // boxHere returns a box of this host.
@@ -477,6 +484,9 @@ func (f *Fleet) connect(ctx context.Context, l *liveBox, b *outboard.Box) (*mach
 	f.recordEnd(ctx, b, By{Actor: "server", Rule: reason})
 	err = f.cfg.Store.DeleteBox(ctx, b.ID)
 	f.forgetBox(b.ID)
+	if err == nil {
+		f.boxGone(ctx, *b)
+	}
 	if err = errors.Join(err, f.dropMachine(ctx, b.Machine)); err != nil {
 		return nil, err
 	}

@@ -39,6 +39,8 @@ type Config struct {
 	Images *image.Store
 	// Login opens a credential of an organization for pulling an image from a registry. It is asked with each pull. nil = there are none.
 	Login func(ctx context.Context, org outboard.OrgID, credential, registry string) (user string, password outboard.Secret, err error)
+	// BoxGone is told of each box that was removed, to forget what is kept for it elsewhere. nil = there is nothing.
+	BoxGone func(ctx context.Context, b outboard.Box)
 	// Mirrors are registries that package managers use instead of the public ones while an environment's packages are installed: a URL by
 	// the manager's name (go, npm, pip).
 	Mirrors map[string]string

@@ -100,6 +100,25 @@ func (s *Store) DeleteDueBox(ctx context.Context, id outboard.BoxID, now time.Ti
 	})
 }
 
+// BoxVaultPrefix begins what the credential of a box has in the place of a vault's id; the box's id follows.
+const BoxVaultPrefix = "box_"
+
+// BoxCredential is a credential that was made for a box.
+type BoxCredential struct {
+	ID  outboard.CredentialID
+	Box outboard.BoxID
+	Org outboard.OrgID
+}
+
+const boxCredentialsSQL = `SELECT id, substr(vault, 5), org FROM credentials WHERE substr(vault, 1, 4) = 'box_' AND created_at < ? LIMIT ?`
+
+// BoxCredentials returns credentials of boxes that were made before a time, whether or not the box is there.
+func (s *Store) BoxCredentials(ctx context.Context, before time.Time) ([]BoxCredential, error) {
+	return collect(ctx, s, "listing the credentials of boxes", func(sc scanner) (c BoxCredential, err error) {
+		return c, sc.Scan(&c.ID, &c.Box, &c.Org)
+	}, boxCredentialsSQL, micros(before), MaxBoxes)
+}
+
 const dropSnapshotSQL = `DELETE FROM box_snapshots WHERE org = ? AND name = ? AND name <> ''`
 
 const insertSnapshotSQL = `INSERT INTO box_snapshots (id, name, created_at, body, org) VALUES (?, ?, ?, ?, ?)`
