@@ -65,6 +65,7 @@ type Config struct {
 
 	Masked   []string `json:"masked"`    // paths below /proc that are hidden behind an empty file or directory
 	ReadOnly []string `json:"read_only"` // paths below /proc that are made read-only
+	BootID   string   `json:"boot_id"`   // what the sandbox sees as the kernel's; of who builds the file systems
 
 	Network *Uplink `json:"network,omitempty"` // nil = loopback and nothing else
 

@@ -29,7 +29,7 @@ func splitLink(cfg *Config, files []tree) ([]tree, *link, error) {
 	}
 	trees := len(cfg.Sources())
 	if cfg.Rooted {
-		trees = 2 // covers
+		trees = 3 // covers
 	}
 	if len(files) != want || (cfg.Trees != 0 || cfg.Rooted) && cfg.Trees != trees {
 		return nil, nil, fmt.Errorf("%d files came with a configuration of %d", len(files), want)

@@ -105,8 +105,18 @@ func newProc(cfg *Config) (tree, error) {
 	return newFS("proc", attrs, options...)
 }
 
-// covers hide parts of proc: an empty file and an empty directory, detached.
-type covers struct{ file, dir tree }
+// bootIDPath is where programs read which start of a machine they live in. The kernel has one for the host, which would say of two
+// sandboxes that they are on the same, and stays the same when a sandbox is started afresh.
+const bootIDPath = "/proc/sys/kernel/random/boot_id"
+
+// covers hide parts of proc: an empty file and an empty directory, and a file that is the sandbox's own boot id, detached.
+type covers struct{ file, dir, bootID tree }
+
+func (c covers) close() {
+	c.file.close()
+	c.dir.close()
+	c.bootID.close()
+}
 
 // buildCovers makes them of a file system that stays where proc will lie over it: to unmount it would be to wait for a grace period of
 // the kernel, a good part of a sandbox's start.
@@ -122,16 +132,20 @@ func buildCovers(cfg *Config) (c covers, err error) {
 	if err := empty.attach("/proc"); err != nil {
 		return c, err
 	}
-	if err := errors.Join(os.Mkdir("/proc/dir", 0o555), os.WriteFile("/proc/file", nil, 0o444)); err != nil {
-		return c, fmt.Errorf("making an empty cover: %w", err)
+	if err := errors.Join(os.Mkdir("/proc/dir", 0o555), os.WriteFile("/proc/file", nil, 0o444),
+		os.WriteFile("/proc/boot_id", []byte(cfg.BootID+"\n"), 0o444)); err != nil {
+		return c, fmt.Errorf("making a cover: %w", err)
 	}
-	if err := errors.Join(cfg.own("/proc/dir"), cfg.own("/proc/file"), empty.restrict(attrReadOnly, false)); err != nil {
+	if err := errors.Join(cfg.own("/proc/dir"), cfg.own("/proc/file"), cfg.own("/proc/boot_id"), empty.restrict(attrReadOnly, false)); err != nil {
 		return c, err
 	}
 	if c.file, err = openTree("/proc/file"); err != nil {
 		return c, err
 	}
-	c.dir, err = openTree("/proc/dir")
+	if c.dir, err = openTree("/proc/dir"); err != nil {
+		return c, err
+	}
+	c.bootID, err = openTree("/proc/boot_id")
 	return c, err
 }
 
@@ -160,6 +174,10 @@ func maskProc(cfg *Config, proc tree, c covers) error {
 		if err := readOnly(path); err != nil {
 			return err
 		}
+	}
+	defer c.bootID.close()
+	if err := c.bootID.attach(bootIDPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ func buildRoot(cfg *Config, trees []tree) error {
 		if err != nil {
 			return err
 		}
-		return maskProc(cfg, proc, covers{trees[0], trees[1]})
+		return maskProc(cfg, proc, covers{trees[0], trees[1], trees[2]})
 	}
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
@@ -96,11 +96,10 @@ func Ahead(cfg *Config, sources []int) (ns *os.File, trees []int, err error) {
 		ns, err = os.Open("/proc/thread-self/ns/mnt")
 	}
 	if err != nil {
-		c.file.close()
-		c.dir.close()
+		c.close()
 		return nil, nil, fmt.Errorf("finishing the file systems: %w", err)
 	}
-	return ns, []int{int(c.file), int(c.dir)}, nil
+	return ns, []int{int(c.file), int(c.dir), int(c.bootID)}, nil
 }
 
 // pivot makes the working directory the root and lets go of the old one.

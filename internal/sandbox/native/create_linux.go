@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"os"
 	"slices"
@@ -246,6 +247,14 @@ func (p *Provider) furnish(ctx context.Context, birth *birth, pl *plot, cfg *boo
 	return birth.configure(ctx, cfg, fds, uplink)
 }
 
+// newBootID is a random UUID, as the kernel's boot id is.
+func newBootID() string {
+	var b [16]byte
+	rand.Read(b[:])
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
 func withDefaults(l outboard.SandboxLimits) outboard.SandboxLimits {
 	if l.MemoryBytes == 0 {
 		l.MemoryBytes = DefaultMemory
@@ -268,6 +277,7 @@ func (p *Provider) config(pl *plot, spec sandbox.Spec) *boot.Config {
 		Files: p.filesFor(l.Pids), Processes: uint64(l.Pids), Filter: filterBytes(),
 	}
 	if cfg.Rooted = pl.mnt != nil; !cfg.Rooted {
+		cfg.BootID = newBootID()
 		cfg.Upper, cfg.UpperSize, cfg.Lower, cfg.Binds, cfg.Owned = pl.box.path("fs"), l.MemoryBytes, root.lower, root.binds, toolDirs
 		cfg.TmpSize, cfg.ShmSize = l.MemoryBytes/tmpShare, min(shmSize, l.MemoryBytes/tmpShare)
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,6 +67,35 @@ func TestHostIsAbsent(t *testing.T) {
 	}
 	if got := b.sh(t, "hostname; cat /proc/sys/kernel/hostname"); got != "outboard\noutboard\n" {
 		t.Errorf("hostname inside is %q", got)
+	}
+}
+
+// TestBootID: a sandbox would show the host's boot id, by which two sandboxes know that they are neighbours, or another each time it is
+// asked; one that is made ahead, or a later machine, would have another's; or a tool could write it.
+func TestBootID(t *testing.T) {
+	read := func(b *box) string { return strings.TrimSpace(b.sh(t, "cat /proc/sys/kernel/random/boot_id")) }
+	host, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{strings.TrimSpace(string(host)): true}
+	p, _ := newProvider(t)
+	for range 4 { // the later ones are made ahead
+		b := create(t, p, sandbox.Spec{})
+		id := read(b)
+		if !regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`).MatchString(id) || seen[id] {
+			t.Errorf("a boot id of %q, after %v", id, seen)
+		}
+		seen[id] = true
+		if again := read(b); again != id {
+			t.Errorf("first %s, then %s", id, again)
+		}
+		if out, _ := b.run(t, "sh", "-c", "echo x >/proc/sys/kernel/random/boot_id; chmod 777 /proc/sys/kernel/random/boot_id; rm -f /proc/sys/kernel/random/boot_id"); read(b) != id {
+			t.Errorf("a tool has changed it: %s", out)
+		}
+		if a, b := b.sh(t, "cat /proc/sys/kernel/random/uuid"), b.sh(t, "cat /proc/sys/kernel/random/uuid"); a == b {
+			t.Errorf("the control: a random UUID twice, %s", a)
+		}
 	}
 }
 
