@@ -93,7 +93,7 @@ func (v vaultCredentials) For(ctx context.Context, r egress.Request) (egress.Inj
 	if err != nil {
 		return egress.Injection{}, err
 	}
-	out := egress.Injection{Names: got.Names, AnyPath: true, Refuse: got.Refuse, Strip: got.Strip, StripQuery: got.StripQuery, RefuseBody: got.RefuseBody,
+	out := egress.Injection{Names: got.Names, AnyPath: true, Refuse: got.Refuse, Strip: got.Strip, StripQuery: got.StripQuery, RefuseBody: got.RefuseBody, RefuseShapes: got.RefuseShapes,
 		Scrub: reveal(got.Scrub)}
 	for name, value := range got.Set {
 		if out.Set == nil {

@@ -65,11 +65,10 @@ func (p *port) earlyCoded(ctx context.Context, r *http.Request, inj *Injection, 
 			maxCoded, f.coding).withHint("send it uncompressed")
 	}
 	r.Body = readCloser{bytes.NewReader(all), r.Body}
-	err = lookInside(all, inj, f)
-	switch {
-	case errors.Is(err, errForeign), errors.Is(err, errUnread):
-		return refuse(http.StatusForbidden, "credentials", "%v", err)
-	case err != nil:
+	if err = lookInside(all, inj, f); err != nil {
+		if status, no := unsent(err); no {
+			return refuse(status, "credentials", "%v", err)
+		}
 		return refuse(http.StatusUnsupportedMediaType, "credentials", "the body must be looked at, since this host has a placeholder: %v", err).
 			withHint("send it uncompressed")
 	}
@@ -90,9 +89,10 @@ func lookInside(all []byte, inj *Injection, f format) error {
 	inside := f
 	inside.coding = ""
 	n, err := io.Copy(io.Discard, guard(io.NopCloser(io.LimitReader(plain, maxDecoded+1)), inj, inside))
-	switch {
-	case errors.Is(err, errForeign), errors.Is(err, errUnread):
+	if _, no := unsent(err); no {
 		return err
+	}
+	switch {
 	case n > maxDecoded || errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded):
 		return fmt.Errorf("it holds more than %d bytes", maxDecoded)
 	case err != nil || rest.Len() > 0 && f.coding == "deflate":

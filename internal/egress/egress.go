@@ -116,6 +116,8 @@ type Injection struct {
 	// RefuseBody are the names in a body, of JSON or a form, whose value may be a placeholder of Replace and no key of the client's own; such a
 	// request is refused.
 	RefuseBody []string
+	// RefuseShapes are beginnings of keys, for bodies that have no names (protocol buffers): a longer word that begins so is refused likewise.
+	RefuseShapes []string
 	// Replace puts values in the place of placeholders, in the surfaces it names.
 	Replace []Placeholder
 	// Sign, when set, is called last with the request as it will be sent, and may change its headers and URL only.

@@ -32,11 +32,14 @@ type format struct {
 	form     bool
 	boundary string // of a body in parts; "" = it is none
 	coding   string // how it is compressed; "" = it is not
+	framing  framing
+	messages string // how its messages are compressed that say they are
+	places   *places
 }
 
 // formatOf returns what a request's body is called. Of names that servers may read in several ways it takes none: such a request is
 // refused where the body must be looked at.
-func formatOf(r *http.Request, inj *Injection) (f format, no *refusal) {
+func (p *port) formatOf(r *http.Request, inj *Injection) (f format, no *refusal) {
 	if !inj.guards() || r.Body == nil || r.Body == http.NoBody {
 		return f, nil
 	}
@@ -61,13 +64,24 @@ func formatOf(r *http.Request, inj *Injection) (f format, no *refusal) {
 			return unread("its content type has no boundary that is one")
 		}
 	}
+	bad := false
+	if f.framing, bad = framingOf(kind); bad {
+		return unread("it is gRPC in base64")
+	}
+	if f.framing == unframed {
+		return f, nil
+	}
+	if f.messages, bad = messageCoding(r.Header); bad {
+		return unread("its messages are encoded in a way other than gzip, deflate and zstd")
+	}
+	f.places = p.places
 	return f, nil
 }
 
 // guarded looks at the body of a request to a host that has a placeholder, while it is sent: the members of a JSON text, or the fields of a
 // form, under names by which keys are sent. What holds a key that is not the placeholder is not sent, and ends the request. Only such a
-// value waits until it is whole, of at most maxMember bytes; everything else passes as it comes. Of a body in parts each is looked at.
-// Other formats pass as they are.
+// value waits until it is whole, of at most maxMember bytes; everything else passes as it comes. Of a body in parts each is looked at, and
+// messages are where protocol buffers are. Other formats pass as they are.
 type guarded struct {
 	io.ReadCloser
 	inj   *Injection
@@ -90,6 +104,9 @@ type guarded struct {
 func guard(body io.ReadCloser, inj *Injection, f format) io.ReadCloser {
 	if !inj.guards() || f.coding != "" {
 		return body
+	}
+	if f.framing != unframed {
+		return &messages{ReadCloser: body, inj: inj, how: f.framing, coding: f.messages, places: f.places}
 	}
 	g := &guarded{ReadCloser: body, inj: inj, form: f.form}
 	if f.boundary != "" {
@@ -131,7 +148,7 @@ func (g *guarded) Read(b []byte) (int, error) {
 
 // early looks at a body of a known length that is short, and at a compressed one, before anything is sent.
 func (p *port) early(ctx context.Context, r *http.Request, inj *Injection) *refusal {
-	f, no := formatOf(r, inj)
+	f, no := p.formatOf(r, inj)
 	if no != nil {
 		return no.withHint("send the body uncompressed, or as JSON or a form")
 	}
@@ -143,8 +160,8 @@ func (p *port) early(ctx context.Context, r *http.Request, inj *Injection) *refu
 		return nil
 	}
 	all, err := io.ReadAll(body)
-	if errors.Is(err, errForeign) || errors.Is(err, errUnread) {
-		return refuse(http.StatusForbidden, "credentials", "%v", err)
+	if status, no := unsent(err); no {
+		return refuse(status, "credentials", "%v", err)
 	}
 	if err != nil {
 		return refuse(http.StatusBadRequest, "form", "the body broke off")

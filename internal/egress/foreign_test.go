@@ -15,7 +15,7 @@ const (
 )
 
 func guarding() *Injection {
-	return &Injection{RefuseBody: []string{"api_key", "client_secret"}, Replace: []Placeholder{{Placeholder: ourPlaceholder, Header: true}}}
+	return &Injection{RefuseBody: []string{"api_key", "client_secret"}, RefuseShapes: []string{"sk-", "ghp_", "AIza"}, Replace: []Placeholder{{Placeholder: ourPlaceholder, Header: true}}}
 }
 
 // Broken if a key of the client's own leaves in a body, whole or in part, or if a body that has none is changed, held back or refused.

@@ -41,7 +41,7 @@ var (
 func (p *port) forward(w http.ResponseWriter, r *http.Request, req Request, inj *Injection) {
 	effect := effectOf(r.Context())
 	if r.Body != nil && r.Body != http.NoBody {
-		f, _ := formatOf(r, inj) // it was asked before: no refusal
+		f, _ := p.formatOf(r, inj) // it was asked before: no refusal
 		r.Body = guard(&counted{r.Body, p.usage, effect}, inj, f)
 	}
 	scrub := newScrubber(inj.Scrub)
@@ -121,11 +121,9 @@ func (p *port) failed(w http.ResponseWriter, r *http.Request, req Request, err e
 		p.answer(w, r, req, refuse(http.StatusTooManyRequests, "budget", "%v", errOverBudget))
 		return
 	}
-	for _, no := range []error{errForeign, errUnread} {
-		if errors.Is(err, no) {
-			p.answer(w, r, req, refuse(http.StatusForbidden, "credentials", "%v", no))
-			return
-		}
+	if status, no := unsent(err); no {
+		p.answer(w, r, req, refuse(status, "credentials", "%v", err))
+		return
 	}
 	if outboard.KindOf(err) == outboard.Denied || errors.Is(err, errScrub) || errors.Is(err, errRanges) {
 		p.answer(w, r, req, refuse(http.StatusBadGateway, "credentials", "%v", err))

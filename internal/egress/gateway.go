@@ -122,6 +122,7 @@ type port struct {
 	cancel  context.CancelFunc
 	slots   chan struct{} // capacity maxConns; one token per connection
 	coded   chan struct{} // capacity maxCodedAtOnce; one token per compressed body that is held
+	places  *places
 
 	ca  *authority  // set before the first connection, replaced by renewal
 	tls *tls.Config // of ca
@@ -166,6 +167,7 @@ func (g *Gateway) attach(s Subject, counters string, headers outboard.BoxHeaders
 	n := s.Config.Env.Networking
 	p := &port{g: g, subject: s, usage: g.usage(counters, n.Budget), cancel: cancel, slots: make(chan struct{}, maxConns),
 		coded:  make(chan struct{}, maxCodedAtOnce),
+		places: newPlaces(),
 		active: map[*effect]struct{}{}, asked: map[string]answerOf{}}
 	p.reach.Store(g.newReach(n, s.Config.Agent.MCPServers, headers))
 	g.ports[id] = p

@@ -31,12 +31,15 @@ const (
 	maxIdle = 128
 	// maxHeld is the longest request body that is read whole before it is sent.
 	maxHeld = 32 << 10
-	// maxCoded is the longest compressed body that is looked at: it is held while that is done, with at most maxCodedAtOnce others of its
+	// maxCoded is the longest compressed body, and the longest message of gRPC, that is looked at: it is held while that is done, with at most maxCodedAtOnce others of its
 	// sandbox. maxDecoded is how long it may become: a bomb ends there. maxWindow is what a decoder may ask for.
 	maxCoded       = 4 << 20
 	maxCodedAtOnce = 8
 	maxDecoded     = 64 << 20
 	maxWindow      = 8 << 20
+	// maxDepth is how deep messages of protocol buffers in messages are looked at, and jsonFactor how often over the length of one its JSON.
+	maxDepth   = 1000
+	jsonFactor = 4
 	// maxBoundary bounds what separates the parts of a body (RFC 2046), and maxPartHead the head of one.
 	maxBoundary = 70
 	maxPartHead = 8 << 10

@@ -24,10 +24,12 @@ type Injection struct {
 	Strip      []string                   // headers by which a client could bring a credential of its own
 	StripQuery []string                   // query parameters likewise
 	RefuseBody []string                   // names in a body under which there may be a placeholder and no key of the client's own
-	Replace    []Placeholder              // to put values for
-	Refuse     []string                   // placeholders of this session that have no business here: a header with one is refused
-	Sign       func(*SignRequest) error   // called last, on the request as it will be sent
-	Scrub      []outboard.Secret          // must not come back in an answer
+	// RefuseShapes are beginnings of keys that are refused in bodies without names, where there is a placeholder.
+	RefuseShapes []string
+	Replace      []Placeholder            // to put values for
+	Refuse       []string                 // placeholders of this session that have no business here: a header with one is refused
+	Sign         func(*SignRequest) error // called last, on the request as it will be sent
+	Scrub        []outboard.Secret        // must not come back in an answer
 }
 
 // Placeholder is what a tool holds in the place of a secret.
@@ -262,6 +264,9 @@ func (k *Keeper) inject(ctx context.Context, ks *keys, r *Request, c *outboard.C
 		// For every host it says nothing of whose keys go where; only in a body, what is got for it may be in a header.
 		if c.Auth.InHeader && !c.Auth.Rule.AnyHost && in.Strip == nil {
 			in.Strip, in.StripQuery = clientHeaders, clientQuery
+		}
+		if !c.Auth.Rule.AnyHost {
+			in.RefuseShapes = shapes
 		}
 		switch {
 		case c.Auth.Rule.AnyHost:

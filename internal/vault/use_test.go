@@ -95,11 +95,14 @@ func TestPlaceholders(t *testing.T) {
 	if !slices.Contains(in.RefuseBody, "api_key") {
 		t.Errorf("somebody else's key passes in a body: %v", in.RefuseBody)
 	}
+	if !slices.Contains(in.RefuseShapes, "sk-ant-") || !slices.Contains(in.RefuseShapes, "ghp_") {
+		t.Errorf("somebody else's key passes in a body without names: %v", in.RefuseShapes)
+	}
 	if !slices.Contains(in.Strip, "X-Api-Key") || !slices.Contains(in.Strip, "Cookie") || !slices.Contains(in.StripQuery, "access_token") {
 		t.Errorf("somebody else's key stays at its own host: %v %v", in.Strip, in.StripQuery)
 	}
 	r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "ANYWHERE", InHeader: true, Rule: outboard.UseRule{AnyHost: true}}, "for-every-host")
-	if in, err := r.Use(t.Context(), r.to("GET", "other.example.com", "/")); err != nil || len(in.Replace) != 1 || len(in.Strip) != 0 {
+	if in, err := r.Use(t.Context(), r.to("GET", "other.example.com", "/")); err != nil || len(in.Replace) != 1 || len(in.Strip) != 0 || len(in.RefuseShapes) != 0 {
 		t.Errorf("with one for every host: %+v, %v", in, err)
 	}
 	in, err = r.Use(t.Context(), r.to("POST", "evil.example.com", "/v1/messages"))
