@@ -361,6 +361,9 @@ type SandboxReady struct {
 	Provider   string       `json:"provider"`
 	Isolation  string       `json:"isolation"`
 	From       CheckpointID `json:"from,omitempty"`
+	User       string       `json:"user,omitempty"`    // of the image or template, whom tools run as; "" = the sandbox's own
+	Workdir    string       `json:"workdir,omitempty"` // where tools begin; "" = /workspace
+	Note       string       `json:"note,omitempty"`    // what of the image or template does not hold here
 }
 
 // SandboxLost says that a machine is gone, with every process and every file newer than Restore.

@@ -19,6 +19,8 @@ type ownPayload struct {
 	DurationUs int64  `json:"duration_us"`
 	Sandbox    string `json:"sandbox"`
 	Isolation  string `json:"isolation"`
+	User       string `json:"user"`
+	Note       string `json:"note"`
 	Provider   string `json:"provider"`
 	From       string `json:"from"`
 	Reason     string `json:"reason"`
@@ -83,6 +85,12 @@ func (t *timeline) own(kind string, ev client.Event) error {
 		what := "ready: " + p.Provider + ", " + p.Isolation
 		if p.From != "" {
 			what += "; restored from checkpoint " + p.From
+		}
+		if p.User != "" {
+			what += "; tools run as " + p.User
+		}
+		if p.Note != "" {
+			what += "; " + p.Note
 		}
 		return t.line(ev.ProcessedAt, "box", what, "")
 	case "sandbox.lost":

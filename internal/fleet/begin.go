@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -19,15 +20,14 @@ const startTag = "outboard-start"
 // settleKey is the key of the call that says where tools begin. Those of agents have another shape.
 const settleKey = "outboard-settle"
 
-// begin runs a template's start command in a fresh machine and returns when its ready command says so: at once where there is none.
+// begin runs a template's start command in a fresh machine, as its user and in its directory, and returns when its ready command says so: at
+// once where there is none.
 func (f *Fleet) begin(ctx context.Context, m *machine, st stack) error {
-	if err := f.settle(ctx, m, st.habits()); err != nil {
-		return err
-	}
+	h := st.habits()
 	pid := 0
 	if st.start != "" {
 		var err error
-		if pid, _, err = m.StartProcess(ctx, ProcessStart{Argv: shellArgv(st.start), Tag: startTag}, nil); err != nil {
+		if pid, _, err = m.StartProcess(ctx, h.process(ProcessStart{Argv: shellArgv(st.start), Tag: startTag}), nil); err != nil {
 			return plain(err)
 		}
 	}
@@ -37,7 +37,7 @@ func (f *Fleet) begin(ctx context.Context, m *machine, st stack) error {
 	ctx, cancel := context.WithTimeout(ctx, ReadyTimeout)
 	defer cancel()
 	for {
-		code, said, err := command(ctx, m, ProcessStart{Argv: shellArgv(st.ready)})
+		code, said, err := command(ctx, m, h.process(ProcessStart{Argv: shellArgv(st.ready)}))
 		if err == nil && code == 0 {
 			return nil
 		}
@@ -80,10 +80,39 @@ func (f *Fleet) settle(ctx context.Context, m *machine, h habits) error {
 // keptDirs are what checkpoints keep of a session's machine.
 var keptDirs = []string{sandbox.Workspace, sandbox.Outputs, sandbox.Home}
 
-// settleCalls has an agent's tools begin in the directory that an image or a template names, where that is kept: an agent that works where
-// nothing is kept would lose its work with the machine. It is said once in the life of a machine, which remembers it.
-func (f *Fleet) settleCalls(ctx context.Context, m *machine, epoch int64, dir string) error {
+// workdir is where an agent's tools begin: the directory that an image or a template names, where that is kept, and else "", the workspace. An
+// agent that works where nothing is kept would lose its work with the machine.
+func (st *stack) workdir() string {
+	dir := st.settings.Workdir
 	if !slices.ContainsFunc(keptDirs, func(kept string) bool { return dir == kept || strings.HasPrefix(dir, kept+"/") }) {
+		return ""
+	}
+	return dir
+}
+
+// visits are the habits of a session's machine: who visits it is who its tools are, and begins where they do.
+func visits(r *outboard.SandboxReady) habits {
+	return habits{dir: cmp.Or(r.Workdir, sandbox.Workspace)}
+}
+
+// unheeded says what of a stack's user does not hold in a session's machine, whose tools run as user, "" for the sandbox's own.
+func (st *stack) unheeded(user string) string {
+	wanted := st.settings.User
+	switch {
+	case wanted == "" || wanted == toolAccount || user != "":
+		return ""
+	case wanted == "root" || wanted == "0":
+		return "its image or template runs programs as root; tools run as " + toolAccount
+	}
+	return fmt.Sprintf("its image or template runs programs as %s, which this provider's sandboxes do not; tools run as %s", wanted, toolAccount)
+}
+
+// toolAccount is the sandbox's own user, who tools run as unless they can run as another.
+const toolAccount = "user"
+
+// settleCalls has an agent's tools begin in a directory. It is said once in the life of a machine, which remembers it.
+func (f *Fleet) settleCalls(ctx context.Context, m *machine, epoch int64, dir string) error {
+	if dir == "" {
 		return nil
 	}
 	in, err := json.Marshal(map[string]string{"dir": dir})

@@ -177,6 +177,9 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 			return nil, row, err
 		}
 	}
+	if err := f.settle(ctx, m, st.habits()); err != nil {
+		return nil, row, err
+	}
 	if err := f.begin(ctx, m, st); err != nil {
 		return nil, row, err
 	}

@@ -91,7 +91,9 @@ func (f *Fleet) open(ctx context.Context, cur outboard.SandboxReady) (*use, stri
 		sb.Close()
 		return nil, "the machine was replaced", nil
 	}
-	return &use{machine: newMachine(sb), held: h}, "", nil
+	m := newMachine(sb)
+	m.habits = visits(&cur)
+	return &use{machine: m, held: h}, "", nil
 }
 
 // lose records in b that the current machine is gone, after making sure of it: what cannot be reached must not go on acting.
@@ -205,9 +207,23 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 		Provider:   row.Provider,
 		Isolation:  sb.Isolation(),
 		From:       r.Checkpoint,
+		User:       toolUser(sb),
+		Workdir:    st.workdir(),
+	}
+	m.habits = visits(&b.Ready)
+	if b.Ready.Note = st.unheeded(b.Ready.User); b.Ready.Note != "" {
+		f.log.Warn("the user of an image or template does not hold", "session", r.Session, "sandbox", row.ID, "note", b.Ready.Note)
 	}
 	f.log.Info("sandbox ready", "session", r.Session, "sandbox", row.ID, "from", r.Checkpoint)
 	return nil
+}
+
+// toolUser is who tools run as, "" for the sandbox's own user.
+func toolUser(sb sandbox.Sandbox) string {
+	if h, ok := sb.(sandbox.Housed); ok {
+		return h.ToolUser()
+	}
+	return ""
 }
 
 // furnish puts into a new machine what its calls find there: the files of a checkpoint, those that the session brings, and what the
@@ -222,10 +238,13 @@ func (f *Fleet) furnish(ctx context.Context, m *machine, r Request, st stack, fr
 	if err := f.mount(ctx, m, r, true); err != nil {
 		return err
 	}
+	if err := f.settle(ctx, m, habits{dir: st.settings.Workdir}); err != nil {
+		return err
+	}
 	if err := f.begin(ctx, m, st); err != nil {
 		return err
 	}
-	return f.settleCalls(ctx, m, r.Epoch, st.settings.Workdir)
+	return f.settleCalls(ctx, m, r.Epoch, st.workdir())
 }
 
 // add writes the row of a machine that is about to be made, if there may be one more.
@@ -257,6 +276,9 @@ func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, cfg outboard.S
 		spec.From = from.checkpoint
 	}
 	f.fill(&spec, st)
+	if row.Session != "" { // others say with each program who it runs as
+		spec.User = st.settings.User
+	}
 	sb, err := f.cfg.Provider.Create(ctx, spec)
 	if err != nil {
 		return nil, fmt.Errorf("making a sandbox: %w", err)

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"io"
 	"log"
+	"maps"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -29,15 +30,24 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// imageServer is a registry on loopback with one image of these files, whose name it returns.
-func imageServer(t *testing.T, cfg v1.Config, files map[string]string) string {
+// imageServer is a registry on loopback with one image of these files, whose name it returns. owners are those of files that are not root's;
+// nobody else may read them.
+func imageServer(t *testing.T, cfg v1.Config, files map[string]string, owners ...map[string]int) string {
 	t.Helper()
 	srv := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(srv.Close)
+	owned := map[string]int{}
+	for _, o := range owners {
+		maps.Copy(owned, o)
+	}
 	var buf bytes.Buffer
 	tw := tar.NewWriter(&buf)
 	for name, data := range files {
-		if err := tw.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(data))}); err != nil {
+		h := &tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(data)), Uid: owned[name], Gid: owned[name]}
+		if h.Uid != 0 {
+			h.Mode = 0o600
+		}
+		if err := tw.WriteHeader(h); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.WriteString(tw, data); err != nil {

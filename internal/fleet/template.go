@@ -278,7 +278,12 @@ func (f *Fleet) buildInTurn(ctx context.Context, b outboard.TemplateBuild, log *
 // the template, not of who uses it.
 func (f *Fleet) tryTemplate(ctx context.Context, b outboard.TemplateBuild, st stack) (err error) {
 	st.owner = b.Owner
-	return f.temporary(ctx, buildEnv(b.Spec), st, func(ctx context.Context, m *machine, _ outboard.SandboxID) error { return f.begin(ctx, m, st) })
+	return f.temporary(ctx, buildEnv(b.Spec), st, func(ctx context.Context, m *machine, _ outboard.SandboxID) error {
+		if err := f.settle(ctx, m, st.habits()); err != nil {
+			return err
+		}
+		return f.begin(ctx, m, st)
+	})
 }
 
 // buildEnv is the environment of the machines of a build.

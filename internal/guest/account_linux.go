@@ -18,16 +18,13 @@ type account struct {
 	home     string
 }
 
-// toolName is what the tool's user is called.
-const toolName = "user"
-
 // maxAccounts bounds what is read of the sandbox's account files, which tools may be able to write.
 const maxAccounts = 1 << 20
 
 // account finds a user by name, or by number as images write it. Where the guest has no identity of its own, everybody is the guest.
 func (s *server) account(name string) (account, error) {
-	tool := account{name: toolName, uid: s.cfg.ToolUID, gid: s.cfg.ToolGID, home: s.cfg.Home}
-	if name == "" || name == toolName {
+	tool := account{name: s.cfg.ToolName, uid: s.cfg.ToolUID, gid: s.cfg.ToolGID, home: s.cfg.Home}
+	if name == "" || name == toolName || name == s.cfg.ToolName {
 		return tool, nil
 	}
 	number, nerr := strconv.ParseUint(name, 10, 16)
@@ -74,7 +71,7 @@ func (s *server) accounts(file string, fields int) [][]string {
 
 // names maps numbers to names for showing owners.
 func (s *server) names(file string, fields int) map[uint32]string {
-	out := map[uint32]string{uint32(s.cfg.ToolUID): toolName}
+	out := map[uint32]string{uint32(s.cfg.ToolUID): s.cfg.ToolName}
 	for _, f := range s.accounts(file, fields) {
 		if id, err := strconv.ParseUint(f[2], 10, 32); err == nil && out[uint32(id)] == "" {
 			out[uint32(id)] = f[0]

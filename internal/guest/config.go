@@ -36,6 +36,8 @@ type ServerConfig struct {
 	// ToolUID and ToolGID are who tools run as. The guest's own ids mean no change of identity.
 	ToolUID int `json:"tool_uid"`
 	ToolGID int `json:"tool_gid"`
+	// ToolName is what the sandbox's account file calls them. Default "user", by which they are known in any case.
+	ToolName string `json:"tool_name,omitempty"`
 	// Env is added to the base environment of every process, as KEY=value.
 	Env []string `json:"env,omitempty"`
 	// Init makes the server reap orphans, as process 1 (or a subreaper) must.
@@ -57,6 +59,9 @@ const (
 	defaultWorkspace = "/workspace"
 	defaultHome      = "/home/user"
 	defaultOutputs   = "/mnt/session/outputs"
+
+	// toolName is what the tool's user is called where nothing else is said, and is known by in any case.
+	toolName = "user"
 )
 
 // fill checks c and sets its defaults.
@@ -67,7 +72,7 @@ func (c *ServerConfig) fill() error {
 	if c.ToolUID < 0 || c.ToolGID < 0 {
 		return fmt.Errorf("guest config: tool_uid %d, tool_gid %d: negative", c.ToolUID, c.ToolGID)
 	}
-	for p, def := range map[*string]string{&c.Run: defaultRun, &c.Workspace: defaultWorkspace, &c.Home: defaultHome} {
+	for p, def := range map[*string]string{&c.Run: defaultRun, &c.Workspace: defaultWorkspace, &c.Home: defaultHome, &c.ToolName: toolName} {
 		if *p == "" {
 			*p = def
 		}

@@ -49,7 +49,7 @@ func (s *server) sameID() bool {
 
 func (s *server) env() []string {
 	return append([]string{
-		"PATH=" + basePath, "HOME=" + s.cfg.real(s.cfg.Home), "USER=user", "LOGNAME=user", "SHELL=/bin/bash",
+		"PATH=" + basePath, "HOME=" + s.cfg.real(s.cfg.Home), "USER=" + s.cfg.ToolName, "LOGNAME=" + s.cfg.ToolName, "SHELL=/bin/bash",
 		"LANG=C.UTF-8", "TERM=dumb",
 	}, s.cfg.Env...)
 }

@@ -46,6 +46,9 @@ type Spec struct {
 	// Layers are read-only directories of this host that lie over Rootfs, top first, for a provider that is Stacked. What they delete of
 	// what is below them is marked as overlays mark it, and owners are those inside.
 	Layers []string
+	// User is who tools run as, by name or number in the root file system's accounts, where the provider's sandboxes are Housed; "" is the
+	// sandbox's own user, uid 1000. Never root, who is the guest. Invalid: nobody is called so.
+	User string
 	// Path is directories that are searched for programs before others, with colons between them.
 	Path string
 	// Build makes a sandbox for a Builder: its root may do with the sandbox's own files what package managers do, and all that is written
@@ -74,6 +77,16 @@ type Networked interface {
 	// NotFound when the sandbox is gone, Invalid when it was made without a network.
 	Listen(ctx context.Context, id outboard.SandboxID, ca []byte) (net.Listener, error)
 }
+
+// Housed is a Sandbox whose tools can run as a user of its root file system. Those of other sandboxes run as the sandbox's own user,
+// whatever Spec.User says.
+type Housed interface {
+	// ToolUser is what the user is called, "" for the sandbox's own.
+	ToolUser() string
+}
+
+// GapOwnUser is what a provider whose sandboxes are not Housed says among its gaps.
+const GapOwnUser = "agents' tools run as the sandbox's own user, also where an image or a template names another"
 
 // Bare as a Spec.Rootfs is nothing but Spec.Layers.
 const Bare = "bare"

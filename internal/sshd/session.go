@@ -29,9 +29,6 @@ const (
 	inputPiece = 32 << 10
 )
 
-// workspace is where a session's tools work, and so do its visitors.
-const workspace = "/workspace"
-
 // The shells run what OpenSSH would: the user's login shell, or a command by it. An image without bash has sh.
 const (
 	loginShell = `if [ -x /bin/bash ]; then exec /bin/bash -l; fi; exec /bin/sh -l`
@@ -250,9 +247,6 @@ func (s *session) follow(ctx context.Context, p *program) (exit control.ProcessE
 	if start.Program != "" {
 		start.Terminal, start.Stdin = nil, true
 	}
-	if s.c.visit.Session != "" {
-		start.Cwd = workspace
-	}
 	input, stop := context.WithCancel(ctx)
 	defer stop()
 	each := func(e control.ProcessEvent) error {
@@ -265,8 +259,8 @@ func (s *session) follow(ctx context.Context, p *program) (exit control.ProcessE
 		return s.show(e)
 	}
 	_, exit, err = m.StartProcess(ctx, start, each)
-	if _, refused := errors.AsType[*control.Refusal](err); refused && s.running() == 0 && start.Cwd != "" {
-		start.Cwd = "" // the agent removed its workspace
+	if _, refused := errors.AsType[*control.Refusal](err); refused && s.running() == 0 && s.c.visit.Session != "" {
+		start.Cwd = "/" // the agent removed the directory in which its tools begin
 		_, exit, err = m.StartProcess(ctx, start, each)
 	}
 	if err != nil {

@@ -44,6 +44,8 @@ type Config struct {
 	// only in having no capability, and the guest is protected by being init and not dumpable.
 	ToolUID int `json:"tool_uid"`
 	ToolGID int `json:"tool_gid"`
+	// ToolName is what the sandbox's account file calls them; "" = user.
+	ToolName string `json:"tool_name,omitempty"`
 
 	// Rooted says that the host has built the file systems (Ahead) and the guest is born in them: the trees that are sent are Ahead's,
 	// and the fields of this group are empty. Base is the host's uid and gid for root inside, where the host builds; else 0.

@@ -89,7 +89,7 @@ func (e *Engine) Capabilities() sandbox.Capabilities {
 			"root inside, which tools are not, is the host's root without most of its rights",
 			"the engine's own settings, such as a debug socket or a plugin, are not looked at",
 			"the host's programs and libraries under /usr are readable inside",
-			"disk use is not limited beyond the file system's own size", "checkpoints copy what changed and take longer in larger workspaces",
+			sandbox.GapOwnUser, "disk use is not limited beyond the file system's own size", "checkpoints copy what changed and take longer in larger workspaces",
 		},
 	}
 	if !c.DeepTrees {

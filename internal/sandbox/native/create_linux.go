@@ -62,7 +62,7 @@ func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandb
 	if err != nil {
 		return nil, err
 	}
-	root, err := p.rootfs(spec.Rootfs, spec.Layers)
+	root, err := p.rootfs(spec.Rootfs, spec.Layers, spec.User)
 	if err != nil {
 		return nil, err
 	}
@@ -285,7 +285,8 @@ func (p *Provider) config(pl *plot, spec sandbox.Spec) *boot.Config {
 		cfg.Upper = ""
 	}
 	if cfg.Keep = guestKeepsRootless; !p.rootless {
-		cfg.ToolUID, cfg.ToolGID, cfg.Keep = toolUID, toolUID, guestKeeps
+		t := pl.shape.root.tool
+		cfg.ToolUID, cfg.ToolGID, cfg.ToolName, cfg.Keep = t.uid(), t.gid(), t.Name, guestKeeps
 	}
 	if pl.shape.build {
 		cfg.Inherit = guestKeeps

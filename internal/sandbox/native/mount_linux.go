@@ -208,7 +208,8 @@ func openBelow(dir int, p string) (int, error) {
 }
 
 // subtrees returns one detached mount per saved directory of an overlay, owned and closed to others as the tool expects.
-func subtrees(fds *descriptors, mnt int, uid uint32) ([]int, error) {
+func subtrees(fds *descriptors, mnt int, s *state) ([]int, error) {
+	uid, gid := s.UIDBase+uint32(s.Tool.uid()), s.UIDBase+uint32(s.Tool.gid())
 	var trees []int
 	for _, d := range workDirs {
 		dir, err := openPath(mnt, strings.TrimPrefix(d, "/"), noLinks|unix.RESOLVE_BENEATH)
@@ -220,8 +221,8 @@ func subtrees(fds *descriptors, mnt int, uid uint32) ([]int, error) {
 		if err := unix.Fstat(dir, &st); err != nil {
 			return nil, fmt.Errorf("looking at %s in the layers: %w", d, err)
 		}
-		if tool := uid + toolUID; st.Uid != tool { // a root file system has one of its own
-			if err := unix.Fchownat(dir, "", int(tool), int(tool), unix.AT_EMPTY_PATH); err != nil {
+		if st.Uid != uid { // a root file system has one of its own
+			if err := unix.Fchownat(dir, "", int(uid), int(gid), unix.AT_EMPTY_PATH); err != nil {
 				return nil, fmt.Errorf("giving %s to the tool: %w", d, err)
 			}
 		}

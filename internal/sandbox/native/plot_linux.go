@@ -47,13 +47,13 @@ type shape struct {
 }
 
 func (a shape) equal(b shape) bool {
-	return a.limits == b.limits && a.build == b.build && a.from == b.from && a.connected == b.connected && a.root.path == b.root.path && slices.Equal(a.root.lower, b.root.lower) &&
+	return a.limits == b.limits && a.build == b.build && a.from == b.from && a.connected == b.connected && a.root.path == b.root.path && a.root.tool == b.root.tool && slices.Equal(a.root.lower, b.root.lower) &&
 		slices.Equal(a.root.binds, b.root.binds)
 }
 
 // plant makes a plot in an existing empty directory. What a failure leaves there is found by remove, as what a crash leaves is.
 func (p *Provider) plant(b box, k shape) (_ *plot, err error) {
-	s := &state{ID: b.id, Isolation: p.caps.Isolation, BootID: p.boot, Lower: k.root.cached(), Cgroups: p.cgroups.plan(b.id).dirs,
+	s := &state{ID: b.id, Isolation: p.caps.Isolation, BootID: p.boot, Tool: k.root.tool, Lower: k.root.cached(), Cgroups: p.cgroups.plan(b.id).dirs,
 		CreatedAt: time.Now().UTC()}
 	if p.uids != nil {
 		if s.UIDBase, err = p.uids.reserve(owner{dir: b.dir, group: b.id}); err != nil {

@@ -189,7 +189,7 @@ func (p *Provider) capabilities() sandbox.Capabilities {
 	if p.rootless {
 		c.Isolation, c.SeparateID = isolationRootless, false
 		c.Gaps = append(c.Gaps, "files inside belong to the user who runs the server, as do the sandbox's processes; tools can end "+
-			"their own sandbox by exhausting it")
+			"their own sandbox by exhausting it", sandbox.GapOwnUser)
 	}
 	if p.upperTmp {
 		c.Gaps = append(c.Gaps, "files are kept in memory: the file system of the data directory cannot hold a writable layer")

@@ -40,7 +40,7 @@ func (p *Provider) startWork(fds *descriptors, b box, s *state, from outboard.Ch
 		return nil, err
 	}
 	fds.add(next.mnt)
-	if trees, err = subtrees(fds, next.mnt, s.UIDBase); err != nil {
+	if trees, err = subtrees(fds, next.mnt, s); err != nil {
 		return nil, err
 	}
 	dir := filepath.Join(b.path(workDir), "1")
@@ -413,7 +413,7 @@ func (m *machine) exchange(n int, next *work, old *descriptors) error {
 		if err := moveNames(up, layer); err != nil {
 			return errors.Join(err, moveNames(layer, up), attachTrees(trees), unix.Renameat(work, pushing, work, is))
 		}
-		fresh, err := subtrees(&fds, next.mnt, m.state.UIDBase)
+		fresh, err := subtrees(&fds, next.mnt, m.state)
 		if err == nil {
 			err = attachTrees(fresh)
 		}

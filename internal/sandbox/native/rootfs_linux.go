@@ -27,6 +27,7 @@ type rootfs struct {
 	path  string   // PATH for what is inside, or "" for the guest's default
 	cache string   // the directory below which lower layers are ours
 	given []string // Spec.Layers, which must stay as well
+	tool  tool     // who tools run as
 }
 
 // cached returns the layers that must stay while the sandbox lives.
@@ -40,10 +41,13 @@ func (r *rootfs) cached() []string {
 	return out
 }
 
-// rootfs resolves Spec.Rootfs and Spec.Layers.
-func (p *Provider) rootfs(name string, layers []string) (*rootfs, error) {
+// rootfs resolves Spec.Rootfs, Spec.Layers and Spec.User.
+func (p *Provider) rootfs(name string, layers []string, user string) (*rootfs, error) {
+	if p.rootless {
+		user = "" // there is one identity
+	}
 	if len(layers) == 0 && name != sandbox.Bare {
-		return p.rootfsOf(name)
+		return p.rootfsOf(name, user)
 	}
 	if err := checkLayers(layers); err != nil {
 		return nil, err
@@ -51,16 +55,17 @@ func (p *Provider) rootfs(name string, layers []string) (*rootfs, error) {
 	r := &rootfs{cache: filepath.Join(p.dir, cacheDir), given: layers}
 	switch name {
 	case "", "host":
-		below, err := p.rootfsOf(name)
+		below, err := p.rootfsOf(name, user)
 		if err != nil {
 			return nil, err
 		}
-		r.lower, r.binds, r.path = append(slices.Clone(layers), below.lower...), below.binds, below.path
+		r.lower, r.binds, r.path, r.tool = append(slices.Clone(layers), below.lower...), below.binds, below.path, below.tool
 	case sandbox.Bare:
-		accounts, err := p.accountLayer(layers)
+		accounts, t, err := p.accountLayer(layers, user)
 		if err != nil {
 			return nil, outboard.Errorf(outboard.Invalid, "root file system of layers: %w", err)
 		}
+		r.tool = t
 		r.lower = append([]string{accounts}, layers...)
 	default:
 		return nil, outboard.Errorf(outboard.Invalid, "layers cannot lie over the root file system %q", name)
@@ -102,8 +107,8 @@ func (p *Provider) InUse() (map[string]bool, error) {
 	return used, nil
 }
 
-// rootfsOf resolves Spec.Rootfs.
-func (p *Provider) rootfsOf(name string) (*rootfs, error) {
+// rootfsOf resolves Spec.Rootfs and Spec.User.
+func (p *Provider) rootfsOf(name, user string) (_ *rootfs, err error) {
 	r := &rootfs{cache: filepath.Join(p.dir, cacheDir)}
 	if name == "" || name == "host" {
 		layer, binds, err := p.skeleton.get(p)
@@ -111,6 +116,9 @@ func (p *Provider) rootfsOf(name string) (*rootfs, error) {
 			return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
 		}
 		r.lower, r.binds, r.path = []string{layer}, binds, hostPath(os.Getenv("PATH"), binds)
+		if r.tool, err = toolOf(user, hostPasswd("/root")); err != nil {
+			return nil, outboard.Errorf(outboard.Invalid, "%w", err)
+		}
 		return r, nil
 	}
 	invalid := func(format string, args ...any) (*rootfs, error) {
@@ -138,11 +146,11 @@ func (p *Provider) rootfsOf(name string) (*rootfs, error) {
 	case within(p.dir, dir) || within(dir, p.dir):
 		return invalid("it contains, or is inside, the directory of the sandboxes")
 	}
-	accounts, err := p.accountLayer([]string{dir})
+	accounts, t, err := p.accountLayer([]string{dir}, user)
 	if err != nil {
 		return invalid("%w", err)
 	}
-	r.lower = []string{accounts, dir}
+	r.lower, r.tool = []string{accounts, dir}, t
 	return r, nil
 }
 
@@ -152,21 +160,25 @@ func within(path, dir string) bool {
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// accountLayer returns a layer that goes over a foreign root (its layers, top first): its accounts with the tool's added, the tool's
-// directories, and the names of the place.
-func (p *Provider) accountLayer(layers []string) (string, error) {
+// accountLayer returns a layer that goes over a foreign root (its layers, top first): its accounts with the sandbox's own user added, the
+// tool's directories, and the names of the place; and who the tool is that user names.
+func (p *Provider) accountLayer(layers []string, user string) (string, tool, error) {
 	passwd, err := accountsOf(layers, "passwd", toolPasswd)
 	if err != nil {
-		return "", err
+		return "", tool{}, err
 	}
 	group, err := accountsOf(layers, "group", toolGroup)
 	if err != nil {
-		return "", err
+		return "", tool{}, err
+	}
+	t, err := toolOf(user, passwd)
+	if err != nil {
+		return "", t, err
 	}
 	entries := append([]entry{{name: "etc", mode: fs.ModeDir | 0o755}, etcFile("passwd", passwd), etcFile("group", group)}, placeEntries()...)
-	entries = append(entries, p.toolEntries()...)
+	entries = append(entries, p.toolEntries(t)...)
 	layer := filepath.Join(p.dir, cacheDir, "accounts-"+digest(entries))
-	return layer, buildLayer(layer, func(root *os.Root) error { return writeEntries(root, entries) })
+	return layer, t, buildLayer(layer, func(root *os.Root) error { return writeEntries(root, entries) })
 }
 
 // accountsOf returns a file of /etc as an overlay of the layers shows it, with the tool's line added where its id has none.

@@ -66,7 +66,7 @@ func NewRoots(dir string, readOnly []string, log *slog.Logger) (*Roots, error) {
 
 // Get resolves Spec.Rootfs and Spec.Layers.
 func (r *Roots) Get(name string, layers []string) (*Root, error) {
-	root, err := r.p.rootfs(name, layers)
+	root, err := r.p.rootfs(name, layers, "")
 	if err != nil {
 		return nil, err
 	}

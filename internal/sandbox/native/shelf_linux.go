@@ -245,7 +245,7 @@ func (p *Provider) Keep(stock []sandbox.Stock) error {
 	}
 	var shapes []shape
 	for _, st := range stock {
-		root, err := p.rootfs(st.Spec.Rootfs, st.Spec.Layers)
+		root, err := p.rootfs(st.Spec.Rootfs, st.Spec.Layers, st.Spec.User)
 		if err != nil {
 			return err
 		}

@@ -65,7 +65,8 @@ type entry struct {
 	name  string // relative
 	mode  fs.FileMode
 	data  string // content, or the link's target
-	owner int    // uid and gid inside, where sandboxes have ranges; else everything is ours
+	owner int    // uid inside, where sandboxes have ranges; else everything is ours
+	group int    // gid, likewise
 }
 
 // get returns the layer, looking at the host again when the last look is old.
@@ -125,7 +126,7 @@ func (p *Provider) hostEntries() ([]entry, []boot.Bind, error) {
 		entries = append(entries, e...)
 	}
 	entries = append(entries, accountEntries(p.rootless)...)
-	entries = append(entries, p.toolEntries()...)
+	entries = append(entries, p.toolEntries(tool{})...)
 	slices.SortStableFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
 	return slices.CompactFunc(entries, func(a, b entry) bool { return a.name == b.name }), binds, nil
 }
@@ -136,14 +137,18 @@ func accountEntries(rootless bool) []entry {
 	if rootless {
 		rootHome = toolHome // tools are root by name there
 	}
-	passwd := "root:x:0:0:root:" + rootHome + ":/bin/bash\n" + toolPasswd + "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
-	return append(placeEntries(), etcFile("passwd", passwd),
+	return append(placeEntries(), etcFile("passwd", hostPasswd(rootHome)),
 		etcFile("group", "root:x:0:\ntty:x:5:\nusers:x:100:\n"+toolGroup+"nogroup:x:65534:\n"))
+}
+
+// hostPasswd are the accounts of a sandbox that shows the host's programs.
+func hostPasswd(rootHome string) string {
+	return "root:x:0:0:root:" + rootHome + ":/bin/bash\n" + toolPasswd + "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 }
 
 // toolEntries are the tool's directories. They are in the layer, with the tool as owner, because making them in each sandbox's
 // own layer is the dearest part of a start; the guest makes what is not there or not the tool's.
-func (p *Provider) toolEntries() []entry {
+func (p *Provider) toolEntries(t tool) []entry {
 	var entries []entry
 	for _, d := range toolDirs {
 		name := strings.TrimPrefix(d.Path, "/")
@@ -157,7 +162,7 @@ func (p *Provider) toolEntries() []entry {
 			e.mode |= fs.ModeSticky
 		}
 		if d.Tool && !p.rootless {
-			e.owner = toolUID
+			e.owner, e.group = t.uid(), t.gid()
 		}
 		entries = append(entries, e)
 	}
@@ -165,6 +170,8 @@ func (p *Provider) toolEntries() []entry {
 }
 
 const (
+	toolAccount = "user"
+
 	toolPasswd = "user:x:1000:1000:user:" + toolHome + ":/bin/bash\n"
 	toolGroup  = "user:x:1000:\n"
 )
@@ -243,7 +250,7 @@ func readEntry(file, name string) (*entry, error) {
 func digest(entries []entry) string {
 	h := sha256.New()
 	for _, e := range entries {
-		fmt.Fprintf(h, "%q %o %d %d\n%s", e.name, e.mode, e.owner, len(e.data), e.data)
+		fmt.Fprintf(h, "%q %o %d:%d %d\n%s", e.name, e.mode, e.owner, e.group, len(e.data), e.data)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:12])
 }
@@ -262,7 +269,7 @@ func writeEntries(root *os.Root, entries []entry) error {
 			err = root.WriteFile(e.name, []byte(e.data), e.mode.Perm())
 		}
 		if err == nil && e.owner != 0 {
-			err = root.Lchown(e.name, e.owner, e.owner)
+			err = root.Lchown(e.name, e.owner, e.group)
 		}
 		if err != nil {
 			return fmt.Errorf("writing %s: %w", e.name, err)

@@ -25,10 +25,11 @@ type state struct {
 	ID         outboard.SandboxID `json:"id"`
 	Generation string             `json:"generation"`
 	Isolation  string             `json:"isolation"`
-	BootID     string             `json:"boot_id"`           // a pid means nothing after a reboot
-	Pid        int                `json:"pid,omitempty"`     // of init; 0 = not started, and the guest has not been told to begin
-	Start      uint64             `json:"start,omitempty"`   // its start time in clock ticks: with the pid, unique per boot
-	UIDBase    uint32             `json:"uid_base"`          // first host uid of the range, 0 without one
+	BootID     string             `json:"boot_id"`         // a pid means nothing after a reboot
+	Pid        int                `json:"pid,omitempty"`   // of init; 0 = not started, and the guest has not been told to begin
+	Start      uint64             `json:"start,omitempty"` // its start time in clock ticks: with the pid, unique per boot
+	UIDBase    uint32             `json:"uid_base"`        // first host uid of the range, 0 without one
+	Tool       tool               `json:"tool,omitzero"`
 	Cgroups    []string           `json:"cgroups,omitempty"` // directories
 	Lower      []string           `json:"lower,omitempty"`   // cached layers in use
 	Root       []string           `json:"root,omitempty"`    // what the saved directories lie on, where they are layers

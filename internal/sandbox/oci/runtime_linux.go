@@ -145,7 +145,7 @@ func (r *Runtime) Capabilities() sandbox.Capabilities {
 		}
 	}
 	c.Gaps = append(c.Gaps, "the host's programs and libraries under /usr are readable inside",
-		"disk use is not limited beyond the file system's own size", "checkpoints copy what changed and take longer in larger workspaces")
+		sandbox.GapOwnUser, "disk use is not limited beyond the file system's own size", "checkpoints copy what changed and take longer in larger workspaces")
 	return c
 }
 
