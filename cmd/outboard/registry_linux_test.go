@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -116,7 +117,7 @@ func (o *online) built(c *client.Client, name string) client.TemplateBuild {
 	return b
 }
 
-// If this fails, a template cannot be built of an image that takes a password, a wrong one gives a riddle, an organization has what another
+// If this fails, a template or a box cannot be made of an image that takes a password, a wrong one gives a riddle, an organization has what another
 // one's password pulled, or the password is kept or logged in the clear.
 func TestRegistryLogin(t *testing.T) {
 	var logs lockedBuffer
@@ -143,6 +144,10 @@ func TestRegistryLogin(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(second.Close)
+	vault, err := second.CreateVault(t.Context(), "registries")
+	if err != nil {
+		t.Fatal(err)
+	}
 	var passwords []string
 	for kind, bearer := range map[string]bool{"basic": false, "bearer": true} {
 		password := "right-" + rand.Text()
@@ -173,6 +178,27 @@ func TestRegistryLogin(t *testing.T) {
 		failed("another organization", build(second, image, ""), "does not let this server have it")
 		if b := build(o.c, strings.Replace(image, "app:1", "app:2", 1), ""); b.State != "ready" {
 			t.Errorf("%s, with the organization's: %s %+v", kind, b.State, b.Error)
+		}
+		if b, err := o.c.CreateBox(t.Context(), map[string]any{"image": image}); err != nil {
+			t.Errorf("%s, a box of the image, with the organization's: %v", kind, err)
+		} else if err := o.c.DeleteBox(t.Context(), b.ID); err != nil {
+			t.Error(err)
+		}
+		if _, err := second.CreateBox(t.Context(), map[string]any{"image": image}); err == nil || !strings.Contains(err.Error(), "does not let this server have it") {
+			t.Errorf("%s, a box of another organization: %v", kind, err)
+		}
+		host, port, _ := strings.Cut(strings.TrimSuffix(image, "/app:1"), ":")
+		number, err := strconv.Atoi(port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		byHand := map[string]any{"auth": map[string]any{"type": "outboard_header", "name": host + "_" + port, "hosts": []string{host}, "ports": []int{number},
+			"value": "me:" + password, "format": "Basic {basic}"}}
+		if _, err := second.CreateCredential(t.Context(), vault.ID, byHand); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := second.CreateBox(t.Context(), map[string]any{"image": image}); err != nil {
+			t.Errorf("%s, a box of the other organization, with a credential made by hand: %v", kind, err)
 		}
 		var asked struct{ TemplateID, BuildID string }
 		if status := o.call("POST", "/v3/templates", `{"name":"e2b-`+kind+`"}`, &asked); status != http.StatusAccepted {

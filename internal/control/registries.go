@@ -8,11 +8,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/fleet"
-	"github.com/outboard-dev/outboard/internal/store"
 )
-
-// RegistryVault is the name of the vault that has an organization's credentials for registries of images, each called as its registry.
-const RegistryVault = "registries"
 
 // RegistryLogin is who to be at the registry of an image.
 type RegistryLogin struct {
@@ -27,8 +23,7 @@ func (c *Control) registryLogin(ctx context.Context, by outboard.Caller, image s
 	if err != nil {
 		return "", err
 	}
-	name := strings.ReplaceAll(registry, ":", "_")
-	in, old, err := c.registryCredential(ctx, by, name)
+	in, old, name, err := c.fleet.RegistryCredential(ctx, by.In(), registry)
 	if err != nil {
 		return "", err
 	}
@@ -36,7 +31,7 @@ func (c *Control) registryLogin(ctx context.Context, by outboard.Caller, image s
 		if old == nil {
 			return "", nil
 		}
-		return RegistryVault + "/" + name, nil
+		return fleet.RegistryVault + "/" + name, nil
 	}
 	if login.User == "" || strings.ContainsAny(login.User, ":\x00") {
 		return "", invalid("the user at a registry must be there, and have no colon")
@@ -47,17 +42,17 @@ func (c *Control) registryLogin(ctx context.Context, by outboard.Caller, image s
 	}
 	if old != nil {
 		_, err = c.UpdateCredential(ctx, by, in.ID, old.ID, CredentialPatch{Type: old.Auth.Type, Auth: func(_ *outboard.Auth, s *Secrets) error { *s = secrets; return nil }})
-		return RegistryVault + "/" + name, err
+		return fleet.RegistryVault + "/" + name, err
 	}
 	if in == nil {
-		v, err := c.CreateVault(ctx, by, VaultPatch{DisplayName: new(RegistryVault)})
+		v, err := c.CreateVault(ctx, by, VaultPatch{DisplayName: new(fleet.RegistryVault)})
 		if err != nil {
 			return "", err
 		}
 		in = &v
 	}
 	_, err = c.CreateCredential(ctx, by, in.ID, CredentialRequest{Auth: registryAuth(name, registry), Secrets: secrets})
-	return RegistryVault + "/" + name, err
+	return fleet.RegistryVault + "/" + name, err
 }
 
 // registryAuth is for requests to one registry and nothing else.
@@ -71,31 +66,3 @@ func registryAuth(name, registry string) outboard.Auth {
 	}
 	return a
 }
-
-// registryCredential finds the vault for registries, and a credential in it. Both may be nil.
-func (c *Control) registryCredential(ctx context.Context, by outboard.Caller, name string) (*outboard.Vault, *outboard.Credential, error) {
-	page := Page{Org: by.In(), Limit: maxRegistries}
-	vaults, err := c.store.Vaults(ctx, page)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, v := range vaults {
-		if v.DisplayName != RegistryVault {
-			continue
-		}
-		rows, err := c.store.Credentials(ctx, v.ID, store.Page{Org: by.In(), Limit: maxRegistries})
-		if err != nil {
-			return nil, nil, err
-		}
-		for _, row := range rows {
-			if row.Auth.Name == name {
-				return &v, &row.Credential, nil
-			}
-		}
-		return &v, nil, nil
-	}
-	return nil, nil, nil
-}
-
-// maxRegistries bounds the vaults and credentials that are looked through.
-const maxRegistries = 1000

@@ -142,7 +142,7 @@ func (f *Fleet) CreateBox(ctx context.Context, b outboard.Box, files outboard.Bl
 func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.BlobRef) (_ *use, row outboard.Sandbox, err error) {
 	ctx, cancel := context.WithTimeout(ctx, MakeTimeout)
 	defer cancel()
-	st, err := f.prepare(ctx, b.Env)
+	st, err := f.prepare(ctx, b.Org, b.Env)
 	if err != nil {
 		return nil, row, err
 	}

@@ -146,7 +146,7 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 	if err := f.fence(ctx, r); err != nil {
 		return err
 	}
-	st, err := f.prepare(ctx, r.Config.Env)
+	st, err := f.prepare(ctx, r.Config.Owner.Org, r.Config.Env)
 	if err != nil {
 		return err
 	}

@@ -30,8 +30,8 @@ func CheckImage(ref string) error { return image.Check(ref) }
 // ImageRegistry returns the host, and the port if there is one, that an image is pulled from.
 func ImageRegistry(ref string) (string, error) { return image.Registry(ref) }
 
-// prepare brings what an environment's machines begin with to this host. The caller releases it.
-func (f *Fleet) prepare(ctx context.Context, env outboard.EnvConfig) (st stack, err error) {
+// prepare brings what the machines of an organization's environment begin with to this host. The caller releases it.
+func (f *Fleet) prepare(ctx context.Context, org outboard.OrgID, env outboard.EnvConfig) (st stack, err error) {
 	st = stack{rootfs: env.Rootfs, release: func() {}}
 	installs := env.Installs()
 	if env.Image == "" && env.Build == "" && !installs {
@@ -51,7 +51,11 @@ func (f *Fleet) prepare(ctx context.Context, env outboard.EnvConfig) (st stack, 
 		}
 	}()
 	if env.Image != "" {
-		img, err := f.cfg.Images.Resolve(ctx, env.Image)
+		as, err := f.loginFor(ctx, org, env.Image)
+		if err != nil {
+			return st, err
+		}
+		img, err := f.cfg.Images.ResolveAs(ctx, env.Image, as)
 		if err != nil {
 			return st, err
 		}

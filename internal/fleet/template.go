@@ -325,17 +325,12 @@ func (f *Fleet) template(ctx context.Context, st *stack, id outboard.TemplateBui
 	return nil
 }
 
-// login is who a build is at registries. An organization's own credential is another name space of images: what it pulls is nobody else's.
+// login is who a build is at registries.
 func (f *Fleet) login(b outboard.TemplateBuild) image.Login {
 	if b.Spec.Login == "" {
 		return f.cfg.Images.Own()
 	}
-	return image.Login{Scope: string(b.Org) + " " + b.Spec.Login, Credentials: func(ctx context.Context, registry string) (string, outboard.Secret, error) {
-		if f.cfg.Login == nil {
-			return "", outboard.Secret{}, outboard.Errorf(outboard.Unavailable, "this server keeps no vaults")
-		}
-		return f.cfg.Login(ctx, b.Org, b.Spec.Login, registry)
-	}}
+	return f.loginAs(b.Org, b.Spec.Login)
 }
 
 // stackOf is what a build made.

@@ -219,7 +219,7 @@ func TestTemplateRefused(t *testing.T) {
 	if fi, err := os.ReadDir(filepath.Join(imagesDir(f), "tmp")); err != nil || len(fi) != 0 {
 		t.Errorf("half-made layers left: %v, %v", fi, err)
 	}
-	if _, err := f.prepare(t.Context(), outboard.EnvConfig{Build: r.queue(t, "t")}); outboard.KindOf(err) != outboard.Conflict {
+	if _, err := f.prepare(t.Context(), "", outboard.EnvConfig{Build: r.queue(t, "t")}); outboard.KindOf(err) != outboard.Conflict {
 		t.Errorf("a build that is not ready is begun with: %v", err)
 	}
 }

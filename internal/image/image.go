@@ -127,6 +127,19 @@ func (s *Store) Resolve(ctx context.Context, ref string) (Image, error) {
 	return s.ResolveAs(ctx, ref, s.Own())
 }
 
+// Imported reports whether a name means, for everybody, what an operator imported from a file.
+func (s *Store) Imported(ref string) (bool, error) {
+	r, err := parse(ref)
+	if err != nil {
+		return false, err
+	}
+	img, err := s.read(Image{Name: r.Name()}.key())
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return img.Imported, err
+}
+
 // Own is the server's own login.
 func (s *Store) Own() Login { return Login{Credentials: s.cfg.Credentials} }
 
