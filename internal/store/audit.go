@@ -41,8 +41,11 @@ type auditing struct {
 type auditQueue struct {
 	mu      sync.Mutex
 	waiting []*auditing
-	writing bool // somebody does
-	likely  int  // how many come together: those of the last group, and those who waited meanwhile
+	writing bool          // somebody does
+	likely  int           // how many come together: those of the last group, and those who waited meanwhile
+	passed  time.Time     // when the last group was written
+	want    int           // the writer waits for so many; 0 = it does not
+	enough  chan struct{} // capacity 1: they have come
 	closed  bool
 	senders sync.WaitGroup // admitted and not yet answered
 }
@@ -107,29 +110,73 @@ func (q *auditQueue) enter(a *auditing) (write bool, err error) {
 	q.waiting = append(q.waiting, a)
 	write = !q.writing
 	q.writing = true
+	if q.want > 0 && len(q.waiting) >= q.want {
+		q.want = 0
+		q.enough <- struct{}{} // at most once for each want
+	}
 	return write, nil
 }
 
-// comeBack is how long a writer waits for the next of those who are likely to come: a tenth of what a commit takes.
-const comeBack = 20 * time.Microsecond
+const (
+	// comeBack is how long a writer waits for the next of those who are likely to come: a tenth of what a commit takes.
+	comeBack = 20 * time.Microsecond
+	// fewSenders wait for the disk most of the time, and the next commit should begin at once. More of them keep the processors busy
+	// meanwhile, and a commit costs as much as six requests: then it waits for most of them, for at most longWait, in which they come where
+	// they come at all.
+	fewSenders = 8
+	longWait   = 2 * time.Millisecond
+)
 
 // gather takes what waits, the writer's own first. The members of the last group have just been told to go on, and where many write all
-// the time they are back in microseconds: a group with them is one commit instead of two that take turns. Who writes alone waits for nobody.
+// the time they are back soon: a group with them is one commit instead of several that take turns. Who writes alone waits for nobody.
 func (q *auditQueue) gather() []*auditing {
-	n, likely := q.count()
-	for since := time.Now(); n < likely && time.Since(since) < comeBack; {
-		runtime.Gosched()
-		if now, _ := q.count(); now > n {
-			n, since = now, time.Now()
+	if !q.crowd() {
+		n, likely := q.count()
+		for since := time.Now(); n < likely && time.Since(since) < comeBack; {
+			runtime.Gosched()
+			if now, _ := q.count(); now > n {
+				n, since = now, time.Now()
+			}
 		}
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n = min(len(q.waiting), maxGroup)
+	n := min(len(q.waiting), maxGroup)
 	group := q.waiting[:n:n]
 	q.waiting = append([]*auditing(nil), q.waiting[n:]...)
 	q.likely = n
 	return group
+}
+
+// crowd waits for most of those who are likely to come, where they are many. false says that they are few.
+func (q *auditQueue) crowd() bool {
+	q.mu.Lock()
+	if time.Since(q.passed) > longWait {
+		q.likely = 0 // whoever they were, they do not write all the time
+	}
+	most := min(q.likely-q.likely/4, quickRows)
+	many, here := q.likely > fewSenders, len(q.waiting) >= most
+	if many && !here {
+		q.want = most
+	}
+	q.mu.Unlock()
+	if !many || here {
+		return many
+	}
+	t := time.NewTimer(longWait)
+	defer t.Stop()
+	select {
+	case <-q.enough:
+		return true
+	case <-t.C:
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.want == 0 { // they came at the last moment
+		<-q.enough
+	}
+	q.want = 0
+	return true
 }
 
 func (q *auditQueue) count() (waiting, likely int) {
@@ -151,6 +198,7 @@ func (q *auditQueue) next() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.likely += len(q.waiting)
+	q.passed = time.Now()
 	if q.writing = len(q.waiting) > 0; q.writing {
 		q.waiting[0].turn <- true
 	}

@@ -111,7 +111,7 @@ func openAt(ctx context.Context, cfg Config, schema, latest int) (*Store, error)
 		c.read = time.Now
 	}
 	s := &Store{log: cfg.Logger, now: c.now, hostNow: c.read, seed: maphash.MakeSeed(), closing: run.Done(),
-		cancel: cancel, stopped: make(chan struct{})}
+		cancel: cancel, stopped: make(chan struct{}), audits: auditQueue{enough: make(chan struct{}, 1)}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
