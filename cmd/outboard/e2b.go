@@ -66,8 +66,9 @@ func (s *server) listenE2B(ctx, base context.Context) error {
 	s.e2b = e2b.New(e2b.Config{Control: s.control, Logger: s.log, Domain: s.cfg.E2BDomain})
 	s.e2bHTTP = &http.Server{Handler: s.e2b, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return base }}
+	serving := s.e2bHTTP // Stop may be called before the goroutine runs
 	s.serving.Go(func() {
-		if err := s.e2bHTTP.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		if err := serving.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			s.fail(fmt.Errorf("serving the E2B API: %w", err))
 		}
 	})

@@ -286,8 +286,9 @@ func (s *server) listen(ctx context.Context) error {
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return base },
 	}
+	serving := s.http // Stop may be called before the goroutine runs
 	s.serving.Go(func() {
-		if err := s.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		if err := serving.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			s.fail(fmt.Errorf("serving: %w", err))
 		}
 	})

@@ -252,8 +252,9 @@ func (f *Fleet) endBox(ctx context.Context, id outboard.BoxID, allow func(outboa
 	}
 	f.forgetBox(id)
 	f.cut(l)
-	f.boxGone(ctx, b)
-	return f.dropMachine(ctx, b.Machine)
+	err = f.dropMachine(ctx, b.Machine)
+	f.boxGone(ctx, b) // after the machine: it may have to wait for something that is away
+	return err
 }
 
 func (f *Fleet) boxGone(ctx context.Context, b outboard.Box) {
@@ -487,10 +488,12 @@ func (f *Fleet) connect(ctx context.Context, l *liveBox, b *outboard.Box) (*mach
 	f.recordEnd(ctx, b, By{Actor: "server", Rule: reason})
 	err = f.cfg.Store.DeleteBox(ctx, b.ID)
 	f.forgetBox(b.ID)
-	if err == nil {
+	removed := err == nil
+	err = errors.Join(err, f.dropMachine(ctx, b.Machine))
+	if removed {
 		f.boxGone(ctx, *b)
 	}
-	if err = errors.Join(err, f.dropMachine(ctx, b.Machine)); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return nil, outboard.Errorf(outboard.NotFound, "box %s is gone: %s", b.ID, reason)
