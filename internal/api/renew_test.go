@@ -3,8 +3,11 @@ package api_test
 import (
 	"bytes"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -176,5 +179,150 @@ func (s *signing) sealed(id string, change func(*store.LoginRenewal)) {
 	change(&r)
 	if err := s.store.PutLoginRenewal(s.t.Context(), r); err != nil {
 		s.t.Fatal(err)
+	}
+}
+
+// revocations returns what the audit says of tokens that were given back.
+func (s *signing) revocations() (actions []string) {
+	s.t.Helper()
+	for _, action := range []string{"token.revoke", "token.revoked", "token.revoke_failed"} {
+		rows, err := s.store.AuditRecords(s.t.Context(), store.AuditQuery{Action: action})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for _, row := range rows {
+			actions = append(actions, action)
+			if bytes.Contains(row.Detail, []byte(s.provider.Secret)) || !bytes.Contains(row.Detail, []byte("refresh_token")) {
+				s.t.Errorf("%s: %s", action, row.Detail)
+			}
+		}
+	}
+	return actions
+}
+
+// Fails if what a login was renewed with is worth something at the provider after its person has logged out, if it is sent anywhere else, or
+// if a provider that does not take it back keeps anybody from logging out.
+func TestLogoutRevokesAtTheProvider(t *testing.T) {
+	rule := control.LoginRule{Domain: "acme.test", Role: outboard.RoleDeveloper}
+	logout := func(s *signing, got reply, who *bench) {
+		t.Helper()
+		s.t.Helper()
+		who.ok("DELETE", "/v1/outboard/keys/"+got.str("key.id"), nil)
+		who.refused(401, "not valid", "GET", "/v1/outboard/whoami", nil)
+	}
+	s := staying(t, false, rule)
+	got, ann := s.in(person("ann", "ann@acme.test"))
+	stays, bob := s.in(person("bob", "bob@acme.test"))
+	if n := len(s.provider.Tokens()); n != 2 {
+		t.Fatalf("the control: %d tokens", n)
+	}
+	logout(s, got, ann)
+	if n := len(s.provider.Tokens()); n != 1 {
+		t.Errorf("%d tokens are good, and one person is signed in", n)
+	}
+	s.ok("DELETE", "/v1/outboard/keys/"+got.str("key.id"), nil) // once more: nothing is left to give back
+	if list := s.revocations(); !slices.Equal(list, []string{"token.revoke", "token.revoked"}) {
+		t.Errorf("on record is %v", list)
+	}
+	s.ends(stays.str("key.id"), time.Minute)
+	renewed(bob) // the other one is as it was
+
+	var elsewhere atomic.Int64
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	defer other.Close()
+	for name, c := range map[string]struct {
+		revoke http.HandlerFunc
+		want   []string
+	}{
+		"down": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, []string{"token.revoke", "token.revoke_failed"}},
+		"a redirect": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+		}, []string{"token.revoke", "token.revoke_failed"}},
+		"refuses": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(400)
+			_, _ = w.Write([]byte(`{"error":"unsupported_token_type"}`))
+		}, []string{"token.revoke", "token.revoke_failed"}},
+		"says nothing": {func(http.ResponseWriter, *http.Request) {}, []string{"token.revoke", "token.revoked"}},
+	} {
+		s := staying(t, false, rule)
+		got, ann := s.in(person("ann", "ann@acme.test"))
+		s.provider.Bend(logintest.Bend{Revoke: c.revoke})
+		logout(s, got, ann)
+		if list := s.revocations(); !slices.Equal(list, c.want) {
+			t.Errorf("%s: on record is %v", name, list)
+		}
+	}
+	s = staying(t, false, rule)
+	s.provider.Bend(logintest.Bend{Discovery: func(doc map[string]any) { delete(doc, "revocation_endpoint") }})
+	got, ann = s.in(person("ann", "ann@acme.test"))
+	logout(s, got, ann)
+	if list := s.revocations(); len(list) != 0 {
+		t.Errorf("nobody takes it back: on record is %v", list)
+	}
+	if n := elsewhere.Load(); n != 0 {
+		t.Errorf("a redirect was followed %d times", n)
+	}
+}
+
+// Fails if a provider that sends no ID token when it renews a sign-in, which it need not, ends every login; or if somebody stays signed in by
+// it whom it says elsewhere to be somebody else, gone, or of no group that the rules ask for.
+func TestLoginRenewalWithoutAnIDToken(t *testing.T) {
+	domain := control.LoginRule{Domain: "acme.test", Role: outboard.RoleDeveloper}
+	group := control.LoginRule{Claim: "group", Value: "dev", Role: outboard.RoleDeveloper}
+	nowhere := func(doc map[string]any) { delete(doc, "userinfo_endpoint") }
+	says := func(status int, change func(logintest.Claims)) func(logintest.Claims) int {
+		return func(c logintest.Claims) int { change(c); return status }
+	}
+	for name, c := range map[string]struct {
+		bend   logintest.Bend
+		rule   control.LoginRule
+		follow bool
+		status int
+		word   string
+		lives  bool
+	}{
+		"userinfo":                      {logintest.Bend{}, group, true, 200, "", true},
+		"no userinfo":                   {logintest.Bend{Discovery: nowhere}, domain, false, 200, "", true},
+		"no userinfo, a domain":         {logintest.Bend{Discovery: nowhere}, domain, true, 200, "", true},
+		"no userinfo, a claim":          {logintest.Bend{Discovery: nowhere}, group, true, 401, "asks for a claim", false},
+		"no userinfo, a claim at first": {logintest.Bend{Discovery: nowhere}, group, false, 200, "", true},
+		"somebody else":                 {logintest.Bend{UserInfo: says(200, func(c logintest.Claims) { c["sub"] = "eve" })}, domain, false, 401, "somebody else", false},
+		"nobody":                        {logintest.Bend{UserInfo: says(200, func(c logintest.Claims) { delete(c, "sub") })}, domain, false, 401, "somebody else", false},
+		"an odd subject":                {logintest.Bend{UserInfo: says(200, func(c logintest.Claims) { c["sub"] = 7 })}, domain, false, 401, "not readable", false},
+		"of no group any more":          {logintest.Bend{UserInfo: says(200, func(c logintest.Claims) { c["group"] = "none" })}, group, true, 401, "no rule", false},
+		"no group told":                 {logintest.Bend{UserInfo: says(200, func(c logintest.Claims) { delete(c, "group") })}, group, true, 401, "no rule", false},
+		"another domain":                {logintest.Bend{UserInfo: says(200, func(c logintest.Claims) { c["email"] = "ann@other.test" })}, domain, true, 401, "no rule", false},
+		"not verified any more":         {logintest.Bend{UserInfo: says(200, func(c logintest.Claims) { c["email_verified"] = false })}, domain, true, 401, "no rule", false},
+		"gone":                          {logintest.Bend{UserInfo: says(401, func(logintest.Claims) {})}, domain, false, 401, "any more", false},
+		"off":                           {logintest.Bend{UserInfo: says(503, func(logintest.Claims) {})}, domain, false, 503, "503", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := staying(t, c.follow, c.rule)
+			s.provider.Bend(logintest.Bend{Discovery: c.bend.Discovery}) // which is read at the sign-in
+			ann := person("ann", "ann@acme.test")
+			ann["group"] = "dev"
+			got, as := s.in(ann)
+			c.bend.NoID = true
+			s.provider.Bend(c.bend)
+			for range 2 { // the second time with what the first one gave
+				s.ends(got.str("key.id"), time.Minute)
+				if c.status == 200 {
+					renewed(as)
+				} else {
+					as.refused(c.status, c.word, "POST", renewPath, `{}`, asJSON)
+				}
+				if !c.lives {
+					break
+				}
+				as.ok("GET", "/v1/outboard/whoami", nil)
+			}
+			if c.status == 503 { // what it is renewed with has changed all the same, and is not lost
+				s.provider.Bend(logintest.Bend{NoID: true})
+				renewed(as)
+			}
+			if !c.lives {
+				as.refused(401, "not valid", "GET", "/v1/outboard/whoami", nil)
+			}
+		})
 	}
 }

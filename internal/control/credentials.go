@@ -147,7 +147,30 @@ func (c *Control) ArchiveCredential(ctx context.Context, by outboard.Caller, in 
 	if err := c.record(ctx, by, "credential.archive", string(id), nil); err != nil {
 		return outboard.Credential{}, err
 	}
+	c.retire(ctx, k, "archived", id)
 	return k.Archive(ctx, id)
+}
+
+// retire gives back the tokens of credentials that are about to be purged, as far as they can be read. Their issuers are asked beside
+// everything else, with a record of what came of it.
+func (c *Control) retire(ctx context.Context, k *vault.Keeper, why string, ids ...outboard.CredentialID) {
+	for _, id := range ids {
+		if err := k.Retire(ctx, why, id); err != nil {
+			c.log.Error("the tokens of a credential are not revoked at their issuer", "credential", id, "err", err)
+		}
+	}
+}
+
+// retireVault is retire for every living credential of a vault.
+func (c *Control) retireVault(ctx context.Context, k *vault.Keeper, why string, id outboard.VaultID) error {
+	rows, err := c.store.LivingCredentials(ctx, []outboard.VaultID{id})
+	if err != nil {
+		return look("credentials", "", err)
+	}
+	for i := range rows {
+		c.retire(ctx, k, why, rows[i].ID)
+	}
+	return nil
 }
 
 // DeleteCredential removes a credential.
@@ -162,6 +185,7 @@ func (c *Control) DeleteCredential(ctx context.Context, by outboard.Caller, in o
 	if err := c.record(ctx, by, "credential.delete", string(id), nil); err != nil {
 		return err
 	}
+	c.retire(ctx, k, "deleted", id)
 	return k.Delete(ctx, id)
 }
 

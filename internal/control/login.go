@@ -320,6 +320,14 @@ func (c *Control) enter(ctx context.Context, who *login.Person, u outboard.User)
 	if err := c.openOrg(ctx, u.Org); err != nil || !c.login.Follow {
 		return u, err
 	}
+	if who.Silent && slices.ContainsFunc(c.login.Rules, func(r LoginRule) bool { return r.Claim != "" }) {
+		return u, refuse("the identity provider tells nothing of you when it renews a sign-in, and a rule asks for a claim")
+	}
+	if who.Silent { // the address is what it was
+		known := *who
+		known.Email, known.Verified = u.Email, true
+		who = &known
+	}
 	_, role, err := c.fits(ctx, who, u.Org)
 	if err != nil {
 		return u, err

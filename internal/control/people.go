@@ -404,6 +404,10 @@ func (c *Control) RevokeKey(ctx context.Context, by outboard.Caller, id outboard
 	if err := c.record(ctx, by, "key.revoke", string(id), nil); err != nil {
 		return k, err
 	}
-	k, err = c.store.RevokeKey(ctx, id, c.clock())
-	return k, look("key", string(id), err)
+	with := c.renewedWith(ctx, k)
+	if k, err = c.store.RevokeKey(ctx, id, c.clock()); err != nil {
+		return k, look("key", string(id), err)
+	}
+	c.giveBack(ctx, k, with, "the login was ended")
+	return k, nil
 }

@@ -136,6 +136,9 @@ func (c *Control) ArchiveVault(ctx context.Context, by outboard.Caller, id outbo
 	if err := c.record(ctx, by, "vault.archive", string(id), nil); err != nil {
 		return v, err
 	}
+	if err := c.retireVault(ctx, k, "its vault was archived", id); err != nil {
+		return v, err
+	}
 	return k.ArchiveVault(ctx, v)
 }
 
@@ -149,6 +152,9 @@ func (c *Control) DeleteVault(ctx context.Context, by outboard.Caller, id outboa
 		return err
 	}
 	if err := c.record(ctx, by, "vault.delete", string(id), nil); err != nil {
+		return err
+	}
+	if err := c.retireVault(ctx, k, "its vault was deleted", id); err != nil {
 		return err
 	}
 	return k.DeleteVault(ctx, id)

@@ -135,73 +135,20 @@ func (p *Provider) WhoAt(ctx context.Context, code string) (Person, error) {
 
 // tokens is what a provider's answer is read for.
 type tokens struct {
-	ID    string `json:"id_token"`
-	Renew string `json:"refresh_token"`
-}
-
-// Renew asks the provider, with what it gave at the sign-in, whether somebody is still who they were, and what is to be asked with next time:
-// that may be the same. Unauthenticated when it says no, or names nobody: then they must sign in again.
-func (p *Provider) Renew(ctx context.Context, with outboard.Secret) (Person, error) {
-	ctx, cancel := context.WithTimeout(oidc.ClientContext(ctx, p.http), timeout)
-	defer cancel()
-	k, err := p.discover(ctx)
-	if err != nil {
-		return Person{}, err
-	}
-	var out tokens
-	why, err := p.post(ctx, k, k.endpoint.TokenURL, url.Values{"grant_type": {"refresh_token"}, "refresh_token": {with.Reveal()}}, &out)
-	switch {
-	case err != nil:
-		return Person{}, err
-	case why == "invalid_grant":
-		return Person{}, refused("it does not renew this sign-in any more")
-	case why != "":
-		return Person{}, outboard.Errorf(outboard.Unavailable, "the identity provider does not renew a sign-in: %s", why)
-	case out.ID == "":
-		return Person{}, refused("it names nobody when it renews a sign-in")
-	}
-	token, err := k.verifier.Verify(ctx, out.ID)
-	if err != nil {
-		return Person{}, refused("its ID token does not hold: %w", err)
-	}
-	if err := p.check(token, token.Nonce); err != nil { // it answers no browser: who sent what it is for is this server
-		return Person{}, err
-	}
-	if out.Renew == "" {
-		out.Renew = with.Reveal()
-	}
-	return p.person(token, out.Renew)
+	ID     string `json:"id_token"`
+	Renew  string `json:"refresh_token"`
+	Access string `json:"access_token"`
 }
 
 // post asks the provider as its client. why is the error that the provider names, with which nothing is wrong here.
 func (p *Provider) post(ctx context.Context, k *known, to string, form url.Values, out any) (why string, err error) {
-	form.Set("client_id", p.cfg.ClientID)
-	secret := ""
-	if p.cfg.ClientSecret != nil {
-		s, err := p.cfg.ClientSecret()
-		if err != nil {
-			return "", outboard.Errorf(outboard.Unavailable, "reading the secret this server has at the identity provider: %w", err)
-		}
-		if secret = s.Reveal(); k.endpoint.AuthStyle == oauth2.AuthStyleInParams {
-			form.Set("client_secret", secret)
-		}
-	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, strings.NewReader(form.Encode()))
+	resp, err := p.send(ctx, k, to, form)
 	if err != nil {
-		return "", outboard.Errorf(outboard.Unavailable, "asking the identity provider: %w", plain(err))
-	}
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	r.Header.Set("Accept", "application/json")
-	if secret != "" && k.endpoint.AuthStyle == oauth2.AuthStyleInHeader {
-		r.SetBasicAuth(url.QueryEscape(p.cfg.ClientID), url.QueryEscape(secret))
-	}
-	resp, err := p.http.Do(r)
-	if err != nil {
-		return "", outboard.Errorf(outboard.Unavailable, "asking the identity provider: %w", plain(err))
+		return "", err
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body) // which is bounded
-	if err == nil && resp.StatusCode == http.StatusOK {
+	if err == nil && resp.StatusCode == http.StatusOK && out != nil {
 		err = json.Unmarshal(text, out)
 	}
 	var bad struct {
@@ -219,4 +166,37 @@ func (p *Provider) post(ctx context.Context, k *known, to string, form url.Value
 			WithHint("check login.client_id and the client's secret in the configuration of the server")
 	}
 	return fmt.Sprintf("%.100s", bad.Error), nil
+}
+
+// send posts a form as the provider's client.
+func (p *Provider) send(ctx context.Context, k *known, to string, form url.Values) (*http.Response, error) {
+	form.Set("client_id", p.cfg.ClientID)
+	secret := ""
+	if p.cfg.ClientSecret != nil {
+		s, err := p.cfg.ClientSecret()
+		if err != nil {
+			return nil, outboard.Errorf(outboard.Unavailable, "reading the secret this server has at the identity provider: %w", err)
+		}
+		if secret = s.Reveal(); k.endpoint.AuthStyle == oauth2.AuthStyleInParams {
+			form.Set("client_secret", secret)
+		}
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, strings.NewReader(form.Encode()))
+	if err != nil {
+		return nil, asking(err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Accept", "application/json")
+	if secret != "" && k.endpoint.AuthStyle == oauth2.AuthStyleInHeader {
+		r.SetBasicAuth(url.QueryEscape(p.cfg.ClientID), url.QueryEscape(secret))
+	}
+	resp, err := p.http.Do(r)
+	if err != nil {
+		return nil, asking(err)
+	}
+	return resp, nil
+}
+
+func asking(err error) error {
+	return outboard.Errorf(outboard.Unavailable, "asking the identity provider: %w", plain(err))
 }

@@ -71,7 +71,9 @@ type Provider struct {
 type known struct {
 	verifier *oidc.IDTokenVerifier
 	endpoint oauth2.Endpoint
-	offline  bool // it knows the scope offline_access
+	offline  bool   // it knows the scope offline_access
+	userinfo string // where it says who somebody is, by an access token; "" = nowhere
+	revoke   string // where it takes tokens back (RFC 7009); "" = nowhere
 	until    time.Time
 }
 
@@ -139,12 +141,16 @@ func (p *Provider) discover(ctx context.Context) (*known, error) {
 		Keys    string   `json:"jwks_uri"`
 		Methods []string `json:"token_endpoint_auth_methods_supported"`
 		Scopes  []string `json:"scopes_supported"`
+		Revoke  string   `json:"revocation_endpoint"`
 	}
 	if err := op.Claims(&doc); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "the identity provider's description is not readable: %w", err)
 	}
-	k := &known{endpoint: op.Endpoint(), offline: slices.Contains(doc.Scopes, oidc.ScopeOfflineAccess), until: p.cfg.Now().Add(discoveryLasts)}
-	for _, u := range []string{k.endpoint.AuthURL, k.endpoint.TokenURL, doc.Keys} {
+	k := &known{endpoint: op.Endpoint(), offline: slices.Contains(doc.Scopes, oidc.ScopeOfflineAccess), userinfo: op.UserInfoEndpoint(), revoke: doc.Revoke, until: p.cfg.Now().Add(discoveryLasts)}
+	for i, u := range []string{k.endpoint.AuthURL, k.endpoint.TokenURL, doc.Keys, k.userinfo, k.revoke} {
+		if i > 2 && u == "" { // it need not have them
+			continue
+		}
 		if !secure(u) || strings.HasPrefix(p.cfg.Issuer, "https:") && !strings.HasPrefix(u, "https:") {
 			return nil, outboard.Errorf(outboard.Unavailable, "the identity provider names an address without https: %q", u)
 		}
@@ -224,6 +230,8 @@ type Person struct {
 	Name     string
 	// Renew is what Provider.Renew wants, where this provider gives it and this server asks for it.
 	Renew outboard.Secret
+	// Silent says that the provider has confirmed a sign-in and told nothing about its person: Issuer and Subject are those of the sign-in.
+	Silent bool
 
 	claims map[string]json.RawMessage
 }

@@ -253,6 +253,8 @@ func TestHostileProvider(t *testing.T) {
 		"a javascript address":         {Discovery: func(doc map[string]any) { doc["authorization_endpoint"] = "javascript:alert(1)" }},
 		"takes codes without https":    {Discovery: func(doc map[string]any) { doc["token_endpoint"] = "http://evil.example.com/t" }},
 		"keys at a metadata service":   {Discovery: func(doc map[string]any) { doc["jwks_uri"] = "http://169.254.169.254/keys" }},
+		"says who without https":       {Discovery: func(doc map[string]any) { doc["userinfo_endpoint"] = "http://evil.example.com/u" }},
+		"takes back without https":     {Discovery: func(doc map[string]any) { doc["revocation_endpoint"] = "http://169.254.169.254/r" }},
 		"no keys":                      {Discovery: func(doc map[string]any) { delete(doc, "jwks_uri") }},
 		"a description without an end": {Discovery: func(doc map[string]any) { doc["x"] = strings.Repeat("x", 2<<20) }},
 	} {

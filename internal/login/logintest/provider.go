@@ -39,7 +39,8 @@ type Provider struct {
 	typed  map[string]string // by device code: "" = nobody has typed it, else the error, or "ok"
 	person Claims
 	bend   Bend
-	asked  int // token requests
+	asked  int               // token requests
+	access map[string]Claims // by access token
 }
 
 // Bend is what a provider does wrong. The zero value does nothing wrong.
@@ -51,6 +52,9 @@ type Bend struct {
 	Reuse     bool                       // codes are good more than once
 	NoPKCE    bool                       // the verifier is not looked at
 	Down      bool                       // it answers 500 for tokens
+	NoID      bool                       // it sends no ID token when it renews a sign-in, which it may (OpenID Connect Core 12.2)
+	UserInfo  func(Claims) int           // changes what it says by an access token, and with which status
+	Revoke    http.HandlerFunc           // answers who gives a token back
 }
 
 // SignedBy makes a token of a header's algorithm: the signature of "header.payload".
@@ -63,6 +67,7 @@ type grant struct {
 	redirect, nonce, challenge string
 	person                     Claims
 	offline                    bool // they asked for offline_access
+	silent                     bool // no ID token is sent
 }
 
 // New starts a provider.
@@ -72,13 +77,15 @@ func New(t testing.TB) *Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Provider{Secret: "s3cret of the client", key: key, codes: map[string]grant{}, renew: map[string]grant{}, typed: map[string]string{}}
+	p := &Provider{Secret: "s3cret of the client", key: key, codes: map[string]grant{}, renew: map[string]grant{}, typed: map[string]string{}, access: map[string]Claims{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", p.discovery)
 	mux.HandleFunc("GET /keys", p.keys)
 	mux.HandleFunc("GET /authorize", p.authorize)
 	mux.HandleFunc("POST /device", p.device)
 	mux.HandleFunc("POST /token", p.token)
+	mux.HandleFunc("GET /userinfo", p.userinfo)
+	mux.HandleFunc("POST /revoke", p.revoke)
 	p.Server = httptest.NewServer(mux)
 	t.Cleanup(p.Close)
 	return p
@@ -161,8 +168,8 @@ func (p *Provider) discovery(w http.ResponseWriter, _ *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	doc := map[string]any{"issuer": p.URL, "authorization_endpoint": p.URL + "/authorize", "token_endpoint": p.URL + "/token",
-		"device_authorization_endpoint": p.URL + "/device",
-		"jwks_uri":                      p.URL + "/keys", "response_types_supported": []string{"code"}, "subject_types_supported": []string{"public"},
+		"device_authorization_endpoint": p.URL + "/device", "userinfo_endpoint": p.URL + "/userinfo", "revocation_endpoint": p.URL + "/revoke",
+		"jwks_uri": p.URL + "/keys", "response_types_supported": []string{"code"}, "subject_types_supported": []string{"public"},
 		"id_token_signing_alg_values_supported": []string{"RS256"}, "code_challenge_methods_supported": []string{"S256"},
 		"authorization_response_iss_parameter_supported": true, "scopes_supported": []string{"openid", "email", "profile", "offline_access"}}
 	if p.bend.Discovery != nil {
@@ -193,7 +200,7 @@ func (p *Provider) authorize(w http.ResponseWriter, r *http.Request) {
 	}
 	p.mu.Lock()
 	code := rand.Text()
-	p.codes[code] = grant{q.Get("redirect_uri"), q.Get("nonce"), q.Get("code_challenge"), maps.Clone(p.person), slices.Contains(strings.Fields(q.Get("scope")), "offline_access")}
+	p.codes[code] = grant{q.Get("redirect_uri"), q.Get("nonce"), q.Get("code_challenge"), maps.Clone(p.person), slices.Contains(strings.Fields(q.Get("scope")), "offline_access"), false}
 	p.mu.Unlock()
 	back := url.Values{"code": {code}, "state": {q.Get("state")}, "iss": {p.URL}}
 	http.Redirect(w, r, q.Get("redirect_uri")+"?"+back.Encode(), http.StatusFound)
@@ -264,6 +271,7 @@ func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 			g.person = maps.Clone(now)
 		}
 		g.nonce = ""
+		g.silent = p.bend.NoID
 		p.sign(w, g)
 		return
 	}
@@ -296,13 +304,51 @@ func (p *Provider) sign(w http.ResponseWriter, g grant) {
 	if p.bend.Sign != nil {
 		by = p.bend.Sign(p)
 	}
-	out := map[string]any{"access_token": rand.Text(), "token_type": "Bearer", "expires_in": 300, "id_token": token(by, claims)}
+	access := rand.Text()
+	p.access[access] = maps.Clone(g.person)
+	out := map[string]any{"access_token": access, "token_type": "Bearer", "expires_in": 300, "id_token": token(by, claims)}
+	if g.silent {
+		delete(out, "id_token")
+	}
 	if g.offline {
 		renew := rand.Text()
+		g.silent = false
 		p.renew[renew] = g
 		out["refresh_token"] = renew
 	}
 	write(w, 200, out)
+}
+
+// userinfo says who an access token is of.
+func (p *Provider) userinfo(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	claims, ok := p.access[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
+	if !ok {
+		write(w, 401, map[string]any{"error": "invalid_token"})
+		return
+	}
+	claims, status := maps.Clone(claims), 200
+	if p.bend.UserInfo != nil {
+		status = p.bend.UserInfo(claims)
+	}
+	write(w, status, claims)
+}
+
+// revoke takes a token back (RFC 7009).
+func (p *Provider) revoke(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.bend.Revoke != nil {
+		p.bend.Revoke(w, r)
+		return
+	}
+	id, secret, ok := r.BasicAuth()
+	if plain, err := url.QueryUnescape(secret); !ok || err != nil || id != "outboard" || plain != p.Secret {
+		write(w, 401, map[string]any{"error": "invalid_client"})
+		return
+	}
+	delete(p.renew, r.PostFormValue("token")) // one that is not there counts as taken back
 }
 
 func token(by SignedBy, c Claims) string {

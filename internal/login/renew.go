@@ -1,0 +1,135 @@
+package login
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"github.com/outboard-dev/outboard"
+)
+
+// Renew asks the provider, with what it gave at the sign-in of a subject, whether somebody is still who they were, and what is to be asked
+// with next time: that may be the same. A provider need not send an ID token then (OpenID Connect Core 12.2); what it says of the person
+// elsewhere counts instead, and if that is nothing, the person is Silent. Unauthenticated when it says no, or names somebody who is not the
+// subject: then they must sign in again.
+func (p *Provider) Renew(ctx context.Context, subject string, with outboard.Secret) (Person, error) {
+	ctx, cancel := context.WithTimeout(oidc.ClientContext(ctx, p.http), timeout)
+	defer cancel()
+	k, err := p.discover(ctx)
+	if err != nil {
+		return Person{}, err
+	}
+	var out tokens
+	why, err := p.post(ctx, k, k.endpoint.TokenURL, url.Values{"grant_type": {"refresh_token"}, "refresh_token": {with.Reveal()}}, &out)
+	switch {
+	case err != nil:
+		return Person{}, err
+	case why == "invalid_grant":
+		return Person{}, refused("it does not renew this sign-in any more")
+	case why != "":
+		return Person{}, outboard.Errorf(outboard.Unavailable, "the identity provider does not renew a sign-in: %s", why)
+	}
+	if out.Renew == "" {
+		out.Renew = with.Reveal()
+	}
+	if out.ID == "" {
+		return p.renewed(ctx, k, subject, &out)
+	}
+	token, err := k.verifier.Verify(ctx, out.ID)
+	if err != nil {
+		return Person{}, refused("its ID token does not hold: %w", err)
+	}
+	if err := p.check(token, token.Nonce); err != nil { // it answers no browser: who sent what it is for is this server
+		return Person{}, err
+	}
+	return p.person(token, out.Renew)
+}
+
+// renewed is who a provider says somebody is that has sent no ID token. Whatever comes of it, the answer holds what is to be asked with next
+// time: the old one may be worth nothing any more.
+func (p *Provider) renewed(ctx context.Context, k *known, subject string, got *tokens) (Person, error) {
+	who := Person{Issuer: p.cfg.Issuer, Subject: subject, Silent: true}
+	if len(got.Renew) <= maxCode {
+		who.Renew = outboard.NewSecret(got.Renew)
+	}
+	if got.Access == "" {
+		return who, refused("it sends no token when it renews a sign-in")
+	}
+	if k.userinfo == "" {
+		return who, nil
+	}
+	claims, err := p.userinfo(ctx, k.userinfo, got.Access)
+	if err != nil {
+		return who, err
+	}
+	var sub, email, name string
+	for claim, to := range map[string]*string{"sub": &sub, "email": &email, "name": &name} {
+		if raw, ok := claims[claim]; ok && json.Unmarshal(raw, to) != nil {
+			return who, refused("its claims are not readable")
+		}
+	}
+	if sub != subject { // OpenID Connect Core 5.3.2: else the rest is of somebody else
+		return who, refused("it names somebody else")
+	}
+	who.Silent, who.claims, who.Email, who.Name = false, claims, email, name
+	who.Verified = who.Claims("email_verified", "true")
+	return who, nil
+}
+
+// userinfo asks who an access token is of.
+func (p *Provider) userinfo(ctx context.Context, at, access string) (map[string]json.RawMessage, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return nil, asking(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+access)
+	r.Header.Set("Accept", "application/json")
+	resp, err := p.http.Do(r)
+	if err != nil {
+		return nil, asking(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body) // which is bounded
+	if err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "reading the identity provider's answer: %w", err)
+	}
+	switch kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); {
+	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
+		return nil, refused("it does not say any more who this is")
+	case resp.StatusCode != http.StatusOK:
+		return nil, outboard.Errorf(outboard.Unavailable, "the identity provider answered %d", resp.StatusCode)
+	case kind != "application/json": // a signed one would be application/jwt
+		return nil, outboard.Errorf(outboard.Unavailable, "the identity provider says who somebody is as %q, and only application/json can be read", kind)
+	}
+	var claims map[string]json.RawMessage
+	if json.Unmarshal(text, &claims) != nil {
+		return nil, refused("its claims are not readable")
+	}
+	return claims, nil
+}
+
+// Revoke gives back what a sign-in is renewed with (RFC 7009). before is called with the address that is asked, and its error ends it. NotFound:
+// the provider takes nothing back.
+func (p *Provider) Revoke(ctx context.Context, with outboard.Secret, before func(address string) error) error {
+	ctx, cancel := context.WithTimeout(oidc.ClientContext(ctx, p.http), timeout)
+	defer cancel()
+	k, err := p.discover(ctx)
+	if err != nil {
+		return err
+	}
+	if k.revoke == "" {
+		return outboard.Errorf(outboard.NotFound, "the identity provider names no address that takes tokens back")
+	}
+	if err := before(k.revoke); err != nil {
+		return err
+	}
+	why, err := p.post(ctx, k, k.revoke, url.Values{"token": {with.Reveal()}, "token_type_hint": {"refresh_token"}}, nil)
+	if err == nil && why != "" {
+		err = outboard.Errorf(outboard.Unavailable, "the identity provider does not take a token back: %s", why)
+	}
+	return err
+}
