@@ -115,8 +115,9 @@ type mark struct {
 // locate replays the conversation: every user message of the current turn adds its steps to the queue, every response since
 // has taken its part from it. What an earlier turn left undone (it was interrupted, or it failed) is dropped.
 func (s *script) locate(ctx context.Context, req Request) (position, error) {
-	var p position
-	for _, m := range req.History {
+	p, over := s.resume(req)
+	before := over.messages
+	for i, m := range req.History[before:] {
 		current := req.TurnSeq == 0 || m.Seq > req.TurnSeq
 		switch m.Role {
 		case "summary":
@@ -125,8 +126,9 @@ func (s *script) locate(ctx context.Context, req Request) (position, error) {
 		case "assistant":
 			p.responses++
 			p.since++
-			if !current {
-				continue // what it called is of an earlier turn, and that has taken nothing of this one's queue
+			if !current { // what it called is of an earlier turn, and that has taken nothing of this one's queue
+				over.messages, over.found = before+i+1, tally{p.responses, p.since}
+				continue
 			}
 			p.tools, p.result, p.isError = nil, "", false
 			for _, u := range m.Uses {
@@ -161,7 +163,23 @@ func (s *script) locate(ctx context.Context, req Request) (position, error) {
 			}
 		}
 	}
+	if s.rules == nil && req.TurnSeq != 0 {
+		located.keep(req, over.messages, over.found)
+	}
 	return p, nil
+}
+
+// resume is where locate begins: for script/steps, which takes nothing from earlier turns but their number, after those.
+func (s *script) resume(req Request) (p position, over prefix[tally]) {
+	if s.rules != nil || req.TurnSeq == 0 {
+		return p, over
+	}
+	k := located.of(req)
+	if k.messages == 0 || req.History[k.messages-1].Seq > req.TurnSeq {
+		return p, over
+	}
+	p.responses, p.since = k.found.responses, k.found.since
+	return p, k
 }
 
 // results takes in what the newest calls gave.
@@ -256,7 +274,7 @@ func (s *script) play(ctx context.Context, req Request, p position, steps []step
 			b.ToolUseID = fmt.Sprintf("toolu_%d_%d", p.responses+1, n)
 		}
 	}
-	pl.resp.Usage = outboard.Usage{Input: tokens(counted.bytes(req)), Output: tokens(pl.out)}
+	pl.resp.Usage = outboard.Usage{Input: tokens(requestBytes(req)), Output: tokens(pl.out)}
 	return pl.resp, nil
 }
 

@@ -48,55 +48,72 @@ func (c *parses) steps(text string) ([]step, error) {
 	return steps, nil
 }
 
-// counted are the sizes of conversations.
-var counted counts
+// counted are the sizes of conversations, located what script/steps has counted of their turns that are over.
+var (
+	counted prefixes[int64]
+	located prefixes[tally]
+)
 
-type counts struct {
+// tally is what earlier turns leave of a position: their responses, and those since the newest user message.
+type tally struct{ responses, since int }
+
+// prefixes are what was found of the beginnings of conversations, so that a long one is not gone through at each model call.
+type prefixes[T any] struct {
 	mu   sync.Mutex
-	kept map[string]count
+	kept map[string]prefix[T]
 }
 
-// count is the size of the first messages of a conversation, the last of which is the newest response: what comes before it does not
-// change any more. The pointer keeps no conversation in memory.
-type count struct {
-	messages int
-	last     weak.Pointer[outboard.Message]
-	bytes    int64
+// prefix is what was found of the first messages of a conversation, the last of which is a response: what comes before it does not
+// change any more. The pointers keep no conversation in memory.
+type prefix[T any] struct {
+	messages    int
+	first, last weak.Pointer[outboard.Message]
+	found       T
 }
 
-// bytes is the size of what a request says, for deterministic usage.
-func (c *counts) bytes(req Request) int64 {
-	total := int64(len(req.System))
-	for _, t := range req.Tools {
-		total += int64(len(t.Name) + len(t.Description) + len(t.InputSchema))
+// of returns what is known of the beginning of a conversation; the zero prefix is nothing.
+func (c *prefixes[T]) of(req Request) prefix[T] {
+	if req.CacheKey == "" {
+		return prefix[T]{}
 	}
 	c.mu.Lock()
 	k := c.kept[req.CacheKey]
 	c.mu.Unlock()
-	if n := k.messages; req.CacheKey == "" || n == 0 || n > len(req.History) || k.last.Value() != req.History[n-1] {
-		k = count{}
+	if n := k.messages; n == 0 || n > len(req.History) || k.first.Value() != req.History[0] || k.last.Value() != req.History[n-1] {
+		return prefix[T]{}
 	}
-	all := k.bytes
-	for i := k.messages; i < len(req.History); i++ {
-		m := req.History[i]
-		all += messageBytes(m)
-		if m.Role == "assistant" {
-			k = count{messages: i + 1, last: weak.Make(m), bytes: all}
-		}
-	}
-	if req.CacheKey != "" && k.messages > 0 {
-		c.keep(req.CacheKey, k)
-	}
-	return total + all
+	return k
 }
 
-func (c *counts) keep(key string, k count) {
+// keep remembers what was found of the first n messages of a conversation.
+func (c *prefixes[T]) keep(req Request, n int, found T) {
+	if req.CacheKey == "" || n == 0 {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, ok := c.kept[key]; c.kept == nil || !ok && len(c.kept) >= maxCounted {
-		c.kept = map[string]count{}
+	if _, ok := c.kept[req.CacheKey]; c.kept == nil || !ok && len(c.kept) >= maxCounted {
+		c.kept = map[string]prefix[T]{}
 	}
-	c.kept[key] = k
+	c.kept[req.CacheKey] = prefix[T]{n, weak.Make(req.History[0]), weak.Make(req.History[n-1]), found}
+}
+
+// requestBytes is the size of what a request says, for deterministic usage.
+func requestBytes(req Request) int64 {
+	total := int64(len(req.System))
+	for _, t := range req.Tools {
+		total += int64(len(t.Name) + len(t.Description) + len(t.InputSchema))
+	}
+	k := counted.of(req)
+	all, kept, n := k.found, k.found, k.messages
+	for i := k.messages; i < len(req.History); i++ {
+		m := req.History[i]
+		if all += messageBytes(m); m.Role == "assistant" {
+			kept, n = all, i+1
+		}
+	}
+	counted.keep(req, n, kept)
+	return total + all
 }
 
 func messageBytes(m *outboard.Message) int64 {

@@ -20,30 +20,62 @@ func conversation(n int) []*outboard.Message {
 	return h
 }
 
-// What is remembered of a conversation may save time only: usage that depends on what a process has seen before is not deterministic.
-func TestCountedIsWhatCountingGives(t *testing.T) {
+// histories are what requests of one conversation may hold one after the other: grown, compacted, rewound, and of other messages.
+func histories() [][]*outboard.Message {
 	long, other := conversation(40), conversation(25)
 	summary := []*outboard.Message{{Role: "summary", Content: []outboard.Content{outboard.Text("so far")}}}
-	histories := [][]*outboard.Message{summary, append(summary, other[:6]...), long[:30], long[:7], other, conversation(40), nil, long[:30]}
+	all := [][]*outboard.Message{summary, append(summary, other[:6]...), append(summary, other[1:6]...), other[:6], long[:30], long[:7], other,
+		conversation(40), nil, long[:30]}
 	for i := range long {
-		histories = append(histories, long[:i+1])
+		all = append(all, long[:i+1])
 	}
 	replaced := append(append([]*outboard.Message{}, long[:len(long)-1]...), other[2]) // another result for the newest call
-	histories = append(histories, replaced, long)
-	var c counts
-	for i, h := range histories {
-		req := Request{System: "be brief", CacheKey: "sthr_1", History: h}
+	return append(all, replaced, long)
+}
+
+// What is remembered of a conversation may save time only: usage that depends on what a process has seen before is not deterministic.
+func TestCountedIsWhatCountingGives(t *testing.T) {
+	for i, h := range histories() {
+		req := Request{System: "be brief", CacheKey: t.Name(), History: h}
 		plain := req
 		plain.CacheKey = ""
-		if got, want := c.bytes(req), new(counts).bytes(plain); got != want {
+		if got, want := requestBytes(req), requestBytes(plain); got != want {
 			t.Errorf("history %d of %d messages: %d bytes, want %d", i, len(h), got, want)
 		}
 	}
+	long := conversation(40)
 	for i := range 3 * maxCounted {
-		c.bytes(Request{CacheKey: fmt.Sprint("sthr_", i), History: long})
+		requestBytes(Request{CacheKey: fmt.Sprint("sthr_", i), History: long})
 	}
-	if len(c.kept) > maxCounted {
-		t.Errorf("%d conversations are remembered, over the bound of %d", len(c.kept), maxCounted)
+	if len(counted.kept) > maxCounted {
+		t.Errorf("%d conversations are remembered, over the bound of %d", len(counted.kept), maxCounted)
+	}
+}
+
+// The same for where a script is in its conversation. If this fails, a script takes steps twice or not at all in a long session.
+func TestLocatedIsWhatLocatingGives(t *testing.T) {
+	s, resumed := new(script), 0
+	for i, h := range histories() {
+		for j, m := range h {
+			m.Seq = int64(j + 1)
+		}
+		for _, back := range []int{1, 2, 3, 4} { // how many messages are the current turn's
+			req := Request{CacheKey: t.Name(), History: h, TurnSeq: int64(max(len(h)-back, 1))}
+			plain := req
+			plain.CacheKey = ""
+			if _, over := s.resume(req); over.messages > 0 {
+				resumed++
+			}
+			got, err := s.locate(t.Context(), req)
+			want, err2 := s.locate(t.Context(), plain)
+			bad := fmt.Sprint(got.bad) == fmt.Sprint(want.bad)
+			if got.bad, want.bad = nil, nil; err != nil || err2 != nil || !bad || fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+				t.Fatalf("history %d of %d messages, %d of this turn: %+v, %v, want %+v, %v", i, len(h), back, got, err, want, err2)
+			}
+		}
+	}
+	if resumed < 100 {
+		t.Errorf("only %d conversations were not gone through from their beginning", resumed)
 	}
 }
 
