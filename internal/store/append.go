@@ -47,6 +47,7 @@ type pending struct {
 	now    int64            // µs; when it was planned
 	err    error
 	done   chan struct{}
+	own    bool // its sender commits it, and so waits for nobody
 }
 
 // Append is the plain form of Commit. It returns the events as stored, with Seq and Time.
@@ -124,6 +125,7 @@ func (s *Store) commitAtOnce(ctx context.Context, q *queue, p *pending) (done bo
 		return true, errClosed
 	default:
 	}
+	p.own = true
 	s.commitNext(q, p)
 	return true, p.err
 }
@@ -232,7 +234,7 @@ func (s *Store) commitLocked(group []*pending) {
 	for _, p := range group {
 		close(p.done)
 	}
-	if len(group) == 1 {
+	if len(group) == 1 && (!group[0].own || k.took()) {
 		runtime.Gosched() // the one who waited goes on at once; to tell the others takes longer than to let it
 	}
 	if err == nil {

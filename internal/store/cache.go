@@ -47,7 +47,7 @@ func (c *cache) put(rows map[outboard.SessionID]*row) {
 			delete(c.rows, old)
 		}
 		clean := *r
-		clean.base, clean.dirty, clean.full, clean.released, clean.claimed = r.Head, false, false, false, false
+		clean.base, clean.dirty, clean.full, clean.placed, clean.released, clean.claimed = r.Head, false, false, false, false, false
 		c.rows[id] = clean
 	}
 }

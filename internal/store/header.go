@@ -17,6 +17,7 @@ type row struct {
 	base     int64 // the head there
 	dirty    bool  // it differs
 	full     bool  // in more than head, last_at and updated_at
+	placed   bool  // in more than what most steps of a turn change too, which no index is about
 	released bool  // the lease was given up
 	claimed  bool  // the lease was taken by an Offer, and so Epoch is one more than there
 }
@@ -66,16 +67,24 @@ func scanHeader(sc scanner) (row, error) {
 
 // setHeader is the assignment list of an UPDATE that headerArgs fills: what an append may change. The worker is not written
 // back, because it changes without the log.
-const setHeader = `head = ?, last_at = ?, updated_at = ?, phase = ?, stop = ?, inbox = ?, urgent = ?, wake_at = ?,
-	input = ?, output = ?, cache_read = ?, cache_write_5m = ?, cache_write_1h = ?, active = ?, running_since = ?,
-	title = ?, metadata = ?, archived_at = ?, ready_at = ?, cost = ?`
+const setHeader = setCourse + `, title = ?, metadata = ?, archived_at = ?, ready_at = ?, cost = ?`
+
+// setCourse is the part of setHeader that courseArgs fills.
+const setCourse = `head = ?, last_at = ?, updated_at = ?, phase = ?, stop = ?, inbox = ?, urgent = ?, wake_at = ?,
+	input = ?, output = ?, cache_read = ?, cache_write_5m = ?, cache_write_1h = ?, active = ?, running_since = ?`
 
 // headerArgs are the values of setHeader.
 func (r *row) headerArgs() []any {
 	h := &r.Header
-	return []any{h.Head, micros(h.LastAt), micros(h.UpdatedAt), string(h.Phase), jsonText(h.Stop), h.Inbox, h.Urgent,
+	return append(r.courseArgs(), h.Title, jsonText(h.Metadata), micros(h.ArchivedAt), r.readyAt, int64(h.Usage.Cost))
+}
+
+// courseArgs are the values of setCourse, with room for more.
+func (r *row) courseArgs() []any {
+	h := &r.Header
+	return append(make([]any, 0, 32), h.Head, micros(h.LastAt), micros(h.UpdatedAt), string(h.Phase), jsonText(h.Stop), h.Inbox, h.Urgent,
 		micros(h.WakeAt), h.Usage.Input, h.Usage.Output, h.Usage.CacheRead, h.Usage.CacheWrite5m, h.Usage.CacheWrite1h,
-		h.Active.Microseconds(), micros(h.RunningSince), h.Title, jsonText(h.Metadata), micros(h.ArchivedAt), r.readyAt, int64(h.Usage.Cost)}
+		h.Active.Microseconds(), micros(h.RunningSince))
 }
 
 // setReady brings ready_at in step with the header. A session keeps its place in the queue while it stays runnable.
@@ -95,8 +104,12 @@ func (r *row) setReady(now time.Time) {
 func (r *row) differs(old *row) bool {
 	a, b := &r.Header, &old.Header
 	return a.Phase != b.Phase || a.Stop != b.Stop || a.Inbox != b.Inbox || a.Urgent != b.Urgent || !a.WakeAt.Equal(b.WakeAt) ||
-		a.Usage != b.Usage || a.Active != b.Active || !a.RunningSince.Equal(b.RunningSince) || !a.ArchivedAt.Equal(b.ArchivedAt) ||
-		r.readyAt != old.readyAt
+		a.Usage != b.Usage || a.Active != b.Active || !a.RunningSince.Equal(b.RunningSince) || r.moved(old)
+}
+
+// moved reports whether an append changed what a session is found by.
+func (r *row) moved(old *row) bool {
+	return !r.ArchivedAt.Equal(old.ArchivedAt) || r.readyAt != old.readyAt
 }
 
 // jsonText encodes a small column that is never queried; nothing is the empty string.

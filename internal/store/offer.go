@@ -70,9 +70,12 @@ func (t *taking) take(r *row, c *Commit, now time.Time) {
 		t.reserved++
 	}
 	t.used++
-	r.Worker, r.claimed, r.full = t.Worker, true, true
+	r.Worker, r.claimed, r.placed, r.full = t.Worker, true, true, true
 	r.Epoch++
 }
+
+// took reports whether the group has made work for the worker.
+func (t *taking) took() bool { return t != nil && t.used > 0 }
 
 // settle hands over what the group has taken, or with rows nil gives the room back.
 func (t *taking) settle(group []*pending, rows map[outboard.SessionID]*row) {

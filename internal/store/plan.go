@@ -113,14 +113,15 @@ func (r *row) apply(c *Commit, now time.Time) ([]outboard.Event, error) {
 		if err := outboard.Project(&r.Header, &e); err != nil {
 			return nil, err
 		}
-		r.full = r.full || e.Type == outboard.TypeSessionUpdated
+		r.placed = r.placed || e.Type == outboard.TypeSessionUpdated
 		out[i] = e
 	}
 	if c.Release && c.Epoch > 0 {
 		r.Worker, r.released = "", true
 	}
 	r.setReady(now)
-	r.full = r.full || r.released || len(out) == 0 || r.differs(&old)
+	r.placed = r.placed || r.released || len(out) == 0 || r.moved(&old)
+	r.full = r.full || r.placed || r.differs(&old)
 	r.dirty = true
 	return out, nil
 }

@@ -17,6 +17,9 @@ const unchanged = ` WHERE num = ? AND head = ? AND epoch = ? AND deleted_at = 0`
 
 const updateHeadSQL = `UPDATE sessions SET head = ?, last_at = ?, updated_at = ?` + unchanged
 
+// updateCourseSQL is for the steps of a turn but its first and its last: it leaves the indexes of the queue alone.
+const updateCourseSQL = `UPDATE sessions SET ` + setCourse + `, cost = ?` + unchanged
+
 const updateAllSQL = `UPDATE sessions SET ` + setHeader + `, worker = CASE ? WHEN 1 THEN ? ELSE worker END, epoch = epoch + ?` + unchanged
 
 const onceSQL = `SELECT 1 FROM events WHERE session = ? AND ref = ? AND type = ? AND ref <> ''`
@@ -103,8 +106,11 @@ func (d *sqliteDialect) writeHeaders(ctx context.Context, c *rawConn, rows map[o
 			continue
 		}
 		query, args := updateHeadSQL, []any{r.Head, micros(r.LastAt), micros(r.UpdatedAt)}
-		if r.full {
+		switch {
+		case r.placed:
 			query, args = updateAllSQL, append(r.headerArgs(), flag(r.released || r.claimed), string(r.Worker), flag(r.claimed))
+		case r.full:
+			query, args = updateCourseSQL, append(r.courseArgs(), int64(r.Usage.Cost))
 		}
 		n, err := c.exec(ctx, query, append(args, r.num, r.base, r.Epoch-flag(r.claimed))...)
 		if err != nil {
