@@ -177,7 +177,7 @@ func (t *turn) acquire(ctx context.Context, jobs []*job) (refusal, err error) {
 		t.log.Error("no sandbox", "err", err)
 		return err, t.giveUpOn(ctx, jobs, err)
 	}
-	t.box = box
+	t.box, t.unacked = box, append(t.unacked, t.lingering.takeUnacked(t.id)...)
 	if box.Lost != nil {
 		t.Stage(t.event(box.Lost))
 	}
@@ -396,6 +396,7 @@ func (t *turn) record(batch []result) (lost bool, err error) {
 		t.Stage(t.event(r.fin))
 		if !r.job.local() {
 			t.rows.acks = append(t.rows.acks, r.job.sent.Key)
+			t.rows.large = t.rows.large || r.fin.Truncated
 		}
 	}
 	t.Stage(after...)

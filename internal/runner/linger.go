@@ -26,34 +26,52 @@ type lingering struct {
 	kept map[outboard.SessionID]lingerer
 }
 
+// lingerer is a box that nobody uses just now, and the calls it is still to be told about, under the epoch of the last turn.
 type lingerer struct {
-	box   *fleet.Box
-	until time.Time
+	box     *fleet.Box
+	unacked []string // call keys
+	epoch   int64
+	until   time.Time
 }
 
 // keep takes over a box, and returns one to be released in its place, or nil.
-func (l *lingering) keep(id outboard.SessionID, box *fleet.Box) *fleet.Box {
+func (l *lingering) keep(id outboard.SessionID, k lingerer) *fleet.Box {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	old := l.kept[id].box
-	if old == nil && len(l.kept) >= maxLingering {
-		return box
+	old := l.kept[id]
+	if old.box == nil && len(l.kept) >= maxLingering {
+		return k.box
 	}
 	if l.kept == nil {
 		l.kept = map[outboard.SessionID]lingerer{}
 	}
-	l.kept[id] = lingerer{box, time.Now().Add(lingerTime)}
-	return old
+	k.unacked, k.until = append(old.unacked, k.unacked...), time.Now().Add(lingerTime)
+	l.kept[id] = k
+	return old.box
+}
+
+// takeUnacked hands what a session's box is still to be told to the turn that uses it next: its epoch is the one the guest listens to.
+func (l *lingering) takeUnacked(id outboard.SessionID) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k, ok := l.kept[id]
+	if !ok {
+		return nil
+	}
+	unacked := k.unacked
+	k.unacked = nil
+	l.kept[id] = k
+	return unacked
 }
 
 // expired gives back the boxes whose time ends before now.
-func (l *lingering) expired(now time.Time) []*fleet.Box {
+func (l *lingering) expired(now time.Time) []lingerer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var out []*fleet.Box
+	var out []lingerer
 	for id, k := range l.kept {
 		if k.until.Before(now) {
-			out = append(out, k.box)
+			out = append(out, k)
 			delete(l.kept, id)
 		}
 	}
@@ -74,11 +92,23 @@ func (w *worker) tidy(ctx context.Context) {
 		if ctx.Err() != nil {
 			now = now.Add(2 * lingerTime)
 		}
-		for _, box := range w.lingering.expired(now) {
-			w.release(ctx, box)
+		parting, cancel := context.WithTimeout(context.WithoutCancel(ctx), partingTime)
+		for _, k := range w.lingering.expired(now) {
+			w.forget(parting, k)
+			w.release(ctx, k.box)
 		}
+		cancel()
 		if ctx.Err() != nil {
 			return
+		}
+	}
+}
+
+// forget acknowledges what a box is still to be told. A lost acknowledgement costs disk in the sandbox and nothing else.
+func (r *Runner) forget(ctx context.Context, k lingerer) {
+	for _, key := range k.unacked {
+		if err := k.box.Ack(ctx, key, k.epoch); err != nil {
+			r.log.Debug("acknowledging a call", "sandbox", k.box.ID(), "call", key, "err", err)
 		}
 	}
 }

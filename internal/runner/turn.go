@@ -38,8 +38,9 @@ type turn struct {
 	held    bool
 	closed  *outboard.Answer // what the approvals that end from now on without an answer say: a kill ended them
 
-	box  *fleet.Box     // once a call needed it
-	acks sync.WaitGroup // acknowledgements under way on box
+	box     *fleet.Box     // once a call needed it
+	unacked []string       // keys of calls that box may forget, and has not been told so
+	acks    sync.WaitGroup // acknowledgements under way on box
 
 	woken   <-chan struct{} // commits to the session
 	unwatch func()
@@ -53,7 +54,12 @@ type rows struct {
 	checkpoint *outboard.Checkpoint
 	files      []outboard.File
 	acks       []string // call keys
+	large      bool     // one of them has left a large file of output
 }
+
+// maxUnacked bounds the calls whose outcome is durable and that the guest has not been told about. To tell it takes about as long as a
+// small call, and while a turn runs that time is taken from the turn. A process that dies leaves the output of as many in the sandbox.
+const maxUnacked = 32
 
 // longLog is from how many events on a log is asked for its rewinds and its newest summary before it is folded. A shorter one is folded
 // from its beginning, and again when it turns out to have been rewound, which is cheaper than to ask for each session.
@@ -104,7 +110,8 @@ func (t *turn) close(done bool) {
 	t.cancel(errStopping)
 	t.watcher.Wait()
 	if done && t.box != nil {
-		t.box = t.lingering.keep(t.id, t.box)
+		t.box = t.lingering.keep(t.id, lingerer{box: t.box, unacked: t.unacked, epoch: t.epoch})
+		t.unacked = nil
 	}
 	t.dropBox()
 	t.unwatch()
@@ -112,6 +119,7 @@ func (t *turn) close(done bool) {
 
 // dropBox lets the sandbox go, after what was still to be acknowledged.
 func (t *turn) dropBox() {
+	t.acknowledge()
 	t.acks.Wait()
 	if t.box == nil {
 		return
@@ -256,13 +264,16 @@ func (t *turn) commit(ctx context.Context, events []outboard.Event) error {
 		return err
 	}
 	t.charged(c.Charge, now)
-	acks := t.rows.acks
+	large := t.rows.large
+	t.unacked = append(t.unacked, t.rows.acks...)
 	t.staged, t.rows, t.held = nil, rows{}, !c.Release
 	t.look()
 	if c.Release { // the next turn may begin before this one has tidied up
 		t.folds.keep(t.id, t.durable)
 	}
-	t.acknowledge(acks)
+	if large || len(t.unacked) >= maxUnacked {
+		t.acknowledge()
+	}
 	return nil
 }
 
@@ -288,20 +299,13 @@ func (t *turn) settle(stored []outboard.Event) error {
 	return nil
 }
 
-// acknowledge lets the guest drop the output of calls whose outcome is durable. A lost acknowledgement costs disk in the sandbox
-// and nothing else, so nobody waits for it but the end of the turn.
-func (t *turn) acknowledge(keys []string) {
-	if len(keys) == 0 || t.box == nil {
+// acknowledge begins to tell the guest which outcomes are durable, so that it can drop their output.
+func (t *turn) acknowledge() {
+	box, keys := t.box, t.unacked
+	if t.unacked = nil; box == nil || len(keys) == 0 {
 		return
 	}
-	box := t.box
-	t.acks.Go(func() {
-		for _, key := range keys {
-			if err := box.Ack(t.ctx, key, t.epoch); err != nil {
-				t.log.Debug("acknowledging a call", "call", key, "err", err)
-			}
-		}
-	})
+	t.acks.Go(func() { t.forget(t.ctx, lingerer{box: box, unacked: keys, epoch: t.epoch}) })
 }
 
 // Model implements harness.Turn.
@@ -345,19 +349,29 @@ func (t *turn) Interrupted(ctx context.Context) (context.Context, context.Cancel
 	}
 	t.watcher.Wait() // the one before, so that there is one reader of woken
 	after := t.durable.Head
-	t.watcher.Go(func() { t.watch(ictx, cancel, after) })
-	return ictx, func() { cancel(context.Canceled) } // to wait for the watcher here would cost a hand-over in every step of a turn
+	t.watcher.Add(1)
+	begin := time.AfterFunc(lookAfter, func() {
+		defer t.watcher.Done()
+		t.watch(ictx, cancel, after)
+	})
+	return ictx, func() { // to wait for the watcher here would cost a hand-over in every step of a turn
+		if begin.Stop() {
+			t.watcher.Done()
+		}
+		cancel(context.Canceled)
+	}
 }
 
-// lookAfter is the wait between a commit to a running session and the look for an interrupt in it. Most commits are the turn's own,
-// and most of what runs is over by then; nobody notices that an interrupt takes this much longer.
+// lookAfter is the wait between a commit to a running session and the look for an interrupt in it, and before the first look. Most
+// commits are the turn's own, and most of what runs is over by then; nobody notices that an interrupt takes this much longer.
 const lookAfter = 10 * time.Millisecond
 
-// watch looks for an interrupt after commits to the session.
+// watch looks for an interrupt after commits to the session, those of the last lookAfter included.
 func (t *turn) watch(ctx context.Context, cancel context.CancelCauseFunc, after int64) {
 	q := store.EventQuery{After: after, Types: []outboard.EventType{outboard.TypeInputInterrupt, outboard.TypeSessionArchived}, Limit: 1}
-	for wait := lookAfter; ; {
-		if wait == lookAfter {
+	wait, failed := time.Duration(0), false
+	for {
+		if !failed {
 			select {
 			case <-ctx.Done():
 				return
@@ -368,7 +382,7 @@ func (t *turn) watch(ctx context.Context, cancel context.CancelCauseFunc, after 
 			return
 		}
 		found, err := t.cfg.Store.Events(t.ctx, t.id, q) // not ctx: to break off a query costs more than to let it end
-		wait = lookAfter
+		wait, failed = lookAfter, false
 		switch {
 		case t.ctx.Err() != nil:
 			return
@@ -377,7 +391,7 @@ func (t *turn) watch(ctx context.Context, cancel context.CancelCauseFunc, after 
 			return
 		case err != nil:
 			t.log.Warn("looking for an interrupt", "err", err)
-			wait = retryPause
+			wait, failed = retryPause, true
 		case len(found) > 0 && found[0].Type == outboard.TypeSessionArchived:
 			t.cancel(store.ErrTerminated)
 			return

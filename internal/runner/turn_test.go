@@ -4,6 +4,7 @@ package runner
 
 import (
 	"context"
+	"fmt"
 	"reflect"
 	"slices"
 	"strconv"
@@ -131,6 +132,55 @@ func TestFoldsAreKeptForAWhile(t *testing.T) {
 	}
 }
 
+// A guest is told which outcomes are durable when its session pauses, and at once of those that have left it a large file. If this
+// fails, each call waits for the acknowledgement of the one before, or outputs stay in the sandbox for good.
+func TestAcknowledgedAfterTheTurn(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	n := r.start(nil)
+	id := r.steps("- bash: echo small", "- say: done")
+	s := r.rests(id, "end_turn")
+	epoch := func() int64 {
+		t.Helper()
+		h, err := r.store.Session(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h.Epoch
+	}
+	box, err := r.fleet.Acquire(t.Context(), fleet.Request{Session: id, Config: s.Config, Current: s.Sandbox, Checkpoint: s.Checkpoint, Epoch: epoch()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.fleet.Release(t.Context(), box)
+	small := r.outcomes(id)[0]
+	left := func() string {
+		t.Helper()
+		res, err := box.Wait(t.Context(), outboard.CallKey(id, small.Call), epoch())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(res.Output)
+	}
+	if got := left(); got != "small\n" {
+		t.Fatalf("right after its turn the guest has %q of the call's output", got)
+	}
+	n.Stop()
+	if got := left(); got != "" {
+		t.Errorf("the guest still has %q when nobody uses the sandbox any more", got)
+	}
+
+	n = r.start(nil)
+	r.say(id, "- bash: echo small", fmt.Sprintf("- bash: head -c %d /dev/zero | tr '\\0' x", 2*outboard.MaxToolOutput), "- say: done")
+	r.until(id, "the second turn", func(s *outboard.State) bool { return s.Phase == outboard.PhaseIdle && len(r.outcomes(id)) == 3 })
+	small = r.outcomes(id)[1]
+	n.lingering.mu.Lock()
+	waits := n.lingering.kept[id].unacked
+	n.lingering.mu.Unlock()
+	if !r.outcomes(id)[2].Truncated || len(waits) != 0 || left() != "" {
+		t.Errorf("after a call with a large file of output, %d calls wait to be acknowledged, and the guest has %q", len(waits), left())
+	}
+}
+
 // If this fails, a program that talks to a session pays for a new connection with every message, or an idle session keeps its
 // sandbox awake.
 func TestSandboxLingers(t *testing.T) {
@@ -147,14 +197,14 @@ func TestSandboxLingers(t *testing.T) {
 	var l lingering
 	boxes := make([]fleet.Box, maxLingering+2)
 	for i := range maxLingering {
-		if over := l.keep(outboard.SessionID(strconv.Itoa(i)), &boxes[i]); over != nil {
+		if over := l.keep(outboard.SessionID(strconv.Itoa(i)), lingerer{box: &boxes[i]}); over != nil {
 			t.Fatalf("box %d was not kept", i)
 		}
 	}
-	if over := l.keep("more", &boxes[maxLingering]); over != &boxes[maxLingering] {
+	if over := l.keep("more", lingerer{box: &boxes[maxLingering]}); over != &boxes[maxLingering] {
 		t.Error("more boxes linger than may")
 	}
-	if old := l.keep("0", &boxes[maxLingering+1]); old != &boxes[0] {
+	if old := l.keep("0", lingerer{box: &boxes[maxLingering+1]}); old != &boxes[0] {
 		t.Error("a session's older box was not given back")
 	}
 	if now := l.expired(time.Now()); len(now) != 0 {
