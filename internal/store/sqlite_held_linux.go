@@ -16,7 +16,7 @@ const (
 	// maxHeld bounds what is held of one log; a larger commit is written in pieces of this size.
 	maxHeld = 1 << 20
 	// aheadOfLog is by how much a log that has grown is grown further, with zeros. To overwrite what is there takes the disk about half
-	// as long as to make a file longer (270 µs instead of 440 for the 56 KiB of a usual commit on ext4), and blocks that were only
+	// as long as to make a file longer (270 µs instead of 440 for a commit of 56 KiB on ext4), and blocks that were only
 	// reserved are as slow as new ones. SQLite reads a log up to the first frame that is not valid.
 	aheadOfLog = 1 << 20
 )
