@@ -107,12 +107,16 @@ func (t *turn) catchUp(ctx context.Context, head int64, tail []outboard.Event) e
 // close ends what the turn holds in this process. After a turn that came to its end the sandbox lingers.
 func (t *turn) close(done bool) {
 	t.acks.Wait()
+	if done && t.box != nil {
+		k := lingerer{box: t.box, unacked: t.unacked, epoch: t.epoch}
+		if t.box = t.lingering.keep(t.id, k); t.box != k.box {
+			t.unacked = nil
+		}
+	}
+	t.acknowledge()
+	t.acks.Wait()
 	t.cancel(errStopping)
 	t.watcher.Wait()
-	if done && t.box != nil {
-		t.box = t.lingering.keep(t.id, lingerer{box: t.box, unacked: t.unacked, epoch: t.epoch})
-		t.unacked = nil
-	}
 	t.dropBox()
 	t.unwatch()
 }
