@@ -140,6 +140,7 @@ func (p *Provider) Stocked() { p.shelf.filled() }
 func (p *Provider) Close() error {
 	err := p.shelf.close()
 	p.nurse.close()
+	p.program.close()
 	p.Buried()
 	return err
 }

@@ -31,6 +31,15 @@ type program struct {
 	file *os.File
 }
 
+func (g *program) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.file != nil {
+		g.file.Close()
+		g.file = nil
+	}
+}
+
 func (g *program) open(path string) (*os.File, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
