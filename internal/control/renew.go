@@ -67,38 +67,64 @@ func (c *Control) RenewLogin(ctx context.Context, secret string) (outboard.User,
 	if err != nil {
 		return outboard.User{}, outboard.Key{}, err
 	}
-	k, u, err := c.loginOf(ctx, secret)
-	if err != nil {
-		return u, k, err
-	}
 	for again := time.NewTicker(renewEvery); ; {
-		r, err := c.store.LoginRenewal(ctx, k.ID)
+		d, err := c.dueLogin(ctx, secret)
+		if err != nil || !d.due {
+			return d.user, d.key, err
+		}
 		now := c.clock()
-		switch {
-		case outboard.KindOf(err) == outboard.NotFound && err != nil, err == nil && !now.Before(r.Until):
-			return u, k, signInAgain("your login cannot be renewed any more")
-		case err != nil:
-			return u, k, look("login", string(k.ID), err)
-		}
-		if k = c.renewAfter(k, r.Until); k.ExpiresAt.After(now) && (k.RenewAfter.IsZero() || now.Before(k.RenewAfter)) {
-			return u, k, nil // or somebody was faster
-		}
-		won, err := c.store.ClaimLoginRenewal(ctx, k.ID, now, now.Add(renewPatience))
+		won, err := c.store.ClaimLoginRenewal(ctx, d.key.ID, now, now.Add(renewPatience))
 		if err != nil {
-			return u, k, err
+			return d.user, d.key, err
 		}
 		if won {
-			return c.renew(ctx, p, u, k, r)
+			return c.renewClaimed(ctx, p, d.key.ID, secret)
 		}
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			return u, k, outboard.Errorf(outboard.Canceled, "waiting for a renewal: %w", context.Cause(ctx))
-		}
-		if k, u, err = c.loginOf(ctx, secret); err != nil {
-			return u, k, err
+			return d.user, d.key, outboard.Errorf(outboard.Canceled, "waiting for a renewal: %w", context.Cause(ctx))
 		}
 	}
+}
+
+// loginRenewal is what a renewal of a login begins with.
+type loginRenewal struct {
+	user outboard.User
+	key  outboard.Key
+	with store.LoginRenewal
+	due  bool // else it is early
+}
+
+// dueLogin returns the login with a secret, and whether it is due to be renewed.
+func (c *Control) dueLogin(ctx context.Context, secret string) (d loginRenewal, err error) {
+	if d.key, d.user, err = c.loginOf(ctx, secret); err != nil {
+		return d, err
+	}
+	d.with, err = c.store.LoginRenewal(ctx, d.key.ID)
+	now := c.clock()
+	switch {
+	case outboard.KindOf(err) == outboard.NotFound && err != nil, err == nil && !now.Before(d.with.Until):
+		return d, signInAgain("your login cannot be renewed any more")
+	case err != nil:
+		return d, look("login", string(d.key.ID), err)
+	}
+	d.key = c.renewAfter(d.key, d.with.Until)
+	d.due = !d.key.ExpiresAt.After(now) || !d.key.RenewAfter.IsZero() && !now.Before(d.key.RenewAfter)
+	return d, nil
+}
+
+// renewClaimed is for whoever has claimed the renewal of a login. What was read before the claim may be older than a renewal that somebody
+// else has made: then the login is not due any more, and what it was renewed with has been used.
+func (c *Control) renewClaimed(ctx context.Context, p *login.Provider, id outboard.KeyID, secret string) (outboard.User, outboard.Key, error) {
+	d, err := c.dueLogin(ctx, secret)
+	if err == nil && d.due {
+		return c.renew(ctx, p, d.user, d.key, d.with)
+	}
+	if failed := c.store.ReleaseLoginRenewal(context.WithoutCancel(ctx), id); failed != nil {
+		c.log.Warn("the next renewal of a login has to wait", "key", id, "err", failed)
+	}
+	return d.user, d.key, err
 }
 
 func signInAgain(why string) error {
