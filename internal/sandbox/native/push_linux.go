@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -58,11 +59,11 @@ type work struct {
 func (w *work) close() { unix.Close(w.mnt) }
 
 // nextWork makes the writable layer n over a stack, the read-only one it will become, and their overlay. The directory is made after
-// the layer and removed before it: whoever finds the directory that it made finds its layer too, wherever another process was killed.
+// the layer and taken away before it: whoever finds the directory that it made finds its layer too, wherever another process was killed.
 func (p *Provider) nextWork(b box, s *state, st *stack, n, userns int) (*work, error) {
 	name := layerName(b.id, n)
-	dir := filepath.Join(b.path(workDir), strconv.Itoa(n)+nextSuffix)
-	err := removeTree(dir) // of a push that failed or was cut short, or of another process that is about to find out
+	dir := b.next(n)
+	err := b.discard(n) // what is of a push that failed or was cut short, or of another process that is about to find out
 	if err == nil {
 		err = p.newLayer(name, st)
 	}
@@ -90,6 +91,24 @@ func (p *Provider) nextWork(b box, s *state, st *stack, n, userns int) (*work, e
 		return nil, err
 	}
 	return &work{n: n, height: len(st.Below), ino: at.Ino, mnt: mnt}, nil
+}
+
+// next returns the directory of writable layer n until its overlay is attached.
+func (b box) next(n int) string {
+	return filepath.Join(b.path(workDir), strconv.Itoa(n)+nextSuffix)
+}
+
+// discard removes what was made as writable layer n and never attached. It first loses its name: another process that has an overlay
+// over it must find all of it or nothing, wherever this one is killed.
+func (b box) discard(n int) error {
+	gone := b.next(n) + "-" + rand.Text() // which nobody looks for, and goes with the sandbox
+	if err := os.Rename(b.next(n), gone); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	return removeTree(gone)
 }
 
 // ahead makes the next overlay while a call runs, so that the Push after it does not have to. There is at most one per connection.
@@ -184,7 +203,7 @@ func (m *machine) following(n int, w *work) (*work, error) {
 // keeps the number of its directory from being given to another.
 func (m *machine) still(w *work) bool {
 	var at unix.Stat_t
-	if unix.Lstat(m.path(filepath.Join(workDir, strconv.Itoa(w.n)+nextSuffix)), &at) != nil || at.Ino != w.ino {
+	if unix.Lstat(m.next(w.n), &at) != nil || at.Ino != w.ino {
 		return false
 	}
 	st, err := m.p.loadStack(layerName(m.id, w.n))
@@ -261,6 +280,9 @@ func (m *machine) Push(ctx context.Context, id, parent outboard.CheckpointID) (s
 // current returns the number of the writable layer in use. NotFound: the sandbox cannot be used any more.
 func (m *machine) current() (int, error) {
 	n, err := m.p.current(m.box)
+	if err == nil {
+		_, err = os.Lstat(m.workPath(n, "up")) // without it nothing can be written inside
+	}
 	if errors.Is(err, errPushing) || errors.Is(err, fs.ErrNotExist) {
 		return 0, outboard.Errorf(outboard.NotFound, "sandbox %s: %w", m.id, err)
 	}
@@ -384,7 +406,7 @@ func (m *machine) exchange(n int, next *work, old *descriptors) error {
 	for i, path := range []string{m.path(workDir), m.workPath(n, "up"), filepath.Join(m.p.layer(layerName(m.id, n)), "fs")} {
 		fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return err
+			return &fs.PathError{Op: "open", Path: path, Err: err}
 		}
 		dirs[i] = fds.add(fd)
 	}
@@ -441,5 +463,5 @@ func moveNames(from, to int) error {
 
 // drop removes what was made for a push that did not happen.
 func (m *machine) drop(n int) error {
-	return errors.Join(removeTree(m.path(filepath.Join(workDir, strconv.Itoa(n)+nextSuffix))), removeTree(m.p.layer(layerName(m.id, n))))
+	return errors.Join(m.discard(n), removeTree(m.p.layer(layerName(m.id, n))))
 }

@@ -9,10 +9,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest"
@@ -296,6 +299,84 @@ func TestPushLayerTakenAway(t *testing.T) {
 	}
 	if out := bash(t, start(t, p, last), "cat /workspace/*"); out != "1\n2\n" {
 		t.Errorf("%q", out)
+	}
+}
+
+// Broken if a sandbox is given an overlay that another server was killed over while it removed what it lies on: whoever writes to it fails.
+func TestPushHalfRemoved(t *testing.T) {
+	p, dir := newProvider(t)
+	if !p.Capabilities().Layers {
+		t.Skip("no layers on this host or as this user")
+	}
+	m := start(t, p, "")
+	bash(t, m, "echo 1 > /workspace/a")
+	bash(t, m, "true") // on a slow machine the look for what the first call wrote came before it
+	awaitAhead(t, dir, m.ID(), 2)
+	m.Sandbox.(interface{ Settled() }).Settled()
+	other, err := openProvider(t, native.Config{Dir: dir}).Open(t.Context(), m.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	stuck(t, filepath.Join(dir, string(m.ID()), "work", "2.next"))
+	if _, err := other.(sandbox.Layered).Push(t.Context(), newCheckpoint(), ""); !errors.Is(err, syscall.EPERM) || sandbox.Gone(err) {
+		t.Fatalf("the control: the other server has removed it: %v", err)
+	}
+	push(t, m)
+	bash(t, m, "echo 2 > /workspace/b")
+	last, _ := push(t, m)
+	if out := bash(t, start(t, p, last), "cat /workspace/*"); out != "1\n2\n" {
+		t.Errorf("%q", out)
+	}
+}
+
+// stuck makes a directory of writable layers one that cannot be removed, but whose "up" is before anybody finds out.
+func stuck(t *testing.T, dir string) {
+	t.Helper()
+	var names []string
+	for i := range 64 {
+		names = append(names, fmt.Sprintf("stuck%d", i))
+		if err := os.WriteFile(filepath.Join(dir, names[i]), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	order, err := d.Readdirnames(-1) // as who removes it will find them
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(order[slices.Index(order, "up"):], func(name string) bool { return slices.Contains(names, name) })
+	if i < 0 {
+		t.Fatalf("nothing comes after %q in %q", "up", order)
+	}
+	last := order[slices.Index(order, "up")+i]
+	f, err := os.Open(filepath.Join(dir, last))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const immutable = 0x10 // FS_IMMUTABLE_FL
+	flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags|immutable)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags), f.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, name := range names {
+		if name != last {
+			if err := os.Remove(filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 
