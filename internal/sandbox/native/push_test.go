@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -392,14 +393,44 @@ func TestPushFailsLate(t *testing.T) {
 	if err := os.Symlink("x", filepath.Join(dir, "checkpoints", string(id))); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), id, ""); err == nil || sandbox.Gone(err) {
+	_, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), id, "")
+	if err == nil || sandbox.Gone(err) {
 		t.Fatalf("pushing under a name that is taken: %v", err)
 	}
 	bash(t, m, "echo 2 > /workspace/b")
 	last, _ := push(t, m)
-	if out := bash(t, start(t, p, last), "cat /workspace/*"); out != "1\n2\n" {
-		t.Errorf("%q", out)
+	fork := start(t, p, last)
+	if out := bash(t, fork, "cat /workspace/*"); out != "1\n2\n" {
+		t.Errorf("%q; after %v; what was saved has %q now, and who wrote it %q; on the disk:\n%s", out, err, bash(t, fork, "ls -l /workspace"),
+			bash(t, m, "ls -l /workspace"), onDisk(t, dir))
 	}
+}
+
+// onDisk lists the names below a provider's directory that layers are made of, with their links and numbers.
+func onDisk(t *testing.T, dir string) string {
+	t.Helper()
+	var out strings.Builder
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		name, _ := filepath.Rel(dir, path)
+		top, _, _ := strings.Cut(name, "/")
+		switch {
+		case err != nil:
+			fmt.Fprintln(&out, name, err)
+			return nil // somebody is at it
+		case d.IsDir() && name != "." && top != "layers" && top != "checkpoints" && !strings.HasPrefix(top, outboard.PrefixSandbox), d.Name() == "wk", d.Name() == "fs" && top != "layers":
+			return fs.SkipDir
+		case top == "layers" || top == "checkpoints" || strings.Contains(name, "/work"):
+			var st unix.Stat_t
+			_ = unix.Lstat(path, &st)
+			to, _ := os.Readlink(path)
+			fmt.Fprintln(&out, name, st.Ino, st.Size, to)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return out.String()
 }
 
 // Broken if the sweep removes layers under a sandbox or a checkpoint because it could not read what they are on.
