@@ -66,8 +66,10 @@ func pause(ctx context.Context, over <-chan struct{}) bool {
 	return ctx.Err() == nil
 }
 
-// dropWait bounds the wait for the timer to drop a sandbox: it is kept for two seconds after a turn, and dropped after dropAfter.
-const dropWait = time.Minute
+// dropWait bounds the wait for the timer to drop a sandbox, so that one that never is becomes a violation and not a hang: it is kept for
+// two seconds after a turn, and dropped after dropAfter. On a busy machine the processes whose timers do it spend most of their lives,
+// which the killer makes two seconds long, on starting.
+const dropWait = 5 * time.Minute
 
 // dropped waits until the session has no sandbox left on any host.
 func (d *driver) dropped(ctx context.Context) error {

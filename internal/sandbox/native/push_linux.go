@@ -450,7 +450,8 @@ func (m *machine) exchange(n int, next *work, old *descriptors) error {
 	})
 }
 
-// moveNames moves what may be at the top of a layer from one directory to another.
+// moveNames moves what may be at the top of a layer from one directory to another, and makes sure that nothing is left: that a name is
+// missing is no error, but would be no reason either to take files for saved that are elsewhere.
 func moveNames(from, to int) error {
 	for _, d := range workDirs {
 		name, _, _ := strings.Cut(d[1:], "/")
@@ -458,7 +459,11 @@ func moveNames(from, to int) error {
 			return fmt.Errorf("moving a layer: %w", err)
 		}
 	}
-	return nil
+	left, err := readNames(from)
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("moving a layer: %q cannot be moved", left)
+	}
+	return err
 }
 
 // drop removes what was made for a push that did not happen.
