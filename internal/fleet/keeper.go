@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -12,8 +13,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// keeper makes this host's checkpoints durable: one after the other, oldest first, so that a durable one's ancestors are durable.
-// What it has to do is in rows; it remembers only what it was told will become a row, to look again soon.
+// keeper makes this host's checkpoints durable: one after the other, those of a session oldest first, so that a durable one's ancestors
+// are durable. What it has to do is in rows; it remembers only what it was told will become a row, to look again soon.
 type keeper struct {
 	mu       sync.Mutex
 	expected map[outboard.CheckpointID]time.Time // pushed, and to be committed by the caller
@@ -108,22 +109,47 @@ func (f *Fleet) keepLast(ctx context.Context) {
 	}
 }
 
-// keepAll stores what the rows of this host name.
+// keepAll stores what the rows of this host name. All processes of the host do: they share the work by beginning with different sessions,
+// and by looking, before a delta is stored, whether another one has stored it.
 func (f *Fleet) keepAll(ctx context.Context, layers sandbox.Layers) error {
 	rows, err := f.cfg.Store.LocalCheckpoints(ctx, f.cfg.Host)
 	if err != nil {
 		return err
 	}
-	var errs []error
+	var sessions []outboard.SessionID
+	of := map[outboard.SessionID][]outboard.Checkpoint{}
 	for _, c := range rows {
-		if err := f.keepOne(ctx, layers, c); err != nil {
-			errs = append(errs, fmt.Errorf("checkpoint %s: %w", c.ID, err))
+		if of[c.Session] == nil {
+			sessions = append(sessions, c.Session)
 		}
-		if ctx.Err() != nil {
-			break
+		of[c.Session] = append(of[c.Session], c)
+	}
+	rand.Shuffle(len(sessions), func(i, j int) { sessions[i], sessions[j] = sessions[j], sessions[i] })
+	var errs []error
+	for _, id := range sessions {
+		for _, c := range of[id] {
+			if err := f.keepNext(ctx, layers, c.ID); err != nil {
+				errs = append(errs, fmt.Errorf("checkpoint %s: %w", c.ID, err))
+			}
+			if ctx.Err() != nil {
+				return errors.Join(errs...)
+			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// keepNext is keepOne of a checkpoint that another process may have stored since it was listed.
+func (f *Fleet) keepNext(ctx context.Context, layers sandbox.Layers, id outboard.CheckpointID) error {
+	c, err := f.cfg.Store.Checkpoint(ctx, id)
+	if outboard.KindOf(err) == outboard.NotFound || err == nil && c.Host != f.cfg.Host {
+		f.keeper.done(id)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.keepOne(ctx, layers, c)
 }
 
 // Keep makes a checkpoint of this host durable now; what it builds on must be. One of another host is left alone. The keeper may be at

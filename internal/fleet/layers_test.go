@@ -4,6 +4,7 @@ package fleet
 
 import (
 	"context"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -108,6 +109,52 @@ func TestLayersBecomeDurable(t *testing.T) {
 	if !there.Keeps(last.ID) {
 		t.Error("what was restored has no layers, and the next delta is the whole workspace")
 	}
+}
+
+// Broken if the processes of a host store each delta once each: together they would be no faster than one of them.
+func TestLayersKeptOnce(t *testing.T) {
+	r := newRig(t)
+	here := nativeProvider(t)
+	r.provider = here
+	f := r.fleet()
+	var all []outboard.CheckpointID
+	for range 3 {
+		id := r.session(t)
+		b := r.acquire(t, f, id)
+		for _, command := range []string{"echo 1 > /workspace/a", "echo 2 > /workspace/a"} {
+			r.bash(t, b, command)
+			all = append(all, r.checkpoint(t, f, b, id).ID)
+		}
+	}
+	other := r.fleet()
+	packed := 0
+	first := sync.OnceFunc(func() { // another process does it all while this one is at its first
+		if err := other.keepAll(t.Context(), packing{here, func() { packed++ }}); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := f.keepAll(t.Context(), packing{here, func() { packed++; first() }}); err != nil {
+		t.Fatal(err)
+	}
+	if packed != len(all)+1 {
+		t.Errorf("%d deltas were made of %d checkpoints, one of them twice", packed, len(all))
+	}
+	for _, id := range all {
+		if k, err := r.store.Checkpoint(t.Context(), id); err != nil || !k.Durable() {
+			t.Errorf("%+v, %v", k, err)
+		}
+	}
+}
+
+// packing says when a delta is made.
+type packing struct {
+	sandbox.Layers
+	said func()
+}
+
+func (p packing) Pack(ctx context.Context, id, parent outboard.CheckpointID, w io.Writer) error {
+	p.said()
+	return p.Layers.Pack(ctx, id, parent, w)
 }
 
 // Broken if a checkpoint is lost, or brings deleted files back, because its parent's layers were dropped before it was durable.
