@@ -106,23 +106,20 @@ func runAuditList(ctx context.Context, a *app, f auditFilter) error {
 	if len(list) == 0 {
 		a.say("there are no such records")
 	}
+	var rows [][]string
 	for i := len(list) - 1; i >= 0; i-- {
 		r := &list[i].AuditRecord
 		if a.json {
 			if err := a.object(auditLine{"audit.record", *r}); err != nil {
 				return err
 			}
-			continue
 		}
-		line := fmt.Sprintf("%d  %s  %-5s  %s  %s  %s", r.Num, r.At.Format(time.RFC3339), r.Decision, r.Actor, r.Action, r.Resource)
-		if r.Rule != "" {
-			line += "  (" + r.Rule + ")"
-		}
-		if _, err := fmt.Fprintln(a.out, term.Clean(line)); err != nil {
-			return err
-		}
+		rows = append(rows, []string{strconv.FormatInt(r.Num, 10), r.At.Format(time.RFC3339), r.Decision, r.Actor, r.Action, r.Resource, r.Rule})
 	}
-	return nil
+	if a.json || len(rows) == 0 {
+		return nil
+	}
+	return term.Table(a.out, []string{"RECORD", "TIME", "DECISION", "ACTOR", "ACTION", "RESOURCE", "RULE"}, rows)
 }
 
 // auditPage is how many records are asked for at a time.
