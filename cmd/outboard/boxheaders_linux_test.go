@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard/internal/config"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // heard is what a server was sent under a header, the last time.
@@ -69,6 +70,12 @@ func TestBoxHeaders(t *testing.T) {
 	const rules = `"rules":{"127.0.0.1":[{"transform":{"headers":{"x-key":"` + key + `"}}}]}`
 	box, plain := o.box(`{"templateID":"base","network":{`+rules+`}}`), o.box(`{"templateID":"base"}`)
 
+	for id, want := range map[string]string{box: `{"template":"base","headers":{"127.0.0.1":["X-Key"]}}`, plain: `{"template":"base"}`} {
+		said, err := o.s.store.AuditRecords(t.Context(), store.AuditQuery{Action: "box.create", Text: id, Limit: 2})
+		if err != nil || len(said) != 1 || string(said[0].Detail) != want {
+			t.Errorf("of a new box the audit says %v, %v; want %s", said, err, want)
+		}
+	}
 	if text := o.curl(plain, address); got.last() != "of-the-client" || !strings.Contains(text, "of-the-client") {
 		t.Fatalf("the control: the server was sent %q, the client %q", got.last(), text)
 	}

@@ -169,7 +169,12 @@ func (c *Control) makeBox(ctx context.Context, by outboard.Caller, b outboard.Bo
 	if running >= fleet.MaxRunningBoxes || len(all) >= fleet.MaxBoxes {
 		return b, outboard.Errorf(outboard.Exhausted, "%d boxes run and %d exist; at most %d and %d may", running, len(all), fleet.MaxRunningBoxes, fleet.MaxBoxes)
 	}
-	if err := c.record(ctx, by, "box.create", string(b.ID), map[string]string{"template": b.Template}); err != nil {
+	if err := c.record(ctx, by, "box.create", string(b.ID), struct {
+		Template  string `json:"template"`
+		NoNetwork bool   `json:"no_network,omitempty"`
+		outboard.BoxNetwork
+		Headers map[string][]string `json:"headers,omitempty"` // names by host
+	}{b.Template, b.NoNetwork, b.Net, b.Headers.Names}); err != nil {
 		return b, err
 	}
 	return c.fleet.CreateBox(ctx, b, files)
