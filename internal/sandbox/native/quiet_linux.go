@@ -73,7 +73,9 @@ func (pr *process) alive() bool {
 	return n == 0 && err == nil
 }
 
-// isEmpty reports whether a directory is there and has no entries.
+// isEmpty reports whether a directory is there and has no entries. That it has none is known only at its end: a signal, such as the
+// runtime sends to a goroutine that runs for long, ends a read after the entries that it has got so far (filldir64 in Linux's
+// fs/readdir.c), which may be no more than ".".
 func isEmpty(path string) bool {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -81,10 +83,16 @@ func isEmpty(path string) bool {
 	}
 	defer unix.Close(fd)
 	buf := make([]byte, 1024) // room for "." and "..", and for one more of the longest name
-	n, err := unix.ReadDirent(fd, buf)
-	if err != nil {
-		return false
+	for {
+		n, err := uninterrupted(func() (int, error) { return unix.ReadDirent(fd, buf) })
+		if err != nil {
+			return false
+		}
+		if n == 0 {
+			return true
+		}
+		if _, entries, _ := unix.ParseDirent(buf[:n], 1, nil); entries > 0 {
+			return false
+		}
 	}
-	_, entries, _ := unix.ParseDirent(buf[:n], 1, nil)
-	return entries == 0
 }
