@@ -52,6 +52,7 @@ var layers = map[string][]string{
 	"internal/bridge":          {"", "internal/control"},
 	"internal/store/storetest": {"internal/store"},
 	"internal/login/logintest": {},
+	"internal/vault/ecrtest":   {},
 	"internal/sandboxtest":     {"", "internal/sandbox", "internal/guest", "internal/guest/sftp"},
 
 	"internal/sandbox/container": {"", "internal/sandbox", "internal/sandbox/native", "internal/guest", "internal/guest/boot", "internal/guest/uplink"},

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -29,6 +30,8 @@ type online struct {
 	c    *client.Client
 	port string
 	log  *slog.Logger // nil = none is kept
+	// resolve looks up the names that the server dials; nil = as ever.
+	resolve func(context.Context, string) ([]netip.Addr, error)
 }
 
 func startOnline(t *testing.T, most config.Boxes) *online {
@@ -56,7 +59,7 @@ func (o *online) start() {
 	var err error
 	o.s, err = startServer(context.Background(), serverConfig{Data: o.data, Config: o.cfg, Env: func(name string) string {
 		return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
-	}, Logger: o.log, Serve: true, Work: true, Listen: "127.0.0.1:0", E2B: "127.0.0.1:0", Grace: time.Second})
+	}, Logger: o.log, Serve: true, Work: true, Listen: "127.0.0.1:0", E2B: "127.0.0.1:0", Grace: time.Second, Resolve: o.resolve})
 	if err != nil {
 		o.t.Fatal(err)
 	}

@@ -42,6 +42,7 @@ func (s *server) openEgress(provider sandbox.Provider) (fleet.Network, error) {
 
 // guard is what the server may dial for others.
 func (s *server) guard() (g outbound.Guard, err error) {
+	g.Resolve = s.cfg.Resolve
 	for _, n := range s.cfg.Config.Egress.PrivateNetworks {
 		p, err := netip.ParsePrefix(n)
 		if err != nil {

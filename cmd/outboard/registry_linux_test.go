@@ -31,7 +31,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/config"
 )
 
-// guarded is a registry on loopback with an image app:1 and app:2, which lets in who knows a password: at once, or for a token that it gives.
+// guarded is a registry on loopback with an image app:1 to app:5, which lets in who knows a password: at once, or for a token that it gives.
 func guarded(t *testing.T, bearer bool, password string) (host string) {
 	t.Helper()
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -91,7 +91,7 @@ func push(t *testing.T, host string) {
 	if img, err = mutate.ConfigFile(img, cf); err != nil {
 		t.Fatal(err)
 	}
-	for _, tag := range []string{"1", "2"} {
+	for _, tag := range []string{"1", "2", "3", "4", "5"} {
 		ref, err := name.ParseReference(host + "/app:" + tag)
 		if err == nil {
 			err = remote.Write(ref, img)

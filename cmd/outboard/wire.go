@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -68,6 +69,9 @@ type serverConfig struct {
 	SSH       string   // host:port of the SSH server, "" = none
 	Hosts     []string // names this server may be called by
 	TLS       *tls.Config
+
+	// Resolve looks names up for what egress, registries and their issuers are dialled by; see outbound.Guard.
+	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 }
 
 // server is every part of one process, started.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,31 +35,24 @@ func (s *server) openImages() (*image.Store, error) {
 func (s *server) registryCredential(ctx context.Context, host string) (user string, password outboard.Secret, err error) {
 	for _, r := range s.cfg.Config.Images.Registries {
 		if strings.EqualFold(r.Host, host) || r.Host == "docker.io" && host == "index.docker.io" {
-			password, err = s.registryPassword(ctx, r)
+			if r.Credential != "" {
+				return s.vault.Registry(ctx, r.Credential, r.Host, r.Username)
+			}
+			password, err = s.registryPassword(r)
 			return r.Username, password, err
 		}
 	}
 	return "", password, nil
 }
 
-// registryLogin opens an organization's own credential for a registry. Its secret is USER:PASSWORD.
+// registryLogin opens an organization's own credential for a registry.
 func (s *server) registryLogin(ctx context.Context, org outboard.OrgID, credential, registry string) (user string, password outboard.Secret, err error) {
-	secret, err := s.vault.For(org).Key(ctx, credential, http.MethodGet, "https://"+registry+"/v2/")
-	if err != nil {
-		return "", secret, err
-	}
-	user, text, ok := strings.Cut(secret.Reveal(), ":")
-	if !ok {
-		return "", outboard.Secret{}, outboard.Errorf(outboard.Invalid, "credential %s is not USER:PASSWORD, as a registry's is", credential)
-	}
-	return user, outboard.NewSecret(text), nil
+	return s.vault.For(org).Registry(ctx, credential, registry, "")
 }
 
-func (s *server) registryPassword(ctx context.Context, r config.Registry) (outboard.Secret, error) {
-	switch {
-	case r.Credential != "":
-		return s.vault.Key(ctx, r.Credential, http.MethodGet, "https://"+r.Host+"/v2/")
-	case r.PasswordEnv != "":
+// registryPassword is one that is not in the vault.
+func (s *server) registryPassword(r config.Registry) (outboard.Secret, error) {
+	if r.PasswordEnv != "" {
 		value := s.cfg.Env(r.PasswordEnv)
 		if value == "" {
 			return outboard.Secret{}, outboard.Errorf(outboard.Unavailable, "the variable %s, which images.registries names for %s, is not set", r.PasswordEnv, r.Host)

@@ -29,8 +29,16 @@ func (s *server) openVault() error {
 	}
 	// The key in the data directory wraps where nothing else is named, and opens what it has wrapped before.
 	ws = append(ws, vault.KeyDir{Dir: filepath.Join(s.cfg.Data, "vault-keys")})
+	guard, err := s.guard()
+	if err != nil {
+		return err
+	}
+	trusted, err := roots(s.cfg.Config.Egress.CAFiles)
+	if err != nil {
+		return err
+	}
 	s.vault = vault.New(vault.Config{Store: s.store, Wrappers: append(ws, previous...), Mark: filepath.Join(s.cfg.Data, "vault.seq"),
-		HTTP: vault.Client(&outbound.Guard{}), Permit: s.killer.permit, Logger: s.log})
+		HTTP: vault.Client(&outbound.Guard{}, nil), Registries: vault.Client(&guard, trusted), Permit: s.killer.permit, Logger: s.log})
 	return nil
 }
 

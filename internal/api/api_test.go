@@ -53,7 +53,7 @@ func newBench(t *testing.T, opts ...any) *bench {
 	}
 	b := &bench{t: t, store: st, live: new(live.Hub)}
 	ctl := control.Config{Store: st, Blob: bl, Models: models, Live: b.live, Vault: vault.New(vault.Config{Store: st,
-		Wrappers: []vault.Wrapper{vault.KeyDir{Dir: filepath.Join(dir, "keys")}}, HTTP: vault.Client(&outbound.Guard{Private: outbound.Loopback})})}
+		Wrappers: []vault.Wrapper{vault.KeyDir{Dir: filepath.Join(dir, "keys")}}, HTTP: vault.Client(&outbound.Guard{Private: outbound.Loopback}, nil)})}
 	for _, o := range opts {
 		if f, ok := o.(func(*control.Config)); ok {
 			f(&ctl)

@@ -60,14 +60,10 @@ func (in templateIn) spec() (control.TemplateBuildSpec, error) {
 		p.Limits = outboard.SandboxLimits{MemoryBytes: l.MemoryBytes, CPUs: l.CPUs, Pids: l.Pids, DiskBytes: l.DiskBytes}
 	}
 	if len(in.Registry) > 0 && string(in.Registry) != "null" {
-		var l struct {
-			User     string `json:"username" need:"yes"`
-			Password string `json:"password" need:"yes"`
-		}
-		if err := object("registry", in.Registry, &l); err != nil {
+		var err error
+		if p.Login, err = decodeLogin("registry", in.Registry); err != nil {
 			return p, err
 		}
-		p.Login = &control.RegistryLogin{User: l.User, Password: outboard.NewSecret(l.Password)}
 	}
 	for i, raw := range in.Steps {
 		var step templateStepIn
@@ -77,6 +73,35 @@ func (in templateIn) spec() (control.TemplateBuildSpec, error) {
 		p.Steps = append(p.Steps, step.step())
 	}
 	return p, nil
+}
+
+// decodeLogin reads who to be at a registry: a user with a password, or with the type aws a key.
+func decodeLogin(path string, raw json.RawMessage) (*control.RegistryLogin, error) {
+	var kind struct {
+		Type string `json:"type"`
+	}
+	_ = json.Unmarshal(raw, &kind) // what is no object is refused below
+	switch kind.Type {
+	case "", "password":
+		var in struct {
+			Type     string `json:"type"`
+			User     string `json:"username" need:"yes"`
+			Password string `json:"password" need:"yes"`
+		}
+		err := object(path, raw, &in)
+		return &control.RegistryLogin{User: in.User, Password: outboard.NewSecret(in.Password)}, err
+	case "aws":
+		var in struct {
+			Type   string `json:"type"`
+			ID     string `json:"access_key_id" need:"yes"`
+			Key    string `json:"secret_access_key" need:"yes"`
+			Token  string `json:"session_token"`
+			Region string `json:"region" need:"yes"`
+		}
+		err := object(path, raw, &in)
+		return &control.RegistryLogin{AWS: &control.RegistryKey{Region: in.Region, ID: outboard.NewSecret(in.ID), Key: outboard.NewSecret(in.Key), SessionToken: outboard.NewSecret(in.Token)}}, err
+	}
+	return nil, bad("%s.type: must be password or aws, not %q", path, clip(kind.Type))
 }
 
 // buildTemplate begins a build. It goes on without the client.

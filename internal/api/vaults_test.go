@@ -184,6 +184,9 @@ func TestBadCredentials(t *testing.T) {
 		{"methods", with(head, obj{"methods": []string{"get"}})},
 		{"port", with(head, obj{"ports": []int{0}})},
 		{"sts", obj{"type": "outboard_aws", "name": "s", "access_key_id": "A", "secret_access_key": "s3cret-value", "service": "sts", "region": "us-east-1", "hosts": []string{"sts.amazonaws.com"}}},
+		{"must be a registry", obj{"type": "outboard_aws", "name": "s", "access_key_id": "A", "secret_access_key": "s3cret-value", "service": "ecr", "region": "us-east-1", "hosts": []string{"api.ecr.us-east-1.amazonaws.com"}}},
+		{"must be a registry", obj{"type": "outboard_aws", "name": "s", "access_key_id": "A", "secret_access_key": "s3cret-value", "service": "ecr", "region": "us-east-1", "hosts": []string{"*.dkr.ecr.us-east-1.amazonaws.com"}}},
+		{"region eu-west-1", obj{"type": "outboard_aws", "name": "s", "access_key_id": "A", "secret_access_key": "s3cret-value", "service": "ecr", "region": "us-east-1", "hosts": []string{"123456789012.dkr.ecr.eu-west-1.amazonaws.com"}}},
 		{"RSA", obj{"type": "outboard_github_app", "name": "a", "app_id": 1, "installation_id": 1, "private_key": "s3cret-value", "repositories": []string{"o/r"}, "permissions": obj{"contents": "read"}}},
 	} {
 		got := b.refused(400, c.word, "POST", "/v1/vaults/"+vault+"/credentials", obj{"auth": c.auth})
@@ -191,6 +194,8 @@ func TestBadCredentials(t *testing.T) {
 			t.Errorf("%d: the refusal repeats a secret: %s", i, got.body)
 		}
 	}
+	b.ok("POST", "/v1/vaults/"+b.vault()+"/credentials", obj{"auth": obj{"type": "outboard_aws", "name": "s", "access_key_id": "A", "secret_access_key": "s3cret-value", "service": "ecr",
+		"region": "us-east-1", "hosts": []string{"123456789012.dkr.ecr.us-east-1.amazonaws.com"}}}) // the control
 	c := b.credential(vault, bearer)
 	path := "/v1/vaults/" + vault + "/credentials/" + c.str("id")
 	b.refused(400, "cannot change", "POST", path, obj{"auth": obj{"type": "static_bearer", "mcp_server_url": "https://b.example.com"}})

@@ -207,6 +207,11 @@ func checkAWS(a *outboard.Auth, s *Secrets) error {
 	if a.AWS.Service == "sts" || a.AWS.Service == "iam" {
 		return invalid("auth.service %s is not signed for: it would hand new credentials into the sandbox", a.AWS.Service)
 	}
+	if a.AWS.Service == vault.ServiceECR { // whoever may ask AWS itself is given a password, which would be one in the sandbox
+		if why := vault.CheckECR(a); why != "" {
+			return invalid("auth.service %s is for pulling images: %s", vault.ServiceECR, why)
+		}
+	}
 	if err := checkSecret("auth.access_key_id", s.AccessKeyID, maxName); err != nil {
 		return err
 	}

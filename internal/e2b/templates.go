@@ -71,6 +71,9 @@ type registryIn struct {
 	Username       string `json:"username"`
 	Password       string `json:"password"`
 	ServiceAccount string `json:"serviceAccountJson"`
+	AWSKeyID       string `json:"awsAccessKeyId"`
+	AWSKey         string `json:"awsSecretAccessKey"`
+	AWSRegion      string `json:"awsRegion"`
 }
 
 func (in *registryIn) login() (*control.RegistryLogin, error) {
@@ -86,9 +89,10 @@ func (in *registryIn) login() (*control.RegistryLogin, error) {
 			return nil, outboard.Errorf(outboard.Invalid, "fromImageRegistry.serviceAccountJson is no JSON")
 		}
 		return &control.RegistryLogin{User: "_json_key", Password: outboard.NewSecret(b.String())}, nil
+	case "aws":
+		return &control.RegistryLogin{AWS: &control.RegistryKey{Region: in.AWSRegion, ID: outboard.NewSecret(in.AWSKeyID), Key: outboard.NewSecret(in.AWSKey)}}, nil
 	}
-	return nil, outboard.Errorf(outboard.Unimplemented, "a registry of type %q is not taken here", in.Type).
-		WithHint("use type registry: for AWS the user is AWS, and the password what aws ecr get-login-password prints")
+	return nil, outboard.Errorf(outboard.Invalid, "fromImageRegistry.type is registry, aws or gcp")
 }
 
 type stepIn struct {

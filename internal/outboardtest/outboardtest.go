@@ -115,7 +115,7 @@ func (s *Server) assemble(ctx context.Context, opt Options, later func(func())) 
 		return err
 	}
 	s.Vault = vault.New(vault.Config{Store: s.Store, Wrappers: []vault.Wrapper{vault.KeyDir{Dir: filepath.Join(opt.Dir, "vault-keys")}},
-		Mark: filepath.Join(opt.Dir, "vault.seq"), HTTP: vault.Client(&outbound.Guard{Private: outbound.Loopback}), Logger: opt.Logger})
+		Mark: filepath.Join(opt.Dir, "vault.seq"), HTTP: vault.Client(&outbound.Guard{Private: outbound.Loopback}, nil), Logger: opt.Logger})
 	opt.Models.Credential = s.Vault.Key
 	if s.Witness, err = audit.OpenWitness(filepath.Join(opt.Dir, "audit"), opt.Logger, nil); err != nil {
 		return err

@@ -27,7 +27,7 @@ const jwtLife = 5 * time.Minute
 // minted is a token that an issuer has made for a version of a credential. It is kept in memory only.
 type minted struct {
 	token outboard.Secret
-	until time.Time
+	until time.Time // it is renewed a minute before
 	of    outboard.Credential
 	by    uses // the sessions that it was used for
 }
@@ -48,18 +48,22 @@ func (k *Keeper) installationToken(ctx context.Context, session outboard.Session
 			return outboard.Secret{}, err
 		}
 		m.of, m.by = *c, uses{}
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if len(k.minted) >= maxMinted {
-			clear(k.minted)
-		}
-		k.minted[key] = m
+		k.keepMinted(key, m)
 		return m.token, nil
 	})
 	if err == nil {
 		k.mintedFor(key, session)
 	}
 	return token, err
+}
+
+func (k *Keeper) keepMinted(key string, m minted) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.minted) >= maxMinted {
+		clear(k.minted)
+	}
+	k.minted[key] = m
 }
 
 // mintedFor returns a minted token that is still valid, and notes whom it is for.

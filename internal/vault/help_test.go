@@ -40,7 +40,7 @@ func newRig(t *testing.T) *rig {
 // another is a second process on the same database and key directory.
 func (r *rig) another() *Keeper {
 	return New(Config{Store: r.store, Wrappers: []Wrapper{KeyDir{filepath.Join(r.dir, "vault-keys")}}, Mark: filepath.Join(r.dir, "vault.seq"),
-		HTTP: Client(&outbound.Guard{Private: outbound.Loopback}), Now: func() time.Time { return r.now }})
+		HTTP: Client(&outbound.Guard{Private: outbound.Loopback}, nil), Now: func() time.Time { return r.now }})
 }
 
 func (r *rig) must(err error) {

@@ -2,6 +2,8 @@ package vault
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net"
@@ -24,10 +26,14 @@ type answer struct {
 
 // ask sends a request through the guarded client.
 func (k *Keeper) ask(req *http.Request) (answer, error) {
-	if k.cfg.HTTP == nil {
+	return askWith(k.cfg.HTTP, req)
+}
+
+func askWith(client *http.Client, req *http.Request) (answer, error) {
+	if client == nil {
 		return answer{}, outboard.Errorf(outboard.Unavailable, "this server has no client for token issuers")
 	}
-	resp, err := k.cfg.HTTP.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return answer{}, err
 	}
@@ -95,8 +101,8 @@ func plainError(err error) string {
 }
 
 // Client returns an HTTP client for Config: it dials what the guard allows, and follows no redirect, so that a token cannot travel to
-// another place.
-func Client(g *outbound.Guard) *http.Client {
+// another place. roots are whom it trusts, nil = the system's.
+func Client(g *outbound.Guard, roots *x509.CertPool) *http.Client {
 	dial := func(ctx context.Context, _, addr string) (net.Conn, error) {
 		host, port, err := net.SplitHostPort(addr)
 		if err != nil {
@@ -113,7 +119,7 @@ func Client(g *outbound.Guard) *http.Client {
 		return outbound.Dial(ctx, addrs, port)
 	}
 	return &http.Client{
-		Transport:     &http.Transport{DialContext: dial, ForceAttemptHTTP2: true, TLSHandshakeTimeout: issuerTimeout, MaxIdleConns: 16, IdleConnTimeout: time.Minute},
+		Transport:     &http.Transport{DialContext: dial, TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true, TLSHandshakeTimeout: issuerTimeout, MaxIdleConns: 16, IdleConnTimeout: time.Minute},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

@@ -278,7 +278,7 @@ func TestIssuerAddresses(t *testing.T) {
 	r.addOAuth(s.URL)
 	r.now = r.now.Add(time.Hour)
 	guarded := New(r.cfg)
-	guarded.cfg.HTTP = Client(&outbound.Guard{})
+	guarded.cfg.HTTP = Client(&outbound.Guard{}, nil)
 	_, _, err := guarded.Bearer(t.Context(), r.session, "https://mcp.example.com/x")
 	r.wantKind(err, outboard.Unavailable, "not on the public internet")
 	if len(s.asked) != 0 {

@@ -29,6 +29,8 @@ type Config struct {
 	Mark string
 	// HTTP reaches token issuers and MCP servers. It must refuse addresses inside the operator's network and follow no redirects.
 	HTTP *http.Client
+	// Registries reaches AWS for the passwords of registries, which may be on the operator's own network. nil = HTTP.
+	Registries *http.Client
 	// Permit is asked before a credential is used; its error keeps it from being used. nil = every use is permitted.
 	Permit func(ctx context.Context, id outboard.CredentialID) error
 	Logger *slog.Logger     // nil = discard

@@ -11,30 +11,44 @@ import (
 // Key opens a credential for a request of this server itself, to a model provider: within its rule and on record, like any use. ref
 // is an id, a name in the vault "default", or VAULT/NAME.
 func (k *Keeper) Key(ctx context.Context, ref, method, target string) (outboard.Secret, error) {
-	none := outboard.Secret{}
+	row, s, err := k.own(ctx, ref, method, target)
+	if err == nil && (row.Auth.AWS != nil || row.Auth.GitHub != nil) {
+		err = noKey(ref, &row.Auth)
+	}
+	if err != nil {
+		return outboard.Secret{}, err
+	}
+	return s.Value, nil
+}
+
+func noKey(ref string, a *outboard.Auth) error {
+	return outboard.Errorf(outboard.Invalid, "credential %q is %s, which is no API key", ref, a.Type)
+}
+
+// own opens a credential for a request of this server itself.
+func (k *Keeper) own(ctx context.Context, ref, method, target string) (row store.Credential, s Secrets, err error) {
 	r, err := RequestFor(method, target)
 	if err != nil {
-		return none, err
+		return row, s, err
 	}
 	id, err := k.find(ctx, ref)
 	if err != nil {
-		return none, err
+		return row, s, err
 	}
-	row, s, err := k.openNow(ctx, id)
-	if err != nil {
-		return none, err
+	if row, s, err = k.openNow(ctx, id); err != nil {
+		return row, Secrets{}, err
 	}
-	if len(surfaces(&row.Auth)) == 0 || row.Auth.AWS != nil || row.Auth.GitHub != nil {
-		return none, outboard.Errorf(outboard.Invalid, "credential %q is %s, which is no API key", ref, row.Auth.Type)
+	if len(surfaces(&row.Auth)) == 0 {
+		return row, Secrets{}, noKey(ref, &row.Auth)
 	}
 	if why := mismatch(&row.Auth.Rule, &r); why != "" {
-		return none, outboard.Errorf(outboard.Denied, "credential %q is not for %s://%s:%d: %s", ref, r.Scheme, r.Host, r.Port, why).
+		return row, Secrets{}, outboard.Errorf(outboard.Denied, "credential %q is not for %s://%s:%d: %s", ref, r.Scheme, r.Host, r.Port, why).
 			WithHint("outboard secret set %s --host %s", ref, r.Host)
 	}
 	if err := k.record(ctx, "server", &r, []string{label(&row.Credential)}, versions([]*store.Credential{&row})); err != nil {
-		return none, err
+		return row, Secrets{}, err
 	}
-	return s.Value, nil
+	return row, s, nil
 }
 
 // find resolves a reference to a credential. What was found is remembered until a credential changes.

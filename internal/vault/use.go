@@ -351,7 +351,8 @@ func Shape(secret string) string {
 	return ""
 }
 
-// Test opens a credential as a use would, and says why it would not be used on a request, or "". A GitHub App is asked for a token.
+// Test opens a credential as a use would, and says why it would not be used on a request, or "". A GitHub App is asked for a token, and AWS for
+// the password of a registry.
 func (k *Keeper) Test(ctx context.Context, by string, id outboard.CredentialID, r Request) (why string, err error) {
 	row, s, err := k.openNow(ctx, id)
 	if err != nil {
@@ -372,6 +373,10 @@ func (k *Keeper) Test(ctx context.Context, by string, id outboard.CredentialID, 
 	}
 	st, err := k.current(ctx)
 	if err != nil {
+		return "", err
+	}
+	if c.Auth.AWS != nil && c.Auth.AWS.Service == ServiceECR {
+		_, err := k.ecrLogin(ctx, by, c, s)
 		return "", err
 	}
 	return "", k.inject(ctx, st.keys, &r, c, s, new(Injection))

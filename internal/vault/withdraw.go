@@ -36,10 +36,10 @@ const (
 type withdrawal struct {
 	k     *Keeper
 	label string // of the credential
-	kind  string // installation_token, access_token, refresh_token
+	kind  string // installation_token, access_token, refresh_token, registry_password
 	why   string // the kill
 	until time.Time
-	ask   func(ctx context.Context) (*http.Request, error) // nil request: the issuer takes no token back
+	ask   func(ctx context.Context) (*http.Request, error) // an error of another kind than Unavailable: the issuer takes no token back
 	good  func(status int) bool
 }
 
@@ -200,9 +200,17 @@ func (k *Keeper) withdrawMinted(why string, covered func(outboard.CredentialID, 
 		}
 		k.mu.Unlock()
 		if mine {
-			k.family.withdrawals.start(k.installation(why, m))
+			k.family.withdrawals.start(k.takeBack(why, m))
 		}
 	}
+}
+
+// takeBack is how what was minted ends.
+func (k *Keeper) takeBack(why string, m minted) withdrawal {
+	if m.of.Auth.AWS != nil {
+		return k.forgotten(why, m)
+	}
+	return k.installation(why, m)
 }
 
 // installation takes back what mint has got.
