@@ -64,6 +64,7 @@ type Box struct {
 	Traffic   string            `json:"traffic,omitempty"`    // who visits its ports must have this one, when set
 	OpenPorts []uint16          `json:"open_ports,omitempty"` // of those, the ones that ask for nothing
 	MaskHost  string            `json:"mask_host,omitempty"`  // what its ports are told they are called; ${PORT} stands for the port
+	TLSPorts  []uint16          `json:"tls_ports,omitempty"`  // that its programs serve with TLS themselves
 	User      string            `json:"user,omitempty"`       // who its programs run as unless it is said; "" = the tool's user
 	Workdir   string            `json:"workdir,omitempty"`    // and where; "" = the user's home
 	NoNetwork bool              `json:"no_network,omitempty"` // its machines have no way to the gateway at all

@@ -91,6 +91,7 @@ type BoxSpec struct {
 	Headers   BoxHeaders          // that the gateway sets on its requests
 	Private   bool                // its ports ask for a token
 	MaskHost  string              // see outboard.Box
+	TLSPorts  []uint16            // see outboard.Box
 }
 
 // CreateBox makes a box and returns when it runs.
@@ -102,7 +103,7 @@ func (c *Control) CreateBox(ctx context.Context, by outboard.Caller, p BoxSpec) 
 		return outboard.Box{}, err
 	}
 	b := outboard.Box{ID: outboard.NewBoxID(), Org: by.In(), Owner: by.Key, Template: BaseTemplate, Env: outboard.EnvConfig{Kind: "cloud", Limits: p.Limits},
-		Vars: p.Vars, Metadata: p.Metadata, Secret: newSecret(), NoNetwork: p.NoNetwork, Net: p.Net, MaskHost: p.MaskHost, OnTimeout: p.OnTimeout,
+		Vars: p.Vars, Metadata: p.Metadata, Secret: newSecret(), NoNetwork: p.NoNetwork, Net: p.Net, MaskHost: p.MaskHost, TLSPorts: p.TLSPorts, OnTimeout: p.OnTimeout,
 		EndAt: c.clock().Add(p.TTL)}
 	b.Env.Networking.Mode, b.Env.Image = "none", p.Image
 	if p.Private {
@@ -223,6 +224,9 @@ func (p *BoxSpec) check() error {
 	}
 	if p.OnTimeout.DropMemory && (!p.OnTimeout.Pause || p.OnTimeout.Resume) {
 		return invalid("dropping the memory at the timeout needs a pause there, and excludes resuming by itself")
+	}
+	if len(p.TLSPorts) > maxBoxPairs {
+		return invalid("tls_ports: at most %d, not %d", maxBoxPairs, len(p.TLSPorts))
 	}
 	return length("mask_host", p.MaskHost, 0, maxName)
 }

@@ -6,7 +6,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"io"
+	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -328,6 +331,54 @@ func TestTraffic(t *testing.T) {
 		if status := r.do(req, nil); status != c.status {
 			t.Errorf("%s: %d, want %d", what, status, c.status)
 		}
+	}
+}
+
+// If this fails, a port whose program speaks TLS itself is not reached, one that does not is asked for it, or a box does not show which is which.
+func TestTLSPorts(t *testing.T) {
+	r := newRig(t)
+	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusTeapot)
+		fmt.Fprint(w, r.TLS != nil, r.Header.Get("X-Forwarded-Host"))
+	})
+	secure, plain := httptest.NewTLSServer(answer), httptest.NewServer(answer) // the box's programs are plain processes here
+	defer secure.Close()
+	defer plain.Close()
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	port := func(s *httptest.Server) int { return s.Listener.Addr().(*net.TCPAddr).Port }
+	var box sandboxOut
+	if status := r.api("POST", "/sandboxes", fmt.Sprintf(`{"templateID":"base","network":{"httpsPorts":[%d]}}`, port(secure)), &box); status != 201 {
+		t.Fatalf("a box with a TLS port: %d", status)
+	}
+	defer r.api("DELETE", "/sandboxes/"+box.SandboxID, "", nil)
+	for what, c := range map[string]struct {
+		box    string
+		at     *httptest.Server
+		status int
+	}{
+		"TLS":                  {box.SandboxID, secure, http.StatusTeapot},
+		"plain":                {box.SandboxID, plain, http.StatusTeapot},
+		"TLS, and not said so": {r.box.SandboxID, secure, http.StatusBadRequest},
+	} {
+		req, _ := http.NewRequest("GET", r.url, nil)
+		req.Host = fmt.Sprintf("%d-%s.localhost", port(c.at), c.box)
+		if status := r.do(req, nil); status != c.status {
+			t.Errorf("%s: %d, want %d", what, status, c.status)
+		}
+	}
+	var shown struct {
+		Network struct{ HTTPSPorts []int }
+	}
+	if r.api("GET", "/sandboxes/"+box.SandboxID, "", &shown); !slices.Equal(shown.Network.HTTPSPorts, []int{port(secure)}) {
+		t.Errorf("shown are %v", shown.Network.HTTPSPorts)
+	}
+	for _, bad := range []string{`[0]`, `[65536]`, `[49983]`} {
+		if status := r.api("POST", "/sandboxes", `{"templateID":"base","network":{"httpsPorts":`+bad+`}}`, nil); status != http.StatusBadRequest {
+			t.Errorf("%s: %d", bad, status)
+		}
+	}
+	if status := r.api("PUT", "/sandboxes/"+box.SandboxID+"/network", `{"httpsPorts":[1]}`, nil); status != http.StatusBadRequest {
+		t.Errorf("set later: %d", status)
 	}
 }
 

@@ -25,8 +25,8 @@ var everything = map[string]bool{"0.0.0.0/0": true, "::/0": true}
 // settings turns what a client wants into what a box has. What a gateway that knows servers by their names cannot hold is refused: it
 // must not seem to hold.
 func (in *networkIn) settings(internet *bool) (n outboard.BoxNetwork, err error) {
-	if in.EgressProxy != nil || len(in.HTTPSPorts) > 0 {
-		return n, outboard.Errorf(outboard.Unimplemented, "network.egressProxy and httpsPorts are not built here")
+	if in.EgressProxy != nil {
+		return n, outboard.Errorf(outboard.Unimplemented, "network.egressProxy is not built here: the gateway dials itself what it has checked")
 	}
 	n.Closed = internet != nil && !*internet
 	for _, d := range in.DenyOut {
@@ -69,6 +69,17 @@ func (in *networkIn) settings(internet *bool) (n outboard.BoxNetwork, err error)
 	return n, nil
 }
 
+// tlsPorts are the ports that the programs of a sandbox serve with TLS themselves.
+func (in *networkIn) tlsPorts() (ports []uint16, err error) {
+	for _, p := range in.HTTPSPorts {
+		if p < 1 || p > 65535 || p == envdPort {
+			return nil, outboard.Errorf(outboard.Invalid, "network.httpsPorts: %d is no port, or the agent's", p)
+		}
+		ports = append(ports, uint16(p))
+	}
+	return ports, nil
+}
+
 // network reads an address or a network.
 func network(s string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil {
@@ -91,6 +102,9 @@ func (s *Server) setNetwork(r *request) (int, any, error) {
 	if err := decode(r.w, r.Request, &in); err != nil {
 		return 0, nil, err
 	}
+	if len(in.HTTPSPorts) > 0 {
+		return 0, nil, outboard.Errorf(outboard.Invalid, "network.httpsPorts are said when a sandbox is made")
+	}
 	n, err := in.settings(in.AllowInternet)
 	if err != nil {
 		return 0, nil, err
@@ -104,7 +118,7 @@ func (s *Server) setNetwork(r *request) (int, any, error) {
 
 // shownNetwork is a box's network as it was set.
 func shownNetwork(b *outboard.Box) networkOut {
-	out := networkOut{AllowPublicTraffic: b.Traffic == "", MaskRequestHost: b.MaskHost, DenyOut: b.Net.Deny}
+	out := networkOut{AllowPublicTraffic: b.Traffic == "", MaskRequestHost: b.MaskHost, DenyOut: b.Net.Deny, HTTPSPorts: b.TLSPorts}
 	for _, a := range b.Net.Allow {
 		if a == "*" {
 			a = "0.0.0.0/0"

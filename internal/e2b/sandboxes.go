@@ -86,6 +86,7 @@ type networkOut struct {
 	MaskRequestHost    string   `json:"maskRequestHost,omitempty"`
 	AllowOut           []string `json:"allowOut,omitempty"`
 	DenyOut            []string `json:"denyOut,omitempty"`
+	HTTPSPorts         []uint16 `json:"httpsPorts,omitempty"`
 
 	Rules map[string][]ruleOut `json:"rules,omitempty"`
 }
@@ -154,6 +155,9 @@ func (in *sandboxIn) spec(ttl time.Duration) (control.BoxSpec, error) {
 	p.NoNetwork = in.AllowInternet != nil && !*in.AllowInternet && len(p.Net.Allow) == 0
 	p.Private = n.AllowPublicTraffic != nil && !*n.AllowPublicTraffic
 	p.MaskHost = n.MaskRequestHost
+	if p.TLSPorts, err = n.tlsPorts(); err != nil {
+		return p, err
+	}
 	if in.IAM != nil && len(in.IAM.Tokens) > 0 || len(in.VolumeMounts) > 0 {
 		return p, outboard.Errorf(outboard.Unimplemented, "iam tokens and volumes are not built here")
 	}
