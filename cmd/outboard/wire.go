@@ -155,6 +155,7 @@ func (s *server) start(ctx context.Context) error {
 		return err
 	}
 	s.newKey = made
+	s.control.Start()
 	s.killer.Start()
 	if err := s.control.AuditSettings(ctx, s.cfg.lowered()); err != nil {
 		s.log.Error("settings that lower protection were not recorded", "err", err)
@@ -320,6 +321,9 @@ func (s *server) Stop() {
 	if s.runner != nil {
 		s.runner.Stop()
 		s.runner = nil
+	}
+	if s.control != nil {
+		s.control.Stop()
 	}
 	if s.killer != nil {
 		s.killer.Stop()

@@ -185,7 +185,7 @@ func (s *signing) sealed(id string, change func(*store.LoginRenewal)) {
 // revocations returns what the audit says of tokens that were given back.
 func (s *signing) revocations() (actions []string) {
 	s.t.Helper()
-	for _, action := range []string{"token.revoke", "token.revoked", "token.revoke_failed"} {
+	for _, action := range []string{"token.revoke", "token.revoked", "token.revoke_failed", "token.revoke_dropped"} {
 		rows, err := s.store.AuditRecords(s.t.Context(), store.AuditQuery{Action: action})
 		if err != nil {
 			s.t.Fatal(err)
@@ -241,7 +241,7 @@ func TestLogoutRevokesAtTheProvider(t *testing.T) {
 		"refuses": {func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(400)
 			_, _ = w.Write([]byte(`{"error":"unsupported_token_type"}`))
-		}, []string{"token.revoke", "token.revoke_failed"}},
+		}, []string{"token.revoke", "token.revoke_dropped"}},
 		"says nothing": {func(http.ResponseWriter, *http.Request) {}, []string{"token.revoke", "token.revoked"}},
 	} {
 		s := staying(t, false, rule)

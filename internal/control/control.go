@@ -6,7 +6,8 @@
 //   - Every verb takes a Caller that Authenticate returned; the zero Caller is refused.
 //   - An id that does not exist and an id that is not the caller's give the same NotFound, with the same text.
 //   - Nothing is appended to a log that an event's reader could not show: content over a limit is moved to blob first.
-//   - control never runs anything, never talks to a model, and holds no state but bounded caches.
+//   - control never runs anything, never talks to a model, and holds no state but bounded caches. What it does by itself, from Start to Stop,
+//     is in rows: see withdraw.go.
 package control
 
 import (
@@ -73,6 +74,8 @@ type Control struct {
 	ssh       atomic.Pointer[SSHDoor] // nil = no SSH
 	exchanges chan struct{}           // capacity maxExchanges: sign-ins that ask the identity provider
 
+	withdrawals *withdrawals
+
 	mu       sync.Mutex
 	revoked  counter
 	accounts map[outboard.SessionID]outboard.Header // see UsageAt; bounded by maxAccounts
@@ -97,7 +100,7 @@ type Model = llm.Info
 func New(cfg Config) *Control {
 	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill, witness: cfg.Audit, dirs: cfg.Directories,
 		log: cfg.Logger, now: cfg.Now, able: cfg.Isolation, login: cfg.Login, trusted: cfg.Trusted, boxNet: cfg.Boxes, exchanges: make(chan struct{}, maxExchanges),
-		accounts: map[outboard.SessionID]outboard.Header{}}
+		accounts: map[outboard.SessionID]outboard.Header{}, withdrawals: newWithdrawals()}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}

@@ -352,6 +352,7 @@ func (c *Control) AfterKill(ctx context.Context, k outboard.Kill) error {
 		switch k.Scope {
 		case outboard.KillOwner:
 			_, err := c.store.RevokeKey(ctx, outboard.KeyID(k.Target), c.clock())
+			c.withdrawals.ring()
 			errs = append(errs, err)
 		case outboard.KillCredential:
 			errs = append(errs, c.archiveKilled(ctx, k))

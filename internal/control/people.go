@@ -110,6 +110,7 @@ func (c *Control) ArchiveOrg(ctx context.Context, by outboard.Caller, ref string
 		return o, err
 	}
 	o, err = c.store.ArchiveOrg(ctx, o.ID, c.clock())
+	c.withdrawals.ring()
 	return o, look("organization", ref, err)
 }
 
@@ -247,6 +248,9 @@ func (c *Control) changeUser(ctx context.Context, by outboard.Caller, u outboard
 	sessions, err := c.store.ChangeUser(ctx, u, ends)
 	if err != nil {
 		return look("user", string(u.ID), err)
+	}
+	if ends {
+		c.withdrawals.ring()
 	}
 	for _, id := range sessions {
 		if err := c.interrupt(ctx, id); err != nil { // it can have no effect all the same: policy asks who it acts for
@@ -404,10 +408,6 @@ func (c *Control) RevokeKey(ctx context.Context, by outboard.Caller, id outboard
 	if err := c.record(ctx, by, "key.revoke", string(id), nil); err != nil {
 		return k, err
 	}
-	with := c.renewedWith(ctx, k)
-	if k, err = c.store.RevokeKey(ctx, id, c.clock()); err != nil {
-		return k, look("key", string(id), err)
-	}
-	c.giveBack(ctx, k, with, "the login was ended")
-	return k, nil
+	k, err = c.endLogin(ctx, id, "the login was ended")
+	return k, look("key", string(id), err)
 }

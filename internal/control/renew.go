@@ -8,7 +8,6 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/login"
 	"github.com/outboard-dev/outboard/internal/store"
-	"github.com/outboard-dev/outboard/internal/vault"
 )
 
 // A login is renewed by asking the identity provider, with the refresh token it gave at the sign-in, whether the person is still there. That
@@ -20,8 +19,6 @@ const (
 	renewPatience = 30 * time.Second
 	// renewEvery is how often somebody looks whether another process is done with the same renewal.
 	renewEvery = 250 * time.Millisecond
-	// revokePatience bounds how long whoever logs out waits for the provider to take a token back.
-	revokePatience = 5 * time.Second
 )
 
 // loginLasts is how long a login lasts, and a renewal of it.
@@ -168,7 +165,7 @@ func (c *Control) renew(ctx context.Context, p *login.Provider, u outboard.User,
 	switch kind := outboard.KindOf(err); {
 	case err == nil:
 	case kind == outboard.Unauthenticated || kind == outboard.Denied:
-		return u, k, c.endLogin(ctx, k, err)
+		return u, k, c.notRenewed(ctx, k, err)
 	default:
 		if err := c.store.ReleaseLoginRenewal(ctx, k.ID); err != nil {
 			c.log.Warn("the next renewal of a login has to wait", "key", k.ID, "err", err)
@@ -219,65 +216,13 @@ func (c *Control) askAgain(ctx context.Context, p *login.Provider, subject strin
 	return who, cmp.Or(err, failed)
 }
 
-// giveBack tells the provider that what a login was renewed with is not used any more, as far as it can be told: the login has ended here
-// whatever comes of it. ended says why, for the record.
-func (c *Control) giveBack(ctx context.Context, k outboard.Key, with outboard.Secret, ended string) {
-	if with.IsZero() || c.login.Provider == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokePatience)
-	defer cancel()
-	say := func(action string, detail map[string]any) error {
-		detail["key"], detail["token"], detail["why"] = k.ID, "refresh_token", ended
-		return c.record(ctx, loginCaller(k.Org), action, string(k.User), detail)
-	}
-	done, err := c.exchanging()
-	if err == nil {
-		err = c.login.Provider.Revoke(ctx, with, func(address string) error { return say(vault.AuditWithdraw, map[string]any{"what": "POST " + address}) })
-		done()
-	}
-	if err != nil && outboard.KindOf(err) == outboard.NotFound {
-		c.log.Debug("the identity provider takes no tokens back", "key", k.ID)
-		return
-	}
-	action, detail := vault.AuditWithdrawn, map[string]any{}
-	if err != nil {
-		c.log.Warn("what a login was renewed with is not revoked at the identity provider", "key", k.ID, "err", err)
-		action, detail = vault.AuditWithdrawFailed, map[string]any{"what": err.Error()}
-	}
-	if err := say(action, detail); err != nil {
-		c.log.Error("what came of revoking a token was not recorded", "key", k.ID, "err", err)
-	}
-}
-
-// renewedWith opens what a login is renewed with, while it is there; zero = nothing, or it cannot be opened.
-func (c *Control) renewedWith(ctx context.Context, k outboard.Key) outboard.Secret {
-	if k.Kind != outboard.KeyLogin || c.vault == nil || c.login.Provider == nil {
-		return outboard.Secret{}
-	}
-	r, err := c.store.LoginRenewal(ctx, k.ID)
-	if err != nil && outboard.KindOf(err) == outboard.NotFound {
-		return outboard.Secret{}
-	}
-	var with outboard.Secret
-	if err == nil {
-		with, err = c.vault.For(k.Org).OpenValue(ctx, renewalUse(k.ID), r.Sealed)
-	}
-	if err != nil {
-		c.log.Warn("what a login is renewed with cannot be opened, and is not revoked", "key", k.ID, "err", err)
-	}
-	return with
-}
-
-// endLogin revokes a login that the provider does not renew. It ends whether or not that can be recorded.
-func (c *Control) endLogin(ctx context.Context, k outboard.Key, why error) error {
+// notRenewed revokes a login that the provider does not renew. It ends whether or not that can be recorded.
+func (c *Control) notRenewed(ctx context.Context, k outboard.Key, why error) error {
 	if err := c.record(ctx, loginCaller(k.Org), "login.end", string(k.User), map[string]any{"key": k.ID, "why": why.Error()}); err != nil {
 		c.log.Error("the end of a login was not recorded", "key", k.ID, "err", err)
 	}
-	with := c.renewedWith(ctx, k)
-	if _, err := c.store.RevokeKey(ctx, k.ID, c.clock()); err != nil {
+	if _, err := c.endLogin(ctx, k.ID, "the login was not renewed"); err != nil {
 		return outboard.Errorf(outboard.KindOf(err), "ending a login: %w", err)
 	}
-	c.giveBack(ctx, k, with, "the login was not renewed")
 	return outboard.Errorf(outboard.Unauthenticated, "your login has ended: %w", why).WithHint("sign in again: outboard login")
 }

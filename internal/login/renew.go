@@ -113,7 +113,7 @@ func (p *Provider) userinfo(ctx context.Context, at, access string) (map[string]
 }
 
 // Revoke gives back what a sign-in is renewed with (RFC 7009). before is called with the address that is asked, and its error ends it. NotFound:
-// the provider takes nothing back.
+// the provider takes nothing back. Denied: not this. After anything else it may be asked again.
 func (p *Provider) Revoke(ctx context.Context, with outboard.Secret, before func(address string) error) error {
 	ctx, cancel := context.WithTimeout(oidc.ClientContext(ctx, p.http), timeout)
 	defer cancel()
@@ -128,6 +128,9 @@ func (p *Provider) Revoke(ctx context.Context, with outboard.Secret, before func
 		return err
 	}
 	why, err := p.post(ctx, k, k.revoke, url.Values{"token": {with.Reveal()}, "token_type_hint": {"refresh_token"}}, nil)
+	if err == nil && why == "unsupported_token_type" { // RFC 7009 2.2.1
+		return outboard.Errorf(outboard.Denied, "the identity provider takes no tokens of this kind back: %s", why)
+	}
 	if err == nil && why != "" {
 		err = outboard.Errorf(outboard.Unavailable, "the identity provider does not take a token back: %s", why)
 	}

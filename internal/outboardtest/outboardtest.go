@@ -147,6 +147,8 @@ func (s *Server) assemble(ctx context.Context, opt Options, later func(func())) 
 	}
 	s.Control = control.New(control.Config{Store: s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: models, Policy: rules, Live: s.Live, Vault: s.Vault, Kill: sw, Logger: opt.Logger, Login: opt.Login,
 		Trusted: opt.Trusted, Audit: s.Witness})
+	s.Control.Start()
+	later(s.Control.Stop)
 	made, err := s.Control.EnsureAdminKey(ctx, func(secret string) error { s.Key = secret; return nil })
 	if err == nil && !made {
 		err = errors.New("the data directory has an admin key already, which nobody can read back")

@@ -85,21 +85,20 @@ func (s *Store) OperatorKeys(ctx context.Context) (n int64, err error) {
 
 const revokeKeySQL = `UPDATE keys SET revoked_at = ? WHERE id = ? AND revoked_at = 0`
 
-const dropRenewalSQL = `DELETE FROM login_renewals WHERE key = ?`
-
-// RevokeKey ends a key at once, and what it could be renewed with. Revoking twice keeps the first time.
+// RevokeKey ends a key at once; what it could be renewed with becomes a Withdrawal. Revoking twice keeps the first time.
 func (s *Store) RevokeKey(ctx context.Context, id outboard.KeyID, at time.Time) (outboard.Key, error) {
-	err := s.update(ctx, "revoking a key", func(t tx) error {
-		if _, err := t.exec(ctx, revokeKeySQL, micros(at), string(id)); err != nil {
-			return err
-		}
-		_, err := t.exec(ctx, dropRenewalSQL, string(id))
-		return err
-	})
+	err := s.update(ctx, "revoking a key", func(t tx) error { return s.revokeKey(ctx, t, id, "the login was ended", at) })
 	if err != nil {
 		return outboard.Key{}, err
 	}
 	return s.Key(ctx, id)
+}
+
+func (s *Store) revokeKey(ctx context.Context, t tx, id outboard.KeyID, why string, at time.Time) error {
+	if _, err := t.exec(ctx, revokeKeySQL, micros(at), string(id)); err != nil {
+		return err
+	}
+	return s.withdraw(ctx, t, why, renewalOf, string(id))
 }
 
 // A login is kept while something still asks for it by its id: a grant that it has or gave and that is in force, or a living session of
@@ -110,13 +109,11 @@ const tidyLoginsSQL = `DELETE FROM keys WHERE id IN (SELECT id FROM keys k WHERE
 		AND s.created_at >= k.created_at AND s.created_at <= k.expires_at)
 	ORDER BY expires_at LIMIT ?)`
 
-const tidyRenewalsSQL = `DELETE FROM login_renewals WHERE until < ? OR key IN (SELECT id FROM keys WHERE revoked_at <> 0)`
-
-// TidyLogins deletes what revoked logins could be renewed with, and the keys of people who signed in that were over at a time, but for those that something still names, and returns how
-// many. Who held one is in the audit's record of the sign-in.
+// TidyLogins deletes the keys of people who signed in that were over at a time, but for those that something still names, and returns how many.
+// What logins cannot be renewed with any more becomes withdrawals. Who held one is in the audit's record of the sign-in.
 func (s *Store) TidyLogins(ctx context.Context, over time.Time) (n int64, err error) {
 	err = s.update(ctx, "deleting logins that are over", func(t tx) (err error) {
-		if _, err := t.exec(ctx, tidyRenewalsSQL, micros(s.now())); err != nil {
+		if err := s.withdraw(ctx, t, "the login cannot be renewed any more", renewalsOver, micros(s.now())); err != nil {
 			return err
 		}
 		n, err = t.exec(ctx, tidyLoginsSQL, micros(over), micros(s.now()), loginsAtOnce)

@@ -49,7 +49,8 @@ func (s *Store) Orgs(ctx context.Context) ([]outboard.Organization, error) {
 
 const archiveOrgSQL = `UPDATE orgs SET archived_at = ? WHERE id = ? AND archived_at = 0`
 
-// ArchiveOrg ends an organization, and its keys with it. Archiving twice keeps the first time.
+// ArchiveOrg ends an organization, and its keys with it; what its logins could be renewed with becomes withdrawals. Archiving twice keeps the
+// first time.
 func (s *Store) ArchiveOrg(ctx context.Context, id outboard.OrgID, at time.Time) (outboard.Organization, error) {
 	err := s.update(ctx, "archiving an organization", func(t tx) error {
 		_, err := t.exec(ctx, archiveOrgSQL, micros(at), string(id))
@@ -58,6 +59,9 @@ func (s *Store) ArchiveOrg(ctx context.Context, id outboard.OrgID, at time.Time)
 		}
 		if err == nil {
 			_, err = t.exec(ctx, revokeSSHKeysOrgSQL, micros(at), string(id))
+		}
+		if err == nil {
+			err = s.withdraw(ctx, t, "the organization has ended", renewalsIn, string(id))
 		}
 		return err
 	})

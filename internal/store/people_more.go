@@ -19,7 +19,8 @@ const revokeRightsOfSQL = `UPDATE grants SET revoked_at = ? WHERE revoked_at = 0
 const closeApprovalsOfSQL = `UPDATE approvals SET state = 'closed' WHERE state = 'pending' AND session IN (SELECT id FROM sessions WHERE person = ?)`
 
 // ChangeUser stores a person's name, role and removal. With ends everything that they hold ends in the same transaction: their keys, SSH keys,
-// the grants they have or gave, and the approvals their sessions wait for. It returns their sessions that live.
+// the grants they have or gave, and the approvals their sessions wait for; what their logins could be renewed with becomes withdrawals. It
+// returns their sessions that live.
 func (s *Store) ChangeUser(ctx context.Context, u outboard.User, ends bool) (sessions []outboard.SessionID, err error) {
 	now := micros(s.now())
 	err = s.update(ctx, "changing a user", func(t tx) error {
@@ -38,6 +39,13 @@ func (s *Store) ChangeUser(ctx context.Context, u outboard.User, ends bool) (ses
 			return err
 		}
 		if _, err := t.exec(ctx, revokeSSHKeysOfSQL, now, id); err != nil {
+			return err
+		}
+		why := "the person has less rights"
+		if !u.RemovedAt.IsZero() {
+			why = "the person was removed"
+		}
+		if err := s.withdraw(ctx, t, why, renewalsOf, id); err != nil {
 			return err
 		}
 		if _, err := t.exec(ctx, closeApprovalsOfSQL, id); err != nil {

@@ -14,14 +14,22 @@ type LoginRenewal struct {
 	Sealed outboard.Sealed
 }
 
+const lockKeySQL = `SELECT id FROM keys WHERE id = ?`
+
 const putRenewalSQL = `INSERT INTO login_renewals (key, until, key_id, sealed, claimed) VALUES (?, ?, ?, ?, 0)
 	ON CONFLICT (key) DO UPDATE SET key_id = excluded.key_id, sealed = excluded.sealed`
 
-// PutLoginRenewal stores it, or its new value; Until stays what it was at first, and so does who is at it.
+// PutLoginRenewal stores it, or its new value; Until stays what it was at first, and so does who is at it. That of a login which has ended
+// meanwhile becomes a Withdrawal at once.
 func (s *Store) PutLoginRenewal(ctx context.Context, r LoginRenewal) error {
 	return s.update(ctx, "storing what a login is renewed with", func(t tx) error {
-		_, err := t.exec(ctx, putRenewalSQL, string(r.Key), micros(r.Until), r.Sealed.Key, append([]byte{}, r.Sealed.Data...))
-		return err
+		if _, err := collectTx(ctx, t, scanKeyID, lockKeySQL+s.d.locking(false), string(r.Key)); err != nil { // it ends before or after
+			return err
+		}
+		if _, err := t.exec(ctx, putRenewalSQL, string(r.Key), micros(r.Until), r.Sealed.Key, append([]byte{}, r.Sealed.Data...)); err != nil {
+			return err
+		}
+		return s.withdraw(ctx, t, "the login had ended", renewalEnded, string(r.Key))
 	})
 }
 

@@ -335,14 +335,20 @@ func (p *Provider) userinfo(w http.ResponseWriter, r *http.Request) {
 	write(w, status, claims)
 }
 
-// revoke takes a token back (RFC 7009).
 func (p *Provider) revoke(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.bend.Revoke != nil {
-		p.bend.Revoke(w, r)
-		return
+	own := p.bend.Revoke
+	p.mu.Unlock()
+	if own == nil {
+		own = p.TakeBack
 	}
+	own(w, r)
+}
+
+// TakeBack answers who gives a token back as it should (RFC 7009).
+func (p *Provider) TakeBack(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	id, secret, ok := r.BasicAuth()
 	if plain, err := url.QueryUnescape(secret); !ok || err != nil || id != "outboard" || plain != p.Secret {
 		write(w, 401, map[string]any{"error": "invalid_client"})
