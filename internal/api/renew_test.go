@@ -126,6 +126,13 @@ func TestLoginRenewalRefused(t *testing.T) {
 		"somebody else": {func(string, string) {
 			s.provider.Bend(logintest.Bend{Token: func(c logintest.Claims) { c["sub"] = "eve" }})
 		}, 401, "somebody else", false},
+		"the keys are away": {func(string, string) {
+			s.provider.Bend(logintest.Bend{Sign: func(p *logintest.Provider) logintest.SignedBy {
+				by := p.RS256(nil)
+				by.Header["kid"] = "new"
+				return by
+			}, Keys: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }})
+		}, 503, "503 for its keys", true},
 		"a broken token": {func(string, string) {
 			s.provider.Bend(logintest.Bend{Token: func(c logintest.Claims) { c["aud"] = "other" }})
 		}, 401, "does not hold", false},
@@ -273,6 +280,7 @@ func TestLoginRenewalWithoutAnIDToken(t *testing.T) {
 	says := func(status int, change func(logintest.Claims)) func(logintest.Claims) int {
 		return func(c logintest.Claims) int { change(c); return status }
 	}
+	signs := func(p *logintest.Provider) logintest.SignedBy { return p.RS256(nil) }
 	for name, c := range map[string]struct {
 		bend   logintest.Bend
 		rule   control.LoginRule
@@ -293,6 +301,10 @@ func TestLoginRenewalWithoutAnIDToken(t *testing.T) {
 		"no group told":                 {logintest.Bend{UserInfo: says(200, func(c logintest.Claims) { delete(c, "group") })}, group, true, 401, "no rule", false},
 		"another domain":                {logintest.Bend{UserInfo: says(200, func(c logintest.Claims) { c["email"] = "ann@other.test" })}, domain, true, 401, "no rule", false},
 		"not verified any more":         {logintest.Bend{UserInfo: says(200, func(c logintest.Claims) { c["email_verified"] = false })}, domain, true, 401, "no rule", false},
+		"signed":                        {logintest.Bend{Told: signs}, group, true, 200, "", true},
+		"signed, of no group any more":  {logintest.Bend{Told: signs, UserInfo: says(200, func(c logintest.Claims) { c["group"] = "none" })}, group, true, 401, "no rule", false},
+		"signed by nobody":              {logintest.Bend{Told: func(*logintest.Provider) logintest.SignedBy { return logintest.Unsigned() }}, group, true, 401, "does not hold", false},
+		"encrypted":                     {logintest.Bend{Told: signs, ToldAs: func(string) string { return "a.b.c.d.e" }}, group, true, 503, "encrypts", true},
 		"gone":                          {logintest.Bend{UserInfo: says(401, func(logintest.Claims) {})}, domain, false, 401, "any more", false},
 		"off":                           {logintest.Bend{UserInfo: says(503, func(logintest.Claims) {})}, domain, false, 503, "503", true},
 	} {

@@ -123,9 +123,9 @@ func (p *Provider) WhoAt(ctx context.Context, code string) (Person, error) {
 	case out.ID == "":
 		return Person{}, refused("there is no ID token in it")
 	}
-	token, err := k.verifier.Verify(ctx, out.ID)
+	token, err := p.holds(ctx, k, k.verifier, "its ID token", out.ID)
 	if err != nil {
-		return Person{}, refused("its ID token does not hold: %w", err)
+		return Person{}, err
 	}
 	if err := p.check(token, ""); err != nil { // a token of another flow has a nonce
 		return Person{}, err

@@ -70,9 +70,11 @@ type Provider struct {
 // known is what discovery found.
 type known struct {
 	verifier *oidc.IDTokenVerifier
+	told     *oidc.IDTokenVerifier // of what the userinfo endpoint signs
 	endpoint oauth2.Endpoint
 	offline  bool   // it knows the scope offline_access
 	userinfo string // where it says who somebody is, by an access token; "" = nowhere
+	keys     string // where its keys are
 	revoke   string // where it takes tokens back (RFC 7009); "" = nowhere
 	until    time.Time
 }
@@ -142,12 +144,13 @@ func (p *Provider) discover(ctx context.Context) (*known, error) {
 		Methods []string `json:"token_endpoint_auth_methods_supported"`
 		Scopes  []string `json:"scopes_supported"`
 		Revoke  string   `json:"revocation_endpoint"`
+		Told    []string `json:"userinfo_signing_alg_values_supported"`
 	}
 	if err := op.Claims(&doc); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "the identity provider's description is not readable: %w", err)
 	}
-	k := &known{endpoint: op.Endpoint(), offline: slices.Contains(doc.Scopes, oidc.ScopeOfflineAccess), userinfo: op.UserInfoEndpoint(), revoke: doc.Revoke, until: p.cfg.Now().Add(discoveryLasts)}
-	for i, u := range []string{k.endpoint.AuthURL, k.endpoint.TokenURL, doc.Keys, k.userinfo, k.revoke} {
+	k := &known{endpoint: op.Endpoint(), offline: slices.Contains(doc.Scopes, oidc.ScopeOfflineAccess), userinfo: op.UserInfoEndpoint(), keys: doc.Keys, revoke: doc.Revoke, until: p.cfg.Now().Add(discoveryLasts)}
+	for i, u := range []string{k.endpoint.AuthURL, k.endpoint.TokenURL, k.keys, k.userinfo, k.revoke} {
 		if i > 2 && u == "" { // it need not have them
 			continue
 		}
@@ -161,8 +164,17 @@ func (p *Provider) discover(ctx context.Context) (*known, error) {
 		k.endpoint.AuthStyle = oauth2.AuthStyleInParams
 	}
 	k.verifier = op.VerifierContext(ctx, &oidc.Config{ClientID: p.cfg.ClientID, Now: p.cfg.Now})
+	// Its times need not be there: see Provider.signed.
+	k.told = op.VerifierContext(ctx, &oidc.Config{ClientID: p.cfg.ClientID, Now: p.cfg.Now, SkipExpiryCheck: true, SupportedSigningAlgs: signing(doc.Told)})
 	p.known = k
 	return k, nil
+}
+
+// signing are those of a provider's algorithms that sign with a key which is its own alone; nil = it names none, and those of its ID tokens count.
+func signing(algs []string) []string {
+	return slices.DeleteFunc(algs, func(alg string) bool {
+		return !slices.Contains([]string{oidc.RS256, oidc.RS384, oidc.RS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.EdDSA}, alg)
+	})
 }
 
 // scopes are what is asked for: with what lets a login be renewed, where the provider says that it knows that.
@@ -266,9 +278,9 @@ func (p *Provider) Who(ctx context.Context, a Answer) (Person, error) {
 	if err != nil {
 		return Person{}, err
 	}
-	token, err := k.verifier.Verify(ctx, raw)
+	token, err := p.holds(ctx, k, k.verifier, "its ID token", raw)
 	if err != nil {
-		return Person{}, refused("its ID token does not hold: %w", err)
+		return Person{}, err
 	}
 	if err := p.check(token, a.Nonce); err != nil {
 		return Person{}, err
@@ -341,13 +353,50 @@ func (p *Provider) check(t *oidc.IDToken, nonce string) error {
 	return nil
 }
 
+// holds returns what a token says that the provider has signed. Unavailable: its keys cannot be had, and nothing is known of the token.
+func (p *Provider) holds(ctx context.Context, k *known, by *oidc.IDTokenVerifier, what, raw string) (*oidc.IDToken, error) {
+	token, err := by.Verify(ctx, raw)
+	if err == nil {
+		return token, nil
+	}
+	if failed := p.reach(ctx, k.keys); failed != nil { // the verifier does not tell this from a signature that is wrong
+		return nil, failed
+	}
+	return nil, refused(what+" does not hold: %w", err)
+}
+
+// reach asks the provider for a document that is there.
+func (p *Provider) reach(ctx context.Context, at string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return asking(err)
+	}
+	resp, err := p.http.Do(r)
+	if err != nil {
+		return asking(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return outboard.Errorf(outboard.Unavailable, "the identity provider answered %d for its keys", resp.StatusCode)
+	}
+	return nil
+}
+
 // person is whom a token names, and what renews that.
 func (p *Provider) person(t *oidc.IDToken, renew string) (Person, error) {
 	who, err := person(t)
-	if p.cfg.Renewable && len(renew) <= maxCode {
-		who.Renew = outboard.NewSecret(renew)
+	if p.cfg.Renewable {
+		who.Renew = renewal(renew)
 	}
 	return who, err
+}
+
+// renewal is what a sign-in is renewed with, unless it is nothing like that.
+func renewal(token string) outboard.Secret {
+	if len(token) > maxCode {
+		return outboard.Secret{}
+	}
+	return outboard.NewSecret(token)
 }
 
 func person(t *oidc.IDToken) (Person, error) {

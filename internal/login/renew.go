@@ -7,6 +7,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/outboard-dev/outboard"
@@ -15,7 +16,8 @@ import (
 // Renew asks the provider, with what it gave at the sign-in of a subject, whether somebody is still who they were, and what is to be asked
 // with next time: that may be the same. A provider need not send an ID token then (OpenID Connect Core 12.2); what it says of the person
 // elsewhere counts instead, and if that is nothing, the person is Silent. Unauthenticated when it says no, or names somebody who is not the
-// subject: then they must sign in again.
+// subject: then they must sign in again. Whatever comes of it, the answer holds what is to be asked with next time where the provider gave that: the
+// old one may be worth nothing any more.
 func (p *Provider) Renew(ctx context.Context, subject string, with outboard.Secret) (Person, error) {
 	ctx, cancel := context.WithTimeout(oidc.ClientContext(ctx, p.http), timeout)
 	defer cancel()
@@ -39,30 +41,28 @@ func (p *Provider) Renew(ctx context.Context, subject string, with outboard.Secr
 	if out.ID == "" {
 		return p.renewed(ctx, k, subject, &out)
 	}
-	token, err := k.verifier.Verify(ctx, out.ID)
-	if err != nil {
-		return Person{}, refused("its ID token does not hold: %w", err)
+	var who Person
+	token, err := p.holds(ctx, k, k.verifier, "its ID token", out.ID)
+	if err == nil {
+		err = p.check(token, token.Nonce) // it answers no browser: who sent what it is for is this server
 	}
-	if err := p.check(token, token.Nonce); err != nil { // it answers no browser: who sent what it is for is this server
-		return Person{}, err
+	if err == nil {
+		who, err = person(token)
 	}
-	return p.person(token, out.Renew)
+	who.Renew = renewal(out.Renew)
+	return who, err
 }
 
-// renewed is who a provider says somebody is that has sent no ID token. Whatever comes of it, the answer holds what is to be asked with next
-// time: the old one may be worth nothing any more.
+// renewed is who a provider says somebody is that has sent no ID token.
 func (p *Provider) renewed(ctx context.Context, k *known, subject string, got *tokens) (Person, error) {
-	who := Person{Issuer: p.cfg.Issuer, Subject: subject, Silent: true}
-	if len(got.Renew) <= maxCode {
-		who.Renew = outboard.NewSecret(got.Renew)
-	}
+	who := Person{Issuer: p.cfg.Issuer, Subject: subject, Silent: true, Renew: renewal(got.Renew)}
 	if got.Access == "" {
 		return who, refused("it sends no token when it renews a sign-in")
 	}
 	if k.userinfo == "" {
 		return who, nil
 	}
-	claims, err := p.userinfo(ctx, k.userinfo, got.Access)
+	claims, err := p.userinfo(ctx, k, got.Access)
 	if err != nil {
 		return who, err
 	}
@@ -80,14 +80,14 @@ func (p *Provider) renewed(ctx context.Context, k *known, subject string, got *t
 	return who, nil
 }
 
-// userinfo asks who an access token is of.
-func (p *Provider) userinfo(ctx context.Context, at, access string) (map[string]json.RawMessage, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+// userinfo asks who an access token is of. A provider answers in JSON, or with a signed token, as it knows this client.
+func (p *Provider) userinfo(ctx context.Context, k *known, access string) (map[string]json.RawMessage, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, k.userinfo, nil)
 	if err != nil {
 		return nil, asking(err)
 	}
 	r.Header.Set("Authorization", "Bearer "+access)
-	r.Header.Set("Accept", "application/json")
+	r.Header.Set("Accept", "application/json, application/jwt")
 	resp, err := p.http.Do(r)
 	if err != nil {
 		return nil, asking(err)
@@ -102,11 +102,34 @@ func (p *Provider) userinfo(ctx context.Context, at, access string) (map[string]
 		return nil, refused("it does not say any more who this is")
 	case resp.StatusCode != http.StatusOK:
 		return nil, outboard.Errorf(outboard.Unavailable, "the identity provider answered %d", resp.StatusCode)
-	case kind != "application/json": // a signed one would be application/jwt
-		return nil, outboard.Errorf(outboard.Unavailable, "the identity provider says who somebody is as %q, and only application/json can be read", kind)
+	case kind == "application/jwt":
+		return p.signed(ctx, k, string(text))
+	case kind != "application/json":
+		return nil, outboard.Errorf(outboard.Unavailable, "the identity provider says who somebody is as %q, and only application/json and application/jwt can be read", kind)
 	}
 	var claims map[string]json.RawMessage
 	if json.Unmarshal(text, &claims) != nil {
+		return nil, refused("its claims are not readable")
+	}
+	return claims, nil
+}
+
+// signed returns the claims of an answer that the provider has signed (OpenID Connect Core 5.3.2): by its own keys, as itself, for this client. It
+// need not say until when it holds: it has just been asked for.
+func (p *Provider) signed(ctx context.Context, k *known, text string) (claims map[string]json.RawMessage, err error) {
+	if strings.Count(text, ".") == 4 { // a signed one has three parts
+		return nil, outboard.Errorf(outboard.Unavailable, "the identity provider encrypts who somebody is, and this server has no key to read that").
+			WithHint("set up this client there for answers that are signed or plain: userinfo_encrypted_response_alg must not be set")
+	}
+	token, err := p.holds(ctx, k, k.told, "what it signed about who this is", strings.TrimSpace(text))
+	if err != nil {
+		return nil, err
+	}
+	now := p.cfg.Now()
+	if !token.Expiry.IsZero() && !now.Before(token.Expiry) || token.IssuedAt.Sub(now) > skew {
+		return nil, refused("what it signed about who this is does not hold: it is of another time")
+	}
+	if token.Claims(&claims) != nil {
 		return nil, refused("its claims are not readable")
 	}
 	return claims, nil

@@ -54,6 +54,8 @@ type Bend struct {
 	Down      bool                       // it answers 500 for tokens
 	NoID      bool                       // it sends no ID token when it renews a sign-in, which it may (OpenID Connect Core 12.2)
 	UserInfo  func(Claims) int           // changes what it says by an access token, and with which status
+	Told      func(p *Provider) SignedBy // signs that, which need not be; nil = it is plain JSON
+	ToldAs    func(jwt string) string    // changes what is sent for a signed answer
 	Revoke    http.HandlerFunc           // answers who gives a token back
 }
 
@@ -329,10 +331,22 @@ func (p *Provider) userinfo(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	claims, status := maps.Clone(claims), 200
+	if p.bend.Told != nil {
+		claims["iss"], claims["aud"] = p.URL, "outboard"
+	}
 	if p.bend.UserInfo != nil {
 		status = p.bend.UserInfo(claims)
 	}
-	write(w, status, claims)
+	if p.bend.Told == nil || status != 200 {
+		write(w, status, claims)
+		return
+	}
+	text := token(p.bend.Told(p), claims)
+	if p.bend.ToldAs != nil {
+		text = p.bend.ToldAs(text)
+	}
+	w.Header().Set("Content-Type", "application/jwt; charset=utf-8")
+	_, _ = w.Write([]byte(text))
 }
 
 func (p *Provider) revoke(w http.ResponseWriter, r *http.Request) {
