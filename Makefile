@@ -23,7 +23,7 @@ build: ## build bin/outboard and bin/outboard-guest
 demo: build ## watch an agent work in a sandbox while the harness is killed under it
 	@bin/outboard demo
 
-deps: ## install what the tests need and the machine lacks (PostgreSQL, OpenSSH clients, rsync; as root crun, runc, runsc and a Docker engine)
+deps: ## install what the tests need and the machine lacks (PostgreSQL, OpenSSH clients, rsync; as root crun, runc, runsc, debootstrap and a Docker engine)
 	@scripts/deps
 
 runsc: bin/runsc-$(RUNSC_VERSION) ## build gVisor's runtime as bin/runsc (some minutes, once)

@@ -100,7 +100,7 @@ type EnvConfig struct {
 	Kind       string              `json:"kind"`
 	Networking Networking          `json:"networking"`
 	Packages   map[string][]string `json:"packages,omitempty"` // apt cargo gem go npm pip
-	Rootfs     string              `json:"rootfs,omitempty"`   // "" or "host"; else a directory or a .tar path on the server
+	Rootfs     string              `json:"rootfs,omitempty"`   // "" or "host"; debootstrap:SUITE[:VARIANT]; else a directory or a .tar path on the server
 	Image      string              `json:"image,omitempty"`    // name of an OCI image, instead of Rootfs
 	Template   string              `json:"template,omitempty"` // NAME, NAME:TAG or an id, instead of both
 	Build      TemplateBuildID     `json:"build,omitempty"`    // what Template meant when the session or box was made; "" in an environment

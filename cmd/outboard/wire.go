@@ -244,7 +244,7 @@ func (s *server) able(env outboard.EnvConfig) error {
 	if s.choice == nil {
 		return nil // what no sandbox can be made for is refused by each session, with the reason
 	}
-	return s.choice.Check(sandbox.Spec{Isolation: env.Isolation, Limits: env.Limits, Build: env.Installs()})
+	return s.choice.Check(sandbox.Spec{Isolation: env.Isolation, Limits: env.Limits, Build: env.Installs() || fleet.IsBase(env.Rootfs)})
 }
 
 // Work starts claiming sessions, if this process does not yet. Leases of processes of this host that were killed are given up

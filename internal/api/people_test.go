@@ -135,8 +135,11 @@ func TestServerPaths(t *testing.T) {
 	for _, path := range []string{"/etc", "/srv", "/srv/images/../../etc", "/srv/images2", "/srv/images/../images2"} {
 		tenant.refused(403, "who runs the server", "POST", "/v1/environments", env(path))
 	}
-	for _, path := range []string{"/srv/images", "/srv/images/a/b.tar", "host"} {
+	for _, path := range []string{"/srv/images", "/srv/images/a/b.tar", "host", "debootstrap:bookworm", "debootstrap:trixie:buildd"} {
 		tenant.ok("POST", "/v1/environments", env(path))
+	}
+	for _, path := range []string{"debootstrap:/etc", "debootstrap:../etc", "debootstrap:--help", "debootstrap:bookworm:/etc"} {
+		tenant.refused(400, "no system that debootstrap makes", "POST", "/v1/environments", env(path))
 	}
 	id := b.ok("POST", "/v1/environments", env("/opt/tree")).str("id")
 	tenant.ok("POST", "/v1/environments/"+id, `{"description":"what the operator chose stays"}`)

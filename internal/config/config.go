@@ -129,7 +129,7 @@ const minLife, maxLife = 10 * time.Minute, 30 * 24 * time.Hour
 // Images says how images are pulled. Which addresses registries may have, and whom to trust there, egress says.
 type Images struct {
 	Registries []Registry        `yaml:"registries,omitempty"`
-	Mirrors    map[string]string `yaml:"mirrors,omitempty"` // URLs that packages are installed from instead: go, npm, pip
+	Mirrors    map[string]string `yaml:"mirrors,omitempty"` // URLs that packages are installed from instead: debootstrap, go, npm, pip
 	// Directories are directories and archives of this machine that environments of every organization may begin with, and what lies
 	// below them. Without it only who runs the server may name any.
 	Directories []string `yaml:"directories,omitempty"`
@@ -157,8 +157,8 @@ func (i Images) check() error {
 	}
 	for name, address := range i.Mirrors {
 		u, err := url.Parse(address)
-		if !slices.Contains([]string{"go", "npm", "pip"}, name) || err != nil || u.Host == "" {
-			return outboard.Errorf(outboard.Invalid, "configuring images.mirrors: %q must be go, npm or pip, and have a URL", name)
+		if !slices.Contains([]string{"debootstrap", "go", "npm", "pip"}, name) || err != nil || u.Host == "" {
+			return outboard.Errorf(outboard.Invalid, "configuring images.mirrors: %q must be debootstrap, go, npm or pip, and have a URL", name)
 		}
 	}
 	for n, r := range i.Registries {

@@ -294,8 +294,13 @@ func (c *Control) mayBegin(by outboard.Caller, had string, cfg *outboard.EnvConf
 
 // checkMachine validates Outboard's own part of a config.
 func checkMachine(cfg *outboard.EnvConfig) error {
-	if cfg.Rootfs != "" && cfg.Rootfs != "host" && !filepath.IsAbs(cfg.Rootfs) {
-		return invalid("config.outboard.rootfs must be host or an absolute path on the server, not %s", quote(cfg.Rootfs))
+	switch {
+	case fleet.IsBase(cfg.Rootfs):
+		if err := fleet.CheckBase(cfg.Rootfs); err != nil {
+			return invalid("config.outboard.rootfs: %w", err)
+		}
+	case cfg.Rootfs != "" && cfg.Rootfs != "host" && !filepath.IsAbs(cfg.Rootfs):
+		return invalid("config.outboard.rootfs must be host, debootstrap:SUITE or an absolute path on the server, not %s", quote(cfg.Rootfs))
 	}
 	if err := length("config.outboard.rootfs", cfg.Rootfs, 0, 4096); err != nil {
 		return err

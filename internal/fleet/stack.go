@@ -34,7 +34,8 @@ func ImageRegistry(ref string) (string, error) { return image.Registry(ref) }
 func (f *Fleet) prepare(ctx context.Context, org outboard.OrgID, env outboard.EnvConfig) (st stack, err error) {
 	st = stack{rootfs: env.Rootfs, release: func() {}}
 	installs := env.Installs()
-	if env.Image == "" && env.Build == "" && !installs {
+	made := IsBase(env.Rootfs)
+	if env.Image == "" && env.Build == "" && !installs && !made {
 		return st, nil
 	}
 	if err := f.stacked(); err != nil {
@@ -60,6 +61,11 @@ func (f *Fleet) prepare(ctx context.Context, org outboard.OrgID, env outboard.En
 			return st, err
 		}
 		st.rootfs, st.layers, st.settings = sandbox.Bare, img.Layers, img.Settings
+	}
+	if made {
+		if err := f.system(ctx, &st, env); err != nil {
+			return st, err
+		}
 	}
 	if env.Build != "" {
 		if err := f.template(ctx, &st, env.Build); err != nil {
