@@ -102,6 +102,9 @@ func (a *app) finish(err error) int {
 			name = e.Code
 		}
 	}
+	if a.kept != "" && outboard.KindOf(err) == outboard.Unauthenticated { // the server cannot tell a login that has ended from any other text
+		hint = "your login there has ended; sign in again: outboard login " + a.kept
+	}
 	if code == exitTransport {
 		name, hint = "transport", "check OUTBOARD_URL, or unset it to use the data directory"
 	}

@@ -87,6 +87,7 @@ func (a *app) loginKey(ctx context.Context, data, server string) (string, error)
 		return "", outboard.Errorf(outboard.Unauthenticated, "your login at %s was over on %s", server, l.Until.Local().Format("2006-01-02 15:04")).
 			WithHint("outboard login %s", server)
 	}
+	a.kept = server
 	return l.Secret, nil
 }
 

@@ -125,6 +125,17 @@ func TestLoginCommand(t *testing.T) {
 	}
 	d.wants(0, "ann@acme.test, developer in default", "whoami")
 	d.wants(4, "role admin", "user", "create", "eve@acme.test")
+	l, err := readLogin(d.data, d.server.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.server.store.RevokeKey(t.Context(), outboard.KeyID(l.Key), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	d.wants(4, "hint: your login there has ended; sign in again: outboard login "+d.server.url, "whoami")
+	d.vars["OUTBOARD_API_KEY"] = "obk_guessed"
+	d.wants(4, "hint: the server wrote its admin key", "whoami")
+	d.vars["OUTBOARD_API_KEY"] = ""
 	d.vars["OUTBOARD_URL"] = ""
 	d.wants(2, "which server", "login")
 }

@@ -23,7 +23,8 @@ type app struct {
 	json    bool
 	data    string
 	org     string
-	started bool // a command's own code was reached: errors before that are about usage
+	kept    string // the server at which a kept login is used, "" = a key is
+	started bool   // a command's own code was reached: errors before that are about usage
 }
 
 // commands lists every command, in the order help shows them. A new command is one file and one line here.
