@@ -100,7 +100,11 @@ func (c *Control) dueLogin(ctx context.Context, secret string) (d loginRenewal, 
 	}
 	d.with, err = c.store.LoginRenewal(ctx, d.key.ID)
 	now := c.clock()
-	switch {
+	switch off := c.login.Renew <= 0; {
+	case off && now.Before(d.key.ExpiresAt): // it was made before that was turned off
+		return d, nil
+	case off:
+		return d, signInAgain("logins are not renewed here any more")
 	case outboard.KindOf(err) == outboard.NotFound && err != nil, err == nil && !now.Before(d.with.Until):
 		return d, signInAgain("your login cannot be renewed any more")
 	case err != nil:

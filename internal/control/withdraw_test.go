@@ -454,3 +454,32 @@ func TestWithdrawalGoesNowhereElse(t *testing.T) {
 		o.good("rotated", 2, 1)
 	})
 }
+
+// Fails if somebody stays signed in for weeks at a server whose operator has turned renewals off, or loses what is left of their login by that.
+func TestRenewalTurnedOff(t *testing.T) {
+	offices(t, func(t *testing.T, o *office) {
+		d := o.server()
+		_, k, secret := d.in("ann@acme.test")
+		if k.RenewAfter.IsZero() {
+			t.Fatal("it cannot be renewed")
+		}
+		o.passes(defaultLogin/2 + time.Minute)
+		_, renewed, err := d.RenewLogin(t.Context(), secret)
+		if err != nil || !renewed.ExpiresAt.After(k.ExpiresAt) {
+			t.Fatalf("the control: %v, %v", renewed.ExpiresAt, err)
+		}
+		d.login.Renew = 0
+		asked := o.idp.Asked()
+		o.passes(defaultLogin/2 + time.Minute)
+		if _, k, err := d.RenewLogin(t.Context(), secret); err != nil || !k.ExpiresAt.Equal(renewed.ExpiresAt) || !k.RenewAfter.IsZero() {
+			t.Errorf("while it lasts: %v, %v, %v", k.ExpiresAt, k.RenewAfter, err)
+		}
+		o.passes(defaultLogin)
+		if _, _, err := d.RenewLogin(t.Context(), secret); outboard.KindOf(err) != outboard.Unauthenticated || err == nil {
+			t.Errorf("when it is over: %v", err)
+		}
+		if n := o.idp.Asked() - asked; n != 0 {
+			t.Errorf("the provider was asked %d times", n)
+		}
+	})
+}
