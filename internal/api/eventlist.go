@@ -144,6 +144,9 @@ func (l *lister) take(w wireEvent, pos cursor) (full bool) {
 	if len(l.out) == l.q.limit {
 		return true
 	}
+	if !w.at.IsZero() {
+		pos.At = w.at.UnixMicro()
+	}
 	l.out, l.pos, l.seen[w.id] = append(l.out, w), pos, true
 	return false
 }

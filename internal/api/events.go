@@ -98,8 +98,10 @@ func (r *request) eventQuery(list string) (q eventQuery, cur cursor, own bool, e
 			return q, cur, false, bad("types[]: %q is not an event type that is kept", clip(t))
 		}
 	}
-	q.time, err = r.between()
-	return q, cur, own, err
+	if q.time, err = r.between(); err != nil {
+		return q, cur, false, err
+	}
+	return q, cur, own, cur.within(q.time)
 }
 
 func (s *server) listEvents(r *request) (any, error) {

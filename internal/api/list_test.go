@@ -230,3 +230,26 @@ func TestSessionFilters(t *testing.T) {
 		}
 	}
 }
+
+// Fails if a page that is asked for behind a row which its created_at filters leave out comes back empty, as if it were the last.
+func TestCursorOutsideOfItsFilters(t *testing.T) {
+	b := newBench(t)
+	b.session()
+	id := b.session()
+	b.append(id, &outboard.AgentThinking{}, &outboard.AgentThinking{})
+	for _, list := range []string{"/v1/sessions", "/v1/agents", "/v1/sessions/" + id + "/events"} {
+		first := b.ok("GET", list+"?limit=1", nil)
+		row := first.get("data").([]any)[0].(map[string]any)
+		at, _ := row["created_at"].(string)
+		if at == "" {
+			at = row["processed_at"].(string)
+		}
+		next := list + "?limit=1&page=" + first.str("next_page")
+		if got := b.ok("GET", next+"&created_at[gte]=2020-01-01T00:00:00Z&created_at[lte]=2100-01-01T00:00:00Z", nil).get("data").([]any); len(got) != 1 {
+			t.Errorf("%s: a filter that the cursor's row passes gives %v", list, got)
+		}
+		for _, filter := range []string{"gt", "lt"} {
+			b.refused(400, "outside of created_at", "GET", next+"&created_at["+filter+"]="+at, nil)
+		}
+	}
+}

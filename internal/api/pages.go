@@ -14,7 +14,7 @@ type cursor struct {
 	List  string `json:"l"`           // which list, with whatever filter must not change
 	Order string `json:"o,omitempty"` // asc or desc
 	After string `json:"a,omitempty"` // id (or version, or position) of the last row of the page before
-	At    int64  `json:"t,omitempty"` // when that row was made, µs, where rows can be deleted
+	At    int64  `json:"t,omitempty"` // when that row was made, µs
 	Back  bool   `json:"b,omitempty"` // towards the rows before After: a prev_page
 	Seq   int64  `json:"s,omitempty"` // events: position in the log
 	Sub   int    `json:"u,omitempty"` // events: how many wire events of that position were given
@@ -58,6 +58,14 @@ func parseCursor(token, list, order string) (cursor, error) {
 	return c, nil
 }
 
+// within refuses created_at filters that leave out the row that the cursor stands on: such a page would be empty, and look like the end.
+func (c cursor) within(t between) error {
+	if c.At == 0 || t.holds(time.UnixMicro(c.At).UTC()) {
+		return nil
+	}
+	return bad("page: the cursor is outside of created_at").WithHint("keep the filters of the first page, or begin without page")
+}
+
 func badCursor() error {
 	return bad("page: not a cursor of this list").WithHint("use next_page of the previous response, unchanged")
 }
@@ -88,8 +96,11 @@ func (r *request) rows(list string, def, most int) (q rows, err error) {
 		return q, err
 	}
 	t, err := r.between()
+	if err != nil {
+		return q, err
+	}
 	q.page.From, q.page.To = t.from, t.to
-	return q, err
+	return q, c.within(t)
 }
 
 // cut takes a page out of a whole list that is in memory, newest first: what was made before the cursor's row, which may be gone.

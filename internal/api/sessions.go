@@ -252,11 +252,17 @@ func (r *request) sessionFilter() (f control.SessionFilter, cur cursor, nothing 
 		}
 	}
 	t, err := r.between()
+	if err != nil {
+		return f, cur, false, err
+	}
+	if err := cur.within(t); err != nil {
+		return f, cur, false, err
+	}
 	f.From = t.from
 	if !t.to.IsZero() {
 		f.Until = t.to.Add(1000) // exclusive, a microsecond later
 	}
-	return f, cur, r.query.Get("memory_store_id") != "" || r.query.Get("deployment_id") != "", err
+	return f, cur, r.query.Get("memory_store_id") != "" || r.query.Get("deployment_id") != "", nil
 }
 
 func (s *server) listSessions(r *request) (any, error) {
@@ -284,8 +290,9 @@ func (s *server) listSessions(r *request) (any, error) {
 		out.Data = append(out.Data, s.showSession(v))
 	}
 	if len(list) > 0 {
-		next := cursor{List: cur.List, Order: cur.Order, After: string(list[len(list)-1].ID)}
-		prev := cursor{List: cur.List, Order: cur.Order, After: string(list[0].ID), Back: true}
+		first, last := list[0], list[len(list)-1]
+		next := cursor{List: cur.List, Order: cur.Order, After: string(last.ID), At: last.CreatedAt.UnixMicro()}
+		prev := cursor{List: cur.List, Order: cur.Order, After: string(first.ID), At: first.CreatedAt.UnixMicro(), Back: true}
 		if more || cur.Back {
 			out.NextPage = next.token()
 		}

@@ -44,7 +44,7 @@ func (s *server) stream(r *request) (any, error) {
 	} else if src.total, err = s.ctl.UsageAt(r.Context(), v.ID, after); err != nil {
 		return nil, err
 	}
-	st := &streamer{s: s, w: r.w, rc: http.NewResponseController(r.w), v: v, by: r.by, src: src, after: after,
+	st := &streamer{s: s, w: r.w, rc: http.NewResponseController(r.w), v: v, by: r.by, src: src, after: after, seen: after,
 		tr: &translator{src: src, thread: v.Thread, agent: v.Config.Agent.Name, own: own}, previews: newPreviews(kinds)}
 	st.run(r.Context())
 	return nil, nil
@@ -76,7 +76,9 @@ type streamer struct {
 	src      *logSource
 	tr       *translator
 	after    int64
+	seen     int64 // the last event of the log that was written, or had nothing to show
 	previews *previews
+	held     *control.Delta // comes after an event of the log that has not been written yet; nil = none
 	buf      bytes.Buffer
 }
 
@@ -134,14 +136,14 @@ func (st *streamer) pump(ctx context.Context, items <-chan logItem, deltas <-cha
 			return
 		case <-tick.C:
 			ok = st.write(":keepalive\n\n")
-		case d, open := <-deltas:
+		case d, open := <-st.next(deltas):
 			if !open {
 				deltas = nil
 				continue
 			}
 			ok = st.delta(d)
 		case it, open := <-items:
-			ok = open && st.published(deltas) && st.item(ctx, it)
+			ok = open && st.published(deltas) && st.item(ctx, it) && st.release()
 		}
 		if !ok {
 			return
@@ -149,15 +151,40 @@ func (st *streamer) pump(ctx context.Context, items <-chan logItem, deltas <-cha
 	}
 }
 
+// next is where the next delta comes from: nowhere while one is held. What is produced meanwhile waits in the channel, and what does not
+// fit is lost as it is for any slow reader.
+func (st *streamer) next(deltas <-chan control.Delta) <-chan control.Delta {
+	if st.held != nil {
+		return nil
+	}
+	return deltas
+}
+
+// delta writes a delta, or holds it until the events before it have been written: a preview that came before the beginning of its own model
+// request would belong, to a client that reads in order, to the request before.
 func (st *streamer) delta(d control.Delta) bool {
+	if d.After > st.seen {
+		st.held = &d
+		return true
+	}
 	m := st.previews.delta(d)
 	return m == nil || st.frame(m)
+}
+
+// release writes the delta that is held, if everything before it has been written.
+func (st *streamer) release() bool {
+	if st.held == nil || st.held.After > st.seen {
+		return true
+	}
+	d := *st.held
+	st.held = nil
+	return st.delta(d)
 }
 
 // published writes the deltas that have already arrived. The deltas of a message were published before the message was appended,
 // so that a message which is about to be written never overtakes its own.
 func (st *streamer) published(deltas <-chan control.Delta) bool {
-	for range len(deltas) {
+	for n := len(deltas); n > 0 && st.held == nil; n-- {
 		d, open := <-deltas
 		if open && !st.delta(d) {
 			return false
@@ -187,6 +214,7 @@ func (st *streamer) item(ctx context.Context, it logItem) bool {
 			return false
 		}
 	}
+	st.seen = it.e.Seq
 	return it.e.Type != outboard.TypeSessionArchived
 }
 

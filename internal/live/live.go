@@ -16,6 +16,7 @@ type Delta struct {
 	Thread  outboard.ThreadID
 	Event   outboard.EventID
 	Kind    outboard.EventType // TypeAgentMessage or TypeAgentThinking
+	After   int64              // the log's last event when this was produced: readers of both are shown that event first
 	Start   bool               // the first delta of its event; Text is empty
 	Text    string
 }

@@ -172,15 +172,20 @@ func TestDeltasCarryTheIDOfTheirEvent(t *testing.T) {
 	deltas := r.hub.Follow(t.Context(), id)
 	r.start(nil)
 	r.rests(id, "end_turn")
-	said := map[outboard.EventID]string{}
+	said, after := map[outboard.EventID]string{}, map[outboard.EventID]int64{}
 	for len(deltas) > 0 {
 		d := <-deltas
 		said[d.Event] += d.Text
+		after[d.Event] = d.After
 	}
+	began := int64(0)
 	for _, e := range r.events(id) {
 		p, _ := e.Decode()
 		want := ""
 		switch p := p.(type) {
+		case *outboard.ModelStarted:
+			began = e.Seq
+			continue
 		case *outboard.AgentMessage:
 			want = outboard.PlainText(p.Content)
 		case *outboard.AgentThinking:
@@ -190,6 +195,9 @@ func TestDeltasCarryTheIDOfTheirEvent(t *testing.T) {
 		}
 		if said[e.ID] != want {
 			t.Errorf("%s %s: live text %q, logged %q", e.Type, e.ID, said[e.ID], want)
+		}
+		if began == 0 || after[e.ID] != began {
+			t.Errorf("%s %s: its live text comes after event %d, its model request began with %d", e.Type, e.ID, after[e.ID], began)
 		}
 		delete(said, e.ID)
 	}

@@ -341,7 +341,7 @@ func (t *turn) Spill(ctx context.Context, b []byte) (outboard.BlobRef, error) {
 
 // Emit implements harness.Turn.
 func (t *turn) Emit(id outboard.EventID, kind outboard.EventType, start bool, text string) {
-	t.cfg.Live.Publish(live.Delta{Session: t.id, Thread: t.durable.Thread, Event: id, Kind: kind, Start: start, Text: text})
+	t.cfg.Live.Publish(live.Delta{Session: t.id, Thread: t.durable.Thread, Event: id, Kind: kind, After: t.durable.Head, Start: start, Text: text})
 }
 
 // Interrupted implements harness.Turn. It also ends the whole claim when the session is archived or deleted, or its lease taken.
