@@ -194,6 +194,7 @@ var unbuilt = []string{
 	"GET /v1/dreams", "POST /v1/dreams", "GET /v1/dreams/{dream}", "POST /v1/dreams/{dream}/cancel", "POST /v1/dreams/{dream}/archive",
 	"GET /v1/tunnels", "POST /v1/tunnels", "GET /v1/tunnels/{rest...}", "POST /v1/tunnels/{rest...}", "DELETE /v1/tunnels/{rest...}",
 	"GET /v1/user_profiles", "POST /v1/user_profiles", "GET /v1/user_profiles/{rest...}", "POST /v1/user_profiles/{rest...}",
+	"DELETE /v1/user_profiles/{rest...}",
 	"GET /v1/organizations/{rest...}", "POST /v1/organizations/{rest...}", "DELETE /v1/organizations/{rest...}",
 
 	"POST /v1/complete", "POST /v1/messages", "POST /v1/messages/count_tokens", "GET /v1/messages/batches", "POST /v1/messages/batches",
