@@ -56,6 +56,9 @@ func (a *app) connectRunning(ctx context.Context) (*conn, error) {
 		return nil, err
 	}
 	if url := a.env("OUTBOARD_URL"); url != "" {
+		if _, err := client.Address(url); err != nil {
+			return nil, err
+		}
 		key := a.env("OUTBOARD_API_KEY")
 		if key == "" {
 			if key, err = a.loginKey(ctx, data, url); err != nil {

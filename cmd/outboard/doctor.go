@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -148,7 +149,7 @@ func (d *diagnosis) print(a *app) error {
 		_, err := fmt.Fprintln(a.out, "\nno sandbox can be made here, so sessions cannot run tools; nothing is ever run on the host instead")
 		return err
 	}
-	if _, err := fmt.Fprintf(a.out, "\nisolation        %s\nlimits           %s\n", d.Isolation, strings.Join(d.Limits, ", ")); err != nil {
+	if _, err := fmt.Fprintf(a.out, "\nisolation        %s\nlimits           %s\n", d.Isolation, cmp.Or(strings.Join(d.Limits, ", "), "none")); err != nil {
 		return err
 	}
 	for i, gap := range d.Gaps {

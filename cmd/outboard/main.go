@@ -40,5 +40,8 @@ func run(args []string, in io.Reader, out, errs io.Writer, env func(string) stri
 	root := a.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	if err != nil && !a.started {
+		a.json = a.json || asksJSON(args)
+	}
 	return a.finish(err)
 }

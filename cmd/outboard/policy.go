@@ -53,7 +53,11 @@ func newPolicy(a *app) *cobra.Command {
 			}},
 		&cobra.Command{Use: "schema", Short: "Print what rules may speak of", Args: exactArgs(),
 			RunE: func(*cobra.Command, []string) error {
-				_, err := io.WriteString(a.out, strings.TrimLeft(policy.Schema, "\n"))
+				text := strings.TrimLeft(policy.Schema, "\n")
+				if a.json {
+					return a.object(map[string]any{"type": "policy.schema", "text": text})
+				}
+				_, err := io.WriteString(a.out, text)
 				return err
 			}})
 	return cmd

@@ -104,6 +104,19 @@ func flagError(cmd *cobra.Command, err error) error {
 	return e.WithHint("%s --help lists the flags", cmd.CommandPath())
 }
 
+// asksJSON reports whether a command line has --json. A mistake in it ends the parsing, and --json may stand behind the mistake.
+func asksJSON(args []string) bool {
+	for _, arg := range args {
+		if arg == "--" {
+			return false
+		}
+		if arg == "--json" || arg == "--json=true" {
+			return true
+		}
+	}
+	return false
+}
+
 // dataDir returns the data directory in use.
 func (a *app) dataDir() (string, error) {
 	dir := a.data

@@ -140,8 +140,10 @@ func TestSplitListen(t *testing.T) {
 			t.Errorf("splitListen(%q) = %q, %v, %v", tt.in, full, loopback, err)
 		}
 	}
-	if _, _, err := splitListen("7070"); err == nil {
-		t.Error("an address without a port was taken")
+	for _, bad := range []string{"7070", "127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:http", "127.0.0.1:"} {
+		if _, _, err := splitListen(bad); exitCode(err) != exitUsage {
+			t.Errorf("splitListen(%q): %v, which exits with %d", bad, err, exitCode(err))
+		}
 	}
 }
 

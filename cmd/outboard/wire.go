@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -384,6 +385,10 @@ func splitListen(addr string) (full string, loopback bool, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return "", false, usagef("%q is not an address to listen on", addr).WithHint("use host:port, for example 127.0.0.1:7070 or :0")
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", false, usagef("%q is not an address to listen on: its port is no number from 0 to 65535", addr).
+			WithHint("use host:port, for example 127.0.0.1:7070 or :0")
 	}
 	if host == "" {
 		host = "127.0.0.1"

@@ -241,6 +241,9 @@ func (s *server) listFilesLegacy(r *request) (any, error) {
 		return nil, bad("before_id: cannot be combined with after_id")
 	}
 	list, more, err := s.filesBefore(r, scope, before, p)
+	if p.Cursor != "" && outboard.KindOf(err) == outboard.Invalid { // nothing else is left of the request that could be wrong
+		return nil, bad("after_id: there is no file %q in this list", clip(p.Cursor))
+	}
 	if err != nil {
 		return nil, err
 	}

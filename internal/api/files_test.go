@@ -69,6 +69,9 @@ func TestFiles(t *testing.T) {
 	if r := legacy("limit=2&after_id=" + ids[1]); r.get("has_more") != false || r.str("first_id") != ids[2] {
 		t.Errorf("legacy after: %s", r.body)
 	}
+	if r := legacy("after_id=file_01nope"); r.status != 400 || r.str("error.message") != `after_id: there is no file "file_01nope" in this list` {
+		t.Errorf("legacy after nothing: %d %s", r.status, r.body)
+	}
 	if r := legacy("limit=1&before_id=" + ids[2]); r.get("has_more") != true || r.str("first_id") != ids[1] {
 		t.Errorf("legacy before: %s", r.body)
 	}

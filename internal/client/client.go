@@ -67,9 +67,9 @@ func (e *TransportError) Unwrap() error { return e.Err }
 
 // New returns a client, or Invalid for an address that is none or that would send the key in clear text over a network.
 func New(cfg Config) (*Client, error) {
-	u, err := url.Parse(strings.TrimSuffix(cfg.URL, "/"))
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
-		return nil, outboard.Errorf(outboard.Invalid, "%q is not a server address", cfg.URL).WithHint("use http://127.0.0.1:7070 or https://host")
+	u, err := Address(cfg.URL)
+	if err != nil {
+		return nil, err
 	}
 	if u.Scheme == "http" && !loopback(u.Hostname()) && !cfg.Insecure {
 		return nil, outboard.Errorf(outboard.Invalid, "%s is not https: the key would travel in clear text", cfg.URL).
@@ -84,6 +84,15 @@ func New(cfg Config) (*Client, error) {
 	// No overall timeout: streams last as long as a session. No redirects: the key would travel along.
 	hc := &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return &Client{base: u, key: cfg.Key, org: cfg.Org, ua: cfg.UserAgent, http: hc}, nil
+}
+
+// Address reads the address of a server, which is Invalid if it is none.
+func Address(addr string) (*url.URL, error) {
+	u, err := url.Parse(strings.TrimSuffix(addr, "/"))
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
+		return nil, outboard.Errorf(outboard.Invalid, "%q is not a server address", addr).WithHint("use http://127.0.0.1:7070 or https://host")
+	}
+	return u, nil
 }
 
 func loopback(host string) bool {
