@@ -95,6 +95,7 @@ type ending struct{ b []byte }
 // maxEnding bounds what a failure shows of a program's output.
 const maxEnding = 2 << 10
 
+// Write implements io.Writer.
 func (e *ending) Write(p []byte) (int, error) {
 	e.b = append(e.b, p...)
 	e.b = slices.Clone(e.b[max(0, len(e.b)-maxEnding):])
