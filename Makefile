@@ -7,6 +7,9 @@ PKGS := ./...
 SERVER_TARGETS := linux/amd64 linux/arm64
 CLIENT_TARGETS := darwin/amd64 darwin/arm64 windows/amd64
 
+# The guest is built with the collector that has less for each process (docs/design/0027), where the toolchain still has both.
+GUEST_BUILD = GOEXPERIMENT=$$(GOEXPERIMENT=nogreenteagc $(GO) env GOEXPERIMENT 2>/dev/null) $(GO) build
+
 # gVisor's own build has no releases as Go modules: its go branch, pinned.
 RUNSC_VERSION := v0.0.0-20260905035102-160fafc42237
 RUNSC_CACHE = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/outboard/runsc-$(RUNSC_VERSION)
@@ -17,7 +20,7 @@ help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 build: ## build bin/outboard and bin/outboard-guest
-	$(GO) build -ldflags '-s -w' -o bin/outboard-guest ./cmd/outboard-guest
+	$(GUEST_BUILD) -ldflags '-s -w' -o bin/outboard-guest ./cmd/outboard-guest
 	$(GO) build -ldflags '-s -w' -o bin/outboard ./cmd/outboard
 
 demo: build ## watch an agent work in a sandbox while the harness is killed under it
@@ -56,7 +59,7 @@ fix:
 cross: ## compile the server for linux, the client commands also for macOS and Windows
 	@for t in $(SERVER_TARGETS) $(CLIENT_TARGETS); do echo "build $$t"; \
 	  GOOS=$${t%/*} GOARCH=$${t#*/} $(GO) build -o /dev/null ./cmd/outboard || exit 1; done
-	@for t in $(SERVER_TARGETS); do GOOS=linux GOARCH=$${t#*/} $(GO) build -o /dev/null ./cmd/outboard-guest || exit 1; done
+	@for t in $(SERVER_TARGETS); do GOOS=linux GOARCH=$${t#*/} $(GUEST_BUILD) -o /dev/null ./cmd/outboard-guest || exit 1; done
 
 race: deps build ## tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 scripts/with-dockerd scripts/with-s3 $(GO) test -race -short -timeout 25m $(PKGS)

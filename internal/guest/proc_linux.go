@@ -3,7 +3,6 @@ package guest
 import (
 	"bytes"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"sync"
@@ -17,6 +16,7 @@ type children struct {
 	spawning sync.RWMutex // read-held from fork to registration; the reaper excludes it
 	mu       sync.Mutex
 	own      map[int]bool
+	started  chan struct{} // capacity 1: there is a child again, perhaps
 	reaped   chan struct{} // capacity 1: one of own was waited for
 }
 
@@ -29,7 +29,7 @@ type process struct {
 }
 
 func newChildren() *children {
-	return &children{own: make(map[int]bool), reaped: make(chan struct{}, 1)}
+	return &children{own: make(map[int]bool), started: make(chan struct{}, 1), reaped: make(chan struct{}, 1)}
 }
 
 // start runs the program at path. The goroutine that waits for it belongs to wg.
@@ -44,6 +44,7 @@ func (c *children) start(path string, argv []string, attr *os.ProcAttr, wg *sync
 	c.own[h.Pid] = true
 	c.mu.Unlock()
 	c.spawning.RUnlock()
+	raise(c.started)
 	p := &process{pid: h.Pid, handle: h, done: make(chan struct{})}
 	wg.Go(func() {
 		untilEnded(h)
@@ -51,13 +52,18 @@ func (c *children) start(path string, argv []string, attr *os.ProcAttr, wg *sync
 		c.mu.Lock()
 		delete(c.own, p.pid)
 		c.mu.Unlock()
-		select {
-		case c.reaped <- struct{}{}:
-		default:
-		}
+		raise(c.reaped)
 		close(p.done)
 	})
 	return p, nil
+}
+
+// raise leaves word in a channel of capacity 1.
+func raise(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // untilEnded returns when a child has ended, or when only Wait can tell. Wait keeps a thread of its own for as long as the child lives, which
@@ -110,42 +116,82 @@ func (p *process) exitCode() int {
 	return p.status.ExitCode()
 }
 
-// reap collects orphans until stop is closed. It looks first (WNOWAIT) and takes only what nobody else waits for.
+// reapRest is how long the reaper leaves a child alone that has ended. Its end is usually that of a call, whose answer must not wait until
+// the runtime sees that its only processor is kept by one who waits again; and more may have ended by then.
+const reapRest = time.Millisecond
+
+// reap collects orphans until stop is closed and there is no child, or one ends. A thread waits for them and not signals: to be sent
+// SIGCHLD, the runtime keeps three.
 func (c *children) reap(stop <-chan struct{}) {
-	sig := make(chan os.Signal, 1)
-	signal.Notify(sig, syscall.SIGCHLD)
-	defer signal.Stop(sig)
+	t := time.NewTimer(reapRest)
+	defer t.Stop()
 	for {
-		for c.reapOne() {
+		_, err := anyEnded(0)
+		event := c.reaped // of one that is waited for by another, who is about to take it, and may hide an orphan behind it
+		if err != nil {
+			event = c.started // there is no child, so there will be no orphan
+		} else {
+			t.Reset(reapRest)
+			select {
+			case <-t.C:
+			case <-stop:
+				return
+			}
+			if !c.reapOrphans() {
+				continue
+			}
 		}
 		select {
-		case <-sig:
-		case <-c.reaped: // it may have hidden an orphan behind it
+		case <-event:
 		case <-stop:
 			return
 		}
 	}
 }
 
-func (c *children) reapOne() bool {
+// reapOrphans takes the children that have ended, up to one that somebody waits for. It reports whether there is one.
+func (c *children) reapOrphans() bool {
+	for {
+		own, more := c.reapOne()
+		if own || !more {
+			return own
+		}
+	}
+}
+
+// reapOne looks first and takes only what nobody else waits for. What it sees is not taken for another of the same number: nobody is
+// started meanwhile.
+func (c *children) reapOne() (own, more bool) {
 	c.spawning.Lock()
 	defer c.spawning.Unlock()
-	const pAll, wNoWait = 0, 0x01000000
-	var info [128]byte // siginfo_t; si_pid is at offset 12 on 32-bit and 64-bit Linux after padding below
-	_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, pAll, 0, uintptr(unsafe.Pointer(&info[0])),
-		syscall.WEXITED|syscall.WNOHANG|wNoWait, 0, 0)
-	pid := int(*(*int32)(unsafe.Pointer(&info[sigPidOffset])))
-	if errno != 0 || pid == 0 {
-		return false
+	pid, err := anyEnded(syscall.WNOHANG)
+	if err != nil || pid == 0 {
+		return false, false
 	}
 	c.mu.Lock()
-	own := c.own[pid]
+	own = c.own[pid]
 	c.mu.Unlock()
 	if own {
-		return false // its waiter is about to take it, and tells
+		return true, true
 	}
 	got, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
-	return err == nil && got == pid
+	return false, err == nil && got == pid
+}
+
+// anyEnded returns the pid of a child that has ended and leaves it as it is; the error is that there is no child. It waits for one to end,
+// or with WNOHANG may return 0.
+func anyEnded(options uintptr) (int, error) {
+	const pAll, wNoWait = 0, 0x01000000
+	var info [128]byte // siginfo_t
+	for {
+		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, pAll, 0, uintptr(unsafe.Pointer(&info[0])), syscall.WEXITED|wNoWait|options, 0, 0)
+		if errno == 0 {
+			return int(*(*int32)(unsafe.Pointer(&info[sigPidOffset]))), nil
+		}
+		if errno != syscall.EINTR {
+			return 0, errno
+		}
+	}
 }
 
 // sigPidOffset is where siginfo_t has si_pid: after three ints and, on 64-bit machines, padding.

@@ -61,7 +61,7 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 	s.table = t
 	quit := make(chan struct{})
 	if cfg.Init {
-		s.wg.Go(func() { s.children.reap(quit) })
+		go s.children.reap(quit) // not waited for: what goes on living, nobody ends
 	}
 	if err = s.identify(ctx); err == nil {
 		err = s.accept(ctx)

@@ -188,47 +188,49 @@ func TestReaper(t *testing.T) {
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0)
 	defer syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 0, 0)
 	wg.Go(func() { c.reap(stop) })
-	var orphans []int
-	var mu sync.Mutex
-	var runs sync.WaitGroup
-	for range 8 {
-		runs.Go(func() {
-			for range 10 {
-				r, w, err := pipe2(0)
-				if err != nil {
-					t.Error(err)
-					return
+	for range 3 { // in between there is no child at all
+		var orphans []int
+		var mu sync.Mutex
+		var runs sync.WaitGroup
+		for range 8 {
+			runs.Go(func() {
+				for range 10 {
+					r, w, err := pipe2(0)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					argv := []string{"sh", "-c", "sh -c 'exec sleep 0.01' >/dev/null & echo $!; exit 7"}
+					p, err := c.start("/bin/sh", argv, &os.ProcAttr{Files: []*os.File{nil, w, nil}}, &wg)
+					w.Close()
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					out, _ := io.ReadAll(r)
+					r.Close()
+					<-p.done
+					if got := p.exitCode(); got != 7 {
+						t.Errorf("exit status %d", got)
+					}
+					pid, _ := strconv.Atoi(strings.TrimSpace(string(out)))
+					mu.Lock()
+					orphans = append(orphans, pid)
+					mu.Unlock()
 				}
-				argv := []string{"sh", "-c", "sh -c 'exec sleep 0.01' >/dev/null & echo $!; exit 7"}
-				p, err := c.start("/bin/sh", argv, &os.ProcAttr{Files: []*os.File{nil, w, nil}}, &wg)
-				w.Close()
-				if err != nil {
-					t.Error(err)
-					return
+			})
+		}
+		runs.Wait()
+		deadline := time.Now().Add(10 * time.Second)
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for _, pid := range orphans {
+			for syscall.Kill(pid, 0) == nil {
+				if time.Now().After(deadline) {
+					t.Fatalf("orphan %d was not reaped", pid)
 				}
-				out, _ := io.ReadAll(r)
-				r.Close()
-				<-p.done
-				if got := p.exitCode(); got != 7 {
-					t.Errorf("exit status %d", got)
-				}
-				pid, _ := strconv.Atoi(strings.TrimSpace(string(out)))
-				mu.Lock()
-				orphans = append(orphans, pid)
-				mu.Unlock()
+				<-tick.C
 			}
-		})
-	}
-	runs.Wait()
-	deadline := time.Now().Add(10 * time.Second)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for _, pid := range orphans {
-		for syscall.Kill(pid, 0) == nil {
-			if time.Now().After(deadline) {
-				t.Fatalf("orphan %d was not reaped", pid)
-			}
-			<-tick.C
 		}
 	}
 	close(stop)

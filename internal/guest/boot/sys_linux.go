@@ -38,6 +38,7 @@ const (
 	prSetDumpable   = 4
 	prCapbsetRead   = 23
 	prSetNoNewPrivs = 38
+	prGetNoNewPrivs = 39
 
 	seccompSetFilter = 1 // SECCOMP_SET_MODE_FILTER
 	seccompTsync     = 1 // SECCOMP_FILTER_FLAG_TSYNC
@@ -265,16 +266,20 @@ func setCapabilities(keep, inherit uint64) error {
 	return nil
 }
 
-// installFilter puts a seccomp program on every thread, and no_new_privs with it. Both calls must come from one thread: the kernel
-// takes the filter of a thread without no_new_privs from none but an administrator, and gives the flag on together with the filter.
+// installFilter puts a seccomp program on every thread, and no_new_privs with it: the kernel takes the filter of a thread without
+// no_new_privs from none but an administrator. Where the process was executed with the flag, every thread has it.
 func installFilter(program []byte) error {
 	if len(program) == 0 || len(program)%8 != 0 || len(program)/8 > 4096 {
 		return fmt.Errorf("installing the system call filter: %d bytes are no program", len(program))
 	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if _, _, errno := syscall.Syscall6(syscall.SYS_PRCTL, prSetNoNewPrivs, 1, 0, 0, 0, 0); errno != 0 {
-		return fmt.Errorf("setting no_new_privs: %w", errno)
+	if have, _, errno := syscall.Syscall6(syscall.SYS_PRCTL, prGetNoNewPrivs, 0, 0, 0, 0, 0); errno != 0 || have != 1 {
+		// Both calls must come from one thread; the kernel gives the flag on together with the filter. To stay on it makes the runtime start
+		// another, for good.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if _, _, errno := syscall.Syscall6(syscall.SYS_PRCTL, prSetNoNewPrivs, 1, 0, 0, 0, 0); errno != 0 {
+			return fmt.Errorf("setting no_new_privs: %w", errno)
+		}
 	}
 	prog := struct {
 		n    uint16

@@ -24,6 +24,7 @@ const (
 	stepIdentity
 	stepInherit
 	stepBounding
+	stepNoNew
 	stepFiles
 	stepExec
 )
@@ -31,15 +32,16 @@ const (
 // stepNames are what a child was at when it failed.
 var stepNames = map[byte]string{stepEnter: "entering its cgroups", stepWait: "waiting for the host", stepCgroup: "taking a cgroup namespace", stepSession: "starting a session",
 	stepGroups: "leaving the server's groups", stepIdentity: "becoming root of the user namespace", stepInherit: "keeping capabilities over the exec",
-	stepBounding: "emptying the bounding set", stepFiles: "arranging files", stepExec: "executing the guest"}
+	stepBounding: "emptying the bounding set", stepNoNew: "setting no_new_privs", stepFiles: "arranging files", stepExec: "executing the guest"}
 
 // What package syscall does not name.
 const (
-	sysCloseRange = 436 // on every architecture
-	atEmptyPath   = 0x1000
-	prCapbsetDrop = 24
-	sigSetmask    = 2
-	capVersion3   = 0x20080522
+	sysCloseRange   = 436 // on every architecture
+	atEmptyPath     = 0x1000
+	prCapbsetDrop   = 24
+	prSetNoNewPrivs = 38
+	sigSetmask      = 2
+	capVersion3     = 0x20080522
 )
 
 // The child's descriptor numbers: below FirstFree those the guest is told of, then its program and its gate, which end with the
@@ -216,6 +218,11 @@ func (c *child) run() (byte, syscall.Errno) {
 		if errno != 0 {
 			return stepBounding, errno
 		}
+	}
+	// The exec gains nothing by being root's that it has not already. The filter of system calls needs it on the thread that installs it,
+	// which in the guest would be one more thread: see installFilter.
+	if _, _, errno = syscall.RawSyscall6(syscall.SYS_PRCTL, prSetNoNewPrivs, 1, 0, 0, 0, 0); errno != 0 {
+		return stepNoNew, errno
 	}
 	return c.exec()
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -22,39 +23,77 @@ var SystemBundles = []string{
 	"/etc/ssl/cert.pem",                                 // Alpine
 }
 
-// maxBundle bounds a system's bundle; they are around 250 KB.
-const maxBundle = 4 << 20
+const (
+	// maxBundle bounds a system's bundle; they are around 250 KB.
+	maxBundle = 4 << 20
+	// copySize is how much of one is in memory at a time. All that the guest has ever held of its own stays with it while the sandbox lives.
+	copySize = 32 << 10
+)
 
 // WriteTrust fills dir, which is TrustDir, with a bundle of the system's certificates and ca, and a truststore of ca. It returns the
 // system's bundle, "" when there is none. Without ca the truststore is empty until AddTrust.
 func WriteTrust(dir string, ca []byte) (system string, err error) {
-	var old []byte
-	for _, path := range SystemBundles {
-		fi, err := os.Stat(path)
-		if err != nil || !fi.Mode().IsRegular() || fi.Size() > maxBundle {
-			continue
-		}
-		if old, err = os.ReadFile(path); err == nil {
-			system = path
-			break
-		}
-	}
-	if len(old) > 0 && old[len(old)-1] != '\n' {
-		old = append(old, '\n')
-	}
 	var store []byte
 	if len(ca) > 0 {
 		if store, err = truststore(ca); err != nil {
 			return "", err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, filepath.Base(Bundle)), append(old, ca...), 0o644); err != nil {
+	f, err := os.OpenFile(filepath.Join(dir, filepath.Base(Bundle)), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return "", fmt.Errorf("writing the certificates: %w", err)
+	}
+	if system, err = copySystem(f); err == nil {
+		_, err = f.Write(ca)
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
 		return "", fmt.Errorf("writing the certificates: %w", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, filepath.Base(Truststore)), store, 0o644); err != nil {
 		return "", fmt.Errorf("writing the certificates: %w", err)
 	}
 	return system, nil
+}
+
+// copySystem copies the first of SystemBundles that can be read to f, with a line break at its end, and returns its name.
+func copySystem(f *os.File) (string, error) {
+	for _, path := range SystemBundles {
+		fi, err := os.Stat(path)
+		if err != nil || !fi.Mode().IsRegular() || fi.Size() > maxBundle {
+			continue
+		}
+		from, err := os.Open(path)
+		if err != nil {
+			continue
+		}
+		err = copyLines(f, io.LimitReader(from, maxBundle))
+		return path, errors.Join(err, from.Close())
+	}
+	return "", nil
+}
+
+// copyLines copies lines, and ends the last one where r does not.
+func copyLines(w io.Writer, r io.Reader) error {
+	buf, last := make([]byte, copySize), byte('\n')
+	for {
+		n, err := r.Read(buf)
+		if n > 0 {
+			last = buf[n-1]
+			if _, err := w.Write(buf[:n]); err != nil {
+				return err
+			}
+		}
+		if err == io.EOF && last != '\n' {
+			_, err = w.Write([]byte{'\n'})
+			return err
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // trusting is held while the files are added to.
@@ -69,8 +108,7 @@ func AddTrust(ca []byte) error {
 		return err
 	}
 	defer f.Close()
-	have, err := os.ReadFile(Bundle)
-	if err != nil || bytes.Contains(have, bytes.TrimSpace(ca)) {
+	if have, err := contains(f, bytes.TrimSpace(ca)); err != nil || have {
 		return err
 	}
 	store, err := truststore(ca)
@@ -81,6 +119,26 @@ func AddTrust(ca []byte) error {
 		return err
 	}
 	return os.WriteFile(Truststore, store, 0o644)
+}
+
+// contains reports whether text is somewhere in r.
+func contains(r io.Reader, text []byte) (bool, error) {
+	buf, kept := make([]byte, copySize+len(text)), 0
+	for {
+		n, err := r.Read(buf[kept:])
+		if bytes.Contains(buf[:kept+n], text) {
+			return true, nil
+		}
+		if err == io.EOF {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		keep := min(kept+n, max(len(text)-1, 0)) // text may have begun there
+		copy(buf, buf[kept+n-keep:kept+n])
+		kept = keep
+	}
 }
 
 // truststore encodes a certificate as a Java keystore of the oldest kind, which every version reads. Its password protects nothing:
