@@ -139,7 +139,8 @@ func (h *history) checkInputs(r record, fail failf) {
 	}
 }
 
-// checkCalls: every call has one outcome; a call that acts has one intent; an unknown outcome has a lost sandbox behind it.
+// checkCalls: every call has one outcome; a call that acts has one intent; an unknown outcome has a lost sandbox behind it; and however many
+// are killed, a sandbox is had for each.
 func (h *history) checkCalls(fail failf) {
 	for _, id := range slices.Sorted(maps.Keys(h.requested)) {
 		finished, started := h.finished[id], h.started[id]
@@ -158,12 +159,25 @@ func (h *history) checkCalls(fail failf) {
 		if finished[0].Outcome == outboard.OutcomeOK && len(started) == 0 {
 			fail("call %s has a result but no intent", id)
 		}
+		if finished[0].Outcome == outboard.OutcomeError && len(started) == 0 {
+			fail("call %s was given up without an intent: %s", id, said(finished[0]))
+		}
 	}
 	for id := range h.finished {
 		if h.requested[id] == nil {
 			fail("call %s has an outcome but was never requested", id)
 		}
 	}
+}
+
+// said is what the model was told of a call.
+func said(f *outboard.CallFinished) string {
+	for _, c := range f.Content {
+		if c.Text != "" {
+			return c.Text
+		}
+	}
+	return "nothing"
 }
 
 // checkEffects: what the workspace says happened is what the log says happened. A command runs at most once, only in a sandbox its

@@ -76,6 +76,11 @@ func TestVerify(t *testing.T) {
 			p[1].(*outboard.CallFinished).Outcome = outboard.OutcomeUnknown
 			return p
 		}, nil},
+		{"no sandbox", "was given up without an intent: no room", func(p []outboard.Payload) []outboard.Payload {
+			fin := p[1].(*outboard.CallFinished)
+			fin.Outcome, fin.IsError, fin.Content = outboard.OutcomeError, true, []outboard.Content{outboard.Text("no room")}
+			return p[1:]
+		}, func(r *record) { r.effects = nil }},
 		{"not ended", "did not reach its end", func(p []outboard.Payload) []outboard.Payload { return p[:2] }, nil},
 	}
 	for _, c := range planted {

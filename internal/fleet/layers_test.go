@@ -373,3 +373,109 @@ func TestLayersDamaged(t *testing.T) {
 		t.Errorf("the next sandbox has no layers: %+v", c)
 	}
 }
+
+// passing is a native provider to whom something happens while a machine is being made.
+type passing struct {
+	*native.Provider
+	create func(sandbox.Spec)    // before it is made
+	load   func(sandbox.Sandbox) // before files are brought into it
+}
+
+// Create calls what is to happen, then the provider.
+func (p *passing) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, error) {
+	if p.create != nil {
+		p.create(s)
+	}
+	sb, err := p.Provider.Create(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return loading{sb.(layeredSandbox), p}, nil
+}
+
+type layeredSandbox interface {
+	sandbox.Sandbox
+	sandbox.Layered
+}
+
+type loading struct {
+	layeredSandbox
+	p *passing
+}
+
+// Load calls what is to happen, then the sandbox.
+func (l loading) Load(ctx context.Context, label string, r io.Reader) error {
+	if l.p.load != nil {
+		l.p.load(l.layeredSandbox)
+	}
+	return l.layeredSandbox.Load(ctx, label, r)
+}
+
+// Broken if a session is told that it can have no sandbox because the layers that it was to begin with were dropped as it was about to
+// use them, or because the machine was killed while it was being made; or if what never works is tried for ever.
+func TestMakeAgain(t *testing.T) {
+	r := newRig(t)
+	here := nativeProvider(t)
+	p := &passing{Provider: here}
+	r.provider = p
+	f := r.fleet()
+	id := r.session(t)
+	b := r.acquire(t, f, id)
+	r.bash(t, b, "echo kept > /workspace/a")
+	c := r.checkpoint(t, f, b, id)
+	leave := func() {
+		t.Helper()
+		release(t, f, b)
+		if err := f.keepAll(t.Context(), here); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Destroy(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leave()
+	made := 0
+	p.create = func(s sandbox.Spec) {
+		made++
+		if s.From == "" {
+			return
+		}
+		if s.From != c.ID {
+			t.Errorf("made from %s, not %s", s.From, c.ID)
+		}
+		if err := here.Forget(t.Context(), s.From); err != nil { // as another process's reaper does
+			t.Error(err)
+		}
+	}
+	if b = r.acquire(t, f, id); r.bash(t, b, "cat /workspace/a") != "kept\n" || made != 2 {
+		t.Errorf("layers dropped: %d machines were made", made)
+	}
+
+	leave()
+	if err := here.Forget(t.Context(), c.ID); err != nil {
+		t.Fatal(err)
+	}
+	made, kills := 0, 2
+	p.load = func(sb sandbox.Sandbox) {
+		if kills--; kills >= 0 {
+			if err := here.Destroy(t.Context(), sb.ID()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if b = r.acquire(t, f, id); r.bash(t, b, "cat /workspace/a") != "kept\n" || made != 3 {
+		t.Errorf("machines killed: %d were made", made)
+	}
+
+	leave()
+	if err := here.Forget(t.Context(), c.ID); err != nil {
+		t.Fatal(err)
+	}
+	made, kills = 0, 1000
+	if _, err := f.Acquire(t.Context(), r.request(t, id)); outboard.KindOf(err) != outboard.NotFound || made != makeTries {
+		t.Errorf("always killed: %d were made, %v", made, err)
+	}
+	if rows := r.rows(t, id); len(rows) != 0 {
+		t.Errorf("left behind: %+v", rows)
+	}
+}

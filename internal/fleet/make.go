@@ -140,9 +140,30 @@ func (f *Fleet) fence(ctx context.Context, r Request) error {
 	return nil
 }
 
-// make creates a machine for the session: row, machine, workspace, resources, row. Whatever fails, what was made is removed
-// and the row says destroyed; where even that fails, the reaper finishes it.
-func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
+// makeTries bounds how often a machine is made for one request.
+const makeTries = 5
+
+// errPassing is about what is no reason to give up: of another machine it need not hold.
+type errPassing struct{ error }
+
+// Unwrap returns what happened.
+func (e errPassing) Unwrap() error { return e.error }
+
+// make creates a machine for the session. A machine may die while it is being made as it may later, and the layers that it was to begin with
+// may go, once they are stored, between the look at them and their use: then another one is made, of what there is.
+func (f *Fleet) make(ctx context.Context, r Request, b *Box) error {
+	for try := 1; ; try++ {
+		err := f.makeOne(ctx, r, b)
+		if _, again := errors.AsType[errPassing](err); !again || try == makeTries || ctx.Err() != nil {
+			return err
+		}
+		f.log.Info("making another sandbox", "session", r.Session, "try", try, "err", err)
+	}
+}
+
+// makeOne makes a machine: row, machine, workspace, resources, row. Whatever fails, what was made is removed and the row says destroyed;
+// where even that fails, the reaper finishes it.
+func (f *Fleet) makeOne(ctx context.Context, r Request, b *Box) (err error) {
 	if err := f.fence(ctx, r); err != nil {
 		return err
 	}
@@ -189,25 +210,36 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 	if err != nil {
 		return err
 	}
-	if sb, err = f.create(ctx, row, r.Config, st, vars, from); err != nil {
+	if sb, err = f.create(ctx, row, r.Config, st, vars, from); sandbox.Gone(err) {
+		return errPassing{err}
+	} else if err != nil {
 		return err
 	}
 	m := newMachine(sb)
-	if err := f.furnish(ctx, m, r, st, from); err != nil {
+	if err := f.furnish(ctx, m, r, st, from); err != nil && !m.usable() {
+		return errPassing{err}
+	} else if err != nil {
 		return err
 	}
 	if err := f.put(ctx, &row, stateLive); err != nil {
 		return err
 	}
 	b.use = &use{machine: m, held: h}
+	f.introduce(b, row, r, st)
+	return nil
+}
+
+// introduce says in b what the log is told of the machine that b uses, which is new.
+func (f *Fleet) introduce(b *Box, row outboard.Sandbox, r Request, st stack) {
+	m := b.use.machine
 	b.New = true
 	b.Ready = outboard.SandboxReady{
 		Sandbox:    row.ID,
 		Generation: row.Generation,
 		Provider:   row.Provider,
-		Isolation:  sb.Isolation(),
+		Isolation:  m.Isolation(),
 		From:       r.Checkpoint,
-		User:       toolUser(sb),
+		User:       toolUser(m.Sandbox),
 		Workdir:    st.workdir(),
 	}
 	m.habits = visits(&b.Ready)
@@ -215,7 +247,6 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) (err error) {
 		f.log.Warn("the user of an image or template does not hold", "session", r.Session, "sandbox", row.ID, "note", b.Ready.Note)
 	}
 	f.log.Info("sandbox ready", "session", r.Session, "sandbox", row.ID, "from", r.Checkpoint)
-	return nil
 }
 
 // toolUser is who tools run as, "" for the sandbox's own user.

@@ -21,8 +21,8 @@ type Provider interface {
 	// Capabilities says what sandboxes of this provider can do on this host.
 	Capabilities() Capabilities
 	// Create makes a sandbox named spec.ID and returns when its guest answers. The caller has made a row for it first. Errors:
-	// Unavailable (the host lacks what the spec needs, with a hint), Invalid, Conflict (the id exists). A failed Create leaves
-	// nothing behind.
+	// Unavailable (the host lacks what the spec needs, with a hint), Invalid, Conflict (the id exists), NotFound (the sandbox was killed
+	// while it was made, or the layers of spec.From are no longer here). A failed Create leaves nothing behind.
 	Create(ctx context.Context, spec Spec) (Sandbox, error)
 	// Open connects to a living sandbox. NotFound if it is gone.
 	Open(ctx context.Context, id outboard.SandboxID) (Sandbox, error)

@@ -76,10 +76,40 @@ func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandb
 	defer pl.close()
 	m, err := p.create(ctx, pl, spec)
 	if err != nil {
+		err = died(ctx, pl, err)
 		p.undo(ctx, b)
 		return nil, err
 	}
 	return m, nil
+}
+
+// diedWait is how long the init of a sandbox may take to end after what it held open was closed.
+const diedWait = 250 * time.Millisecond
+
+// died is diedOr for errors of the creation that are not said to be something else.
+func died(ctx context.Context, pl *plot, err error) error {
+	if outboard.KindOf(err) != outboard.Internal {
+		return err
+	}
+	return diedOr(ctx, pl, err)
+}
+
+// diedOr makes an error of the creation NotFound where the reason is that the sandbox was killed meanwhile: another one may do.
+func diedOr(ctx context.Context, pl *plot, err error) error {
+	if pl.state.Pid == 0 || ctx.Err() != nil {
+		return err
+	}
+	pr, perr := findProcess(pl.state)
+	if perr == nil && pr != nil {
+		defer pr.close()
+		ctx, cancel := context.WithTimeout(ctx, diedWait)
+		defer cancel()
+		perr = pr.wait(ctx)
+	}
+	if perr != nil {
+		return err
+	}
+	return outboard.Errorf(outboard.NotFound, "sandbox %s ended while it was made: %v", pl.box.id, err)
 }
 
 func (p *Provider) check(spec sandbox.Spec) error {
@@ -163,10 +193,10 @@ func (p *Provider) start(ctx context.Context, pl *plot, spec sandbox.Spec, later
 		return nil, err
 	}
 	if err := pl.group.attach(s.Pid); err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
+		return nil, diedOr(ctx, pl, outboard.Errorf(outboard.Unavailable, "%w", err))
 	}
 	if err := writeMaps(s.Pid, s.UIDBase, p.rootless); err != nil {
-		return nil, unavailable("%w", err)
+		return nil, diedOr(ctx, pl, unavailable("%w", err))
 	}
 	attached := attachAside(s, pl.work)
 	defer attached() // whatever fails: it uses what the caller is about to close

@@ -54,6 +54,46 @@ func initOf(t *testing.T, dir string, id outboard.SandboxID) int {
 	return s.Pid
 }
 
+// TestKilledWhileMade: whoever wants a sandbox would take the death of one for a reason to have none.
+func TestKilledWhileMade(t *testing.T) {
+	p, dir := newProvider(t)
+	failed := 0
+	for range 20 {
+		id, over := newID(), make(chan struct{})
+		var killer sync.WaitGroup
+		killer.Go(func() {
+			for { // the instant at which its process is known
+				var s struct{ Pid int }
+				data, err := os.ReadFile(filepath.Join(dir, string(id), "state.json"))
+				if err == nil && json.Unmarshal(data, &s) == nil && s.Pid > 0 {
+					_ = syscall.Kill(s.Pid, syscall.SIGKILL)
+					return
+				}
+				select {
+				case <-over:
+					return
+				default:
+				}
+			}
+		})
+		sb, err := p.Create(t.Context(), sandbox.Spec{ID: id, Generation: "g"})
+		close(over)
+		killer.Wait()
+		if err == nil { // it was made before it was killed
+			sb.Close()
+			continue
+		}
+		failed++
+		if !sandbox.Gone(err) {
+			t.Errorf("killed while it was made: %v", err)
+		}
+	}
+	if failed == 0 {
+		t.Error("none was killed in time: nothing was tried")
+	}
+	create(t, p, sandbox.Spec{})
+}
+
 // TestServerKilled: a sandbox would die with the server that made it, or could not be found again.
 func TestServerKilled(t *testing.T) {
 	p, dir := newProvider(t)

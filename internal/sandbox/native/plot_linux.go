@@ -248,10 +248,10 @@ func (p *Provider) take(pl *plot, b box) error {
 
 // begin gives a plot that was made ahead, and is its sandbox's, the workspace of a checkpoint: an overlay over those layers in the place
 // of the one over none. A guest that runs there has touched nothing of it.
-func (p *Provider) begin(pl *plot, from outboard.CheckpointID) error {
+func (p *Provider) begin(ctx context.Context, pl *plot, from outboard.CheckpointID) error {
 	userns, err := pl.usernsFD()
 	if err != nil {
-		return err
+		return died(ctx, pl, err)
 	}
 	defer unix.Close(userns)
 	first := pl.box.path(filepath.Join(workDir, "1"))
@@ -277,6 +277,9 @@ func (p *Provider) begin(pl *plot, from outboard.CheckpointID) error {
 		old.close()
 		fds.close()
 	}()
+	if err != nil && !errors.Is(err, errInUse) {
+		err = died(ctx, pl, err)
+	}
 	if _, ok := errors.AsType[*outboard.Error](err); err != nil && !ok {
 		err = unavailable("the sandbox could not be built: %w", err)
 	}
@@ -298,7 +301,7 @@ func (p *Provider) place(ctx context.Context, b box, k shape) (pl *plot, unlock 
 	if pl = p.shelf.take(empty); pl != nil {
 		if unlock, err = pl.box.lock(ctx); err == nil {
 			if err = p.take(pl, b); err == nil && k.from != "" && len(pl.state.Root) > 0 {
-				err = p.begin(pl, k.from)
+				err = p.begin(ctx, pl, k.from)
 			}
 			if err == nil {
 				return pl, unlock, nil
