@@ -91,9 +91,21 @@ type BoxNetwork struct {
 	Closed bool     `json:"closed,omitempty"` // nothing is reachable but Allow
 	Allow  []string `json:"allow,omitempty"`  // names, *.name, IP addresses or networks (CIDR); "*" is every host. With Deny: exceptions from it
 	Deny   []string `json:"deny,omitempty"`   // networks no address of which is dialled, by whatever name; nothing with Closed
+	Proxy  BoxProxy `json:"proxy,omitzero"`   // what is allowed goes through it; zero = straight to the server
 }
 
-// BoxHeaders are headers that the gateway sets on a box's requests. Their values are sealed, and never shown.
+// BoxProxy is a SOCKS5 proxy of a client's. Its password is sealed with BoxHeaders, and never shown.
+type BoxProxy struct {
+	Address  string `json:"address"`            // host:port
+	Username string `json:"username,omitempty"` // "" = it asks for none
+	Password bool   `json:"password,omitempty"` // there is one
+}
+
+// IsZero reports whether there is none.
+func (p BoxProxy) IsZero() bool { return p == BoxProxy{} }
+
+// BoxHeaders are headers that the gateway sets on a box's requests. Their values are sealed, with the password of the box's proxy, and never
+// shown.
 type BoxHeaders struct {
 	Credential CredentialID        `json:"credential,omitempty"` // what they are sealed as; "" = there are none
 	Names      map[string][]string `json:"names,omitempty"`      // of headers, by host: a name, *.name or an IP address

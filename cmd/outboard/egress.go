@@ -24,8 +24,8 @@ func (s *server) openEgress(provider sandbox.Provider) (fleet.Network, error) {
 		return nil, nil
 	}
 	cfg := egress.Config{Store: s.store, Provider: networked, Dir: filepath.Join(s.cfg.Data, "egress"), Logger: s.log, Idle: s.cfg.Config.Egress.IdleTimeout, Life: s.cfg.Config.Egress.MaxLifetime,
-		Boxes: s.cfg.Config.Egress.Boxes.Bound(),
-		Gate:  s.killer, Credentials: vaultCredentials{s.vault}, Policy: &gatePolicy{engine: s.policy, store: s.store},
+		Boxes: s.cfg.Config.Egress.Boxes.Bound(), BoxProxies: s.cfg.Config.Egress.Boxes.Proxies, ProxyPassword: vaultCredentials{s.vault}.proxyPassword,
+		Gate: s.killer, Credentials: vaultCredentials{s.vault}, Policy: &gatePolicy{engine: s.policy, store: s.store},
 		Asker: &netAsker{store: s.store, timeout: s.cfg.Config.Policy.ApprovalTimeout}}
 	var err error
 	if cfg.Guard, err = s.guard(); err != nil {
@@ -76,6 +76,12 @@ func roots(files []string) (*x509.CertPool, error) {
 
 // vaultCredentials lets the gateway use the vault.
 type vaultCredentials struct{ keeper *vault.Keeper }
+
+// proxyPassword opens the password for the proxy of a box.
+func (v vaultCredentials) proxyPassword(ctx context.Context, s egress.Subject, r egress.Request) (outboard.Secret, error) {
+	vr := vault.Request{Sandbox: s.Sandbox, Scheme: r.Scheme, Method: r.Method, Host: r.Host, Port: r.Port, Path: r.Path}
+	return v.keeper.UseBoxProxy(ctx, vr, s.Box, s.Config.Owner.Org, r.Headers)
+}
 
 // For asks the vault what a request is to be sent with.
 func (v vaultCredentials) For(ctx context.Context, r egress.Request) (egress.Injection, error) {

@@ -116,6 +116,9 @@ func runNetShow(ctx context.Context, a *app, ref string) error {
 		return a.object(n)
 	}
 	a.say("%s: networking is %s", whose.name, n.Mode)
+	if n.Proxy != "" {
+		a.say("what is allowed goes through the proxy %s", term.Clean(n.Proxy))
+	}
 	if n.Used.Requests > 0 {
 		a.say("%d requests, %d bytes and %d hosts are used, or held by a running gateway", n.Used.Requests, n.Used.Bytes, n.Used.Hosts)
 	}

@@ -12,6 +12,12 @@ type boxNetworkIn struct {
 	Deny   []string `json:"deny"`   // networks
 
 	Headers map[string]map[string]string `json:"headers"` // to set, by host and name; never shown again
+
+	Proxy *struct {
+		Address  string `json:"address"` // host:port, of a SOCKS5 proxy
+		Username string `json:"username"`
+		Password string `json:"password"` // never shown again
+	} `json:"proxy"`
 }
 
 func (in *boxNetworkIn) headers() control.BoxHeaders {
@@ -26,7 +32,18 @@ func (in *boxNetworkIn) headers() control.BoxHeaders {
 }
 
 func (in *boxNetworkIn) settings() outboard.BoxNetwork {
-	return outboard.BoxNetwork{Closed: in.Closed, Allow: in.Allow, Deny: in.Deny}
+	n := outboard.BoxNetwork{Closed: in.Closed, Allow: in.Allow, Deny: in.Deny}
+	if p := in.Proxy; p != nil {
+		n.Proxy = outboard.BoxProxy{Address: p.Address, Username: p.Username, Password: p.Password != ""}
+	}
+	return n
+}
+
+func (in *boxNetworkIn) password() (s outboard.Secret) {
+	if in.Proxy != nil {
+		s = outboard.NewSecret(in.Proxy.Password)
+	}
+	return s
 }
 
 // setSandboxNetwork replaces the whole of it.
@@ -35,7 +52,7 @@ func (s *server) setSandboxNetwork(r *request) (any, error) {
 	if err := r.decode(&in); err != nil {
 		return nil, err
 	}
-	if _, err := s.ctl.SetBoxNetwork(r.Context(), r.by, boxID(r), in.settings(), in.headers()); err != nil {
+	if _, err := s.ctl.SetBoxNetwork(r.Context(), r.by, boxID(r), in.settings(), in.headers(), in.password()); err != nil {
 		return nil, err
 	}
 	return s.sandboxNetwork(r)

@@ -40,10 +40,11 @@ type networkOut struct {
 	Except []string              `json:"denied_networks_except,omitempty"`
 
 	Headers map[string][]string `json:"headers,omitempty"`
+	Proxy   string              `json:"proxy,omitempty"` // of a box, without its credentials
 }
 
 func showNetwork(n control.Network) networkOut {
-	return networkOut{Type: "outboard.network", Mode: n.Mode, Allow: some(n.Rules), Grants: n.Grants, Budget: n.Budget, Used: n.Used, Ask: n.Ask, Denied: n.Denied, Except: n.Except, Headers: n.Headers}
+	return networkOut{Type: "outboard.network", Mode: n.Mode, Allow: some(n.Rules), Grants: n.Grants, Budget: n.Budget, Used: n.Used, Ask: n.Ask, Denied: n.Denied, Except: n.Except, Headers: n.Headers, Proxy: n.Proxy}
 }
 
 func (s *server) sessionNetwork(r *request) (any, error) {

@@ -22,6 +22,7 @@ type Network struct {
 	Budget outboard.NetBudget  `json:"budget"`
 	Used   outboard.NetBudget  `json:"used"`
 	Ask    outboard.NetAsk     `json:"ask"`
+	Proxy  string              `json:"proxy,omitempty"` // that the requests of a box go through
 }
 
 // NetworkRecord is one request that a session made.

@@ -65,14 +65,14 @@ func (h BoxHeaders) names() map[string][]string {
 }
 
 // sealHeaders seals what was checked, for a row that is about to be written.
-func (c *Control) sealHeaders(ctx context.Context, by outboard.Caller, id outboard.BoxID, h BoxHeaders) (outboard.BoxHeaders, error) {
-	if len(h) == 0 {
+func (c *Control) sealHeaders(ctx context.Context, by outboard.Caller, id outboard.BoxID, h BoxHeaders, password outboard.Secret) (outboard.BoxHeaders, error) {
+	if len(h) == 0 && password.IsZero() {
 		return outboard.BoxHeaders{}, nil
 	}
 	if c.vault == nil {
-		return outboard.BoxHeaders{}, outboard.Errorf(outboard.Unavailable, "this server keeps no secrets, so it sets no headers")
+		return outboard.BoxHeaders{}, outboard.Errorf(outboard.Unavailable, "this server keeps no secrets, so it sets no headers, and no password of a proxy")
 	}
-	return c.vault.For(by.In()).SealBox(ctx, id, h)
+	return c.vault.For(by.In()).SealBox(ctx, id, h, password)
 }
 
 // forgetHeaders removes sealed headers that no row names any more. What stays is looked for when a server starts.

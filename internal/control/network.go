@@ -31,6 +31,7 @@ type Network struct {
 	Denied []string // networks that are not dialled, of a box
 	Except []string // but those in these
 
+	Proxy   string              // that the requests of a box go through
 	Headers map[string][]string // names of headers that are set, by host; of a box
 }
 

@@ -13,10 +13,25 @@ type networkIn struct {
 	AllowPublicTraffic *bool       `json:"allowPublicTraffic"`
 	AllowOut           []string    `json:"allowOut"` // addresses, networks, names and *.names
 	DenyOut            []string    `json:"denyOut"`  // addresses and networks
-	EgressProxy        any         `json:"egressProxy"`
+	EgressProxy        *proxyIn    `json:"egressProxy"`
 	MaskRequestHost    string      `json:"maskRequestHost"`
 	Rules              headerRules `json:"rules"`
 	HTTPSPorts         []int       `json:"httpsPorts"`
+}
+
+// proxyIn is the SOCKS5 proxy that a sandbox's requests are to go through.
+type proxyIn struct {
+	Address  string `json:"address"`
+	Username string `json:"username"`
+	Password string `json:"password"` // never shown again
+}
+
+// password is that of the proxy.
+func (in *networkIn) password() (s outboard.Secret) {
+	if in.EgressProxy != nil {
+		s = outboard.NewSecret(in.EgressProxy.Password)
+	}
+	return s
 }
 
 // everything are the networks that mean every address.
@@ -25,10 +40,16 @@ var everything = map[string]bool{"0.0.0.0/0": true, "::/0": true}
 // settings turns what a client wants into what a box has. What a gateway that knows servers by their names cannot hold is refused: it
 // must not seem to hold.
 func (in *networkIn) settings(internet *bool) (n outboard.BoxNetwork, err error) {
-	if in.EgressProxy != nil {
-		return n, outboard.Errorf(outboard.Unimplemented, "network.egressProxy is not built here: the gateway dials itself what it has checked")
-	}
 	n.Closed = internet != nil && !*internet
+	if p := in.EgressProxy; p != nil {
+		if n.Closed {
+			return n, outboard.Errorf(outboard.Invalid, "network.egressProxy: with allow_internet_access false there is nothing to go through it; say what may be reached with allowOut and denyOut")
+		}
+		if p.Address == "" {
+			return n, outboard.Errorf(outboard.Invalid, "network.egressProxy: the address is missing")
+		}
+		n.Proxy = outboard.BoxProxy{Address: p.Address, Username: p.Username, Password: p.Password != ""}
+	}
 	for _, d := range in.DenyOut {
 		if everything[d] {
 			n.Closed = true
@@ -111,7 +132,7 @@ func (s *Server) setNetwork(r *request) (int, any, error) {
 	}
 	h, err := in.Rules.headers()
 	if err == nil {
-		_, err = s.ctl.SetBoxNetwork(r.Context(), r.by, r.id(), n, h)
+		_, err = s.ctl.SetBoxNetwork(r.Context(), r.by, r.id(), n, h, in.password())
 	}
 	return http.StatusNoContent, nil, err
 }
@@ -129,5 +150,8 @@ func shownNetwork(b *outboard.Box) networkOut {
 		out.DenyOut = []string{"0.0.0.0/0"}
 	}
 	out.Rules = shownRules(b.Headers)
+	if p := b.Net.Proxy; !p.IsZero() {
+		out.EgressProxy = &proxyOut{p.Address, p.Username}
+	}
 	return out
 }

@@ -88,7 +88,14 @@ type networkOut struct {
 	DenyOut            []string `json:"denyOut,omitempty"`
 	HTTPSPorts         []uint16 `json:"httpsPorts,omitempty"`
 
-	Rules map[string][]ruleOut `json:"rules,omitempty"`
+	Rules       map[string][]ruleOut `json:"rules,omitempty"`
+	EgressProxy *proxyOut            `json:"egressProxy,omitempty"`
+}
+
+// proxyOut is a proxy without its password.
+type proxyOut struct {
+	Address  string `json:"address"`
+	Username string `json:"username,omitempty"`
 }
 
 type lifecycleOut struct {
@@ -145,6 +152,7 @@ func (in *sandboxIn) spec(ttl time.Duration) (control.BoxSpec, error) {
 		n = new(networkIn)
 	}
 	var err error
+	p.Password = n.password()
 	if p.Net, err = n.settings(in.AllowInternet); err != nil {
 		return p, err
 	}

@@ -106,7 +106,10 @@ func (p *port) sniff(c *conn) {
 	if len(c.head) == 0 {
 		var b [1]byte
 		_ = c.SetReadDeadline(time.Now().Add(helloTimeout))
-		if n, err := c.Conn.Read(b[:]); n != 1 || err != nil {
+		stop := context.AfterFunc(p.g.ctx, func() { c.Close() }) // a gateway that stops does not wait for a first byte
+		n, err := c.Conn.Read(b[:])
+		stop()
+		if n != 1 || err != nil {
 			c.Close()
 			return
 		}

@@ -30,7 +30,12 @@ type Config struct {
 	Guard    outbound.Guard // which addresses servers may have
 	// Boxes is the most that a box may reach, whatever it asks for. The zero value lets none reach anything.
 	Boxes outboard.Networking
-	Roots *x509.CertPool // whom to trust as a server; nil = the system's
+	// BoxProxies are the proxies (host:port) that boxes may go through though Boxes does not let them reach those, or they are not public.
+	BoxProxies []string
+	// ProxyPassword opens the password for a box's proxy, as which the request is described; it records that. Its error's text is shown inside
+	// the sandbox. nil = no box's proxy has one.
+	ProxyPassword func(context.Context, Subject, Request) (outboard.Secret, error)
+	Roots         *x509.CertPool // whom to trust as a server; nil = the system's
 
 	Gate        Gate          // nil = everything may happen
 	Policy      Policy        // nil = the network rules decide alone
@@ -144,7 +149,7 @@ func (g *Gateway) Prepare(id outboard.SandboxID) ([]byte, error) {
 // Attach begins to serve a living sandbox, if this gateway does not yet, and goes on until Detach, Stop or its end. It returns at
 // once; until a connection can be accepted it waits in the sandbox.
 func (g *Gateway) Attach(id outboard.SandboxID, session outboard.SessionID, cfg outboard.SessionConfig) {
-	g.attach(Subject{Sandbox: id, Session: session, Config: cfg}, cmp.Or(string(session), string(id)), outboard.BoxHeaders{})
+	g.attach(Subject{Sandbox: id, Session: session, Config: cfg}, cmp.Or(string(session), string(id)), &outboard.Box{})
 }
 
 // AttachBox is Attach for the sandbox of a box. What it may reach is in the box's row, and bounded by Config.Boxes; its counters are
@@ -152,11 +157,11 @@ func (g *Gateway) Attach(id outboard.SandboxID, session outboard.SessionID, cfg 
 func (g *Gateway) AttachBox(id outboard.SandboxID, b outboard.Box) {
 	cfg := outboard.SessionConfig{Env: b.Env, Owner: outboard.Owner{Org: b.Org, Key: b.Owner}}
 	cfg.Env.Networking = g.ofBox(&b)
-	g.attach(Subject{Sandbox: id, Box: b.ID, Config: cfg}, string(b.ID), b.Headers)
+	g.attach(Subject{Sandbox: id, Box: b.ID, Config: cfg}, string(b.ID), &b)
 }
 
-// attach serves a subject whose counters have an id.
-func (g *Gateway) attach(s Subject, counters string, headers outboard.BoxHeaders) {
+// attach serves a subject whose counters have an id. b is its box, or none.
+func (g *Gateway) attach(s Subject, counters string, b *outboard.Box) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	id := s.Sandbox
@@ -169,7 +174,7 @@ func (g *Gateway) attach(s Subject, counters string, headers outboard.BoxHeaders
 		coded:  make(chan struct{}, maxCodedAtOnce),
 		places: newPlaces(),
 		active: map[*effect]struct{}{}, asked: map[string]answerOf{}}
-	p.reach.Store(g.newReach(n, s.Config.Agent.MCPServers, headers))
+	p.reach.Store(g.newReach(s, n, b))
 	g.ports[id] = p
 	g.run.Go(func() {
 		defer g.forget(p)

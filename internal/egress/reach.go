@@ -21,11 +21,12 @@ type reach struct {
 
 	denied, except []netip.Prefix // of net
 	headers        outboard.BoxHeaders
+	proxy          outboard.BoxProxy
 }
 
-// newReach makes one. Networks that cannot be read deny everything: they were checked when they were set.
-func (g *Gateway) newReach(n outboard.Networking, mcp []outboard.MCPServer, headers outboard.BoxHeaders) *reach {
-	cfg, rules := g.cfg, netrule.Effective(n, mcp)
+// newReach makes one, for a subject with what its box's row says besides. Networks that cannot be read deny everything: they were checked when they were set.
+func (g *Gateway) newReach(s Subject, n outboard.Networking, b *outboard.Box) *reach {
+	cfg, rules := g.cfg, netrule.Effective(n, s.Config.Agent.MCPServers)
 	denied, err := networks(n.DenyNetworks)
 	except, wrong := networks(n.DenyExcept)
 	if err = errors.Join(err, wrong); err != nil {
@@ -33,7 +34,11 @@ func (g *Gateway) newReach(n outboard.Networking, mcp []outboard.MCPServer, head
 		rules = nil
 	}
 	cfg.Guard.Denied, cfg.Guard.Except = denied, except
-	return &reach{net: n, rules: rules, denied: denied, except: except, headers: headers, out: newUpstream(cfg)}
+	via := g.newDetour(s, b.Net.Proxy, b.Headers)
+	if via != nil {
+		cfg.Guard.Private = nil // the networks that the operator has opened are not those of the proxy
+	}
+	return &reach{net: n, rules: rules, denied: denied, except: except, headers: b.Headers, proxy: b.Net.Proxy, out: newUpstream(cfg, via)}
 }
 
 // networks reads a list of them.
@@ -50,8 +55,8 @@ func networks(list []string) (out []netip.Prefix, err error) {
 }
 
 // is reports whether r is what a box's row amounts to. What is sealed once has an id of its own.
-func (r *reach) is(n outboard.Networking, h outboard.BoxHeaders) bool {
-	return r.headers.Credential == h.Credential && reflect.DeepEqual(n, r.net)
+func (r *reach) is(n outboard.Networking, b *outboard.Box) bool {
+	return r.headers.Credential == b.Headers.Credential && r.proxy == b.Net.Proxy && reflect.DeepEqual(n, r.net)
 }
 
 // deniesAddress refuses a host that is an address in one of the networks that are denied.
@@ -89,13 +94,13 @@ func (p *port) may(ctx context.Context) (*reach, error) {
 		return nil, err
 	}
 	n := p.g.ofBox(&b)
-	if now.is(n, b.Headers) {
+	if now.is(n, &b) {
 		return now, nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if now = p.reach.Load(); !now.is(n, b.Headers) {
-		next := p.g.newReach(n, nil, b.Headers)
+	if now = p.reach.Load(); !now.is(n, &b) {
+		next := p.g.newReach(p.subject, n, &b)
 		p.reach.Store(next)
 		now.out.close() // connections to what is denied now must not be used again
 		now = next

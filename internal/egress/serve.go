@@ -313,6 +313,7 @@ type detail struct {
 	Credentials []string            `json:"credentials,omitempty"`
 	QueryBytes  int                 `json:"query_bytes,omitempty"`
 	Approval    outboard.ApprovalID `json:"approval,omitempty"` // that a person was asked for
+	Proxy       string              `json:"proxy,omitempty"`    // of the box, which the request goes through
 }
 
 // ActionRequest is the action of the gateway's audit records.
@@ -330,6 +331,11 @@ func (p *port) record(ctx context.Context, action string, req Request, decision,
 // auditWhile is record while a log is as it was.
 func (p *port) auditWhile(ctx context.Context, action string, req Request, decision, rule string, d detail, while store.Mark) error {
 	d.Sandbox, d.Box, d.QueryBytes = p.subject.Sandbox, p.subject.Box, len(req.Query)
+	if e := effectOf(ctx); e != nil {
+		if by := e.reach.Load(); by != nil {
+			d.Proxy = by.proxy.Address
+		}
+	}
 	text, err := json.Marshal(d)
 	if err != nil {
 		return err

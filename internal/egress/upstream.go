@@ -31,7 +31,8 @@ type upstream struct {
 	closed bool
 }
 
-func newUpstream(cfg Config) *upstream {
+// newUpstream returns one that dials by itself, or through a proxy.
+func newUpstream(cfg Config, via *detour) *upstream {
 	dial := func(ctx context.Context, _, address string) (net.Conn, error) {
 		host, port, err := net.SplitHostPort(address)
 		if err != nil {
@@ -40,6 +41,9 @@ func newUpstream(cfg Config) *upstream {
 		addrs, err := cfg.Guard.Lookup(ctx, host)
 		if err != nil {
 			return nil, err
+		}
+		if via != nil {
+			return via.dial(ctx, addrs, port)
 		}
 		return outbound.Dial(ctx, addrs, port)
 	}
