@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -115,21 +118,66 @@ func newSecretTest(a *app) *cobra.Command {
 }
 
 func newSecretRotate(a *app) *cobra.Command {
-	return &cobra.Command{Use: "rotate-keys", Short: "Seal every secret with new keys", Args: exactArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.connect(cmd.Context(), needAnswers)
-			if err != nil {
+	return &cobra.Command{Use: "rotate-keys", Short: "Seal everything with new keys: of all organizations for who runs the server", Args: exactArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error { return runSecretRotate(cmd.Context(), a) }}
+}
+
+func runSecretRotate(ctx context.Context, a *app) error {
+	c, err := a.connect(ctx, needAnswers)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	all, err := c.RotateVaultKeys(ctx)
+	if err != nil {
+		return err
+	}
+	var failed []string
+	for _, r := range all {
+		if a.json {
+			if err := a.object(rotationLine{"vault_keys_rotated", r}); err != nil {
 				return err
 			}
-			defer c.Close()
-			n, err := c.RotateVaultKeys(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if a.json {
-				return a.object(map[string]any{"type": "vault_keys_rotated", "credentials": n})
-			}
-			a.say("%s sealed with new keys", count(n, "secret"))
-			return nil
-		}}
+		}
+		whose := ""
+		if len(all) > 1 {
+			whose = r.Org + ": "
+		}
+		if r.Error != nil {
+			failed = append(failed, r.Org+": "+r.Error.Message)
+			continue
+		}
+		a.say("%s%s sealed with new keys", whose, rotatedText(r))
+		if r.Lost > 0 {
+			a.say("%s%s cannot be opened by anybody: the key was given up before. Who signed in with it has to do so again", whose, count(r.Lost, "token"))
+		}
+	}
+	if len(failed) > 0 {
+		return outboard.Errorf(outboard.Unavailable, "the keys of %s were not rotated, and theirs stay as they were:\n%s", count(len(failed), "organization"), strings.Join(failed, "\n")).
+			WithHint("repair that, and run it again")
+	}
+	return nil
+}
+
+type rotationLine struct {
+	Type string `json:"type"`
+	client.KeyRotation
+}
+
+// rotatedText names what was sealed anew.
+func rotatedText(r client.KeyRotation) string {
+	nouns := map[string][2]string{"login_renewals": {"login", "logins"}, "login_withdrawals": {"token on its way back", "tokens on their way back"}}
+	parts := []string{count(r.Credentials, "secret")}
+	for _, table := range slices.Sorted(maps.Keys(r.Values)) {
+		noun, ok := nouns[table]
+		switch n := r.Values[table]; {
+		case !ok:
+			parts = append(parts, fmt.Sprintf("%d of %s", n, term.Clean(table)))
+		case n == 1:
+			parts = append(parts, "1 "+noun[0])
+		default:
+			parts = append(parts, fmt.Sprintf("%d %s", n, noun[1]))
+		}
+	}
+	return strings.Join(parts, ", ")
 }

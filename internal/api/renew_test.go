@@ -95,7 +95,11 @@ func TestLoginRenewal(t *testing.T) {
 	}
 	over := outboard.Key{Name: "login", Role: outboard.RoleDeveloper, Kind: outboard.KeyLogin, Org: outboard.DefaultOrg, User: outboard.UserID(got.str("user.id")), ExpiresAt: short.longAgo()}
 	ann.key = "obk_over"
-	r := store.LoginRenewal{Key: outboard.KeyID(putKey(short.bench, over, ann.key)), Until: short.longAgo(), Sealed: outboard.Sealed{Key: "x", Data: []byte("x")}}
+	r := store.LoginRenewal{Key: outboard.KeyID(putKey(short.bench, over, ann.key)), Until: short.longAgo(), Sealed: outboard.Sealed{Data: []byte("x")}}
+	key, err := short.store.VaultKey(t.Context(), string(outboard.DefaultOrg))
+	if r.Sealed.Key = key.ID; err != nil {
+		t.Fatal(err)
+	}
 	ann.refused(401, "cannot be renewed any more", "POST", renewPath, `{}`, asJSON) // nothing to renew it with
 	if err := short.store.PutLoginRenewal(t.Context(), r); err != nil {
 		t.Fatal(err)
@@ -138,7 +142,7 @@ func TestLoginRenewalRefused(t *testing.T) {
 		}, 401, "does not hold", false},
 		"logged out":         {func(id, _ string) { s.ok("DELETE", "/v1/outboard/keys/"+id, nil) }, 401, "ended", false},
 		"removed":            {func(_, user string) { s.ok("DELETE", "/v1/outboard/users/"+user, nil) }, 401, "ended", false},
-		"another key":        {func(id, _ string) { s.sealed(id, func(r *store.LoginRenewal) { r.Sealed.Key = "x" }) }, 401, "rotated", false},
+		"another key":        {func(id, _ string) { s.underAnotherKey(id) }, 401, "does not have any more", false},
 		"another's":          {func(id, _ string) { s.sealed(id, func(r *store.LoginRenewal) { r.Sealed = s.renewal(other).Sealed }) }, 401, "opened", false},
 		"the provider's off": {func(string, string) { s.provider.Bend(logintest.Bend{Down: true}) }, 503, "500", true},
 	} {
@@ -185,6 +189,24 @@ func (s *signing) sealed(id string, change func(*store.LoginRenewal)) {
 	r := s.renewal(id)
 	change(&r)
 	if err := s.store.PutLoginRenewal(s.t.Context(), r); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// underAnotherKey makes what a login is renewed with one of a key that is not there.
+func (s *signing) underAnotherKey(id string) {
+	s.t.Helper()
+	err := s.store.EditVaults(s.t.Context(), string(outboard.DefaultOrg), true, func(st store.VaultState) (store.VaultEdit, error) {
+		e := store.VaultEdit{Key: st.Key}
+		for _, v := range st.Values {
+			if v.Row == id {
+				v.Sealed.Key = "x"
+				e.Values = append(e.Values, v)
+			}
+		}
+		return e, nil
+	})
+	if err != nil {
 		s.t.Fatal(err)
 	}
 }

@@ -95,17 +95,37 @@ func (s *server) listVaults(r *request) (any, error) {
 	return pageOf(q, list, func(v outboard.Vault) (string, time.Time) { return string(v.ID), v.CreatedAt }, showVault), nil
 }
 
+// keyRotationOut is what became of an organization's keys.
+type keyRotationOut struct {
+	Org         outboard.OrgID `json:"organization_id"`
+	Credentials int            `json:"credentials"`
+	Values      map[string]int `json:"values"` // what else was sealed anew: how many, by the table
+	Lost        int            `json:"lost"`
+	Error       *errorDetail   `json:"error"`
+}
+
 // rotateVaultKeys is Outboard's own.
 func (s *server) rotateVaultKeys(r *request) (any, error) {
 	if err := r.empty(); err != nil {
 		return nil, err
 	}
-	n, err := s.ctl.RotateVaultKeys(r.Context(), r.by)
+	done, err := s.ctl.RotateVaultKeys(r.Context(), r.by)
 	if err != nil {
 		return nil, err
 	}
-	return struct {
-		Type        string `json:"type"`
-		Credentials int    `json:"credentials"`
-	}{"vault_keys_rotated", n}, nil
+	out := struct {
+		Type        string           `json:"type"`
+		Credentials int              `json:"credentials"` // of all
+		Orgs        []keyRotationOut `json:"organizations"`
+	}{Type: "vault_keys_rotated"}
+	for _, d := range done {
+		o := keyRotationOut{Org: d.Org, Credentials: d.Credentials, Values: d.Values, Lost: d.Lost}
+		if d.Err != nil {
+			body, _ := errorFor(d.Err, "")
+			o.Error = &body.Error
+		}
+		out.Credentials += d.Credentials
+		out.Orgs = append(out.Orgs, o)
+	}
+	return out, nil
 }

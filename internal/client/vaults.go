@@ -76,13 +76,24 @@ func (c *Client) TestCredential(ctx context.Context, vault, id, method, target s
 	return t, c.call(ctx, http.MethodPost, vaultPath(vault, "credentials", id, "outboard", "test"), nil, body, &t)
 }
 
-// RotateVaultKeys seals every secret with new keys, and returns how many.
-func (c *Client) RotateVaultKeys(ctx context.Context) (int, error) {
+// KeyRotation is what became of an organization's keys.
+type KeyRotation struct {
+	Org         string         `json:"organization_id"`
+	Credentials int            `json:"credentials"` // sealed anew
+	Values      map[string]int `json:"values"`      // what else was: how many, by the table
+	Lost        int            `json:"lost"`        // nobody can open these: their key was given up before
+	Error       *struct {
+		Message string `json:"message"`
+	} `json:"error"` // nothing was changed
+}
+
+// RotateVaultKeys seals everything with new keys: of all organizations for who runs the server.
+func (c *Client) RotateVaultKeys(ctx context.Context) ([]KeyRotation, error) {
 	var out struct {
-		Credentials int `json:"credentials"`
+		Orgs []KeyRotation `json:"organizations"`
 	}
 	err := c.call(ctx, http.MethodPost, "/v1/outboard/vault_keys/rotate", nil, struct{}{}, &out)
-	return out.Credentials, err
+	return out.Orgs, err
 }
 
 // DeleteVault removes a vault with its credentials.

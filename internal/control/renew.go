@@ -29,24 +29,25 @@ func (c *Control) loginLasts() time.Duration {
 	return min(c.login.Lasts, MaxLogin)
 }
 
-// renewalUse binds a sealed token to its login.
-func renewalUse(id outboard.KeyID) string { return "login " + string(id) }
-
 // keepRenewal stores what a login is renewed with. Without it the login is as good as others, only not for longer.
 func (c *Control) keepRenewal(ctx context.Context, k outboard.Key, with outboard.Secret) outboard.Key {
 	if with.IsZero() || c.login.Renew <= 0 || c.vault == nil {
 		return k
 	}
 	r := store.LoginRenewal{Key: k.ID, Until: k.CreatedAt.Add(min(c.login.Renew, MaxLogin))}
-	var err error
-	if r.Sealed, err = c.vault.For(k.Org).SealValue(ctx, renewalUse(k.ID), with); err == nil {
-		err = c.store.PutLoginRenewal(ctx, r)
-	}
-	if err != nil {
+	if err := c.putRenewal(ctx, k.Org, r, with); err != nil {
 		c.log.Warn("a login cannot be renewed", "key", k.ID, "err", err)
 		return k
 	}
 	return c.renewAfter(k, r.Until)
+}
+
+// putRenewal seals and stores what a login is renewed with.
+func (c *Control) putRenewal(ctx context.Context, org outboard.OrgID, r store.LoginRenewal, with outboard.Secret) error {
+	return c.vault.For(org).KeepValue(ctx, store.LoginUse(r.Key), with, func(s outboard.Sealed) error {
+		r.Sealed = s
+		return c.store.PutLoginRenewal(ctx, r)
+	})
 }
 
 // renewAfter says when a login that can be renewed until a time should be: half its time before its end, unless nothing is gained by it.
@@ -204,8 +205,10 @@ func (c *Control) askAgain(ctx context.Context, p *login.Provider, subject strin
 	if err != nil {
 		return who, err
 	}
-	box := c.vault.For(k.Org)
-	with, err := box.OpenValue(ctx, renewalUse(k.ID), r.Sealed)
+	with, err := c.vault.For(k.Org).OpenValue(ctx, store.LoginUse(k.ID), func() (outboard.Sealed, error) {
+		now, err := c.store.LoginRenewal(ctx, k.ID)
+		return now.Sealed, err
+	})
 	if err != nil {
 		return who, outboard.Errorf(outboard.KindOf(err), "what this login is renewed with cannot be opened: %w", err)
 	}
@@ -213,10 +216,7 @@ func (c *Control) askAgain(ctx context.Context, p *login.Provider, subject strin
 	if who.Renew.IsZero() || who.Renew.Reveal() == with.Reveal() {
 		return who, err
 	}
-	sealed, failed := box.SealValue(ctx, renewalUse(k.ID), who.Renew)
-	if r.Sealed = sealed; failed == nil {
-		failed = c.store.PutLoginRenewal(ctx, *r)
-	}
+	failed := c.putRenewal(ctx, k.Org, *r, who.Renew)
 	return who, cmp.Or(err, failed)
 }
 

@@ -176,17 +176,56 @@ func (c *Control) checkVaults(ctx context.Context, by outboard.Caller, ids []str
 	return nil
 }
 
-// RotateVaultKeys makes new keys and seals every secret with them. It returns how many.
-func (c *Control) RotateVaultKeys(ctx context.Context, by outboard.Caller) (int, error) {
+// KeyRotation is a rotation of an organization's keys, or why there was none.
+type KeyRotation struct {
+	Org outboard.OrgID
+	vault.Rotation
+	Err error
+}
+
+// RotateVaultKeys makes new keys and seals everything with them: of all organizations for who runs the server, unless they act in one that is
+// not the default, else of the caller's. One that fails does not keep the others from theirs; if it is the only one, its error is returned.
+// NotFound if there are no keys yet.
+func (c *Control) RotateVaultKeys(ctx context.Context, by outboard.Caller) (done []KeyRotation, err error) {
 	if err := admins(by, scopeVaults); err != nil {
-		return 0, err
+		return nil, err
 	}
-	k, err := c.keeper(by)
+	if _, err := c.keeper(by); err != nil {
+		return nil, err
+	}
+	orgs := []outboard.Organization{{ID: by.In()}}
+	if by.Operator() && by.In() == outboard.DefaultOrg {
+		if orgs, err = c.store.Orgs(ctx); err != nil {
+			return nil, look("organizations", "", err)
+		}
+	}
+	for _, o := range orgs {
+		key, err := c.store.VaultKey(ctx, string(o.ID))
+		if err == nil && key.ID == "" {
+			continue
+		}
+		r := KeyRotation{Org: o.ID, Err: err}
+		if err == nil {
+			r.Rotation, r.Err = c.rotateKeys(ctx, by, o.ID)
+		}
+		done = append(done, r)
+	}
+	switch {
+	case len(done) == 0:
+		return nil, outboard.Errorf(outboard.NotFound, "there is no vault key yet: it is made with the first secret")
+	case len(done) == 1:
+		return done, done[0].Err
+	}
+	return done, nil
+}
+
+func (c *Control) rotateKeys(ctx context.Context, by outboard.Caller, org outboard.OrgID) (r vault.Rotation, err error) {
+	by.Org = org
+	if err = c.record(ctx, by, "vault.rotate_keys", "every vault", nil); err == nil {
+		r, err = c.vault.For(org).RotateKeys(ctx)
+	}
 	if err != nil {
-		return 0, err
+		c.log.Error("the keys of a vault were not rotated", "org", org, "err", err)
 	}
-	if err := c.record(ctx, by, "vault.rotate_keys", "every vault", nil); err != nil {
-		return 0, err
-	}
-	return k.RotateKeys(ctx)
+	return r, err
 }

@@ -174,7 +174,10 @@ func (c *Control) sendBack(ctx context.Context, w store.Withdrawal) error {
 	if c.vault == nil || c.login.Provider == nil || c.login.Provider.Issuer() != w.Issuer {
 		return outboard.Errorf(outboard.Unavailable, "people do not sign in at %q here", w.Issuer)
 	}
-	with, err := c.vault.For(w.Org).OpenValue(ctx, renewalUse(w.Key), w.Sealed)
+	with, err := c.vault.For(w.Org).OpenValue(ctx, store.LoginUse(w.Key), func() (outboard.Sealed, error) {
+		now, err := c.store.Withdrawal(ctx, w.Key)
+		return now.Sealed, err
+	})
 	if err != nil {
 		return outboard.Errorf(outboard.KindOf(err), "what the login was renewed with cannot be opened: %w", err)
 	}

@@ -450,8 +450,8 @@ func TestWithdrawalGoesNowhereElse(t *testing.T) {
 		}
 		d.look()
 		d.waits(k.ID, false)
-		d.recorded(k.ID, "token.revoke_dropped")
-		o.good("rotated", 2, 1)
+		d.recorded(k.ID, "token.revoke", "token.revoked")
+		o.good("rotated", 1, 2)
 	})
 }
 
@@ -480,6 +480,56 @@ func TestRenewalTurnedOff(t *testing.T) {
 		}
 		if n := o.idp.Asked() - asked; n != 0 {
 			t.Errorf("the provider was asked %d times", n)
+		}
+	})
+}
+
+// Fails if a rotation of the keys ends people's logins, if the operator's leaves an organization out, or if one organization's trouble keeps
+// the others from theirs.
+func TestLoginsOutliveRotations(t *testing.T) {
+	offices(t, func(t *testing.T, o *office) {
+		d, e := o.server(), o.server()
+		all := o.boss()
+		all.Org = ""
+		if _, err := d.RotateVaultKeys(t.Context(), all); outboard.KindOf(err) != outboard.NotFound || err == nil {
+			t.Errorf("before there is a key: %v", err)
+		}
+		_, _, ann := d.in("ann@acme.test")
+		_, _, bob := d.in("bob@here.test")
+		for range 2 {
+			done, err := d.RotateVaultKeys(t.Context(), all)
+			if err != nil || len(done) != 2 {
+				t.Fatalf("%+v, %v", done, err)
+			}
+			for _, r := range done {
+				if r.Err != nil || r.Values["login_renewals"] != 1 || r.Lost != 0 {
+					t.Errorf("%+v", r)
+				}
+			}
+			o.passes(defaultLogin/2 + time.Minute)
+			for who, secret := range map[string]string{"ann": ann, "bob": bob} {
+				if _, k, err := e.RenewLogin(t.Context(), secret); err != nil || !k.ExpiresAt.After(e.clock().Add(defaultLogin/2)) {
+					t.Errorf("%s: %v, %v", who, k.ExpiresAt, err)
+				}
+			}
+		}
+		admin := outboard.Caller{Key: "apikey_admin", Kind: outboard.KeyAPI, Role: outboard.RoleAdmin, Org: o.org}
+		if done, err := d.RotateVaultKeys(t.Context(), admin); err != nil || len(done) != 1 || done[0].Org != o.org {
+			t.Errorf("an administrator: %+v, %v", done, err)
+		}
+		err := d.store.EditVaults(t.Context(), string(o.org), true, func(st store.VaultState) (store.VaultEdit, error) {
+			st.Values[0].Sealed.Data[20] ^= 1
+			return store.VaultEdit{Key: st.Key, Values: st.Values}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done, err := d.RotateVaultKeys(t.Context(), all)
+		if err != nil || len(done) != 2 || done[0].Err != nil || done[1].Org != o.org || outboard.KindOf(done[1].Err) != outboard.Denied {
+			t.Errorf("with a row that somebody changed: %+v, %v", done, err)
+		}
+		if _, err := d.RotateVaultKeys(t.Context(), admin); outboard.KindOf(err) != outboard.Denied {
+			t.Errorf("the only one: %v", err)
 		}
 	})
 }

@@ -63,3 +63,34 @@ func (s *Store) PlanOf(ctx context.Context, id outboard.SessionID, q EventQuery)
 	}
 	return plan.String(), rows.Err()
 }
+
+// SealedTables are the names of sealedTables.
+func SealedTables() (names []string) {
+	for _, t := range sealedTables {
+		names = append(names, t.name)
+	}
+	return names
+}
+
+// Column is one of the schema.
+type Column struct {
+	Table, Name string
+	Bytes       bool
+}
+
+// Columns are those of all tables.
+func (s *Store) Columns(ctx context.Context) ([]Column, error) {
+	query := `SELECT m.name, c.name, c.type FROM sqlite_master m JOIN pragma_table_info(m.name) c WHERE m.type = 'table'`
+	if s.d.name() != "sqlite" {
+		query = `SELECT table_name, column_name, data_type FROM information_schema.columns WHERE table_schema = current_schema()`
+	}
+	return collect(ctx, s, "reading the schema", func(sc scanner) (c Column, err error) {
+		var kind string
+		err = sc.Scan(&c.Table, &c.Name, &kind)
+		c.Bytes = strings.EqualFold(kind, "BLOB") || kind == "bytea" || kind == "" && !strings.HasPrefix(c.Table, "sqlite_")
+		return c, err
+	}, query)
+}
+
+// GroupSQL are the statements that write a group, by their number of parameters.
+var GroupSQL = map[int]string{15: writeHeadSQL, 33: writeAllSQL}

@@ -20,10 +20,17 @@ const putRenewalSQL = `INSERT INTO login_renewals (key, until, key_id, sealed, c
 	ON CONFLICT (key) DO UPDATE SET key_id = excluded.key_id, sealed = excluded.sealed`
 
 // PutLoginRenewal stores it, or its new value; Until stays what it was at first, and so does who is at it. That of a login which has ended
-// meanwhile becomes a Withdrawal at once.
+// meanwhile becomes a Withdrawal at once. ErrRotated: it is sealed under a key that is no more, and must be sealed anew. NotFound if there is no such login.
 func (s *Store) PutLoginRenewal(ctx context.Context, r LoginRenewal) error {
 	return s.update(ctx, "storing what a login is renewed with", func(t tx) error {
-		if _, err := collectTx(ctx, t, scanKeyID, lockKeySQL+s.d.locking(false), string(r.Key)); err != nil { // it ends before or after
+		there, err := collectTx(ctx, t, scanKeyID, lockKeySQL+s.d.locking(false), string(r.Key)) // it ends before or after
+		if err != nil {
+			return err
+		}
+		if len(there) == 0 {
+			return notFound("login", r.Key)
+		}
+		if err := underKey(ctx, t, r.Key, r.Sealed); err != nil {
 			return err
 		}
 		if _, err := t.exec(ctx, putRenewalSQL, string(r.Key), micros(r.Until), r.Sealed.Key, append([]byte{}, r.Sealed.Data...)); err != nil {

@@ -26,6 +26,8 @@ func TestLoginRenewals(t *testing.T) {
 			t.Errorf("before there is one: %v", err)
 		}
 		r := store.LoginRenewal{Key: "apikey_a", Until: now.Add(24 * time.Hour), Sealed: outboard.Sealed{Key: "k", Data: []byte("one")}}
+		mustBe(t, s.PutLoginRenewal(ctx, r), store.ErrRotated) // there is no key yet
+		sealUnder(t, s, "k")
 		if err := s.PutLoginRenewal(ctx, r); err != nil {
 			t.Fatal(err)
 		}

@@ -27,9 +27,10 @@ type CredentialMark struct {
 
 // VaultState is what an edit of credentials decides on.
 type VaultState struct {
-	Key   outboard.VaultKey // zero before the first one
-	Marks []CredentialMark  // of every credential of the organization, by id
-	Rows  []Credential      // the same with their secrets, if the edit asked for them
+	Key    outboard.VaultKey // zero before the first one
+	Marks  []CredentialMark  // of every credential of the organization, by id
+	Rows   []Credential      // the same with their secrets, if the edit asked for them
+	Values []SealedValue     // what else is sealed, likewise
 }
 
 // VaultEdit is what an edit changes, all or nothing.
@@ -39,6 +40,7 @@ type VaultEdit struct {
 	DropVaults []outboard.VaultID
 	Put        []Credential // inserted or replaced
 	Drop       []outboard.CredentialID
+	Values     []SealedValue // replaced
 }
 
 const vaultKeySQL = `SELECT id, wrapping, wrapped, sequence, tag FROM vault_keys WHERE org = ?`
@@ -88,24 +90,30 @@ func readVaultState(ctx context.Context, t tx, org string, whole bool) (st Vault
 	if st.Marks, err = collectTx(ctx, t, scanMark, credentialMarksSQL, org); err != nil || !whole {
 		return st, err
 	}
-	st.Rows, err = collectTx(ctx, t, scanCredential, `SELECT `+credentialCols+` FROM credentials WHERE org = ? ORDER BY id`, org)
+	if st.Rows, err = collectTx(ctx, t, scanCredential, `SELECT `+credentialCols+` FROM credentials WHERE org = ? ORDER BY id`, org); err != nil {
+		return st, err
+	}
+	st.Values, err = readSealed(ctx, t, org)
 	return st, err
 }
 
 const putVaultSQL = `INSERT INTO vaults (id, org, created_at, archived_at, body) VALUES (?, ?, ?, ?, ?)
 	ON CONFLICT (id) DO UPDATE SET archived_at = excluded.archived_at, body = excluded.body`
 
+// Whoever is renewing a credential goes on when it is sealed anew, which leaves its version.
 const putCredentialSQL = `INSERT INTO credentials (id, org, vault, created_at, archived_at, uniq, version, body, key_id, sealed)
 	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET archived_at = excluded.archived_at, uniq = excluded.uniq,
-	version = excluded.version, body = excluded.body, key_id = excluded.key_id, sealed = excluded.sealed, renewed_until = 0`
+	version = excluded.version, body = excluded.body, key_id = excluded.key_id, sealed = excluded.sealed,
+	renewed_until = CASE WHEN credentials.version = excluded.version THEN credentials.renewed_until ELSE 0 END`
 
 const insertVaultKeySQL = `INSERT INTO vault_keys (org, id, wrapping, wrapped, sequence, tag) VALUES (?, ?, ?, ?, ?, ?)`
 
 const updateVaultKeySQL = `UPDATE vault_keys SET id = ?, wrapping = ?, wrapped = ?, sequence = ?, tag = ? WHERE org = ?`
 
 // EditVaults changes credentials and the key they are sealed under in one transaction. decide computes and calls nothing else; it
-// may run more than once. whole gives it the rows too. ErrDuplicate if two living credentials of a vault would share Unique, or
-// if another process has just made the first key.
+// may run more than once. whole gives it the rows too, and everything else that is sealed. ErrDuplicate if two living credentials of a
+// vault would share Unique, or if another process has just made the first key. Another key is refused, and nothing changed, while anything is
+// sealed under the one before.
 func (s *Store) EditVaults(ctx context.Context, org string, whole bool, decide func(VaultState) (VaultEdit, error)) error {
 	return s.update(ctx, "changing credentials", func(t tx) error {
 		st, err := readVaultState(ctx, t, org, whole)
@@ -118,6 +126,9 @@ func (s *Store) EditVaults(ctx context.Context, org string, whole bool, decide f
 		}
 		if err = writeVaults(ctx, t, org, st.Key.ID == "", &e); s.d.unique(err) {
 			return ErrDuplicate
+		}
+		if err == nil && st.Key.ID != "" && e.Key.ID != st.Key.ID {
+			err = givenUp(ctx, t, st.Key.ID)
 		}
 		return err
 	})
@@ -152,7 +163,7 @@ func writeVaults(ctx context.Context, t tx, org string, first bool, e *VaultEdit
 			return err
 		}
 	}
-	return nil
+	return writeSealed(ctx, t, e.Values)
 }
 
 // PutVault inserts or replaces a vault. Its credentials are not touched.

@@ -20,6 +20,7 @@ func TestWithdrawals(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		sealUnder(t, s, "k")
 		must(s.AddUser(ctx, outboard.User{ID: "user_1", Org: outboard.DefaultOrg, Email: "ann@acme.test", Role: outboard.RoleDeveloper, Issuer: "https://id.test", Subject: "1", CreatedAt: now}))
 		login := func(id outboard.KeyID, until time.Time) store.LoginRenewal {
 			t.Helper()

@@ -14,7 +14,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// The headers of a box are one credential, in no vault that anybody can name, list or give to a session: where its vault would be, and
+// The headers of a box, and the password of its proxy, are one credential, in no vault that anybody can name, list or give to a session: where its vault would be, and
 // so in what the seal is bound to, is the box. Which hosts they are for is sealed with them; the box's row repeats it, for the eye and so that other
 // requests open nothing.
 
@@ -23,13 +23,19 @@ func boxVault(id outboard.BoxID) outboard.VaultID {
 	return outboard.VaultID(store.BoxVaultPrefix + string(id))
 }
 
-// SealBox seals headers for a box: values by the header's name, by the host as a name, *.name or an address. The caller has checked them,
-// and forgets what it has sealed and no box's row names.
-func (k *Keeper) SealBox(ctx context.Context, box outboard.BoxID, headers map[string]map[string]outboard.Secret) (h outboard.BoxHeaders, err error) {
-	if len(headers) == 0 {
+// ofProxy is where the password of a box's proxy is among the headers, by host and name: it is no host that anything covers.
+const ofProxy = ""
+
+// SealBox seals headers for a box: values by the header's name, by the host as a name, *.name or an address; and the password of its proxy,
+// "" = it has none. The caller has checked them, and forgets what it has sealed and no box's row names.
+func (k *Keeper) SealBox(ctx context.Context, box outboard.BoxID, headers map[string]map[string]outboard.Secret, password outboard.Secret) (h outboard.BoxHeaders, err error) {
+	if len(headers) == 0 && password.IsZero() {
 		return h, nil
 	}
 	plain := map[string]map[string]string{}
+	if !password.IsZero() {
+		plain[ofProxy] = map[string]string{"password": password.Reveal()}
+	}
 	h.Names = map[string][]string{}
 	for host, list := range headers {
 		plain[host] = map[string]string{}
@@ -68,14 +74,11 @@ func (k *Keeper) UseBox(ctx context.Context, r Request, box outboard.BoxID, org 
 		return in, outboard.Errorf(outboard.Denied, "this sandbox's headers for %s are sent over https only", r.Host)
 	}
 	k = k.For(org)
-	row, s, err := k.openNow(ctx, h.Credential)
+	row, sealed, err := k.openBox(ctx, box, h)
 	if err != nil {
-		return in, locked(err)
+		return in, err
 	}
-	var sealed map[string]map[string]string
-	if row.Vault != boxVault(box) || row.Auth.Type != outboard.AuthBox || json.Unmarshal([]byte(s.Value.Reveal()), &sealed) != nil {
-		return in, locked(outboard.Errorf(outboard.Denied, "credential %s does not hold the headers of sandbox %s", row.ID, box))
-	}
+	delete(sealed, ofProxy)
 	in.Names = []string{label(&row.Credential)}
 	if err := k.record(ctx, string(box), &r, in.Names, versions([]*store.Credential{&row})); err != nil {
 		return Injection{}, err
@@ -93,6 +96,37 @@ func (k *Keeper) UseBox(ctx context.Context, r Request, box outboard.BoxID, org 
 		in.Scrub = append(in.Scrub, value)
 	}
 	return in, nil
+}
+
+// openBox opens what SealBox has sealed.
+func (k *Keeper) openBox(ctx context.Context, box outboard.BoxID, h outboard.BoxHeaders) (row store.Credential, sealed map[string]map[string]string, err error) {
+	row, s, err := k.openNow(ctx, h.Credential)
+	if err != nil {
+		return row, nil, locked(err)
+	}
+	if row.Vault != boxVault(box) || row.Auth.Type != outboard.AuthBox || json.Unmarshal([]byte(s.Value.Reveal()), &sealed) != nil {
+		return row, nil, locked(outboard.Errorf(outboard.Denied, "credential %s does not hold the secrets of sandbox %s", row.ID, box))
+	}
+	return row, sealed, nil
+}
+
+// UseBoxProxy returns the password of a box's proxy, after an audit record. The request is the one that the proxy is asked for. Any error means
+// that it must not be sent.
+func (k *Keeper) UseBoxProxy(ctx context.Context, r Request, box outboard.BoxID, org outboard.OrgID, h outboard.BoxHeaders) (password outboard.Secret, err error) {
+	k = k.For(org)
+	row, sealed, err := k.openBox(ctx, box, h)
+	if err != nil {
+		return password, err
+	}
+	text, ok := sealed[ofProxy]["password"]
+	if !ok {
+		return password, locked(outboard.Errorf(outboard.Denied, "credential %s holds no password of a proxy", row.ID))
+	}
+	err = k.record(ctx, string(box), &r, []string{label(&row.Credential)}, versions([]*store.Credential{&row}))
+	if err != nil {
+		return password, err
+	}
+	return outboard.NewSecret(text), nil
 }
 
 // wider orders patterns of hosts such that what says more comes later, and so wins: *.test, *.a.test, b.a.test.

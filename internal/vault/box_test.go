@@ -22,7 +22,7 @@ func (r *rig) boxOf(headers map[string]map[string]string) outboard.Box {
 		}
 	}
 	var err error
-	b.Headers, err = r.SealBox(r.Context(), b.ID, secret)
+	b.Headers, err = r.SealBox(r.Context(), b.ID, secret, outboard.Secret{})
 	r.must(err)
 	r.must(r.store.AddBox(r.Context(), b))
 	return b
@@ -57,8 +57,8 @@ func TestBoxHeaders(t *testing.T) {
 				t.Errorf("%s: %v, %v", url, got, err)
 			}
 		}
-		if n, err := r.RotateKeys(t.Context()); err != nil || n != 1 {
-			t.Fatalf("new keys: %d, %v", n, err)
+		if n, err := r.RotateKeys(t.Context()); err != nil || n.Credentials != 1 {
+			t.Fatalf("new keys: %+v, %v", n, err)
 		}
 	}
 	if _, err := r.useBox(r.another(), b, "https://a.test/"); err != nil {
@@ -126,5 +126,46 @@ func TestBoxHeadersGo(t *testing.T) {
 	}
 	if got, err := r.useBox(r.Keeper, living, "https://a.test/"); err != nil || got["X-Key"] == "" {
 		t.Errorf("the one that lives: %v, %v", got, err)
+	}
+}
+
+// Broken if the password for a box's proxy is among its headers, goes to another box, is not on record when it is used, is lost with new keys, or
+// outlives the box.
+func TestBoxProxyPassword(t *testing.T) {
+	r := newRig(t)
+	const word = "pass-0f-the-proxy"
+	b := outboard.Box{ID: outboard.NewBoxID(), Org: outboard.DefaultOrg, CreatedAt: r.now, EndAt: r.now}
+	var err error
+	b.Headers, err = r.SealBox(t.Context(), b.ID, map[string]map[string]outboard.Secret{"a.test": {"X-Key": outboard.NewSecret("key-of-box-one")}}, outboard.NewSecret(word))
+	r.must(err)
+	r.must(r.store.AddBox(t.Context(), b))
+	to := Request{Scheme: "socks5", Method: http.MethodConnect, Host: "proxy.test", Port: 1080, Path: "/"}
+	for range 2 {
+		if got, err := r.UseBoxProxy(t.Context(), to, b.ID, b.Org, b.Headers); err != nil || got.Reveal() != word {
+			t.Errorf("%v, %v", got, err)
+		}
+		if got, err := r.useBox(r.Keeper, b, "https://a.test/"); err != nil || len(got) != 1 || got["X-Key"] != "key-of-box-one" {
+			t.Errorf("its headers: %v, %v", got, err)
+		}
+		_, err = r.RotateKeys(t.Context())
+		r.must(err)
+	}
+	if got, ok := b.Headers.Names[""]; ok {
+		t.Errorf("shown: %v", got)
+	}
+	rows, err := r.store.AuditRecords(t.Context(), store.AuditQuery{Actor: string(b.ID), Action: AuditUse, Text: "proxy.test"})
+	if err != nil || len(rows) != 2 || rows[0].Resource != "CONNECT socks5://proxy.test:1080/" {
+		t.Errorf("on record: %+v, %v", rows, err)
+	}
+	if got, err := r.UseBoxProxy(t.Context(), to, outboard.NewBoxID(), b.Org, b.Headers); err == nil || !got.IsZero() {
+		t.Errorf("another box: %v", err)
+	}
+	only := r.boxOf(map[string]map[string]string{"a.test": {"X-Key": "key-of-box-two"}})
+	if got, err := r.UseBoxProxy(t.Context(), to, only.ID, only.Org, only.Headers); err == nil || !got.IsZero() {
+		t.Errorf("one that has none: %v", err)
+	}
+	r.must(r.ForgetBox(t.Context(), b.Headers))
+	if got, err := r.UseBoxProxy(t.Context(), to, b.ID, b.Org, b.Headers); err == nil || !got.IsZero() {
+		t.Errorf("after its end: %v", err)
 	}
 }

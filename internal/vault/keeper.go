@@ -36,6 +36,8 @@ type Config struct {
 	Logger *slog.Logger     // nil = discard
 	Now    func() time.Time // nil = the store's
 	Signed func() time.Time // the time in signatures, which others judge by their clocks; nil = Now where it is set, else the host's
+
+	reached func(step string) // for tests: a rotation is here; nil = nobody asks
 }
 
 // Keeper seals and opens secrets. It needs no key before its first use, and is safe for concurrent use.
@@ -101,7 +103,11 @@ func (k *Keeper) current(ctx context.Context) (state, error) {
 		if err != nil || need == nil {
 			return st, err
 		}
-		if opened, err = k.opener.open(ctx, need.ID, k.remote(need), func(ctx context.Context) (*keys, error) { return k.unwrap(ctx, need) }); err != nil {
+		if opened, err = k.opener.open(ctx, need.ID, k.remote(need), func(ctx context.Context) (*keys, error) { return k.unwrap(ctx, need) }); err == nil {
+			continue
+		}
+		now, failed := k.cfg.Store.VaultKey(ctx, k.org)
+		if failed != nil || now.ID == need.ID { // else a rotation has given it up
 			return state{}, locked(err)
 		}
 	}
@@ -277,9 +283,7 @@ func (k *Keeper) edit(ctx context.Context, decide func(ks *keys, st *store.Vault
 		if err = k.editOnce(ctx, decide); !errors.Is(err, errMoved) {
 			return err
 		}
-		k.mu.Lock()
-		k.seen = time.Time{}
-		k.mu.Unlock()
+		k.lookAgain()
 	}
 	return err
 }
@@ -347,82 +351,6 @@ func applyMarks(marks []store.CredentialMark, e *store.VaultEdit) []store.Creden
 		delete(all, id)
 	}
 	return slices.SortedFunc(maps.Values(all), func(a, b store.CredentialMark) int { return strings.Compare(string(a.ID), string(b.ID)) })
-}
-
-// RotateKeys makes new keys and seals every secret anew, in one transaction. A process that is killed meanwhile leaves the old keys
-// or the new ones in use, never a mixture. It returns how many secrets were sealed.
-func (k *Keeper) RotateKeys(ctx context.Context) (int, error) {
-	for range maxEdits {
-		n, err := k.rotateOnce(ctx)
-		if !errors.Is(err, errMoved) {
-			return n, err
-		}
-	}
-	return 0, errMoved
-}
-
-func (k *Keeper) rotateOnce(ctx context.Context) (int, error) {
-	k.mu.Lock()
-	k.seen = time.Time{}
-	k.mu.Unlock()
-	cur, err := k.current(ctx)
-	if err != nil {
-		return 0, err
-	}
-	if cur.keys == nil {
-		return 0, outboard.Errorf(outboard.NotFound, "there is no vault key yet: it is made with the first secret")
-	}
-	next := cur.keys.rotated()
-	row, settle, err := k.wrap(ctx, next)
-	if err != nil {
-		return 0, err
-	}
-	var old json.RawMessage
-	var n int
-	var after store.VaultState
-	err = k.cfg.Store.EditVaults(ctx, k.org, true, func(st store.VaultState) (e store.VaultEdit, err error) {
-		if st.Key.ID != cur.keys.id {
-			return e, errMoved
-		}
-		if err := k.verify(cur.keys, &st, cur.sequence); err != nil {
-			return e, locked(err)
-		}
-		n, old = 0, st.Key.Wrapping
-		for _, c := range st.Rows {
-			if !c.ArchivedAt.IsZero() {
-				continue
-			}
-			s, err := cur.keys.open(k.org, &c)
-			if err != nil {
-				return e, err
-			}
-			if c.Sealed, err = next.seal(k.org, &c.Credential, s); err != nil {
-				return e, err
-			}
-			e.Put = append(e.Put, c)
-			n++
-		}
-		row.Sequence = st.Key.Sequence + 1
-		row.Tag = next.sum(k.org, row.Sequence, st.Marks)
-		e.Key, after = row, store.VaultState{Key: row, Marks: st.Marks}
-		return e, nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	k.mu.Lock()
-	k.keep(next, after.Key.Sequence, after.Marks)
-	k.mu.Unlock()
-	err = settle(old)
-	for _, w := range k.cfg.Wrappers[1:] {
-		if d, ok := w.(KeyDir); ok && k.cfg.Wrappers[0].Kind() != d.Kind() { // the new key is of another kind
-			err = errors.Join(err, d.retire(old, ""))
-		}
-	}
-	if err != nil {
-		k.log.Warn("removing the old vault key failed", "err", err)
-	}
-	return n, nil
 }
 
 // clock is the current time as the store keeps it.

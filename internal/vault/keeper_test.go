@@ -208,8 +208,8 @@ func TestRotation(t *testing.T) {
 			k := New(Config{Store: r.store, Wrappers: []Wrapper{crashing{dir, point}}, Mark: r.cfg.Mark, Now: r.cfg.Now})
 			n, err := k.RotateKeys(t.Context())
 			rotated := point == "" || point == "stored"
-			if rotated && (err != nil || n != 2) || !rotated && err == nil {
-				t.Fatalf("rotated %d, %v", n, err)
+			if rotated && (err != nil || n.Credentials != 2) || !rotated && err == nil {
+				t.Fatalf("rotated %+v, %v", n, err)
 			}
 			after, err := r.store.Credential(t.Context(), c.ID)
 			r.must(err)

@@ -31,6 +31,8 @@ func TestMain(m *testing.M) {
 		kmsProgram(os.Args[1:])
 	case "rotate":
 		rotateForEver()
+	case "rotate once":
+		rotateAndDie()
 	}
 	os.Exit(m.Run())
 }
@@ -263,8 +265,8 @@ func TestRotationBetweenKinds(t *testing.T) {
 	way = append(way, Passphrase{outboard.NewSecret("words")}, dir)
 	for i := 1; i < len(way); i++ {
 		from, to := way[i-1], way[i]
-		if n, err := with(to, from).RotateKeys(t.Context()); err != nil || n != 1 {
-			t.Fatalf("%s to %s: %d, %v", from.Kind(), to.Kind(), n, err)
+		if n, err := with(to, from).RotateKeys(t.Context()); err != nil || n.Credentials != 1 {
+			t.Fatalf("%s to %s: %+v, %v", from.Kind(), to.Kind(), n, err)
 		}
 		if got := r.bearer(with(to), "api.example.com"); got != "Bearer s3cret-value" {
 			t.Fatalf("with %s: %q", to.Kind(), got)

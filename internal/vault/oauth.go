@@ -108,9 +108,7 @@ func (k *Keeper) openNow(ctx context.Context, id outboard.CredentialID) (store.C
 		return row, Secrets{}, locked(outboard.Errorf(outboard.Unavailable, "there is no vault key"))
 	}
 	if st.index[id].Version != row.Version || st.keys.id != row.Sealed.Key {
-		k.mu.Lock()
-		k.seen = time.Time{}
-		k.mu.Unlock()
+		k.lookAgain()
 		if st, err = k.current(ctx); err != nil {
 			return row, Secrets{}, err
 		}
