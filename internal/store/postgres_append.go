@@ -1,8 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,16 +13,18 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// The whole of a group is one statement: it updates the headers that are still as planned ($1 number, $2 head before, $3 epoch),
-// inserts the events, and divides by zero, which undoes both, unless every header was.
+// The whole of a group is one statement: it updates the headers ($1 number, $2 head before, $3 epoch) and inserts the events, and
+// divides by zero, which undoes both, where a header is not as planned or not there. Only the number is joined on: with more in the
+// join PostgreSQL expects a single row of it, and may look through the whole group for each session. Events are unnested in the select
+// list, which keeps no copy of them, as a function that is selected from does.
 const (
-	writeHeadSQL = `WITH u AS (UPDATE sessions AS s SET head = k.head, last_at = k.last_at, updated_at = k.updated_at
+	writeHeadSQL = `WITH u AS (UPDATE sessions AS s SET head = ` + plannedHead + `, last_at = k.last_at, updated_at = k.updated_at
 	FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
-	AS k(num, base, epoch, head, last_at, updated_at)` + asPlanned + `),
-	e AS (` + insertEventsSQL + ` SELECT * FROM unnest($7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::text[],
-		$12::text[], $13::text[], $14::bigint[], $15::bytea[]))` + allOrNothing
+	AS k(num, base, epoch, head, last_at, updated_at)` + itsRow + `),
+	e AS (` + insertEventsSQL + ` SELECT unnest($7::bigint[]), unnest($8::bigint[]), unnest($9::bigint[]), unnest($10::text[]),
+		unnest($11::text[]), unnest($12::text[]), unnest($13::text[]), unnest($14::bigint[]), unnest($15::bytea[]))` + allOrNothing
 
-	writeAllSQL = `WITH u AS (UPDATE sessions AS s SET head = k.head, last_at = k.last_at, updated_at = k.updated_at,
+	writeAllSQL = `WITH u AS (UPDATE sessions AS s SET head = ` + plannedHead + `, last_at = k.last_at, updated_at = k.updated_at,
 	phase = k.phase, stop = k.stop, inbox = k.inbox, urgent = k.urgent, wake_at = k.wake_at, input = k.input, output = k.output,
 	cache_read = k.cache_read, cache_write_5m = k.cache_write_5m, cache_write_1h = k.cache_write_1h, active = k.active,
 	running_since = k.running_since, title = k.title, metadata = k.metadata, archived_at = k.archived_at, ready_at = k.ready_at, cost = k.cost,
@@ -29,11 +33,12 @@ const (
 		$9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[],
 		$17::bigint[], $18::bigint[], $19::text[], $20::text[], $21::bigint[], $22::bigint[], $23::bigint[], $24::bigint[])
 	AS k(num, base, epoch, head, last_at, updated_at, phase, stop, inbox, urgent, wake_at, input, output, cache_read,
-		cache_write_5m, cache_write_1h, active, running_since, title, metadata, archived_at, ready_at, cost, released)` + asPlanned + `),
-	e AS (` + insertEventsSQL + ` SELECT * FROM unnest($25::bigint[], $26::bigint[], $27::bigint[], $28::text[], $29::text[],
-		$30::text[], $31::text[], $32::bigint[], $33::bytea[]))` + allOrNothing
+		cache_write_5m, cache_write_1h, active, running_since, title, metadata, archived_at, ready_at, cost, released)` + itsRow + `),
+	e AS (` + insertEventsSQL + ` SELECT unnest($25::bigint[]), unnest($26::bigint[]), unnest($27::bigint[]), unnest($28::text[]),
+		unnest($29::text[]), unnest($30::text[]), unnest($31::text[]), unnest($32::bigint[]), unnest($33::bytea[]))` + allOrNothing
 
-	asPlanned       = ` WHERE s.num = k.num AND s.head = k.base AND s.epoch = k.epoch AND s.deleted_at + 0 = 0 RETURNING s.num`
+	plannedHead     = `k.head / CASE WHEN s.head = k.base AND s.epoch = k.epoch AND s.deleted_at = 0 THEN 1 ELSE 0 END`
+	itsRow          = ` WHERE s.num = k.num RETURNING s.num`
 	insertEventsSQL = `INSERT INTO events (key, session, seq, id, thread, type, ref, at, data)`
 	allOrNothing    = ` SELECT 1 / CASE count(*) WHEN cardinality($1::bigint[]) THEN 1 ELSE 0 END FROM u`
 )
@@ -194,13 +199,10 @@ func write(group []*pending, rows map[outboard.SessionID]*row) (string, []any) {
 	return query, append(headerArrays(rows, full), eventArrays(group, rows)...)
 }
 
-// headerArrays are the columns of the headers that changed, an array for each.
+// headerArrays are the columns of the headers that changed, an array for each, in the order of their numbers.
 func headerArrays(rows map[outboard.SessionID]*row, full bool) []any {
 	var cols []any
-	for _, r := range rows {
-		if r == nil || !r.dirty {
-			continue
-		}
+	for _, r := range changed(rows) {
 		vals := []any{r.num, r.base, r.Epoch, r.Head, micros(r.LastAt), micros(r.UpdatedAt)}
 		if full {
 			vals = append(append(vals[:3], r.headerArgs()...), flag(r.released))
@@ -223,6 +225,18 @@ func headerArrays(rows map[outboard.SessionID]*row, full bool) []any {
 		}
 	}
 	return cols
+}
+
+// changed are the rows that differ from the database's, in the order of their numbers.
+func changed(rows map[outboard.SessionID]*row) []*row {
+	dirty := make([]*row, 0, len(rows))
+	for _, r := range rows {
+		if r != nil && r.dirty {
+			dirty = append(dirty, r)
+		}
+	}
+	slices.SortFunc(dirty, func(a, b *row) int { return cmp.Compare(a.num, b.num) })
+	return dirty
 }
 
 // eventArrays are the columns of the events of all accepted commits.

@@ -41,6 +41,8 @@ var (
 	ErrTerminated = outboard.Errorf(outboard.Conflict, "the session is terminated")
 	// ErrDuplicate: the call already has an outcome or answer, the input was already processed, or the row exists.
 	ErrDuplicate = outboard.Errorf(outboard.Conflict, "already recorded")
+	// ErrRotated: it is sealed under a key that the vault does not have any more; seal it anew.
+	ErrRotated = outboard.Errorf(outboard.Conflict, "the keys of the vault were rotated meanwhile")
 )
 
 // errClosed is what every method returns after Close.
