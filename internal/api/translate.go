@@ -230,7 +230,7 @@ func (t *translator) requested(ctx context.Context, b *batch, p *outboard.CallRe
 		}
 	}
 	fields := map[string]any{"name": p.Name, "input": showInput(input)}
-	if p.Kind == "custom" {
+	if forClient(p) {
 		b.add("agent.custom_tool_use", fields)
 		return nil
 	}
@@ -240,6 +240,13 @@ func (t *translator) requested(ctx context.Context, b *batch, p *outboard.CallRe
 	}
 	b.add("agent.tool_use", fields)
 	return nil
+}
+
+// forClient reports whether a call is a client's to run. A call of a custom tool that was refused is not: clients run an
+// agent.custom_tool_use as soon as they see it, so it is shown as an agent.tool_use that was denied, which they leave alone, and its
+// result as the agent's own.
+func forClient(p *outboard.CallRequested) bool {
+	return p.Kind == "custom" && p.Decision != outboard.Deny
 }
 
 // showEvaluation is which permission decided, and for auto what its judge came to. A policy that denies or asks beside it is not of
@@ -280,7 +287,7 @@ func (t *translator) finished(ctx context.Context, b *batch, p *outboard.CallFin
 	if err != nil {
 		return err
 	}
-	if c, ok := call.(*outboard.CallRequested); ok && c.Kind == "custom" {
+	if c, ok := call.(*outboard.CallRequested); ok && forClient(c) {
 		return nil
 	}
 	blocks, err := showContent(ctx, t.src.Load, p.Content)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/schema"
 )
 
 // Limits of the Managed Agents wire on an agent's tools.
@@ -19,7 +20,7 @@ const (
 	maxSkillID    = 64
 	maxSkills     = 100 // not stated by the wire; bounds the row
 	maxDomains    = 64
-	maxSchema     = 64 << 10 // bytes of one custom tool's schema; not stated by the wire, bounds the row
+	maxSchemas    = 1 << 20 // bytes of the schemas of all custom tools; not stated by the wire, bounds the row and what it takes to compile them
 )
 
 // builtins are the tools of the built-in toolset.
@@ -121,6 +122,27 @@ func checkTools(tools []outboard.Toolset, servers []outboard.MCPServer) error {
 	return nil
 }
 
+// checkSchemas refuses input schemas that no call could be held to. It is asked about tools that are given, not about those an agent
+// has: a stored agent keeps starting sessions when the rules become stricter, and the runner passes calls that it has no schema for.
+func checkSchemas(tools []outboard.Toolset) error {
+	size := 0
+	for _, t := range tools {
+		size += len(t.InputSchema)
+	}
+	if size > maxSchemas {
+		return invalid("tools: the input_schemas of the custom tools must have at most %d bytes together, not %d", maxSchemas, size)
+	}
+	for i, t := range tools {
+		if t.Kind != "custom" {
+			continue
+		}
+		if _, err := schema.Compile(t.InputSchema); err != nil {
+			return invalid("tools[%d].input_schema of custom tool %s: %w", i, t.Name, err)
+		}
+	}
+	return nil
+}
+
 func checkServers(servers []outboard.MCPServer) error {
 	if len(servers) > maxServers {
 		return invalid("mcp_servers must have at most %d entries, not %d", maxServers, len(servers))
@@ -190,19 +212,17 @@ func checkCustom(t outboard.Toolset) error {
 	if len(t.Description) > maxSystem {
 		return invalid("description of custom tool %s must have at most %d bytes", t.Name, maxSystem)
 	}
-	if len(t.InputSchema) > maxSchema {
-		return invalid("input_schema of custom tool %s must have at most %d bytes, not %d", t.Name, maxSchema, len(t.InputSchema))
+	if len(t.InputSchema) > schema.MaxBytes {
+		return invalid("input_schema of custom tool %s must have at most %d bytes, not %d", t.Name, schema.MaxBytes, len(t.InputSchema))
 	}
 	var s struct {
-		Type       string                     `json:"type"`
-		Properties map[string]json.RawMessage `json:"properties"`
-		Required   []string                   `json:"required"`
+		Type json.RawMessage `json:"type"`
 	}
 	if err := json.Unmarshal(t.InputSchema, &s); err != nil {
 		return invalid("input_schema of custom tool %s: %v", t.Name, err)
 	}
-	if s.Type != "object" {
-		return invalid(`input_schema of custom tool %s must have type "object", not %s`, t.Name, quote(s.Type))
+	if string(s.Type) != `"object"` {
+		return invalid(`input_schema of custom tool %s must have type "object", not %s`, t.Name, quote(string(s.Type)))
 	}
 	return nil
 }

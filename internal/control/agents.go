@@ -36,6 +36,9 @@ func (c *Control) CreateAgent(ctx context.Context, by outboard.Caller, a outboar
 	if err := checkAgent(&a); err != nil {
 		return a, err
 	}
+	if err := checkSchemas(a.Tools); err != nil {
+		return a, err
+	}
 	now := c.clock()
 	a.ID, a.Version = outboard.NewID[outboard.AgentID](outboard.PrefixAgent), 1
 	a.CreatedAt, a.UpdatedAt, a.Org = now, now, by.In()
@@ -172,7 +175,10 @@ func patchAgent(a outboard.Agent, p AgentPatch) (outboard.Agent, error) {
 		}
 		a.Metadata = m
 	}
-	return a, checkAgent(&a)
+	if err := checkAgent(&a); err != nil || p.Tools == nil {
+		return a, err
+	}
+	return a, checkSchemas(a.Tools)
 }
 
 // set replaces a field when the patch names it.

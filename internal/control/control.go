@@ -50,6 +50,8 @@ type Config struct {
 	Trusted   []string    // public keys of servers whose exports are imported; see audit.CheckKey
 	// Boxes is the most that a box may reach; see egress.Config.
 	Boxes outboard.Networking
+	// BoxProxies are the proxies that boxes may go through besides; see egress.Config.
+	BoxProxies []string
 }
 
 // Control is safe for concurrent use.
@@ -70,6 +72,8 @@ type Control struct {
 	login   LoginConfig
 	trusted []string
 	boxNet  outboard.Networking
+
+	boxProxies []string
 
 	ssh       atomic.Pointer[SSHDoor] // nil = no SSH
 	exchanges chan struct{}           // capacity maxExchanges: sign-ins that ask the identity provider
@@ -99,7 +103,7 @@ type Model = llm.Info
 // New returns a Control. Store and Blob are required.
 func New(cfg Config) *Control {
 	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill, witness: cfg.Audit, dirs: cfg.Directories,
-		log: cfg.Logger, now: cfg.Now, able: cfg.Isolation, login: cfg.Login, trusted: cfg.Trusted, boxNet: cfg.Boxes, exchanges: make(chan struct{}, maxExchanges),
+		log: cfg.Logger, now: cfg.Now, able: cfg.Isolation, login: cfg.Login, trusted: cfg.Trusted, boxNet: cfg.Boxes, boxProxies: cfg.BoxProxies, exchanges: make(chan struct{}, maxExchanges),
 		accounts: map[outboard.SessionID]outboard.Header{}, withdrawals: newWithdrawals()}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)

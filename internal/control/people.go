@@ -322,7 +322,7 @@ func (c *Control) checkKey(ctx context.Context, by outboard.Caller, k *outboard.
 		return invalid("%w", err)
 	}
 	if ttl < 0 || ttl > maxKeyTTL {
-		return invalid("expires_in_seconds must be positive and at most %d", int64(maxKeyTTL.Seconds()))
+		return invalid("expires_in_seconds must be positive, and at most %d seconds", int64(maxKeyTTL.Seconds()))
 	}
 	for i, s := range k.Scopes {
 		if !slices.Contains(outboard.KeyScopes, s) || slices.Contains(k.Scopes[:i], s) {

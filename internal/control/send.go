@@ -332,5 +332,8 @@ func checkResult(call *outboard.CallRequested, p *outboard.InputToolResult, i in
 	if call.Kind != "custom" {
 		return invalid("events[%d]: tool use %s is not a custom tool's", i, p.Call)
 	}
+	if call.Decision == outboard.Deny {
+		return invalid("events[%d]: tool use %s was refused before it ran (%s) and takes no result", i, p.Call, call.Reason)
+	}
 	return nil
 }

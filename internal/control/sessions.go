@@ -140,6 +140,11 @@ func (c *Control) sessionAgent(ctx context.Context, by outboard.Caller, r Sessio
 	if err := checkAgent(&a); err != nil {
 		return a, err
 	}
+	if r.Tools != nil {
+		if err := checkSchemas(a.Tools); err != nil {
+			return a, err
+		}
+	}
 	if r.Tools != nil && len(a.Tools) == 0 && len(a.Skills) > 0 {
 		return a, invalid("tools cannot be cleared while skills are effective")
 	}
@@ -318,6 +323,11 @@ func (c *Control) patchTools(s *Session, p SessionPatch, change *outboard.Sessio
 	}
 	if err := checkAgent(&a); err != nil {
 		return err
+	}
+	if change.Tools != nil {
+		if err := checkSchemas(a.Tools); err != nil {
+			return err
+		}
 	}
 	if err := checkRunnable(&a); err != nil {
 		return err

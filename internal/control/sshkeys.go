@@ -66,7 +66,7 @@ func (c *Control) AddSSHKey(ctx context.Context, by outboard.Caller, name, line 
 		return k, err
 	}
 	if ttl < 0 || ttl > maxKeyTTL {
-		return k, invalid("expires_in_seconds must be positive and at most %d", int64(maxKeyTTL.Seconds()))
+		return k, invalid("expires_in_seconds must be positive, and at most %d seconds", int64(maxKeyTTL.Seconds()))
 	}
 	if ttl != 0 {
 		k.ExpiresAt = k.CreatedAt.Add(ttl)

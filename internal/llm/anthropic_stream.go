@@ -166,7 +166,7 @@ func (s *anthropicStream) response() (*Response, error) {
 	raw := []byte{'['}
 	for i, b := range s.blocks {
 		block, known, err := b.block()
-		if s.stop == "max_tokens" && i == len(s.blocks)-1 && (err != nil || b.kind == "tool_use" && len(b.input.body) == 0) {
+		if s.stop == "max_tokens" && i == len(s.blocks)-1 && (err != nil || b.kind == "tool_use" && (len(b.input.body) == 0 || !isObject(block.Input))) {
 			continue // cut in its arguments, or before them: there is no call to make
 		}
 		if err != nil {
@@ -207,12 +207,13 @@ func (b *anthropicBlockStream) block() (out Block, known bool, err error) {
 			return out, false, garbage("a tool call has no id or no name")
 		}
 		if text := b.input.value(); text != "" {
-			if out.Input, err = toolInput(out.Name, text); err == nil {
-				b.set("input", out.Input, &err)
-			}
-			return out, true, err
+			out.Input = toolInput(text)
+		} else if out.Input = b.start.get("input"); isObject(out.Input) {
+			return out, true, nil
+		} else {
+			out.Input = toolInput(argumentsText(out.Input))
 		}
-		out.Input, err = toolInput(out.Name, string(b.start.get("input")))
+		b.set("input", asObject(out.Input), &err)
 		return out, true, err
 	}
 	return out, false, nil

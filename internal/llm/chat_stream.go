@@ -204,7 +204,7 @@ func (s *chatStream) response() (*Response, error) {
 	seen := map[string]bool{}
 	for i, c := range s.calls {
 		block, raw, err := c.finish(fmt.Sprintf("call_%d_%d", s.turn, i+1), seen)
-		if err != nil && s.finish == "length" && i == len(s.calls)-1 {
+		if s.finish == "length" && i == len(s.calls)-1 && (err != nil || !isObject(block.Input)) {
 			continue // cut in the middle of its arguments: there is no call to make
 		}
 		if err != nil {
@@ -252,13 +252,11 @@ func (c *chatCall) finish(id string, seen map[string]bool) (Block, []byte, error
 	if rest.get("type") == nil {
 		rest.set("type", []byte(`"function"`))
 	}
-	var err error
-	if b.Input, err = toolInput(b.Name, decodeString(c.fn.value("arguments"))); err != nil {
-		return b, nil, err
-	}
 	fn := c.fn.object()
-	if !isString(fn.get("arguments")) || decodeString(fn.get("arguments")) == "" {
-		fn.set("arguments", []byte(`"{}"`)) // servers refuse a call without
+	text := argumentsText(fn.get("arguments"))
+	b.Input = toolInput(text)
+	if !isString(fn.get("arguments")) || text == "" || !isObject(b.Input) { // servers refuse a call without, or with others
+		fn.set("arguments", appendString(nil, string(asObject(b.Input))))
 	}
 	rest.set("function", fn.appendTo(nil))
 	return b, rest.appendTo(nil), nil

@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -248,15 +249,16 @@ func (s segment) parts(ctx context.Context, req Request) ([]part, error) {
 	return append([]part{{kind: "text", text: s.label}}, parts...), nil
 }
 
-// useInput returns a call's arguments, wherever they are kept.
+// useInput returns a call's arguments as an object, wherever they are kept.
 func useInput(ctx context.Context, req Request, u outboard.ToolUse) ([]byte, error) {
 	if u.Blob != nil {
-		return loadBlob(ctx, req, *u.Blob)
+		b, err := loadBlob(ctx, req, *u.Blob)
+		return asObject(b), err
 	}
 	if len(u.Input) == 0 {
 		return []byte("{}"), nil
 	}
-	return u.Input, nil
+	return asObject(bytes.TrimSpace(u.Input)), nil
 }
 
 var idRE = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)

@@ -82,8 +82,8 @@ type Response struct {
 	Details  json.RawMessage // of a refusal
 }
 
-// Block is one normalised block. Kind is "text" (Text), "thinking" (Text, may be empty) or "tool_use" (ToolUseID, Name, Input:
-// a JSON object).
+// Block is one normalised block. Kind is "text" (Text), "thinking" (Text, may be empty) or "tool_use" (ToolUseID, Name, Input: a JSON
+// object; where the model wrote none, the other JSON value that it wrote, or its text as a JSON string).
 type Block struct {
 	Kind      string
 	Text      string

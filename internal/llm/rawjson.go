@@ -169,16 +169,37 @@ func (j *joined) literal() []byte {
 // value returns the decoded string.
 func (j *joined) value() string { return decodeString(j.literal()) }
 
-// toolInput checks that a tool call's arguments are a JSON object, and nothing else. No text at all stands for {}.
-func toolInput(name, text string) (json.RawMessage, error) {
+// argumentsText is the text of a tool call's arguments, which wires send as a JSON string and some servers as the value itself.
+func argumentsText(raw json.RawMessage) string {
+	if isNull(raw) || isString(raw) {
+		return decodeString(raw)
+	}
+	return string(raw)
+}
+
+// toolInput makes a Block's Input of the text of a call's arguments. No text at all stands for {}. A model that wrote something else than
+// a JSON object has made a call all the same: it gets to read that as the call's result, and its turn goes on.
+func toolInput(text string) json.RawMessage {
 	trimmed := bytes.TrimSpace([]byte(text))
-	if len(trimmed) == 0 {
-		return json.RawMessage("{}"), nil
+	switch {
+	case len(trimmed) == 0:
+		return json.RawMessage("{}")
+	case json.Valid(trimmed):
+		return trimmed
 	}
-	if !json.Valid(trimmed) || trimmed[0] != '{' {
-		return nil, garbage("the arguments of tool %q are no JSON object: %s", name, clip(text, 80))
+	return appendString(nil, text)
+}
+
+// isObject reports whether a Block's Input is what a call's arguments have to be.
+func isObject(input json.RawMessage) bool { return len(input) > 0 && input[0] == '{' }
+
+// asObject is an input as it goes back to a model. All wires, and the templates of many servers, want an object and refuse the whole
+// conversation over anything else.
+func asObject(input json.RawMessage) json.RawMessage {
+	if isObject(input) {
+		return input
 	}
-	return trimmed, nil
+	return object{{"invalid", input}}.appendTo(nil)
 }
 
 // maxFields bounds the keys of a streamed object, which are looked up one by one.

@@ -25,6 +25,9 @@ type responsesStream struct {
 type item struct {
 	index int64
 	raw   []byte
+
+	kind   string // once it was read
+	broken bool   // a call whose arguments are no object, or not all of them
 }
 
 // event takes in one event. Kinds that are not known carry nothing that is needed.
@@ -35,7 +38,7 @@ func (s *responsesStream) event(e responses.ResponseStreamEventUnion) error {
 	case "response.reasoning_summary_text.delta", "response.reasoning_text.delta":
 		s.delta("thinking", e)
 	case "response.output_item.done":
-		s.items = append(s.items, item{e.OutputIndex, []byte(e.Item.RawJSON())})
+		s.items = append(s.items, item{index: e.OutputIndex, raw: []byte(e.Item.RawJSON())})
 	case "response.completed", "response.incomplete":
 		return s.end(e.Response)
 	case "response.failed", "response.cancelled":
@@ -71,7 +74,7 @@ func (s *responsesStream) end(r responses.Response) error {
 		return nil
 	}
 	for i, it := range r.Output { // a server that sends the items with the end only
-		s.items = append(s.items, item{int64(i), []byte(it.RawJSON())})
+		s.items = append(s.items, item{index: int64(i), raw: []byte(it.RawJSON())})
 	}
 	return nil
 }
@@ -84,16 +87,23 @@ func (s *responsesStream) response() (*Response, error) {
 	r := &Response{Provider: TypeResponses, Usage: s.usage}
 	slices.SortStableFunc(s.items, func(a, b item) int { return cmp.Compare(a.index, b.index) })
 	var kept [][]byte
+	reasoned := 0 // the items at the end of kept that are reasoning
 	for i, it := range s.items {
-		blocks, err := s.blocks(it.raw)
-		if err != nil && s.stop == "max_output_tokens" && i == len(s.items)-1 {
-			continue // cut in the middle of its arguments: there is no call to make
+		blocks, err := s.blocks(&it)
+		if s.cut(&it, i == len(s.items)-1, err) {
+			continue // in the middle of its arguments: there is no call to make
 		}
 		if err != nil {
 			return nil, err
 		}
 		r.Blocks = append(r.Blocks, blocks...)
 		kept = append(kept, it.raw)
+		if reasoned++; it.kind != "reasoning" {
+			reasoned = 0
+		}
+	}
+	if s.stop != "" { // the server refuses reasoning that nothing follows from
+		kept = kept[:len(kept)-reasoned]
 	}
 	r.Stop = stopOf(s.stop, r.Blocks)
 	if s.refused && r.Stop == "end_turn" {
@@ -104,13 +114,25 @@ func (s *responsesStream) response() (*Response, error) {
 	return r, err
 }
 
+// cut reports whether an item is a call that the end of the response cut off, so that nobody is told of it: by the limit on output, or
+// by a filter. What else may have ended it, the model is told that its arguments were no good, and calls again.
+func (s *responsesStream) cut(it *item, last bool, err error) bool {
+	switch s.stop {
+	case "max_output_tokens":
+		return last && (it.broken || err != nil)
+	case "content_filter":
+		return it.broken
+	}
+	return false
+}
+
 // outputItem is what is read of an output item.
 type outputItem struct {
-	Type      string `json:"type"`
-	CallID    string `json:"call_id"`
-	Name      string `json:"name"`
-	Arguments string `json:"arguments"`
-	Status    string `json:"status"`
+	Type      string          `json:"type"`
+	CallID    string          `json:"call_id"`
+	Name      string          `json:"name"`
+	Arguments json.RawMessage `json:"arguments"`
+	Status    string          `json:"status"`
 	Content   []struct {
 		Type    string `json:"type"`
 		Text    string `json:"text"`
@@ -122,11 +144,12 @@ type outputItem struct {
 }
 
 // blocks is the normalised view of an item.
-func (s *responsesStream) blocks(raw []byte) ([]Block, error) {
+func (s *responsesStream) blocks(from *item) ([]Block, error) {
 	var it outputItem
-	if err := json.Unmarshal(raw, &it); err != nil {
+	if err := json.Unmarshal(from.raw, &it); err != nil {
 		return nil, garbage("an output item: %v", err)
 	}
+	from.kind = it.Type
 	var out []Block
 	switch it.Type {
 	case "message":
@@ -150,12 +173,16 @@ func (s *responsesStream) blocks(raw []byte) ([]Block, error) {
 		if it.CallID == "" || it.Name == "" {
 			return nil, garbage("a tool call has no id or no name")
 		}
-		if it.Status == "incomplete" {
-			return nil, garbage("the arguments of tool %q are incomplete", it.Name)
+		text := argumentsText(it.Arguments)
+		in := toolInput(text)
+		if it.Status == "incomplete" && s.stop != "" { // even if what came of it reads like an object
+			in = appendString(nil, text)
 		}
-		in, err := toolInput(it.Name, it.Arguments)
-		if err != nil {
-			return nil, err
+		if from.broken = !isObject(in); from.broken || !isString(it.Arguments) || text == "" {
+			var err error
+			if from.raw, err = setMember(from.raw, "arguments", appendString(nil, string(asObject(in)))); err != nil {
+				return nil, err
+			}
 		}
 		out = append(out, Block{Kind: "tool_use", ToolUseID: it.CallID, Name: it.Name, Input: in})
 	}

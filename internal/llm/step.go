@@ -213,10 +213,14 @@ func parseAnyCall(v *yaml.Node) (c call, err error) {
 		case "name":
 			c.name, err = textOf("call.name", fv)
 		case "input":
-			if fv.Kind != yaml.MappingNode {
-				return c, badLine(fv, "call.input must be a mapping, got %s", kindName(fv))
+			switch {
+			case fv.Kind == yaml.ScalarNode && fv.Tag == "!!str": // what a model writes that goes wrong
+				c.input = toolInput(fv.Value)
+			case fv.Kind == yaml.MappingNode:
+				c.input, err = appendJSON(nil, fv)
+			default:
+				return c, badLine(fv, "call.input must be a mapping, or the text that the model writes in its place, got %s", kindName(fv))
 			}
-			c.input, err = appendJSON(nil, fv)
 		default:
 			err = badLine(k, "call has no key %q; it has name, input", k.Value)
 		}

@@ -12,8 +12,6 @@
 package policy
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -36,9 +34,6 @@ func Resolve(sets []outboard.Toolset, name string, input outboard.Raw) outboard.
 		switch {
 		case set.Kind == "custom" && set.Name == name:
 			call.Kind, call.Decision = "custom", outboard.Allow
-			if !isObject(input) {
-				call.Decision, call.Reason = outboard.Deny, fmt.Sprintf("invalid input for %s: expected a JSON object", name)
-			}
 			return call
 		case set.Kind == "builtin" && slices.Contains(Builtins(), name):
 			return builtin(call, Setting(set, name), sets)
@@ -115,10 +110,6 @@ func available(sets []outboard.Toolset) string {
 		return "no tools are available"
 	}
 	return "available: " + strings.Join(names, ", ")
-}
-
-func isObject(input outboard.Raw) bool {
-	return json.Valid(input) && bytes.HasPrefix(bytes.TrimLeft(input, " \t\r\n"), []byte("{"))
 }
 
 // clip bounds foreign text in a reason.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -65,16 +66,62 @@ func (t *turn) audit(ctx context.Context, r *policy.Request, call *outboard.Call
 	}
 }
 
-// validate holds the input of a built-in tool to its schema.
+// validate holds the input of a built-in or a custom tool to its schema.
 func (t *turn) validate(call *outboard.CallRequested, input outboard.Raw) error {
-	if call.Kind != "builtin" {
-		return nil
+	if err := isObject(input); err != nil {
+		return outboard.Errorf(outboard.Invalid, "invalid input for %s: %w", call.Name, err)
+	}
+	switch call.Kind {
+	case "builtin":
+	case "custom":
+		return t.fits(call.Name, input)
+	default:
+		return nil // its server's
 	}
 	def, ok := t.tool(call.Name)
 	if !ok {
 		return errors.New("the tool " + call.Name + " is not available")
 	}
 	return def.Validate(input)
+}
+
+// isObject refuses an input that is no JSON object. Arguments that were no JSON at all are in the log as a JSON string of their text: the
+// error says where the model went wrong in it.
+func isObject(input outboard.Raw) error {
+	var v any
+	if err := json.Unmarshal(input, &v); err != nil {
+		return fmt.Errorf("the arguments are not JSON: %w", err)
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		return nil
+	case string:
+		if err := json.Unmarshal([]byte(v), new(any)); err != nil {
+			return fmt.Errorf("the arguments are not JSON (%w); write them as one JSON object", err)
+		}
+	}
+	return errors.New("expected a JSON object with the arguments")
+}
+
+// fits holds the input of a custom tool to the schema that its author gave. Where the schema is none that can be checked by, the input
+// passes with a note in the server's log: such an agent was saved before schemas were checked, or came in with an import, and its client
+// has always had to look for itself.
+func (t *turn) fits(name string, input outboard.Raw) error {
+	i := slices.IndexFunc(t.durable.Config.Agent.Tools, func(s outboard.Toolset) bool { return s.Kind == "custom" && s.Name == name })
+	if i < 0 {
+		return errors.New("the tool " + name + " is not available")
+	}
+	s, fresh, err := t.schemas.Compile(t.durable.Config.Agent.Tools[i].InputSchema)
+	if err != nil {
+		if fresh {
+			t.log.Warn("a custom tool's inputs are not checked: its input_schema cannot be used", "tool", name, "err", err)
+		}
+		return nil
+	}
+	if err := s.Validate(input); err != nil {
+		return outboard.Errorf(outboard.Invalid, "invalid input for %s: %w", name, err)
+	}
+	return nil
 }
 
 // request is what every request of this session says of it.

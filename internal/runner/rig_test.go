@@ -100,7 +100,7 @@ func (r *rig) start(change func(*Config)) *Runner {
 
 var allTools = []outboard.Toolset{
 	{Kind: "builtin", Default: outboard.ToolConfig{Enabled: true, Policy: outboard.AlwaysAllow}},
-	{Kind: "custom", Name: "ticket", InputSchema: outboard.Raw(`{"type":"object"}`)},
+	{Kind: "custom", Name: "ticket", InputSchema: outboard.Raw(`{"type":"object","properties":{"n":{"type":"integer"}}}`)},
 }
 
 // asks is a toolset in which the named tools ask first.

@@ -25,6 +25,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
 	"github.com/outboard-dev/outboard/internal/policy"
+	"github.com/outboard-dev/outboard/internal/schema"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/tool"
 )
@@ -73,6 +74,7 @@ type Runner struct {
 	log   *slog.Logger
 	tools []tool.Def // the built-in ones
 
+	schemas   schema.Cache // of custom tools
 	folds     folds
 	lingering lingering
 

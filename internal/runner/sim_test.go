@@ -73,6 +73,7 @@ func simulateOn(t *testing.T, sc store.Config, deaths ...int) (log string, point
 	r.say(id, "- parallel:", "  - bash: echo one; "+r.mark(), "  - bash: echo two; "+r.mark(), "- fail: 529",
 		"- bash: echo three; "+r.mark()+"; cat "+g.path,
 		"- parallel:", "  - write: {path: /workspace/f, content: x}", "  - call: {name: ticket, input: {}}", "  - bash: echo four; "+r.mark(),
+		"  - call: {name: ticket, input: {n: one}}",
 		"- say: done")
 	var last *mortal
 	over := make(chan struct{})

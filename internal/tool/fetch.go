@@ -195,7 +195,7 @@ func (f *Fetcher) checkURL(u *url.URL, rules webRules) (string, error) {
 		return refuse("the address has the wrong form or is longer than %d bytes", maxURL)
 	}
 	if p := u.Port(); p != "" && p != "80" && p != "443" && !f.allowsPort(p) {
-		return refuse("port %s", clip(p))
+		return refuse("port %s; only %s, since what listens elsewhere is rarely meant for everyone", clip(p), f.ports())
 	}
 	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
 	if why := outbound.CheckHost(host); why != "" {
@@ -205,6 +205,15 @@ func (f *Fetcher) checkURL(u *url.URL, rules webRules) (string, error) {
 		return refuse("host %s is not among the domains this agent may fetch from", clip(host))
 	}
 	return host, nil
+}
+
+// ports names the allowed ports.
+func (f *Fetcher) ports() string {
+	list := []string{"80"}
+	for _, p := range f.cfg.Ports {
+		list = append(list, strconv.Itoa(p))
+	}
+	return "ports " + strings.Join(list, ", ") + " and 443 are allowed"
 }
 
 func (f *Fetcher) allowsPort(port string) bool {

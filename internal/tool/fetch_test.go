@@ -153,6 +153,10 @@ func TestFetchRefusesAddresses(t *testing.T) {
 	} {
 		s.refused(t, address, "")
 	}
+	want := "url_not_allowed: port 22; only ports 80, " + s.port + " and 443 are allowed, since "
+	if _, text := s.get(t, "http://www.test:22/", ""); !strings.HasPrefix(text, want) {
+		t.Errorf("the refusal of a port does not say which ones are allowed: %q", text)
+	}
 	s.fetcher.cfg.Guard.Private = nil
 	for _, address := range []string{"http://127.0.0.1:" + s.port + "/", "http://www.test:" + s.port + "/", "http://[::1]:" + s.port + "/"} {
 		s.refused(t, address, "")
