@@ -19,8 +19,9 @@ type applyOptions struct {
 func newApply(a *app) *cobra.Command {
 	var o applyOptions
 	cmd := &cobra.Command{Use: "apply SESSION", Short: "Bring a session's result onto your files", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
-		Long: "Apply what the session changed to the files it was sent from, on top of whatever you did meanwhile. It is all or nothing:\n" +
-			"when the patch does not fit, no file is touched, the result becomes a branch, and the exit code is 5.",
+		Long: "Merge what the session changed into the files it was sent from, on top of whatever you did meanwhile. It is all or nothing:\n" +
+			"when a file does not fit, none is touched, the result becomes a branch, and the exit code is 5. An apply that is killed\n" +
+			"loses nothing: the next apply or run takes back what it had done.",
 		RunE: func(cmd *cobra.Command, args []string) error { return runApply(cmd.Context(), a, o, args[0]) }}
 	cmd.Flags().BoolVar(&o.check, "check", false, "only say whether it would fit")
 	cmd.Flags().StringVar(&o.branch, "branch", "", "make the result a branch of this name, and leave the files alone")
@@ -28,12 +29,15 @@ func newApply(a *app) *cobra.Command {
 }
 
 type applyLine struct {
-	Type    string   `json:"type"`
-	Session string   `json:"session_id"`
-	Outcome string   `json:"outcome"` // applied, would_apply, nothing, already, branch, conflict
-	Files   []string `json:"files,omitempty"`
-	Branch  string   `json:"branch,omitempty"`
-	Root    string   `json:"root"`
+	Type    string           `json:"type"`
+	Session string           `json:"session_id"`
+	Outcome string           `json:"outcome"`          // applied, would_apply, nothing, already, branch, conflict
+	Files   []string         `json:"files,omitempty"`  // what the result changes
+	Merged  []string         `json:"merged,omitempty"` // of them, what holds changes of yours, too
+	Clashes []worktree.Clash `json:"clashes,omitempty"`
+	Left    []string         `json:"left_out,omitempty"` // what the workspace holds and the result does not, and why
+	Branch  string           `json:"branch,omitempty"`
+	Root    string           `json:"root"`
 }
 
 func runApply(ctx context.Context, a *app, o applyOptions, ref string) error {
@@ -46,14 +50,16 @@ func runApply(ctx context.Context, a *app, o applyOptions, ref string) error {
 	}
 	defer h.Close()
 	line := applyLine{Type: "apply", Session: h.session.ID, Outcome: "nothing", Root: h.sent.Root}
+	if h.result != nil {
+		line.Left = h.result.Left
+		warnLeft(a, line.Left)
+	}
 	if h.result == nil || !h.result.Changed() {
 		return sayApplied(a, line)
 	}
-	names, err := h.diff(ctx, worktree.NameOnly)
-	if err != nil {
+	if line.Files, err = h.result.Files(ctx); err != nil {
 		return err
 	}
-	line.Files = strings.Split(strings.TrimSuffix(string(names), "\n"), "\n")
 	if err := warnLinks(ctx, a, h); err != nil {
 		return err
 	}
@@ -64,13 +70,17 @@ func runApply(ctx context.Context, a *app, o applyOptions, ref string) error {
 		}
 		return sayApplied(a, line)
 	}
-	outcome, why, err := h.result.Apply(ctx, o.check)
+	rep, err := h.result.Apply(ctx, o.check)
+	for _, n := range rep.Notes {
+		a.say("%s", term.Line(n, 0))
+	}
 	if err != nil {
 		return err
 	}
-	switch outcome {
+	line.Merged, line.Clashes = rep.Merged, rep.Clashes
+	switch rep.Outcome {
 	case worktree.Refused:
-		return refused(ctx, a, o, h, line, why)
+		return refused(ctx, a, o, h, line)
 	case worktree.Already:
 		line.Outcome = "already"
 	case worktree.Applied:
@@ -80,6 +90,20 @@ func runApply(ctx context.Context, a *app, o applyOptions, ref string) error {
 		}
 	}
 	return sayApplied(a, line)
+}
+
+// maxShown bounds how many files of one kind are listed; --json has all of them.
+const maxShown = 10
+
+// warnLeft says what the workspace holds and the result does not.
+func warnLeft(a *app, left []string) {
+	for i, l := range left {
+		if i == maxShown {
+			a.say("not brought home: %d more; --json lists them", len(left)-i)
+			return
+		}
+		a.say("not brought home: %s", term.Line(l, 0))
+	}
 }
 
 // warnLinks names links that lead out of the tree: a program that later follows one reads or writes elsewhere.
@@ -95,10 +119,17 @@ func warnLinks(ctx context.Context, a *app, h *home) error {
 }
 
 // refused puts the result where it can be merged from and says how.
-func refused(ctx context.Context, a *app, o applyOptions, h *home, line applyLine, why string) error {
+func refused(ctx context.Context, a *app, o applyOptions, h *home, line applyLine) error {
 	name := sessionName(h.session.ID)
-	first, _, _ := strings.Cut(why, "\n")
-	e := outboard.Errorf(outboard.Conflict, "the result of %s does not fit your files, which are unchanged\n%s", name, first).WithCode("conflict")
+	var why strings.Builder
+	for i, c := range line.Clashes {
+		if i == maxShown {
+			fmt.Fprintf(&why, "\n%d more; --json lists them", len(line.Clashes)-i)
+			break
+		}
+		fmt.Fprintf(&why, "\n%s: %s", term.Line(c.Path, 0), term.Line(c.Why, 0))
+	}
+	e := outboard.Errorf(outboard.Conflict, "the result of %s does not fit your files, which are unchanged%s", name, why.String()).WithCode("conflict")
 	switch {
 	case o.check:
 		e = e.WithHint("outboard apply %s would make it a branch to merge", name)
@@ -110,7 +141,7 @@ func refused(ctx context.Context, a *app, o applyOptions, h *home, line applyLin
 			return err
 		}
 		line.Branch = branch
-		e = e.WithHint("commit or stash your work, then: git merge %s", branch)
+		e = e.WithHint("commit or stash your work, then: git merge %s%s", unrelated(ctx, h), branch)
 	}
 	if a.json {
 		line.Outcome = "conflict"
@@ -119,6 +150,14 @@ func refused(ctx context.Context, a *app, o applyOptions, h *home, line applyLin
 		}
 	}
 	return e
+}
+
+// unrelated is the option without which git does not merge a branch that shares no commit.
+func unrelated(ctx context.Context, h *home) string {
+	if h.result.Rootless(ctx) {
+		return "--allow-unrelated-histories "
+	}
+	return ""
 }
 
 func sayApplied(a *app, l applyLine) error {
@@ -146,6 +185,13 @@ func sayApplied(a *app, l applyLine) error {
 			word = "fits"
 		}
 		a.say("%s; the result %s %s", count(len(l.Files), "file"), word, l.Root)
+		for i, f := range l.Merged {
+			if i == maxShown {
+				a.say("merged with changes of yours: %d more", len(l.Merged)-i)
+				break
+			}
+			a.say("merged with changes of yours: %s", term.Line(f, 0))
+		}
 	}
 	return err
 }

@@ -16,7 +16,8 @@ import (
 func newAttach(a *app) *cobra.Command {
 	return &cobra.Command{Use: "attach SESSION", Short: "Watch a session and talk to it", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
 		Long: "Show what a session has done and does, until it rests.\n\n" +
-			"On a terminal it stays: what you type is sent when you press Enter, /stop interrupts, /quit or Ctrl-C detaches.",
+			"On a terminal it stays: what you type is sent when you press Enter, /stop interrupts, /quit or Ctrl-C detaches. While the\n" +
+			"session waits for you, what you type is the answer: y, or n and a reason, or the result of a tool of your own.",
 		RunE: func(cmd *cobra.Command, args []string) error { return runAttach(cmd.Context(), a, args[0]) }}
 }
 
@@ -97,6 +98,9 @@ func (w *watch) talk(ctx context.Context, cancel context.CancelCauseFunc) error 
 func (w *watch) typed(ctx context.Context, line string) error {
 	switch line {
 	case "":
+		if c := w.question(); c != nil {
+			w.put(c)
+		}
 		return nil
 	case "/quit":
 		return errQuit
@@ -106,6 +110,9 @@ func (w *watch) typed(ctx context.Context, line string) error {
 	}
 	if word, _, _ := strings.Cut(line, " "); word == "/allow" || word == "/deny" {
 		return w.typedAnswer(ctx, line)
+	}
+	if c := w.question(); c != nil {
+		return w.reply(ctx, c, line)
 	}
 	_, err := w.c.Send(ctx, w.id, client.UserMessage(line))
 	return err
@@ -164,7 +171,16 @@ func (w *watch) conclude(a *app, rest string) error {
 // attachResting shows what a session at rest has done, and on a terminal waits for more.
 func attachResting(ctx context.Context, a *app, c *conn, s client.Session, w *watch) error {
 	if a.interactive() && s.ArchivedAt == nil {
-		fmt.Fprintf(a.errs, "outboard: %s rests; type to go on, /quit to leave\n", sessionName(s.ID))
+		calls, err := waitingCalls(ctx, c.Client, s.ID)
+		if err != nil {
+			return err
+		}
+		word := "rests; type to go on"
+		if len(calls) > 0 {
+			word = "waits for you"
+		}
+		fmt.Fprintf(a.errs, "outboard: %s %s, /quit to leave\n", sessionName(s.ID), word)
+		w.questions = calls // put when the past has been shown
 		return attachRunning(ctx, a, w)
 	}
 	last := ""

@@ -25,11 +25,21 @@ func newConfig(a *app) *cobra.Command {
 			RunE: func(cmd *cobra.Command, _ []string) error { return runConfigShow(a) }},
 		&cobra.Command{Use: "init", Short: "Write a commented configuration, if there is none", Args: exactArgs(),
 			RunE: func(cmd *cobra.Command, _ []string) error { return runConfigInit(a) }},
-		&cobra.Command{Use: "check [FILE]", Short: "Check a configuration", Args: rangeArgs(0, 1),
-			RunE: func(cmd *cobra.Command, args []string) error {
-				return runConfigCheck(cmd.Context(), a, cmp.Or(append(args, "")[0], ""))
-			}},
+		newConfigCheck(a),
 	)
+	return cmd
+}
+
+func newConfigCheck(a *app) *cobra.Command {
+	file := ""
+	cmd := &cobra.Command{Use: "check [FILE]", Short: "Check a configuration", Args: rangeArgs(0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && file != "" {
+				return usagef("FILE and --config FILE name two configurations").WithHint("give one of them")
+			}
+			return runConfigCheck(cmd.Context(), a, cmp.Or(file, append(args, "")[0]))
+		}}
+	cmd.Flags().StringVar(&file, "config", "", "configuration file, as for outboard serve (default config.yaml in the data directory)")
 	return cmd
 }
 
@@ -123,7 +133,7 @@ func runConfigCheck(_ context.Context, a *app, path string) error {
 		return err
 	}
 	if a.json {
-		var models []string
+		models := []string{}
 		for _, m := range reg.Models() {
 			models = append(models, m.ID)
 		}

@@ -194,7 +194,7 @@ func (d *demo) bringHome(ctx context.Context) (patch, runs []byte, err error) {
 	if patch, err = res.Diff(ctx, worktree.Patch); err != nil {
 		return nil, nil, err
 	}
-	if _, _, err = res.Apply(ctx, false); err != nil {
+	if _, err = res.Apply(ctx, false); err != nil {
 		return nil, nil, err
 	}
 	runs, err = os.ReadFile(filepath.Join(d.dir, "project", "runs.log"))

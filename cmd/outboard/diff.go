@@ -49,6 +49,9 @@ func runDiff(ctx context.Context, a *app, form worktree.Form, ref string) error 
 	if err != nil {
 		return err
 	}
+	if b.result != nil {
+		warnLeft(a, b.result.Left)
+	}
 	if a.json {
 		return a.object(map[string]any{"type": "diff", "session_id": b.session.ID, "base": b.sent.Base, "changed": len(patch) > 0, "diff": string(patch)})
 	}

@@ -32,7 +32,7 @@ type diagnosis struct {
 }
 
 func runDoctor(ctx context.Context, a *app) error {
-	d := diagnosis{Type: "doctor"}
+	d := diagnosis{Type: "doctor", Models: []string{}}
 	guest, guestErr := findGuest(a.env)
 	if guestErr == nil {
 		dir, err := os.MkdirTemp("", "outboard-doctor-")

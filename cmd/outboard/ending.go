@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -63,7 +62,7 @@ func (o runOptions) summary(a *app, line resultLine, w *watch, hasWork bool) err
 	if line.Exit != exitOK {
 		mark, word = st.Bad("✗"), map[string]string{restEndTurn: "check failed", restApproval: "waiting"}[line.Stop]
 		if word == "" {
-			word = "stopped (" + strings.ReplaceAll(line.Stop, "_", " ") + ")"
+			word = "stopped (" + w.tl.stopped(line.Stop) + ")"
 		}
 	}
 	text := fmt.Sprintf("%s %s in %s   %s", mark, word, formatDuration(time.Duration(line.Seconds*float64(time.Second))), count(line.Calls, "call"))
@@ -101,7 +100,7 @@ func restError(line resultLine, w *watch) error {
 		return &exitError{line.Exit, outboard.Errorf(outboard.Conflict, "the agent finished and the check failed").WithCode("check_failed").
 			WithHint("outboard send %s \"the check still fails\"", line.Name)}
 	}
-	return &exitError{line.Exit, outboard.Errorf(outboard.Unavailable, "the session stopped: %s", strings.ReplaceAll(line.Stop, "_", " ")).
+	return &exitError{line.Exit, outboard.Errorf(outboard.Unavailable, "the session stopped: %s", w.tl.stopped(line.Stop)).
 		WithCode(line.Stop).WithHint("outboard logs %s shows why", line.Name)}
 }
 

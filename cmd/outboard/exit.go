@@ -11,6 +11,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/term"
+	"github.com/spf13/cobra"
 )
 
 // The exit codes; docs/cli.md explains them. They are part of the interface and never change meaning.
@@ -81,8 +82,8 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// finish says what went wrong, in three lines at most, and returns the exit code.
-func (a *app) finish(err error) int {
+// finish says what went wrong with a command, in three lines at most, and returns the exit code.
+func (a *app) finish(cmd *cobra.Command, err error) int {
 	if err == nil || errors.Is(err, syscall.EPIPE) {
 		return exitOK
 	}
@@ -108,7 +109,7 @@ func (a *app) finish(err error) int {
 	if code == exitTransport {
 		name, hint = "transport", "check OUTBOARD_URL, or unset it to use the data directory"
 	}
-	a.complain(name, err.Error(), hint, code)
+	a.complain(name, asTyped(cmd, err), hint, code)
 	return code
 }
 

@@ -39,9 +39,9 @@ func run(args []string, in io.Reader, out, errs io.Writer, env func(string) stri
 	a := &app{in: in, out: out, errs: errs, env: env}
 	root := a.root()
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !a.started {
 		a.json = a.json || asksJSON(args)
 	}
-	return a.finish(err)
+	return a.finish(cmd, err)
 }

@@ -73,7 +73,10 @@ func runPull(ctx context.Context, a *app, o pullOptions, ref string, paths []str
 	if len(paths) == 0 {
 		n, err = pullOutputs(ctx, c.Client, s.ID, o)
 	} else {
-		n, err = pullWorkspace(ctx, c.Client, s.ID, o, want)
+		var got worktree.Unpacked
+		got, err = pullWorkspace(ctx, c.Client, s.ID, o, want)
+		n = got.Files
+		warnLeft(a, got.Left)
 	}
 	if errors.Is(err, os.ErrExist) {
 		return outboard.Errorf(outboard.Conflict, "a file is already there: %s", existingFile(err)).WithHint("--force replaces it, -o DIR names another place")
@@ -127,13 +130,13 @@ func pathFilter(paths []string) (func(string) bool, error) {
 	}, nil
 }
 
-func pullWorkspace(ctx context.Context, c *client.Client, id string, o pullOptions, want func(string) bool) (int, error) {
+func pullWorkspace(ctx context.Context, c *client.Client, id string, o pullOptions, want func(string) bool) (worktree.Unpacked, error) {
 	body, err := c.Workspace(ctx, id)
 	if outboard.KindOf(err) == outboard.NotFound {
-		return 0, outboard.Errorf(outboard.NotFound, "%s has saved no workspace yet", sessionName(id)).WithHint("it is saved after the first call that may change it")
+		return worktree.Unpacked{}, outboard.Errorf(outboard.NotFound, "%s has saved no workspace yet", sessionName(id)).WithHint("it is saved after the first call that may change it")
 	}
 	if err != nil {
-		return 0, err
+		return worktree.Unpacked{}, err
 	}
 	defer body.Close()
 	return worktree.Unpack(ctx, body, workspacePrefix, o.dir, want, o.force)

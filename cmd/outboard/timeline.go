@@ -69,6 +69,9 @@ type timeline struct {
 	width int
 	zone  *time.Location
 
+	retries int // errors in a row
+	gaveUp  int // of the error that ended a turn: how often it was tried
+
 	users  bool // show what the user said
 	output bool // show the calls' output
 	tools  bool // show calls only
@@ -113,6 +116,7 @@ func (t *timeline) event(ev client.Event) error {
 	}
 	switch ev.Type {
 	case "agent.tool_use", "agent.mcp_tool_use", "agent.custom_tool_use":
+		t.retries = 0
 		return t.called(ev, w)
 	case "agent.tool_result", "agent.mcp_tool_result":
 		t.result(w, w.ToolUseID)
@@ -137,11 +141,13 @@ func (t *timeline) talk(ev client.Event, w wireEvent) error {
 	case "system.message":
 		return t.text(ev.ProcessedAt, "note", client.Text(w.Content))
 	case "agent.message":
+		t.retries = 0
 		if t.typed(ev.ID, client.Text(w.Content)) {
 			return nil
 		}
 		return t.text(ev.ProcessedAt, "says", client.Text(w.Content))
 	case "user.interrupt":
+		t.retries = 0
 		return t.line(ev.ProcessedAt, "stop", "interrupted by the user", "")
 	case "user.tool_confirmation":
 		return t.confirmed(ev, w)
@@ -151,10 +157,35 @@ func (t *timeline) talk(ev client.Event, w wireEvent) error {
 		return t.line(ev.ProcessedAt, "wait", "trying again soon", "")
 	case "session.error":
 		if w.Error != nil {
-			return t.text(ev.ProcessedAt, "error", w.Error.Message+" ("+w.Error.Type+", "+w.Error.Retry.Type+")")
+			return t.text(ev.ProcessedAt, "error", w.Error.Message+" ("+w.Error.Type+", "+t.tried(w.Error.Retry.Type)+")")
 		}
 	}
 	return nil
+}
+
+// tried says in words what becomes of an error: the wire calls every one that is not tried again "exhausted".
+func (t *timeline) tried(retry string) string {
+	t.retries++
+	switch {
+	case retry == "retrying":
+		return "trying again"
+	case t.retries == 1:
+		t.retries, t.gaveUp = 0, 1
+		return "not tried again"
+	}
+	t.retries, t.gaveUp = 0, t.retries
+	return fmt.Sprintf("given up after %d tries", t.gaveUp)
+}
+
+// stopped says in words why a session stopped.
+func (t *timeline) stopped(stop string) string {
+	switch {
+	case stop != restExhausted:
+		return strings.ReplaceAll(stop, "_", " ")
+	case t.gaveUp > 1:
+		return fmt.Sprintf("given up after %d tries", t.gaveUp)
+	}
+	return "an error that is not tried again"
 }
 
 func (t *timeline) called(ev client.Event, w wireEvent) error {
@@ -227,6 +258,7 @@ func (t *timeline) waiting(ids []string) []*openCall {
 // line prints one row: time, verb, what, and how it ended, cut to the width.
 func (t *timeline) line(at time.Time, verb, what, end string) error {
 	t.stopTyping()
+	t.width = term.Width(t.out, t.width)     // the window may have another size by now
 	left := 2 + len(t.stamp(at)) + 2 + 6 + 1 // indent, time, gap, verb, gap
 	what = term.Line(what, max(20, t.width-left-visible(end)-2))
 	pad := ""

@@ -226,11 +226,16 @@ func TestLocalURL(t *testing.T) {
 func TestParseAnswer(t *testing.T) {
 	for line, want := range map[string]bool{"y": true, "YES": true, " yes ": true, "allow": true, "": false, "n": false, "no": false,
 		"yesterday": false, "maybe y": false, "yn": false} {
-		if got, _ := parseAnswer(line); got != want {
+		if got, _, clear := parseAnswer(line); (got && clear) != want {
 			t.Errorf("answer %q allows: %v", line, got)
 		}
 	}
-	if _, why := parseAnswer("no it is not safe"); why != "it is not safe" {
+	for line, want := range map[string]bool{"y": true, "n": true, "no thanks": true, "": false, "maybe": false, "yn": false, "yes but": false} {
+		if _, _, clear := parseAnswer(line); clear != want {
+			t.Errorf("%q is an answer: %v", line, clear)
+		}
+	}
+	if _, why, _ := parseAnswer("no it is not safe"); why != "it is not safe" {
 		t.Errorf("reason = %q", why)
 	}
 }

@@ -44,6 +44,9 @@ type watch struct {
 
 	ran   bool      // a turn was seen
 	asked *stopAsks // what the session waits for
+
+	mu        sync.Mutex
+	questions []*openCall // attach: what the person is asked about, the first of them now; guarded by mu
 }
 
 // newWatch returns a watch that shows a session from its beginning. On a terminal it shows what the model writes while it writes it;
@@ -95,11 +98,15 @@ func (w *watch) show(ev client.Event) error {
 func (w *watch) rested(ctx context.Context, ev client.Event) (string, error) {
 	if !ev.ProcessedAt.After(w.old) {
 		w.ran = w.ran || ev.Type == "session.status_running"
+		if c := w.question(); c != nil && !ev.ProcessedAt.Before(w.old) { // the past ends with what is asked
+			w.put(c)
+		}
 		return "", nil
 	}
 	switch ev.Type {
 	case "session.status_running":
 		w.ran, w.asked = true, nil
+		w.ask(nil)
 	case "session.status_terminated":
 		return restDone, nil
 	case "session.deleted":
@@ -111,7 +118,11 @@ func (w *watch) rested(ctx context.Context, ev client.Event) (string, error) {
 		}
 		if body.Stop.Type == restApproval {
 			w.asked = &stopAsks{body.Stop.EventIDs}
-			if w.lines != nil && w.answerable() {
+			switch {
+			case w.lines == nil:
+			case w.untilEnd: // whoever reads the lines answers
+				w.ask(w.tl.waiting(w.asked.ids))
+			case w.answerable():
 				return "", w.answer(ctx)
 			}
 		}
@@ -138,28 +149,92 @@ func (w *watch) answerable() bool {
 func (w *watch) answer(ctx context.Context) error {
 	var events []any
 	for _, c := range w.tl.waiting(w.asked.ids) {
-		fmt.Fprintf(w.a.errs, "outboard: allow %s %s? [y/n, or n and a reason] ", term.Line(c.name, 40), term.Line(c.what, 200))
-		line, err := w.lines.next(ctx)
-		if err != nil {
-			return err
+		for clear := false; !clear; {
+			w.put(c)
+			line, err := w.lines.next(ctx)
+			if err != nil {
+				return err
+			}
+			var yes bool
+			var reason string
+			if yes, reason, clear = parseAnswer(line); clear {
+				events = append(events, client.Confirmation(c.id, yes, reason))
+			} else if strings.TrimSpace(line) != "" {
+				w.a.say("%v", noAnswer(line))
+			}
 		}
-		yes, reason := parseAnswer(line)
-		events = append(events, client.Confirmation(c.id, yes, reason))
 	}
 	_, err := w.c.Send(ctx, w.id, events...)
 	return err
 }
 
-// parseAnswer takes anything but a yes for a no.
-func parseAnswer(line string) (allow bool, reason string) {
+// put asks the person about one call.
+func (w *watch) put(c *openCall) {
+	if c.custom {
+		fmt.Fprintf(w.a.errs, "outboard: %s %s waits for its result; the next line is sent as it: ", term.Line(c.name, 40), term.Line(c.what, 200))
+		return
+	}
+	fmt.Fprintf(w.a.errs, "outboard: allow %s %s? [y/n, or n and a reason] ", term.Line(c.name, 40), term.Line(c.what, 200))
+}
+
+// noAnswer explains a line that is neither a yes nor a no: nothing is decided by a slip of the hand.
+func noAnswer(line string) error {
+	return usagef("%q is no answer: y lets it run, n (and a reason, if you like) does not", term.Line(strings.TrimSpace(line), 60))
+}
+
+// ask makes calls the questions that what the person types next answers, in order; with none, nothing is asked any more.
+func (w *watch) ask(calls []*openCall) {
+	w.mu.Lock()
+	w.questions = calls
+	w.mu.Unlock()
+	if len(calls) > 0 {
+		w.put(calls[0])
+	}
+}
+
+// question returns what the person is asked now, or nil.
+func (w *watch) question() *openCall {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.questions) == 0 {
+		return nil
+	}
+	return w.questions[0]
+}
+
+// reply answers a question with a line, and asks the next one.
+func (w *watch) reply(ctx context.Context, c *openCall, line string) error {
+	event := client.CustomResult(c.id, line)
+	if !c.custom {
+		yes, reason, clear := parseAnswer(line)
+		if !clear {
+			w.a.say("%v", noAnswer(line))
+			w.put(c)
+			return nil
+		}
+		event = client.Confirmation(c.id, yes, reason)
+	}
+	w.mu.Lock()
+	var rest []*openCall
+	if len(w.questions) > 0 && w.questions[0] == c {
+		rest = w.questions[1:]
+	}
+	w.mu.Unlock()
+	w.ask(rest)
+	_, err := w.c.Send(ctx, w.id, event)
+	return err
+}
+
+// parseAnswer reads a yes or a no with its reason; clear is false for anything else.
+func parseAnswer(line string) (allow bool, reason string, clear bool) {
 	first, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 	switch strings.ToLower(first) {
 	case "y", "yes", "allow":
-		return true, ""
+		return true, "", rest == "" // "yes but not there" is no yes
 	case "n", "no", "deny":
-		return false, strings.TrimSpace(rest)
+		return false, strings.TrimSpace(rest), true
 	}
-	return false, strings.TrimSpace(line)
+	return false, "", false
 }
 
 // lineReader reads a person's lines. Its goroutine lives until the input ends, because nothing can interrupt a read from a
@@ -228,7 +303,7 @@ func (w *watch) detach() error {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	if yes, _ := parseAnswer(line); !yes {
+	if yes, _, clear := parseAnswer(line); !yes || !clear {
 		return nil
 	}
 	if _, err := w.c.Send(ctx, w.id, client.Interrupt()); err != nil {

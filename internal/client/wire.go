@@ -162,6 +162,11 @@ func UserMessage(text string) any {
 // Interrupt is the client event that makes the session stop what it does.
 func Interrupt() any { return map[string]any{"type": "user.interrupt"} }
 
+// CustomResult is the client event that gives the result of a call of a tool that only clients have.
+func CustomResult(call, text string) any {
+	return map[string]any{"type": "user.custom_tool_result", "custom_tool_use_id": call, "content": []Content{{Type: "text", Text: text}}}
+}
+
 // Confirmation is the client event that answers an ask.
 func Confirmation(call string, allow bool, message string) any {
 	m := map[string]any{"type": "user.tool_confirmation", "tool_use_id": call, "result": "deny"}

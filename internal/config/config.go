@@ -78,7 +78,8 @@ type Boxes struct {
 	Networking           string   `yaml:"networking,omitempty"` // none, limited or unrestricted; "" = limited
 	AllowedHosts         []string `yaml:"allowed_hosts,omitempty"`
 	AllowPackageManagers bool     `yaml:"allow_package_managers,omitempty"`
-	Budget               NetUse   `yaml:"budget,omitempty"` // of each box; 0 = the gateway's own
+	Budget               NetUse   `yaml:"budget,omitempty"`  // of each box; 0 = the gateway's own
+	Proxies              []string `yaml:"proxies,omitempty"` // host:port; that boxes may go through, wherever they are
 }
 
 // NetUse is how much may be sent.
@@ -107,6 +108,11 @@ func (b Boxes) check() error {
 	for _, h := range b.AllowedHosts {
 		if err := netrule.Check(outboard.NetRule{Host: h}); err != nil || h == "*" {
 			return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: allowed_hosts: %q must be a lower-case name, *.name, an IP address or a network; for every host there is networking unrestricted", h)
+		}
+	}
+	for _, p := range b.Proxies {
+		if _, _, err := netrule.Proxy(p); err != nil {
+			return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: proxies: %q must be host:port: %w", p, err)
 		}
 	}
 	if u := b.Budget; u.Requests < 0 || u.Bytes < 0 || u.Hosts < 0 {

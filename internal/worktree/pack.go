@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/outboard-dev/outboard"
@@ -152,55 +153,88 @@ const (
 // Unpack writes the entries of a workspace tar whose names start with prefix below dir, for as long as want (nil: all) accepts
 // the rest of the name. The tar is hostile: names may not leave dir, links are made but never followed, .git entries and
 // devices are left out, and sizes are bounded. Existing files are refused unless overwrite.
-func Unpack(ctx context.Context, r io.Reader, prefix, dir string, want func(name string) bool, overwrite bool) (files int, err error) {
+func Unpack(ctx context.Context, r io.Reader, prefix, dir string, want func(name string) bool, overwrite bool) (Unpacked, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return 0, fmt.Errorf("opening %s: %w", dir, err)
+		return Unpacked{}, fmt.Errorf("opening %s: %w", dir, err)
 	}
 	defer root.Close()
 	u := unpacker{root: root, prefix: prefix, overwrite: overwrite}
 	tr := tar.NewReader(r)
 	for entries := 0; ; entries++ {
 		if ctx.Err() != nil {
-			return u.files, context.Cause(ctx)
+			return u.Unpacked, context.Cause(ctx)
 		}
 		h, err := tr.Next()
 		if err == io.EOF {
-			return u.files, nil
+			return u.Unpacked, nil
 		}
 		if err != nil {
-			return u.files, fmt.Errorf("reading the workspace: %w", err)
+			return u.Unpacked, fmt.Errorf("reading the workspace: %w", err)
 		}
 		if entries >= maxEntries {
-			return u.files, outboard.Errorf(outboard.TooLarge, "the workspace has more than %d files", maxEntries)
+			return u.Unpacked, outboard.Errorf(outboard.TooLarge, "the workspace has more than %d files", maxEntries)
 		}
-		name, ok := entryName(h.Name, prefix)
+		name, refused, ok := entryName(h.Name, prefix)
+		if refused != "" && refused != ".git" && (want == nil || want(refused)) {
+			u.leave(refused, "no result may hold a git repository")
+		}
 		if !ok || want != nil && !want(name) {
 			continue
 		}
 		if err := u.entry(h, name, tr); err != nil {
-			return u.files, fmt.Errorf("unpacking %q: %w", name, err)
+			return u.Unpacked, fmt.Errorf("unpacking %q: %w", name, err)
 		}
 	}
 }
 
-// entryName returns the name below prefix, or false for what is not to be unpacked.
-func entryName(name, prefix string) (string, bool) {
+// Unpacked is what became of a workspace tar.
+type Unpacked struct {
+	Files int
+	Left  []string // what was left out and why, in words for the user; the workspace's own .git is not counted
+}
+
+// maxLeft bounds how much of what is left out is listed.
+const maxLeft = 20
+
+// leave notes once that something is left out.
+func (u *unpacker) leave(name, why string) {
+	line := name + ": " + why
+	switch {
+	case slices.Contains(u.Left, line) || len(u.Left) > maxLeft:
+	case len(u.Left) == maxLeft:
+		u.Left = append(u.Left, "and more")
+	default:
+		u.Left = append(u.Left, line)
+	}
+}
+
+// notStage keeps out of a result what an apply would take for its own.
+func notStage(name string) bool {
+	first, _, _ := strings.Cut(name, "/")
+	return !strings.EqualFold(first, stageName)
+}
+
+// entryName returns the name below prefix, or false for what is not to be unpacked. Of a name that is part of a git repository,
+// refused is that repository.
+func entryName(name, prefix string) (rest, refused string, ok bool) {
 	name = path.Clean("/" + name)[1:]
-	rest, ok := strings.CutPrefix(name+"/", strings.TrimSuffix(prefix, "/")+"/")
+	rest, ok = strings.CutPrefix(name+"/", strings.TrimSuffix(prefix, "/")+"/")
 	if prefix == "" {
 		rest, ok = name, true
 	}
 	rest = strings.TrimSuffix(rest, "/")
 	if !ok || rest == "" || !filepath.IsLocal(filepath.FromSlash(rest)) {
-		return "", false
+		return "", "", false
 	}
+	at := 0
 	for part := range strings.SplitSeq(rest, "/") {
+		at += len(part) + 1
 		if gitName(part) {
-			return "", false
+			return "", rest[:at-1], false
 		}
 	}
-	return rest, true
+	return rest, "", true
 }
 
 // gitName reports whether some file system would take part for ".git": case folding, NTFS short names, streams, trailing dots
@@ -221,8 +255,8 @@ type unpacker struct {
 	root      *os.Root
 	prefix    string
 	overwrite bool
-	files     int
 	bytes     int64
+	Unpacked
 }
 
 func (u *unpacker) entry(h *tar.Header, name string, r io.Reader) error {
@@ -231,7 +265,8 @@ func (u *unpacker) entry(h *tar.Header, name string, r io.Reader) error {
 		return u.root.MkdirAll(name, 0o755)
 	case tar.TypeReg, tar.TypeSymlink, tar.TypeLink:
 	default:
-		return nil // devices, pipes and sockets are not work
+		u.leave(name, "devices, pipes and sockets are not brought home")
+		return nil
 	}
 	if dir := path.Dir(name); dir != "." {
 		if err := u.root.MkdirAll(dir, 0o755); err != nil {
@@ -244,7 +279,7 @@ func (u *unpacker) entry(h *tar.Header, name string, r io.Reader) error {
 		}
 	}
 	if h.Typeflag == tar.TypeSymlink {
-		u.files++
+		u.Files++
 		if h.Linkname == "" || len(h.Linkname) > maxLinkBytes {
 			return outboard.Errorf(outboard.Invalid, "a link without a usable target")
 		}
@@ -253,8 +288,12 @@ func (u *unpacker) entry(h *tar.Header, name string, r io.Reader) error {
 	size, mode := h.Size, fs.FileMode(h.Mode)
 	if h.Typeflag == tar.TypeLink {
 		from, info, err := u.linked(h.Linkname)
-		if err != nil || from == nil {
+		if err != nil {
 			return err
+		}
+		if from == nil {
+			u.leave(name, "a hard link to what was left out")
+			return nil
 		}
 		defer from.Close()
 		r, size, mode = from, info.Size(), info.Mode()
@@ -265,7 +304,7 @@ func (u *unpacker) entry(h *tar.Header, name string, r io.Reader) error {
 // linked opens the file that a hard link means: one this tar has made before. The link becomes a copy, so that no later change of
 // one file reaches another. It returns nil for a target that was left out.
 func (u *unpacker) linked(target string) (*os.File, fs.FileInfo, error) {
-	name, ok := entryName(target, u.prefix)
+	name, _, ok := entryName(target, u.prefix)
 	if !ok {
 		return nil, nil, nil
 	}
@@ -281,7 +320,7 @@ func (u *unpacker) linked(target string) (*os.File, fs.FileInfo, error) {
 }
 
 func (u *unpacker) file(name string, mode fs.FileMode, size int64, r io.Reader) error {
-	u.files++
+	u.Files++
 	if u.bytes += size; u.bytes > maxUnpacked {
 		return outboard.Errorf(outboard.TooLarge, "the workspace is larger than %d GB", maxUnpacked>>30)
 	}

@@ -1,7 +1,6 @@
 package worktree
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,9 +17,14 @@ type Result struct {
 	Base   string
 	Commit string // Base itself when nothing changed
 
-	tree *Tree
-	dir  string
-	env  []string
+	// Left names what the workspace holds and the result does not, and why, in words for the user.
+	Left []string
+
+	tree   *Tree
+	dir    string
+	env    []string
+	format string             // of object ids
+	at     func(point string) // tests: see stage.at
 }
 
 // Import unpacks a workspace tar and commits it on base, in a throwaway repository that only borrows the objects of the user's.
@@ -29,7 +33,7 @@ func (t *Tree) Import(ctx context.Context, base, prefix string, r io.Reader) (*R
 	if err != nil {
 		return nil, fmt.Errorf("making a temporary directory: %w", err)
 	}
-	res := &Result{Base: base, tree: t, dir: dir}
+	res := &Result{Base: base, tree: t, dir: dir, at: func(string) {}}
 	if err := res.load(ctx, prefix, r); err != nil {
 		return nil, errors.Join(err, res.Close())
 	}
@@ -47,14 +51,17 @@ func (r *Result) load(ctx context.Context, prefix string, tarball io.Reader) err
 	if err := os.Mkdir(files, 0o700); err != nil {
 		return fmt.Errorf("making a temporary directory: %w", err)
 	}
-	if _, err := Unpack(ctx, tarball, prefix, files, nil, true); err != nil {
+	unpacked, err := Unpack(ctx, tarball, prefix, files, notStage, true)
+	if err != nil {
 		return err
 	}
+	r.Left = unpacked.Left
 	format, err := r.tree.bare(ctx, nil, "rev-parse", "--show-object-format")
 	if err != nil {
 		return fmt.Errorf("opening %s: %w", r.tree.GitDir, err)
 	}
-	init := []string{"init", "-q", "--bare", "--template=", "--object-format=" + strings.TrimSpace(string(format)), repo}
+	r.format = strings.TrimSpace(string(format))
+	init := []string{"init", "-q", "--bare", "--template=", "--object-format=" + r.format, repo}
 	if _, err := run(ctx, r.dir, isolated(), nil, init...); err != nil {
 		return fmt.Errorf("making a temporary repository: %w", err)
 	}
@@ -121,7 +128,8 @@ func (r *Result) commitFiles(ctx context.Context, files string) error {
 	return err
 }
 
-// keepSubmodules makes the empty directories of submodules, without which they would count as removed.
+// keepSubmodules makes the empty directories of submodules, without which they would count as removed. What the session has put
+// into one is left: the submodule itself was not sent.
 func (r *Result) keepSubmodules(ctx context.Context, files string) error {
 	out, err := r.git(ctx, "ls-tree", "-r", "-z", r.Base)
 	if err != nil {
@@ -132,18 +140,46 @@ func (r *Result) keepSubmodules(ctx context.Context, files string) error {
 		return fmt.Errorf("opening the result: %w", err)
 	}
 	defer root.Close()
+	l := newLooker(root, "")
 	for entry := range strings.SplitSeq(string(out), "\x00") {
 		meta, path, _ := strings.Cut(entry, "\t")
-		if !strings.HasPrefix(meta, "160000 ") {
+		if !strings.HasPrefix(meta, modeModule+" ") {
 			continue
 		}
-		if _, err := root.Lstat(path); errors.Is(err, os.ErrNotExist) {
-			if err := root.MkdirAll(path, 0o755); err != nil {
-				return fmt.Errorf("keeping submodule %q: %w", path, err)
-			}
+		if err := r.keepSubmodule(l, path); err != nil {
+			return fmt.Errorf("keeping submodule %q: %w", path, err)
 		}
 	}
 	return nil
+}
+
+func (r *Result) keepSubmodule(l *looker, path string) error {
+	if err := l.see(path); err != nil {
+		return err
+	}
+	h := l.now[path]
+	const why = "%s: in a submodule or nested repository, which was not sent"
+	switch {
+	case h.behind != "":
+		r.Left = append(r.Left, fmt.Sprintf("%s: the session put a file in place of the directory of the submodule %s", h.behind, path))
+		if err := l.root.RemoveAll(h.behind); err != nil {
+			return err
+		}
+	case h.dir:
+		for i, f := range h.below {
+			if i == maxLeft {
+				r.Left = append(r.Left, fmt.Sprintf("%d more files in %s", len(h.below)-i, path))
+				break
+			}
+			r.Left = append(r.Left, fmt.Sprintf(why, f))
+		}
+	case h.entry != entry{}:
+		r.Left = append(r.Left, fmt.Sprintf("%s: a file in place of a submodule or nested repository, which was not sent", path))
+	}
+	if err := l.root.RemoveAll(path); err != nil {
+		return err
+	}
+	return l.root.MkdirAll(path, 0o755)
 }
 
 func exists(path string) bool {
@@ -208,53 +244,6 @@ func (r *Result) Links(ctx context.Context) ([]string, error) {
 	return links, nil
 }
 
-// Outcome says what Apply did, or with check would do.
-type Outcome int
-
-// The outcomes.
-const (
-	Applied Outcome = iota
-	Nothing         // the result equals what was sent
-	Already         // the user's files hold the result
-	Refused         // the patch does not fit the user's files, which are unchanged
-)
-
-// Apply brings the result onto the user's files: all of it, or, when the patch does not fit exactly, nothing. With check nothing
-// is ever written. The reason of a refusal is git's.
-func (r *Result) Apply(ctx context.Context, check bool) (Outcome, string, error) {
-	if !r.Changed() {
-		return Nothing, "", nil
-	}
-	patch, err := r.Diff(ctx, Patch)
-	if err != nil {
-		return Refused, "", err
-	}
-	try := func(args ...string) error {
-		env := []string{}
-		if r.tree.Plain {
-			env = append(env, "GIT_CEILING_DIRECTORIES="+filepath.Dir(r.tree.Root))
-		}
-		_, err := run(ctx, r.tree.Root, env, bytes.NewReader(patch), append([]string{"apply", "--whitespace=nowarn"}, args...)...)
-		return err
-	}
-	if err := try("--check"); err != nil {
-		if _, ok := errors.AsType[*gitError](err); !ok {
-			return Refused, "", fmt.Errorf("checking the patch: %w", err)
-		}
-		if try("--check", "--reverse") == nil {
-			return Already, "", nil
-		}
-		return Refused, err.Error(), nil
-	}
-	if check {
-		return Applied, "", nil
-	}
-	if err := try(); err != nil {
-		return Refused, "", fmt.Errorf("applying the patch: %w", err)
-	}
-	return Applied, "", nil
-}
-
 // Branch makes the result a branch of the user's repository and returns its name: name, or with a number behind it when another
 // branch has the name. Objects are checked on the way in; nothing is checked out.
 func (r *Result) Branch(ctx context.Context, name string) (string, error) {
@@ -272,11 +261,21 @@ func (r *Result) Branch(ctx context.Context, name string) (string, error) {
 		return free, err
 	}
 	args := []string{"-c", "fetch.fsckObjects=true", "fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules",
-		"--no-auto-maintenance", filepath.Join(r.dir, "repo"), "refs/heads/result:refs/heads/" + free}
+		"--no-auto-maintenance", filepath.Join(r.dir, "repo"), "refs/heads/result"}
 	if _, err := r.tree.bare(ctx, nil, args...); err != nil {
 		return "", fmt.Errorf("bringing the result into the repository: %w", err)
 	}
+	none := strings.Repeat("0", len(r.Commit)) // the branch must not exist: one made meanwhile is not moved
+	if _, err := r.tree.bare(ctx, nil, "update-ref", "refs/heads/"+free, r.Commit, none); err != nil {
+		return "", outboard.Errorf(outboard.Conflict, "the branch %s cannot be made: %w", free, err).WithHint("--branch NAME takes another name")
+	}
 	return free, nil
+}
+
+// Rootless reports whether what was sent has no history that a branch of the user's could share.
+func (r *Result) Rootless(ctx context.Context) bool {
+	_, err := r.git(ctx, "rev-parse", "-q", "--verify", r.Base+"^")
+	return err != nil
 }
 
 // freeName returns name or the first numbered form of it that no branch has, or that is the result already.

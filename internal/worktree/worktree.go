@@ -5,9 +5,10 @@
 // commit on branch "work"; it never sees the user's repository, remotes, hooks or configuration. A directory outside any
 // repository works the same, with a private repository beside it to remember what was sent.
 //
-// Down: a workspace is hostile input. It is unpacked below an os.Root without any .git entry, committed in a throwaway
-// repository that reads no configuration, and only the resulting patch meets the user's files. A patch that does not apply
-// cleanly changes nothing; it becomes a branch.
+// Down: a workspace is hostile input. It is unpacked below an os.Root without any .git entry and committed in a throwaway
+// repository that reads no configuration. What it changed is merged, file by file, with what the user has now: a pure plan says
+// what will be different; everything new is written beside the user's files and flushed; then it is swapped in by renames that
+// a journal can take back. A result that does not fit changes nothing; it becomes a branch.
 package worktree
 
 import (
@@ -90,9 +91,18 @@ func Reopen(root, gitDir string, plain bool) *Tree {
 	return &Tree{Root: root, GitDir: gitDir, Plain: plain}
 }
 
-// Snapshot commits the work to the repository's object store, on no branch. With clean it takes HEAD as it is.
+// Snapshot commits the work to the repository's object store, on no branch. With clean it takes HEAD as it is. An apply that was
+// interrupted is taken back first, and one at work is waited for: half a result is not the user's work.
 func (t *Tree) Snapshot(ctx context.Context, clean bool) (Snapshot, error) {
 	var s Snapshot
+	unlock, err := lock(ctx, t.Root)
+	if err != nil {
+		return s, fmt.Errorf("locking %s: %w", t.Root, err)
+	}
+	defer unlock()
+	if s.Notes, err = t.recover(); err != nil {
+		return s, err
+	}
 	if out, err := t.work(ctx, nil, "rev-parse", "-q", "--verify", "HEAD^{commit}"); err == nil && !t.Plain {
 		s.Head = strings.TrimSpace(string(out))
 	}

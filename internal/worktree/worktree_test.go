@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -160,13 +161,16 @@ func (r *repo) result(tree *Tree, base string) *Result {
 	return res
 }
 
-func (r *repo) apply(res *Result, want Outcome) string {
+func (r *repo) apply(res *Result, want Outcome) Report {
 	r.t.Helper()
-	got, why, err := res.Apply(r.t.Context(), false)
-	if err != nil || got != want {
-		r.t.Fatalf("Apply = %v, %q, %v; want %v", got, why, err, want)
+	rep, err := res.Apply(r.t.Context(), false)
+	if err != nil || rep.Outcome != want {
+		r.t.Fatalf("Apply = %+v, %v; want %v", rep, err, want)
 	}
-	return why
+	if exists(filepath.Join(r.dir, stageName)) {
+		r.t.Fatalf("%s is left", stageName)
+	}
+	return rep
 }
 
 // If sending touched index, HEAD, refs or stash, a user would lose staged work; if it left out work, the agent would see old
@@ -280,8 +284,8 @@ func TestApplyOnADirtyTree(t *testing.T) {
 	r.git("add", "other.txt")
 	head := r.git("rev-parse", "HEAD")
 	res := box.result(tree, snap.Base)
-	if got, _, err := res.Apply(t.Context(), true); err != nil || got != Applied || exists(filepath.Join(r.dir, "new.txt")) {
-		t.Fatalf("check = %v, %v", got, err)
+	if got, err := res.Apply(t.Context(), true); err != nil || got.Outcome != Applied || exists(filepath.Join(r.dir, "new.txt")) {
+		t.Fatalf("check = %+v, %v", got, err)
 	}
 	r.apply(res, Applied)
 	for name, want := range map[string]string{"a.txt": "one\n2\n3\n4\n5\n6\n7\n8\nnine\n", "new.txt": "n\n", "bin": "\x00\xff\x02",
@@ -305,8 +309,9 @@ func TestApplyConflictBecomesABranch(t *testing.T) {
 	r.write(map[string]string{"a.txt": "mine\n", "clash.txt": "mine\n"})
 	before := r.state()
 	res := box.result(tree, snap.Base)
-	if why := r.apply(res, Refused); !strings.Contains(why, "a.txt") {
-		t.Errorf("the reason does not name the file: %s", why)
+	want := []Clash{{"a.txt", "you and the session changed the same lines"}, {"clash.txt", "a file of yours that was not sent is there"}}
+	if rep := r.apply(res, Refused); !slices.Equal(rep.Clashes, want) {
+		t.Errorf("clashes = %+v", rep.Clashes)
 	}
 	if r.state() != before || r.read("b.txt") != "1\n" || r.read("clash.txt") != "mine\n" {
 		t.Error("a refused patch changed something")
