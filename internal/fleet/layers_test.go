@@ -13,8 +13,10 @@ import (
 	"testing"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // guestProgram builds the guest once.
@@ -374,11 +376,12 @@ func TestLayersDamaged(t *testing.T) {
 	}
 }
 
-// passing is a native provider to whom something happens while a machine is being made.
+// passing is a native provider to whom something happens while a machine is being made or used.
 type passing struct {
 	*native.Provider
 	create func(sandbox.Spec)    // before it is made
 	load   func(sandbox.Sandbox) // before files are brought into it
+	list   func(sandbox.Sandbox) // before files in it are listed
 }
 
 // Create calls what is to happen, then the provider.
@@ -387,6 +390,15 @@ func (p *passing) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, 
 		p.create(s)
 	}
 	sb, err := p.Provider.Create(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return loading{sb.(layeredSandbox), p}, nil
+}
+
+// Open is the provider's, of a machine to which something may happen too.
+func (p *passing) Open(ctx context.Context, id outboard.SandboxID) (sandbox.Sandbox, error) {
+	sb, err := p.Provider.Open(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -409,6 +421,47 @@ func (l loading) Load(ctx context.Context, label string, r io.Reader) error {
 		l.p.load(l.layeredSandbox)
 	}
 	return l.layeredSandbox.Load(ctx, label, r)
+}
+
+// List calls what is to happen, then the sandbox.
+func (l loading) List(ctx context.Context, dir string) ([]guest.Stat, error) {
+	if l.p.list != nil {
+		l.p.list(l.layeredSandbox)
+	}
+	return l.layeredSandbox.List(ctx, dir)
+}
+
+// Broken if a call fails because the session's machine was killed between the look at it and the mounting of its files, and not if it was
+// killed a moment before.
+func TestKilledWhileMounted(t *testing.T) {
+	for _, connected := range []bool{false, true} {
+		r := newRig(t)
+		here := nativeProvider(t)
+		p := &passing{Provider: here}
+		r.provider = p
+		f := r.fleet()
+		id := r.session(t, r.upload(t, "first", "1"))
+		b := r.acquire(t, f, id)
+		if !connected {
+			release(t, f, b)
+		}
+		cfg := r.state(t, id).Config
+		cfg.Resources = append(cfg.Resources, r.upload(t, "second", "2"))
+		r.append(t, store.Commit{Session: id, Config: &cfg}, &outboard.SessionUpdated{Resources: &cfg.Resources})
+		kills := 0
+		p.list = func(sb sandbox.Sandbox) {
+			if kills++; kills == 1 {
+				if err := here.Destroy(t.Context(), sb.ID()); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		again := r.acquire(t, f, id)
+		uploads := r.files(t, again, sandbox.Uploads)
+		if again.Lost == nil || again.Lost.Sandbox != b.ID() || again.ID() == b.ID() || uploads["first"] != "1" || uploads["second"] != "2" {
+			t.Errorf("connected %v: lost %+v, %v", connected, again.Lost, uploads)
+		}
+	}
 }
 
 // Broken if a session is told that it can have no sandbox because the layers that it was to begin with were dropped as it was about to

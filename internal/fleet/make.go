@@ -20,8 +20,10 @@ func (f *Fleet) attach(ctx context.Context, s *slot, r Request, b *Box) error {
 	cur := *r.Current
 	b.Ready = cur
 	if s.cur != nil && s.cur.machine.ID() == cur.Sandbox && s.cur.machine.Generation() == cur.Generation && s.cur.machine.usable() {
-		b.use = s.cur
-		return f.mount(ctx, b.use.machine, r, false)
+		if err := f.mount(ctx, s.cur.machine, r, false); err == nil || s.cur.machine.usable() {
+			b.use = s.cur
+			return err
+		} // it died of something else meanwhile, and is looked for like any other
 	}
 	row, err := f.cfg.Store.Sandbox(ctx, cur.Sandbox)
 	switch {
@@ -51,8 +53,13 @@ func (f *Fleet) attach(ctx context.Context, s *slot, r Request, b *Box) error {
 		}
 	}
 	if err := f.mount(ctx, u.machine, r, false); err != nil {
+		alive := u.machine.usable()
 		f.letGo(u.held)
-		return errors.Join(err, u.machine.Close())
+		err = errors.Join(err, u.machine.Close())
+		if alive || ctx.Err() != nil {
+			return err
+		}
+		return f.lose(ctx, r, b, &row, "the machine died while the session's files were mounted")
 	}
 	if f.networked(r.Config.Env.Networking) {
 		f.cfg.Network.Attach(cur.Sandbox, r.Session, r.Config)
