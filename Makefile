@@ -66,8 +66,9 @@ cross: ## compile the server for linux, the client commands also for macOS and W
 	  GOOS=$${t%/*} GOARCH=$${t#*/} $(GO) build "$${flags[@]}" -o /dev/null ./cmd/outboard || exit 1; done
 	@for t in $(SERVER_TARGETS); do GOOS=linux GOARCH=$${t#*/} $(GUEST_BUILD) -o /dev/null ./cmd/outboard-guest || exit 1; done
 
-# SQLite's own code, C in Go's clothes, is not instrumented: it has nothing of ours to race for, and the tests of the log take a third of
-# the time. The packages above it are; an uninstrumented package must hold no instance of a generic type, since the linker keeps one of all.
+# SQLite's own code, C translated to Go, is not instrumented: nothing of ours is in it to race for, and tests of the store and the API take
+# half the time. Everything above it is. A package left out must hold no instance of a generic type: the linker keeps one copy of each, and
+# one of sync/atomic's that is not instrumented makes false reports.
 race: deps build ## tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 scripts/with-dockerd scripts/with-s3 $(GO) test -race -gcflags=modernc.org/sqlite/lib=-race=false -short -timeout 25m $(PKGS)
 
