@@ -215,10 +215,41 @@ func thisMoment() moment {
 		m.tick = uint64(ts.Sec)*perSecond + uint64(ts.Nsec)/(uint64(time.Second)/perSecond)
 	}
 	var buf [128]byte // a line of five numbers
-	if f := bytes.Fields(buf[:readSmall("/proc/loadavg", buf[:])]); len(f) == 5 {
-		m.last, _ = strconv.Atoi(string(f[4]))
-	}
+	m.last = lastPid(buf[:readSmall("/proc/loadavg", buf[:])], m.tick)
 	return m
+}
+
+// lastPid returns the pid of the newest process. The line of /proc/loadavg ends with it; gVisor writes a 0 there (tasks_files.go of
+// its pkg/sentry/fsimpl/proc, 2026-09), and then it is the highest of those that were started since tick, the only ones it is asked for.
+func lastPid(loadavg []byte, tick uint64) int {
+	if f := bytes.Fields(loadavg); len(f) == 5 {
+		if last, err := strconv.Atoi(string(f[4])); err == nil && last > 0 {
+			return last
+		}
+	}
+	last := 0
+	for _, pid := range pids() {
+		if s, ok := readStat(pid); ok && s.started >= tick {
+			last = max(last, pid)
+		}
+	}
+	return last
+}
+
+// pids returns those of all processes, none without /proc.
+func pids() (all []int) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			all = append(all, pid)
+		}
+	}
+	return all
 }
 
 // readSmall reads the beginning of a file of /proc, 0 bytes when it cannot. Every command asks for one: os.ReadFile would register the
@@ -251,18 +282,11 @@ type procStat struct {
 // members returns the processes that belong to leader, itself excluded: those of its session and its descendants, made after
 // since. Without /proc it finds none.
 func members(leader int, since moment) []int {
-	dir, err := os.Open("/proc")
-	if err != nil {
-		return nil
-	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
-	procs := make(map[int]procStat, len(names))
-	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil {
-			if s, ok := readStat(pid); ok {
-				procs[pid] = s
-			}
+	all := pids()
+	procs := make(map[int]procStat, len(all))
+	for _, pid := range all {
+		if s, ok := readStat(pid); ok {
+			procs[pid] = s
 		}
 	}
 	var found []int

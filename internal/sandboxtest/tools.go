@@ -118,6 +118,13 @@ func testTimeout(t *testing.T, r *rig) {
 		t.Errorf("the timeout took %s", d)
 	}
 	want(t, "the shell and its jobs", b.sh("echo $X; kill -0 $(cat pid) && echo lives; cat effects 2>/dev/null; true"), "1\nlives\n")
+	for range 5 { // the job and the command often start within one tick of the clock
+		b.sh("sleep 1000 & echo $! > late")
+		s = b.bash("sleep 1000")
+		s.TimeoutMs = 30
+		want(t, "a short one", b.run(s).Cause, "timeout")
+		want(t, "a job of just before", b.sh("kill $(cat late) && echo lived"), "lived\n")
+	}
 	s = b.bash("trap '' INT TERM; while :; do sleep 0.1; done; echo after >> effects")
 	s.TimeoutMs = 300
 	res = b.run(s)
