@@ -62,6 +62,7 @@ const (
 	TypeContextCompacted  EventType = "context.compacted"
 	TypeCallRequested     EventType = "call.requested"
 	TypeCallJudged        EventType = "call.judged"
+	TypeCallOffered       EventType = "call.offered"
 	TypeCallStarted       EventType = "call.started"
 	TypeCallFinished      EventType = "call.finished"
 	TypeSandboxReady      EventType = "sandbox.ready"
@@ -166,6 +167,7 @@ type InputConfirmation struct {
 // InputToolResult is a client's result of a custom tool (or, in a self-hosted environment, of any tool). Ref: the call.
 type InputToolResult struct {
 	Call    CallID    `json:"call"`
+	As      EventID   `json:"as,omitempty"` // what the client knows the call by: the id of its CallOffered; "" = the call's own
 	Content []Content `json:"content,omitempty"`
 	IsError bool      `json:"is_error,omitempty"`
 	Custom  bool      `json:"custom"`
@@ -292,6 +294,25 @@ type CallJudged struct {
 	Usage   Usage    `json:"usage"`
 }
 
+// CallOffered hands a custom tool's call that was asked about to the client: after it, and only after it, the client is shown the call and
+// runs it. Its event id is OfferedID(Call), and what the client answers by. A call that need not be asked about is offered by its request.
+// Ref: the call.
+type CallOffered struct {
+	Call CallID `json:"call"`
+}
+
+// OfferedID is the id under which a client is offered a call that was asked about. The call's own id names the question.
+func OfferedID(c CallID) EventID {
+	return DeriveID[EventID](PrefixEvent, string(c), string(TypeCallOffered))
+}
+
+// NewOffer is NewEvent for a CallOffered.
+func NewOffer(thread ThreadID, c CallID) Event {
+	e := NewEvent(thread, &CallOffered{c})
+	e.ID = OfferedID(c)
+	return e
+}
+
 // Decision is the policy's answer for one call.
 type Decision string
 
@@ -412,6 +433,7 @@ var payloads = map[EventType]func() Payload{
 	TypeContextCompacted:  func() Payload { return new(ContextCompacted) },
 	TypeCallRequested:     func() Payload { return new(CallRequested) },
 	TypeCallJudged:        func() Payload { return new(CallJudged) },
+	TypeCallOffered:       func() Payload { return new(CallOffered) },
 	TypeCallStarted:       func() Payload { return new(CallStarted) },
 	TypeCallFinished:      func() Payload { return new(CallFinished) },
 	TypeSandboxReady:      func() Payload { return new(SandboxReady) },

@@ -51,6 +51,7 @@ type Call struct {
 	ID        CallID
 	Requested CallRequested
 	Answer    *InputConfirmation // a person's answer, once processed
+	Offered   EventID            // under which a client was offered it, once an ask for it was allowed
 	Started   *CallStarted       // the newest intent
 	Finished  *CallFinished
 }
@@ -66,17 +67,28 @@ func (c *Call) Expired(now time.Time) bool {
 	return c.Finished == nil && c.Answer == nil && r.Decision == Ask && !r.ExpiresAt.IsZero() && !r.ExpiresAt.After(now)
 }
 
-// Runnable reports whether the platform itself has to bring the call to its outcome: it may start, or has.
+// Runnable reports whether it is the platform's turn: the call may start, or has, and it is not a client's by now.
 func (c *Call) Runnable() bool {
-	return c.Finished == nil && c.Requested.Kind != "custom" && c.Allowed()
+	return c.Finished == nil && c.Allowed() && !c.ForClient()
+}
+
+// ForClient reports whether a client was shown the call as its own to run. A custom tool's is not before it was asked about: clients run
+// whatever they are shown.
+func (c *Call) ForClient() bool {
+	return c.Requested.Kind == "custom" && (c.Requested.Decision == Allow || c.Offered != "")
 }
 
 // WaitsForClient reports whether only a client can move the call: an unanswered ask, or a custom tool's result.
 func (c *Call) WaitsForClient() bool {
-	if c.Finished != nil || c.Requested.Decision == Deny {
-		return false
+	return c.Finished == nil && (c.Requested.Decision == Ask && c.Answer == nil || c.ForClient())
+}
+
+// WaitsAs is the id by which a client moves the call that waits for it.
+func (c *Call) WaitsAs() EventID {
+	if c.Offered != "" {
+		return c.Offered
 	}
-	return c.Requested.Decision == Ask && c.Answer == nil || c.Requested.Kind == "custom"
+	return c.ID
 }
 
 // Message is one entry of the conversation as the model sees it.
@@ -195,6 +207,10 @@ func (s *State) applyModel(e *Event, p Payload) {
 		s.Calls = append(s.Calls, &Call{ID: e.ID, Requested: *p})
 	case *ModelFinished:
 		s.respond(e, p)
+	case *CallOffered:
+		if c := s.Call(p.Call); c != nil {
+			c.Offered = e.ID
+		}
 	case *CallStarted:
 		if c := s.Call(p.Call); c != nil {
 			c.Started = p

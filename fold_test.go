@@ -279,6 +279,7 @@ func anyLog(t *rapid.T) *log {
 		func() outboard.Payload {
 			return &outboard.CallStarted{Call: pickCall(), Sandbox: "sbx_1", Generation: "g"}
 		},
+		func() outboard.Payload { return &outboard.CallOffered{Call: pickCall()} },
 		func() outboard.Payload { return &outboard.CallFinished{Call: pickCall(), Outcome: outboard.OutcomeOK} },
 		func() outboard.Payload { return &outboard.SandboxReady{Sandbox: "sbx_1", Generation: "g"} },
 		func() outboard.Payload { return &outboard.SandboxLost{Sandbox: "sbx_1", Restore: "ckpt_1"} },

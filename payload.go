@@ -133,6 +133,12 @@ func (*CallJudged) EventType() EventType { return TypeCallJudged }
 func (p *CallJudged) RefID() EventID { return p.Call }
 
 // EventType implements Payload.
+func (*CallOffered) EventType() EventType { return TypeCallOffered }
+
+// RefID implements Payload.
+func (p *CallOffered) RefID() EventID { return p.Call }
+
+// EventType implements Payload.
 func (*CallStarted) EventType() EventType { return TypeCallStarted }
 
 // RefID implements Payload.

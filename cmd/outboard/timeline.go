@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/term"
 )
@@ -229,6 +230,7 @@ func (t *timeline) finished(ev client.Event, p ownPayload) error {
 		return nil // it was asked for before this timeline began
 	}
 	delete(t.calls, p.Call)
+	delete(t.calls, string(outboard.OfferedID(outboard.CallID(p.Call)))) // of a custom tool's call that was asked about, both were shown
 	t.done++
 	took := time.Duration(p.DurationUs) * time.Microsecond
 	if took == 0 {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -304,23 +305,90 @@ func TestWhoMayApprove(t *testing.T) {
 	}
 }
 
-// Fails if a custom tool that a rule asks about takes its result without the approval.
+// Fails if a client is shown a custom tool's call as its own before a rule's ask was allowed, or after it was denied; if what is asked
+// cannot be seen, or the offer cannot be answered; or if a listing is not what was streamed.
 func TestCustomToolAsks(t *testing.T) {
 	b := whole(t, outboardtest.Options{Policy: policy.Config{Operator: `@id("c") @effect("ask") forbid (principal, action == Action::"custom", resource == Tool::"lookup");`}})
 	agent := b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": []any{
 		map[string]any{"type": "custom", "name": "lookup", "description": "d", "input_schema": map[string]any{"type": "object"}}}}).str("id")
 	id := b.ok("POST", "/v1/sessions", map[string]any{"agent": agent, "environment_id": b.environment()}).str("id")
 	f, events := b.follow(id, ""), "/v1/sessions/"+id+"/events"
-	b.ok("POST", events, send(message("- call: {name: lookup, input: {q: 1}}\n- say: end\n")))
-	f.until("session.status_idle")
-	call := b.pending(id)[0]["event_id"].(string)
-	give := send(map[string]any{"type": "user.custom_tool_result", "custom_tool_use_id": call, "content": []any{map[string]any{"type": "text", "text": "42"}}})
-	b.refused(400, "approval first", "POST", events, give)
-	b.ok("POST", events, send(map[string]any{"type": "user.tool_confirmation", "tool_use_id": call, "result": "allow"}))
-	b.ok("POST", events, give)
-	if got := f.until("session.status_idle"); !slices.Contains(types(got), "user.custom_tool_result") {
-		t.Errorf("after the approval: %v", types(got))
+	give := func(id string) any {
+		return send(map[string]any{"type": "user.custom_tool_result", "custom_tool_use_id": id, "content": []any{map[string]any{"type": "text", "text": "42"}}})
 	}
+	confirm := func(call, result string) []map[string]any {
+		t.Helper()
+		b.ok("POST", events, send(map[string]any{"type": "user.tool_confirmation", "tool_use_id": call, "result": result}))
+		return f.until("session.status_idle")
+	}
+	ask := func() (call string, seen []map[string]any) {
+		t.Helper()
+		b.ok("POST", events, send(message("- call: {name: lookup, input: {q: 1}}\n- say: end\n")))
+		seen = f.until("session.status_idle")
+		use := ofType(seen, "agent.tool_use")
+		if len(use) != 1 || use[0]["name"] != "custom:lookup" || use[0]["evaluated_permission"] != "ask" || len(ofType(seen, "agent.custom_tool_use")) != 0 {
+			t.Fatalf("while it is asked about: %v", seen)
+		}
+		call = use[0]["id"].(string)
+		if got := stopIDs(seen); len(got) != 1 || got[0] != call || b.pending(id)[len(b.pending(id))-1]["event_id"] != call {
+			t.Fatalf("waits for %v, want %s", got, call)
+		}
+		b.refused(400, "approval first", "POST", events, give(call))
+		return call, seen
+	}
+	call, all := ask()
+	got := confirm(call, "allow")
+	use := ofType(got, "agent.custom_tool_use")
+	if len(use) != 1 || use[0]["name"] != "lookup" || use[0]["id"] == call || len(stopIDs(got)) != 1 || stopIDs(got)[0] != use[0]["id"] {
+		t.Fatalf("after the approval: %v", got)
+	}
+	all = append(all, got...)
+	b.refused(400, "approval first", "POST", events, give(call))
+	offer := use[0]["id"].(string)
+	b.ok("POST", events, give(offer))
+	b.ok("POST", events, give(offer)) // a client that lost the reply
+	got = f.until("session.status_idle")
+	given, result := ofType(got, "user.custom_tool_result"), ofType(got, "agent.tool_result")
+	if len(given) != 1 || given[0]["custom_tool_use_id"] != offer || len(result) != 1 || result[0]["tool_use_id"] != call {
+		t.Errorf("after the result: %v", got)
+	}
+	if why := b.ok("GET", "/v1/sessions/"+id+"/outboard/why/"+offer, nil); why.str("tool") != "lookup" {
+		t.Errorf("why the offer: %s", why.body)
+	}
+	all = append(all, got...)
+	call, got = ask()
+	all = append(all, got...)
+	got = confirm(call, "deny")
+	if r := ofType(got, "agent.tool_result"); len(ofType(got, "agent.custom_tool_use")) != 0 || len(r) != 1 || r[0]["is_error"] != true {
+		t.Errorf("after the refusal: %v", got)
+	}
+	all = append(all, got...)
+	streamed := []string{}
+	for _, e := range all {
+		streamed = append(streamed, e["id"].(string))
+	}
+	if listed := b.walk(events, url.Values{"limit": {"3"}}); !slices.Equal(listed, streamed) {
+		t.Errorf("listed %v, streamed %v", listed, streamed)
+	}
+	if uses := b.list(id, "?types[]=agent.custom_tool_use"); len(uses) != 1 || uses[0]["id"] != offer {
+		t.Errorf("listed by type: %v", uses)
+	}
+}
+
+// ofType returns the events of one type.
+func ofType(evs []map[string]any, kind string) (out []map[string]any) {
+	for _, e := range evs {
+		if e["type"] == kind {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// stopIDs are the calls that the last of the events waits for.
+func stopIDs(evs []map[string]any) []any {
+	ids, _ := evs[len(evs)-1]["stop_reason"].(map[string]any)["event_ids"].([]any)
+	return ids
 }
 
 // Fails if whom a session acts for answers for it with a key that they have made, or nobody can answer.

@@ -28,7 +28,7 @@ var shownAs = map[string][]outboard.EventType{
 	"user.tool_confirmation": {outboard.TypeInputProcessed}, "system.message": {outboard.TypeInputProcessed},
 	"user.custom_tool_result": {outboard.TypeInputToolResult}, "user.tool_result": {outboard.TypeInputToolResult},
 	"agent.message": {outboard.TypeAgentMessage}, "agent.thinking": {outboard.TypeAgentThinking},
-	"agent.tool_use": {outboard.TypeCallRequested}, "agent.custom_tool_use": {outboard.TypeCallRequested},
+	"agent.tool_use": {outboard.TypeCallRequested}, "agent.custom_tool_use": {outboard.TypeCallRequested, outboard.TypeCallOffered},
 	"agent.tool_result":                 {outboard.TypeCallFinished},
 	"agent.thread_context_compacted":    {outboard.TypeContextCompacted},
 	"session.error":                     {outboard.TypeTurnRetrying, outboard.TypeTurnFailed},

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -154,6 +155,8 @@ func (t *translator) translate(ctx context.Context, b *batch, p outboard.Payload
 		b.add("agent.message", map[string]any{"content": blocks})
 	case *outboard.CallRequested:
 		return t.requested(ctx, b, p)
+	case *outboard.CallOffered:
+		return t.offered(ctx, b, p)
 	case *outboard.CallFinished:
 		return t.finished(ctx, b, p)
 	case *outboard.InputProcessed:
@@ -221,18 +224,21 @@ func showFailure(f outboard.Failure) map[string]any {
 	return map[string]any{"type": kind, "message": f.Message, "retry_status": typeOut{retry}}
 }
 
+// heldPrefix begins the name under which a custom tool's call is shown while it is asked about. Clients that run an agent.tool_use of a
+// name they know, once its user.tool_confirmation allowed it, would run the call then, and again when it is offered.
+const heldPrefix = "custom:"
+
 func (t *translator) requested(ctx context.Context, b *batch, p *outboard.CallRequested) error {
-	input := p.Input
-	if p.InputBlob != nil {
-		var err error
-		if input, err = t.src.Load(ctx, *p.InputBlob); err != nil {
-			return err
-		}
+	fields, err := t.use(ctx, p)
+	if err != nil {
+		return err
 	}
-	fields := map[string]any{"name": p.Name, "input": showInput(input)}
 	if forClient(p) {
 		b.add("agent.custom_tool_use", fields)
 		return nil
+	}
+	if isHeld(p) {
+		fields["name"] = heldPrefix + p.Name
 	}
 	fields["evaluated_permission"] = p.Decision
 	if e := showEvaluation(p); e != nil {
@@ -242,11 +248,42 @@ func (t *translator) requested(ctx context.Context, b *batch, p *outboard.CallRe
 	return nil
 }
 
-// forClient reports whether a call is a client's to run. A call of a custom tool that was refused is not: clients run an
-// agent.custom_tool_use as soon as they see it, so it is shown as an agent.tool_use that was denied, which they leave alone, and its
-// result as the agent's own.
+// use is what a call is, for whoever runs it.
+func (t *translator) use(ctx context.Context, p *outboard.CallRequested) (map[string]any, error) {
+	input := p.Input
+	if p.InputBlob != nil {
+		var err error
+		if input, err = t.src.Load(ctx, *p.InputBlob); err != nil {
+			return nil, err
+		}
+	}
+	return map[string]any{"name": p.Name, "input": showInput(input)}, nil
+}
+
+// offered is a custom tool's call that was asked about and allowed: it is the client's from here on.
+func (t *translator) offered(ctx context.Context, b *batch, p *outboard.CallOffered) error {
+	call, err := t.call(ctx, p.Call)
+	if err != nil {
+		return err
+	}
+	fields, err := t.use(ctx, call)
+	if err != nil {
+		return err
+	}
+	b.add("agent.custom_tool_use", fields)
+	return nil
+}
+
+// forClient reports whether a request is a client's to run. A call of a custom tool that was refused, or is asked about, is not: clients
+// run an agent.custom_tool_use as soon as they see it, so it is shown as an agent.tool_use, which they leave alone, and its result as
+// the agent's own.
 func forClient(p *outboard.CallRequested) bool {
-	return p.Kind == "custom" && p.Decision != outboard.Deny
+	return p.Kind == "custom" && p.Decision == outboard.Allow
+}
+
+// isHeld reports whether a request is a client's to run only once it is offered.
+func isHeld(p *outboard.CallRequested) bool {
+	return p.Kind == "custom" && p.Decision == outboard.Ask
 }
 
 // showEvaluation is which permission decided, and for auto what its judge came to. A policy that denies or asks beside it is not of
@@ -281,13 +318,13 @@ func showInput(in outboard.Raw) any {
 	return map[string]any{"invalid": in}
 }
 
-// finished is a call's result, unless a client gave it: then its own event has shown it.
+// finished is a call's result: one for every agent.tool_use. That of an agent.custom_tool_use was shown as the client's own event.
 func (t *translator) finished(ctx context.Context, b *batch, p *outboard.CallFinished) error {
-	call, err := t.lookUp(ctx, p.Call)
+	call, err := t.call(ctx, p.Call)
 	if err != nil {
 		return err
 	}
-	if c, ok := call.(*outboard.CallRequested); ok && forClient(c) {
+	if forClient(call) {
 		return nil
 	}
 	blocks, err := showContent(ctx, t.src.Load, p.Content)
@@ -296,6 +333,19 @@ func (t *translator) finished(ctx context.Context, b *batch, p *outboard.CallFin
 	}
 	b.add("agent.tool_result", map[string]any{"tool_use_id": p.Call, "content": blocks, "is_error": p.IsError})
 	return nil
+}
+
+// call returns the request of a call.
+func (t *translator) call(ctx context.Context, id outboard.CallID) (*outboard.CallRequested, error) {
+	p, err := t.lookUp(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	c, ok := p.(*outboard.CallRequested)
+	if !ok {
+		return nil, outboard.Errorf(outboard.Internal, "%s is not a call but a %s", id, p.EventType())
+	}
+	return c, nil
 }
 
 func (t *translator) lookUp(ctx context.Context, id outboard.EventID) (outboard.Payload, error) {
@@ -353,7 +403,7 @@ func (t *translator) input(ctx context.Context, p outboard.Payload) (kind string
 		if p.Custom {
 			kind, name = "user.custom_tool_result", "custom_tool_use_id"
 		}
-		fields[name], fields["is_error"] = p.Call, p.IsError
+		fields[name], fields["is_error"] = cmp.Or(p.As, p.Call), p.IsError
 		fields["content"], err = showContent(ctx, t.src.Load, p.Content)
 	default:
 		err = outboard.Errorf(outboard.Internal, "%s is not an input", p.EventType())

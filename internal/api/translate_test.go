@@ -119,6 +119,7 @@ func everything() *memoryLog {
 		Decision: outboard.Ask, Policy: outboard.AlwaysAsk})
 	denied := m.add("denied", &outboard.CallRequested{ToolUseID: "tu3", Name: "nope", Kind: "builtin", Input: []byte(`[1]`), Decision: outboard.Deny, Reason: "not enabled"})
 	custom := m.add("custom", &outboard.CallRequested{ToolUseID: "tu4", Name: "lookup", Kind: "custom", Input: []byte(`{"q":1}`), Decision: outboard.Allow})
+	held := m.add("held", &outboard.CallRequested{ToolUseID: "tu7", Name: "lookup", Kind: "custom", Input: []byte(`{"q":2}`), Decision: outboard.Ask})
 	m.add("modelend", &outboard.ModelFinished{Request: req, Provider: "script", Stop: "tool_use", Usage: use})
 	m.add("box", &outboard.SandboxReady{Sandbox: "sbx_01b", Generation: "g1", Provider: "native", Isolation: "namespaces"})
 	m.add("start", &outboard.CallStarted{Call: allowed, Key: "k", Digest: "d", Class: outboard.ClassEffect, Epoch: 1, Sandbox: "sbx_01b", Generation: "g1", Attempt: 1})
@@ -133,6 +134,9 @@ func everything() *memoryLog {
 	m.add("echoconf", &outboard.InputProcessed{Input: conf, Of: outboard.TypeInputConfirmation})
 	m.add("echogiven", &outboard.InputProcessed{Input: given, Of: outboard.TypeInputToolResult})
 	m.add("customend", &outboard.CallFinished{Call: custom, Outcome: outboard.OutcomeOK})
+	m.add("offered", &outboard.CallOffered{Call: held})
+	m.add("heldgiven", &outboard.InputToolResult{Call: held, As: "sevt_01offered", Custom: true, Content: []outboard.Content{outboard.Text("43")}})
+	m.add("heldend", &outboard.CallFinished{Call: held, Outcome: outboard.OutcomeOK, Content: []outboard.Content{outboard.Text("43")}})
 	m.add("lost", &outboard.SandboxLost{Sandbox: "sbx_01b", Generation: "g1", Reason: "killed", Restore: "ckpt_01c"})
 	m.add("compact", &outboard.ContextCompacted{Summary: "so far", Usage: use,
 		Base: &outboard.Base{Config: outboard.SessionConfig{Environment: "env_hidden"}}})

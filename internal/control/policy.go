@@ -173,6 +173,9 @@ func (c *Control) Why(ctx context.Context, by outboard.Caller, id outboard.Sessi
 	if err != nil {
 		return out, err
 	}
+	if call, err = c.callOf(ctx, id, call); err != nil {
+		return out, err
+	}
 	req, err := c.call(ctx, id, call)
 	if err != nil {
 		return out, err

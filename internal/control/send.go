@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/store"
@@ -35,6 +36,9 @@ func (c *Control) Send(ctx context.Context, by outboard.Caller, id outboard.Sess
 	if err := c.aliveSession(ctx, id); err != nil {
 		return nil, err
 	}
+	if ps, err = c.resolve(ctx, id, ps); err != nil {
+		return nil, err
+	}
 	events, err := c.spillAll(ctx, h.Thread, ps)
 	if err != nil {
 		return nil, err
@@ -59,6 +63,42 @@ func (c *Control) Send(ctx context.Context, by outboard.Caller, id outboard.Sess
 			return nil, err
 		}
 	}
+}
+
+// resolve names the call in results that name it by its offer. The caller's payloads stay as they are.
+func (c *Control) resolve(ctx context.Context, id outboard.SessionID, ps []outboard.Payload) ([]outboard.Payload, error) {
+	ps = slices.Clone(ps)
+	for i, p := range ps {
+		r, ok := p.(*outboard.InputToolResult)
+		if !ok {
+			continue
+		}
+		call, err := c.callOf(ctx, id, r.Call)
+		if err != nil {
+			return nil, err
+		}
+		if call != r.Call {
+			named := *r
+			named.Call, named.As = call, r.Call
+			ps[i] = &named
+		}
+	}
+	return ps, nil
+}
+
+// callOf returns the call that a client names: by the id of its offer, or by its own, which may be no call's.
+func (c *Control) callOf(ctx context.Context, id outboard.SessionID, named outboard.EventID) (outboard.CallID, error) {
+	if !outboard.ValidID(outboard.PrefixEvent, string(named)) {
+		return named, nil
+	}
+	ev, err := c.store.Event(ctx, id, named)
+	switch {
+	case err != nil && outboard.KindOf(err) != outboard.NotFound:
+		return "", outboard.Errorf(outboard.KindOf(err), "reading event %s: %w", named, err)
+	case err == nil && ev.Type == outboard.TypeCallOffered:
+		return ev.Ref, nil
+	}
+	return named, nil
 }
 
 // sends refuses callers who may not send these inputs: an answer to an approval needs another scope than the rest.
@@ -209,8 +249,9 @@ func (c *Control) planAnswer(ctx context.Context, by outboard.Caller, h *outboar
 	if err != nil {
 		return outboard.Errorf(outboard.KindOf(err), "reading call %s: %w", id, err)
 	}
-	if r, ok := p.(*outboard.InputToolResult); ok && call.Decision == outboard.Ask && !allowedBy(about) {
-		return invalid("events[%d]: tool use %s waits for an approval first: send user.tool_confirmation", i, r.Call)
+	if r, ok := p.(*outboard.InputToolResult); ok && call.Decision == outboard.Ask && r.As == "" {
+		return invalid("events[%d]: tool use %s waits for an approval first, and is then offered as an agent.custom_tool_use: send "+
+			"user.tool_confirmation, and the result to that", i, r.Call)
 	}
 	if err := plan.place(i, p, about); err != nil {
 		return err
@@ -229,18 +270,6 @@ func (c *Control) planAnswer(ctx context.Context, by outboard.Caller, h *outboar
 		return c.record(ctx, by, "approval."+string(what), string(h.ID)+" "+string(a.Call), map[string]string{"digest": a.Digest, "tool": call.Name})
 	}
 	return nil
-}
-
-// allowedBy reports whether a person has allowed the call that these events are about.
-func allowedBy(about []outboard.Event) bool {
-	for i := range about {
-		if p, err := about[i].Decode(); err == nil {
-			if a, ok := p.(*outboard.InputConfirmation); ok {
-				return a.Allow
-			}
-		}
-	}
-	return false
 }
 
 // place decides between a new answer and a repeated one.

@@ -60,8 +60,8 @@ type Turn interface {
 	Decide(ctx context.Context, name string, input outboard.Raw) (call outboard.CallRequested, over outboard.Outcome, judged *outboard.CallJudged)
 	// RunCalls brings every runnable call of the state to its outcome: intent, effect, outcome, in parallel up to the limit. What is
 	// staged becomes durable with the intents. All outcomes are durable when it returns, except the last ones: they are staged, to
-	// share a commit with what follows from them. When ctx is cancelled by ErrInterrupted no further call starts, running ones are
-	// killed, and their true outcomes recorded.
+	// share a commit with what follows from them. A custom tool's call that was asked about is offered to the client instead. When ctx
+	// is cancelled by ErrInterrupted no further call starts or is offered, running ones are killed, and their true outcomes recorded.
 	RunCalls(ctx context.Context) error
 	// Interrupted returns a context that is cancelled with cause ErrInterrupted as soon as an input.interrupt is in the log. The
 	// caller must call the cancel function before anything else of the Turn that takes a context, RunCalls excepted.

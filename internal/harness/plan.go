@@ -148,7 +148,7 @@ func pending(s *outboard.State) []outboard.EventID {
 	var ids []outboard.EventID
 	for _, c := range s.Calls {
 		if c.WaitsForClient() {
-			ids = append(ids, c.ID)
+			ids = append(ids, c.WaitsAs())
 		}
 	}
 	return ids
@@ -289,7 +289,7 @@ func (p *planner) answer(in outboard.Input) {
 		}
 	case *outboard.InputToolResult:
 		c := p.v.Call(a.Call)
-		open := c != nil && c.Finished == nil && c.Started == nil && c.Requested.Kind == "custom" && c.Allowed()
+		open := c != nil && c.Finished == nil && c.ForClient()
 		p.process(in)
 		if !open {
 			return

@@ -74,6 +74,9 @@ func (w *world) check(e outboard.Event) {
 		c := s.Call(p.Call)
 		ok = c != nil && c.Finished == nil && (p.Outcome == outboard.OutcomeUnknown) == (c.Started != nil) &&
 			(p.Outcome != outboard.OutcomeDenied || c.Answer != nil && !c.Answer.Allow)
+		if ran := p.Outcome == outboard.OutcomeOK || p.Outcome == outboard.OutcomeError; ran && c != nil {
+			ok = ok && c.ForClient() // what the plan ends by an outcome, a client ran
+		}
 	case *outboard.TurnEnded:
 		ok = s.InTurn && p.Turn == s.Turn && s.Request == ""
 		if p.Stop.Type == "requires_action" {
@@ -132,7 +135,7 @@ func (w *world) answer() {
 		c := outboard.CallRequested{Kind: "builtin", Name: "bash", Input: outboard.Raw(`{}`),
 			Decision: rapid.SampledFrom([]outboard.Decision{outboard.Allow, outboard.Ask}).Draw(w.t, "decision")}
 		if rapid.Bool().Draw(w.t, "custom") {
-			c.Kind, c.Decision = "custom", outboard.Allow
+			c.Kind = "custom"
 		}
 		w.add(&c)
 	}
@@ -144,6 +147,10 @@ func (w *world) answer() {
 func (w *world) run(outcome outboard.Outcome) {
 	for _, c := range slices.Clone(w.s.Calls) {
 		if !c.Runnable() || outcome == outboard.OutcomeCanceled && c.Started == nil {
+			continue
+		}
+		if c.Requested.Kind == "custom" {
+			w.s.Assume(outboard.NewOffer(w.s.Thread, c.ID))
 			continue
 		}
 		if c.Started == nil {

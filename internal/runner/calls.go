@@ -56,6 +56,9 @@ func (j *job) local() bool { return j.def.Place == tool.InControl }
 // RunCalls implements harness.Turn. Each round gets the sandbox, makes the intents durable, sends the calls and collects their
 // outcomes. Calls that lost their machine come back in the next round, which decides by their class.
 func (t *turn) RunCalls(ctx context.Context) error {
+	if err := t.offer(ctx); err != nil {
+		return err
+	}
 	for range maxRounds {
 		jobs, err := t.jobs(ctx)
 		if err != nil || len(jobs) == 0 {
@@ -74,21 +77,18 @@ func (t *turn) RunCalls(ctx context.Context) error {
 
 func stopped(ctx context.Context) bool { return errors.Is(context.Cause(ctx), harness.ErrInterrupted) }
 
-// jobs lists the calls to deal with now: all that are runnable, or once interrupted those that were started.
+// jobs lists the calls to run now: all that are runnable, or once interrupted those that were started.
 func (t *turn) jobs(ctx context.Context) ([]*job, error) {
 	var jobs []*job
 	for _, c := range t.view.Calls {
-		if !c.Runnable() || stopped(ctx) && c.Started == nil || len(jobs) == maxIntents {
+		if !c.Runnable() || c.Requested.Kind == "custom" || stopped(ctx) && c.Started == nil || len(jobs) == maxIntents {
 			continue
 		}
-		j := &job{call: c, input: c.Requested.Input, thread: t.durable.Thread}
-		if ref := c.Requested.InputBlob; ref != nil {
-			b, err := t.Load(t.ctx, *ref)
-			if err != nil {
-				return nil, fmt.Errorf("loading the input of call %s: %w", c.ID, err)
-			}
-			j.input = b
+		input, err := t.input(c)
+		if err != nil {
+			return nil, err
 		}
+		j := &job{call: c, input: input, thread: t.durable.Thread}
 		def, ok := t.tool(c.Requested.Name)
 		if !ok {
 			t.Stage(t.event(new(tool.Failed(c.ID, outboard.OutcomeError, "the tool "+c.Requested.Name+" is not available"))))
@@ -223,7 +223,7 @@ func (t *turn) intents(jobs []*job, refusal error, stop bool) (run []*job, event
 			run = append(run, j)
 		case was == nil && stop:
 		case was == nil && j.refused != nil:
-			end(j, outboard.OutcomeDenied, "This call was not executed: "+j.refused.Error())
+			end(j, outboard.OutcomeDenied, notExecuted(j.refused))
 		case was != nil && stop && j.local():
 			end(j, outboard.OutcomeCanceled, "Canceled by an interrupt of the user.")
 		case was != nil && (!again || stop):
