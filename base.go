@@ -12,6 +12,7 @@ type Base struct {
 	TurnSeq     int64          `json:"turn_seq,omitempty"`
 	InTurn      bool           `json:"in_turn,omitempty"`
 	ModelCalls  int            `json:"model_calls,omitempty"`
+	Futile      int            `json:"futile,omitempty"`
 	Compactions int            `json:"compactions,omitempty"`
 	Fresh       int            `json:"fresh,omitempty"`   // model calls since the last summary
 	Waiting     []int64        `json:"waiting,omitempty"` // positions of the inputs that waited
@@ -30,7 +31,7 @@ func (s *State) Base() *Base {
 		return nil
 	}
 	b := &Base{Header: s.Header, Config: s.Config, Turn: s.Turn, TurnSeq: s.TurnSeq, InTurn: s.InTurn, ModelCalls: s.ModelCalls,
-		Compactions: s.Compactions, Fresh: s.fresh, Final: s.Final, Sandbox: s.Sandbox, Checkpoint: s.Checkpoint, Taint: s.Taint}
+		Futile: s.Futile, Compactions: s.Compactions, Fresh: s.fresh, Final: s.Final, Sandbox: s.Sandbox, Checkpoint: s.Checkpoint, Taint: s.Taint}
 	for _, in := range s.Waiting {
 		b.Waiting = append(b.Waiting, in.Event.Seq)
 	}
@@ -65,7 +66,7 @@ func (s *State) Rebase(summary *Event, b *Base, waiting []Event) (bool, error) {
 		inputs[i] = Input{waiting[i], p}
 	}
 	s.Header, s.ID, s.Thread = b.Header, summary.Session, summary.Thread // a fork's are not its parent's
-	s.Config, s.Turn, s.TurnSeq, s.InTurn, s.ModelCalls = b.Config, b.Turn, b.TurnSeq, b.InTurn, b.ModelCalls
+	s.Config, s.Turn, s.TurnSeq, s.InTurn, s.ModelCalls, s.Futile = b.Config, b.Turn, b.TurnSeq, b.InTurn, b.ModelCalls, b.Futile
 	s.Compactions, s.fresh, s.Waiting, s.Final = b.Compactions, b.Fresh, inputs, b.Final
 	s.Sandbox, s.Checkpoint, s.Taint = b.Sandbox, b.Checkpoint, b.Taint
 	return true, nil

@@ -285,6 +285,11 @@ type CallRequested struct {
 	ExpiresAt time.Time `json:"expires_at,omitzero"` // denied if nobody has answered by then
 }
 
+// Futile reports whether the call was refused for what it is: there is no such tool, or its arguments are none of the tool's.
+func (p *CallRequested) Futile() bool {
+	return p.Decision == Deny && p.Policy == "" && len(p.Rules) == 0
+}
+
 // CallJudged is what a second model said about a call under the permission auto. Ref: the call.
 type CallJudged struct {
 	Call    CallID   `json:"call"`

@@ -21,6 +21,7 @@ type State struct {
 	Request    EventID // the model call in flight, or ""
 	Attempt    int     // failed attempts of the model call that is due, since the last success
 	ModelCalls int     // finished model calls of this turn
+	Futile     int     // the newest of them in a row that made calls, and only such as cannot be made
 	Context    int64   // tokens of the last model call, response included: how full the context is
 
 	Final       *ModelFinished // the last response, but for its Raw, when it made no calls and nothing was said since: the turn is over
@@ -168,7 +169,7 @@ func (s *State) apply(e *Event, p Payload) {
 	case *InputProcessed:
 		s.process(e, p.Input)
 	case *TurnStarted:
-		s.Turn, s.TurnSeq, s.InTurn, s.ModelCalls, s.Attempt = p.Turn, e.Seq, true, 0, 0
+		s.Turn, s.TurnSeq, s.InTurn, s.ModelCalls, s.Attempt, s.Futile = p.Turn, e.Seq, true, 0, 0, 0
 		s.Final, s.Failed = nil, nil
 	case *TurnEnded:
 		s.InTurn = p.Stop.Type == "requires_action" || p.Stop.Type == StopBudget
@@ -227,6 +228,9 @@ func (s *State) respond(e *Event, p *ModelFinished) {
 	s.say(&m)
 	s.Request, s.draft, s.Attempt = "", Message{}, 0
 	s.ModelCalls++
+	if s.Futile++; len(m.Uses) == 0 || slices.ContainsFunc(s.Calls, func(c *Call) bool { return !c.Requested.Futile() }) {
+		s.Futile = 0
+	}
 	if s.fresh++; s.fresh > 1 {
 		s.Compactions = 0
 	}

@@ -30,6 +30,9 @@ const (
 	MaxParallelCalls = 16
 	// MaxModelCalls bounds the model calls of one turn, against a model that never ends.
 	MaxModelCalls = 500
+	// MaxFutile bounds the model calls of one turn in a row that gave only tool calls which cannot be made. A model that has read what is
+	// wrong with its calls as often as that does not find out any more.
+	MaxFutile = 20
 	// MaxModelOutput bounds the bytes one model response may stream.
 	MaxModelOutput = 16 << 20
 

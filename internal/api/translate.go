@@ -248,6 +248,9 @@ func (t *translator) requested(ctx context.Context, b *batch, p *outboard.CallRe
 	return nil
 }
 
+// noName is shown for a call that names no tool.
+const noName = "unnamed_tool"
+
 // use is what a call is, for whoever runs it.
 func (t *translator) use(ctx context.Context, p *outboard.CallRequested) (map[string]any, error) {
 	input := p.Input
@@ -257,7 +260,7 @@ func (t *translator) use(ctx context.Context, p *outboard.CallRequested) (map[st
 			return nil, err
 		}
 	}
-	return map[string]any{"name": p.Name, "input": showInput(input)}, nil
+	return map[string]any{"name": cmp.Or(p.Name, noName), "input": showInput(input)}, nil
 }
 
 // offered is a custom tool's call that was asked about and allowed: it is the client's from here on.

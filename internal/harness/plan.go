@@ -1,10 +1,12 @@
 package harness
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/llm"
 )
 
 // action is what is to be done once everything a plan appends is durable.
@@ -166,6 +168,9 @@ func (p *planner) converse() (action, bool) {
 		p.add(&outboard.TurnEnded{Turn: v.Turn, Stop: stop, Details: v.Final.Details})
 	case v.ModelCalls >= outboard.MaxModelCalls:
 		p.fail(toolLimit, "the turn reached its limit of model calls without coming to an end")
+	case v.Futile >= outboard.MaxFutile:
+		p.fail(llm.Failed, fmt.Sprintf("the model made only tool calls that cannot be made in %d responses in a row, although it was told what "+
+			"is wrong with each: there is no such tool, or its arguments do not fit", v.Futile))
 	case p.l.modelErr != nil:
 		e := unresolved(p.l.modelErr)
 		p.fail(e.Type, e.Message)

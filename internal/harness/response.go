@@ -4,12 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/llm"
 )
 
-// maxName bounds the tool names and ids a response may use. Wires allow 64 to 128 characters for both.
+// maxName bounds the ids that a response may use for its calls, and what is kept of their names. Wires allow 64 to 128 characters for both.
 const maxName = 256
 
 // respond turns a response into the events that record it: its blocks in their order, the outcomes of calls that are refused,
@@ -55,8 +56,8 @@ func garbage(r *llm.Response) string {
 			continue
 		}
 		calls++
-		if b.Name == "" || len(b.Name) > maxName || len(b.ToolUseID) > maxName {
-			return fmt.Sprintf("a tool call with a name of %d and an id of %d bytes", len(b.Name), len(b.ToolUseID))
+		if len(b.ToolUseID) > maxName {
+			return fmt.Sprintf("a tool call with an id of %d bytes", len(b.ToolUseID))
 		}
 	}
 	switch {
@@ -130,7 +131,7 @@ func (w *writer) call(b llm.Block) {
 	if !json.Valid(input) { // kept as a JSON string: it is what the model wrote, and validation names it
 		input, _ = json.Marshal(string(input))
 	}
-	req, over, judged := w.l.t.Decide(w.ctx, b.Name, input)
+	req, over, judged := w.l.t.Decide(w.ctx, strings.ToValidUTF8(b.Name[:min(len(b.Name), maxName)], ""), input)
 	req.ToolUseID, req.Input, req.InputBlob = b.ToolUseID, input, nil
 	if large(input) {
 		req.Input, req.InputBlob = nil, w.spill(input)

@@ -198,7 +198,7 @@ func (m *anthropicModel) assistant(ctx context.Context, req Request, msg *outboa
 		if err != nil {
 			return nil, false, err
 		}
-		blocks = append(blocks, anthropic.NewToolUseBlock(safeID(u.ID), json.RawMessage(in), u.Name))
+		blocks = append(blocks, anthropic.NewToolUseBlock(safeID(u.ID), json.RawMessage(in), safeName(u.Name)))
 	}
 	if len(blocks) == 0 {
 		blocks = append(blocks, anthropic.NewTextBlock("(no text)"))

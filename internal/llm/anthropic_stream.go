@@ -166,7 +166,7 @@ func (s *anthropicStream) response() (*Response, error) {
 	raw := []byte{'['}
 	for i, b := range s.blocks {
 		block, known, err := b.block()
-		if s.stop == "max_tokens" && i == len(s.blocks)-1 && (err != nil || b.kind == "tool_use" && (len(b.input.body) == 0 || !isObject(block.Input))) {
+		if s.stop == "max_tokens" && i == len(s.blocks)-1 && (err != nil || b.kind == "tool_use" && (len(b.input.body) == 0 || !block.complete())) {
 			continue // cut in its arguments, or before them: there is no call to make
 		}
 		if err != nil {
@@ -203,13 +203,16 @@ func (b *anthropicBlockStream) block() (out Block, known bool, err error) {
 		return Block{Kind: "thinking"}, true, nil
 	case "tool_use":
 		out = Block{Kind: "tool_use", ToolUseID: b.start.text("id"), Name: b.start.text("name")}
-		if out.ToolUseID == "" || out.Name == "" {
-			return out, false, garbage("a tool call has no id or no name")
+		if out.ToolUseID == "" {
+			return out, false, garbage("a tool call has no id")
+		}
+		if name := safeName(out.Name); name != out.Name {
+			b.set("name", appendString(nil, name), &err)
 		}
 		if text := b.input.value(); text != "" {
 			out.Input = toolInput(text)
 		} else if out.Input = b.start.get("input"); isObject(out.Input) {
-			return out, true, nil
+			return out, true, err
 		} else {
 			out.Input = toolInput(argumentsText(out.Input))
 		}

@@ -108,6 +108,64 @@ func TestArgumentsThatAreNoObject(t *testing.T) {
 	}
 }
 
+// If this failed, a call without a name, or of a name that no tool can have, would end the turn, or go back in a form that a provider refuses
+// the conversation for; or a name that is good would not go back as it came.
+func TestNamesOfNoTool(t *testing.T) {
+	for _, c := range []struct{ name, back string }{
+		{"ticket", "ticket"}, {"", "unnamed_tool"}, {"functions.bash", "functions_bash"}, {"é\n<b>", "____b_"},
+		{strings.Repeat("n", 128), strings.Repeat("n", 128)}, {strings.Repeat("n", 500), strings.Repeat("n", 64)},
+	} {
+		for _, w := range wires {
+			t.Run(fmt.Sprintf("%s/%.20q", w.kind, c.name), func(t *testing.T) {
+				events := calling(w.kind, `{"a": 1}`)
+				for i := range events {
+					events[i] = strings.ReplaceAll(events[i], `"name":"ticket"`, `"name":`+string(appendString(nil, c.name)))
+				}
+				s := newServer(t, stream(events...), stream(w.hello...), stream(w.hello...))
+				m := remote(t, w.kind, w.model, s)
+				resp, err := m.Generate(t.Context(), hello(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(resp.Blocks) != 1 || resp.Stop != "tool_use" || resp.Blocks[0].Name != c.name {
+					t.Fatalf("got %s", short(resp))
+				}
+				req := hello()
+				answer := &outboard.Message{Role: "tool", Results: []outboard.ToolResult{{ToolUseID: "c1", IsError: true, Content: []outboard.Content{outboard.Text("no")}}}}
+				req.History = append(req.History, logged(t, resp, 2), answer)
+				foreign := *req.History[1] // as another provider's: rebuilt
+				foreign.Provider, foreign.Raw = "else", nil
+				for i, msg := range []*outboard.Message{req.History[1], &foreign} {
+					req.History[1] = msg
+					if _, err := m.Generate(t.Context(), req, nil); err != nil {
+						t.Fatalf("the next request: %v", err)
+					}
+					if want := `"name":` + string(appendString(nil, c.back)); !bytes.Contains(s.body(i+1), []byte(want)) {
+						t.Errorf("request %d has no %s in %s", i+1, want, s.body(i+1))
+					}
+				}
+			})
+		}
+	}
+}
+
+// If this failed, a call that the limit on output cut off before its name would be answered as one that the model made.
+func TestCallCutBeforeItsName(t *testing.T) {
+	for kind, events := range map[string][]string{
+		TypeChat: {`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","function":{}}]},"finish_reason":"length"}]}`},
+		TypeAnthropic: {oddAnthropic[0], `{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"c1","name":"","input":{"a":1}}}`,
+			`{"type":"content_block_stop","index":0}`, `{"type":"message_delta","delta":{"stop_reason":"max_tokens"}}`, `{"type":"message_stop"}`},
+		TypeResponses: {`{"type":"response.output_item.done","output_index":0,"item":{"type":"function_call","call_id":"c1","name":"","arguments":"{}"}}`,
+			`{"type":"response.incomplete","response":{"id":"r","status":"incomplete","incomplete_details":{"reason":"max_output_tokens"}}}`},
+	} {
+		model := map[string]string{TypeChat: "llama", TypeAnthropic: "claude-sonnet-5", TypeResponses: "gpt-5"}[kind]
+		resp, err := remote(t, kind, model, newServer(t, stream(events...))).Generate(t.Context(), hello(), nil)
+		if err != nil || len(resp.Blocks) != 0 || resp.Stop != "max_tokens" {
+			t.Errorf("%s: %v, %+v", kind, err, resp)
+		}
+	}
+}
+
 func equalJSON(t *testing.T, got []byte, want string) {
 	t.Helper()
 	var g, w bytes.Buffer

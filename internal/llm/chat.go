@@ -143,7 +143,7 @@ func (m *chatModel) assistant(ctx context.Context, req Request, msg *outboard.Me
 		}
 		a.ToolCalls = append(a.ToolCalls, openai.ChatCompletionMessageToolCallUnionParam{
 			OfFunction: &openai.ChatCompletionMessageFunctionToolCallParam{ID: safeID(u.ID),
-				Function: openai.ChatCompletionMessageFunctionToolCallFunctionParam{Name: u.Name, Arguments: string(in)}}})
+				Function: openai.ChatCompletionMessageFunctionToolCallFunctionParam{Name: safeName(u.Name), Arguments: string(in)}}})
 	}
 	message, err = json.Marshal(openai.ChatCompletionMessageParamUnion{OfAssistant: &a})
 	if err != nil {

@@ -204,7 +204,7 @@ func (s *chatStream) response() (*Response, error) {
 	seen := map[string]bool{}
 	for i, c := range s.calls {
 		block, raw, err := c.finish(fmt.Sprintf("call_%d_%d", s.turn, i+1), seen)
-		if s.finish == "length" && i == len(s.calls)-1 && (err != nil || !isObject(block.Input)) {
+		if s.finish == "length" && i == len(s.calls)-1 && (err != nil || !block.complete()) {
 			continue // cut in the middle of its arguments: there is no call to make
 		}
 		if err != nil {
@@ -240,9 +240,6 @@ func (s *chatStream) whole(calls [][]byte) []byte {
 // finish returns a call's block and its JSON. An id that is missing, or was used in this response already, becomes id.
 func (c *chatCall) finish(id string, seen map[string]bool) (Block, []byte, error) {
 	b := Block{Kind: "tool_use", ToolUseID: decodeString(c.rest.value("id")), Name: decodeString(c.fn.value("name"))}
-	if b.Name == "" {
-		return b, nil, garbage("a tool call has no name")
-	}
 	rest := c.rest.object()
 	if b.ToolUseID == "" || seen[b.ToolUseID] {
 		b.ToolUseID = id
@@ -253,6 +250,9 @@ func (c *chatCall) finish(id string, seen map[string]bool) (Block, []byte, error
 		rest.set("type", []byte(`"function"`))
 	}
 	fn := c.fn.object()
+	if name := safeName(b.Name); name != b.Name {
+		fn.set("name", appendString(nil, name))
+	}
 	text := argumentsText(fn.get("arguments"))
 	b.Input = toolInput(text)
 	if !isString(fn.get("arguments")) || text == "" || !isObject(b.Input) { // servers refuse a call without, or with others

@@ -272,6 +272,26 @@ func safeID(id string) string {
 	return "call_" + hex.EncodeToString(sum[:16])
 }
 
+var toolNameRE = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+
+// noName stands for the name of a call that has none.
+const noName = "unnamed_tool"
+
+// safeName is a call's name as it goes back to a model. A model can call what no tool is named, or nothing at all, and reads so as the
+// call's result; but providers refuse the whole conversation over a name that is none of theirs.
+func safeName(name string) string {
+	if toolNameRE.MatchString(name) {
+		return name
+	}
+	safe := []byte(name[:min(len(name), 64)])
+	for i, c := range safe {
+		if !toolNameRE.Match([]byte{c}) {
+			safe[i] = '_'
+		}
+	}
+	return cmp.Or(string(safe), noName)
+}
+
 // onlyText joins parts, if all of them can be told as text.
 func onlyText(parts []part) (text string, ok bool) {
 	var out []string

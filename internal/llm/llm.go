@@ -82,8 +82,9 @@ type Response struct {
 	Details  json.RawMessage // of a refusal
 }
 
-// Block is one normalised block. Kind is "text" (Text), "thinking" (Text, may be empty) or "tool_use" (ToolUseID, Name, Input: a JSON
-// object; where the model wrote none, the other JSON value that it wrote, or its text as a JSON string).
+// Block is one normalised block. Kind is "text" (Text), "thinking" (Text, may be empty) or "tool_use" (ToolUseID, Name as the model wrote
+// it, "" where it wrote none, Input: a JSON object; where the model wrote none, the other JSON value that it wrote, or its text as a
+// JSON string).
 type Block struct {
 	Kind      string
 	Text      string
@@ -91,6 +92,9 @@ type Block struct {
 	Name      string
 	Input     json.RawMessage
 }
+
+// complete reports whether a call has all that makes one. One that does not, at the very end of a response, was cut off there.
+func (b *Block) complete() bool { return b.Name != "" && isObject(b.Input) }
 
 // Failure kinds of an Error.
 const (

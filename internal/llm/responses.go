@@ -201,7 +201,7 @@ func (m *responsesModel) assistant(ctx context.Context, req Request, msg *outboa
 		if err != nil {
 			return nil, false, err
 		}
-		list = append(list, responses.ResponseInputItemParamOfFunctionCall(string(in), safeID(u.ID), u.Name))
+		list = append(list, responses.ResponseInputItemParamOfFunctionCall(string(in), safeID(u.ID), safeName(u.Name)))
 	}
 	items, err = encodeAll(list)
 	return items, false, err

@@ -170,21 +170,29 @@ func (s *responsesStream) blocks(from *item) ([]Block, error) {
 		}
 		out = append(out, b)
 	case "function_call":
-		if it.CallID == "" || it.Name == "" {
-			return nil, garbage("a tool call has no id or no name")
+		if it.CallID == "" {
+			return nil, garbage("a tool call has no id")
 		}
 		text := argumentsText(it.Arguments)
 		in := toolInput(text)
 		if it.Status == "incomplete" && s.stop != "" { // even if what came of it reads like an object
 			in = appendString(nil, text)
 		}
-		if from.broken = !isObject(in); from.broken || !isString(it.Arguments) || text == "" {
+		if !isObject(in) || !isString(it.Arguments) || text == "" {
 			var err error
 			if from.raw, err = setMember(from.raw, "arguments", appendString(nil, string(asObject(in)))); err != nil {
 				return nil, err
 			}
 		}
-		out = append(out, Block{Kind: "tool_use", ToolUseID: it.CallID, Name: it.Name, Input: in})
+		if name := safeName(it.Name); name != it.Name {
+			var err error
+			if from.raw, err = setMember(from.raw, "name", appendString(nil, name)); err != nil {
+				return nil, err
+			}
+		}
+		b := Block{Kind: "tool_use", ToolUseID: it.CallID, Name: it.Name, Input: in}
+		from.broken = !b.complete()
+		out = append(out, b)
 	}
 	return out, nil
 }

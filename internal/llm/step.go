@@ -208,10 +208,13 @@ func parseAnyCall(v *yaml.Node) (c call, err error) {
 		return c, badLine(v, "call needs {name, input}, got %s", kindName(v))
 	}
 	c.input = json.RawMessage("{}")
+	named := false
 	for k, fv := range pairs(v) {
 		switch k.Value {
-		case "name":
-			c.name, err = textOf("call.name", fv)
+		case "name": // "" is what a model does that goes wrong
+			if named = true; fv.Tag != "!!str" || fv.Value != "" {
+				c.name, err = textOf("call.name", fv)
+			}
 		case "input":
 			switch {
 			case fv.Kind == yaml.ScalarNode && fv.Tag == "!!str": // what a model writes that goes wrong
@@ -228,7 +231,7 @@ func parseAnyCall(v *yaml.Node) (c call, err error) {
 			return c, err
 		}
 	}
-	if c.name == "" {
+	if !named {
 		return c, badLine(v, "call needs \"name\"")
 	}
 	return c, nil

@@ -40,6 +40,9 @@ func Resolve(sets []outboard.Toolset, name string, input outboard.Raw) outboard.
 		}
 	}
 	call.Reason = fmt.Sprintf("there is no tool named %q; %s", clip(name), available(sets))
+	if name == "" {
+		call.Reason = "the call names no tool; " + available(sets)
+	}
 	return call
 }
 

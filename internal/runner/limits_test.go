@@ -31,7 +31,8 @@ func TestRefusal(t *testing.T) {
 func TestModelCallLimit(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
-	id := r.steps(slices.Repeat([]string{"- call: {name: none, input: {}}"}, outboard.MaxModelCalls+1)...)
+	some := append(slices.Repeat([]string{"- call: {name: none, input: {}}"}, outboard.MaxFutile-1), "- bash: 'true'") // or it ends sooner
+	id := r.steps(slices.Repeat(some, outboard.MaxModelCalls/len(some)+1)...)
 	r.rests(id, "retries_exhausted")
 	if f := payloads[*outboard.TurnFailed](r, id)[0]; f.Error.Type != "tool_use_limit_reached_error" {
 		t.Errorf("failure = %+v", f.Error)

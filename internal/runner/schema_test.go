@@ -109,3 +109,43 @@ func TestASchemaThatCannotBeUsedPasses(t *testing.T) {
 		})
 	}
 }
+
+// If this fails, a call that names no tool ends the turn, where the model could have made it again.
+func TestCallWithoutAName(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	id := r.steps(`- parallel: [call: {name: "", input: {n: 1}}, bash: "true"]`, `- call: {name: "`+strings.Repeat("x", 300)+`"}`, "- bash: "+r.mark(), "- say: done")
+	r.rests(id, "end_turn")
+	out := r.outcomes(id)
+	if len(out) != 4 || !out[0].IsError || !strings.Contains(text(out[0]), "names no tool; available: bash") || !strings.Contains(text(out[2]), "no tool named") {
+		t.Fatalf("outcomes: %+v", out)
+	}
+	if out[3].Outcome != outboard.OutcomeOK || len(r.marks()) != 1 {
+		t.Errorf("the call after it: %+v, %d ran", out[3], len(r.marks()))
+	}
+}
+
+// If this fails, a model that only ever makes calls which cannot be made runs up to the limit of model calls, or one that finds its way
+// back is stopped.
+func TestFutileCallsEnd(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	bad := func(n int) (steps []string) {
+		for i := range n {
+			steps = append(steps, []string{`- call: {name: ""}`, `- call: {name: bash, input: "{"}`, `- call: {name: bash, input: {cmd: x}}`}[i%3])
+		}
+		return steps
+	}
+	id := r.steps(slices.Concat(bad(outboard.MaxFutile-1), []string{"- bash: 'true'"}, bad(outboard.MaxFutile-1), []string{"- say: done"})...)
+	r.rests(id, "end_turn") // control
+	id = r.steps(slices.Concat(bad(outboard.MaxFutile+1), []string{"- say: done"})...)
+	s := r.rests(id, "retries_exhausted")
+	if failed := payloads[*outboard.TurnFailed](r, id); len(failed) != 1 || failed[0].Error.Type != llm.Failed || !strings.Contains(failed[0].Error.Message, "20 responses in a row") {
+		t.Errorf("failed: %+v", failed)
+	}
+	if s.ModelCalls != outboard.MaxFutile {
+		t.Errorf("after %d model calls, want %d", s.ModelCalls, outboard.MaxFutile)
+	}
+	r.say(id, "- say: again")
+	r.until(id, "the next turn", func(s *outboard.State) bool { return s.Turn == 2 && s.Stop != nil && s.Stop.Type == "end_turn" })
+}
