@@ -40,7 +40,7 @@ func (s *server) importSession(r *request) (any, error) {
 	if r.query.Has("title") {
 		q.Title = new(r.query.Get("title"))
 	}
-	q.Trust, q.Unsigned = r.query["trust"], r.query.Get("unsigned") == "true"
+	q.Trust, q.Unsigned = r.query.All("trust"), r.query.Get("unsigned") == "true"
 	v, err := s.ctl.Import(r.Context(), r.by, http.MaxBytesReader(r.w, r.Body, control.MaxImport), q)
 	if err != nil {
 		return nil, err

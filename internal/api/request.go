@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,23 +17,23 @@ type request struct {
 	*http.Request
 	w     http.ResponseWriter
 	by    outboard.Caller
-	query url.Values
+	query params
 }
 
 // verb answers a request with a value to encode. A nil value means that it has answered itself.
 type verb func(r *request) (any, error)
 
-// handle authenticates, bounds the body, runs a verb and encodes what it returns.
-func (s *server) handle(v verb) http.HandlerFunc {
+// handle authenticates, refuses query parameters that are not known, bounds the body, runs a verb and encodes what it returns.
+func (s *server) handle(v verb, known []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		by, err := s.caller(r)
 		if err != nil {
 			s.fail(w, r, err)
 			return
 		}
-		q, err := url.ParseQuery(r.URL.RawQuery)
+		q, err := parseQuery(r.URL.RawQuery, known)
 		if err != nil {
-			s.fail(w, r, bad("the query string is malformed: %v", err))
+			s.fail(w, r, err)
 			return
 		}
 		out, err := v(&request{Request: r, w: w, by: by, query: q})
@@ -137,9 +136,9 @@ func (r *request) oneOf(name string, values ...string) (string, error) {
 
 // list reads a bracketed array parameter whose values must be in allowed, when allowed is given.
 func (r *request) list(name string, most int, allowed ...string) ([]string, error) {
-	vs := r.query[name+"[]"]
+	vs := r.query.All(name + "[]")
 	if len(vs) == 0 {
-		vs = r.query[name]
+		vs = r.query.All(name)
 	}
 	if len(vs) > most {
 		return nil, bad("%s[]: at most %d values, not %d", name, most, len(vs))

@@ -218,7 +218,7 @@ func (s *server) routes() http.Handler {
 		methods[path] = append(methods[path], method)
 	}
 	for _, r := range s.built() {
-		add(r.method, r.path, s.handle(r.verb))
+		add(r.method, r.path, s.handle(r.verb, queries[r.method+" "+r.path]))
 	}
 	for _, r := range s.open() {
 		add(r.method, r.path, s.handleOpen(r.verb))
@@ -231,7 +231,7 @@ func (s *server) routes() http.Handler {
 				return nil, err
 			}
 			return nil, outboard.Errorf(outboard.Unimplemented, "%s %s is part of the wire and not built yet", method, path)
-		}))
+		}, []string{anyParam}))
 	}
 	add("GET", "/healthz", http.HandlerFunc(s.health))
 	for path, allowed := range methods {
