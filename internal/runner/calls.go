@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,6 +41,7 @@ type job struct {
 	input  outboard.Raw
 	sent   *outboard.CallStarted // the intent it runs under
 	thread outboard.ThreadID     // whose shell it uses
+	pids   int                   // how many processes its sandbox may have
 
 	cut time.Time // when no budget pays for more; zero = never
 
@@ -88,7 +90,7 @@ func (t *turn) jobs(ctx context.Context) ([]*job, error) {
 		if err != nil {
 			return nil, err
 		}
-		j := &job{call: c, input: input, thread: t.durable.Thread}
+		j := &job{call: c, input: input, thread: t.durable.Thread, pids: cmp.Or(t.durable.Config.Env.Limits.Pids, sandbox.DefaultPids)}
 		def, ok := t.tool(c.Requested.Name)
 		if !ok {
 			t.Stage(t.event(new(tool.Failed(c.ID, outboard.OutcomeError, "the tool "+c.Requested.Name+" is not available"))))

@@ -37,7 +37,7 @@ func (t *turn) perform(ctx context.Context, box *fleet.Box, j *job, sets []outbo
 	refusal, refused := errors.AsType[*guest.Error](err)
 	switch {
 	case err == nil:
-		r.fin = new(tool.Finish(j.call.ID, res))
+		r.fin = new(tool.Finish(j.call.ID, res, j.pids))
 		if late && r.fin.Outcome == outboard.OutcomeCanceled {
 			r.fin.Outcome = outboard.OutcomeError
 			r.fin.Content = append(r.fin.Content, outboard.Text("It had not ended long after its timeout."))

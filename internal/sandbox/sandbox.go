@@ -151,6 +151,9 @@ func (c Capabilities) Checkpoints() string {
 	return "archive"
 }
 
+// DefaultPids is how many processes and threads a sandbox may have where its Spec does not say.
+const DefaultPids = 512
+
 // Paths every sandbox has, owned by the tool's user.
 const (
 	Workspace = "/workspace"

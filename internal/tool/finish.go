@@ -16,8 +16,8 @@ import (
 const maxEncoded = outboard.MaxEventData - 16<<10
 
 // Finish renders the guest's final answer to a call for the model and the log. The text is valid UTF-8, bounded, and never
-// empty. A result that is not final is an unknown outcome.
-func Finish(call outboard.CallID, res guest.Result) outboard.CallFinished {
+// empty. A result that is not final is an unknown outcome. pids is how many processes the sandbox may have.
+func Finish(call outboard.CallID, res guest.Result, pids int) outboard.CallFinished {
 	fin := outboard.CallFinished{
 		Call:       call,
 		Outcome:    outboard.OutcomeOK,
@@ -33,8 +33,10 @@ func Finish(call outboard.CallID, res guest.Result) outboard.CallFinished {
 	if res.Truncated && fin.FullOutput != "" && !strings.Contains(string(res.Output), res.FullPath) {
 		notes = append(notes, fmt.Sprintf("(output truncated; all of it is in %s)", fin.FullOutput))
 	}
-	if note != "" {
-		notes = append(notes, note)
+	for _, n := range []string{crowdedHint(res.Output, pids), note} {
+		if n != "" {
+			notes = append(notes, n)
+		}
 	}
 	tail := strings.Join(notes, "\n")
 	body, cut := Fit(Clean(string(res.Output)), outboard.MaxToolOutput-len(tail)-1, maxEncoded-6*len(tail))

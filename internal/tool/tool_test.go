@@ -226,13 +226,38 @@ func TestFinish(t *testing.T) {
 		{guest.Result{State: guest.StateDone, Cause: "exited", Output: []byte("a\xff\xfe\x00\x1b[31mz")}, outboard.OutcomeOK, false, "a\uFFFD\uFFFD\x1b[31mz"},
 	}
 	for _, tt := range tests {
-		got := Finish("sevt_1", tt.res)
+		got := Finish("sevt_1", tt.res, 512)
 		if got.Call != "sevt_1" || got.Outcome != tt.outcome || got.IsError != tt.isError || got.ExitCode != tt.res.ExitCode ||
 			got.DurationUs != tt.res.DurationUs || got.Truncated != tt.res.Truncated || got.FullOutput != tt.res.FullPath {
 			t.Errorf("%+v: got %+v", tt.res, got)
 		}
 		if text := outboard.PlainText(got.Content); text != tt.text {
 			t.Errorf("%+v: text %q, want %q", tt.res, text, tt.text)
+		}
+	}
+}
+
+// Broken if a model that reads of a failed fork is not told of the sandbox's limit, or is told of it where nothing failed for it.
+func TestCrowdedHint(t *testing.T) {
+	const hint = "(if a process or thread could not be started: this sandbox may have 7 at a time, those in the background included)"
+	for output, want := range map[string]bool{
+		"bash: fork: retry: Resource temporarily unavailable\n":                                             true,
+		"bash: fork: Resource temporarily unavailable":                                                      true,
+		"make: vfork: Resource temporarily unavailable":                                                     true,
+		"  self.pid = _fork_exec(\n    args)\nBlockingIOError: [Errno 11] Resource temporarily unavailable": true,
+		"RuntimeError: can't start new thread":                                                              true,
+		"Error: spawn /bin/ls EAGAIN":                                                                       true,
+		"java.lang.OutOfMemoryError: unable to create native thread: possibly":                              true,
+		"runtime: failed to create new OS thread (have 5 already; errno=11)\nruntime: may need to increase max user processes (ulimit -u)\nfatal: newosproc EAGAIN": true,
+		"read: Resource temporarily unavailable": false,
+		"a thread about spoons, and EAGA":        false,
+		"Killed":                                 false,
+		"":                                       false,
+	} {
+		code := 1
+		fin := Finish("sevt_1", guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: &code, Output: []byte(output)}, 7)
+		if text := outboard.PlainText(fin.Content); strings.Contains(text, hint) != want || !strings.HasSuffix(text, "exit code 1") {
+			t.Errorf("%q: got %q, want the hint: %v", output, text, want)
 		}
 	}
 }
@@ -245,7 +270,7 @@ func TestFinishIsBounded(t *testing.T) {
 			{State: guest.StateDone, Cause: "exited", Output: out},
 			{State: guest.StateDone, Cause: "timeout", Output: out[:outboard.MaxToolOutput], Truncated: true, FullPath: "/tmp/x"},
 		} {
-			fin := Finish("sevt_1", res)
+			fin := Finish("sevt_1", res, 512)
 			text := outboard.PlainText(fin.Content)
 			if len(text) > outboard.MaxToolOutput || !fin.Truncated {
 				t.Errorf("%q...: %d bytes, truncated %v", out[:4], len(text), fin.Truncated)

@@ -1,12 +1,16 @@
 package native
 
-import "time"
+import (
+	"time"
+
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
 
 // What a sandbox gets when its Spec does not say, and what bounds the provider's own work.
 const (
 	// DefaultMemory, DefaultPids and DefaultCPUs suit a build or a test run without letting one sandbox starve a small host.
 	DefaultMemory = 2 << 30
-	DefaultPids   = 512
+	DefaultPids   = sandbox.DefaultPids
 	DefaultCPUs   = 2
 
 	// minMemory is the least memory limit: what the guest and a shell need for themselves, and no less would start.

@@ -1,0 +1,24 @@
+package tool
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+)
+
+// crowded is what programs say when the kernel gives them no further process or thread: shells and make of fork, others of what they call it.
+// What fails is told in other words a few lines away at most.
+var crowded = regexp.MustCompile(`(?is)(?:fork|clone|spawn|pthread_create|thread).{0,300}?(?:resource temporarily unavailable|EAGAIN)` +
+	`|can't start new thread|unable to create (?:new )?native thread`)
+
+// crowdedHint explains a failure to start a process, which names no limit by itself, or is "". The kernel keeps no count of what a limit
+// per user refuses, so the output is all there is to go by, and the hint says no more than that it may be so.
+func crowdedHint(output []byte, pids int) string {
+	low := bytes.ToLower(output)
+	for _, word := range []string{"temporarily unavailable", "eagain", "new thread", "native thread"} {
+		if bytes.Contains(low, []byte(word)) && crowded.Match(low) {
+			return fmt.Sprintf("(if a process or thread could not be started: this sandbox may have %d at a time, those in the background included)", pids)
+		}
+	}
+	return ""
+}
