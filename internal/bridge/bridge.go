@@ -137,7 +137,8 @@ func (s *Server) handle(verb func(*request) error) http.HandlerFunc {
 
 // unbuilt answers for what the protocol has and this server has not.
 func unbuilt(r *request) error {
-	return outboard.Errorf(outboard.Unimplemented, "%s %s is part of the protocol and not built here: a box mounts no buckets, which would need the right to mount and a credential inside it", r.Method, r.URL.Path)
+	return outboard.Errorf(outboard.Unimplemented, "%s %s is part of the protocol and not built here: a box mounts no buckets, which would need the right to mount "+
+		"and a credential inside it; PUT .../file/PATH puts a file in, POST .../hydrate a whole tar, and POST .../persist gets one out", r.Method, r.URL.Path)
 }
 
 // create makes a box. The protocol says nothing about it, so it is the base template, and lives until nobody has used it for a while.
