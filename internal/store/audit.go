@@ -42,7 +42,8 @@ type auditQueue struct {
 	mu      sync.Mutex
 	waiting []*auditing
 	writing bool          // somebody does
-	likely  int           // how many come together: those of the last group, and those who waited meanwhile
+	group   int           // how many were in the last group
+	likely  int           // how many come together
 	passed  time.Time     // when the last group was written
 	want    int           // the writer waits for so many; 0 = it does not
 	enough  chan struct{} // capacity 1: they have come
@@ -144,7 +145,7 @@ func (q *auditQueue) gather() []*auditing {
 	n := min(len(q.waiting), maxGroup)
 	group := q.waiting[:n:n]
 	q.waiting = append([]*auditing(nil), q.waiting[n:]...)
-	q.likely = n
+	q.group = n
 	return group
 }
 
@@ -193,12 +194,16 @@ func (q *auditQueue) pass() {
 	}
 }
 
-// next tells the next writer to go on, if there is one.
+// next tells the next writer to go on, if there is one. Likely to come are those of the last group and those who waited meanwhile; of a
+// crowd, which a commit may not have waited for, nearly as many as before.
 func (q *auditQueue) next() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.likely += len(q.waiting)
-	q.passed = time.Now()
+	likely := q.group + len(q.waiting)
+	if q.likely > fewSenders { // a group that was written early says little about how many there are
+		likely = max(likely, q.likely-(q.likely+7)/8)
+	}
+	q.likely, q.passed = likely, time.Now()
 	if q.writing = len(q.waiting) > 0; q.writing {
 		q.waiting[0].turn <- true
 	}
