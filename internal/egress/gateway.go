@@ -186,7 +186,7 @@ func (g *Gateway) attach(s Subject, counters string, b *outboard.Box) {
 func (g *Gateway) usage(id string, b outboard.NetBudget) *usage {
 	u := g.usages[id]
 	if u == nil {
-		u = newUsage(g.cfg.Store, id, b)
+		u = newUsage(g.cfg.Store, id, b, g.now)
 		g.usages[id] = u
 	}
 	u.ports++

@@ -85,6 +85,10 @@ const (
 	// chunkRequests and chunkBytes are what a gateway takes of a large budget at a time: one write for so much.
 	chunkRequests = 256
 	chunkBytes    = 4 << 20
+	// chunkLasts is how long a chunk of requests should last. Where one does not, the next is twice as many, up to maxChunks of chunkRequests:
+	// while it is taken all requests of the session wait.
+	chunkLasts = time.Second
+	maxChunks  = 16
 	// takeTimeout bounds the wait for one: what cannot be counted does not go.
 	takeTimeout = 5 * time.Second
 )

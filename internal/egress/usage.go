@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/store"
@@ -20,15 +21,18 @@ type usage struct {
 	id    string // of the counters: the session, or the sandbox without one
 	limit outboard.NetBudget
 	ports int // that use it; under the gateway's lock
+	now   func() time.Time
 
 	mu    sync.Mutex
 	left  store.NetUse // taken and not spent
+	took  time.Time    // when requests were taken last, and how many chunks of them
+	many  int64
 	hosts map[string]struct{}
 }
 
-func newUsage(s *store.Store, id string, b outboard.NetBudget) *usage {
+func newUsage(s *store.Store, id string, b outboard.NetBudget, now func() time.Time) *usage {
 	b.Requests, b.Bytes, b.Hosts = cmp.Or(b.Requests, defaultRequests), cmp.Or(b.Bytes, defaultBytes), cmp.Or(b.Hosts, defaultHosts)
-	return &usage{store: s, id: id, limit: b, hosts: map[string]struct{}{}}
+	return &usage{store: s, id: id, limit: b, now: now, hosts: map[string]struct{}{}}
 }
 
 // chunk is how much is taken at a time: little enough of a small budget that servers can share it.
@@ -38,7 +42,12 @@ func chunk(limit, most int64) int64 { return min(max(1, limit/64), most) }
 func (u *usage) take(need store.NetUse, host string) (room bool, err error) {
 	var want store.NetUse
 	if missing := need.Requests - u.left.Requests; missing > 0 {
-		want.Requests = missing + chunk(u.limit.Requests, chunkRequests) - 1
+		now := u.now()
+		if u.many = min(2*u.many, maxChunks); now.Sub(u.took) > chunkLasts {
+			u.many = 1
+		}
+		u.took = now
+		want.Requests = missing + chunk(u.limit.Requests, u.many*chunkRequests) - 1
 	}
 	if missing := need.Bytes - u.left.Bytes; missing > 0 {
 		want.Bytes = missing + chunk(u.limit.Bytes, chunkBytes) - 1

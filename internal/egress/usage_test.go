@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -169,4 +170,32 @@ func TestBudgetOfAnUpgradedConnection(t *testing.T) {
 			t.Errorf("%s: %d bytes are counted of %d that left, and %d that may", name, u.Bytes, c.arrive, c.budget.Bytes)
 		}
 	}
+}
+
+// Broken if a session that makes many requests waits for the database again and again to count them, or one that makes few has taken more of
+// its budget than it did before.
+func TestBusySessionsTakeMore(t *testing.T) {
+	clock := time.Now()
+	var ahead atomic.Int64
+	r := newRig(t, budgeted(outboard.NetBudget{Requests: 1 << 30}), func(c *egress.Config, _ *outboard.SessionConfig) {
+		c.Now = func() time.Time { return clock.Add(time.Duration(ahead.Load())) }
+	})
+	r.mux.HandleFunc("/", func(http.ResponseWriter, *http.Request) {})
+	made, client := 0, r.client(true)
+	until := func(n int, want int64) {
+		t.Helper()
+		for ; made < n; made++ {
+			if code, body := get(t, client, r.http("a.test", "/")); code != 200 {
+				t.Fatal(code, body)
+			}
+		}
+		if u := r.used(t); u.Requests != want {
+			t.Errorf("after %d requests %d are taken, want %d", n, u.Requests, want)
+		}
+	}
+	until(256, 256)
+	until(257, 256+512)
+	ahead.Store(int64(2 * time.Second))
+	until(768, 256+512)
+	until(769, 256+512+256)
 }
