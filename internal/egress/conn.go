@@ -22,6 +22,7 @@ type flow struct {
 	tunnel string // host of a CONNECT, canonical; "" outside a tunnel
 	tls    bool
 	sni    string // with tls: the name that the client gave
+	name   string // with tls: it, or what stands for it, in canonical form; "" = it has none
 	once   sync.Once
 	end    *time.Timer // closes the connection when it has lasted for Config.Life
 }
@@ -149,6 +150,7 @@ func (p *port) secure(c *conn) {
 	}
 	state := t.ConnectionState()
 	c.flow.sni = state.ServerName
+	c.flow.name, _ = c.flow.named(state.ServerName)
 	if state.NegotiatedProtocol == "h2" {
 		p.g.conns.give(t)
 		return

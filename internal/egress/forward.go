@@ -46,12 +46,22 @@ func (p *port) forward(w http.ResponseWriter, r *http.Request, req Request, inj 
 	}
 	scrub := newScrubber(inj.Scrub)
 	out := p.reach.Load().out
+	if w, ok := w.(*reply); ok {
+		p.relay(w, r, &req, inj, scrub, out)
+		return
+	}
+	p.proxy(w, r, req, inj, scrub, out)
+}
+
+// proxy is forward for the requests that the standard server has read.
+func (p *port) proxy(w http.ResponseWriter, r *http.Request, req Request, inj *Injection, scrub *scrubber, out *upstream) {
+	effect := effectOf(r.Context())
 	var transport http.RoundTripper = out
 	if req.Scheme == "http" && r.ProtoMajor == 2 {
 		transport = out.h2c
 	}
 	proxy := httputil.ReverseProxy{
-		Rewrite: func(pr *httputil.ProxyRequest) { p.rewrite(pr, req, inj, scrub) },
+		Rewrite: func(pr *httputil.ProxyRequest) { p.rewrite(pr.Out, req, inj, scrub) },
 		Transport: roundTripper(func(out *http.Request) (*http.Response, error) {
 			if err := sign(out, inj); err != nil {
 				return nil, err
@@ -79,8 +89,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 
 // rewrite makes the request that is sent: to what was judged, with what belongs to it. Hop-by-hop headers are gone already, so that no
 // Connection header can name one that is set here.
-func (p *port) rewrite(pr *httputil.ProxyRequest, req Request, inj *Injection, scrub *scrubber) {
-	out := pr.Out
+func (p *port) rewrite(out *http.Request, req Request, inj *Injection, scrub *scrubber) {
 	out.URL.Scheme = req.Scheme
 	out.URL.Host = req.Host
 	if req.Scheme == "https" && req.Port != 443 || req.Scheme == "http" && req.Port != 80 {
@@ -95,7 +104,7 @@ func (p *port) rewrite(pr *httputil.ProxyRequest, req Request, inj *Injection, s
 			out.Header.Del(name)
 		}
 	}
-	if _, ok := pr.In.Header["User-Agent"]; !ok {
+	if _, ok := out.Header["User-Agent"]; !ok {
 		out.Header["User-Agent"] = nil // else the transport would speak for the client
 	}
 	inject(out, inj, scrub)

@@ -14,8 +14,9 @@ import (
 var errIdle = errors.New("no byte has come or gone for too long")
 
 // effect is a request under way: from its permission to the last byte of its answer, whatever it has become (a WebSocket, a stream of
-// events, a long poll).
+// events, a long poll). It is the context of what is done for the request.
 type effect struct {
+	context.Context
 	cancel context.CancelCauseFunc
 	now    func() time.Time
 	reach  atomic.Pointer[reach] // what it was judged by; nil before
@@ -35,30 +36,48 @@ func (e *effect) idle(now time.Time) time.Duration {
 
 type effectKey struct{}
 
-// effectOf returns the effect that begin has put in ctx, nil outside of one.
+// newEffect returns one that parent ends, or its own cancel.
+func newEffect(parent context.Context, now func() time.Time) *effect {
+	ctx, cancel := context.WithCancelCause(parent)
+	return &effect{Context: ctx, cancel: cancel, now: now}
+}
+
+// Value implements context.Context.
+func (e *effect) Value(key any) any {
+	if key == (effectKey{}) {
+		return e
+	}
+	return e.Context.Value(key)
+}
+
+// effectOf returns the effect that ctx is of, nil outside of one.
 func effectOf(ctx context.Context) *effect {
 	e, _ := ctx.Value(effectKey{}).(*effect)
 	return e
 }
 
-// begin registers a request, which end cancels. Over the limit of one sandbox there is a refusal instead.
-func (p *port) begin(ctx context.Context) (context.Context, func(), *refusal) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	e := &effect{cancel: cancel, now: p.g.now}
-	e.touch()
+// begin registers a request, which end cancels: e, or where that is nil a new one of ctx. Over the limit of one sandbox there is a refusal
+// instead.
+func (p *port) begin(ctx context.Context, e *effect) (*effect, *refusal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.active) >= p.g.cfg.Streams {
-		cancel(nil)
-		return ctx, nil, refuse(http.StatusTooManyRequests, "streams", "this sandbox has %d requests under way, as many as it may", len(p.active))
+		return nil, refuse(http.StatusTooManyRequests, "streams", "this sandbox has %d requests under way, as many as it may", len(p.active))
 	}
+	if e == nil {
+		e = newEffect(ctx, p.g.now)
+	}
+	e.touch()
 	p.active[e] = struct{}{}
-	return context.WithValue(ctx, effectKey{}, e), func() {
-		cancel(nil)
-		p.mu.Lock()
-		delete(p.active, e)
-		p.mu.Unlock()
-	}, nil
+	return e, nil
+}
+
+// done ends an effect.
+func (p *port) done(e *effect) {
+	e.cancel(nil)
+	p.mu.Lock()
+	delete(p.active, e)
+	p.mu.Unlock()
 }
 
 // endIdle cancels the requests under way that have been idle for d, and returns how many there were.

@@ -9,24 +9,24 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/textproto"
 	"time"
 )
 
 // line is a connection to a server for one request at a time. It belongs to the goroutine that has taken it.
 type line struct {
-	up    *upstream
-	key   string
-	under net.Conn // the socket
-	conn  net.Conn // under, or TLS on it
-	wire  *wire    // between the two; nil without TLS
-	in    *bufio.Reader
-	out   *bufio.Writer
-	since time.Time // when it became idle
-	used  bool      // for a request before this one
-	heard bool      // something of an answer to this request has come
-	room  int64     // bytes that may be read; bounds the head of an answer
+	up     *upstream
+	key    string
+	under  net.Conn    // the socket
+	silent func() bool // whether it is open, and nothing has come that was not read
+	conn   net.Conn    // under, or TLS on it
+	wire   *wire       // between the two; nil without TLS
+	in     *bufio.Reader
+	out    *bufio.Writer
+	since  time.Time // when it became idle
+	used   bool      // for a request before this one
+	heard  bool      // something of an answer to this request has come
+	room   int64     // bytes that may be read; bounds the head of an answer
 }
 
 // Read reads from the server, within bounds.
@@ -61,10 +61,10 @@ var past = time.Unix(1, 0)
 
 // send sends a request and waits for the head of its answer. The line goes back when the body has been read, and is closed where that
 // does not happen, or on an error.
-func (l *line) send(r *http.Request, body []byte) (*http.Response, error) {
+func (l *line) send(r *http.Request, body []byte, tell interim) (*http.Response, error) {
 	ctx := r.Context()
 	stop := context.AfterFunc(ctx, func() { _ = l.under.SetDeadline(past) })
-	resp, err := l.talk(r, body)
+	resp, err := l.talk(r, body, tell)
 	if err != nil {
 		stop()
 		l.conn.Close()
@@ -82,7 +82,7 @@ func (l *line) send(r *http.Request, body []byte) (*http.Response, error) {
 // maxInterim bounds the answers of 1xx before the answer.
 const maxInterim = 5
 
-func (l *line) talk(r *http.Request, body []byte) (*http.Response, error) {
+func (l *line) talk(r *http.Request, body []byte, tell interim) (*http.Response, error) {
 	l.heard, l.room = false, maxHeader
 	if err := l.until(r.Context(), time.Now().Add(answerTimeout)); err != nil {
 		return nil, err
@@ -109,8 +109,8 @@ func (l *line) talk(r *http.Request, body []byte) (*http.Response, error) {
 			l.room = math.MaxInt64
 			return resp, l.until(r.Context(), time.Time{})
 		}
-		if t := httptrace.ContextClientTrace(r.Context()); t != nil && t.Got1xxResponse != nil {
-			if err := t.Got1xxResponse(resp.StatusCode, textproto.MIMEHeader(resp.Header)); err != nil {
+		if tell != nil {
+			if err := tell(resp.StatusCode, textproto.MIMEHeader(resp.Header)); err != nil {
 				return nil, err
 			}
 		}

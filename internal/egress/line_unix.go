@@ -7,22 +7,25 @@ import (
 	"syscall"
 )
 
-// silent reports whether a kept connection is open and says nothing: what a server says unasked is its end, or belongs to nobody.
-func silent(c net.Conn) bool {
+// silent returns what reports whether a kept connection is open and says nothing: what a server says unasked is its end, or belongs to nobody.
+func silent(c net.Conn) func() bool {
 	s, ok := c.(syscall.Conn)
 	if !ok {
-		return true
+		return func() bool { return true }
 	}
 	raw, err := s.SyscallConn()
 	if err != nil {
-		return false
+		return func() bool { return false }
 	}
 	quiet := false
-	err = raw.Read(func(fd uintptr) bool {
+	look := func(fd uintptr) bool {
 		var b [1]byte
 		_, err := syscall.Read(int(fd), b[:])
 		quiet = err == syscall.EAGAIN
 		return true
-	})
-	return err == nil && quiet
+	}
+	return func() bool {
+		err := raw.Read(look)
+		return err == nil && quiet
+	}
 }

@@ -27,6 +27,13 @@ type session struct {
 	top  net.Conn // conn, or TLS on it
 	in   *bufio.Reader
 	out  *bufio.Writer
+
+	// Of the request under way: who looks whether its client is still there, and ends it if not.
+	look  *time.Timer
+	mu    sync.Mutex
+	over  bool      // the request is
+	asked *effect   // to end
+	left  chan bool // capacity 1: look has run, and whether the client was gone
 }
 
 var (
@@ -115,53 +122,61 @@ func (s *session) one() (more bool) {
 		}
 		r.Body = io.NopCloser(bytes.NewReader(b))
 	}
-	ctx, cancel := context.WithCancel(s.port.g.ctx)
-	defer cancel()
-	end := s.watch(cancel)
+	e := newEffect(s.port.g.ctx, s.port.g.now)
+	defer e.cancel(nil)
+	s.watch(e)
 	defer func() {
-		if gone := end(); gone { // after a panic as well: the reader is let go of
+		if s.gone() { // after a panic as well: the reader is let go of
 			more = false
 		}
 	}()
 	w := &reply{out: s.out, header: http.Header{}, head: r.Method == http.MethodHead}
-	s.port.serve(w, r.WithContext(ctx), s.conn.flow)
+	s.port.serve(w, r, s.conn.flow, e)
 	return w.finish() == nil
 }
 
-// watch calls cancel when the client goes away. It begins to look only once a request has lasted, because most are over before. The
-// returned function ends it and reports whether the client is gone. Meanwhile nobody else reads.
-func (s *session) watch(cancel func()) (end func() (gone bool)) {
-	var mu sync.Mutex
-	ended := false
-	left := make(chan bool, 1)
-	timer := time.AfterFunc(watchAfter, func() {
-		mu.Lock()
-		over := ended
-		if !over {
-			_ = s.top.SetReadDeadline(time.Time{})
-		}
-		mu.Unlock()
-		if over {
-			left <- false
-			return
-		}
-		_, err := s.in.Peek(1)
-		gone := err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
-		if gone {
-			cancel()
-		}
-		left <- gone
-	})
-	return func() bool {
-		if timer.Stop() {
-			return false
-		}
-		mu.Lock()
-		ended = true
-		_ = s.top.SetReadDeadline(past)
-		mu.Unlock()
-		return <-left
+// watch ends a request when its client goes away, until gone is called. It begins to look only once the request has lasted, because most
+// are over before. Meanwhile nobody else reads.
+func (s *session) watch(e *effect) {
+	s.over, s.asked = false, e // nobody looks now
+	if s.look == nil {
+		s.left = make(chan bool, 1)
+		s.look = time.AfterFunc(watchAfter, s.lookAfter)
+		return
 	}
+	s.look.Reset(watchAfter)
+}
+
+// lookAfter waits for the client to go or for the request to be over.
+func (s *session) lookAfter() {
+	s.mu.Lock()
+	over, e := s.over, s.asked
+	if !over {
+		_ = s.top.SetReadDeadline(time.Time{})
+	}
+	s.mu.Unlock()
+	if over {
+		s.left <- false
+		return
+	}
+	_, err := s.in.Peek(1)
+	gone := err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
+	if gone {
+		e.cancel(nil)
+	}
+	s.left <- gone
+}
+
+// gone ends watch and reports whether the client is gone.
+func (s *session) gone() bool {
+	if s.look.Stop() {
+		return false
+	}
+	s.mu.Lock()
+	s.over = true
+	_ = s.top.SetReadDeadline(past)
+	s.mu.Unlock()
+	return <-s.left
 }
 
 // simple reports whether a head (its lines, each with its end) is one that all of HTTP's readers read alike: a method, an absolute path, clean

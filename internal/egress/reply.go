@@ -152,6 +152,13 @@ func (w *reply) FlushError() error {
 	return w.err
 }
 
+// broke notes that the rest of the answer does not come. The client has what came, and sees from the connection's end that it is not all.
+func (w *reply) broke(err error) {
+	if w.Flush(); w.err == nil {
+		w.err = err
+	}
+}
+
 // finish ends the answer. After an error the connection is of no use.
 func (w *reply) finish() error {
 	if w.status == 0 {

@@ -43,11 +43,11 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "outboard: a connection from nowhere", http.StatusServiceUnavailable)
 		return
 	}
-	f.port.serve(w, r, f)
+	f.port.serve(w, r, f, nil)
 }
 
-// serve judges a request of a flow, and carries it out.
-func (p *port) serve(w http.ResponseWriter, r *http.Request, f *flow) {
+// serve judges a request of a flow, and carries it out as e; nil = as an effect of its own context.
+func (p *port) serve(w http.ResponseWriter, r *http.Request, f *flow, e *effect) {
 	if r.Method == http.MethodConnect {
 		p.connect(w, r, f)
 		return
@@ -57,22 +57,23 @@ func (p *port) serve(w http.ResponseWriter, r *http.Request, f *flow) {
 		p.answer(w, r, req, no)
 		return
 	}
-	ctx, done, no := p.begin(r.Context())
+	e, no = p.begin(r.Context(), e)
 	if no != nil {
 		p.answer(w, r, req, no)
 		return
 	}
-	defer done()
-	inj, no := p.permit(ctx, req, r)
+	defer p.done(e)
+	inj, no := p.permit(e, req, r)
 	if no != nil {
 		p.answer(w, r, req, no)
 		return
 	}
+	r = r.WithContext(e)
 	if req.Host == DrillHost {
-		p.drill(w, r.WithContext(ctx), req)
+		p.drill(w, r, req)
 		return
 	}
-	p.forward(w, r.WithContext(ctx), req, inj)
+	p.forward(w, r, req, inj)
 }
 
 // target finds out what a request is for. Every name that the client gave (tunnel, SNI, Host, address) must be the same one.
@@ -110,10 +111,8 @@ func (f *flow) target(r *http.Request) (Request, *refusal) {
 	if f.tunnel != "" && f.tunnel != host {
 		return req, refuse(http.StatusMisdirectedRequest, "one name", "the tunnel is to %s, and the Host header names %s", f.tunnel, host)
 	}
-	if f.tls {
-		if name, err := f.named(f.sni); err != nil || name != host {
-			return req, refuse(http.StatusMisdirectedRequest, "one name", "the TLS name is %s, and the Host header names %s", clip(f.sni), host)
-		}
+	if f.tls && f.name != host {
+		return req, refuse(http.StatusMisdirectedRequest, "one name", "the TLS name is %s, and the Host header names %s", clip(f.sni), host)
 	}
 	if req.Path, req.Odd, err = netrule.Path(r.URL.EscapedPath()); err != nil {
 		return req, refuse(http.StatusBadRequest, "form", "%v", err)

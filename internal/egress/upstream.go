@@ -7,6 +7,8 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"sync"
 	"time"
 
@@ -83,12 +85,48 @@ func (u *upstream) close() {
 	u.reap(0)
 }
 
+// interim is told of the answers of 1xx before an answer.
+type interim func(status int, header textproto.MIMEHeader) error
+
 // RoundTrip implements http.RoundTripper for everything but h2c.
 func (u *upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 	address := addressOf(r)
-	if u.plain(r, address) {
-		return u.exchange(r, address)
+	if !u.plain(r, address) {
+		return u.usually(r, address)
 	}
+	var tell interim
+	if t := httptrace.ContextClientTrace(r.Context()); t != nil {
+		tell = t.Got1xxResponse
+	}
+	return u.exchange(r, address, tell)
+}
+
+// send is RoundTrip with somebody who is told of interim answers, until it returns.
+func (u *upstream) send(r *http.Request, tell interim) (*http.Response, error) {
+	address := addressOf(r)
+	if u.plain(r, address) {
+		return u.exchange(r, address, tell)
+	}
+	var mu sync.Mutex // the transport may tell from a goroutine of its own, after a request that was given up
+	over := false
+	trace := &httptrace.ClientTrace{Got1xxResponse: func(status int, header textproto.MIMEHeader) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if over {
+			return nil
+		}
+		return tell(status, header)
+	}}
+	defer func() {
+		mu.Lock()
+		over = true
+		mu.Unlock()
+	}()
+	return u.usually(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)), address)
+}
+
+// usually sends a request by the standard transport, and learns what the server speaks.
+func (u *upstream) usually(r *http.Request, address string) (*http.Response, error) {
 	resp, err := u.usual.RoundTrip(r)
 	if err == nil && r.URL.Scheme == "https" {
 		u.learn(address, resp.ProtoMajor == 1)
@@ -140,7 +178,7 @@ func (u *upstream) learn(address string, http1 bool) {
 
 // exchange sends a request on a line. A kept line that the server closed meanwhile is replaced by a new one, where nothing can have
 // been done twice by that.
-func (u *upstream) exchange(r *http.Request, address string) (*http.Response, error) {
+func (u *upstream) exchange(r *http.Request, address string, tell interim) (*http.Response, error) {
 	body, err := held(r)
 	if err != nil {
 		return nil, err
@@ -150,7 +188,7 @@ func (u *upstream) exchange(r *http.Request, address string) (*http.Response, er
 		if err != nil {
 			return nil, err
 		}
-		resp, err := l.send(r, body)
+		resp, err := l.send(r, body, tell)
 		if err == nil {
 			return resp, nil
 		}
@@ -180,7 +218,7 @@ func (u *upstream) line(r *http.Request, address string) (*line, error) {
 		if l == nil {
 			return u.connect(r, key, address)
 		}
-		if time.Since(l.since) < idleTimeout && silent(l.under) {
+		if time.Since(l.since) < idleTimeout && l.silent() {
 			return l, nil
 		}
 		l.conn.Close()
@@ -207,7 +245,7 @@ func (u *upstream) connect(r *http.Request, key, address string) (*line, error) 
 	if err != nil {
 		return nil, err
 	}
-	l := &line{up: u, key: key, under: under, conn: under}
+	l := &line{up: u, key: key, under: under, conn: under, silent: silent(under)}
 	if r.URL.Scheme == "https" {
 		cfg := u.tls.Clone()
 		cfg.ServerName = r.URL.Hostname()

@@ -1,0 +1,73 @@
+package egress_test
+
+import (
+	"io"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"testing"
+)
+
+// Broken if a plain request, which is relayed, is sent on or answered in another way than one that httputil.ReverseProxy forwards: what is
+// about a connection, about who else a request came through, or about the gateway is for nobody else.
+func TestRelayIsAProxy(t *testing.T) {
+	r := newRig(t, rules(anyPort("a.test")))
+	port, _, _ := r.oldServer(t)
+	seen := make(chan http.Header, 1)
+	r.mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
+		_, _ = io.Copy(io.Discard, q.Body)
+		seen <- q.Header.Clone()
+		h := w.Header()
+		for name, value := range map[string]string{"X-Kept": "1", "X-Gone": "2", "Keep-Alive": "timeout=5", "Proxy-Authenticate": "Basic", "Proxy-Connection": "x",
+			"Connection": "X-Gone, keep-alive", "Upgrade": "h9", "Trailer": "X-Sum, X-None"} {
+			h.Set(name, value)
+		}
+		_, _ = io.WriteString(w, "hello")
+		h.Set("X-Sum", "7")
+		h.Set(http.TrailerPrefix+"X-Late", "8")
+	})
+	const head = "X-Kept: 1\r\nX-Kept: 2\r\nKeep-Alive: timeout=5\r\nProxy-Authorization: Basic eA==\r\nProxy-Authenticate: x\r\nProxy-Other: x\r\n" +
+		"Outboard-Decision: allow\r\nVia: me\r\nForwarded: for=x\r\nX-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Host: x\r\nX-Forwarded-Proto: x\r\nAccept: a\r\n"
+	type exchange struct{ sent, head, trailer http.Header }
+	ask := func(method, more string) (e exchange) {
+		w := r.wire(t, port, true)
+		for range 2 { // the first by the usual transport, the second on a line
+			e = exchange{}
+			w.say(method+" /", head+more)
+			resp, body := w.hear(method)
+			if resp.StatusCode != 200 || body != "hello" {
+				t.Fatalf("%s %q", resp.Status, body)
+			}
+			e.sent, e.head, e.trailer = <-seen, resp.Header, resp.Trailer
+			delete(e.head, "Date")
+			if delete(e.head, "Connection"); resp.Close {
+				w = r.wire(t, port, true)
+			}
+		}
+		return e
+	}
+	for method, body := range map[string]string{"GET": "", "POST": "Content-Length: 2\r\n", "DELETE": "Content-Length: 2\r\n"} {
+		end := "\r\n"
+		if body != "" {
+			end += "ok"
+		}
+		relayed, proxied := ask(method, body+"Connection: keep-alive\r\n"+end), ask(method, body+"Connection: close\r\n"+end)
+		if !reflect.DeepEqual(relayed, proxied) {
+			t.Errorf("%s relayed: %v\nproxied: %v", method, relayed, proxied)
+		}
+		want := []string{"Accept", "X-Kept"}
+		if body != "" {
+			want = []string{"Accept", "Content-Length", "X-Kept"}
+		}
+		if got := slices.Sorted(maps.Keys(relayed.sent)); !slices.Equal(got, want) {
+			t.Errorf("%s: %v were sent, want %v", method, got, want)
+		}
+		if got := slices.Sorted(maps.Keys(relayed.head)); !slices.Equal(got, []string{"Content-Type", "X-Kept"}) {
+			t.Errorf("%s: %v came back", method, got)
+		}
+		if relayed.trailer.Get("X-Sum") != "7" || relayed.trailer.Get("X-Late") != "8" {
+			t.Errorf("%s: the trailer is %v", method, relayed.trailer)
+		}
+	}
+}
