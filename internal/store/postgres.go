@@ -78,6 +78,7 @@ const settingsSQL = `SELECT set_config('plan_cache_mode', 'force_generic_plan', 
 	CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', false) END`
 
 func settings(ctx context.Context, c *pgx.Conn) error {
+	encodeArrays(c.TypeMap())
 	_, err := c.Exec(ctx, settingsSQL)
 	return err
 }
