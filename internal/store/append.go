@@ -132,7 +132,7 @@ func (s *Store) commitAtOnce(ctx context.Context, q *queue, p *pending) (done bo
 
 // commitNext commits a group that begins with first. The caller holds q.committing.
 func (s *Store) commitNext(q *queue, first *pending) {
-	group := gather(q.waiting, first, q.size)
+	group := gather(q.waiting, first, q.size, len(s.queues) > 1, runtime.Gosched)
 	q.size = len(group)
 	s.commitGroup(group)
 }
@@ -167,12 +167,18 @@ func (s *Store) writer(q *queue) {
 }
 
 // gather takes what waits behind first, up to a group. The members of the last group have only just been told, and those that go on
-// at once are about to append again: it lets them, since a group that begins without them makes them wait for two commits.
-func gather(queue chan *pending, first *pending, last int) []*pending {
+// at once are about to append again: it lets them, since a group that begins without them makes them wait for two commits. Where there
+// are several writers, whose groups keep the processors busy anyway, they come on top of those who have waited meanwhile. A lone writer
+// waits for no more than the last group had: whoever it leaves behind gets ready while it commits.
+func gather(queue chan *pending, first *pending, last int, several bool, yield func()) []*pending {
 	group := drain(queue, []*pending{first})
-	for n := 0; n < len(group) && len(group) < last; {
+	want := last
+	if several && last+len(group) > 2 {
+		want = min(last+len(group), maxGroup)
+	}
+	for n := 0; n < len(group) && len(group) < want; {
 		n = len(group)
-		runtime.Gosched()
+		yield()
 		group = drain(queue, group)
 	}
 	return group
@@ -252,7 +258,7 @@ func (s *Store) tryGroup(group []*pending, k *taking) (map[outboard.SessionID]*r
 	defer cancel()
 	var err error
 	for try := range maxRetries {
-		known := map[outboard.SessionID]*row{}
+		known := make(map[outboard.SessionID]*row, len(group))
 		k.again()
 		for _, p := range group {
 			p.events, p.err = nil, nil
