@@ -40,11 +40,11 @@ func (c *cache) put(rows map[outboard.SessionID]*row) {
 		if r == nil {
 			continue
 		}
-		for old := range c.rows { // any one
-			if len(c.rows) < maxCached {
+		if len(c.rows) >= maxCached {
+			for old := range c.rows { // any one
+				delete(c.rows, old)
 				break
 			}
-			delete(c.rows, old)
 		}
 		clean := *r
 		clean.base, clean.dirty, clean.full, clean.placed, clean.released, clean.claimed = r.Head, false, false, false, false, false
