@@ -47,7 +47,10 @@ func (f *flow) named(sni string) (string, error) {
 	if err == nil && port != 0 {
 		err = errors.New("a server name with a port")
 	}
-	return host, err
+	if err != nil {
+		return "", err // and no name: what has none matches no host
+	}
+	return host, nil
 }
 
 // conn is a client's connection whose first byte has been read. The connection under it may be handed on only whole.
