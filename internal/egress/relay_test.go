@@ -71,3 +71,42 @@ func TestRelayIsAProxy(t *testing.T) {
 		}
 	}
 }
+
+// Broken if an answer in chunks that breaks off reaches a client inside as if it were whole, or if what has come of it is kept back, be it like
+// an end of chunks.
+func TestTornAnswer(t *testing.T) {
+	r := newRig(t, rules(anyPort("a.test")))
+	port, _, _ := r.oldServer(t)
+	arrived := make(chan struct{})
+	const part = "a part 0\r\n\r\n"
+	r.mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
+		_, _ = io.WriteString(w, part)
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-arrived:
+		case <-q.Context().Done():
+		}
+		if q.URL.Path == "/torn" {
+			panic(http.ErrAbortHandler)
+		}
+	})
+	for _, c := range []struct {
+		path string
+		err  error
+	}{{"/whole", nil}, {"/torn", io.ErrUnexpectedEOF}, {"/torn", io.ErrUnexpectedEOF}, {"/whole", nil}} {
+		w := r.wire(t, port, true)
+		w.say("GET "+c.path, "\r\n")
+		resp, err := http.ReadResponse(w.in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len(part))
+		if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != part {
+			t.Fatalf("%s: %q, %v", c.path, got, err)
+		}
+		arrived <- struct{}{}
+		if rest, err := io.ReadAll(resp.Body); len(rest) > 0 || err != c.err {
+			t.Errorf("%s: %q and %v came after it, want %v", c.path, rest, err, c.err)
+		}
+	}
+}
