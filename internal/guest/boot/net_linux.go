@@ -138,8 +138,19 @@ func (e *Env) UplinkEnv() []string {
 // does, as root of the user namespace that the network belongs to. It reports whether every connection to uplink.Synthetic is redirected,
 // which with connected it tries.
 func Network(connected bool) (redirected bool, err error) {
+	proc, err := syscall.Open("/proc", pathOnly|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return false, &os.PathError{Op: "open", Path: "/proc", Err: err}
+	}
+	defer syscall.Close(proc)
+	return furnishNetwork(tree(proc), connected)
+}
+
+// furnishNetwork is Network with a proc. It is best one that few network namespaces have been seen through: all of them have directories of
+// the same name there, and to find one the kernel looks at each.
+func furnishNetwork(proc tree, connected bool) (redirected bool, err error) {
 	// Tools have no capability, so let them bind any port of their own loopback.
-	fd, err := syscall.Open("/proc/sys/net/ipv4/ip_unprivileged_port_start", syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
+	fd, err := syscall.Openat(int(proc), "sys/net/ipv4/ip_unprivileged_port_start", syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
 	if err == nil {
 		_, err = syscall.Write(fd, []byte("0"))
 		syscall.Close(fd)

@@ -24,32 +24,42 @@ func buildRoot(cfg *Config, trees []tree) error {
 	if err != nil {
 		return err
 	}
-	c, err := buildTree(cfg, trees)
+	trees, devices, err := openParts(cfg, trees)
+	if err != nil {
+		return err
+	}
+	root, err := newRoot(cfg, trees[:len(trees)-len(cfg.Binds)], hidden)
+	if err != nil {
+		return err
+	}
+	defer root.close()
+	if err := root.attach(hidden); err != nil {
+		return err
+	}
+	if err := pivot(root); err != nil {
+		return err
+	}
+	c, err := furnishRoot(cfg, devices, trees[len(trees)-len(cfg.Binds):])
 	if err != nil {
 		return err
 	}
 	return maskProc(cfg, proc, c)
 }
 
-// buildTree makes everything but /proc, and what to hide parts of that with. What is needed of the host (mounts to show, device nodes)
-// is taken as a detached mount first; then the root is changed and the host's tree is gone; only then are the mounts attached, so
-// that no symbolic link in a root file system can lead one of them, or us, back to the host.
-func buildTree(cfg *Config, trees []tree) (covers, error) {
-	trees, err := openSources(cfg, trees)
-	if err != nil {
-		return covers{}, err
+// hidden is a directory of every host, for what goes with the old root.
+const hidden = "/usr"
+
+// openParts takes what is needed of the host (mounts to show, device nodes) as detached mounts, so that it can be let go of.
+func openParts(cfg *Config, given []tree) (trees, devices []tree, err error) {
+	if trees, err = openSources(cfg, given); err == nil {
+		devices, err = openDevices()
 	}
-	devices, err := openDevices()
-	if err != nil {
-		return covers{}, err
-	}
-	binds := trees[len(trees)-len(cfg.Binds):]
-	if err := enterOverlay(cfg, trees[:len(trees)-len(cfg.Binds)]); err != nil {
-		return covers{}, err
-	}
-	if err := pivot(); err != nil {
-		return covers{}, err
-	}
+	return trees, devices, err
+}
+
+// furnishRoot makes everything in a new root but /proc, and what to hide parts of that with. The host's tree is gone by now, so that no
+// symbolic link in a root file system can lead a mount, or us, back to the host.
+func furnishRoot(cfg *Config, devices, binds []tree) (covers, error) {
 	c, err := buildCovers(cfg)
 	if err != nil {
 		return covers{}, err
@@ -68,42 +78,135 @@ func buildTree(cfg *Config, trees []tree) (covers, error) {
 	return c, nil
 }
 
-// Ahead builds the file systems of a sandbox on the host, before there is one: in a mount namespace of the calling thread, which is
-// spent by it, since it can have no other root again. Config.Base says whose they will be. A guest that is born in that namespace
-// finds its root as it should be; the namespace shows the host's proc at /proc, which the guest's own will lie over. The trees are for
-// the guest's configuration, Config.Rooted.
-func Ahead(cfg *Config, sources []int) (ns *os.File, trees []int, err error) {
+// Void makes a mount namespace of nothing but an empty directory that nobody can write to, for Ahead. It spends the calling thread.
+func Void() (*os.File, error) {
+	mine, err := syscall.Open("/proc/thread-self/ns", syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: "/proc/thread-self/ns", Err: err}
+	}
+	defer syscall.Close(mine)
 	if err := syscall.Unshare(syscall.CLONE_NEWNS | syscall.CLONE_FS); err != nil {
-		return nil, nil, os.NewSyscallError("unshare", err)
+		return nil, os.NewSyscallError("unshare", err)
 	}
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
-		return nil, nil, fmt.Errorf("making mounts private: %w", err)
+		return nil, fmt.Errorf("making mounts private: %w", err)
 	}
+	root, err := newFS("tmpfs", attrReadOnly|attrNoSuid|attrNoDev|attrNoExec, "mode=0555", "size=4k")
+	if err != nil {
+		return nil, err
+	}
+	defer root.close()
+	if err := root.attach(hidden); err != nil {
+		return nil, err
+	}
+	if err := pivot(root); err != nil {
+		return nil, err
+	}
+	return openNamespace(mine, "mnt")
+}
+
+// Place is what Ahead makes.
+type Place struct {
+	Mount, Net *os.File // the namespaces that the guest is born in
+	Redirected bool     // what Network returned
+	Trees      []int    // for the guest's configuration
+}
+
+// Ahead builds the file systems and the network of a sandbox on the host, before there is one: in namespaces of the calling thread, which
+// is spent by it. Config.Base says whose they will be; connected is Network's. A guest that is born in them finds its root as it should
+// be (Config.Rooted); the namespace shows the host's proc at /proc, which the guest's own will lie over.
+//
+// The mount namespace is a copy of void (Void), over whose root the sandbox's is laid. A copy of the host's would have all its mounts
+// copied, and let go of again, which is to wait for a grace period of the kernel; and to exchange a root for another the kernel looks
+// at each thread of the host.
+func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place, err error) {
 	given := make([]tree, len(sources))
 	for i, fd := range sources {
 		given[i] = tree(fd)
 	}
+	trees, devices, err := openParts(cfg, given)
+	if err != nil {
+		return nil, err
+	}
 	proc, err := newFS("proc", attrNoSuid|attrNoDev|attrNoExec)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer proc.close()
-	c, err := buildTree(cfg, given)
+	if err := syscall.Unshare(syscall.CLONE_FS); err != nil {
+		return nil, os.NewSyscallError("unshare", err)
+	}
+	if _, _, errno := syscall.Syscall(sysSetns, void.Fd(), syscall.CLONE_NEWNS, 0); errno != 0 {
+		return nil, os.NewSyscallError("setns", errno)
+	}
+	if err := syscall.Unshare(syscall.CLONE_NEWNS | syscall.CLONE_NEWNET); err != nil {
+		return nil, os.NewSyscallError("unshare", err)
+	}
+	p := new(Place)
+	if p.Redirected, err = furnishNetwork(proc, connected); err != nil {
+		return nil, err
+	}
+	root, err := newRoot(cfg, trees[:len(trees)-len(cfg.Binds)], "/")
 	if err != nil {
-		return nil, nil, err
+		return nil, err
+	}
+	defer root.close()
+	if err := root.enter(); err != nil {
+		return nil, err
+	}
+	c, err := furnishRoot(cfg, devices, trees[len(trees)-len(cfg.Binds):])
+	if err != nil {
+		return nil, err
 	}
 	if err = proc.attach("/proc"); err == nil {
-		ns, err = os.Open("/proc/thread-self/ns/mnt")
+		err = p.open(proc)
 	}
 	if err != nil {
 		c.close()
-		return nil, nil, fmt.Errorf("finishing the file systems: %w", err)
+		return nil, fmt.Errorf("finishing the file systems: %w", err)
 	}
-	return ns, []int{int(c.file), int(c.dir), int(c.bootID)}, nil
+	p.Trees = []int{int(c.file), int(c.dir), int(c.bootID)}
+	return p, nil
 }
 
-// pivot makes the working directory the root and lets go of the old one.
-func pivot() error {
+// enter lays a mount over the root and makes it the thread's.
+func (t tree) enter() error {
+	if err := t.attach("/"); err != nil {
+		return err
+	}
+	if err := syscall.Fchdir(int(t)); err != nil {
+		return fmt.Errorf("entering the new root: %w", err)
+	}
+	if err := syscall.Chroot("."); err != nil {
+		return fmt.Errorf("changing the root: %w", err)
+	}
+	return nil
+}
+
+// open opens the namespaces of the thread.
+func (p *Place) open(proc tree) (err error) {
+	if p.Mount, err = openNamespace(int(proc), "thread-self/ns/mnt"); err != nil {
+		return err
+	}
+	if p.Net, err = openNamespace(int(proc), "thread-self/ns/net"); err != nil {
+		p.Mount.Close()
+	}
+	return err
+}
+
+func openNamespace(dir int, name string) (*os.File, error) {
+	fd, err := syscall.Openat(dir, name, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// pivot makes an attached mount the root and lets go of the old one.
+func pivot(root tree) error {
+	if err := syscall.Fchdir(int(root)); err != nil {
+		return fmt.Errorf("entering the new root: %w", err)
+	}
 	if err := syscall.PivotRoot(".", "."); err != nil {
 		return fmt.Errorf("changing the root: %w", err)
 	}

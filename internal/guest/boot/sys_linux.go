@@ -28,11 +28,13 @@ const (
 
 	openTreeClone   = 1
 	openTreeCloexec = syscall.O_CLOEXEC
-	moveFromEmpty   = 0x4 // MOVE_MOUNT_F_EMPTY_PATH
-	fsCloexec       = 1   // FSOPEN_CLOEXEC and FSMOUNT_CLOEXEC
+	moveFromEmpty   = 0x4      // MOVE_MOUNT_F_EMPTY_PATH
+	fsCloexec       = 1        // FSOPEN_CLOEXEC and FSMOUNT_CLOEXEC
+	pathOnly        = 0x200000 // O_PATH
 
 	configSetFlag   = 0 // FSCONFIG_SET_FLAG
 	configSetString = 1 // FSCONFIG_SET_STRING
+	configSetFD     = 5 // FSCONFIG_SET_FD
 	configCreate    = 6 // FSCONFIG_CMD_CREATE
 
 	prSetDumpable   = 4
@@ -108,7 +110,6 @@ func (t tree) restrict(attrs uint64, recursive bool) error {
 
 // lookup returns the mode of what a relative path names below the root of the mount, attached or not.
 func (t tree) lookup(name string) (mode uint32, err error) {
-	const pathOnly = 0x200000 // O_PATH
 	fd, err := syscall.Openat(int(t), name, pathOnly|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return 0, err
@@ -140,6 +141,27 @@ var emptyPath = [1]byte{}
 
 // newFS makes a file system that is not attached anywhere. Options are "key" or "key=value".
 func newFS(kind string, attrs uintptr, options ...string) (tree, error) {
+	fd, err := openFS(kind)
+	if err != nil {
+		return -1, err
+	}
+	defer syscall.Close(fd)
+	for _, o := range options {
+		if err := setOption(fd, o); err != nil {
+			return -1, fmt.Errorf("setting option %s of %s: %w%s", o, kind, err, fsMessages(fd))
+		}
+	}
+	if err := createFS(fd); err != nil {
+		return -1, fmt.Errorf("creating file system %s: %w%s", kind, err, fsMessages(fd))
+	}
+	t, err := mountOf(fd, attrs)
+	if err != nil {
+		return -1, fmt.Errorf("making a mount of %s: %w", kind, err)
+	}
+	return t, nil
+}
+
+func openFS(kind string) (int, error) {
 	k, err := syscall.BytePtrFromString(kind)
 	if err != nil {
 		return -1, err
@@ -148,20 +170,34 @@ func newFS(kind string, attrs uintptr, options ...string) (tree, error) {
 	if errno != 0 {
 		return -1, fmt.Errorf("opening file system %s: %w", kind, errno)
 	}
-	defer syscall.Close(int(fd))
-	for _, o := range options {
-		if err := setOption(int(fd), o); err != nil {
-			return -1, fmt.Errorf("setting option %s of %s: %w%s", o, kind, err, fsMessages(int(fd)))
-		}
+	return int(fd), nil
+}
+
+func createFS(fd int) error {
+	if _, _, errno := syscall.Syscall6(sysFsconfig, uintptr(fd), configCreate, 0, 0, 0, 0); errno != 0 {
+		return errno
 	}
-	if _, _, errno := syscall.Syscall6(sysFsconfig, fd, configCreate, 0, 0, 0, 0); errno != 0 {
-		return -1, fmt.Errorf("creating file system %s: %w%s", kind, errno, fsMessages(int(fd)))
-	}
-	t, _, errno := syscall.Syscall(sysFsmount, fd, fsCloexec, attrs)
+	return nil
+}
+
+func mountOf(fd int, attrs uintptr) (tree, error) {
+	t, _, errno := syscall.Syscall(sysFsmount, uintptr(fd), fsCloexec, attrs)
 	if errno != 0 {
-		return -1, fmt.Errorf("making a mount of %s: %w", kind, errno)
+		return -1, errno
 	}
 	return tree(t), nil
+}
+
+// setLayer gives an overlay one of its directories.
+func setLayer(fd int, key string, dir int) error {
+	k, err := syscall.BytePtrFromString(key)
+	if err != nil {
+		return err
+	}
+	if _, _, errno := syscall.Syscall6(sysFsconfig, uintptr(fd), configSetFD, uintptr(unsafe.Pointer(k)), 0, uintptr(dir), 0); errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 func setOption(fd int, option string) error {

@@ -1,3 +1,6 @@
 package boot
 
-const sysSeccomp = 317
+const (
+	sysSeccomp = 317
+	sysSetns   = 308
+)

@@ -1,3 +1,6 @@
 package boot
 
-const sysSeccomp = 277
+const (
+	sysSeccomp = 277
+	sysSetns   = 268
+)

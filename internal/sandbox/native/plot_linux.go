@@ -93,21 +93,22 @@ func (p *Provider) plant(b box, k shape) (_ *plot, err error) {
 	if p.rootless {
 		return pl, nil
 	}
-	if pl.net, err = newNetwork(k.connected); err != nil {
-		return nil, unavailable("%w", err)
-	}
-	if !p.upperTmp {
-		if err = p.build(pl); err != nil {
-			if _, ok := errors.AsType[*outboard.Error](err); !ok {
-				err = unavailable("the sandbox could not be built: %w", err)
-			}
-			return nil, err
+	if p.upperTmp {
+		if pl.net, err = newNetwork(k.connected); err != nil {
+			return nil, unavailable("%w", err)
 		}
+		return pl, nil
+	}
+	if err = p.build(pl); err != nil {
+		if _, ok := errors.AsType[*outboard.Error](err); !ok {
+			err = unavailable("the sandbox could not be built: %w", err)
+		}
+		return nil, err
 	}
 	return pl, nil
 }
 
-// build makes the file system of a plot.
+// build makes the file systems of a plot, and its network.
 func (p *Provider) build(pl *plot) error {
 	userns, err := p.userNamespace(pl.state.UIDBase)
 	if err != nil {
@@ -128,9 +129,18 @@ func (p *Provider) build(pl *plot) error {
 			return err
 		}
 	}
-	return onSpentThread(func() (err error) {
-		pl.mnt, pl.covers, err = boot.Ahead(cfg, sources)
+	void, err := p.void.open()
+	if err != nil {
+		closeFDs(sources)
 		return err
+	}
+	return onSpentThread(func() error {
+		place, err := boot.Ahead(void, cfg, sources, pl.shape.connected)
+		if err != nil {
+			return err
+		}
+		pl.mnt, pl.covers, pl.net = place.Mount, place.Trees, network{ns: place.Net, redirected: place.Redirected}
+		return nil
 	})
 }
 

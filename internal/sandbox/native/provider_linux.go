@@ -32,6 +32,7 @@ type Provider struct {
 
 	program  program  // the guest, ready to execute
 	nurse    nurse    // makes processes
+	void     void     // what file systems are built in
 	skeleton skeleton // the host's root file system, as far as it is shown
 	archives archives // unpacked root file systems
 	shelf    *shelf   // plots made ahead; nil for none
@@ -140,6 +141,7 @@ func (p *Provider) Stocked() { p.shelf.filled() }
 func (p *Provider) Close() error {
 	err := p.shelf.close()
 	p.nurse.close()
+	p.void.close()
 	p.program.close()
 	p.Buried()
 	return err
