@@ -91,31 +91,58 @@ func (u *burial) next() bool {
 // Buried waits until everything of the sandboxes that were destroyed is removed, as far as it can be.
 func (p *Provider) Buried() { p.burial.wg.Wait() }
 
+// burialWidth is how many of the destroyed are removed at a time: while one waits for the disk or for a lock of the kernel, another goes on.
+const burialWidth = 2
+
 // bury removes everything in the graves that no other process is at.
 func (p *Provider) bury() error {
 	graves, err := os.ReadDir(filepath.Join(p.dir, gravesDir))
 	if err != nil {
 		return fmt.Errorf("listing destroyed sandboxes: %w", err)
 	}
-	var errs []error
+	var (
+		next = make(chan string, len(graves))
+		mu   sync.Mutex
+		errs []error
+		wg   sync.WaitGroup
+	)
 	for _, e := range graves {
-		id, _, _ := strings.Cut(e.Name(), ".")
-		b := box{id: outboard.SandboxID(id), dir: filepath.Join(p.dir, gravesDir, e.Name()), was: filepath.Join(p.dir, id)}
-		lock, err := lockFile(b.dir, unix.LOCK_EX|unix.LOCK_NB)
-		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err == nil {
-			ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
-			err = p.remove(ctx, b)
-			cancel()
-			lock.Close()
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("sandbox %s: %w", id, err))
-		}
+		next <- e.Name()
 	}
+	close(next)
+	for range min(burialWidth, len(graves)) {
+		wg.Go(func() {
+			for name := range next {
+				if err := p.buryOne(name); err != nil {
+					mu.Lock()
+					errs = append(errs, err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// buryOne removes what is in one grave, unless another process is at it.
+func (p *Provider) buryOne(grave string) error {
+	id, _, _ := strings.Cut(grave, ".")
+	b := box{id: outboard.SandboxID(id), dir: filepath.Join(p.dir, gravesDir, grave), was: filepath.Join(p.dir, id)}
+	lock, err := lockFile(b.dir, unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
+		err = p.remove(ctx, b)
+		cancel()
+		lock.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("sandbox %s: %w", id, err)
+	}
+	return nil
 }
 
 // stateOr returns the state of a box. It is written before anything else is made, in one step: without it there is nothing but the

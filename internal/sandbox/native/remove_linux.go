@@ -3,7 +3,6 @@ package native
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 
@@ -13,56 +12,80 @@ import (
 // removeTree removes a directory tree that a sandbox may have shaped: unreadable directories, names of any bytes, and trees deeper
 // than a path or the table of open files can reach. Nothing else uses the tree any more. A missing one is no error.
 func removeTree(dir string) error {
-	if err := unix.Rmdir(dir); err == nil || errors.Is(err, unix.ENOENT) {
-		return nil
+	r := remover{names: make([]byte, 8<<10)}
+	if err := r.remove(unix.AT_FDCWD, dir, 0); err != nil {
+		return fmt.Errorf("removing %s: %w", dir, err)
 	}
-	if err := unix.Unlink(dir); err == nil || !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
-		return err // it was a file
-	}
-	if err := os.Chmod(dir, 0o700); err != nil {
-		return err
-	}
-	top, err := os.OpenFile(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return err
-	}
-	defer top.Close()
-	r := remover{top: int(top.Fd())}
-	if err := r.empty(top); err != nil {
-		return fmt.Errorf("removing what is in %s: %w", dir, err)
-	}
-	return unix.Rmdir(dir)
+	return nil
 }
 
-// remover empties one tree without ever being more than one level deep in it: a directory that is not empty is moved up to the
-// top, where its turn comes.
+// removeDepth is how many directories are open at a time, one in the other.
+const removeDepth = 16
+
+// remover empties one tree without ever being more than removeDepth levels deep in it: a directory further down that is not empty is
+// moved up to the top, where its turn comes.
 type remover struct {
 	top   int
 	moved int
+	names []byte // room to read them
 }
 
-// empty removes what is in d. For the top itself that includes what is moved there meanwhile.
-func (r *remover) empty(d *os.File) error {
+// removeDir removes a directory that is not empty, which depth others are open above.
+func (r *remover) removeDir(dir int, name string, depth int) error {
+	if err := permit(dir, name); err != nil {
+		return err
+	}
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("openat", err)
+	}
+	defer unix.Close(fd)
+	if depth == 0 {
+		r.top = fd
+	}
 	for {
-		if _, err := d.Seek(0, io.SeekStart); err != nil { // reading a directory that shrinks may skip entries
+		seen, err := r.empty(fd, depth)
+		if err != nil {
 			return err
 		}
-		names, err := d.Readdirnames(1024)
-		if err != nil && err != io.EOF {
-			return err
+		err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
+		if !errors.Is(err, unix.ENOTEMPTY) || !seen {
+			return os.NewSyscallError("unlinkat", err)
 		}
-		if len(names) == 0 {
-			return nil
+		// Reading a directory that shrinks may skip entries, and the top is given more.
+		if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
+			return os.NewSyscallError("lseek", err)
 		}
+	}
+}
+
+// permit makes sure that what is in a directory can be removed, and that it can be moved, where it takes a permission.
+func permit(dir int, name string) error {
+	if unix.Geteuid() == 0 {
+		return nil
+	}
+	return os.NewSyscallError("fchmodat", unix.Fchmodat(dir, name, 0o700, 0))
+}
+
+// empty removes what it reads in a directory, and reports whether there was anything.
+func (r *remover) empty(fd, depth int) (seen bool, err error) {
+	for {
+		n, err := uninterrupted(func() (int, error) { return unix.ReadDirent(fd, r.names) })
+		if n == 0 || err != nil {
+			return seen, os.NewSyscallError("getdents", err)
+		}
+		_, _, names := unix.ParseDirent(r.names[:n], -1, nil)
 		for _, name := range names {
-			if err := r.remove(int(d.Fd()), name); err != nil {
-				return err
+			seen = true
+			if err := r.remove(fd, name, depth+1); err != nil {
+				return seen, err
 			}
 		}
 	}
 }
 
-func (r *remover) remove(dir int, name string) error {
+// remove removes what a name stands for. A missing one is no error.
+func (r *remover) remove(dir int, name string, depth int) error {
 	err := unix.Unlinkat(dir, name, 0)
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil
@@ -70,26 +93,20 @@ func (r *remover) remove(dir int, name string) error {
 	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	if err := unix.Unlinkat(dir, name, unix.AT_REMOVEDIR); err == nil {
+	if unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) == nil {
 		return nil
 	}
-	if err := unix.Fchmodat(dir, name, 0o700, 0); err != nil {
+	if depth < removeDepth {
+		if now := r.removeDir(dir, name, depth); !errors.Is(now, unix.ENOTDIR) {
+			return now
+		}
+		return err // a file that may not be removed
+	}
+	if err := permit(dir, name); err != nil {
 		return err
 	}
-	if dir != r.top {
-		r.moved++
-		return r.rename(dir, name)
-	}
-	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	d := os.NewFile(uintptr(fd), name)
-	defer d.Close()
-	if err := r.empty(d); err != nil {
-		return err
-	}
-	return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
+	r.moved++
+	return r.rename(dir, name)
 }
 
 // rename moves a directory to the top under a name that is free there.
