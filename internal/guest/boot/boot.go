@@ -11,12 +11,15 @@
 //
 //	0, 1, 2   /dev/null, the guest's log twice
 //	ListenFD  a listening unix socket, whose path stays on the host
-//	ControlFD one end of a stream socket pair: Config in (with the mount trees of Config.Trees), a Report out, as one line; then the
+//	ControlFD one end of a stream socket pair: Config in (with the mount trees of Config.Trees), a report out, as one line; then the
 //	          host's first connection
 //	StateFD   the directory for receipts, outside everything the sandbox can name
 package boot
 
-import "os"
+import (
+	"os"
+	"strconv"
+)
 
 // The files a guest inherits. All are marked close-on-exec before anything else happens.
 const (
@@ -31,7 +34,7 @@ const (
 	MaxTrees  = 200
 )
 
-// Config is what the host wants built. It is sent as one JSON object, length first, with one file per Tree.
+// Config is what the host wants built. It is sent as a Message, length first, with one file per Tree.
 type Config struct {
 	Generation string `json:"generation"`
 	Hostname   string `json:"hostname"`
@@ -122,10 +125,8 @@ type Dir struct {
 	Tool bool   `json:"tool"` // owned by the tool, else by the guest
 }
 
-// Report is the guest's answer on the control socket: empty when it is ready, else what failed.
-type Report struct {
-	Error string `json:"error,omitempty"`
-}
+// ReadReport returns what the guest's answer on the control socket says, a line without its end: nothing when it is ready, else what failed.
+func ReadReport(line string) (failed string, err error) { return strconv.Unquote(line) }
 
 // Where a guest that a container runtime started finds what the host gave it: a directory of the host, for the guest's own user only.
 const (

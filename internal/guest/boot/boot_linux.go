@@ -3,7 +3,6 @@ package boot
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -42,11 +41,7 @@ func Init() (*Env, error) {
 	if err = build(cfg, trees, up); err == nil && cfg.Processes != 0 && cfg.ToolUID == os.Getuid() {
 		keepThreads()
 	}
-	report := Report{}
-	if err != nil {
-		report.Error = err.Error()
-	}
-	if werr := json.NewEncoder(control).Encode(report); werr != nil {
+	if werr := report(control, err); werr != nil {
 		err = errors.Join(err, fmt.Errorf("reporting to the host: %w", werr))
 	}
 	if err != nil {
@@ -54,6 +49,16 @@ func Init() (*Env, error) {
 	}
 	booted = true
 	return &Env{Control: control, Config: *cfg, StateDir: "/proc/self/fd/" + strconv.Itoa(StateFD), uplink: up}, nil
+}
+
+// report tells the host in one line how it went, see ReadReport.
+func report(control io.Writer, err error) error {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	_, err = io.WriteString(control, strconv.Quote(text)+"\n")
+	return err
 }
 
 // Await waits for the Identity of a sandbox that was started ahead, on the host's connection, and returns its generation and its
@@ -74,7 +79,7 @@ func (e *Env) Await(ctx context.Context, conn net.Conn) (generation string, env 
 		return "", nil, fmt.Errorf("waiting for an identity: %w", err)
 	}
 	var id Identity
-	if err := json.Unmarshal(body, &id); err != nil {
+	if err := Decode(body, &id); err != nil {
 		return "", nil, fmt.Errorf("reading an identity: %w", err)
 	}
 	if id.CA != "" && e.uplink != nil {
@@ -161,7 +166,7 @@ func receive(fd int) (*Config, []tree, error) {
 		got += n
 	}
 	cfg := new(Config)
-	if err := json.Unmarshal(body, cfg); err != nil {
+	if err := Decode(body, cfg); err != nil {
 		return nil, nil, err
 	}
 	trees, err := parseTrees(oob[:oobn])

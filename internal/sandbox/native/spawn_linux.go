@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -260,7 +259,7 @@ func (b *birth) identify(spec sandbox.Spec, path string) error {
 	if spec.Network != nil {
 		id.CA = string(spec.Network.CA)
 	}
-	msg, err := frame(id)
+	msg, err := frame(&id)
 	if err != nil {
 		return err
 	}
@@ -273,11 +272,8 @@ func (b *birth) identify(spec sandbox.Spec, path string) error {
 }
 
 // frame encodes what a guest is sent before it serves.
-func frame(v any) ([]byte, error) {
-	body, err := json.Marshal(v)
-	if err != nil {
-		return nil, fmt.Errorf("encoding the guest's configuration: %w", err)
-	}
+func frame(m boot.Message) ([]byte, error) {
+	body := boot.Encode(m)
 	if len(body) > boot.MaxConfig {
 		return nil, outboard.Errorf(outboard.Invalid, "encoding the guest's configuration: %d bytes are too many", len(body))
 	}
@@ -313,20 +309,20 @@ func (b *birth) configure(ctx context.Context, cfg *boot.Config, trees []int, up
 		return b.silent(ctx, err)
 	}
 	r := bufio.NewReader(io.LimitReader(b.control, boot.MaxConfig))
-	line, err := r.ReadBytes('\n')
+	line, err := r.ReadString('\n')
 	if err != nil {
 		return b.silent(ctx, err)
 	}
-	var report boot.Report
-	if err := json.Unmarshal(line, &report); err != nil || r.Buffered() != 0 {
+	failed, err := boot.ReadReport(strings.TrimSuffix(line, "\n"))
+	if err != nil || r.Buffered() != 0 {
 		return fmt.Errorf("reading the guest's report %.100q: %w", line, err)
 	}
 	if !stop() {
 		return context.Cause(ctx)
 	}
 	_ = b.control.SetDeadline(time.Time{})
-	if report.Error != "" {
-		return unavailable("the sandbox could not be built: %s", strings.ToValidUTF8(report.Error, "?"))
+	if failed != "" {
+		return unavailable("the sandbox could not be built: %s", strings.ToValidUTF8(failed, "?"))
 	}
 	return nil
 }
