@@ -59,6 +59,7 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 		return err
 	}
 	s.table = t
+	rehearse()
 	quit := make(chan struct{})
 	if cfg.Init {
 		go s.children.reap(quit) // not waited for: what goes on living, nobody ends
