@@ -239,86 +239,133 @@ func (g group) attach(pid int) error {
 	return nil
 }
 
-// freezer is how the processes of one directory of a group are stopped and let go on.
-type freezer struct {
-	dir, file, value string // what to write
-	check, want      string // the file that says how far that is, and what it then says
+// brake stops the processes of a group and lets them go on. Its files are open, for who has no paths to them: a thread inside a sandbox.
+// That of a group without a freezer, or that is gone, does nothing.
+type brake struct {
+	version      int
+	lever, gauge int // what is written to, and what says how far that is; -1 = none
 }
 
-// freezers returns those of a group: in version 1 there is one, in the hierarchy of that name.
-func (g group) freezers(frozen bool) (all []freezer) {
-	for _, dir := range g.dirs {
-		f := freezer{dir: dir, file: "freezer.state", value: "THAWED", check: "freezer.state", want: "THAWED\n"}
-		if frozen {
-			f.value, f.want = "FROZEN", "FROZEN\n"
-		}
-		if g.version == 2 {
-			f.file, f.value, f.check, f.want = "cgroup.freeze", "0", "cgroup.events", "frozen 0\n"
-			if frozen {
-				f.value, f.want = "1", "frozen 1\n"
-			}
-		}
-		all = append(all, f)
+// brake opens that of a group. In version 1 only one of the directories has one.
+func (g group) brake() (*brake, error) {
+	b := &brake{version: g.version, lever: -1, gauge: -1}
+	dirs, lever, flags := g.dirs, "freezer.state", unix.O_RDWR
+	if g.version == 2 {
+		lever, flags = "cgroup.freeze", unix.O_WRONLY
+	} else if i := slices.IndexFunc(dirs, func(dir string) bool { return filepath.Base(filepath.Dir(filepath.Dir(dir))) == "freezer" }); i >= 0 {
+		dirs = dirs[i : i+1]
 	}
-	if i := slices.IndexFunc(all, func(f freezer) bool { return filepath.Base(filepath.Dir(filepath.Dir(f.dir))) == "freezer" }); i >= 0 {
-		all = all[i : i+1]
-	}
-	return all
-}
-
-// setFrozen stops or continues every process of the group and waits until that is so.
-func (g group) setFrozen(ctx context.Context, frozen bool) error {
-	for _, f := range g.freezers(frozen) {
-		err := writeControl(f.dir, f.file, f.value)
+	for _, dir := range dirs {
+		fd, err := openSmall(filepath.Join(dir, lever), flags, 0)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // a hierarchy without a freezer, or a group that is gone
+			continue
+		}
+		if err == nil {
+			b.lever, b.gauge = fd, fd
+		}
+		if err == nil && g.version == 2 {
+			b.gauge, err = openSmall(filepath.Join(dir, "cgroup.events"), unix.O_RDONLY, 0)
 		}
 		if err != nil {
-			return fmt.Errorf("writing freezer state: %w", err)
+			b.close()
+			return nil, fmt.Errorf("opening the freezer: %w", err)
 		}
-		if err := f.wait(ctx, frozen && g.version != 2); err != nil {
-			return fmt.Errorf("waiting for the freezer: %w", err)
-		}
+		break
+	}
+	return b, nil
+}
+
+func (b *brake) close() {
+	if b.gauge >= 0 && b.gauge != b.lever {
+		unix.Close(b.gauge)
+	}
+	if b.lever >= 0 {
+		unix.Close(b.lever)
+	}
+	b.lever, b.gauge = -1, -1
+}
+
+// words returns what the kernel is told, and what it then says when that is done.
+func (b *brake) words(frozen bool) (order, done string) {
+	switch {
+	case b.version == 2 && frozen:
+		return "1", "frozen 1\n"
+	case b.version == 2:
+		return "0", "frozen 0\n"
+	case frozen:
+		return "FROZEN", "FROZEN\n"
+	}
+	return "THAWED", "THAWED\n"
+}
+
+// set begins to stop every process of the group, or lets them go on.
+func (b *brake) set(frozen bool) error {
+	if b.lever < 0 {
+		return nil
+	}
+	order, _ := b.words(frozen)
+	_, err := uninterrupted(func() (int, error) { return unix.Pwrite(b.lever, []byte(order), 0) })
+	if err != nil && err != unix.ENODEV { // the group is gone
+		return fmt.Errorf("writing freezer state: %w", err)
 	}
 	return nil
 }
 
-// wait returns when it is done. again says that the kernel may have to be told once more.
-func (f freezer) wait(ctx context.Context, again bool) error {
-	fd, err := openSmall(filepath.Join(f.dir, f.check), unix.O_RDONLY, 0)
-	if err != nil {
-		return err
+// wait returns when it is done.
+func (b *brake) wait(ctx context.Context, frozen bool) error {
+	if b.gauge < 0 {
+		return nil
 	}
-	defer unix.Close(fd)
+	_, done := b.words(frozen)
 	var buf [256]byte
 	looks := 0
-	return waitFor(ctx, func() (bool, error) {
+	err := waitFor(ctx, func() (bool, error) {
 		for range freezeSpins { // most often it is a matter of microseconds, and to sleep takes a millisecond
-			n, err := unix.Pread(fd, buf[:], 0)
+			n, err := unix.Pread(b.gauge, buf[:], 0)
+			if err == unix.ENODEV {
+				return true, nil
+			}
 			if err != nil && err != unix.EINTR {
 				return false, err
 			}
-			if strings.Contains(string(buf[:max(0, n)]), f.want) {
+			if strings.Contains(string(buf[:max(0, n)]), done) {
 				return true, nil
 			}
 			unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 		}
 		// Version 1 may never come to its end when a process was being made or was ending: begin again.
-		if looks++; again && looks%freezeLooks == 0 {
-			return false, errors.Join(writeControl(f.dir, f.file, "THAWED"), writeControl(f.dir, f.file, f.value))
+		if looks++; frozen && b.version != 2 && looks%freezeLooks == 0 {
+			return false, errors.Join(b.set(false), b.set(true))
 		}
 		return false, nil
 	})
+	if err != nil {
+		return fmt.Errorf("waiting for the freezer: %w", err)
+	}
+	return nil
+}
+
+// setFrozen stops or continues every process of the group and waits until that is so.
+func (g group) setFrozen(ctx context.Context, frozen bool) error {
+	b, err := g.brake()
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	if err := b.set(frozen); err != nil {
+		return err
+	}
+	return b.wait(ctx, frozen)
 }
 
 // thaw lets every process go on, and waits for nothing.
 func (g group) thaw() error {
-	for _, f := range g.freezers(false) {
-		if err := writeControl(f.dir, f.file, f.value); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("writing freezer state: %w", err)
-		}
+	b, err := g.brake()
+	if err != nil {
+		return err
 	}
-	return nil
+	defer b.close()
+	return b.set(false)
 }
 
 // busy reports whether a process may be in the group. Without a group nobody knows.

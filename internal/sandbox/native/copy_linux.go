@@ -351,12 +351,23 @@ func xattr(fd int, name string) ([]byte, error) {
 }
 
 // readNames returns the names in a directory.
-func readNames(dir int) ([]string, error) {
-	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+func readNames(dir int) ([]string, error) { return readNamesAt(dir, ".") }
+
+// readNamesAt returns the names in a directory that is given by a path from another.
+func readNamesAt(dir int, path string) ([]string, error) {
+	fd, err := uninterrupted(func() (int, error) {
+		return unix.Openat(dir, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	})
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), "directory")
-	defer f.Close()
-	return f.Readdirnames(-1)
+	defer unix.Close(fd)
+	var names []string
+	for buf := make([]byte, 8<<10); ; {
+		n, err := uninterrupted(func() (int, error) { return unix.ReadDirent(fd, buf) })
+		if n <= 0 || err != nil {
+			return names, err
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names)
+	}
 }

@@ -382,16 +382,16 @@ var errPushing = errors.New("its workspace was being exchanged when the server d
 
 // current returns the number of the writable layer in use.
 func (p *Provider) current(b box) (int, error) {
-	entries, err := os.ReadDir(b.path(workDir))
+	names, err := readNamesAt(unix.AT_FDCWD, b.path(workDir))
 	if err != nil {
 		return 0, err
 	}
 	current := -1
-	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), pushingSuffix) {
+	for _, name := range names {
+		if strings.HasSuffix(name, pushingSuffix) {
 			return 0, errPushing
 		}
-		if n, err := strconv.Atoi(e.Name()); err == nil {
+		if n, err := strconv.Atoi(name); err == nil {
 			current = max(current, n)
 		}
 	}

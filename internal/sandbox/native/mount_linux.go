@@ -207,32 +207,32 @@ func openBelow(dir int, p string) (int, error) {
 	}
 }
 
-// subtrees returns one detached mount per saved directory of an overlay, owned and closed to others as the tool expects.
-func subtrees(fds *descriptors, mnt int, s *state) ([]int, error) {
+// subtrees returns one detached mount per saved directory of an overlay, owned and closed to others as the tool expects, and where each
+// is in mnt.
+func subtrees(fds *descriptors, mnt int, s *state) (trees, dirs []int, err error) {
 	uid, gid := s.UIDBase+uint32(s.Tool.uid()), s.UIDBase+uint32(s.Tool.gid())
-	var trees []int
 	for _, d := range workDirs {
 		dir, err := openPath(mnt, strings.TrimPrefix(d, "/"), noLinks|unix.RESOLVE_BENEATH)
 		if err != nil {
-			return nil, fmt.Errorf("opening %s in the layers: %w", d, err)
+			return nil, nil, fmt.Errorf("opening %s in the layers: %w", d, err)
 		}
-		fds.add(dir)
+		dirs = append(dirs, fds.add(dir))
 		var st unix.Stat_t
 		if err := unix.Fstat(dir, &st); err != nil {
-			return nil, fmt.Errorf("looking at %s in the layers: %w", d, err)
+			return nil, nil, fmt.Errorf("looking at %s in the layers: %w", d, err)
 		}
 		if st.Uid != uid { // a root file system has one of its own
 			if err := unix.Fchownat(dir, "", int(uid), int(gid), unix.AT_EMPTY_PATH); err != nil {
-				return nil, fmt.Errorf("giving %s to the tool: %w", d, err)
+				return nil, nil, fmt.Errorf("giving %s to the tool: %w", d, err)
 			}
 		}
 		tree, err := unix.OpenTree(dir, "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 		if err != nil {
-			return nil, fmt.Errorf("copying the mount of %s: %w", d, err)
+			return nil, nil, fmt.Errorf("copying the mount of %s: %w", d, err)
 		}
 		trees = append(trees, fds.add(tree))
 	}
-	return trees, nil
+	return trees, dirs, nil
 }
 
 // inside runs f in the mount namespace of a sandbox, where paths are the sandbox's: nothing may be followed that a tool can make.
@@ -253,16 +253,28 @@ func inside(s *state, f func() error) error {
 // attachTrees mounts one tree per saved directory. It runs inside.
 func attachTrees(trees []int) error {
 	for i, d := range workDirs[:len(trees)] {
-		target, err := openPath(unix.AT_FDCWD, d, noLinks)
-		if err == nil {
-			err = unix.MoveMount(trees[i], "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
-			unix.Close(target)
-		}
-		if err != nil {
-			return fmt.Errorf("attaching %s: %w", d, err)
+		if err := attachTree(trees[i], d); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+func attachTree(tree int, dir string) error {
+	target, err := openPath(unix.AT_FDCWD, dir, noLinks)
+	if err == nil {
+		err = moveTree(tree, target)
+		unix.Close(target)
+	}
+	if err != nil {
+		return fmt.Errorf("attaching %s: %w", dir, err)
+	}
+	return nil
+}
+
+// moveTree mounts a tree somewhere, and nowhere else any more.
+func moveTree(tree, target int) error {
+	return unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
 // errInUse: a process holds something of a saved directory open, or is in it.

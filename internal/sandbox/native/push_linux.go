@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,7 +40,7 @@ func (p *Provider) startWork(fds *descriptors, b box, s *state, from outboard.Ch
 		return nil, err
 	}
 	fds.add(next.mnt)
-	if trees, err = subtrees(fds, next.mnt, s); err != nil {
+	if trees, _, err = subtrees(fds, next.mnt, s); err != nil {
 		return nil, err
 	}
 	dir := filepath.Join(b.path(workDir), "1")
@@ -327,64 +326,49 @@ func (m *machine) workPath(n int, name string) string {
 	return m.path(filepath.Join(workDir, strconv.Itoa(n), name))
 }
 
-// push exchanges the mounts. The overlay that comes next is made before anything stops; its lower layer is filled by renames when
-// nothing can look into either.
+// push exchanges the mounts. The overlay that comes next was made before anything stops.
 func (m *machine) push(ctx context.Context, id, parent outboard.CheckpointID, n int, next *work) (pushed sandbox.Pushed, err error) {
-	attached := false
+	x := &exchange{m: m, n: n, next: next, settled: make(chan struct{})}
 	defer func() {
-		if !attached { // what went wrong after the exchange does not undo it
-			next.close()
-			err = errors.Join(err, m.drop(next.n))
-		}
+		err = errors.Join(err, x.thaw(), x.end())
 		m.prepare()
 		m.squashLater(next.height)
 	}()
-	if m.freezable {
-		defer func() {
-			// Whoever asked may have gone; a sandbox may not stay frozen for that, or half frozen.
-			thaw, cancel := context.WithTimeout(context.WithoutCancel(ctx), destroyTimeout)
-			defer cancel()
-			err = errors.Join(err, m.setFrozen(thaw, false))
-		}()
-		if err := m.setFrozen(ctx, true); err != nil {
-			return sandbox.Pushed{}, err
-		}
+	if err := x.begin(); err != nil {
+		return sandbox.Pushed{}, err
 	}
-	var old descriptors
-	err = m.exchange(n, next, &old)
-	now, cerr := m.p.current(m.box)
-	attached = cerr != nil || now != n
-	go func() { // what the kernel knew of every file takes long to forget, and to let go of a mount is to wait for a grace period
-		old.close()
-		if attached {
-			next.close()
-		}
-		_ = removeTree(m.path(filepath.Join(workDir, strconv.Itoa(n)+".was"))) // what stays goes with the sandbox
-	}()
-	name := layerName(m.id, n)
+	done := make(chan error, 1)
+	go func() { done <- x.run(ctx) }()
+	var named error
+	if <-x.settled; x.attached {
+		named = m.nameNow(id, layerName(m.id, n), x.to)
+	}
+	err = <-done
 	if errors.Is(err, errInUse) {
-		if name, err = m.copyLayer(n); err != nil {
-			return sandbox.Pushed{}, err
-		}
-		if last, _, err := m.p.checkpointLayer(parent); err == nil && last == name {
-			return sandbox.Pushed{}, nil
-		}
-		return sandbox.Pushed{Changed: true, Copied: true}, m.p.nameCheckpoint(id, name)
+		return m.pushCopy(id, parent, n)
 	}
 	if err != nil {
 		return sandbox.Pushed{}, fmt.Errorf("exchanging the workspace: %w", err)
 	}
-	return sandbox.Pushed{Changed: true}, m.nameNow(id, name, next.n)
+	return sandbox.Pushed{Changed: true}, named
 }
 
-// nameNow is nameCheckpoint by the link that was made with the overlay now in use, if there is one.
-func (m *machine) nameNow(id outboard.CheckpointID, layer string, n int) error {
-	link := m.workPath(n, "name")
-	if to, err := os.Readlink(link); err == nil && to == layer {
-		err := unix.Renameat2(unix.AT_FDCWD, link, unix.AT_FDCWD, filepath.Join(m.p.dir, checkpointsDir, string(id)), unix.RENAME_NOREPLACE)
-		if err == nil {
-			return nil
-		}
+// pushCopy is Push of a sandbox that is stopped, and whose workspace cannot be exchanged.
+func (m *machine) pushCopy(id, parent outboard.CheckpointID, n int) (sandbox.Pushed, error) {
+	name, err := m.copyLayer(n)
+	if err != nil {
+		return sandbox.Pushed{}, err
+	}
+	if last, _, err := m.p.checkpointLayer(parent); err == nil && last == name {
+		return sandbox.Pushed{}, nil
+	}
+	return sandbox.Pushed{Changed: true, Copied: true}, m.p.nameCheckpoint(id, name)
+}
+
+// nameNow is nameCheckpoint by the link that was made with the next overlay, in its directory, if it is there still.
+func (m *machine) nameNow(id outboard.CheckpointID, layer string, next int) error {
+	if unix.Renameat2(next, "name", unix.AT_FDCWD, filepath.Join(m.p.dir, checkpointsDir, string(id)), unix.RENAME_NOREPLACE) == nil {
+		return nil
 	}
 	return m.p.nameCheckpoint(id, layer)
 }
@@ -395,75 +379,6 @@ func (p *Provider) nameCheckpoint(id outboard.CheckpointID, layer string) error 
 		return fmt.Errorf("naming a checkpoint: %w", err)
 	}
 	return nil
-}
-
-// exchange puts the next overlay in the place of that of work/<n>, whose files become its top layer. What was there is left in old.
-// While the directory is marked nobody knows what is attached, and a server that finds it so gives the sandbox up.
-func (m *machine) exchange(n int, next *work, old *descriptors) error {
-	var fds descriptors
-	defer fds.close()
-	var dirs [3]int // the threads' paths are the sandbox's
-	for i, path := range []string{m.path(workDir), m.workPath(n, "up"), filepath.Join(m.p.layer(layerName(m.id, n)), "fs")} {
-		fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return &fs.PathError{Op: "open", Path: path, Err: err}
-		}
-		dirs[i] = fds.add(fd)
-	}
-	work, up, layer := dirs[0], dirs[1], dirs[2]
-	index, err := unix.Open(m.workPath(n, "wk/index"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err == nil {
-		fds.add(index)
-	} else {
-		index = -1 // the file system cannot have one
-	}
-	is, pushing, was := strconv.Itoa(n), strconv.Itoa(n)+pushingSuffix, strconv.Itoa(n)+".was"
-	return inside(m.state, func() error {
-		if err := unix.Renameat(work, is, work, pushing); err != nil {
-			return err
-		}
-		if err := relink(up, index); err != nil {
-			return errors.Join(err, unix.Renameat(work, pushing, work, is))
-		}
-		trees, err := detachTrees(old)
-		if err != nil {
-			if errors.Is(err, errInUse) {
-				err = errors.Join(err, unix.Renameat(work, pushing, work, is))
-			}
-			return err
-		}
-		if err := moveNames(up, layer); err != nil {
-			return errors.Join(err, moveNames(layer, up), attachTrees(trees), unix.Renameat(work, pushing, work, is))
-		}
-		fresh, err := subtrees(&fds, next.mnt, m.state)
-		if err == nil {
-			err = attachTrees(fresh)
-		}
-		if err != nil {
-			return err // marked: this sandbox is lost
-		}
-		will := strconv.Itoa(next.n)
-		if err := unix.Renameat(work, will+nextSuffix, work, will); err != nil {
-			return err
-		}
-		return unix.Renameat(work, pushing, work, was)
-	})
-}
-
-// moveNames moves what may be at the top of a layer from one directory to another, and makes sure that nothing is left: that a name is
-// missing is no error, but would be no reason either to take files for saved that are elsewhere.
-func moveNames(from, to int) error {
-	for _, d := range workDirs {
-		name, _, _ := strings.Cut(d[1:], "/")
-		if err := unix.Renameat(from, name, to, name); err != nil && err != unix.ENOENT {
-			return fmt.Errorf("moving a layer: %w", err)
-		}
-	}
-	left, err := readNames(from)
-	if err == nil && len(left) > 0 {
-		err = fmt.Errorf("moving a layer: %q cannot be moved", left)
-	}
-	return err
 }
 
 // drop removes what was made for a push that did not happen.

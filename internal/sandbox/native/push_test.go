@@ -161,6 +161,98 @@ func TestPushBusy(t *testing.T) {
 	}
 }
 
+// Broken if a checkpoint takes a workspace away from a process that is in one of its directories or runs a program from it, if to have
+// looked for one spoils the next look, or if a mount is left over another.
+func TestPushHeld(t *testing.T) {
+	p := layered(t)
+	const mounted = `awk '$5 == "/workspace" || $5 == "/mnt/session/outputs" || $5 == "/home/user" || $5 ~ "^/workspace/" { print $5 }' /proc/self/mountinfo | sort`
+	const once = "/home/user\n/mnt/session/outputs\n/workspace\n"
+	for name, hold := range map[string]string{
+		"in the workspace":        "(cd /workspace; exec sleep 1000) &",
+		"in the last directory":   "(cd ~; exec sleep 1000) &",
+		"a program of the second": "cp /bin/sleep /mnt/session/outputs/nap; /mnt/session/outputs/nap 1000 &",
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := start(t, p, "")
+			bash(t, m, "echo 0 > /workspace/f")
+			push(t, m)
+			bash(t, m, hold+" until grep -qa 1000 /proc/$!/cmdline; do sleep 0.01; done") // it has been started
+			for i := 1; i <= 3; i++ {
+				bash(t, m, fmt.Sprintf("echo %d >> /workspace/f", i))
+				if _, pushed := push(t, m); pushed != (sandbox.Pushed{Changed: true, Copied: true}) {
+					t.Fatalf("while it is held, %d: %+v", i, pushed)
+				}
+				if out := bash(t, m, mounted); out != once {
+					t.Fatalf("while it is held, %d: mounted are %q", i, out)
+				}
+			}
+			bash(t, m, "kill $!; wait; echo 4 >> /workspace/f")
+			last, pushed := push(t, m)
+			if pushed != (sandbox.Pushed{Changed: true}) {
+				t.Fatalf("afterwards: %+v", pushed)
+			}
+			if out := bash(t, m, mounted+"; cat /workspace/f"); out != once+"0\n1\n2\n3\n4\n" {
+				t.Errorf("afterwards: %q", out)
+			}
+			if out := bash(t, start(t, p, last), "cat /workspace/f"); out != "0\n1\n2\n3\n4\n" {
+				t.Errorf("of the checkpoint: %q", out)
+			}
+		})
+	}
+}
+
+// Broken if checkpoints lose or tear something where the host has no freezer.
+func TestPushUnstopped(t *testing.T) {
+	p := layered(t)
+	m := start(t, p, "")
+	native.WithoutFreezer(m.Sandbox)
+	bash(t, m, "echo 1 > /workspace/f; echo h > ~/h")
+	first, pushed := push(t, m)
+	if pushed != (sandbox.Pushed{Changed: true}) {
+		t.Fatalf("first: %+v", pushed)
+	}
+	bash(t, m, "echo 2 >> /workspace/f; (cd ~; exec sleep 1000) & until grep -qa 1000 /proc/$!/cmdline; do sleep 0.01; done")
+	if _, pushed := push(t, m); pushed != (sandbox.Pushed{Changed: true, Copied: true}) {
+		t.Fatalf("while a process is in the home directory: %+v", pushed)
+	}
+	bash(t, m, "kill $!; wait; echo 3 >> /workspace/f")
+	last, pushed := push(t, m)
+	if pushed != (sandbox.Pushed{Changed: true}) {
+		t.Fatalf("last: %+v", pushed)
+	}
+	for id, want := range map[outboard.CheckpointID]string{first: "1\nh\n", last: "1\n2\n3\nh\n"} {
+		if out := bash(t, start(t, p, id), "cat /workspace/f ~/h"); out != want {
+			t.Errorf("from %s: %q, want %q", id, out, want)
+		}
+	}
+	if out := bash(t, m, "cat /workspace/f ~/h"); out != "1\n2\n3\nh\n" {
+		t.Errorf("%q", out)
+	}
+}
+
+// Broken if a stack gets as high as the kernel will not have it, or a sandbox with one of the most layers cannot be used any more.
+func TestPushLimit(t *testing.T) {
+	p := layered(t)
+	native.SquashAt(p, 1000)
+	m := start(t, p, "")
+	const most = 128
+	for i := range most {
+		bash(t, m, fmt.Sprintf("echo %d > /workspace/f", i))
+		if _, pushed := push(t, m); !pushed.Changed {
+			t.Fatalf("%d: %+v", i, pushed)
+		}
+	}
+	for range 2 {
+		bash(t, m, "echo more >> /workspace/f")
+		if _, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint(), ""); outboard.KindOf(err) != outboard.Unimplemented {
+			t.Fatalf("above the limit: %v", err)
+		}
+	}
+	if out := bash(t, m, "cat /workspace/f"); out != "127\nmore\nmore\n" {
+		t.Errorf("%q", out)
+	}
+}
+
 // Broken if layers stay for ever, or go while a sandbox or a checkpoint needs them.
 func TestSweepLayers(t *testing.T) {
 	p, dir := newProvider(t)
