@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -105,25 +104,23 @@ func (u *server) trust(conn io.Reader) error {
 	return AddTrust(ca)
 }
 
-// pass sends the listening sockets.
-func (u *server) pass(conn *net.UnixConn) error {
-	var fds []int
-	var files []*os.File
-	defer func() {
-		for _, f := range files {
-			f.Close()
-		}
-	}()
-	for _, l := range u.TCP {
-		f, err := l.File()
-		if err != nil {
-			return err
-		}
-		files = append(files, f)
-		fds = append(fds, int(f.Fd()))
+// pass sends the listening sockets. Their descriptors are used as they are: os.File.Fd would make the sockets block, for everybody who has
+// them, and who accepts then can be stopped by nothing.
+func (u *server) pass(conn *net.UnixConn) error { return pass(conn, u.TCP, nil) }
+
+// pass sends descriptors that are held, those of list first.
+func pass(conn *net.UnixConn, list []*net.TCPListener, held []int) error {
+	if len(list) == 0 {
+		_, _, err := conn.WriteMsgUnix([]byte{0}, syscall.UnixRights(held...), nil)
+		return err
 	}
-	_, _, err := conn.WriteMsgUnix([]byte{0}, syscall.UnixRights(fds...), nil)
-	return err
+	raw, err := list[0].SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Control(func(fd uintptr) { sent = pass(conn, list[1:], append(held, int(fd))) })
+	return errors.Join(err, sent)
 }
 
 func (u *server) count(n int) {

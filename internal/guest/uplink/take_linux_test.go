@@ -14,8 +14,8 @@ import (
 // descriptor is anything that can be passed.
 type descriptor interface{ File() (*os.File, error) }
 
-// answerWith is the host's side of a connection to a guest that answers with a byte and descriptors.
-func answerWith(t *testing.T, answer byte, list ...*os.File) (*net.UnixConn, func()) {
+// pair is a connection between a host and a guest.
+func pair(t *testing.T) (host, guest *net.UnixConn) {
 	t.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -30,7 +30,13 @@ func answerWith(t *testing.T, answer byte, list ...*os.File) (*net.UnixConn, fun
 		}
 		return c.(*net.UnixConn)
 	}
-	host, guest := side(fds[0]), side(fds[1])
+	return side(fds[0]), side(fds[1])
+}
+
+// answerWith is the host's side of a connection to a guest that answers with a byte and descriptors.
+func answerWith(t *testing.T, answer byte, list ...*os.File) (*net.UnixConn, func()) {
+	t.Helper()
+	host, guest := pair(t)
 	var rights []int
 	for _, f := range list {
 		rights = append(rights, int(f.Fd()))
@@ -120,5 +126,62 @@ func TestTakeFromAHostileGuest(t *testing.T) {
 	}
 	if _, err := take(0); !errors.Is(err, errNoSockets) {
 		t.Errorf("nothing: %v", err)
+	}
+}
+
+// Broken if a hand-over makes the sockets block: a host that accepts then, another one than it was for, waits in the kernel, and can be
+// stopped by nothing.
+func TestHandedSocketsDoNotBlock(t *testing.T) {
+	var u server
+	u.Sockets = new(Sockets)
+	for range 2 {
+		l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		u.TCP = append(u.TCP, l)
+	}
+	blocks := func(l *net.TCPListener) bool {
+		raw, err := l.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var flags uintptr
+		if err := raw.Control(func(fd uintptr) { flags, _, _ = syscall.Syscall(syscall.SYS_FCNTL, fd, syscall.F_GETFL, 0) }); err != nil {
+			t.Fatal(err)
+		}
+		return flags&syscall.O_NONBLOCK == 0
+	}
+	host, guest := pair(t)
+	defer host.Close()
+	if err := u.pass(guest); err != nil {
+		t.Fatal(err)
+	}
+	oob := make([]byte, syscall.CmsgSpace(4*MaxSockets))
+	_, n, _, _, err := host.ReadMsgUnix(make([]byte, 1), oob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	msgs, err := syscall.ParseSocketControlMessage(oob[:n])
+	if err != nil || len(msgs) != 1 {
+		t.Fatalf("%d messages: %v", len(msgs), err)
+	}
+	fds, err := syscall.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) != 2 {
+		t.Fatalf("%d sockets: %v", len(fds), err)
+	}
+	for i, fd := range fds {
+		if at, err := syscall.Getsockname(fd); err != nil || at.(*syscall.SockaddrInet4).Port != u.TCP[i].Addr().(*net.TCPAddr).Port {
+			t.Errorf("socket %d is at %v: %v", i, at, err)
+		}
+		syscall.Close(fd)
+		if blocks(u.TCP[i]) {
+			t.Errorf("socket %d blocks", i)
+		}
+	}
+	control := fileOf(t, u.TCP[0], nil)
+	if control.Fd(); !blocks(u.TCP[0]) {
+		t.Error("the control does not block")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest/boot"
@@ -68,43 +69,51 @@ func (p *Provider) Listen(ctx context.Context, id outboard.SandboxID, ca []byte)
 	return newUplinked(conn, sockets), nil
 }
 
+// closeTimeout bounds the wait for what accepts in the kernel. Who has a socket shares it with the guest, which may have made it block:
+// then nothing ends a wait for a connection, and whoever stops a gateway would wait with it.
+const closeTimeout = 2 * time.Second
+
 // uplinked is the listener of one sandbox: its listening sockets, for as long as the guest holds the connection.
 type uplinked struct {
 	conn    net.Conn
 	sockets []*net.TCPListener
 	conns   chan net.Conn // unbuffered
+	failed  chan error    // capacity 1: why it was closed, if nobody asked for that
 	closed  chan struct{}
 	close   func() error
 	done    sync.WaitGroup
 }
 
 func newUplinked(conn net.Conn, sockets []*net.TCPListener) *uplinked {
-	u := &uplinked{conn: conn, sockets: sockets, conns: make(chan net.Conn), closed: make(chan struct{})}
+	u := &uplinked{conn: conn, sockets: sockets, conns: make(chan net.Conn), failed: make(chan error, 1), closed: make(chan struct{})}
 	u.close = sync.OnceValue(func() error {
 		close(u.closed)
-		err := conn.Close()
-		for _, l := range sockets {
-			err = errors.Join(err, l.Close())
-		}
-		return err
+		return conn.Close()
 	})
 	u.done.Go(func() { // the end of the stream is the end of the sandbox
 		_, _ = io.Copy(io.Discard, conn)
-		u.close()
+		_ = u.close()
 	})
-	if len(sockets) > 1 {
-		for _, l := range sockets {
-			u.done.Go(func() { u.forward(l) })
-		}
+	for _, l := range sockets {
+		u.done.Go(func() { u.forward(l) })
+		u.done.Go(func() {
+			<-u.closed
+			l.Close()
+		})
 	}
 	return u
 }
 
-// forward accepts from one of several sockets.
+// forward accepts from one of the sockets.
 func (u *uplinked) forward(l *net.TCPListener) {
 	for {
 		conn, err := l.AcceptTCP()
 		if err != nil {
+			select {
+			case u.failed <- err:
+			default:
+			}
+			_ = u.close()
 			return
 		}
 		select {
@@ -118,17 +127,15 @@ func (u *uplinked) forward(l *net.TCPListener) {
 
 // Accept returns the next connection made inside.
 func (u *uplinked) Accept() (net.Conn, error) {
-	if len(u.sockets) == 1 {
-		conn, err := u.sockets[0].AcceptTCP()
-		if err != nil {
-			return nil, err
-		}
-		return meant(conn), nil
-	}
 	select {
 	case conn := <-u.conns:
 		return conn, nil
 	case <-u.closed:
+	}
+	select {
+	case err := <-u.failed:
+		return nil, err
+	default:
 		return nil, net.ErrClosed
 	}
 }
@@ -136,7 +143,15 @@ func (u *uplinked) Accept() (net.Conn, error) {
 // Close stops listening here and waits for what does.
 func (u *uplinked) Close() error {
 	err := u.close()
-	u.done.Wait()
+	ended := make(chan struct{})
+	go func() {
+		u.done.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(closeTimeout):
+	}
 	return err
 }
 
