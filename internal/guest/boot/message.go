@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// What a host tells a guest before it serves has a form of its own: the fields one after the other, as Fields returns them. Host and guest
+// What a host tells a guest before it serves has a form of its own: the fields one after the other, as fields returns them. Host and guest
 // are of one build. The first use of encoding/json looks at every field of every type and makes tables of them, which was a tenth of the
 // time in which a sandbox starts.
 
