@@ -304,7 +304,6 @@ func TestWaitBeforeARetry(t *testing.T) {
 func TestGarbageIsNamed(t *testing.T) {
 	calls := slices.Repeat([]llm.Block{{Kind: "tool_use", Name: "bash"}}, maxCalls+1)
 	cases := map[string]llm.Response{
-		"an id of 300":    {Blocks: []llm.Block{{Kind: "tool_use", Name: "x", ToolUseID: strings.Repeat("i", 300)}}},
 		"65 tool calls":   {Blocks: calls},
 		"121 blocks":      {Blocks: make([]llm.Block, maxBlocks+1)},
 		"not JSON":        {Raw: []byte("{")},

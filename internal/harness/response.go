@@ -10,7 +10,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/llm"
 )
 
-// maxName bounds the ids that a response may use for its calls, and what is kept of their names. Wires allow 64 to 128 characters for both.
+// maxName bounds what is kept of the names that a response uses for its calls. Wires allow 64 to 128 characters.
 const maxName = 256
 
 // respond turns a response into the events that record it: its blocks in their order, the outcomes of calls that are refused,
@@ -52,12 +52,8 @@ func (l *loop) respond(ctx context.Context, request outboard.EventID, resp *llm.
 func garbage(r *llm.Response) string {
 	calls := 0
 	for _, b := range r.Blocks {
-		if b.Kind != "tool_use" {
-			continue
-		}
-		calls++
-		if len(b.ToolUseID) > maxName {
-			return fmt.Sprintf("a tool call with an id of %d bytes", len(b.ToolUseID))
+		if b.Kind == "tool_use" {
+			calls++
 		}
 	}
 	switch {

@@ -38,7 +38,7 @@ func (m *anthropicModel) Generate(ctx context.Context, req Request, emit func(De
 	service := anthropic.NewMessageService(opts...)
 	stream := service.NewStreaming(x.ctx, anthropic.MessageNewParams{}, option.WithRequestBody("application/json", body))
 	defer stream.Close()
-	acc := anthropicStream{x: x}
+	acc := anthropicStream{x: x, ids: newCallIDs(req.History)}
 	for stream.Next() {
 		if err := acc.event(stream.Current()); err != nil {
 			return nil, x.fail(err, anthropicError)

@@ -10,6 +10,7 @@ import (
 // anthropicStream puts a streamed message together.
 type anthropicStream struct {
 	x       *exchange
+	ids     *callIDs
 	started bool
 	stopped bool
 	stop    string
@@ -165,7 +166,7 @@ func (s *anthropicStream) response() (*Response, error) {
 	r := &Response{Provider: TypeAnthropic, Usage: s.usage, Details: s.details}
 	raw := []byte{'['}
 	for i, b := range s.blocks {
-		block, known, err := b.block()
+		block, known, err := b.block(s.ids)
 		if s.stop == "max_tokens" && i == len(s.blocks)-1 && (err != nil || b.kind == "tool_use" && (len(b.input.body) == 0 || !block.complete())) {
 			continue // cut in its arguments, or before them: there is no call to make
 		}
@@ -187,7 +188,7 @@ func (s *anthropicStream) response() (*Response, error) {
 }
 
 // block finishes a block: its start takes in what the deltas brought. Known is false for kinds that only travel back.
-func (b *anthropicBlockStream) block() (out Block, known bool, err error) {
+func (b *anthropicBlockStream) block(ids *callIDs) (out Block, known bool, err error) {
 	switch b.kind {
 	case "text":
 		if len(b.citations) > 0 {
@@ -202,9 +203,10 @@ func (b *anthropicBlockStream) block() (out Block, known bool, err error) {
 	case "redacted_thinking":
 		return Block{Kind: "thinking"}, true, nil
 	case "tool_use":
-		out = Block{Kind: "tool_use", ToolUseID: b.start.text("id"), Name: b.start.text("name")}
-		if out.ToolUseID == "" {
-			return out, false, garbage("a tool call has no id")
+		own := b.start.text("id")
+		out = Block{Kind: "tool_use", ToolUseID: ids.take(own), Name: b.start.text("name")}
+		if out.ToolUseID != own {
+			b.set("id", appendString(nil, out.ToolUseID), &err)
 		}
 		if name := safeName(out.Name); name != out.Name {
 			b.set("name", appendString(nil, name), &err)

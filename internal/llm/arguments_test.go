@@ -149,6 +149,75 @@ func TestNamesOfNoTool(t *testing.T) {
 	}
 }
 
+// If this failed, a call without an id, or with another call's, would end the turn, or go back in a form that a provider refuses the
+// conversation for; or a good id, however long, would not go back as it came.
+func TestIDsOfNoCall(t *testing.T) {
+	long, longer := strings.Repeat("i", 16<<10), strings.Repeat("i", 16<<10+1)
+	for _, c := range []struct{ name, first, second, back1, back2 string }{
+		{"good", `"x"`, `"call.y/ü"`, "x", "call.y/ü"},
+		{"long", `"` + long + `"`, `"y"`, long, "y"},
+		{"none", `""`, `null`, "call_3_1", "call_3_2"},
+		{"too long", `"` + longer + `"`, `"y"`, "call_3_1", "y"},
+		{"the same", `"x"`, `"x"`, "x", "call_3_2"},
+		{"of an earlier call", `"x"`, `"old"`, "x", "call_3_2"},
+		{"what would be made", `"call_3_2"`, `""`, "call_3_2", "call_3_3"},
+	} {
+		for _, w := range wires {
+			t.Run(w.kind+"/"+c.name, func(t *testing.T) {
+				s := newServer(t, stream(callingTwice(w.kind, c.first, c.second)...), stream(w.hello...))
+				m := remote(t, w.kind, w.model, s)
+				req := hello()
+				said := []outboard.Content{outboard.Text("yes")}
+				for _, id := range []string{"older", "old"} {
+					req.History = append(req.History, &outboard.Message{Role: "assistant", Uses: []outboard.ToolUse{{ID: id, Name: "ticket"}}},
+						&outboard.Message{Role: "tool", Results: []outboard.ToolResult{{ToolUseID: id, Content: said}}})
+				}
+				resp, err := m.Generate(t.Context(), req, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want(t, short(resp), fmt.Sprintf("%s ticket {} | %s ticket {} -> tool_use", c.back1, c.back2))
+				answer := &outboard.Message{Role: "tool"}
+				for _, b := range resp.Blocks {
+					answer.Results = append(answer.Results, outboard.ToolResult{ToolUseID: b.ToolUseID, Content: said})
+				}
+				req.History = append(req.History, logged(t, resp, 6), answer)
+				if _, err := m.Generate(t.Context(), req, nil); err != nil {
+					t.Fatalf("the next request: %v", err)
+				}
+				for _, id := range []string{c.back1, c.back2} { // the call's, and its result's
+					if n := bytes.Count(s.body(1), appendString(nil, id)); n != 2 {
+						t.Errorf("%.20q is %d times in %.2000s", id, n, s.body(1))
+					}
+				}
+			})
+		}
+	}
+}
+
+// callingTwice is a stream of two calls with these ids, which are JSON, on each wire.
+func callingTwice(kind, first, second string) []string {
+	var out []string
+	for i, id := range []string{first, second} {
+		switch kind {
+		case TypeAnthropic:
+			out = append(out, fmt.Sprintf(`{"type":"content_block_start","index":%d,"content_block":{"type":"tool_use","id":%s,"name":"ticket","input":{}}}`, i, id),
+				fmt.Sprintf(`{"type":"content_block_stop","index":%d}`, i))
+		case TypeResponses:
+			out = append(out, fmt.Sprintf(`{"type":"response.output_item.done","output_index":%d,"item":{"type":"function_call","call_id":%s,"name":"ticket","arguments":"{}"}}`, i, id))
+		default:
+			out = append(out, fmt.Sprintf(`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":%d,"id":%s,"function":{"name":"ticket","arguments":"{}"}}]}}]}`, i, id))
+		}
+	}
+	switch kind {
+	case TypeAnthropic:
+		return append(append([]string{oddAnthropic[0]}, out...), `{"type":"message_delta","delta":{"stop_reason":"tool_use"}}`, `{"type":"message_stop"}`)
+	case TypeResponses:
+		return append(out, `{"type":"response.completed","response":{"id":"r","status":"completed"}}`)
+	}
+	return append(out, `{"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}`)
+}
+
 // If this failed, a call that the limit on output cut off before its name would be answered as one that the model made.
 func TestCallCutBeforeItsName(t *testing.T) {
 	for kind, events := range map[string][]string{
@@ -281,7 +350,7 @@ func FuzzArguments(f *testing.F) {
 			t.Fatalf("%q: input %s goes back as %s", text, in, asObject(in))
 		}
 		item := item{raw: fmt.Appendf(nil, `{"type":"function_call","call_id":"c","name":"n","arguments":%s}`, raw)}
-		blocks, err := (&responsesStream{}).blocks(&item)
+		blocks, err := (&responsesStream{ids: newCallIDs(nil)}).blocks(&item)
 		if err != nil || len(blocks) != 1 || !json.Valid(item.raw) {
 			t.Fatalf("%q: %v, %v; %s", text, blocks, err, item.raw)
 		}
@@ -289,7 +358,7 @@ func FuzzArguments(f *testing.F) {
 		if c.function(fmt.Appendf(nil, `{"name":"n","arguments":%s}`, raw)) != nil {
 			return
 		}
-		b, call, err := c.finish("id", map[string]bool{})
+		b, call, err := c.finish(newCallIDs(nil))
 		if err != nil || !json.Valid(call) || !json.Valid(b.Input) {
 			t.Fatalf("%q: %+v, %s, %v", text, b, call, err)
 		}

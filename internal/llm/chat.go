@@ -27,12 +27,7 @@ func (m *chatModel) Generate(ctx context.Context, req Request, emit func(Delta))
 	service := openai.NewChatCompletionService(x.openAIOptions()...)
 	stream := service.NewStreaming(x.ctx, openai.ChatCompletionNewParams{}, option.WithRequestBody("application/json", body))
 	defer stream.Close()
-	acc := chatStream{x: x, turn: 1}
-	for _, h := range req.History {
-		if h.Role == "assistant" {
-			acc.turn++
-		}
-	}
+	acc := chatStream{x: x, ids: newCallIDs(req.History)}
 	for stream.Next() {
 		if err := acc.chunk(stream.Current()); err != nil {
 			return nil, x.fail(err, openAIError)

@@ -2,7 +2,6 @@ package llm
 
 import (
 	"encoding/json"
-	"fmt"
 	"strconv"
 
 	"github.com/openai/openai-go/v3"
@@ -16,7 +15,7 @@ const maxCalls = 1024
 // signatures of it, into keys of their own, and want them back.
 type chatStream struct {
 	x       *exchange
-	turn    int // number of this response in the conversation, for ids that are missing
+	ids     *callIDs
 	message fields
 	calls   []*chatCall
 	finish  string
@@ -201,9 +200,8 @@ func (s *chatStream) response() (*Response, error) {
 		}
 	}
 	var calls [][]byte
-	seen := map[string]bool{}
 	for i, c := range s.calls {
-		block, raw, err := c.finish(fmt.Sprintf("call_%d_%d", s.turn, i+1), seen)
+		block, raw, err := c.finish(s.ids)
 		if s.finish == "length" && i == len(s.calls)-1 && (err != nil || !block.complete()) {
 			continue // cut in the middle of its arguments: there is no call to make
 		}
@@ -237,15 +235,14 @@ func (s *chatStream) whole(calls [][]byte) []byte {
 	return o.appendTo(nil)
 }
 
-// finish returns a call's block and its JSON. An id that is missing, or was used in this response already, becomes id.
-func (c *chatCall) finish(id string, seen map[string]bool) (Block, []byte, error) {
-	b := Block{Kind: "tool_use", ToolUseID: decodeString(c.rest.value("id")), Name: decodeString(c.fn.value("name"))}
+// finish returns a call's block and its JSON.
+func (c *chatCall) finish(ids *callIDs) (Block, []byte, error) {
+	own := decodeString(c.rest.value("id"))
+	b := Block{Kind: "tool_use", ToolUseID: ids.take(own), Name: decodeString(c.fn.value("name"))}
 	rest := c.rest.object()
-	if b.ToolUseID == "" || seen[b.ToolUseID] {
-		b.ToolUseID = id
-		rest.set("id", appendString(nil, id))
+	if b.ToolUseID != own {
+		rest.set("id", appendString(nil, b.ToolUseID))
 	}
-	seen[b.ToolUseID] = true
 	if rest.get("type") == nil {
 		rest.set("type", []byte(`"function"`))
 	}

@@ -272,6 +272,42 @@ func safeID(id string) string {
 	return "call_" + hex.EncodeToString(sum[:16])
 }
 
+// maxCallID bounds the ids of calls that are kept as they came. The wires' own have up to 64 characters, but gateways put a model's signed
+// reasoning into theirs and want it back.
+const maxCallID = 16 << 10
+
+// callIDs gives each call of a response the id that its result goes back under: its own, which has to be one, and no other call's of the
+// conversation. Providers refuse the whole conversation otherwise.
+type callIDs struct {
+	turn int // number of the response in the conversation
+	n    int // number of the call in the response
+	used map[string]bool
+}
+
+func newCallIDs(history []*outboard.Message) *callIDs {
+	c := &callIDs{turn: 1, used: map[string]bool{}}
+	for _, m := range history {
+		if m.Role == "assistant" {
+			c.turn++
+		}
+		for _, u := range m.Uses {
+			c.used[u.ID] = true
+		}
+	}
+	return c
+}
+
+// take returns the id of the next call, which came with the id own. It is another one where that cannot be it.
+func (c *callIDs) take(own string) string {
+	c.n++
+	id := own
+	for n := c.n; id == "" || len(id) > maxCallID || c.used[id]; n++ {
+		id = fmt.Sprintf("call_%d_%d", c.turn, n)
+	}
+	c.used[id] = true
+	return id
+}
+
 var toolNameRE = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
 
 // noName stands for the name of a call that has none.

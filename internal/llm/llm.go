@@ -82,9 +82,9 @@ type Response struct {
 	Details  json.RawMessage // of a refusal
 }
 
-// Block is one normalised block. Kind is "text" (Text), "thinking" (Text, may be empty) or "tool_use" (ToolUseID, Name as the model wrote
-// it, "" where it wrote none, Input: a JSON object; where the model wrote none, the other JSON value that it wrote, or its text as a
-// JSON string).
+// Block is one normalised block. Kind is "text" (Text), "thinking" (Text, may be empty) or "tool_use" (ToolUseID, which is not "" and no
+// other call's in Response and History; Name as the model wrote it, "" where it wrote none; Input: a JSON object; where the model wrote
+// none, the other JSON value that it wrote, or its text as a JSON string).
 type Block struct {
 	Kind      string
 	Text      string

@@ -55,7 +55,7 @@ func FuzzChatDeltas(f *testing.F) {
 	f.Add(`{"reasoning_details":[1, {"a":2}]}`, `{"reasoning_details":[ ],"content":[{"type":"text"}]}`)
 	f.Add(`{"tool_calls":[{"function":{"name":"a","arguments":{"k":1}}},{"id":"y"}]}`, `{"tool_calls":[{"index":null,"function":null}]}`)
 	f.Fuzz(func(t *testing.T, a, b string) {
-		s := chatStream{x: &exchange{endpoint: &endpoint{}}, turn: 1, finish: "stop"}
+		s := chatStream{x: &exchange{endpoint: &endpoint{}}, ids: newCallIDs(nil), finish: "stop"}
 		for _, text := range []string{a, b} {
 			o, err := parseObject([]byte(text))
 			if err != nil || !json.Valid([]byte(text)) || s.delta(o) != nil {

@@ -33,7 +33,7 @@ func (m *responsesModel) Generate(ctx context.Context, req Request, emit func(De
 	service := responses.NewResponseService(x.openAIOptions()...)
 	stream := service.NewStreaming(x.ctx, responses.ResponseNewParams{}, option.WithRequestBody("application/json", body))
 	defer stream.Close()
-	acc := responsesStream{x: x}
+	acc := responsesStream{x: x, ids: newCallIDs(req.History)}
 	for stream.Next() {
 		if err := acc.event(stream.Current()); err != nil {
 			return nil, x.fail(err, openAIError)

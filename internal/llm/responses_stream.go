@@ -12,6 +12,7 @@ import (
 // responsesStream puts a streamed response together. The finished items come whole, with the event that ends each.
 type responsesStream struct {
 	x        *exchange
+	ids      *callIDs
 	items    []item
 	ended    bool
 	stop     string
@@ -170,29 +171,36 @@ func (s *responsesStream) blocks(from *item) ([]Block, error) {
 		}
 		out = append(out, b)
 	case "function_call":
-		if it.CallID == "" {
-			return nil, garbage("a tool call has no id")
+		b, err := s.call(&it, from)
+		if err != nil {
+			return nil, err
 		}
-		text := argumentsText(it.Arguments)
-		in := toolInput(text)
-		if it.Status == "incomplete" && s.stop != "" { // even if what came of it reads like an object
-			in = appendString(nil, text)
-		}
-		if !isObject(in) || !isString(it.Arguments) || text == "" {
-			var err error
-			if from.raw, err = setMember(from.raw, "arguments", appendString(nil, string(asObject(in)))); err != nil {
-				return nil, err
-			}
-		}
-		if name := safeName(it.Name); name != it.Name {
-			var err error
-			if from.raw, err = setMember(from.raw, "name", appendString(nil, name)); err != nil {
-				return nil, err
-			}
-		}
-		b := Block{Kind: "tool_use", ToolUseID: it.CallID, Name: it.Name, Input: in}
-		from.broken = !b.complete()
 		out = append(out, b)
 	}
 	return out, nil
+}
+
+// call is an item that is a call. What of it the wire would not take back is replaced in the item's text.
+func (s *responsesStream) call(it *outputItem, from *item) (b Block, err error) {
+	text := argumentsText(it.Arguments)
+	b = Block{Kind: "tool_use", ToolUseID: s.ids.take(it.CallID), Name: it.Name, Input: toolInput(text)}
+	if it.Status == "incomplete" && s.stop != "" { // even if what came of it reads like an object
+		b.Input = appendString(nil, text)
+	}
+	set := func(key, value string) {
+		if err == nil {
+			from.raw, err = setMember(from.raw, key, appendString(nil, value))
+		}
+	}
+	if !isObject(b.Input) || !isString(it.Arguments) || text == "" {
+		set("arguments", string(asObject(b.Input)))
+	}
+	if name := safeName(it.Name); name != it.Name {
+		set("name", name)
+	}
+	if b.ToolUseID != it.CallID {
+		set("call_id", b.ToolUseID)
+	}
+	from.broken = !b.complete()
+	return b, err
 }
