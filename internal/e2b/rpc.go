@@ -41,6 +41,9 @@ const flagEnd = 0x02
 // errGone says that the machine, or the connection to it, is lost under a request.
 var errGone = errors.New("the sandbox is gone")
 
+// errOver says that a stream has ended.
+var errOver = errors.New("the stream has ended")
+
 // explain turns an error of a machine into one of the protocol, or errGone.
 func explain(ctx context.Context, err error) error {
 	if e, ok := errors.AsType[*rpcError](err); ok {
@@ -128,6 +131,7 @@ type call struct {
 	rc   *http.ResponseController
 	idle *time.Timer
 	gap  time.Duration
+	over bool // set by close
 }
 
 // send writes one message.
@@ -142,6 +146,9 @@ func (c *call) send(v any) error {
 func (c *call) write(flags byte, b []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.over {
+		return errOver
+	}
 	if c.idle != nil {
 		c.idle.Reset(c.gap)
 	}
@@ -154,6 +161,17 @@ func (c *call) write(flags byte, b []byte) error {
 		return err
 	}
 	return c.rc.Flush()
+}
+
+// close ends what the call sends. The writer is the server's again when the handler returns: a timer that wrote to it later would write
+// into somebody else's answer, or into nothing, which ends the process.
+func (c *call) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	if c.idle != nil {
+		c.idle.Stop()
+	}
 }
 
 // defaultKeepalive is how often a stream without news says that it lives, where the client asks for nothing else.
@@ -174,10 +192,8 @@ func (v *visit) stream(f func(*call) error) {
 		c.left = time.Duration(min(ms, int64(365*24*time.Hour/time.Millisecond))) * time.Millisecond
 	}
 	v.w.Header().Set("Content-Type", "application/connect+json")
+	defer c.close()
 	err = f(c)
-	if c.idle != nil {
-		c.idle.Stop()
-	}
 	if v.Context().Err() != nil {
 		return
 	}
