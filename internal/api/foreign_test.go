@@ -117,6 +117,7 @@ var foreignBodies = []struct{ method, path, body string }{
 	{"POST", "/v1/policies", `{"level":"agent","target_id":"{agent}","text":""}`},
 	{"POST", "/v1/policies", `{"level":"session","target_id":"{session}","text":""}`},
 	{"POST", "/v1/policies/test", `{"session_id":"{session}","tool":"bash","input":{}}`},
+	{"POST", "/v1/policies/test", `{"agent_id":"{agent}","tool":"bash","input":{}}`},
 	{"POST", "/v1/budgets", `{"scope":"agent","target_id":"{agent}","limit":{"steps":9}}`},
 	{"POST", "/v1/budgets", `{"scope":"session","target_id":"{session}","limit":{"steps":9}}`},
 	{"POST", "/v1/budgets", `{"scope":"owner","target_id":"{key}","limit":{"steps":9}}`},

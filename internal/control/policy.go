@@ -134,6 +134,10 @@ func (c *Control) TestPolicy(ctx context.Context, by outboard.Caller, t PolicyTe
 		if over, err = c.store.BudgetsOver(ctx, t.Session, s.AgentID, s.Config.Owner.Key); err != nil {
 			return policy.Verdict{}, look("session", string(t.Session), err)
 		}
+	} else if t.Agent != "" {
+		if _, err := c.Agent(ctx, by, t.Agent, 0); err != nil {
+			return policy.Verdict{}, err
+		}
 	}
 	if t.Kind == "" {
 		t.Kind = "builtin"
@@ -143,7 +147,7 @@ func (c *Control) TestPolicy(ctx context.Context, by outboard.Caller, t PolicyTe
 	}
 	r.ForCall(&outboard.CallRequested{Name: t.Tool, Kind: t.Kind, Policy: t.Permission}, t.Input)
 	r.Context.Now, r.Context.Taint, r.Context.Left = c.now(), t.Taint, new(outboard.LeftOf(over, outboard.Spend{}))
-	set := c.policy.Set(ctx, r.Agent, r.Session)
+	set := c.policy.Set(ctx, by.In(), r.Agent, r.Session)
 	if t.Text != nil {
 		l, err := policy.Compile(outboard.LevelSession, *t.Text)
 		if err != nil {
@@ -201,7 +205,7 @@ func (c *Control) Why(ctx context.Context, by outboard.Caller, id outboard.Sessi
 		a.State = a.StateAt(c.now())
 		out.Approval = &a
 	}
-	set := c.policy.Set(ctx, h.AgentID, id)
+	set := c.policy.Set(ctx, by.In(), h.AgentID, id)
 	for _, r := range req.Rules {
 		out.Rules = append(out.Rules, RuleText{r, set.Text(r)})
 	}

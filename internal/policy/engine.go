@@ -27,8 +27,9 @@ const (
 type Source interface {
 	// PolicyRevision changes with every save of a policy.
 	PolicyRevision(ctx context.Context) (int64, error)
-	// PoliciesFor returns the versions in force for a session: of its organization, its agent and itself.
-	PoliciesFor(ctx context.Context, agent outboard.AgentID, session outboard.SessionID) ([]outboard.Policy, error)
+	// PoliciesFor returns the versions in force for a session: of its organization, its agent and itself. org is whose the request is
+	// where there is neither a session nor an agent.
+	PoliciesFor(ctx context.Context, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID) ([]outboard.Policy, error)
 	// GrantsFor returns the grants that may cover a request, those that end first before others.
 	GrantsFor(ctx context.Context, q outboard.GrantQuery) ([]outboard.Grant, error)
 	// Holder returns whom a session acts for, as they are now.
@@ -138,16 +139,16 @@ func New(cfg Config) (*Engine, error) {
 	return &Engine{cfg: cfg, base: base, bare: NewSet(base...), layers: map[string]*Layer{}, stacks: map[string]*Set{}}, nil
 }
 
-// Set returns the stack of a session, at most a second older than the stored policies. Where they cannot be read or do not compile,
-// the stack denies everything.
-func (e *Engine) Set(ctx context.Context, agent outboard.AgentID, session outboard.SessionID) *Set {
-	key := string(agent) + "\x00" + string(session)
+// Set returns the stack of a session, at most a second older than the stored policies; without one, of an agent, else of an
+// organization. Where they cannot be read or do not compile, the stack denies everything.
+func (e *Engine) Set(ctx context.Context, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID) *Set {
+	key := string(org) + "\x00" + string(agent) + "\x00" + string(session)
 	s, err := e.cached(ctx, key)
 	if s != nil && err == nil {
 		return s
 	}
 	if err == nil {
-		s, err = e.stack(ctx, key, agent, session)
+		s, err = e.stack(ctx, key, org, agent, session)
 	}
 	if err != nil {
 		return Broken(fmt.Errorf("the policies of session %s: %w", session, err))
@@ -183,11 +184,11 @@ func (e *Engine) cached(ctx context.Context, key string) (*Set, error) {
 }
 
 // stack reads and compiles a session's layers.
-func (e *Engine) stack(ctx context.Context, key string, agent outboard.AgentID, session outboard.SessionID) (*Set, error) {
+func (e *Engine) stack(ctx context.Context, key string, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID) (*Set, error) {
 	e.mu.Lock()
 	rev := e.revision
 	e.mu.Unlock()
-	docs, err := e.cfg.Source.PoliciesFor(ctx, agent, session)
+	docs, err := e.cfg.Source.PoliciesFor(ctx, org, agent, session)
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +242,7 @@ func (e *Engine) Decide(ctx context.Context, r *Request) (Verdict, outboard.Gran
 	if v := e.holder(ctx, r); v != nil {
 		return *v, ""
 	}
-	set := e.Set(ctx, r.Agent, r.Session)
+	set := e.Set(ctx, r.Owner.Org, r.Agent, r.Session)
 	v := set.recall(r)
 	var grant outboard.GrantID
 	if v.Decision == outboard.Ask && e.cfg.Source != nil {

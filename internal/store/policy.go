@@ -96,9 +96,8 @@ const policiesForSQL = `SELECT ` + policyCols + ` FROM policies AS p
 
 const orgOfSQL = `SELECT org FROM sessions WHERE id = ? UNION ALL SELECT org FROM agents WHERE id = ? LIMIT 1`
 
-// PoliciesFor implements policy.Source. The organization is the session's, or the agent's where there is no session.
-func (s *Store) PoliciesFor(ctx context.Context, agent outboard.AgentID, session outboard.SessionID) ([]outboard.Policy, error) {
-	org := outboard.OrgID(outboard.DefaultOrg)
+// PoliciesFor implements policy.Source. The organization is the session's, the agent's where there is no session, else org.
+func (s *Store) PoliciesFor(ctx context.Context, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID) ([]outboard.Policy, error) {
 	err := s.queryRow(ctx, orgOfSQL, string(session), string(agent)).Scan(&org)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, s.fail("reading policies", err)

@@ -38,7 +38,7 @@ func TestPolicies(t *testing.T) {
 		if _, err := save(outboard.LevelOrganization, "", "three", 1); outboard.KindOf(err) != outboard.Conflict {
 			t.Errorf("saving over a version that is not in force: %v, want a conflict", err)
 		}
-		docs, err := s.PoliciesFor(t.Context(), "agent_1", "sesn_1")
+		docs, err := s.PoliciesFor(t.Context(), "", "agent_1", "sesn_1")
 		var texts []string
 		for _, d := range docs {
 			texts = append(texts, d.Text)

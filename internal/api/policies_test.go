@@ -1,0 +1,42 @@
+package api_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/outboardtest"
+)
+
+// Fails if a test of a call without a session goes by the policies of another organization than the caller's, or tells a stranger what
+// they say.
+func TestPolicyTestIsOfTheCallersOrganization(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	org := outboard.Organization{ID: outboard.NewID[outboard.OrgID](outboard.PrefixOrg), Name: "second", CreatedAt: time.Now()}
+	if err := b.store.AddOrg(t.Context(), org); err != nil {
+		t.Fatal(err)
+	}
+	other := *b
+	other.key = "obk_second"
+	putKey(b, outboard.Key{Name: "second", Org: org.ID, Role: outboard.RoleAdmin}, other.key)
+	forbid := func(id, tool string) map[string]any {
+		return map[string]any{"level": "organization", "text": `@id("` + id + `") forbid (principal, action == Action::"` + tool + `", resource);`}
+	}
+	b.ok("POST", "/v1/policies", forbid("of-first", "bash"))
+	other.ok("POST", "/v1/policies", forbid("of-second", "read"))
+	test := func(b *bench, tool string) string {
+		v := b.ok("POST", "/v1/policies/test", map[string]any{"tool": tool, "input": map[string]any{}})
+		if rules := v.get("rules").([]any); len(rules) > 0 {
+			return rules[0].(string)
+		}
+		return v.str("decision")
+	}
+	for _, c := range []struct {
+		b          *bench
+		tool, want string
+	}{{b, "bash", "organization/of-first"}, {b, "read", "allow"}, {&other, "bash", "allow"}, {&other, "read", "organization/of-second"}} {
+		if got := test(c.b, c.tool); got != c.want {
+			t.Errorf("%s is decided by %s, want %s", c.tool, got, c.want)
+		}
+	}
+}
