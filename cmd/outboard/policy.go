@@ -165,7 +165,7 @@ func runPolicySet(ctx context.Context, a *app, where, path string) error {
 
 func runPolicyTest(ctx context.Context, a *app, tool, input string, opt policyTestOptions) error {
 	in := json.RawMessage(input)
-	if !json.Valid(in) && tool == "bash" {
+	if tool == "bash" && json.Unmarshal(in, &map[string]any{}) != nil { // true and 42 are JSON, and commands
 		in, _ = json.Marshal(map[string]string{"command": input})
 	}
 	if !json.Valid(in) {

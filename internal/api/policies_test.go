@@ -40,3 +40,19 @@ func TestPolicyTestIsOfTheCallersOrganization(t *testing.T) {
 		}
 	}
 }
+
+// Fails if a call of a custom tool is tested as one of a built-in tool, which no rule is about, or a name that no tool has, or an input
+// that no call can have, gets a verdict.
+func TestPolicyTestOfACustomTool(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	agent := b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": []any{map[string]any{"type": "custom",
+		"name": "pay", "description": "pays", "input_schema": map[string]any{"type": "object"}}}}).str("id")
+	b.ok("POST", "/v1/policies", map[string]any{"level": "agent", "target_id": agent, "text": `@id("no-pay") forbid (principal, action == Action::"custom", resource == Tool::"pay");`})
+	v := b.ok("POST", "/v1/policies/test", map[string]any{"agent_id": agent, "tool": "pay", "input": map[string]any{}})
+	if v.str("decision") != "deny" || v.str("rules.0") != "agent/no-pay" {
+		t.Errorf("a custom tool: %s", v.body)
+	}
+	b.refused(400, "built-in tool", "POST", "/v1/policies/test", map[string]any{"tool": "pay", "input": map[string]any{}})
+	b.refused(400, "kind", "POST", "/v1/policies/test", map[string]any{"tool": "pay", "kind": "magic", "input": map[string]any{}})
+	b.refused(400, "input", "POST", "/v1/policies/test", map[string]any{"tool": "bash", "input": "true"})
+}

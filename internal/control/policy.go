@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -117,6 +118,29 @@ type PolicyTest struct {
 	Text       *string // one more layer, of the session's level
 }
 
+// complete sets what a test leaves out, and refuses a call that no policy is asked about. tools are the agent's, where there is one.
+func (t *PolicyTest) complete(tools []outboard.Toolset) error {
+	if t.Permission == "" {
+		t.Permission = outboard.AlwaysAllow
+	}
+	if t.Kind == "" {
+		t.Kind = "builtin"
+		if slices.ContainsFunc(tools, func(s outboard.Toolset) bool { return s.Kind == "custom" && s.Name == t.Tool }) {
+			t.Kind = "custom"
+		}
+	}
+	if t.Kind == "builtin" && !slices.Contains(policy.Actions(), t.Tool) {
+		return invalid("there is no built-in tool %s", quote(t.Tool)).WithHint("for a custom tool, name the agent or session that has it")
+	}
+	if !slices.Contains([]string{"builtin", "custom", "mcp"}, t.Kind) {
+		return invalid("kind must be builtin, custom or mcp, not %s", quote(t.Kind))
+	}
+	if err := json.Unmarshal(t.Input, &map[string]any{}); err != nil || string(t.Input) == "null" {
+		return invalid("input must be a JSON object, as a call's is")
+	}
+	return nil
+}
+
 // TestPolicy decides about a call that nobody makes. Nothing is recorded, and no grant is looked at.
 func (c *Control) TestPolicy(ctx context.Context, by outboard.Caller, t PolicyTest) (policy.Verdict, error) {
 	if err := known(by); err != nil {
@@ -124,26 +148,26 @@ func (c *Control) TestPolicy(ctx context.Context, by outboard.Caller, t PolicyTe
 	}
 	r := &policy.Request{Session: t.Session, Agent: t.Agent, Owner: by.Owner(), Role: by.Role}
 	var over []outboard.Budget
+	var tools []outboard.Toolset
 	if t.Session != "" {
 		s, err := c.Session(ctx, by, t.Session)
 		if err != nil {
 			return policy.Verdict{}, err
 		}
 		r.Agent, r.Environment, r.Owner = s.AgentID, s.EnvironmentID, s.Config.Owner
-		r.Context.Networking = s.Config.Env.Networking.Mode
+		r.Context.Networking, tools = s.Config.Env.Networking.Mode, s.Config.Agent.Tools
 		if over, err = c.store.BudgetsOver(ctx, t.Session, s.AgentID, s.Config.Owner.Key); err != nil {
 			return policy.Verdict{}, look("session", string(t.Session), err)
 		}
 	} else if t.Agent != "" {
-		if _, err := c.Agent(ctx, by, t.Agent, 0); err != nil {
+		a, err := c.Agent(ctx, by, t.Agent, 0)
+		if err != nil {
 			return policy.Verdict{}, err
 		}
+		tools = a.Tools
 	}
-	if t.Kind == "" {
-		t.Kind = "builtin"
-	}
-	if t.Permission == "" {
-		t.Permission = outboard.AlwaysAllow
+	if err := t.complete(tools); err != nil {
+		return policy.Verdict{}, err
 	}
 	r.ForCall(&outboard.CallRequested{Name: t.Tool, Kind: t.Kind, Policy: t.Permission}, t.Input)
 	r.Context.Now, r.Context.Taint, r.Context.Left = c.now(), t.Taint, new(outboard.LeftOf(over, outboard.Spend{}))
