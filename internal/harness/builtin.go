@@ -184,7 +184,7 @@ func (l *loop) generate(ctx context.Context) error {
 	case interrupted:
 		return l.cut(ctx, s, resp)
 	case err != nil:
-		l.fail(s, asModelError(err), outboard.Usage{})
+		l.fail(s, asModelError(err), came(resp))
 		return nil
 	}
 	events, garbage, err := l.respond(ctx, request, resp, voice)
@@ -201,12 +201,17 @@ func (l *loop) generate(ctx context.Context) error {
 
 // cut discards the response of a model call that was interrupted, and lets the next plan see the interrupt.
 func (l *loop) cut(ctx context.Context, s *outboard.State, resp *llm.Response) error {
-	failed := outboard.ModelFailed{Request: s.Request, Error: outboard.Failure{Message: ErrInterrupted.Message}}
-	if resp != nil { // what arrived is paid for
-		failed.Usage = resp.Usage
-	}
+	failed := outboard.ModelFailed{Request: s.Request, Error: outboard.Failure{Message: ErrInterrupted.Message}, Usage: came(resp)}
 	l.t.Stage(outboard.NewEvent(s.Thread, &failed))
 	return l.t.Sync(ctx)
+}
+
+// came is what a model call came to that did not end well: what arrived is paid for.
+func came(resp *llm.Response) outboard.Usage {
+	if resp == nil {
+		return outboard.Usage{}
+	}
+	return resp.Usage
 }
 
 // asModelError gives every failure of a model call the shape of the wire's.

@@ -12,10 +12,6 @@ import (
 const (
 	// fullAt is the share of the context window, in percent, at which the conversation is summarised. The rest must hold a response.
 	fullAt = 80
-	// bytesPerToken is a cautious guess for text that no model has counted yet.
-	bytesPerToken = 4
-	// imageTokens stands for one image or binary document.
-	imageTokens = 1600
 	// maxSummary bounds a summary as its event holds it, where escapes count.
 	maxSummary = outboard.MaxEventData / 2
 )
@@ -45,49 +41,7 @@ func used(s *outboard.State) int64 {
 		}
 	}
 	for _, m := range s.History[from:] {
-		n += tokens(m)
-	}
-	return n
-}
-
-func tokens(m *outboard.Message) int64 {
-	if len(m.Raw) > 0 {
-		return int64(len(m.Raw)) / bytesPerToken
-	}
-	if m.RawBlob != nil {
-		return m.RawBlob.Size / bytesPerToken
-	}
-	n := contentTokens(m.Content)
-	for _, u := range m.Uses {
-		n += int64(len(u.Input)) / bytesPerToken
-		if u.Blob != nil {
-			n += u.Blob.Size / bytesPerToken
-		}
-	}
-	for _, r := range m.Results {
-		n += contentTokens(r.Content)
-	}
-	return n
-}
-
-func contentTokens(blocks []outboard.Content) int64 {
-	var n int64
-	for _, b := range blocks {
-		n += int64(len(b.Text)) / bytesPerToken
-		if b.Blob != nil {
-			n += b.Blob.Size / bytesPerToken
-		}
-		if src := b.Source; src != nil {
-			switch {
-			case src.Type == "text":
-				n += int64(len(src.Data)) / bytesPerToken
-			case src.Blob != nil && src.Encoding == "text":
-				n += src.Blob.Size / bytesPerToken
-			default:
-				n += imageTokens
-			}
-		}
-		n += contentTokens(b.Parts)
+		n += llm.Tokens(m)
 	}
 	return n
 }

@@ -5,17 +5,15 @@ import (
 	"slices"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/llm"
 )
-
-// toolTokens is a guess for what one tool's definition takes of a prompt.
-const toolTokens = 300
 
 // fund reserves what the model call that is due may use up. An interrupt cuts the waiting for it.
 func (l *loop) fund(ctx context.Context) error {
 	s := l.t.State()
-	need := Need{Input: used(s) + int64(len(l.t.System()))/bytesPerToken + toolTokens*int64(len(l.t.Tools()))}
+	need := Need{Input: used(s) + int64(len(l.t.System()))/llm.BytesPerToken + llm.ToolTokens*int64(len(l.t.Tools()))}
 	for _, in := range s.Waiting {
-		need.Input += int64(len(in.Event.Data)) / bytesPerToken
+		need.Input += int64(len(in.Event.Data)) / llm.BytesPerToken
 	}
 	if l.model != nil {
 		need.Output = l.model.Info().Output

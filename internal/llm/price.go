@@ -115,10 +115,8 @@ func (r *Registry) price(id, wire, vendor string) *Price {
 	return nil
 }
 
-// Priced returns m with the cost of each response counted. A model without a price stays as it is.
-func Priced(m Model) Model {
-	if m.Info().Price == nil {
-		return m
-	}
-	return priced{m}
+// Unpriced is the refusal of a money budget for a model whose cost nobody knows.
+func Unpriced(id string) error {
+	return outboard.Errorf(outboard.Invalid, "model %q has no list price, so money cannot be budgeted for it", id).WithCode("model_not_budgetable").
+		WithHint("give it one in the configuration, in dollars per million tokens: llm: {prices: {%q: {input: 1, output: 5}}}", id)
 }

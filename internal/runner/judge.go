@@ -59,7 +59,7 @@ func (t *turn) askJudge(ctx context.Context, j *outboard.CallJudged, name string
 	if err != nil {
 		return err
 	}
-	m = llm.Priced(m)
+	m = llm.Metered(m)
 	j.Model = m.Info().ID
 	call, err := policy.Canonical(name, input)
 	if err != nil {
@@ -69,10 +69,12 @@ func (t *turn) askJudge(ctx context.Context, j *outboard.CallJudged, name string
 	resp, err := m.Generate(ctx, llm.Request{Model: j.Model, System: judgeSystem, Tools: []llm.Tool{verdictTool},
 		History: []*outboard.Message{{Role: "user", Seq: 1, Content: []outboard.Content{outboard.Text(text)}}},
 		Load:    t.Load, MaxOutput: min(judgeOutput, m.Info().Output)}, nil)
+	if resp != nil {
+		j.Usage = resp.Usage
+	}
 	if err != nil {
 		return err
 	}
-	j.Usage = resp.Usage
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}

@@ -318,7 +318,7 @@ func (t *turn) Model() (llm.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return llm.Priced(m), nil
+	return llm.Metered(m), nil
 }
 
 // Load implements harness.Turn.
