@@ -20,7 +20,7 @@ func (l *loop) respond(ctx context.Context, request outboard.EventID, resp *llm.
 	if why := garbage(resp); why != "" {
 		return nil, &llm.Error{Type: llm.Failed, Message: "the model gave an unusable response: " + why, Emitted: true}, nil
 	}
-	w := &writer{l: l, ctx: ctx, thread: l.t.State().Thread}
+	w := &writer{l: l, ctx: ctx, thread: l.t.State().Thread, used: resp.Usage}
 	for _, b := range resp.Blocks {
 		switch b.Kind {
 		case "thinking":
@@ -90,6 +90,7 @@ type writer struct {
 	thread  outboard.ThreadID
 	events  []outboard.Event
 	refused []*outboard.CallFinished
+	used    outboard.Usage // by the response, and by what judged its calls
 	err     error
 }
 
@@ -127,7 +128,7 @@ func (w *writer) call(b llm.Block) {
 	if !json.Valid(input) { // kept as a JSON string: it is what the model wrote, and validation names it
 		input, _ = json.Marshal(string(input))
 	}
-	req, over, judged := w.l.t.Decide(w.ctx, strings.ToValidUTF8(b.Name[:min(len(b.Name), maxName)], ""), input)
+	req, over, judged := w.l.t.Decide(w.ctx, strings.ToValidUTF8(b.Name[:min(len(b.Name), maxName)], ""), input, w.used)
 	req.ToolUseID, req.Input, req.InputBlob = b.ToolUseID, input, nil
 	if large(input) {
 		req.Input, req.InputBlob = nil, w.spill(input)
@@ -135,7 +136,7 @@ func (w *writer) call(b llm.Block) {
 	e := outboard.NewEvent(w.thread, &req)
 	w.event(e)
 	if judged != nil {
-		judged.Call = e.ID
+		judged.Call, w.used = e.ID, w.used.Add(judged.Usage)
 		w.event(outboard.NewEvent(w.thread, judged))
 	}
 	if over != "" {

@@ -17,7 +17,7 @@ import (
 )
 
 // Decide implements harness.Turn.
-func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw) (outboard.CallRequested, outboard.Outcome, *outboard.CallJudged) {
+func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw, used outboard.Usage) (outboard.CallRequested, outboard.Outcome, *outboard.CallJudged) {
 	call := policy.Resolve(t.durable.Config.Agent.Tools, name, input)
 	if call.Decision == outboard.Deny {
 		return call, outboard.OutcomeDenied, nil
@@ -31,7 +31,7 @@ func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw) (out
 	v, grant := t.cfg.Policy.Decide(ctx, r)
 	var judged *outboard.CallJudged
 	if v.Decision == outboard.Ask && slices.Contains(v.Rules, policy.RuleAutoAsk) {
-		if judged = t.judge(ctx, name, input); judged != nil {
+		if judged = t.judge(ctx, name, input, used); judged != nil {
 			call.Verdict, r.Context.Verdict = judged.Verdict, judged.Verdict
 			v, grant = t.cfg.Policy.Decide(ctx, r)
 		}

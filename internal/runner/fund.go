@@ -63,21 +63,9 @@ func (t *turn) fundOnce(ctx context.Context, need harness.Need) (funds harness.F
 		want.Cost = price.Of(outboard.Usage{Output: need.Output}) + (&llm.Price{Input: price.Most()}).Of(outboard.Usage{Input: need.Input})
 		least.Cost = price.Of(outboard.Usage{Input: need.Input, Output: min(minOutput, need.Output)})
 	}
-	for _, b := range t.acct.over {
-		if b.Limit.Cost > 0 && price == nil {
-			t.log.Warn("a money budget is over a session whose model has no price: no model call is made", "budget", b.ID)
-			return harness.Funds{Broke: "money: the model has no price"}, false, nil
-		}
-	}
-	owed := t.owed(t.staged, t.now())
-	r, err := t.cfg.Store.Reserve(ctx, t.id, t.acct.over, owed, want, least)
-	if err != nil {
-		return funds, false, err
-	}
-	if len(r.Over) > 0 {
-		b := r.Over[0]
-		t.log.Info("a budget is used up", "budget", b.ID, "what", b.Short(least, false))
-		return harness.Funds{Broke: b.Short(least, false)}, false, nil
+	r, broke, err := t.reserve(ctx, price, t.owed(t.staged, t.now()), want, least)
+	if err != nil || broke != "" {
+		return harness.Funds{Broke: broke}, false, err
 	}
 	if r.Wait {
 		return funds, true, nil
@@ -85,6 +73,52 @@ func (t *turn) fundOnce(ctx context.Context, need harness.Need) (funds harness.F
 	t.acct.held, t.acct.called = r.Held, true
 	t.acct.limit(r.Left, t.now())
 	return harness.Funds{MaxOutput: affordable(need, want, r.Held, price), Until: t.acct.until}, false, nil
+}
+
+// reserve sets apart what a model call may use up, of every budget over the session, beside what is owed. broke is what no budget pays for.
+func (t *turn) reserve(ctx context.Context, price *llm.Price, owed, want, least outboard.Spend) (r store.Reservation, broke string, err error) {
+	for _, b := range t.acct.over {
+		if b.Limit.Cost > 0 && price == nil {
+			t.log.Warn("a money budget is over a session whose model has no price: no model call is made", "budget", b.ID)
+			return r, "money: the model has no price", nil
+		}
+	}
+	if r, err = t.cfg.Store.Reserve(ctx, t.id, t.acct.over, owed, want, least); err != nil || len(r.Over) == 0 {
+		return r, "", err
+	}
+	broke = r.Over[0].Short(least, false)
+	t.log.Info("a budget is used up", "budget", r.Over[0].ID, "what", broke)
+	return r, broke, nil
+}
+
+// fundJudge reserves what one judgement may come to, beside what the response that it is about came to, and waits while others have
+// reserved what is left. The error says why no budget pays for it.
+func (t *turn) fundJudge(ctx context.Context, m llm.Model, req *llm.Request, used outboard.Usage) error {
+	if err := t.alive(ctx); err != nil { // as before every model call
+		return err
+	}
+	if err := t.lookAtBudgets(ctx); err != nil || len(t.acct.over) == 0 {
+		return err
+	}
+	input, price := llm.PromptTokens(req), m.Info().Price
+	want := outboard.Spend{Tokens: input + req.MaxOutput, Steps: 1} // the step is the response's, which is not counted yet
+	if price != nil {
+		want.Cost = price.Of(outboard.Usage{Output: req.MaxOutput}) + (&llm.Price{Input: price.Most()}).Of(outboard.Usage{Input: input})
+	}
+	for {
+		owed := t.owed(t.staged, t.now()).Add(outboard.Spend{Cost: used.Cost, Tokens: used.Tokens()})
+		switch r, broke, err := t.reserve(ctx, price, owed, want, want); {
+		case err != nil:
+			return err
+		case broke != "":
+			return outboard.Errorf(outboard.Exhausted, "no budget pays for it: %s", broke)
+		case !r.Wait:
+			return nil
+		}
+		if !sleep(ctx, fundPause) {
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // limit notes how much time is left.

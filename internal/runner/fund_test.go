@@ -196,3 +196,53 @@ func TestLedgerUnreachable(t *testing.T) {
 		t.Error("with the ledger back nothing is counted")
 	}
 }
+
+// If this fails, judgements of one response spend more than the budget has, or one is made that nobody can count; what no budget pays for
+// must ask a person.
+func TestJudgementsArePaidFor(t *testing.T) {
+	const verdict = `- do: [{call: {name: verdict, input: {verdict: allow, reason: fine}}}]`
+	for name, c := range map[string]struct {
+		price *llm.Price
+		limit outboard.Spend
+		asked int // of the ten calls at least
+	}{
+		"money":    {&llm.Price{Input: 1000_000_000, Output: 1}, outboard.Spend{Cost: 2 * outboard.Dollar}, 5},
+		"tokens":   {nil, outboard.Spend{Tokens: 7000}, 2},
+		"no price": {nil, outboard.Spend{Cost: 1000 * outboard.Dollar}, 10},
+		"steps":    {nil, outboard.Spend{Steps: 1}, 0},
+		"enough":   {&llm.Price{Input: 1000_000_000, Output: 1}, outboard.Spend{Cost: 100 * outboard.Dollar}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := llm.Config{Scripts: llm.Scripts{Inline: map[string]string{"judge": verdict}}, Prices: map[string]llm.Price{"script/steps": {Input: 1, Output: 1}}}
+			if c.price != nil {
+				cfg.Prices["script/judge"] = *c.price
+			}
+			r := newRig(t, cfg)
+			sets := slices.Clone(allTools)
+			sets[0].Default.Policy = outboard.AutoPolicy
+			id := r.session("script/steps", sets)
+			r.raise(id, c.limit)
+			r.start(func(cfg *Config) { cfg.Judge = "script/judge" })
+			r.say(id, append([]string{"- parallel:"}, slices.Repeat([]string{"    - bash: 'true # " + strings.Repeat("x", 400) + "'"}, 10)...)...)
+			asked, judged := 0, outboard.Usage{}
+			r.until(id, "all calls are decided", func(s *outboard.State) bool { return s.ModelCalls > 0 })
+			for _, e := range r.events(id) {
+				switch p, err := e.Decode(); p := p.(type) {
+				case *outboard.CallRequested:
+					if err == nil && p.Decision == outboard.Ask {
+						asked++
+					}
+				case *outboard.CallJudged:
+					judged = judged.Add(p.Usage)
+				}
+			}
+			if asked < c.asked || c.asked == 0 && asked > 0 || c.asked < 10 && judged.Tokens() == 0 || c.asked == 10 && judged.Tokens() > 0 {
+				t.Errorf("%d calls ask, want at least %d; the judge used %+v", asked, c.asked, judged)
+			}
+			if b := r.budget(id); b.Limit.Cost > 0 && b.Spent.Cost > b.Limit.Cost || b.Limit.Tokens > 0 && b.Spent.Tokens > b.Limit.Tokens {
+				t.Errorf("spent %+v of %+v", b.Spent, b.Limit)
+			}
+		})
+	}
+}

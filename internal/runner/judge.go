@@ -36,17 +36,22 @@ var verdictTool = llm.Tool{Name: "verdict", Description: "Give your verdict on t
 	`{"type":"object","properties":{"verdict":{"type":"string","enum":["allow","deny","ask"]},"reason":{"type":"string"}},` +
 		`"required":["verdict","reason"],"additionalProperties":false}`)}
 
-// judge asks the second model about a call. nil where none is configured. Whatever is not exactly a verdict is none, which asks.
-func (t *turn) judge(ctx context.Context, name string, input outboard.Raw) *outboard.CallJudged {
+// judge asks the second model about a call. nil where none is configured. Whatever is not exactly a verdict is none, which asks; so is a
+// judgement that no budget pays for.
+func (t *turn) judge(ctx context.Context, name string, input outboard.Raw, used outboard.Usage) *outboard.CallJudged {
 	if t.cfg.Judge == "" {
 		return nil
 	}
 	j := &outboard.CallJudged{Model: t.cfg.Judge}
 	ictx, stop := t.Interrupted(ctx)
 	defer stop()
-	ictx, cancel := context.WithTimeout(ictx, judgeTime)
+	end := time.Now().Add(judgeTime)
+	if until := t.acct.until; !until.IsZero() {
+		end = time.Now().Add(min(judgeTime, until.Sub(t.now())))
+	}
+	ictx, cancel := context.WithDeadline(ictx, end)
 	defer cancel()
-	err := t.askJudge(ictx, j, name, input)
+	err := t.askJudge(ictx, j, name, input, used)
 	if err != nil {
 		t.log.Warn("the judge gave no verdict; a person is asked", "model", j.Model, "err", err)
 		j.Verdict, j.Reason = "", clip("no verdict: "+err.Error())
@@ -54,7 +59,7 @@ func (t *turn) judge(ctx context.Context, name string, input outboard.Raw) *outb
 	return j
 }
 
-func (t *turn) askJudge(ctx context.Context, j *outboard.CallJudged, name string, input outboard.Raw) error {
+func (t *turn) askJudge(ctx context.Context, j *outboard.CallJudged, name string, input outboard.Raw, used outboard.Usage) error {
 	m, err := t.cfg.Models.Resolve(j.Model)
 	if err != nil {
 		return err
@@ -66,9 +71,13 @@ func (t *turn) askJudge(ctx context.Context, j *outboard.CallJudged, name string
 		return err
 	}
 	text := "The user's request:\n" + t.task() + "\n\nThe call:\n" + call
-	resp, err := m.Generate(ctx, llm.Request{Model: j.Model, System: judgeSystem, Tools: []llm.Tool{verdictTool},
+	req := llm.Request{Model: j.Model, System: judgeSystem, Tools: []llm.Tool{verdictTool},
 		History: []*outboard.Message{{Role: "user", Seq: 1, Content: []outboard.Content{outboard.Text(text)}}},
-		Load:    t.Load, MaxOutput: min(judgeOutput, m.Info().Output)}, nil)
+		Load:    t.Load, MaxOutput: min(judgeOutput, m.Info().Output)}
+	if err := t.fundJudge(ctx, m, &req, used); err != nil {
+		return err
+	}
+	resp, err := m.Generate(ctx, req, nil)
 	if resp != nil {
 		j.Usage = resp.Usage
 	}
