@@ -170,10 +170,10 @@ func (m *meter) take(n int, now time.Time) time.Duration {
 	return 0
 }
 
-// pump moves what a pipe delivers into a sink while a call runs.
+// pump moves what a pipe delivers to where a call's output is collected while the call runs.
 type pump struct {
 	r     *os.File
-	k     *sink
+	w     io.Writer // never fails
 	meter meter
 	quit  chan struct{} // closed by finish
 	done  chan struct{}
@@ -181,15 +181,15 @@ type pump struct {
 }
 
 // startPump begins to read r, which must be in non-blocking mode.
-func startPump(r *os.File, k *sink, wg *sync.WaitGroup) *pump {
-	p := &pump{r: r, k: k, quit: make(chan struct{}), done: make(chan struct{})}
+func startPump(r *os.File, w io.Writer, wg *sync.WaitGroup) *pump {
+	p := &pump{r: r, w: w, quit: make(chan struct{}), done: make(chan struct{})}
 	wg.Go(func() {
 		defer close(p.done)
 		buf := takeBuffer()
 		defer giveBuffer(buf)
 		for {
 			n, err := r.Read(buf[:])
-			k.Write(buf[:n])
+			w.Write(buf[:n])
 			if err != nil {
 				p.eof = err == io.EOF
 				return
@@ -220,7 +220,7 @@ func (p *pump) finish() bool {
 	<-p.done
 	defer p.r.SetReadDeadline(time.Time{})
 	if p.meter.slowed {
-		defer fmt.Fprintf(p.k, "\n[output limit: after the first %d MiB, which are kept, the command was slowed down to %d MiB of output per second; "+
+		defer fmt.Fprintf(p.w, "\n[output limit: after the first %d MiB, which are kept, the command was slowed down to %d MiB of output per second; "+
 			"write less, or to a file]\n", maxStored>>20, floodRate>>20)
 	}
 	if p.eof {
@@ -242,7 +242,7 @@ func (p *pump) finish() bool {
 				p.eof = got == 0 && err == nil
 				return
 			}
-			p.k.Write(buf[:got])
+			p.w.Write(buf[:got])
 			n += got
 		}
 	})

@@ -127,10 +127,12 @@ func (ss *shells) run(ctx context.Context, durable <-chan struct{}, sh *shell, c
 	if err != nil {
 		return refused(k, "bash: %v", err)
 	}
-	pump := startPump(p.r, k, &ss.s.wg)
+	out := newComplaints(k, sh.proc.pid)
+	pump := startPump(p.r, out, &ss.s.wg)
 	o := ss.command(ctx, durable, sh, p, c.Key, in.Command)
 	p.w.Close()
 	ss.s.pipes.give(p, pump.finish())
+	out.flush()
 	if o.Cause == causeTimeout || o.Cause == causeKilled {
 		state := "the shell goes on"
 		if sh.proc == nil {
