@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/url"
 	"slices"
@@ -307,5 +308,42 @@ func TestExportIsAudited(t *testing.T) {
 	b.store.SealAudit(errors.New("closed by the test"))
 	if res := b.do("GET", "/v1/sessions/"+k.id+"/outboard/export", nil); res.status < 500 || bytes.HasPrefix(res.body, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
 		t.Errorf("exported without a record: %d, %d bytes", res.status, len(res.body))
+	}
+}
+
+// If this fails, an imported session has nothing but its end to go back to, though the states before it came along.
+func TestImportGoesBack(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	k := b.talk("always_allow")
+	for _, n := range []string{"one", "two", "three"} {
+		k.turn("- bash: echo "+n+" > f", "- say: "+n)
+	}
+	id := b.ok("POST", "/v1/outboard/import", string(b.export(k.id))).str("id")
+	path := "/v1/sessions/" + id
+	var at []float64
+	for _, c := range b.ok("GET", path+"/outboard/checkpoints", nil).get("data").([]any) {
+		at = append(at, c.(map[string]any)["seq"].(float64))
+	}
+	if len(at) != 3 {
+		t.Fatalf("the import has checkpoints at %v, want 3", at)
+	}
+	reads := func(id string) string {
+		t.Helper()
+		return texts(b.resume(id).turn("- bash: cat f"), "agent.tool_result")[0]
+	}
+	diff := b.ok("GET", fmt.Sprintf("%s/outboard/checkpoints/diff?from=%.0f&to=%.0f", path, at[0], at[2]), nil)
+	if !strings.Contains(string(diff.body), "workspace/f") {
+		t.Errorf("the comparison of two positions is %s", diff.body)
+	}
+	forks, _ := b.fork(id, map[string]any{"seq": at[1]})
+	part := b.ok("GET", fmt.Sprintf("%s/outboard/export?seq=%.0f", path, at[1]), nil).body
+	b.ok("POST", path+"/rewind", map[string]any{"seq": at[0]})
+	for name, c := range map[string]struct{ id, want string }{
+		"rewound to the first": {id, "one"}, "forked at the second": {forks[0], "two"}, "the original": {k.id, "three"},
+		"exported at the second": {b.ok("POST", "/v1/outboard/import", string(part)).str("id"), "two"},
+	} {
+		if got := strings.TrimSpace(reads(c.id)); got != c.want {
+			t.Errorf("%s: f is %q, want %q", name, got, c.want)
+		}
 	}
 }

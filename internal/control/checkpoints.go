@@ -124,10 +124,10 @@ func (c *Control) checkpointNamed(ctx context.Context, h *outboard.Header, all [
 		return "", invalid("a position must be 1 to %d, the session's last event, not %d", h.Head, seq)
 	}
 	at, err := c.checkpointAt(ctx, h.ID, seq)
-	if err != nil || at == "" {
-		return at, err
+	if err != nil {
+		return "", err
 	}
-	return at, c.restorable(ctx, h.ID, at)
+	return c.restorable(ctx, h.ID, at)
 }
 
 // compare fills in what changed from a to b.

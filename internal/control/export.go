@@ -96,6 +96,9 @@ func (c *Control) Export(ctx context.Context, by outboard.Caller, id outboard.Se
 	if err != nil {
 		return nil, err
 	}
+	if pos.checkpoint, err = c.restorable(ctx, id, pos.checkpoint); err != nil {
+		return nil, err
+	}
 	cfg, err := c.ConfigAt(ctx, id, pos.seq)
 	if err != nil {
 		return nil, err

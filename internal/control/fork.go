@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -140,7 +141,7 @@ func (c *Control) Fork(ctx context.Context, by outboard.Caller, id outboard.Sess
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := c.restorable(ctx, id, pos.checkpoint); err != nil {
+	if pos.checkpoint, err = c.restorable(ctx, id, pos.checkpoint); err != nil {
 		return nil, 0, err
 	}
 	cfg, err := c.ConfigAt(ctx, id, pos.seq)
@@ -205,21 +206,32 @@ func (r *ForkRequest) check(h *outboard.Header) error {
 	return checkMetadata(r.Metadata)
 }
 
-// restorable reports whether a session may start from a checkpoint: its log has it, and so do the tables. A log that came out of a
-// file can name anything.
-func (c *Control) restorable(ctx context.Context, id outboard.SessionID, k outboard.CheckpointID) error {
-	if k == "" {
-		return nil
+// restorable returns the checkpoint, among those in the tables, that a session's log names: a session may start from no other. In a log
+// that came out of a file it has the id of another server; if it came along, it follows the same call.
+func (c *Control) restorable(ctx context.Context, id outboard.SessionID, named outboard.CheckpointID) (outboard.CheckpointID, error) {
+	if named == "" {
+		return "", nil
 	}
 	list, err := c.store.Checkpoints(ctx, id)
 	if err != nil {
-		return look("session", string(id), err)
+		return "", look("session", string(id), err)
 	}
-	if !slices.ContainsFunc(list, func(c outboard.Checkpoint) bool { return c.ID == k }) {
-		return outboard.Errorf(outboard.Conflict, "the files at that position were saved as %s, which is not kept", k).
-			WithHint("choose a position with a checkpoint: outboard checkpoint ls")
+	if slices.ContainsFunc(list, func(k outboard.Checkpoint) bool { return k.ID == named }) {
+		return named, nil
 	}
-	return nil
+	_, p, err := c.newest(ctx, id, math.MaxInt64-1, []outboard.EventType{outboard.TypeCheckpointCreated}, func(p outboard.Payload) bool {
+		return p.(*outboard.CheckpointCreated).Checkpoint == named
+	})
+	if err != nil {
+		return "", err
+	}
+	if made, ok := p.(*outboard.CheckpointCreated); ok && made.Call != "" {
+		if i := slices.IndexFunc(list, func(k outboard.Checkpoint) bool { return k.Call == made.Call }); i >= 0 {
+			return list[i].ID, nil
+		}
+	}
+	return "", outboard.Errorf(outboard.Conflict, "the files at that position were saved as %s, which is not kept", named).
+		WithHint("choose a position with a checkpoint: outboard checkpoint ls")
 }
 
 // fork makes one.
@@ -378,11 +390,10 @@ func (c *Control) rewind(ctx context.Context, by outboard.Caller, s *Session, r 
 	if !r.Machine {
 		return ev, nil
 	}
-	ev.Checkpoint = pos.checkpoint
-	if r.Checkpoint != "" {
-		ev.Checkpoint = r.Checkpoint
-	} else if err := c.restorable(ctx, s.ID, pos.checkpoint); err != nil {
-		return nil, err
+	if ev.Checkpoint = r.Checkpoint; ev.Checkpoint == "" {
+		if ev.Checkpoint, err = c.restorable(ctx, s.ID, pos.checkpoint); err != nil {
+			return nil, err
+		}
 	}
 	ev.Sandbox, err = c.machineOf(ctx, s.ID, s.Head)
 	return ev, err
