@@ -32,7 +32,11 @@ func (t *Tree) Pack(ctx context.Context, s *Snapshot, prefix string, w io.Writer
 // checkout makes a repository in dir that holds the snapshot and nothing else of the user's.
 func (t *Tree) checkout(ctx context.Context, s *Snapshot, dir string) error {
 	env := isolated()
-	if _, err := run(ctx, dir, env, nil, "init", "-q", "--template=", "-b", "work", "."); err != nil {
+	format, err := t.objectFormat(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := run(ctx, dir, env, nil, "init", "-q", "--template=", "--object-format="+format, "-b", "work", "."); err != nil {
 		return fmt.Errorf("making a temporary repository: %w", err)
 	}
 	for _, kv := range [][2]string{{"receive.denyCurrentBranch", "ignore"}, {"receive.shallowUpdate", "true"}} {
@@ -59,25 +63,22 @@ func (t *Tree) checkout(ctx context.Context, s *Snapshot, dir string) error {
 	if _, err := run(ctx, dir, env, nil, "reset", "-q", "--hard", "work"); err != nil {
 		return fmt.Errorf("checking the work out: %w", err)
 	}
-	config := "[core]\n\trepositoryformatversion = " + t.formatVersion(ctx, dir) + "\n\tfilemode = true\n\tbare = false\n" +
-		t.objectFormat(ctx, dir) + "[user]\n\tname = Outboard agent\n\temail = agent@outboard.invalid\n"
+	version, extensions := "0", ""
+	if format != "sha1" { // git cannot read it otherwise
+		version, extensions = "1", "[extensions]\n\tobjectFormat = "+format+"\n"
+	}
+	config := "[core]\n\trepositoryformatversion = " + version + "\n\tfilemode = true\n\tbare = false\n" + extensions +
+		"[user]\n\tname = Outboard agent\n\temail = agent@outboard.invalid\n"
 	return os.WriteFile(filepath.Join(dir, ".git", "config"), []byte(config), 0o644)
 }
 
-// formatVersion and objectFormat keep the two settings without which git cannot read a repository that uses SHA-256.
-func (t *Tree) formatVersion(ctx context.Context, dir string) string {
-	if t.objectFormat(ctx, dir) != "" {
-		return "1"
+// objectFormat returns how the repository names its objects: sha1 or sha256. Only repositories that agree in it can exchange any.
+func (t *Tree) objectFormat(ctx context.Context) (string, error) {
+	out, err := t.bare(ctx, nil, "rev-parse", "--show-object-format")
+	if err != nil {
+		return "", fmt.Errorf("opening %s: %w", t.GitDir, err)
 	}
-	return "0"
-}
-
-func (t *Tree) objectFormat(ctx context.Context, dir string) string {
-	out, err := run(ctx, dir, isolated(), nil, "rev-parse", "--show-object-format")
-	if err != nil || strings.TrimSpace(string(out)) != "sha256" {
-		return ""
-	}
-	return "[extensions]\n\tobjectFormat = sha256\n"
+	return strings.TrimSpace(string(out)), nil
 }
 
 // isolated is the environment of a git command that must not read the user's configuration.

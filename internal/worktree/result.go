@@ -56,11 +56,9 @@ func (r *Result) load(ctx context.Context, prefix string, tarball io.Reader) err
 		return err
 	}
 	r.Left = unpacked.Left
-	format, err := r.tree.bare(ctx, nil, "rev-parse", "--show-object-format")
-	if err != nil {
-		return fmt.Errorf("opening %s: %w", r.tree.GitDir, err)
+	if r.format, err = r.tree.objectFormat(ctx); err != nil {
+		return err
 	}
-	r.format = strings.TrimSpace(string(format))
 	init := []string{"init", "-q", "--bare", "--template=", "--object-format=" + r.format, repo}
 	if _, err := run(ctx, r.dir, isolated(), nil, init...); err != nil {
 		return fmt.Errorf("making a temporary repository: %w", err)

@@ -133,3 +133,23 @@ func TestLinkedWorktree(t *testing.T) {
 		t.Error("the wrong work tree was read or written")
 	}
 }
+
+// A repository that names its objects by SHA-256 can exchange none with one that does not: the copy has to be of its kind.
+func TestSHA256Repository(t *testing.T) {
+	r := newRepo(t)
+	r.git("init", "-q", "--object-format=sha256", "-b", "main", "other")
+	other := &repo{t, filepath.Join(r.dir, "other")}
+	other.git("config", "user.name", "Ada")
+	other.git("config", "user.email", "ada@example.org")
+	other.commit(map[string]string{"a.txt": "1\n"})
+	other.write(map[string]string{"new.txt": "n\n"})
+	tree, snap, box := other.send()
+	if out := box.git("log", "--format=%s"); out != "Work sent to the sandbox\nwork" {
+		t.Errorf("log in the workspace: %q", out)
+	}
+	box.write(map[string]string{"a.txt": "2\n"})
+	other.apply(box.result(tree, snap.Base), Applied)
+	if other.read("a.txt") != "2\n" {
+		t.Error("result missing")
+	}
+}
