@@ -104,6 +104,25 @@ func TestOpenBareRepository(t *testing.T) {
 	}
 }
 
+// A repository that git does not open must not pass for a directory in none: the session would begin without the work.
+func TestOpenRefusedRepository(t *testing.T) {
+	r := newRepo(t)
+	linked := filepath.Join(t.TempDir(), "linked")
+	r.commit(map[string]string{"a.txt": "a\n"})
+	r.git("worktree", "add", "-q", linked)
+	if err := os.RemoveAll(filepath.Join(r.dir, ".git")); err != nil {
+		t.Fatal(err)
+	}
+	for _, private := range []string{"", filepath.Join(t.TempDir(), "private.git")} {
+		if _, err := Open(t.Context(), linked, private); outboard.KindOf(err) != outboard.Invalid || !strings.Contains(err.Error(), "not a git repository: ") {
+			t.Errorf("a work tree without its repository, private %q: %v", private, err)
+		}
+	}
+	if _, err := Open(t.Context(), t.TempDir(), ""); outboard.KindOf(err) != outboard.NotFound {
+		t.Errorf("no repository at all: %v", err)
+	}
+}
+
 // A shallow clone lacks history that git refuses to make up: it must make the round trip.
 func TestShallowClone(t *testing.T) {
 	r := newRepo(t)

@@ -50,7 +50,7 @@ type Snapshot struct {
 }
 
 // Open finds the repository around dir. Where there is none it makes or reuses a private one at private; with private "" the
-// error is NotFound.
+// error is NotFound. A repository that git does not open is Invalid, with git's reason.
 func Open(ctx context.Context, dir, private string) (*Tree, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -63,18 +63,12 @@ func Open(ctx context.Context, dir, private string) (*Tree, error) {
 		return nil, outboard.Errorf(outboard.Unavailable, "git is not installed").WithHint("install git, or start with an empty workspace: --from none")
 	}
 	t := &Tree{Root: dir}
-	out, err := t.git(ctx, nil, "rev-parse", "--path-format=absolute", "--is-inside-work-tree", "--show-toplevel", "--git-common-dir")
-	if err == nil {
-		f := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
-		if len(f) == 3 && f[0] == "true" {
-			t.Root, t.GitDir = filepath.FromSlash(f[1]), filepath.FromSlash(f[2])
-			return t, nil
-		}
-	}
-	if private == "" {
-		if out, err := t.git(ctx, nil, "rev-parse", "--is-bare-repository"); err == nil && strings.TrimSpace(string(out)) == "true" {
-			return nil, outboard.Errorf(outboard.Invalid, "%s is a bare repository: it has no files to send", dir).WithHint("run in a checkout of it")
-		}
+	switch found, err := t.find(ctx); {
+	case err != nil:
+		return nil, err
+	case found:
+		return t, nil
+	case private == "":
 		return nil, outboard.Errorf(outboard.NotFound, "%s is not in a git repository", dir)
 	}
 	t.GitDir, t.Plain = private, true
@@ -84,6 +78,31 @@ func Open(ctx context.Context, dir, private string) (*Tree, error) {
 		}
 	}
 	return t, nil
+}
+
+// find fills in the repository around t.Root and reports whether there is one. Git has the same exit code for a directory in no
+// repository and for one whose repository it does not open, such as somebody else's: work that is there must not count as none.
+func (t *Tree) find(ctx context.Context) (bool, error) {
+	out, err := t.git(ctx, nil, "rev-parse", "--path-format=absolute", "--is-inside-work-tree", "--show-toplevel", "--git-common-dir")
+	if e, ok := errors.AsType[*gitError](err); ok {
+		if strings.HasPrefix(e.stderr, "fatal: not a git repository (or any ") {
+			return false, nil
+		}
+		if out, err := t.git(ctx, nil, "rev-parse", "--is-bare-repository"); err == nil && strings.TrimSpace(string(out)) == "true" {
+			return false, outboard.Errorf(outboard.Invalid, "%s is a bare repository: it has no files to send", t.Root).WithHint("run in a checkout of it")
+		}
+		return false, outboard.Errorf(outboard.Invalid, "git does not open the repository of %s: %w", t.Root, err).
+			WithHint("once git status works there, this does; --from none starts with an empty workspace")
+	}
+	if err != nil {
+		return false, err
+	}
+	f := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+	if len(f) != 3 {
+		return false, outboard.Errorf(outboard.Invalid, "the path of the repository of %s has a line break in it", t.Root)
+	}
+	t.Root, t.GitDir = filepath.FromSlash(f[1]), filepath.FromSlash(f[2])
+	return true, nil
 }
 
 // Reopen returns the tree that an earlier Open returned.
