@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/llm"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -108,10 +108,13 @@ func readAgentFile(path string) (map[string]any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the agent: %w", err)
 	}
-	var body map[string]any
-	dec := yaml.NewDecoder(bytes.NewReader(b)) // JSON is YAML
-	if err := dec.Decode(&body); err != nil || body == nil {
-		return nil, usagef("%s is not an agent: a mapping with name, model, system, tools, as in POST /v1/agents: %v", path, err)
+	var doc any
+	if err := yaml.Unmarshal(b, &doc); err != nil { // JSON is YAML
+		return nil, usagef("%s is not an agent: %v", path, llm.SyntaxError(b, err))
+	}
+	body, ok := doc.(map[string]any)
+	if !ok {
+		return nil, usagef("%s is not an agent: a mapping with name, model, system, tools, as in POST /v1/agents", path)
 	}
 	if body["name"] == nil {
 		body["name"] = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))

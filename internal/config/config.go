@@ -482,7 +482,7 @@ func decode(text []byte, c *Config) error {
 	case errors.Is(err, io.EOF):
 		return nil // an empty file configures nothing
 	case err != nil:
-		return err
+		return llm.SyntaxError(text, err)
 	}
 	if !errors.Is(dec.Decode(&more), io.EOF) {
 		return errors.New("it has more than one YAML document")

@@ -109,7 +109,8 @@ func TestLoadErrors(t *testing.T) {
 		{"listen: &x a\ndb: *x", "line 1: anchors and aliases are not allowed"},
 		{"? [a]\n: b", "a key must be plain text"},
 		{"a: b\n---\nc: d", "more than one YAML document"},
-		{"listen: [", "line 1"},
+		{"listen: [", "line 1: did not find"},
+		{"listen: a\nhosts: [b\n", "line 2: did not find expected"},
 	} {
 		_, err := Load(write(t, c.text), none)
 		if outboard.KindOf(err) != outboard.Invalid || !strings.Contains(err.Error(), c.want) {

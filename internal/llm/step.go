@@ -78,9 +78,12 @@ var tools = map[string]struct {
 		"url": {"url", "string", true}}},
 }
 
+// otherSteps are the steps that are no tool call of their own.
+var otherSteps = []string{"parallel", "say", "think", "sleep", "fail", "stop"}
+
 // stepNames lists every step, for error messages.
 func stepNames() string {
-	names := append(slices.Collect(maps.Keys(tools)), "call", "parallel", "say", "think", "sleep", "fail", "stop")
+	names := slices.Concat(slices.Collect(maps.Keys(tools)), otherSteps, []string{"call"})
 	slices.Sort(names)
 	return strings.Join(names, ", ")
 }
@@ -149,6 +152,9 @@ func parseParallel(n *yaml.Node) ([]call, error) {
 	for _, c := range n.Content {
 		if c.Kind != yaml.MappingNode || len(c.Content) != 2 {
 			return nil, badLine(c, "parallel needs tool steps, such as \"bash: ls\"; got %s", kindName(c))
+		}
+		if name := c.Content[0]; slices.Contains(otherSteps, name.Value) {
+			return nil, badLine(name, "parallel makes tool calls, and %s is none", name.Value)
 		}
 		one, err := parseCall(c.Content[0], c.Content[1])
 		if err != nil {

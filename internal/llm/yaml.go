@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"regexp"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -43,7 +45,7 @@ func parseYAML(text []byte) (*yaml.Node, error) {
 	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
 		return nil, errors.New("the script is empty")
 	} else if err != nil {
-		return nil, errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil, SyntaxError(text, err)
 	}
 	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
 		return nil, errors.New("the script has more than one YAML document")
@@ -55,6 +57,39 @@ func parseYAML(text []byte) (*yaml.Node, error) {
 		return nil, err
 	}
 	return doc.Content[0], nil
+}
+
+// maxSearched bounds the text in which SyntaxError looks for the line, since it reads it some times over.
+const maxSearched = 128 << 10
+
+// parserMark is how the YAML parser begins its errors.
+var parserMark = regexp.MustCompile(`^yaml: (line \d+: )?`)
+
+// SyntaxError returns an error of the YAML parser with the line where text stops to be readable. The parser's own line is the one
+// where the construct began, or the one before it, and missing in the first; so it is looked for: the first line up to which the
+// parser says the same as of the whole.
+func SyntaxError(text []byte, err error) error {
+	what := unreadable(text)
+	if what == "" || len(text) > maxSearched {
+		return errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	var ends []int
+	end := 0
+	for line := range bytes.Lines(text) {
+		end += len(line)
+		ends = append(ends, end)
+	}
+	line := 1 + sort.Search(len(ends)-1, func(i int) bool { return unreadable(text[:ends[i]]) == what })
+	return &lineError{line, what}
+}
+
+// unreadable returns what the parser has against the syntax of text's first document, without a line, or "".
+func unreadable(text []byte) string {
+	var doc yaml.Node
+	if err := yaml.NewDecoder(bytes.NewReader(text)).Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
+		return parserMark.ReplaceAllString(err.Error(), "")
+	}
+	return ""
 }
 
 // checkNode refuses what the rest of the package need not handle then.
