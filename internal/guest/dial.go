@@ -3,9 +3,11 @@ package guest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"time"
 )
 
 // opDial is the operation of a connection to a port inside. The guest's first byte says that it is up, then both streams are the
@@ -17,8 +19,8 @@ type dialArg struct {
 	Port uint16 `json:"port"`
 }
 
-// DialPort connects to a TCP port on the sandbox's own loopback. NotFound when nothing listens there. ctx bounds connecting only;
-// Close ends the connection, both ways at once.
+// DialPort connects to a TCP port on the sandbox's own loopback. NotFound when nothing listens there. ctx bounds connecting only. Close
+// ends the connection, both ways at once; the connection has CloseWrite, too, for what is sent to the port.
 func (c *Client) DialPort(ctx context.Context, port uint16) (net.Conn, error) {
 	x, err := c.open()
 	if err != nil {
@@ -28,34 +30,67 @@ func (c *Client) DialPort(ctx context.Context, port uint16) (net.Conn, error) {
 		c.abandon(x)
 		return nil, c.translate(err)
 	}
-	here, there := net.Pipe()
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	said, hears := net.Pipe()
+	told, tells := net.Pipe()
 	c.wg.Go(func() { // from the guest
-		defer cancel()
 		defer c.abandon(x)
-		defer here.Close()
+		defer said.Close()
+		defer told.Close()
+		defer cancel()
 		for {
 			b, err := x.recv(run)
 			if err != nil {
 				return
 			}
-			if _, err := here.Write(b); err != nil {
+			if _, err := said.Write(b); err != nil {
 				return
 			}
 		}
 	})
 	c.wg.Go(func() { // to the guest
-		defer cancel()
 		buf := make([]byte, chunkSize)
 		for {
-			n, err := here.Read(buf)
-			if n > 0 && x.send(run, buf[:n]) != nil || err != nil {
+			n, err := told.Read(buf)
+			if n > 0 && x.send(run, buf[:n]) != nil {
+				cancel()
+				return
+			}
+			if err != nil {
+				_ = x.end(run) // nothing where the connection is over, which cancels run
 				return
 			}
 		}
 	})
-	return there, nil
+	return &portConn{hears, tells, cancel}, nil
 }
+
+// portConn is a connection to a port: a pipe for each direction, so that one can end before the other, as with TCP.
+type portConn struct {
+	net.Conn // from the port
+	tells    net.Conn
+	cancel   context.CancelFunc
+}
+
+// Write writes to the port.
+func (p *portConn) Write(b []byte) (int, error) { return p.tells.Write(b) }
+
+// CloseWrite tells the program on the port that nothing follows. What it still says can be read.
+func (p *portConn) CloseWrite() error { return p.tells.Close() }
+
+// Close ends both directions.
+func (p *portConn) Close() error {
+	p.cancel()
+	return errors.Join(p.tells.Close(), p.Conn.Close())
+}
+
+// SetDeadline bounds both directions.
+func (p *portConn) SetDeadline(t time.Time) error {
+	return errors.Join(p.SetReadDeadline(t), p.SetWriteDeadline(t))
+}
+
+// SetWriteDeadline bounds what is written to the port.
+func (p *portConn) SetWriteDeadline(t time.Time) error { return p.tells.SetWriteDeadline(t) }
 
 // dial sends the request and waits for the connection.
 func (c *Client) dial(ctx context.Context, x *exchange, port uint16) error {

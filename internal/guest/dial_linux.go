@@ -3,6 +3,7 @@ package guest
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
 	"sync"
@@ -35,6 +36,9 @@ func (s *server) dial(ctx context.Context, h requestHead, st *stream) error {
 	in.Go(func() {
 		for {
 			b, err := st.recv(ctx)
+			if err == io.EOF {
+				_ = conn.CloseWrite() // a program that has gone needs no telling
+			}
 			if err == nil {
 				_, err = conn.Write(b)
 			}
@@ -57,13 +61,13 @@ func (s *server) dial(ctx context.Context, h requestHead, st *stream) error {
 	}
 }
 
-func dialLoopback(ctx context.Context, port uint16) (net.Conn, error) {
+func dialLoopback(ctx context.Context, port uint16) (*net.TCPConn, error) {
 	d := net.Dialer{Timeout: dialTimeout}
 	var first error
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
 		if err == nil {
-			return conn, nil
+			return conn.(*net.TCPConn), nil
 		}
 		if first == nil {
 			first = err

@@ -311,6 +311,29 @@ func testProcessUser(t *testing.T, r *rig) {
 	b.fails("echo y > /etc/by-root")
 }
 
+// testHalfClose has a connection whose client says all it has to say, and then waits for the rest of the answer.
+func testHalfClose(t *testing.T, b *box, port uint16) {
+	t.Helper()
+	conn, err := b.DialPort(ctx(t), port)
+	if err != nil {
+		t.Fatalf("DialPort: %v", err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(conn, "the last line")
+	if err := conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+		t.Fatalf("CloseWrite: %v", err)
+	}
+	if got, err := io.ReadAll(conn); err != nil || string(got) != "echo the last line" {
+		t.Errorf("after the end of what was sent: %q, %v", got, err)
+	}
+	if _, err := conn.Write([]byte("more")); err == nil {
+		t.Error("a write after the end was taken")
+	}
+}
+
 // If this fails, a program that listens inside cannot be reached from outside, or one that does not seems to.
 func testDialPort(t *testing.T, r *rig) {
 	b := r.create(t)
@@ -332,6 +355,7 @@ func testDialPort(t *testing.T, r *rig) {
 		}
 		conn.Close()
 	}
+	testHalfClose(t, b, port)
 	if _, err := b.DialPort(ctx(t), 1); refusal(err) != guest.NotFound {
 		t.Errorf("a port where nobody listens: %v", err)
 	}

@@ -61,7 +61,12 @@ func (c *conn) forward(ctx context.Context, n ssh.NewChannel) {
 		ssh.DiscardRequests(reqs)
 		port.Close()
 	})
-	both.Go(func() { _, _ = io.Copy(port, ch) }) // either end may go at any time
+	both.Go(func() {
+		_, _ = io.Copy(port, ch) // either end may go at any time
+		if half, ok := port.(interface{ CloseWrite() error }); ok {
+			_ = half.CloseWrite() // the client has said all, and may wait for the answer
+		}
+	})
 	_, _ = io.Copy(ch, port)
 	ch.CloseWrite()
 	ch.Close()

@@ -141,7 +141,8 @@ func TestAudited(t *testing.T) {
 	}
 }
 
-// Fails if a port of the sandbox cannot be reached by -L, or anything else can.
+// Fails if a port of the sandbox cannot be reached by -L, a program there does not learn that its client has said all, or anything else can
+// be reached.
 func TestForward(t *testing.T) {
 	r := start(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0") // a bare sandbox's loopback is this machine's
@@ -155,15 +156,16 @@ func TestForward(t *testing.T) {
 			if err != nil {
 				return
 			}
-			io.WriteString(c, "from inside\n")
+			said, _ := io.ReadAll(c)
+			io.WriteString(c, "from inside: "+string(said))
 			c.Close()
 		}
 	}()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	for _, c := range []struct {
 		to, want string
-	}{{"localhost:" + port, "from inside\n"}, {"127.0.0.1:" + port, "from inside\n"}, {"10.0.0.1:80", ""}, {"example.com:443", ""}, {"169.254.169.254:80", ""}} {
-		got := r.run("", "ssh", append(r.options("id"), "-W", c.to, r.box+"@127.0.0.1")...)
+	}{{"localhost:" + port, "from inside: hello"}, {"127.0.0.1:" + port, "from inside: hello"}, {"10.0.0.1:80", ""}, {"example.com:443", ""}, {"169.254.169.254:80", ""}} {
+		got := r.run("hello", "ssh", append(r.options("id"), "-W", c.to, r.box+"@127.0.0.1")...)
 		if got.out != c.want || c.want == "" && !strings.Contains(got.errs, "only ports of the sandbox") {
 			t.Errorf("-W %s: %+v", c.to, got)
 		}
