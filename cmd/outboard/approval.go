@@ -25,8 +25,9 @@ func newApproval(a *app) *cobra.Command {
 	ls.Flags().BoolVarP(&all, "all", "a", false, "answered and expired ones too")
 	var session, rule, once bool
 	allow := &cobra.Command{Use: "allow ID|SESSION", Short: "Let a call run, or a host be reached", Args: exactArgs("an approval or a session"),
-		Long: "Let the call run, once. With --session the same action on the same resource passes for the rest of the session, with --rule\n" +
-			"for all sessions of the agent: both for 30 days, as a grant that outboard grant rm ends.\n\n" +
+		Long: "Let the call run, once. With --session the same action on the same resource (a command, a path whatever is written there, an\n" +
+			"address) passes for the rest of the session, with --rule for all sessions of the agent: both for 30 days, as a grant that\n" +
+			"outboard grant rm ends. A custom tool's call is allowed once only.\n\n" +
 			"A host may be reached by the next request, with --session until the session ends, with --rule also by the next sessions of its\n" +
 			"environment, which gets a rule.",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,8 +43,8 @@ func newApproval(a *app) *cobra.Command {
 			return runAnswerApproval(cmd.Context(), a, args[0], ans)
 		}}
 	allow.Flags().BoolVar(&once, "once", false, "this call, or one request to the host, only (the default)")
-	allow.Flags().BoolVar(&session, "session", false, "also the same request later in this session")
-	allow.Flags().BoolVar(&rule, "rule", false, "also the same request in every session of the agent, or the host in the environment's next sessions")
+	allow.Flags().BoolVar(&session, "session", false, "also the same command, path or address later in this session")
+	allow.Flags().BoolVar(&rule, "rule", false, "also the same command, path or address in every session of the agent, or the host in the environment's next sessions")
 	cmd.AddCommand(ls,
 		&cobra.Command{Use: "show ID|SESSION", Short: "Show the whole request and why it was stopped", Args: exactArgs("an approval or a session"),
 			RunE: func(cmd *cobra.Command, args []string) error { return runApprovalShow(cmd.Context(), a, args[0]) }},
@@ -215,7 +216,11 @@ func runAnswerApproval(ctx context.Context, a *app, ref string, ans client.Appro
 	}
 	a.say("%s: %s: %s", sessionName(p.SessionID), p.State, approvalSummary(p))
 	if grant != nil {
-		a.say("the same request passes until %s; outboard grant rm %s ends that", grant.ExpiresAt.Local().Format(time.DateOnly), grant.ID)
+		whatever := ""
+		if p.Action == "write" || p.Action == "edit" {
+			whatever = ", whatever it writes"
+		}
+		a.say("%s passes until %s%s; outboard grant rm %s ends that", approvalSummary(p), grant.ExpiresAt.Local().Format(time.DateOnly), whatever, grant.ID)
 	}
 	return nil
 }

@@ -591,6 +591,34 @@ func TestStarInAnApproval(t *testing.T) {
 	}
 }
 
+// Fails if an allow that is to last lets the call run though no grant can be made of it, or makes one for calls that nobody was shown.
+func TestAllowThatCannotLast(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	id, f := b.asking("always_ask")
+	long := "echo ran # " + strings.Repeat("x", 5000)
+	b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- parallel:\n    - bash: '"+long+"'\n    - bash: {restart: true}\n- say: end\n")))
+	f.until("session.status_idle")
+	for _, a := range b.pending(id) {
+		why := "whatever its arguments"
+		if a["resource"] == long {
+			why = "4096"
+		}
+		for _, scope := range []string{"session", "agent"} {
+			b.refused(400, why, "POST", "/v1/approvals/"+a["id"].(string), map[string]any{"result": "allow", "scope": scope})
+		}
+	}
+	waiting := b.pending(id)
+	if len(waiting) != 2 || len(b.ok("GET", "/v1/grants", nil).get("data").([]any)) != 0 {
+		t.Fatalf("after answers that were refused: %v", waiting)
+	}
+	for _, a := range waiting {
+		b.ok("POST", "/v1/approvals/"+a["id"].(string), map[string]any{"result": "allow"})
+	}
+	for got := ""; !strings.Contains(got, "ran"); { // allowed once
+		got = result(f.until("agent.tool_result"))
+	}
+}
+
 // If this fails, the question about a host outlives the kill of its session, or is answered after it; or it ends with somebody else's
 // session; or nobody can see why it ended. Both sessions are at rest: no worker comes by to close anything.
 func TestKillClosesHostApprovals(t *testing.T) {

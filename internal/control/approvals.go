@@ -85,11 +85,9 @@ func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id out
 	if err := oneUse(a, ans); err != nil {
 		return out, err
 	}
-	lasting := ans.Scope == AllowSession || ans.Scope == AllowAgent
-	if lasting {
-		if err := grantable(a.Resource); err != nil {
-			return out, err
-		}
+	lasting, err := c.lasting(ctx, by, &a, ans.Scope)
+	if err != nil {
+		return out, err
 	}
 	cfg, err := c.store.SessionConfig(ctx, a.Session)
 	if err != nil {
@@ -102,23 +100,38 @@ func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id out
 	if _, err := c.Send(ctx, by, a.Session, []outboard.Payload{in}); err != nil {
 		return out, err
 	}
-	if lasting {
-		g := outboard.Grant{Session: a.Session, Actions: []string{a.Action}, Resources: []string{a.Resource},
-			ExpiresAt: c.clock().Add(scopeTime), Why: "approval " + string(a.ID)}
-		if ans.Scope == AllowAgent {
-			h, err := c.header(ctx, by, a.Session)
-			if err != nil {
-				return out, err
-			}
-			g.Session, g.Agent, g.Human = "", h.AgentID, a.Owner
-		}
-		if g, err = c.AddGrant(ctx, by, g); err != nil {
+	if lasting != nil {
+		g, err := c.AddGrant(ctx, by, *lasting)
+		if err != nil {
 			return out, err
 		}
 		out.Grant = &g
 	}
 	out.Approval, err = c.Approval(ctx, by, id)
 	return out, err
+}
+
+// lasting is the grant that an allow of a call makes, nil where its scope makes none. What cannot be granted is refused here, before the
+// answer is given.
+func (c *Control) lasting(ctx context.Context, by outboard.Caller, a *outboard.Approval, scope string) (*outboard.Grant, error) {
+	if scope != AllowSession && scope != AllowAgent {
+		return nil, nil
+	}
+	if err := grantable(a); err != nil {
+		return nil, err
+	}
+	now := c.clock()
+	g := outboard.Grant{Session: a.Session, Actions: []string{a.Action}, Resources: []string{a.Resource}, ExpiresAt: now.Add(scopeTime),
+		Why: "approval " + string(a.ID)}
+	if scope == AllowAgent {
+		h, err := c.header(ctx, by, a.Session)
+		if err != nil {
+			return nil, err
+		}
+		g.Session, g.Agent, g.Human = "", h.AgentID, a.Owner
+	}
+	checked := g
+	return &g, c.checkGrant(ctx, by, &checked, now)
 }
 
 // oneUse refuses a lasting answer to what several people must allow: each of them is asked about one request.

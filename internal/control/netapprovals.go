@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/policy"
 )
 
 // onceTime is how long an allow for one request waits for it: the session has to come back to it.
@@ -141,10 +142,15 @@ func mayNot(a outboard.Approver, e *outboard.Error) error {
 	return e
 }
 
-// grantable refuses to make a grant of a request that a grant would read as a pattern.
-func grantable(resource string) error {
-	if strings.HasSuffix(resource, "*") {
+// grantable refuses to make a grant of a request that a grant would read as more than what was shown: as a pattern, or by its tool's name
+// as any call of it.
+func grantable(a *outboard.Approval) error {
+	if strings.HasSuffix(a.Resource, "*") {
 		return invalid("the request ends in a star, which in a grant stands for any text: it can be allowed once only")
+	}
+	if a.Action == policy.ActionCustom || a.Action == policy.ActionMCP || a.Resource == a.Action {
+		return invalid("a grant for %s lets every call of it pass, whatever its arguments: this one can be allowed once only", quote(a.Resource)).
+			WithHint("if that is meant: outboard grant add --session %s --action %s --resource %s --why ...", a.Session, a.Action, a.Resource)
 	}
 	return nil
 }
