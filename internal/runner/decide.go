@@ -242,8 +242,9 @@ func (t *turn) taint(j *job) outboard.Taint {
 	}
 	var out outboard.Taint
 	var in struct {
-		File string `json:"file_path"`
-		Path string `json:"path"`
+		File    string `json:"file_path"`
+		Path    string `json:"path"`
+		Pattern string `json:"pattern"`
 	}
 	if j.def.Name == "bash" {
 		net := cfg.Env.Networking.Mode
@@ -251,6 +252,9 @@ func (t *turn) taint(j *job) outboard.Taint {
 		out.Private = len(cfg.VaultIDs) > 0
 	} else if json.Unmarshal(j.input, &in) != nil {
 		return out
+	}
+	if j.def.Name == "glob" && path.IsAbs(in.Pattern) { // where it searches, whatever its path says
+		in.Path = path.Dir(in.Pattern[:strings.IndexAny(in.Pattern+"*", `*?[{\`)])
 	}
 	for _, r := range cfg.Resources {
 		out.Private = out.Private || j.def.Name == "bash" || touches(in.File+in.Path, mountPath(r))

@@ -10,6 +10,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/llm"
 	"github.com/outboard-dev/outboard/internal/policy"
+	"github.com/outboard-dev/outboard/internal/tool"
 )
 
 // ruled starts a runner under rules, with the rig's store as their source.
@@ -213,6 +214,24 @@ func TestTaintFollowsTheLog(t *testing.T) {
 	}
 	clean := r.steps(fetch, "- bash: cat secret", fetch, "- say: done")
 	r.rests(clean, "end_turn")
+}
+
+// If this fails, a tool that looks into mounted files, however it names them, leaves the session as one that has seen nothing private; or
+// one that looks elsewhere does not.
+func TestTaintOfMountedFiles(t *testing.T) {
+	turn := &turn{view: &outboard.State{Config: outboard.SessionConfig{Resources: []outboard.Resource{{MountPath: "/mnt/data/private"}}}}}
+	for input, private := range map[string]bool{
+		`read {"file_path":"/mnt/data/private/a"}`: true, `read {"file_path":"../mnt/data/./private"}`: true, `read {"file_path":"/mnt/data/privateer"}`: false,
+		`grep {"pattern":"x","path":"/mnt"}`: true, `grep {"pattern":"/mnt/data/private"}`: false, `bash {"command":"true"}`: true,
+		`glob {"pattern":"/mnt/data/private/*"}`: true, `glob {"pattern":"/mnt/data/priv*/*","path":"/etc"}`: true, `glob {"pattern":"/**"}`: true,
+		`glob {"pattern":"/{mnt,etc}/*/*"}`: true, `glob {"pattern":"/mnt/data/private"}`: true, `glob {"pattern":"/etc/*","path":"/mnt"}`: false,
+		`glob {"pattern":"**"}`: false, `glob {"pattern":"**","path":"/mnt/data"}`: true,
+	} {
+		name, args, _ := strings.Cut(input, " ")
+		if got := turn.taint(&job{def: tool.Def{Name: name}, input: outboard.Raw(args)}).Private; got != private {
+			t.Errorf("%s: private %v, want %v", input, got, private)
+		}
+	}
 }
 
 // If this fails, a rate limit does not hold, or holds others than it is for.
