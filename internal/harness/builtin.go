@@ -99,6 +99,8 @@ type loop struct {
 	metered bool  // a model call needs funds
 	funds   Funds // of the call that is due, once funded
 	funded  bool
+
+	tooLong bool // the model just refused the conversation for its length, which it knows better than used
 }
 
 func (b *Builtin) now() time.Time {
@@ -147,8 +149,36 @@ func (l *loop) request(s *outboard.State) llm.Request {
 		Attempt:  s.Attempt,
 		TurnSeq:  s.TurnSeq,
 
-		MaxOutput: l.funds.MaxOutput,
+		MaxOutput: l.output(l.prompt(s)),
 	}
+}
+
+// output is the bound on a response to a prompt of so many tokens: what is paid for, and what fits into the window beside it. Many
+// servers refuse a request that asks for more than that. 0 = the model's own limit.
+func (l *loop) output(prompt int64) int64 {
+	info := l.model.Info()
+	most := info.Output
+	if l.funds.MaxOutput > 0 {
+		most = min(most, l.funds.MaxOutput)
+	}
+	room := info.Context*(100-slack)/100 - prompt
+	if info.Context > 0 && room < most {
+		return min(most, max(room, leastOutput))
+	}
+	return l.funds.MaxOutput
+}
+
+// prompt estimates the tokens of the next request, with what goes along with the conversation. What the model has counted has that in it.
+func (l *loop) prompt(s *outboard.State) int64 {
+	if s.Context > 0 {
+		return used(s)
+	}
+	return used(s) + l.overhead()
+}
+
+// overhead is a guess for what goes along with every conversation.
+func (l *loop) overhead() int64 {
+	return int64(len(l.t.System()))/llm.BytesPerToken + llm.ToolTokens*int64(len(l.t.Tools()))
 }
 
 // generate makes the model call that stands in the log as State.Request, started by this process or by one that died, and
@@ -184,7 +214,12 @@ func (l *loop) generate(ctx context.Context) error {
 	case interrupted:
 		return l.cut(ctx, s, resp)
 	case err != nil:
-		l.fail(s, asModelError(err), came(resp))
+		e := asModelError(err)
+		if l.tooLong = e.TooLong && !e.Emitted; l.tooLong { // not the end: it is summarised next
+			l.t.Stage(outboard.NewEvent(s.Thread, &outboard.ModelFailed{Request: request, Error: outboard.Failure{Type: e.Type, Message: e.Message}}))
+			return nil
+		}
+		l.fail(s, e, came(resp))
 		return nil
 	}
 	events, garbage, err := l.respond(ctx, request, resp, voice)

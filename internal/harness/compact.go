@@ -2,6 +2,7 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -12,6 +13,12 @@ import (
 const (
 	// fullAt is the share of the context window, in percent, at which the conversation is summarised. The rest must hold a response.
 	fullAt = 80
+	// slack is the share of the window, in percent, that is left for errors of what is guessed about the rest.
+	slack = 5
+	// leastOutput is the least room for a response that is worth asking for.
+	leastOutput = 1024
+	// maxTranscripts bounds the transcripts that are tried, each half as long as the last: text can have a token to every byte or two.
+	maxTranscripts = 3
 	// maxSummary bounds a summary as its event holds it, where escapes count.
 	maxSummary = outboard.MaxEventData / 2
 )
@@ -28,7 +35,7 @@ func (l *loop) full(s *outboard.State) bool {
 		return false
 	}
 	window := l.model.Info().Context
-	return window > 0 && used(s) > window/100*fullAt
+	return l.tooLong || window > 0 && used(s) > window/100*fullAt
 }
 
 // used estimates the tokens of the next request: what the last response counted, and a guess for what came after it.
@@ -50,12 +57,8 @@ func used(s *outboard.State) int64 {
 // a crash only makes it be asked again.
 func (l *loop) compact(ctx context.Context) error {
 	s := l.t.State()
-	l.funded = false
-	req := l.request(s)
-	req.Purpose = llm.PurposeSummary
-	req.History = append(slices.Clip(s.History), &outboard.Message{Role: "user", Content: []outboard.Content{outboard.Text(instruction)}})
 	ictx, cancel := l.interrupted(ctx)
-	resp, err := l.model.Generate(ictx, req, nil)
+	resp, err := l.summarise(ictx, s)
 	interrupted := context.Cause(ictx) == ErrInterrupted
 	cancel()
 	switch {
@@ -69,7 +72,7 @@ func (l *loop) compact(ctx context.Context) error {
 			e.Type, e.Message = compactionLimit, "the conversation is too long for the model and could not be summarised: "+e.Message
 		}
 		e.Emitted = false // nothing of it was shown
-		l.fail(s, &e, outboard.Usage{})
+		l.fail(s, &e, came(resp))
 		return nil
 	}
 	summary := summaryOf(resp)
@@ -79,6 +82,40 @@ func (l *loop) compact(ctx context.Context) error {
 	}
 	l.t.Stage(compacted(s, summary, resp.Usage))
 	return nil
+}
+
+// summarise asks for the summary. A conversation that the model refuses for its length is told as a transcript of what fits.
+func (l *loop) summarise(ctx context.Context, s *outboard.State) (*llm.Response, error) {
+	refused := l.tooLong
+	l.funded, l.tooLong = false, false
+	req := l.request(s)
+	req.Purpose = llm.PurposeSummary
+	ask := &outboard.Message{Role: "user", Content: []outboard.Content{outboard.Text(instruction)}}
+	req.History = append(slices.Clip(s.History), ask)
+	var resp *llm.Response
+	var err error
+	if !refused {
+		resp, err = l.model.Generate(ctx, req, nil)
+		refused = isTooLong(err)
+	}
+	size := min(used(s), l.model.Info().Context) / 100 * fullAt
+	for i := 0; refused && i < maxTranscripts; i++ {
+		var text string
+		if text, err = l.transcript(ctx, s.History, int(size)*llm.BytesPerToken); err != nil {
+			break
+		}
+		req.History = []*outboard.Message{{Role: "user", Content: []outboard.Content{outboard.Text(text)}}, ask}
+		req.MaxOutput = l.output(size + l.overhead())
+		resp, err = l.model.Generate(ctx, req, nil)
+		refused = isTooLong(err)
+		size /= 2
+	}
+	return resp, err
+}
+
+func isTooLong(err error) bool {
+	e, ok := errors.AsType[*llm.Error](err)
+	return ok && e.TooLong
 }
 
 // compacted is the event of a summary, with the state's base where the event has room for it.

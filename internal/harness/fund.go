@@ -11,7 +11,7 @@ import (
 // fund reserves what the model call that is due may use up. An interrupt cuts the waiting for it.
 func (l *loop) fund(ctx context.Context) error {
 	s := l.t.State()
-	need := Need{Input: used(s) + int64(len(l.t.System()))/llm.BytesPerToken + llm.ToolTokens*int64(len(l.t.Tools()))}
+	need := Need{Input: used(s) + l.overhead()}
 	for _, in := range s.Waiting {
 		need.Input += int64(len(in.Event.Data)) / llm.BytesPerToken
 	}

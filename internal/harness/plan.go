@@ -57,8 +57,8 @@ func (l *loop) planner(s *outboard.State) *planner {
 	return &planner{l: l, now: l.now(), v: s.Clone()}
 }
 
-// plan returns what to append to a log in state s, and what to do after that. It is a function of s, the model's window and the
-// clock.
+// plan returns what to append to a log in state s, and what to do after that. It is a function of s, the model's window, what the model
+// just said of the conversation's length, and the clock.
 func (l *loop) plan(s *outboard.State) ([]outboard.Event, action) {
 	p := l.planner(s)
 	for {

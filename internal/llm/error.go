@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -61,6 +62,16 @@ func statusOf(kind string) int {
 	return 0
 }
 
+// tooLongRE finds, in the text of a request that was refused, that the conversation is too long. Few providers have a code for it, and
+// servers that speak another's wire have words of their own.
+var tooLongRE = regexp.MustCompile(`(?i)prompt is too long|input is too long|context[ _](length|limit|window|size)` +
+	`|exceeds the maximum number of tokens|maximum prompt length|too many tokens`)
+
+// tooLong reports whether a provider refused a conversation for its length.
+func tooLong(status int, kind, message string) bool {
+	return status == http.StatusRequestEntityTooLarge || status == http.StatusBadRequest && tooLongRE.MatchString(kind+" "+message)
+}
+
 // providerError is the error for what a provider itself reported, with a status of its answer or as an event of its stream.
 func providerError(status int, kind, message string, resp *http.Response) *Error {
 	inner := statusOf(kind)
@@ -71,6 +82,7 @@ func providerError(status int, kind, message string, resp *http.Response) *Error
 		}
 	}
 	e := statusError(status)
+	e.TooLong = tooLong(status, kind, message)
 	if inner == 402 { // a quota that is used up comes as 429 from some
 		e.Type, e.Retryable = Billing, false
 	}

@@ -1,0 +1,112 @@
+//go:build linux
+
+package runner
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/llm"
+)
+
+// narrow is a model server that refuses what its window does not hold: the prompt and the room asked for the response, as many do. It has a
+// token to each per bytes.
+type narrow struct {
+	window, per int
+
+	mu      sync.Mutex
+	refused int
+	asked   []string // the bodies it answered
+}
+
+func (n *narrow) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	var req struct {
+		MaxTokens int `json:"max_tokens"`
+		Messages  []struct{ Role, Content string }
+	}
+	_ = json.Unmarshal(body, &req)
+	prompt := len(body) / n.per
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if prompt+req.MaxTokens > n.window {
+		n.refused++
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = fmt.Fprintf(w, `{"error":{"message":"This model's maximum context length is %d tokens"}}`, n.window)
+		return
+	}
+	n.asked = append(n.asked, string(body))
+	text := "Understood."
+	if strings.HasPrefix(req.Messages[len(req.Messages)-1].Content, "The conversation is about to exceed") ||
+		strings.Contains(req.Messages[len(req.Messages)-1].Content, "\nThe conversation is about to exceed") {
+		text = "SUMMARY"
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	_, _ = fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":%q},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":%d,\"completion_tokens\":3}}\n\ndata: [DONE]\n\n",
+		text, prompt)
+}
+
+// windowRig runs sessions of a model that n serves, which is taken to have a window of 20,000 tokens.
+func windowRig(t *testing.T, n *narrow) (*rig, outboard.SessionID) {
+	srv := httptest.NewServer(n)
+	t.Cleanup(srv.Close)
+	r := newRig(t, llm.Config{Providers: []llm.Provider{{Name: "p", Type: llm.TypeChat, BaseURL: srv.URL,
+		Models: []llm.ModelInfo{{Name: "m", Context: 20_000, Output: 8_000}}}}})
+	r.start(nil)
+	return r, r.session("p/m", allTools)
+}
+
+// Fails if a conversation that has room in the window is refused for the response that is asked for beside it.
+func TestResponsesFitIntoTheWindow(t *testing.T) {
+	n := &narrow{window: 20_000, per: 4}
+	r, id := windowRig(t, n)
+	for i := range 12 {
+		r.say(id, strings.Repeat("word ", 1500))
+		r.until(id, "the answer", func(s *outboard.State) bool { return s.Turn == i+1 && !s.InTurn })
+	}
+	r.rests(id, "end_turn")
+	if f := payloads[*outboard.TurnFailed](r, id); len(f) > 0 || n.refused > 0 {
+		t.Errorf("%d turns failed, %d requests were refused\n%s", len(f), n.refused, r.dump(id))
+	}
+	if c := payloads[*outboard.ContextCompacted](r, id); len(c) == 0 { // else the window was never filled
+		t.Error("nothing was compacted")
+	}
+}
+
+// Fails if a session whose conversation is more than its model takes can never go on.
+func TestConversationLongerThanTheWindow(t *testing.T) {
+	for name, c := range map[string]struct {
+		n    *narrow
+		text string
+	}{
+		"one long message":          {&narrow{window: 20_000, per: 4}, "begin " + strings.Repeat("word ", 40_000) + " end."},
+		"more tokens than expected": {&narrow{window: 20_000, per: 1}, "begin " + strings.Repeat("0f1e2d ", 3_000) + " end."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := c.n
+			r, id := windowRig(t, n)
+			r.say(id, c.text)
+			r.rests(id, "end_turn")
+			r.say(id, "And now?")
+			s := r.until(id, "the second answer", func(s *outboard.State) bool { return s.Turn == 2 && !s.InTurn })
+			if f := payloads[*outboard.TurnFailed](r, id); len(f) > 0 || n.refused == 0 {
+				t.Fatalf("%d turns failed, %d requests were refused\n%s", len(f), n.refused, r.dump(id))
+			}
+			if s.History[0].Role != "summary" || len(payloads[*outboard.ContextCompacted](r, id)) != 1 {
+				t.Errorf("the model's view begins with %s\n%s", s.History[0].Role, r.dump(id))
+			}
+			for _, want := range []string{"user: begin ", "bytes are left out here", " end."} {
+				if !strings.Contains(n.asked[0], want) {
+					t.Errorf("the transcript lacks %q: %.300s", want, n.asked[0])
+				}
+			}
+		})
+	}
+}
