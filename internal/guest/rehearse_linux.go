@@ -5,22 +5,32 @@ import (
 	"os"
 )
 
-// rehearse does with nothing what every call does, while nobody waits, or the host is about to ask: encoding/json makes tables of a type
-// when it first meets it, and package os starts a process to learn what this kernel's descriptors of processes can do. Both is a good part
-// of what a sandbox's first call takes.
+// rehearsal is a message of each kind that comes with a call, and what it is read into.
+func rehearsal() []rehearsed {
+	return []rehearsed{
+		{`{"op":"start","arg":{}}`, new(requestHead)},
+		{`{"key":"k","epoch":1,"generation":"g","digest":"d","op":"exec","input":{},"output_limit":1}`, new(Start)},
+		{`{"argv":["a"],"env":{"n":"v"}}`, new(execInput)},
+		{`{"command":"c"}`, new(bashInput)},
+	}
+}
+
+type rehearsed struct {
+	text string
+	into any
+}
+
+// rehearse does with nothing what every call does, while nobody waits, or the host is about to ask. encoding/json makes tables of a type
+// when it first meets it, and looks for the methods of each field when it first fills one; the journal's checksum has tables; the buffer
+// for output may be what the heap has to grow for; and package os starts a process to learn what this kernel's descriptors of processes
+// can do. It is a good part of what a sandbox's first call takes.
 func rehearse() {
-	var (
-		h    requestHead
-		call Start
-		exec execInput
-		bash bashInput
-	)
-	for _, v := range []any{&h, &call, &exec, &bash} {
-		_ = json.Unmarshal([]byte("{}"), v) // cannot fail
+	for _, r := range rehearsal() {
+		_ = json.Unmarshal([]byte(r.text), r.into) // cannot fail
 	}
-	for _, v := range []any{Result{}, record{}} {
-		_, _ = json.Marshal(v) // likewise
-	}
+	_, _ = json.Marshal(Result{Key: "k", State: StateDone, ExitCode: new(int), Output: []byte{0}})               // likewise
+	_, _ = encodeRecord(record{Type: recDone, Key: "k", Done: &outcome{Cause: causeExited, ExitCode: new(int)}}) // likewise
+	giveBuffer(takeBuffer())
 	if self, err := os.FindProcess(os.Getpid()); err == nil {
 		self.Release()
 	}
