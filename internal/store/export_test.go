@@ -94,3 +94,8 @@ func (s *Store) Columns(ctx context.Context) ([]Column, error) {
 
 // GroupSQL are the statements that write a group, by their number of parameters.
 var GroupSQL = map[int]string{15: writeHeadSQL, 33: writeAllSQL}
+
+// ExplainSQLite is what is said of an error with SQLite's extended code.
+func ExplainSQLite(code int, err error) error {
+	return (&sqliteDialect{path: "x.db"}).explainCode(code, err)
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/store/storetest"
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // An upgrade must keep what any released version wrote: testdata/schema/NNNN.sql holds rows as schema NNNN has them.
@@ -146,6 +147,13 @@ func TestDialectsHaveSameMigrations(t *testing.T) {
 	if a, b := fmt.Sprint(names[0]), fmt.Sprint(names[1]); a != b || len(names[0]) == 0 {
 		t.Fatalf("sqlite has %s, postgres has %s", a, b)
 	}
+}
+
+// A disk that is full when a database is opened has no room for the index of the log. SQLite calls that a disk that fails, and nobody
+// should replace one for it.
+func TestFullDiskAtOpening(t *testing.T) {
+	mustKind(t, store.ExplainSQLite(sqlite3.SQLITE_IOERR_SHMSIZE, errors.New("disk I/O error (4874)")), outboard.Unavailable, "x.db is full")
+	mustKind(t, store.ExplainSQLite(sqlite3.SQLITE_IOERR_FSYNC, errors.New("disk I/O error (1034)")), outboard.Unavailable, "x.db fails: disk I/O error (1034)")
 }
 
 // A full disk must be reported as such, leave the log as it was, and stop being an error once there is space.

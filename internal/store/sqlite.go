@@ -161,7 +161,15 @@ func (d *sqliteDialect) explain(err error) *outboard.Error {
 	if !ok {
 		return nil
 	}
-	switch e.Code() & 0xff {
+	return d.explainCode(e.Code(), err)
+}
+
+// explainCode is explain by SQLite's extended code.
+func (d *sqliteDialect) explainCode(code int, err error) *outboard.Error {
+	if code == sqlite3.SQLITE_IOERR_SHMSIZE { // no room for the index of the log: SQLite calls only the other full disks so
+		code = sqlite3.SQLITE_FULL
+	}
+	switch code & 0xff {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
 		return outboard.Errorf(outboard.Unavailable, "database %s is locked by another process", d.path).
 			WithHint("end the program that holds it open, then try again")
