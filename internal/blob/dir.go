@@ -102,7 +102,7 @@ func (d *Dir) putSmall(ref outboard.BlobRef, content []byte) (outboard.BlobRef, 
 		content, path = z, path+compressedSuffix
 	}
 	if _, err := f.Write(content); err != nil {
-		return outboard.BlobRef{}, d.failed("writing", f.Name(), err)
+		return outboard.BlobRef{}, d.failed("writing into", d.temp(), err)
 	}
 	return ref, d.commit(f, path)
 }
@@ -123,7 +123,7 @@ func (d *Dir) putStream(src *source, r io.Reader, compress bool) (outboard.BlobR
 		if src.err != nil {
 			return outboard.BlobRef{}, src.err
 		}
-		return outboard.BlobRef{}, d.failed("writing", f.Name(), err)
+		return outboard.BlobRef{}, d.failed("writing into", d.temp(), err)
 	}
 	ref := src.ref()
 	if have, err := d.have(ref); have || err != nil {
@@ -200,8 +200,11 @@ func (d *Dir) syncDir(path string) error {
 	return nil
 }
 
-// failed wraps an error of the file system. It is Unavailable: the same call works again once the disk does.
+// failed wraps an error of the file system, which names the path once. It is Unavailable: the same call works again once the disk does.
 func (d *Dir) failed(doing, path string, err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		err = e.Err
+	}
 	e := outboard.Errorf(outboard.Unavailable, "blob store: %s %s: %w", doing, path, err)
 	if isFull(err) {
 		return e.WithHint("free space on the disk that holds %s", d.path)

@@ -55,6 +55,10 @@ func fullDiskChild(t *testing.T, dir string) {
 	if e, ok := err.(*outboard.Error); !ok || !strings.Contains(e.Hint, dir) {
 		t.Errorf("no hint in %v", err)
 	}
+	// Each failure says the same, so that whoever repeats it can be told once.
+	if _, again := d.Put(t.Context(), io.LimitReader(rand.Reader, 8<<20), 0); again == nil || again.Error() != err.Error() {
+		t.Errorf("first %v, then %v", err, again)
+	}
 	if n := temps(t, d); n != 0 {
 		t.Errorf("%d temporary files left", n)
 	}
