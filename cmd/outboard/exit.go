@@ -108,6 +108,9 @@ func (a *app) finish(cmd *cobra.Command, err error) int {
 	}
 	if code == exitTransport {
 		name, hint = "transport", "check OUTBOARD_URL, or unset it to use the data directory"
+		if a.env("OUTBOARD_URL") == "" { // it answered when the command began
+			hint = "the server of the data directory is gone; sessions go on once one runs: outboard serve, or outboard attach SESSION"
+		}
 	}
 	a.complain(name, asTyped(cmd, err), hint, code)
 	return code

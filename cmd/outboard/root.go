@@ -191,8 +191,14 @@ func rangeArgs(least, most int, names ...string) cobra.PositionalArgs {
 		switch {
 		case len(args) < least:
 			return usagef("%s needs %s", cmd.CommandPath(), names[len(args)]).WithHint("%s", cmd.UseLine())
-		case most >= 0 && len(args) > most:
-			return usagef("%s takes no argument %q", cmd.CommandPath(), args[most]).WithHint("%s", cmd.UseLine())
+		case most == 0 && len(args) > 0:
+			return usagef("%s takes no argument %q", cmd.CommandPath(), args[0]).WithHint("%s", cmd.UseLine())
+		case most > 0 && len(args) > most:
+			hint := cmd.UseLine()
+			if strings.Contains(cmd.Use, "|-") { // a text
+				hint += "; quote what is several words"
+			}
+			return usagef("%s takes %s, and %q is one more", cmd.CommandPath(), count(most, "argument"), args[most]).WithHint("%s", hint)
 		}
 		return nil
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/spf13/cobra"
 )
 
 // A name that differed between machines, or meant two sessions, would send somebody's words to the wrong one.
@@ -91,6 +92,18 @@ func TestExitCodes(t *testing.T) {
 	for _, tt := range tests {
 		if got := exitCode(tt.err); got != tt.want {
 			t.Errorf("exit code of %v = %d, want %d", tt.err, got, tt.want)
+		}
+	}
+}
+
+// Who never set OUTBOARD_URL must not be told to check it when the server that was found by itself goes away.
+func TestTransportHint(t *testing.T) {
+	for url, want := range map[string]string{"": "sessions go on once one runs", "http://127.0.0.1:1": "check OUTBOARD_URL"} {
+		var errs bytes.Buffer
+		a := &app{errs: &errs, started: true, env: func(string) string { return url }}
+		code := a.finish(&cobra.Command{}, &client.TransportError{URL: "http://127.0.0.1:1", Err: errors.New("refused")})
+		if code != exitTransport || !strings.Contains(errs.String(), "hint: ") || !strings.Contains(errs.String(), want) {
+			t.Errorf("with OUTBOARD_URL=%q: exit %d, said %q", url, code, errs.String())
 		}
 	}
 }
