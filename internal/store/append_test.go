@@ -249,3 +249,26 @@ func TestTimesKeepDistance(t *testing.T) {
 		}
 	})
 }
+
+// A statement of a commit that fails is not undone by itself, which the control shows. An event of it that stayed would be one that its
+// sender was told is not there.
+func TestFailedInsertLeavesNothing(t *testing.T) {
+	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
+		s := storetest.Open(t, cfg)
+		h, e := newSession(t, s), said("again")
+		mustAppend(t, s, h.ID, e)
+		if cfg.URL == "" {
+			one := said("twice")
+			one.Session, one.Seq, one.Thread = h.ID, 1, h.Thread
+			if failed, more, err := s.InsertTwice(t.Context(), one); failed == nil || more != 1 || err != nil {
+				t.Errorf("the control failed with %v, left %d rows: %v", failed, more, err)
+			}
+		}
+		_, err := s.Append(t.Context(), h.ID, 0, store.Any, said("before it"), e, said("after it"))
+		mustBe(t, err, store.ErrDuplicate)
+		next := mustAppend(t, s, h.ID, said("next"), said("and next"))
+		if all := readAll(t, s, h.ID); len(all) != 4 || next[0].Seq != 3 || all[2].ID != next[0].ID {
+			t.Fatalf("the log is %+v", all)
+		}
+	})
+}

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
@@ -98,4 +99,21 @@ var GroupSQL = map[int]string{15: writeHeadSQL, 33: writeAllSQL}
 // ExplainSQLite is what is said of an error with SQLite's extended code.
 func ExplainSQLite(code int, err error) error {
 	return (&sqliteDialect{path: "x.db"}).explainCode(code, err)
+}
+
+// InsertTwice runs the statement of a commit that inserts two events, of which the second is the first again, in a transaction of its own.
+// It returns how it failed, and by how many rows the transaction has more then.
+func (s *Store) InsertTwice(ctx context.Context, e outboard.Event) (failed error, more int, err error) {
+	t, err := s.write.BeginTx(ctx, nil)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() { err = errors.Join(err, t.Rollback()) }()
+	count := func() (n int) {
+		err = errors.Join(err, t.QueryRowContext(ctx, `SELECT count(*) FROM events`).Scan(&n))
+		return n
+	}
+	before := count()
+	_, failed = t.ExecContext(ctx, insertsSQL[len(insertRows)-2], append(eventArgs(1<<20, &e), eventArgs(1<<20, &e)...)...)
+	return failed, count() - before, err
 }

@@ -69,10 +69,11 @@ func (d *sqliteDialect) writeGroup(ctx context.Context, c *rawConn, group []*pen
 // insertRows are how many events one statement inserts, the most first: to run a statement costs about as much as a row.
 var insertRows = [...]int{16, 4, 3, 2, 1}
 
-// insertsSQL are the statements for them.
+// insertsSQL are the statements for them. A statement that fails ends the transaction, so that it need not be undone by itself: SQLite
+// would copy each page that it changes for that.
 var insertsSQL = func() (out [len(insertRows)]string) {
 	for i, n := range insertRows {
-		out[i] = insertEventSQL + strings.Repeat(", "+eventValues, n-1)
+		out[i] = strings.Replace(insertEventSQL, "INSERT", "INSERT OR FAIL", 1) + strings.Repeat(", "+eventValues, n-1)
 	}
 	return out
 }()
