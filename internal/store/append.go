@@ -119,22 +119,24 @@ func (s *Store) commitAtOnce(ctx context.Context, q *queue, p *pending) (done bo
 	if len(s.queues) > 1 || len(q.waiting) > 0 || ctx.Err() != nil || !q.committing.TryLock() {
 		return false, nil
 	}
-	defer q.committing.Unlock()
 	select {
 	case <-s.closing:
+		q.committing.Unlock()
 		return true, errClosed
 	default:
 	}
 	p.own = true
-	s.commitNext(q, p)
+	s.tell(s.commitNext(q, p))
 	return true, p.err
 }
 
-// commitNext commits a group that begins with first. The caller holds q.committing.
-func (s *Store) commitNext(q *queue, first *pending) {
+// commitNext commits a group that begins with first, and returns what there is to tell of. The caller holds q.committing, and no more
+// when it returns: a turn that the group has begun appends at once, and would find somebody before it.
+func (s *Store) commitNext(q *queue, first *pending) []committed {
+	defer q.committing.Unlock()
 	group := gather(q.waiting, first, q.size, len(s.queues) > 1, runtime.Gosched)
 	q.size = len(group)
-	s.commitGroup(group)
+	return s.commitGroup(group)
 }
 
 // queueOf is the queue of a session's commits. All of a session are in one, so that no two writers work on the same row.
@@ -161,8 +163,7 @@ func (s *Store) writer(q *queue) {
 			}
 		}
 		q.committing.Lock()
-		s.commitNext(q, first)
-		q.committing.Unlock()
+		s.tell(s.commitNext(q, first))
 	}
 }
 
@@ -197,9 +198,16 @@ func drain(queue chan *pending, group []*pending) []*pending {
 	return group
 }
 
-// commitGroup makes the group durable and wakes those who wait: for the outcome, for the session, for work. A member that is
-// refused does not touch its neighbours; should the database refuse the whole, each member is tried alone.
-func (s *Store) commitGroup(group []*pending) {
+// committed is a group of which the members know the outcome, and nobody else yet.
+type committed struct {
+	group []*pending
+	rows  map[outboard.SessionID]*row // nil when it failed
+	yield bool                        // somebody goes on with it who was just told
+}
+
+// commitGroup makes the group durable and wakes those who wait for the outcome. A member that is refused does not touch its
+// neighbours; should the database refuse the whole, each member is tried alone.
+func (s *Store) commitGroup(group []*pending) []committed {
 	if s.d.offers() {
 		s.offering.Lock()
 		defer s.offering.Unlock()
@@ -208,19 +216,19 @@ func (s *Store) commitGroup(group []*pending) {
 		s.charging.Lock() // two groups would wait for each other's budgets
 		defer s.charging.Unlock()
 	}
-	s.commitLocked(group)
+	return s.commitLocked(group)
 }
 
 // commitLocked is commitGroup with s.offering held, where there are offers.
-func (s *Store) commitLocked(group []*pending) {
+func (s *Store) commitLocked(group []*pending) (done []committed) {
 	k := s.takingLocked()
 	rows, err := s.tryGroup(group, k)
 	if err != nil && len(group) > 1 && s.d.unique(err) {
 		k.settle(nil, nil)
 		for _, p := range group {
-			s.commitLocked([]*pending{p})
+			done = append(done, s.commitLocked([]*pending{p})...)
 		}
-		return
+		return done
 	}
 	if err != nil && s.d.unique(err) {
 		err = ErrDuplicate
@@ -240,11 +248,21 @@ func (s *Store) commitLocked(group []*pending) {
 	for _, p := range group {
 		close(p.done)
 	}
-	if len(group) == 1 && (!group[0].own || k.took()) {
-		runtime.Gosched() // the one who waited goes on at once; to tell the others takes longer than to let it
+	if err != nil {
+		rows = nil
 	}
-	if err == nil {
-		s.announce(rows, group...)
+	return []committed{{group, rows, len(group) == 1 && (!group[0].own || k.took())}}
+}
+
+// tell wakes those who wait for a session or for work.
+func (s *Store) tell(done []committed) {
+	for _, c := range done {
+		if c.yield {
+			runtime.Gosched() // the one who waited goes on at once; to tell the others takes longer than to let it
+		}
+		if c.rows != nil {
+			s.announce(c.rows, c.group...)
+		}
 	}
 }
 

@@ -117,3 +117,16 @@ func (s *Store) InsertTwice(ctx context.Context, e outboard.Event) (failed error
 	_, failed = t.ExecContext(ctx, insertsSQL[len(insertRows)-2], append(eventArgs(1<<20, &e), eventArgs(1<<20, &e)...)...)
 	return failed, count() - before, err
 }
+
+// CommitUntold commits c as its sender's own, up to where others are told of it. It reports whether another could commit by then.
+func (s *Store) CommitUntold(c Commit) (free bool, err error) {
+	q := s.queues[0]
+	q.committing.Lock()
+	p := &pending{commit: c, done: make(chan struct{}), own: true}
+	done := s.commitNext(q, p)
+	if free = q.committing.TryLock(); free {
+		q.committing.Unlock()
+	}
+	s.tell(done)
+	return free, p.err
+}

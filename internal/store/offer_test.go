@@ -95,3 +95,19 @@ func TestOffer(t *testing.T) {
 		}
 	})
 }
+
+// A turn appends as soon as it is begun, by the commit of the message. If it found that commit still under way it would have to hand its
+// own to the writer, and wait for whoever sent the message to tell everybody else.
+func TestBegunTurnFindsNobodyCommitting(t *testing.T) {
+	s := storetest.Open(t, storetest.SQLite(t))
+	o := &offered{room: 1}
+	defer s.Offer(o.offer(newWorker(t, s)))()
+	id := newSession(t, s).ID
+	free, err := s.CommitUntold(store.Commit{Session: id, Expect: store.Any, Events: []outboard.Event{message("go")}})
+	if err != nil || len(o.taken) != 1 {
+		t.Fatalf("taken %v, %v", o.taken, err)
+	}
+	if !free {
+		t.Error("the commit that began the turn is still under way")
+	}
+}
