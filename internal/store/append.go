@@ -263,6 +263,9 @@ func (s *Store) tell(done []committed) {
 		if c.rows != nil {
 			s.announce(c.rows, c.group...)
 		}
+		if p := c.group[0]; p.own && p.commit.Release {
+			runtime.Gosched() // who waited for the end of a turn goes on at once; what is left of the turn is to tidy up
+		}
 	}
 }
 
