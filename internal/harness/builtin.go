@@ -43,7 +43,7 @@ func (b *Builtin) Run(ctx context.Context, t Turn) error {
 	l := &loop{Builtin: b, t: t, metered: true}
 	for t.Held() {
 		l.model, l.modelErr = t.Model()
-		if l.funds.Broke != "" && t.State().Broke() { // it rested; what it resumes with is asked for anew
+		if s := t.State(); l.funds.Broke != "" && s.Broke() && s.Head > l.fundedAt { // it rested; what it resumes with is asked for anew
 			l.funds, l.funded = Funds{}, false
 		}
 		events, act := l.plan(t.State())
@@ -96,9 +96,10 @@ type loop struct {
 	model    llm.Model
 	modelErr error
 
-	metered bool  // a model call needs funds
-	funds   Funds // of the call that is due, once funded
-	funded  bool
+	metered  bool  // a model call needs funds
+	funds    Funds // of the call that is due, once funded
+	funded   bool
+	fundedAt int64 // the log's head then
 
 	tooLong bool // the model just refused the conversation for its length, which it knows better than used
 }

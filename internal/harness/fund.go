@@ -30,7 +30,7 @@ func (l *loop) fund(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	l.funds, l.funded = funds, true
+	l.funds, l.funded, l.fundedAt = funds, true, s.Head
 	return nil
 }
 

@@ -77,6 +77,25 @@ func TestMoneyBudgetHolds(t *testing.T) {
 	}
 }
 
+// If this fails, a session whose budget is raised by less than a model call takes asks for it without end, and holds a processor and its
+// place among the runners for that.
+func TestRaisedByTooLittle(t *testing.T) {
+	r := newRig(t, dear)
+	r.start(nil)
+	id := r.spender(outboard.Dollar, 12)
+	s := r.rests(id, outboard.StopBudget)
+	for range 2 {
+		r.raise(id, outboard.Spend{Cost: r.budget(id).Spent.Cost + 1})
+		head, calls := s.Head, s.ModelCalls
+		s = r.until(id, "rest again", func(s *outboard.State) bool { return s.Head > head+1 && s.Broke() && s.WakeAt.IsZero() })
+		if s.ModelCalls != calls || s.Head != head+3 { // updated, resumed, ended
+			t.Errorf("%d events and %d model calls after the raise", s.Head-head, s.ModelCalls-calls)
+		}
+	}
+	r.raise(id, outboard.Spend{Cost: 10 * outboard.Dollar})
+	r.rests(id, "end_turn")
+}
+
 // If this fails, one of the limits that are not money does not stop a session.
 func TestOtherLimitsHold(t *testing.T) {
 	for name, limit := range map[string]outboard.Spend{"tokens": {Tokens: 12_000}, "steps": {Steps: 3}, "running": {Running: 1500 * time.Millisecond},
