@@ -137,7 +137,7 @@ func (l *loop) runCalls(ctx context.Context) error {
 
 // request makes the model call that the state asks for.
 func (l *loop) request(s *outboard.State) llm.Request {
-	return llm.Request{
+	req := llm.Request{
 		Model:    s.Config.Agent.Model.ID,
 		System:   l.t.System(),
 		Tools:    l.t.Tools(),
@@ -149,9 +149,13 @@ func (l *loop) request(s *outboard.State) llm.Request {
 		CacheKey: string(s.Thread),
 		Attempt:  s.Attempt,
 		TurnSeq:  s.TurnSeq,
-
-		MaxOutput: l.output(l.prompt(s)),
 	}
+	prompt := used(s) // what the model has counted has the rest in it
+	if s.Context == 0 {
+		prompt += overhead(req.System, req.Tools)
+	}
+	req.MaxOutput = l.output(prompt)
+	return req
 }
 
 // output is the bound on a response to a prompt of so many tokens: what is paid for, and what fits into the window beside it. Many
@@ -169,17 +173,9 @@ func (l *loop) output(prompt int64) int64 {
 	return l.funds.MaxOutput
 }
 
-// prompt estimates the tokens of the next request, with what goes along with the conversation. What the model has counted has that in it.
-func (l *loop) prompt(s *outboard.State) int64 {
-	if s.Context > 0 {
-		return used(s)
-	}
-	return used(s) + l.overhead()
-}
-
 // overhead is a guess for what goes along with every conversation.
-func (l *loop) overhead() int64 {
-	return int64(len(l.t.System()))/llm.BytesPerToken + llm.ToolTokens*int64(len(l.t.Tools()))
+func overhead(system string, tools []llm.Tool) int64 {
+	return int64(len(system))/llm.BytesPerToken + llm.ToolTokens*int64(len(tools))
 }
 
 // generate makes the model call that stands in the log as State.Request, started by this process or by one that died, and

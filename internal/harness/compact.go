@@ -105,7 +105,7 @@ func (l *loop) summarise(ctx context.Context, s *outboard.State) (*llm.Response,
 			break
 		}
 		req.History = []*outboard.Message{{Role: "user", Content: []outboard.Content{outboard.Text(text)}}, ask}
-		req.MaxOutput = l.output(size + l.overhead())
+		req.MaxOutput = l.output(size + overhead(req.System, req.Tools))
 		resp, err = l.model.Generate(ctx, req, nil)
 		refused = isTooLong(err)
 		size /= 2

@@ -11,15 +11,8 @@ import (
 // fund reserves what the model call that is due may use up. An interrupt cuts the waiting for it.
 func (l *loop) fund(ctx context.Context) error {
 	s := l.t.State()
-	need := Need{Input: used(s) + l.overhead()}
-	for _, in := range s.Waiting {
-		need.Input += int64(len(in.Event.Data)) / llm.BytesPerToken
-	}
-	if l.model != nil {
-		need.Output = l.model.Info().Output
-	}
 	ictx, cancel := l.t.Interrupted(ctx)
-	funds, err := l.t.Fund(ictx, need)
+	funds, err := l.t.Fund(ictx, l.need)
 	interrupted := context.Cause(ictx) == ErrInterrupted
 	cancel()
 	switch {
@@ -32,6 +25,19 @@ func (l *loop) fund(ctx context.Context) error {
 	}
 	l.funds, l.funded, l.fundedAt = funds, true, s.Head
 	return nil
+}
+
+// need is what the model call that is due may come to.
+func (l *loop) need() Need {
+	s := l.t.State()
+	need := Need{Input: used(s) + overhead(l.t.System(), l.t.Tools())}
+	for _, in := range s.Waiting {
+		need.Input += int64(len(in.Event.Data)) / llm.BytesPerToken
+	}
+	if l.model != nil {
+		need.Output = l.model.Info().Output
+	}
+	return need
 }
 
 // interrupted is Turn.Interrupted for a model call: the end of the running time that is paid for interrupts as well.

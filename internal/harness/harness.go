@@ -40,10 +40,10 @@ type Turn interface {
 	// when others have appended meanwhile it is asked again. Append reports whether there was anything to append; where all of it
 	// is too much for one commit it appends a part, and the caller looks again.
 	Append(ctx context.Context, plan func(*outboard.State) []outboard.Event) (bool, error)
-	// Fund reserves what the next model call may use up, of every budget over the session. It waits while others have reserved what
-	// is left. Every model call is made after a Fund that is not Broke; an error means that nobody knows what was spent, and no call
-	// is made.
-	Fund(ctx context.Context, need Need) (Funds, error)
+	// Fund reserves what the next model call may use up, of every budget over the session; need is asked for that where there is one.
+	// It waits while others have reserved what is left. Every model call is made after a Fund that is not Broke; an error means that
+	// nobody knows what was spent, and no call is made.
+	Fund(ctx context.Context, need func() Need) (Funds, error)
 	// Model resolves the session's model.
 	Model() (llm.Model, error)
 	// Tools lists what the model is offered.

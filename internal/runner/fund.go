@@ -33,7 +33,7 @@ type account struct {
 }
 
 // Fund implements harness.Turn.
-func (t *turn) Fund(ctx context.Context, need harness.Need) (harness.Funds, error) {
+func (t *turn) Fund(ctx context.Context, need func() harness.Need) (harness.Funds, error) {
 	for {
 		funds, wait, err := t.fundOnce(ctx, need)
 		if err != nil || !wait {
@@ -46,13 +46,14 @@ func (t *turn) Fund(ctx context.Context, need harness.Need) (harness.Funds, erro
 }
 
 // fundOnce asks once. wait: others have reserved what is left.
-func (t *turn) fundOnce(ctx context.Context, need harness.Need) (funds harness.Funds, wait bool, err error) {
+func (t *turn) fundOnce(ctx context.Context, ask func() harness.Need) (funds harness.Funds, wait bool, err error) {
 	if err := t.alive(ctx); err != nil { // right before the model call
 		return funds, false, err
 	}
 	if err := t.lookAtBudgets(ctx); err != nil || len(t.acct.over) == 0 {
 		return funds, false, err
 	}
+	need := ask()
 	var price *llm.Price
 	if m, err := t.Model(); err == nil { // without one no call is made
 		price = m.Info().Price
