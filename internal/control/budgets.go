@@ -30,7 +30,7 @@ func (c *Control) budgetable(a *outboard.Agent) error {
 	if m.Info().Price == nil {
 		return llm.Unpriced(m.Info().ID)
 	}
-	if a.Model.Speed == "fast" {
+	if llm.PriceAt(m, a.Model.Speed) == nil {
 		return invalid("model %s at speed fast has no list price, so money cannot be budgeted for it", quote(a.Model.ID)).
 			WithCode("model_not_budgetable").WithHint("use the speed standard")
 	}

@@ -49,7 +49,7 @@ func (c metered) Generate(ctx context.Context, req Request, emit func(Delta)) (*
 	if u.Tokens() == 0 {
 		u.Input, u.Output = PromptTokens(&req), answerTokens(resp)
 	}
-	if p := c.Info().Price; p != nil {
+	if p := PriceAt(c, req.Speed); p != nil {
 		u.Cost = p.Of(*u)
 	}
 	return resp, err

@@ -115,6 +115,14 @@ func (r *Registry) price(id, wire, vendor string) *Price {
 	return nil
 }
 
+// PriceAt is the list price of a model at a speed, nil where there is none: what is faster costs more, and no table says how much.
+func PriceAt(m Model, speed string) *Price {
+	if speed == "fast" {
+		return nil
+	}
+	return m.Info().Price
+}
+
 // Unpriced is the refusal of a money budget for a model whose cost nobody knows.
 func Unpriced(id string) error {
 	return outboard.Errorf(outboard.Invalid, "model %q has no list price, so money cannot be budgeted for it", id).WithCode("model_not_budgetable").

@@ -56,7 +56,7 @@ func (t *turn) fundOnce(ctx context.Context, ask func() harness.Need) (funds har
 	need := ask()
 	var price *llm.Price
 	if m, err := t.Model(); err == nil { // without one no call is made
-		price = m.Info().Price
+		price = llm.PriceAt(m, t.durable.Config.Agent.Model.Speed)
 	}
 	want := outboard.Spend{Tokens: need.Input + need.Output, Steps: 1}
 	least := outboard.Spend{Tokens: need.Input + min(minOutput, need.Output), Steps: 1, Running: minTime, Sandbox: minTime}
@@ -101,7 +101,7 @@ func (t *turn) fundJudge(ctx context.Context, m llm.Model, req *llm.Request, use
 	if err := t.lookAtBudgets(ctx); err != nil || len(t.acct.over) == 0 {
 		return err
 	}
-	input, price := llm.PromptTokens(req), m.Info().Price
+	input, price := llm.PromptTokens(req), llm.PriceAt(m, req.Speed)
 	want := outboard.Spend{Tokens: input + req.MaxOutput, Steps: 1} // the step is the response's, which is not counted yet
 	if price != nil {
 		want.Cost = price.Of(outboard.Usage{Output: req.MaxOutput}) + (&llm.Price{Input: price.Most()}).Of(outboard.Usage{Input: input})

@@ -265,3 +265,22 @@ func TestJudgementsArePaidFor(t *testing.T) {
 		})
 	}
 }
+
+// If this fails, a money budget over an owner counts a session at the speed fast, which has no list price, as if it cost what others do.
+func TestFastHasNoPrice(t *testing.T) {
+	r := newRig(t, dear)
+	r.start(nil)
+	owner := outboard.Owner{Key: "apikey_1"}
+	if _, err := r.store.PutBudget(t.Context(), outboard.Budget{Scope: outboard.BudgetOwner, Target: string(owner.Key), Limit: outboard.Spend{Cost: 1000 * outboard.Dollar}}); err != nil {
+		t.Fatal(err)
+	}
+	for speed, stop := range map[string]string{"fast": outboard.StopBudget, "standard": "end_turn"} {
+		id := r.sessionWith(outboard.SessionConfig{Agent: outboard.Agent{ID: "agent_1", Version: 1, Tools: allTools,
+			Model: outboard.ModelConfig{ID: "script/steps", Speed: speed}}, Env: outboard.EnvConfig{Kind: "cloud"}, Owner: owner})
+		r.say(id, "- say: hi")
+		s := r.until(id, "the turn ends", func(s *outboard.State) bool { return s.Phase == outboard.PhaseIdle && s.Stop != nil })
+		if s.Stop.Type != stop || (s.ModelCalls == 0) != (stop == outboard.StopBudget) {
+			t.Errorf("speed %s: %s after %d model calls", speed, s.Stop.Type, s.ModelCalls)
+		}
+	}
+}
