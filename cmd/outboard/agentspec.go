@@ -44,7 +44,23 @@ func findAgent(ctx context.Context, c *client.Client, ref string) (string, error
 	case isAgentFile(ref):
 		return agentFromFile(ctx, c, ref)
 	}
+	id, err := agentByName(ctx, c, ref, nil)
+	if err != nil && outboard.KindOf(err) == outboard.NotFound {
+		err = noAgent(ref).WithHint("name a file, an id, or an agent that exists; without --agent run uses its own")
+	}
+	return id, err
+}
+
+// existingAgent is findAgent for what is about an agent and makes none: an id or a name.
+func existingAgent(ctx context.Context, c *client.Client, ref string) (string, error) {
+	if outboard.ValidID(outboard.PrefixAgent, ref) {
+		return ref, nil
+	}
 	return agentByName(ctx, c, ref, nil)
+}
+
+func noAgent(name string) *outboard.Error {
+	return outboard.Errorf(outboard.NotFound, "there is no agent %q", name)
 }
 
 // toolsetName is the wire's name of the built-in tools.
@@ -61,8 +77,7 @@ func agentByName(ctx context.Context, c *client.Client, name string, body any) (
 		}
 	}
 	if body == nil {
-		return "", outboard.Errorf(outboard.NotFound, "there is no agent %q", name).
-			WithHint("name a file, an id, or an agent that exists; without --agent run uses its own")
+		return "", noAgent(name).WithHint("name it by its id or, if it is not archived, by its name")
 	}
 	a, err := c.CreateAgent(ctx, body)
 	return a.ID, err

@@ -93,7 +93,7 @@ func budgetTarget(ctx context.Context, c *client.Client, scope, ref string) (str
 		s, err := findSession(ctx, c, ref)
 		return s.ID, err
 	case outboard.BudgetAgent:
-		return findAgent(ctx, c, ref)
+		return existingAgent(ctx, c, ref)
 	case outboard.BudgetOwner:
 		return ref, nil
 	}

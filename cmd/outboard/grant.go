@@ -33,7 +33,7 @@ func newGrant(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return runGrantAdd(cmd.Context(), a, opt) }}
 	f := add.Flags()
 	f.StringVar(&opt.human, "human", "", "only sessions of this key (its id)")
-	f.StringVar(&opt.agent, "agent", "", "only sessions of this agent (its id)")
+	f.StringVar(&opt.agent, "agent", "", "only sessions of this agent (its id or name)")
 	f.StringVar(&opt.session, "session", "", "only this session")
 	f.StringSliceVar(&opt.actions, "action", nil, "action, such as bash; may be repeated")
 	f.StringArrayVar(&opt.resources, "resource", nil, "what it may act on; may be repeated")
@@ -124,8 +124,13 @@ func runGrantAdd(ctx context.Context, a *app, opt grantOptions) error {
 		return err
 	}
 	defer c.Close()
-	n := client.NewGrant{Human: opt.human, Agent: opt.agent, Actions: opt.actions, Resources: opt.resources,
+	n := client.NewGrant{Human: opt.human, Actions: opt.actions, Resources: opt.resources,
 		ExpiresAt: time.Now().Add(opt.last).UTC(), MaxUses: opt.uses, Why: opt.why}
+	if opt.agent != "" {
+		if n.Agent, err = existingAgent(ctx, c.Client, opt.agent); err != nil {
+			return err
+		}
+	}
 	if opt.session != "" {
 		s, err := findSession(ctx, c.Client, opt.session)
 		if err != nil {

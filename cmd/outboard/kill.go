@@ -122,7 +122,7 @@ func killTarget(ctx context.Context, a *app, scope outboard.KillScope, ref strin
 		s, err := findSession(ctx, c.Client, ref)
 		return s.ID, err
 	case outboard.KillAgent:
-		return findAgent(ctx, c.Client, ref)
+		return existingAgent(ctx, c.Client, ref)
 	}
 	return findEnvironment(ctx, c.Client, ref)
 }

@@ -33,14 +33,14 @@ func newPolicy(a *app) *cobra.Command {
 	f := test.Flags()
 	f.StringVarP(&opt.file, "file", "f", "", "rules to try, - for standard input")
 	f.StringVar(&opt.session, "session", "", "as a call of this session")
-	f.StringVar(&opt.agent, "agent", "", "as a call of this agent (its id)")
+	f.StringVar(&opt.agent, "agent", "", "as a call of this agent (its id or name)")
 	f.StringVar(&opt.permission, "permission", "", "the agent's permission for the tool (default always_allow)")
 	f.BoolVar(&opt.private, "private", false, "the session has read private data")
 	f.BoolVar(&opt.untrusted, "untrusted", false, "the session has read untrusted content")
 	cmd.AddCommand(
 		&cobra.Command{Use: "show", Short: "Print the policies in force", Args: exactArgs(),
 			RunE: func(cmd *cobra.Command, _ []string) error { return runPolicyShow(cmd.Context(), a) }},
-		&cobra.Command{Use: "set organization|agent:ID|session:NAME FILE|-", Short: "Check a file of rules and put it in force", Args: rangeArgs(2, 2, "a level", "a file"),
+		&cobra.Command{Use: "set organization|agent:AGENT|session:NAME FILE|-", Short: "Check a file of rules and put it in force", Args: rangeArgs(2, 2, "a level", "a file"),
 			RunE: func(cmd *cobra.Command, args []string) error { return runPolicySet(cmd.Context(), a, args[0], args[1]) }},
 		&cobra.Command{Use: "lint FILE|-...", Short: "Check files of rules", Args: rangeArgs(1, -1, "a file"),
 			RunE: func(cmd *cobra.Command, args []string) error { return runPolicyLint(a, args) }},
@@ -145,7 +145,12 @@ func runPolicySet(ctx context.Context, a *app, where, path string) error {
 		return err
 	}
 	defer c.Close()
-	if level == string(outboard.LevelSession) {
+	switch outboard.PolicyLevel(level) {
+	case outboard.LevelAgent:
+		if target, err = existingAgent(ctx, c.Client, target); err != nil {
+			return err
+		}
+	case outboard.LevelSession:
 		s, err := findSession(ctx, c.Client, target)
 		if err != nil {
 			return err
@@ -171,7 +176,7 @@ func runPolicyTest(ctx context.Context, a *app, tool, input string, opt policyTe
 	if !json.Valid(in) {
 		return usagef("the input of %s is not JSON", tool)
 	}
-	body := map[string]any{"tool": tool, "input": in, "agent_id": opt.agent, "permission": opt.permission, "private": opt.private,
+	body := map[string]any{"tool": tool, "input": in, "permission": opt.permission, "private": opt.private,
 		"untrusted": opt.untrusted}
 	if opt.file != "" {
 		text, err := a.rules(opt.file)
@@ -185,6 +190,11 @@ func runPolicyTest(ctx context.Context, a *app, tool, input string, opt policyTe
 		return err
 	}
 	defer c.Close()
+	if opt.agent != "" {
+		if body["agent_id"], err = existingAgent(ctx, c.Client, opt.agent); err != nil {
+			return err
+		}
+	}
 	if opt.session != "" {
 		s, err := findSession(ctx, c.Client, opt.session)
 		if err != nil {
