@@ -44,6 +44,7 @@ func parseRules(text []byte) ([]rule, error) {
 
 func parseRule(n *yaml.Node) (r rule, err error) {
 	r.line = n.Line
+	var do *yaml.Node
 	if n.Kind != yaml.MappingNode {
 		return r, badLine(n, "a rule is a mapping with \"when\" and \"do\", got %s", kindName(n))
 	}
@@ -52,6 +53,7 @@ func parseRule(n *yaml.Node) (r rule, err error) {
 		case "when":
 			r.when, err = parseWhen(v)
 		case "do":
+			do = v
 			r.steps, err = parseSteps(v)
 		default:
 			err = badLine(k, "a rule has no key %q; it has when, do", k.Value)
@@ -65,7 +67,7 @@ func parseRule(n *yaml.Node) (r rule, err error) {
 	}
 	for i, s := range r.steps[:len(r.steps)-1] {
 		if s.kind == "stop" || s.kind == "call" && r.steps[i+1].kind != "call" {
-			return r, badLine(n, "a rule is one response: after a call only calls may follow, and nothing after a stop")
+			return r, badLine(do.Content[i+1], "a rule is one response: after a call only calls may follow, and nothing after a stop")
 		}
 	}
 	return r, nil
@@ -89,7 +91,7 @@ func parseWhen(n *yaml.Node) ([]condition, error) {
 func parseCondition(k, v *yaml.Node) (func(*position) string, error) {
 	switch k.Value {
 	case "turn", "step":
-		want, err := parseCount(k.Value, v.Value, v, 1_000_000)
+		want, err := parseCount(k.Value, v.Value, v, 1, 1_000_000)
 		return func(p *position) string {
 			have := p.responses + 1
 			if k.Value == "step" {

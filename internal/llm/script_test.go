@@ -323,6 +323,7 @@ func TestStepErrorsNameLineAndKey(t *testing.T) {
 		{"- fail: 529 after many bytes", "fail needs a whole number"},
 		{"- fail: 529 before", "fail is a status"},
 		{"- fail: {after: 3}", `fail needs "status"`},
+		{"- fail: {status: 529, times: 0}", "fail.times needs a whole number from 1"},
 		{"- fail: {status: 500, when: now}", `fail has no key "when"`},
 		{"- parallel: ls", "parallel needs a list of tool steps"},
 		{"- parallel:\n  - bash: a\n  - say: a", `line 3: parallel makes tool calls, and say is none`},
@@ -408,7 +409,8 @@ func TestNamedScriptErrors(t *testing.T) {
 		{"- when: {turn: one}\n  do: [{say: a}]", "turn needs a whole number"},
 		{"- when: {matches: \"(\"}\n  do: [{say: a}]", "matches needs a regular expression"},
 		{"- when: {tool_result_is_error: 3}\n  do: [{say: a}]", "tool_result_is_error is true or false"},
-		{"- do: [{bash: a}, {say: b}]", "after a call only calls may follow"},
+		{"- when: {step: 0}\n  do: [{say: a}]", "line 1: step needs a whole number from 1 to"},
+		{"- do:\n    - bash: a\n    - say: b", "line 3: a rule is one response: after a call only calls may follow"},
 		{"- do: say", "expected a list of steps"},
 		{"turns: []", "a script is a list of {when, do}"},
 	} {

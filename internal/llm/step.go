@@ -278,7 +278,7 @@ func parseFail(n *yaml.Node) (f failure, err error) {
 	if n.Kind == yaml.ScalarNode {
 		words := strings.Fields(n.Value)
 		if len(words) == 4 && words[1] == "after" && words[3] == "bytes" {
-			if f.after, err = parseCount("fail", words[2], n, outboard.MaxModelOutput); err != nil {
+			if f.after, err = parseCount("fail", words[2], n, 0, outboard.MaxModelOutput); err != nil {
 				return f, err
 			}
 			words = words[:1]
@@ -299,9 +299,9 @@ func parseFail(n *yaml.Node) (f failure, err error) {
 			given = true
 			f.status, err = parseStatus(v.Value, v)
 		case "after":
-			f.after, err = parseCount("fail.after", v.Value, v, outboard.MaxModelOutput)
+			f.after, err = parseCount("fail.after", v.Value, v, 0, outboard.MaxModelOutput)
 		case "times":
-			f.times, err = parseCount("fail.times", v.Value, v, maxFailTimes)
+			f.times, err = parseCount("fail.times", v.Value, v, 1, maxFailTimes)
 		case "retry_after":
 			f.retryAfter, err = parseDuration("fail.retry_after", v, maxSleep)
 		default:
@@ -328,10 +328,10 @@ func parseStatus(s string, n *yaml.Node) (int, error) {
 	return status, nil
 }
 
-func parseCount(what, s string, n *yaml.Node, most int) (int, error) {
+func parseCount(what, s string, n *yaml.Node, least, most int) (int, error) {
 	v, err := strconv.Atoi(s)
-	if err != nil || v < 0 || v > most {
-		return 0, badLine(n, "%s needs a whole number from 0 to %d, got %q", what, most, s)
+	if err != nil || v < least || v > most {
+		return 0, badLine(n, "%s needs a whole number from %d to %d, got %q", what, least, most, s)
 	}
 	return v, nil
 }
