@@ -270,9 +270,9 @@ func (r *Result) Branch(ctx context.Context, name string) (string, error) {
 	return free, nil
 }
 
-// Rootless reports whether what was sent has no history that a branch of the user's could share.
+// Rootless reports whether what was sent shares no history with what the user is on: then git merges the result only when told to.
 func (r *Result) Rootless(ctx context.Context) bool {
-	_, err := r.git(ctx, "rev-parse", "-q", "--verify", r.Base+"^")
+	_, err := r.tree.work(ctx, nil, "merge-base", "HEAD", r.Base)
 	return err != nil
 }
 

@@ -104,6 +104,21 @@ func TestOpenBareRepository(t *testing.T) {
 	}
 }
 
+// Git has to be told to merge what shares no history with the user's branch, and must not be where it does: a first commit is history.
+func TestRootless(t *testing.T) {
+	r := newRepo(t)
+	r.write(map[string]string{"a.txt": "a\n"})
+	tree, snap, box := r.send()
+	r.commit(nil)
+	if res := box.result(tree, snap.Base); !res.Rootless(t.Context()) {
+		t.Error("sent before the first commit: shares no history with it")
+	}
+	tree, snap, box = r.send()
+	if res := box.result(tree, snap.Base); res.Rootless(t.Context()) {
+		t.Error("sent as the first commit: shares it")
+	}
+}
+
 // A repository that git does not open must not pass for a directory in none: the session would begin without the work.
 func TestOpenRefusedRepository(t *testing.T) {
 	r := newRepo(t)
