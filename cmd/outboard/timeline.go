@@ -260,14 +260,16 @@ func (t *timeline) waiting(ids []string) []*openCall {
 // line prints one row: time, verb, what, and how it ended, cut to the width.
 func (t *timeline) line(at time.Time, verb, what, end string) error {
 	t.stopTyping()
-	t.width = term.Width(t.out, t.width)     // the window may have another size by now
-	left := 2 + len(t.stamp(at)) + 2 + 6 + 1 // indent, time, gap, verb, gap
+	t.width = term.Width(t.out, t.width) // the window may have another size by now
+	verb = fmt.Sprintf("%-6s", term.Line(verb, 12))
+	long := utf8.RuneCountInString(verb) - 6
+	left := 2 + len(t.stamp(at)) + 2 + 6 + long + 1 // indent, time, gap, verb, gap
 	what = term.Line(what, max(20, t.width-left-visible(end)-2))
 	pad := ""
 	if end != "" {
-		pad = strings.Repeat(" ", max(2, min(60, t.width-left-visible(end))-utf8.RuneCountInString(what)))
+		pad = strings.Repeat(" ", max(2, min(60-long, t.width-left-visible(end))-utf8.RuneCountInString(what)))
 	}
-	_, err := fmt.Fprintf(t.out, "  %s  %-6s %s%s%s\n", t.st.Dim(t.stamp(at)), term.Line(verb, 12), what, pad, end)
+	_, err := fmt.Fprintf(t.out, "  %s  %s %s%s%s\n", t.st.Dim(t.stamp(at)), verb, what, pad, end)
 	return err
 }
 
@@ -349,7 +351,7 @@ func describeCall(name string, input json.RawMessage) string {
 	case "read", "edit":
 		return shortPath(in.Path)
 	case "write":
-		return fmt.Sprintf("%s (%d bytes)", shortPath(in.Path), len(in.Content))
+		return fmt.Sprintf("%s (%s)", shortPath(in.Path), count(len(in.Content), "byte"))
 	case "glob", "grep":
 		return strings.TrimSpace(in.Pattern + " " + shortPath(in.In))
 	case "web_fetch":

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+	"unicode/utf8"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
@@ -126,6 +128,28 @@ func TestTroubleIsSaidOnce(t *testing.T) {
 		log.Error("other")
 		if errs.String() != want {
 			t.Errorf("said %q, want %q", errs.String(), want)
+		}
+	}
+}
+
+// How calls ended must stand in one column, whatever the tool is called, and not beyond the edge of a narrow window.
+func TestTimelineColumns(t *testing.T) {
+	for _, tt := range []struct {
+		width int
+		what  string
+		want  int
+	}{{plainWidth, "ls", 79}, {plainWidth, strings.Repeat("x", 200), plainWidth - 6}, {60, "ls", 54}, {60, strings.Repeat("x", 200), 54}} {
+		var out bytes.Buffer
+		tl := &timeline{out: &out, width: tt.width, zone: time.UTC}
+		for _, verb := range []string{"bash", "web_fetch", "a_tool_with_a_long_name"} {
+			if err := tl.line(time.Time{}, verb, tt.what, "exit 0"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for line := range strings.Lines(out.String()) {
+			if at := utf8.RuneCountInString(line[:strings.Index(line, "exit 0")]); at != tt.want {
+				t.Errorf("at width %d the end is at %d, not %d: %q", tt.width, at, tt.want, line)
+			}
 		}
 	}
 }
