@@ -68,8 +68,8 @@ type demo struct {
 	lost   string // the sandbox that was destroyed
 }
 
-func runDemo(ctx context.Context, a *app, keep bool) (err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, demoTime, fmt.Errorf("the demo took longer than %v", demoTime))
+func runDemo(user context.Context, a *app, keep bool) (err error) {
+	ctx, cancel := context.WithTimeoutCause(user, demoTime, fmt.Errorf("the demo took longer than %v", demoTime))
 	defer cancel()
 	dir, err := os.MkdirTemp("", "outboard-demo-")
 	if err != nil {
@@ -77,8 +77,8 @@ func runDemo(ctx context.Context, a *app, keep bool) (err error) {
 	}
 	d := &demo{a: a, dir: dir, begun: time.Now()}
 	defer func() {
-		// What failed is worth a look, unless nothing had begun or only the reader of the output left.
-		failed := err != nil && d.session.ID != "" && !errors.Is(err, syscall.EPIPE)
+		// What failed is worth a look, unless nothing had begun, or somebody left: with Ctrl-C, or the reader of the output.
+		failed := err != nil && d.session.ID != "" && !errors.Is(err, syscall.EPIPE) && user.Err() == nil
 		if cerr := d.clean(keep || failed); cerr != nil {
 			err = errors.Join(err, fmt.Errorf("cleaning up: %w", cerr))
 		}

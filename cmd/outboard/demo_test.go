@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,30 +58,40 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// A reader that leaves (outboard demo | head) must not leave a server and a sandbox behind.
-func TestDemoWithoutReader(t *testing.T) {
-	tmp := t.TempDir()
-	if err := os.Chmod(tmp, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "demo")
-	cmd.Env = append(os.Environ(), mainEnv+"=1", "OUTBOARD_GUEST="+guestPath, "TMPDIR="+tmp, "OUTBOARD_URL=", "OUTBOARD_DATA=")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, rerr := bufio.NewReader(out).ReadString('\n')
-	if cerr := out.Close(); rerr != nil || cerr != nil || !strings.Contains(line, "script/demo") {
-		t.Errorf("the first line is %q (%v, %v)", line, rerr, cerr)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("demo: %v", err)
-	}
-	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
-		t.Errorf("the demo left %v behind (%v)", left, err)
+// Who leaves early, by closing the demo's output (outboard demo | head) or with Ctrl-C, must not leave a server and a sandbox behind.
+func TestDemoLeftEarly(t *testing.T) {
+	for name, tt := range map[string]struct {
+		leave func(demo *os.Process, out io.Closer) error
+		exit  int
+	}{
+		"reader":    {func(_ *os.Process, out io.Closer) error { return out.Close() }, exitOK},
+		"interrupt": {func(demo *os.Process, _ io.Closer) error { return demo.Signal(os.Interrupt) }, exitFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tmp := t.TempDir()
+			if err := os.Chmod(tmp, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "demo")
+			cmd.Env = append(os.Environ(), mainEnv+"=1", "OUTBOARD_GUEST="+guestPath, "TMPDIR="+tmp, "OUTBOARD_URL=", "OUTBOARD_DATA=")
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			line, rerr := bufio.NewReader(out).ReadString('\n')
+			if lerr := tt.leave(cmd.Process, out); rerr != nil || lerr != nil || !strings.Contains(line, "script/demo") {
+				t.Errorf("the first line is %q (%v, %v)", line, rerr, lerr)
+			}
+			if err := cmd.Wait(); cmd.ProcessState.ExitCode() != tt.exit {
+				t.Errorf("demo: %v, want exit %d", err, tt.exit)
+			}
+			if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+				t.Errorf("the demo left %v behind (%v)", left, err)
+			}
+		})
 	}
 }
 
