@@ -2,6 +2,7 @@ package llm
 
 import (
 	"encoding/json"
+	"strings"
 
 	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/outboard-dev/outboard"
@@ -164,10 +165,11 @@ func (s *anthropicStream) response() (*Response, error) {
 		return nil, cut()
 	}
 	r := &Response{Provider: TypeAnthropic, Usage: s.usage, Details: s.details}
-	raw := []byte{'['}
+	var kept [][]byte
+	thought := 0 // the blocks at the end of kept that are reasoning
 	for i, b := range s.blocks {
 		block, known, err := b.block(s.ids)
-		if s.stop == "max_tokens" && i == len(s.blocks)-1 && (err != nil || b.kind == "tool_use" && (len(b.input.body) == 0 || !block.complete())) {
+		if i == len(s.blocks)-1 && s.cut(b, &block, err) {
 			continue // cut in its arguments, or before them: there is no call to make
 		}
 		if err != nil {
@@ -176,15 +178,26 @@ func (s *anthropicStream) response() (*Response, error) {
 		if known {
 			r.Blocks = append(r.Blocks, block)
 		}
-		if len(raw) > 1 {
-			raw = append(raw, ',')
+		if b.kind == "text" && strings.TrimSpace(block.Text) == "" {
+			continue // models write such, and their server refuses it
 		}
-		raw = append(raw, b.raw...)
+		kept = append(kept, b.raw)
+		if thought++; b.deltaKind() != "thinking" {
+			thought = 0
+		}
 	}
 	r.Stop = stopOf(s.stop, r.Blocks)
 	var err error
-	r.Raw, err = packRaw(append(raw, ']'))
+	r.Raw, err = packRaw(joinList(kept[:len(kept)-thought])) // the server refuses a message that ends with reasoning
 	return r, err
+}
+
+// cut reports whether the last block is a call that the end of the response cut off: by the limit on output, or by a filter.
+func (s *anthropicStream) cut(b *anthropicBlockStream, block *Block, err error) bool {
+	if s.stop != "max_tokens" && s.stop != "refusal" {
+		return false
+	}
+	return err != nil || b.kind == "tool_use" && (len(b.input.body) == 0 || !block.complete())
 }
 
 // block finishes a block: its start takes in what the deltas brought. Known is false for kinds that only travel back.

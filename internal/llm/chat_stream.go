@@ -202,7 +202,7 @@ func (s *chatStream) response() (*Response, error) {
 	var calls [][]byte
 	for i, c := range s.calls {
 		block, raw, err := c.finish(s.ids)
-		if s.finish == "length" && i == len(s.calls)-1 && (err != nil || !block.complete()) {
+		if last := i == len(s.calls)-1; last && (s.finish == "length" || s.finish == "content_filter") && (err != nil || !block.complete()) {
 			continue // cut in the middle of its arguments: there is no call to make
 		}
 		if err != nil {

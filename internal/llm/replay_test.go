@@ -3,6 +3,7 @@ package llm
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -204,20 +205,21 @@ func TestCutToolCalls(t *testing.T) {
 		kind, model string
 		events      []string // with a %s for the reason to stop
 		full, short string
+		filter      string
 	}{
 		{TypeAnthropic, "claude-sonnet-5", []string{oddAnthropic[0],
 			`{"type":"content_block_start","index":0,"content_block":{"type":"text","text":"Now."}}`, `{"type":"content_block_stop","index":0}`,
 			`{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"toolu_A","name":"bash","input":{}}}`,
 			`{"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{\"comm"}}`,
 			`{"type":"content_block_stop","index":1}`, `{"type":"message_delta","delta":{"stop_reason":"%s"},"usage":{"output_tokens":5}}`,
-			`{"type":"message_stop"}`}, "tool_use", "max_tokens"},
+			`{"type":"message_stop"}`}, "tool_use", "max_tokens", "refusal"},
 		{TypeResponses, "gpt-5", []string{
 			`{"type":"response.output_item.done","output_index":0,"item":{"type":"message","id":"m","role":"assistant","content":[{"type":"output_text","text":"Now."}]}}`,
 			`{"type":"response.output_item.done","output_index":1,"item":{"type":"function_call","id":"f","call_id":"c","name":"bash","arguments":"{\"comm"}}`,
-			`{"type":"response.incomplete","response":{"id":"r","incomplete_details":{"reason":"%s"}}}`}, "unheard_of", "max_output_tokens"},
+			`{"type":"response.incomplete","response":{"id":"r","incomplete_details":{"reason":"%s"}}}`}, "unheard_of", "max_output_tokens", "content_filter"},
 		{TypeChat, "llama", []string{`{"choices":[{"index":0,"delta":{"content":"Now."}}]}`,
 			`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"bash","arguments":"{\"comm"}}]}}]}`,
-			`{"choices":[{"index":0,"delta":{},"finish_reason":"%s"}]}`}, "tool_calls", "length"},
+			`{"choices":[{"index":0,"delta":{},"finish_reason":"%s"}]}`}, "tool_calls", "length", "content_filter"},
 	} {
 		t.Run(c.kind, func(t *testing.T) {
 			fill := func(reason string) (out []string) {
@@ -226,16 +228,19 @@ func TestCutToolCalls(t *testing.T) {
 				}
 				return out
 			}
-			m := remote(t, c.kind, c.model, newServer(t, stream(fill(c.short)...), stream(fill(c.full)...)))
+			m := remote(t, c.kind, c.model, newServer(t, stream(fill(c.short)...), stream(fill(c.filter)...), stream(fill(c.full)...)))
+			for _, stop := range []string{"max_tokens", "refusal"} {
+				resp, err := m.Generate(t.Context(), hello(), nil)
+				if err != nil {
+					t.Fatalf("a response that ends in %s: %v", stop, err)
+				}
+				want(t, short(resp), "text Now. -> "+stop)
+				if strings.Contains(string(resp.Raw), "bash") {
+					t.Errorf("the cut call is still in %s", resp.Raw)
+				}
+			}
 			resp, err := m.Generate(t.Context(), hello(), nil)
 			if err != nil {
-				t.Fatalf("a response at its limit: %v", err)
-			}
-			want(t, short(resp), "text Now. -> max_tokens")
-			if strings.Contains(string(resp.Raw), "bash") {
-				t.Errorf("the cut call is still in %s", resp.Raw)
-			}
-			if resp, err = m.Generate(t.Context(), hello(), nil); err != nil {
 				t.Fatalf("broken arguments of a response that is whole: %v", err)
 			}
 			if got := short(resp); !strings.HasSuffix(got, ` bash "{\"comm" -> tool_use`) {
@@ -278,6 +283,49 @@ func TestChatTakesWhatServersSend(t *testing.T) {
 				t.Fatalf("generating: %v", err)
 			}
 			want(t, short(resp), c.want)
+		})
+	}
+}
+
+// If this failed, a response that was cut in its reasoning, or has text that says nothing, would go back as it came, and its provider refuse
+// the conversation for good.
+func TestBlocksThatCannotGoBack(t *testing.T) {
+	block := func(i int, start string) []string {
+		return []string{fmt.Sprintf(`{"type":"content_block_start","index":%d,"content_block":%s}`, i, start), fmt.Sprintf(`{"type":"content_block_stop","index":%d}`, i)}
+	}
+	const thinking, redacted = `{"type":"thinking","thinking":"hm","signature":""}`, `{"type":"redacted_thinking","data":"d"}`
+	const call = `{"type":"tool_use","id":"c1","name":"ticket","input":{}}`
+	for _, c := range []struct {
+		name, stop, want string // want is the content that goes back
+		blocks           []string
+	}{
+		{"reasoning only", "max_tokens", `[{"text":"(no text)","type":"text"}]`, []string{redacted, thinking}},
+		{"reasoning last", "end_turn", `[{"type":"text","text":"Now."}]`, []string{`{"type":"text","text":"Now."}`, thinking}},
+		{"reasoning before a cut call", "refusal", `[{"type":"text","text":"Now."}]`, []string{`{"type":"text","text":"Now."}`, thinking, `{"type":"tool_use","id":"c1","name":"ticket","input":"{"}`}},
+		{"reasoning before a call", "tool_use", `[` + redacted + `,` + thinking + `,` + call + `]`, []string{redacted, thinking, call}},
+		{"empty text", "tool_use", `[` + thinking + `,` + call + `]`, []string{thinking, `{"type":"text","text":""}`, `{"type":"text","text":"\n\n"}`, call}},
+		{"nothing", "end_turn", `[{"text":"(no text)","type":"text"}]`, []string{`{"type":"text","text":""}`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			events := []string{oddAnthropic[0]}
+			for i, b := range c.blocks {
+				events = append(events, block(i, b)...)
+			}
+			events = append(events, fmt.Sprintf(`{"type":"message_delta","delta":{"stop_reason":%q}}`, c.stop), `{"type":"message_stop"}`)
+			s := newServer(t, stream(events...), stream(wires[0].hello...))
+			m := remote(t, TypeAnthropic, "claude-sonnet-5", s)
+			resp, err := m.Generate(t.Context(), hello(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req := hello()
+			req.History = append(req.History, logged(t, resp, 2), &outboard.Message{Role: "user", Content: []outboard.Content{outboard.Text("Go on.")}})
+			if _, err := m.Generate(t.Context(), req, nil); err != nil {
+				t.Fatal(err)
+			}
+			if want := `{"role":"assistant","content":` + c.want + `}`; !bytes.Contains(s.body(1), []byte(want)) {
+				t.Errorf("%s is not in %s", want, s.body(1))
+			}
 		})
 	}
 }
