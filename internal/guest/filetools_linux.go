@@ -215,6 +215,8 @@ func (s *server) edit(_ context.Context, input json.RawMessage, w io.Writer) err
 	text := string(b)
 	n := strings.Count(text, in.OldString)
 	switch {
+	case n == 0 && strings.Contains(text, strings.ReplaceAll(in.OldString, "\n", "\r\n")):
+		return fmt.Errorf("%s: old_string was not found, but is there with \\r\\n at the end of its lines, as this file has them", in.FilePath)
 	case n == 0:
 		return fmt.Errorf("%s: old_string was not found", in.FilePath)
 	case n > 1 && !in.ReplaceAll:
