@@ -42,6 +42,8 @@ const (
 	retryPause = time.Second
 	// maxPause bounds that wait where it grows, as on a full disk: the log is not filled, and work goes on soon after the repair.
 	maxPause = 30 * time.Second
+	// turnStack is more than half of the stack that a turn comes to, most of it in SQLite; stacks are powers of two.
+	turnStack = 20 << 10
 	// partingTime bounds the writes of a process that is leaving.
 	partingTime = 5 * time.Second
 )
@@ -332,8 +334,18 @@ func (w *worker) reserve() bool {
 func (w *worker) begin(turns context.Context, h outboard.Header, tail []outboard.Event) {
 	w.sessions.Go(func() {
 		defer func() { <-w.slots }()
+		growStack(0)
 		w.drive(turns, h, tail)
 	})
+}
+
+// growStack makes the stack of a new goroutine as large as a turn needs. It would come to that by itself in several steps, each of which
+// copies what is there in the midst of a commit.
+//
+//go:noinline
+func growStack(i int) byte {
+	var room [turnStack]byte
+	return room[i]
 }
 
 // offer lets the store claim for this worker what a commit of this process makes runnable, together with that commit.
