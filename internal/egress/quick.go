@@ -82,7 +82,11 @@ func (p *port) quick(c *conn, top net.Conn) {
 func (s *session) head(wait time.Duration) (plain bool, err error) {
 	if s.in.Buffered() == 0 {
 		_ = s.top.SetReadDeadline(time.Now().Add(wait)) // a dead socket fails below
-		if _, err := s.in.Peek(1); err != nil {
+		least := 1
+		if len(s.conn.head) == 1 {
+			least = 2 // sniff has read a byte, behind which is the rest: no head is so short
+		}
+		if _, err := s.in.Peek(least); err != nil {
 			return false, err
 		}
 	}
