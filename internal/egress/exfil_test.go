@@ -160,6 +160,13 @@ func TestForeignTokens(t *testing.T) {
 	if status, _ := get(t, r.client(true), r.http("a.test", "/?q=1&access_token="+foreign+"&KEY="+foreign+"&%6bey="+foreign)); status != 200 || rest != "q=1" {
 		t.Errorf("in the query: %d, the server saw %q", status, rest)
 	}
+	for query, want := range map[string]string{"a=1;key=" + foreign: "a=1", "key=x;a=1;;b&c=%3b": "a=1;;b&c=%3b", "&a;": "&a;", "keys=1;a": "keys=1;a"} { // some servers end a parameter by a semicolon
+		w := r.wire(t, portOf(r.plain), false)
+		w.say("GET /?"+query, "\r\n")
+		if w.hear("GET"); rest != want {
+			t.Errorf("in the query %q: the server saw %q, want %q", query, rest, want)
+		}
+	}
 	if do(t, r.client(true), "GET", r.http("b.test", "/"), http.Header{"Authorization": {"Bearer " + foreign}}); seen.Get("Authorization") != "Bearer "+foreign {
 		t.Errorf("the control: at a host without a credential the server saw %q", seen.Get("Authorization"))
 	}

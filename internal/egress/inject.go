@@ -101,19 +101,28 @@ func (inj *Injection) stands(v string) bool {
 // notOfKeys reports whether a character ends a word that could be a key.
 func notOfKeys(c rune) bool { return strings.ContainsRune(" ,;:=@.\"\t", c) }
 
-// stripQuery removes parameters by name, however the name is escaped, and leaves the rest as it was.
+// stripQuery removes parameters by name, however the name is escaped, and leaves the rest as it was. Some servers end parameters by a
+// semicolon too.
 func stripQuery(query string, names []string) string {
-	var kept []string
-	for part := range strings.SplitSeq(query, "&") {
-		name, _, _ := strings.Cut(part, "=")
+	var kept strings.Builder
+	for sep, first := "", true; ; {
+		end := strings.IndexAny(query+"&", "&;")
+		name, _, _ := strings.Cut(query[:end], "=")
 		if plain, err := url.QueryUnescape(name); err == nil {
 			name = plain
 		}
 		if !slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, name) }) {
-			kept = append(kept, part)
+			if !first {
+				kept.WriteString(sep)
+			}
+			kept.WriteString(query[:end])
+			first = false
 		}
+		if end == len(query) {
+			return kept.String()
+		}
+		sep, query = query[end:end+1], query[end+1:]
 	}
-	return strings.Join(kept, "&")
 }
 
 // replace puts one value in the place of its placeholder, in the surfaces it is for.

@@ -248,8 +248,9 @@ func (k *Keeper) record(ctx context.Context, actor string, r *Request, names []s
 
 // clientHeaders and clientQuery are where clients carry credentials: with a credential of ours, theirs go. A placeholder is ours.
 var (
-	clientHeaders = []string{"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Private-Token", "X-Auth-Token", "Cookie"}
-	clientQuery   = []string{"access_token", "api_key", "apikey", "key", "token", "private_token", "auth_token"}
+	clientHeaders = []string{"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Private-Token", "Job-Token", "Deploy-Token", "X-Auth-Token", "X-Access-Token",
+		"Xi-Api-Key", "Ocp-Apim-Subscription-Key", "Cookie"}
+	clientQuery = []string{"access_token", "api_key", "apikey", "key", "token", "private_token", "job_token", "auth_token"}
 	// clientBody and clientBodyGot are the like in bodies, without words that APIs have for something else. What is got for a credential that
 	// goes in bodies may be in later ones, so those take the first alone.
 	clientBody    = []string{"api_key", "api-key", "apikey", "api_secret", "apisecret", "client_secret", "clientsecret", "secret_key", "secretkey", "private_token"}

@@ -98,7 +98,7 @@ func TestPlaceholders(t *testing.T) {
 	if !slices.Contains(in.RefuseShapes, "sk-ant-") || !slices.Contains(in.RefuseShapes, "ghp_") {
 		t.Errorf("somebody else's key passes in a body without names: %v", in.RefuseShapes)
 	}
-	if !slices.Contains(in.Strip, "X-Api-Key") || !slices.Contains(in.Strip, "Cookie") || !slices.Contains(in.StripQuery, "access_token") {
+	if !slices.Contains(in.Strip, "X-Api-Key") || !slices.Contains(in.Strip, "Cookie") || !slices.Contains(in.Strip, "Deploy-Token") || !slices.Contains(in.StripQuery, "access_token") {
 		t.Errorf("somebody else's key stays at its own host: %v %v", in.Strip, in.StripQuery)
 	}
 	r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "ANYWHERE", InHeader: true, Rule: outboard.UseRule{AnyHost: true}}, "for-every-host")
