@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -146,12 +148,57 @@ func replace(out *http.Request, ph Placeholder) {
 		out.URL.RawQuery = strings.ReplaceAll(out.URL.RawQuery, ph.Placeholder, url.QueryEscape(ph.Value))
 	}
 	if ph.Body && out.Body != nil && out.Body != http.NoBody {
-		if len(ph.Value) != len(ph.Placeholder) {
-			out.ContentLength = -1
-			out.Header.Del("Content-Length")
-		}
-		out.Body = &stream{src: out.Body, edit: editor{needles: [][]byte{[]byte(ph.Placeholder)}, with: func([]byte) []byte { return []byte(ph.Value) }}}
+		replaceBody(out, ph)
 	}
+}
+
+// replaceBody is replace for the body. What is short is replaced at once, so that its length is known: not every server takes a body of
+// unknown length.
+func replaceBody(out *http.Request, ph Placeholder) {
+	begin := &beginning{ReadCloser: out.Body}
+	kind, _, _ := mime.ParseMediaType(out.Header.Get("Content-Type"))
+	with := func([]byte) []byte { return []byte(begin.spell(kind, ph.Value)) }
+	length := out.ContentLength
+	out.Body, out.ContentLength = &stream{src: begin, edit: editor{needles: [][]byte{[]byte(ph.Placeholder)}, with: with}}, -1
+	out.Header.Del("Content-Length")
+	if length <= 0 || length > maxHeld {
+		return
+	}
+	all, err := io.ReadAll(out.Body)
+	if err != nil { // which comes again after what was read
+		out.Body = readCloser{io.MultiReader(bytes.NewReader(all), out.Body), begin}
+		return
+	}
+	out.Body, out.ContentLength = readCloser{bytes.NewReader(all), begin}, int64(len(all))
+}
+
+// beginning remembers the first byte of a body that is no space.
+type beginning struct {
+	io.ReadCloser
+	first byte
+}
+
+// Read reads the body.
+func (b *beginning) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.first == 0 {
+		if text := bytes.TrimLeft(p[:n], " \t\r\n"); len(text) > 0 {
+			b.first = text[0]
+		}
+	}
+	return n, err
+}
+
+// spell writes a value as it must stand in a body: in a string of JSON, whatever the client calls that, or in a form.
+func (b *beginning) spell(kind, value string) string {
+	switch {
+	case b.first == '{' || b.first == '[':
+		text, _ := json.Marshal(value) // cannot fail: it is a string
+		return string(text[1 : len(text)-1])
+	case kind == "application/x-www-form-urlencoded":
+		return url.QueryEscape(value)
+	}
+	return value
 }
 
 // sign lets the injection's signer finish a request.
