@@ -144,9 +144,16 @@ func (p *port) failed(w http.ResponseWriter, r *http.Request, req Request, err e
 		return
 	}
 	p.g.log.LogAttrs(r.Context(), slog.LevelDebug, "request failed", slog.String("host", req.Host), slog.Any("err", err))
+	status, text := http.StatusBadGateway, req.Host+" could not be reached: "+reason(err)
+	switch {
+	case cause != nil: // who has closed one direction only still reads this
+		status, text = http.StatusBadRequest, "the client closed its side of the connection before "+req.Host+" had answered"
+	case errors.Is(err, errBody):
+		status, text = http.StatusBadRequest, errBody.Error()
+	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.WriteHeader(http.StatusBadGateway)
-	_, _ = io.WriteString(w, "outboard: "+req.Host+" could not be reached: "+reason(err)+"\n")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, "outboard: "+text+"\n")
 }
 
 // reason explains a failure without telling what names resolve to here.

@@ -3,6 +3,8 @@ package egress
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -140,7 +142,13 @@ func (c *counted) Read(b []byte) (int, error) {
 	if n > 0 && !c.usage.sent(n) {
 		return 0, errOverBudget
 	}
+	if err != nil && err != io.EOF {
+		err = fmt.Errorf("%w: %w", errBody, err)
+	}
 	return n, err
 }
+
+// errBody is what failed on the client's side.
+var errBody = errors.New("the request's body broke off, or is not framed as HTTP wants it")
 
 var errOverBudget = outboard.Errorf(outboard.Exhausted, "this session has sent the bytes it may send")
