@@ -124,6 +124,9 @@ type Injection struct {
 	Sign func(ctx context.Context, r *SignRequest) error
 	// Scrub are the values that must not come back in an answer, in any usual encoding. Values shorter than MinScrub are left.
 	Scrub []string
+	// Still, when set, is asked every second for as long as the request lasts, whether the credentials are still for it. An error ends the
+	// request.
+	Still func(ctx context.Context) error
 }
 
 // Placeholder is a value that a tool holds in the place of a secret.

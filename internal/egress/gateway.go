@@ -328,7 +328,7 @@ func (g *Gateway) watch() {
 	}
 }
 
-// Recheck ends the requests under way that are idle, those of boxes whose rules have changed since, and those that the gate, which is asked about each sandbox, forbids. It returns
+// Recheck ends the requests under way that are idle, those of boxes whose rules have changed since, those whose credentials were withdrawn, and those that the gate, which is asked about each sandbox, forbids. It returns
 // how many.
 func (g *Gateway) Recheck() (ended int) {
 	g.mu.Lock()
@@ -347,6 +347,10 @@ func (g *Gateway) Recheck() (ended int) {
 		}
 		if n := p.endOutdated(g.ctx); n > 0 {
 			g.log.Info("requests ended because the rules changed", "box", p.subject.Box, "sandbox", p.subject.Sandbox, "requests", n)
+			ended += n
+		}
+		if n := p.endRevoked(g.ctx); n > 0 {
+			g.log.Info("requests ended because a credential was withdrawn", "session", p.subject.Session, "sandbox", p.subject.Sandbox, "requests", n)
 			ended += n
 		}
 		if g.cfg.Gate == nil {

@@ -19,8 +19,9 @@ type effect struct {
 	context.Context
 	cancel context.CancelCauseFunc
 	now    func() time.Time
-	reach  atomic.Pointer[reach] // what it was judged by; nil before
-	last   atomic.Int64          // when the last byte of a body came or went, in Unix nanoseconds; first when it began
+	reach  atomic.Pointer[reach]                       // what it was judged by; nil before
+	still  atomic.Pointer[func(context.Context) error] // of its injection; nil = its credentials are not asked about
+	last   atomic.Int64                                // when the last byte of a body came or went, in Unix nanoseconds; first when it began
 }
 
 // touch notes that bytes have moved.
@@ -87,6 +88,26 @@ func (p *port) endIdle(now time.Time, d time.Duration) (ended int) {
 	for e := range p.active {
 		if e.idle(now) >= d {
 			e.cancel(errIdle)
+			ended++
+		}
+	}
+	return ended
+}
+
+// endRevoked cancels the requests under way whose credentials are no longer for them, and returns how many there were. A WebSocket that was
+// opened with a credential is a use of it for as long as it lasts.
+func (p *port) endRevoked(ctx context.Context) (ended int) {
+	p.mu.Lock()
+	with := make([]*effect, 0, len(p.active))
+	for e := range p.active {
+		if e.still.Load() != nil {
+			with = append(with, e)
+		}
+	}
+	p.mu.Unlock()
+	for _, e := range with {
+		if err := (*e.still.Load())(ctx); err != nil {
+			e.cancel(err)
 			ended++
 		}
 	}

@@ -68,6 +68,9 @@ func (p *port) serve(w http.ResponseWriter, r *http.Request, f *flow, e *effect)
 		p.answer(w, r, req, no)
 		return
 	}
+	if inj.Still != nil {
+		e.still.Store(&inj.Still)
+	}
 	r = r.WithContext(e)
 	if req.Host == DrillHost {
 		p.drill(w, r, req)

@@ -377,6 +377,40 @@ func TestChangesReachRunningSessions(t *testing.T) {
 	}
 }
 
+// If this fails, what was opened with a credential goes on after that was revoked or given another rule, or ends for a new value.
+func TestUseInProgress(t *testing.T) {
+	r := newRig(t)
+	kept, moved, gone := r.add(header("a", "a.example.com"), "first-value"), r.add(header("b", "b.example.com"), "second-value"), r.add(header("c", "c.example.com"), "third-value")
+	uses := map[string]Injection{}
+	for _, host := range []string{"a", "b", "c"} {
+		in, err := r.Use(t.Context(), r.to("GET", host+".example.com", "/"))
+		r.must(err)
+		r.must(in.Still(t.Context())) // the control
+		uses[host] = in
+	}
+	_, err := r.Update(t.Context(), kept.ID, func(_ *outboard.Credential, s *Secrets) error {
+		s.Value = outboard.NewSecret("another-value")
+		return nil
+	})
+	r.must(err)
+	_, err = r.Update(t.Context(), moved.ID, func(c *outboard.Credential, _ *Secrets) error {
+		c.Auth.Rule.Hosts = []string{"elsewhere.example.com"}
+		return nil
+	})
+	r.must(err)
+	_, err = r.Archive(t.Context(), gone.ID)
+	r.must(err)
+	r.now = r.now.Add(Freshness)
+	if err := uses["a"].Still(t.Context()); err != nil {
+		t.Errorf("a new value: %v", err)
+	}
+	for _, host := range []string{"b", "c"} {
+		if err := uses[host].Still(t.Context()); outboard.KindOf(err) != outboard.Denied {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
+}
+
 // If this fails, a secret can be printed by accident.
 func TestSecretsDoNotPrint(t *testing.T) {
 	s := Secrets{Value: outboard.NewSecret("s3cret-value"), RefreshToken: outboard.NewSecret("r3fresh-value")}

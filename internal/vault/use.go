@@ -30,6 +30,9 @@ type Injection struct {
 	Refuse       []string                 // placeholders of this session that have no business here: a header with one is refused
 	Sign         func(*SignRequest) error // called last, on the request as it will be sent
 	Scrub        []outboard.Secret        // must not come back in an answer
+	// Still returns an error once one of the credentials is no longer for the request: archived, deleted, or under another rule. While that
+	// cannot be found out it returns nil.
+	Still func(context.Context) error
 }
 
 // Placeholder is what a tool holds in the place of a secret.
@@ -164,12 +167,28 @@ func (k *Keeper) Use(ctx context.Context, r Request) (Injection, error) {
 			return Injection{}, err
 		}
 	}
+	kept := r // r itself stays on the stack of requests without credentials
+	in.Still = func(ctx context.Context) error { return k.still(ctx, &kept, covering) }
 	if in.Sign != nil {
 		// The client's own signature tells which service and region it means, so it is the signer that replaces it, whatever else of the
 		// session's credentials is for this request.
 		in.Strip = slices.DeleteFunc(slices.Clone(in.Strip), func(h string) bool { return h == "Authorization" })
 	}
 	return in, nil
+}
+
+// still is Injection.Still. A new value ends nothing: the next request has it.
+func (k *Keeper) still(ctx context.Context, r *Request, used []*store.Credential) error {
+	_, h, err := k.view(ctx, r.Session)
+	if err != nil || h == nil {
+		return nil
+	}
+	for _, c := range used {
+		if !slices.ContainsFunc(h.rows, func(now store.Credential) bool { return now.ID == c.ID && matches(&now.Auth.Rule, r) }) {
+			return outboard.Errorf(outboard.Denied, "credential %s is no longer for this request", label(&c.Credential))
+		}
+	}
+	return nil
 }
 
 // view is the current state with a session's credentials, read again when the two do not agree.
