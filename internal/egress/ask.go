@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -19,6 +20,11 @@ type answerOf struct {
 // unlisted refuses a request to what is on no list, and asks a person about it unless a rule denies it by name: then nothing but another
 // rule would help.
 func (p *port) unlisted(ctx context.Context, req Request, v netrule.Verdict) *refusal {
+	if _, err := netip.ParseAddr(req.Host); err == nil {
+		if _, err := p.g.cfg.Guard.Lookup(ctx, req.Host); err != nil { // nobody needs to be asked about what an allow would not change
+			return refuse(http.StatusForbidden, v.Rule, "%s, and none could: it is not an address that this server lets sandboxes reach", v.Reason)
+		}
+	}
 	no := p.teach(req, &refusal{status: http.StatusForbidden, rule: v.Rule, reason: v.Reason})
 	if p.subject.Box != "" && !v.Firm {
 		no.reason += "; what boxes may reach at most says egress.boxes of the server's configuration, and this one's own settings may say less"

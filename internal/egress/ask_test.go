@@ -69,6 +69,10 @@ func TestRefusedHostsAreAskedAbout(t *testing.T) {
 	expect(r.http("new.test", "/x"), 403, "a person was asked: apr_1", "new.test false other default")
 	expect(r.http("new.test", "/y"), 403, "a person was asked: apr_1") // a moment later
 	expect(r.http("denied.test", "/"), 403, "a rule denies it")
+	for _, address := range []string{"169.254.169.254", "10.0.0.1", "[fd00:ec2::254]"} { // which an allow would not make reachable
+		expect("http://"+address+"/", 403, "none could")
+	}
+	expect("http://192.88.98.1/", 403, "a person was asked: apr_1", "192.88.98.1 false other default")
 	expect(r.http("policy.test", "/"), 403, "a person was asked: apr_1", "policy.test true admin operator/ask")
 	if code, text := get(t, r.client(true), r.https("tunnel.test", "/")); code != 0 || !strings.Contains(text, "Forbidden") {
 		t.Errorf("a tunnel: %d %s", code, text)
