@@ -8,6 +8,9 @@ const (
 	MaxBody = 32 << 20
 	// MaxFile bounds one uploaded file. Managed Agents wire: 500 MB.
 	MaxFile = 500 << 20
+	// MaxSavedFile bounds one file that is read out of a checkpoint: the 8 GiB that a checkpoint may hold, and the 64 GiB of holes that the
+	// guest leaves out of one.
+	MaxSavedFile = 72 << 30
 	// MaxEventData bounds one event's payload in the log; larger content goes to blob and leaves a reference.
 	// 256 KiB keeps a row well under what SQLite and Postgres handle without overflow storms.
 	MaxEventData = 256 << 10

@@ -189,6 +189,9 @@ func (w *Workspace) entries(ctx context.Context, delta int, visit func(n int, h 
 		if err != nil {
 			return outboard.Errorf(outboard.Internal, "the tar is broken: %w", err)
 		}
+		if h.Size > outboard.MaxSavedFile { // which a few bytes can claim to be all holes
+			return outboard.Errorf(outboard.TooLarge, "%q has %d bytes", h.Name, h.Size)
+		}
 		if err := visit(n, h, tr); err != nil {
 			return err
 		}

@@ -252,6 +252,9 @@ func makeDir(at place) error {
 
 // file makes a regular file. Set-id bits are dropped: inside they would mean nothing, outside too much.
 func (u *unpacker) file(at place, tr io.Reader, h *tar.Header) error {
+	if h.Size > maxFile {
+		return fmt.Errorf("a file of %d bytes", h.Size)
+	}
 	fd, err := openAt(at.dir, at.name, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err

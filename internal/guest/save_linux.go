@@ -4,8 +4,8 @@ import (
 	"archive/tar"
 	"context"
 	"crypto/sha256"
-	"hash"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -43,7 +43,8 @@ func (s *server) save(ctx context.Context, a Save, st *stream) (Saved, error) {
 		}
 	}
 	w := &sender{ctx: ctx, s: st}
-	p := &packer{s: s, now: now, tw: tar.NewWriter(w), links: make(map[[2]uint64]*item)}
+	tw := tar.NewWriter(w)
+	p := &packer{s: s, now: now, tw: tw, sparse: NewSparse(w, tw), links: make(map[[2]uint64]*item)}
 	if err := p.pack(changed, deleted, base != nil); err != nil {
 		return Saved{}, err
 	}
@@ -85,10 +86,11 @@ func (sc *scan) adopt(now *scan) {
 
 // packer writes items as a tar.
 type packer struct {
-	s     *server
-	now   *scan
-	tw    *tar.Writer
-	links map[[2]uint64]*item // device and inode of written files with several names: the first one
+	s      *server
+	now    *scan
+	tw     *tar.Writer
+	sparse *Sparse
+	links  map[[2]uint64]*item // device and inode of written files with several names: the first one
 }
 
 func (p *packer) pack(items []*item, deleted []string, delta bool) error {
@@ -154,23 +156,29 @@ func (p *packer) file(it *item, h *tar.Header) error {
 		return nil
 	}
 	defer f.Close()
+	if !p.now.early(it) {
+		return p.content(h, f, nil)
+	}
+	sum := sha256.New()
+	err = p.content(h, f, sum)
+	it.racy = true
+	sum.Sum(it.sum[:0])
+	return err
+}
+
+// content writes a header and h.Size bytes, to sum as well if it is not nil.
+func (p *packer) content(h *tar.Header, f *os.File, sum io.Writer) error {
+	if done, err := p.sparse.Pack(h, f, sum); done || err != nil {
+		return err
+	}
 	if err := p.tw.WriteHeader(h); err != nil {
 		return internal(err)
 	}
 	var w io.Writer = p.tw
-	var sum hash.Hash
-	if p.now.early(it) {
-		sum = sha256.New()
+	if sum != nil {
 		w = io.MultiWriter(w, sum)
 	}
-	n, err := io.CopyN(w, f, h.Size)
-	if err == io.EOF {
-		_, err = io.CopyN(w, zeros{}, h.Size-n)
-	}
-	if sum != nil {
-		it.racy = true
-		sum.Sum(it.sum[:0])
-	}
+	_, err := io.CopyN(w, io.MultiReader(f, zeros{}), h.Size)
 	return err
 }
 

@@ -5,8 +5,13 @@ package sandboxtest
 import (
 	"archive/tar"
 	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/outboard-dev/outboard/internal/guest"
 )
 
 // forged returns tars that no guest writes.
@@ -59,7 +64,32 @@ func forged(t *testing.T) map[string][]byte {
 		"a file as a parent": pack(file("workspace/f"), file("workspace/f/outboard-escape")),
 		"delete outside":     pack(&tar.Header{Typeflag: tar.TypeReg, Name: ".outboard/deleted", Size: 7}),
 		"garbage":            bytes.Repeat([]byte("garbage "), 200),
+		"one endless hole":   endlessHole(t),
 		"zeros and garbage":  append(make([]byte, 1024), bytes.Repeat([]byte("x"), 700)...),
 		"a name too long":    pack(file("workspace/" + strings.Repeat("n", 300))),
 	}
+}
+
+// endlessHole is a tar of a few hundred bytes that claims to hold a file of 99 GB.
+func endlessHole(t *testing.T) []byte {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "hole"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const size = 60 << 30
+	if err := f.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	h := &tar.Header{Typeflag: tar.TypeReg, Name: "workspace/hole", Size: size, Mode: 0o600}
+	if done, err := guest.NewSparse(&buf, w).Pack(h, f, nil); err != nil || !done {
+		t.Fatalf("packing a hole: %t, %v", done, err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return bytes.ReplaceAll(buf.Bytes(), []byte("realsize="+strconv.Itoa(size)), []byte("realsize=99999999999"))
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest"
 )
 
 // Pack implements sandbox.Layers. Nothing can write to layers, so what is read is one state; a tool has shaped it, so no name is
@@ -41,7 +42,8 @@ func (p *Provider) Pack(ctx context.Context, id, base outboard.CheckpointID, w i
 	if err != nil {
 		return fmt.Errorf("packing checkpoint %s: %w", id, err)
 	}
-	k := &packer{ctx: ctx, merged: merged, tw: tar.NewWriter(w), seen: map[string]bool{}, kinds: map[string]kinds{}, links: map[[2]uint64]string{}, delta: base != ""}
+	tw := tar.NewWriter(w)
+	k := &packer{ctx: ctx, merged: merged, tw: tw, sparse: guest.NewSparse(w, tw), seen: map[string]bool{}, kinds: map[string]kinds{}, links: map[[2]uint64]string{}, delta: base != ""}
 	if k.delta {
 		for _, name := range names {
 			fd, err := unix.Open(filepath.Join(p.layer(name), "fs"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -95,6 +97,7 @@ type packer struct {
 	layers []int // what changed is in these, top first
 	delta  bool
 	tw     *tar.Writer
+	sparse *guest.Sparse
 
 	seen  map[string]bool      // paths that a layer has an entry for; true: everything below is to be written anew
 	kinds map[string]kinds     // what the layers have there
@@ -349,6 +352,9 @@ func (k *packer) file(dir int, name string, h *tar.Header, st *unix.Stat_t) erro
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
 	if err := packXattrs(h, fd); err != nil {
+		return err
+	}
+	if done, err := k.sparse.Pack(h, f, nil); done || err != nil {
 		return err
 	}
 	if err := k.tw.WriteHeader(h); err != nil {

@@ -106,6 +106,31 @@ func TestPackRestore(t *testing.T) {
 	}
 }
 
+// Broken if a session whose workspace has a file that is mostly holes, as databases and disk images are, never has a durable checkpoint.
+func TestPackHoles(t *testing.T) {
+	p, other := layered(t), layered(t)
+	m := start(t, p, "")
+	const made = "cd /workspace; for f in d/big e; do stat -c '%n %s %b %a' $f; done; tail -c 4 d/big; head -c 5 e; [ e -ef d/e2 ] && echo same"
+	bash(t, m, "cd /workspace; mkdir d; truncate -s 2G d/big; echo end >> d/big; echo begin > e; truncate -s 1G e; chmod 640 e; ln e d/e2")
+	want := bash(t, m, made)
+	id, _ := push(t, m)
+	tar := packed(t, p, id, "")
+	if len(tar) > 100<<10 {
+		t.Errorf("the tar has %d bytes", len(tar))
+	}
+	r := start(t, other, "")
+	if err := r.Load(t.Context(), "l", bytes.NewReader(tar)); err != nil {
+		t.Fatal(err)
+	}
+	if got := bash(t, r, made); got != want || !strings.Contains(want, "beginsame") {
+		t.Errorf("restored:\n%swas:\n%s", got, want)
+	}
+	again, _ := push(t, r)
+	if got := packed(t, other, again, ""); !bytes.Equal(got, tar) {
+		t.Errorf("the tree differs:\n%s", diffTars(t, got, tar))
+	}
+}
+
 // diffTars lists the headers that one of two tars has.
 func diffTars(t *testing.T, a, b []byte) string {
 	t.Helper()
