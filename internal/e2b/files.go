@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
@@ -288,6 +289,10 @@ func (v *visit) compose() {
 		}
 		return f
 	}
+	if err := v.joinable(in.Sources, in.Destination, ref); err != nil {
+		v.failed(err)
+		return
+	}
 	r, w := io.Pipe()
 	defer r.Close()
 	go func() { // ends with the pipe
@@ -311,3 +316,27 @@ func (v *visit) compose() {
 	}
 	reply(v.w, http.StatusOK, showEntry(e))
 }
+
+// joinable finds what cannot be joined before the destination is touched: a part that is no file, or that is the destination itself, which
+// would be emptied while it is read, and removed at the end.
+func (v *visit) joinable(names []string, to string, ref func(string) control.FileRef) error {
+	into, err := v.m.Stat(v.Context(), ref(to))
+	if r, ok := errors.AsType[*control.Refusal](err); err != nil && (!ok || r.Code != "not_found") {
+		return err
+	}
+	for _, p := range names {
+		e, err := v.m.Stat(v.Context(), ref(p))
+		switch {
+		case err != nil:
+			return err
+		case e.Kind != "file":
+			return &control.Refusal{Code: "invalid", Message: fmt.Sprintf("path '%s' is not a regular file", p)}
+		case into.Path != "" && whole(e) == whole(into):
+			return &control.Refusal{Code: "invalid", Message: fmt.Sprintf("path '%s' is the destination", p)}
+		}
+	}
+	return nil
+}
+
+// whole is where a file is, whichever way it was named.
+func whole(e control.Entry) string { return path.Clean(string(cmp.Or(e.Target, e.Path))) }
