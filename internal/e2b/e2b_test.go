@@ -286,7 +286,8 @@ func TestFiles(t *testing.T) {
 		status          int
 	}{
 		"all": {"d/e/one.txt", "", "0123456789", 200}, "a part": {"d/e/one.txt", "bytes=3-5", "345", 206}, "the end": {"d/e/one.txt", "bytes=-2", "89", 206},
-		"beyond": {"d/e/one.txt", "bytes=20-", "", 416}, "nothing": {"two.txt", "", "", 200}, "a directory": {"d", "", "", 400},
+		"several parts": {"d/e/one.txt", "bytes=0-1,3-4", "0123456789", 200},
+		"beyond":        {"d/e/one.txt", "bytes=20-", "", 416}, "nothing": {"two.txt", "", "", 200}, "a directory": {"d", "", "", 400},
 		"none": {"none", "", "", 404},
 	} {
 		req := r.envd("/files?path="+c.path, "", nil)

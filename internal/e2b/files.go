@@ -89,6 +89,9 @@ func (v *visit) readFile() {
 	if mime.TypeByExtension(path.Ext(name)) == "" {
 		h.Set("Content-Type", "application/octet-stream")
 	}
+	if strings.Contains(v.Header.Get("Range"), ",") {
+		v.Header.Del("Range") // several parts are read by a goroutine of net/http's, which may go on when content is stopped
+	}
 	content := &remote{ctx: ctx, m: v.m, ref: ref, size: e.Size}
 	defer content.stop()
 	http.ServeContent(v.w, v.Request, name, time.UnixMicro(e.ModTime), content)
