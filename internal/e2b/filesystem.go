@@ -3,6 +3,7 @@ package e2b
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"io/fs"
 	"path"
 	"strconv"
@@ -177,9 +178,9 @@ type watchers struct {
 }
 
 const (
-	// maxWatchers bounds the watchers of all boxes, and maxWatched the events that one keeps for its client.
+	// maxWatchers bounds the watchers of all boxes, and maxWatched the bytes of events that one keeps for its client.
 	maxWatchers = 1024
-	maxWatched  = 10_000
+	maxWatched  = 2 << 20
 	// watcherIdle is how long a watcher lives that nobody asks.
 	watcherIdle = 10 * time.Minute
 )
@@ -191,7 +192,8 @@ type watcher struct {
 	idle   *time.Timer
 
 	mu     sync.Mutex
-	events []fsEvent
+	events []json.RawMessage // as they are sent: what is kept is what it costs
+	bytes  int
 }
 
 func (ws *watchers) init() {
@@ -246,10 +248,11 @@ func (v *visit) createWatcher(ctx context.Context, body []byte) (any, error) {
 }
 
 func (w *watcher) add(e fsEvent) {
+	b, err := json.Marshal(e)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.events) < maxWatched {
-		w.events = append(w.events, e)
+	if err == nil && w.bytes+len(b) <= maxWatched {
+		w.events, w.bytes = append(w.events, b), w.bytes+len(b)
 	}
 }
 
@@ -285,8 +288,8 @@ func (v *visit) watcherEvents(_ context.Context, body []byte) (any, error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	events := append([]fsEvent{}, w.events...)
-	w.events = w.events[:0]
+	events := append([]json.RawMessage{}, w.events...)
+	w.events, w.bytes = nil, 0
 	return map[string]any{"events": events}, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,4 +36,20 @@ func TestStreamEndsWithItsHandler(t *testing.T) {
 			t.Errorf("after the end the stream went on: %q", w.Body)
 		}
 	})
+}
+
+// If this fails, a watcher that nobody asks fills the server's memory with names, or forgets what a client has yet to ask for.
+func TestWatchedIsBounded(t *testing.T) {
+	w := &watcher{}
+	w.add(fsEvent{Name: "first", Type: eventTypes["create"]})
+	for range 2000 {
+		w.add(fsEvent{Name: strings.Repeat("n", 4000), Type: eventTypes["create"]})
+	}
+	kept := 0
+	for _, e := range w.events {
+		kept += len(e)
+	}
+	if kept > maxWatched || kept < maxWatched/2 || string(w.events[0]) != `{"name":"first","type":"EVENT_TYPE_CREATE"}` {
+		t.Errorf("%d events with %d bytes are kept, the first is %s", len(w.events), kept, w.events[0])
+	}
 }

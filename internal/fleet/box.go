@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -101,8 +102,13 @@ func (f *Fleet) enterBox(ctx context.Context, id outboard.BoxID) (*liveBox, erro
 
 func (l *liveBox) leave() { <-l.sem }
 
-// note adds a line to the box's log.
+// note adds a line to the box's log. Clients say what some fields hold, and the log stays in memory: each is cut to what tells it from others.
 func (l *liveBox) note(now time.Time, message string, fields map[string]string) {
+	for k, v := range fields {
+		if len(v) > maxBoxField {
+			fields[k] = strings.ToValidUTF8(v[:maxBoxField], "") + "…"
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.log = append(l.log, BoxLine{now, message, fields})

@@ -38,9 +38,10 @@ const (
 	// BoxTick is how late a box may end, and SampleEvery how often what a box uses is looked at.
 	BoxTick     = time.Second
 	SampleEvery = 5 * time.Second
-	// MaxSamples keeps an hour of them, and MaxBoxLog the newest lines of a box's log; both are in memory.
-	MaxSamples = 720
-	MaxBoxLog  = 1000
+	// MaxSamples keeps an hour of them, and MaxBoxLog the newest lines of a box's log, with so much of each field; both are in memory.
+	MaxSamples  = 720
+	MaxBoxLog   = 1000
+	maxBoxField = 1 << 10
 	// WakeTTL is the least time a box has that was woken by a visit.
 	WakeTTL = 5 * time.Minute
 	// MaxRunningBoxes bounds the boxes of one host that run: a host of this size has less memory than they need.
