@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
 
 // If this fails, a stream writes to its answer after its handler has returned: that ends the server, or gets into another's answer.
@@ -51,5 +53,12 @@ func TestWatchedIsBounded(t *testing.T) {
 	}
 	if kept > maxWatched || kept < maxWatched/2 || string(w.events[0]) != `{"name":"first","type":"EVENT_TYPE_CREATE"}` {
 		t.Errorf("%d events with %d bytes are kept, the first is %s", len(w.events), kept, w.events[0])
+	}
+}
+
+// If this fails, a sandbox is said to have what it has not.
+func TestDefaultsAreTheProvider(t *testing.T) {
+	if defaultMemoryMB != native.DefaultMemory>>20 || defaultCPUs != native.DefaultCPUs {
+		t.Errorf("said: %d CPUs and %d MB; given: %d and %d", defaultCPUs, defaultMemoryMB, native.DefaultCPUs, native.DefaultMemory>>20)
 	}
 }

@@ -20,10 +20,10 @@ const envdVersion = "0.6.13"
 // clientID is a relic that clients expect to be there.
 const clientID = "outboard"
 
-// What a box is said to have where nobody limits it.
+// What a box is said to have where nobody limits it: of processors and memory what providers give then.
 const (
 	defaultCPUs     = 2
-	defaultMemoryMB = 4096
+	defaultMemoryMB = 2048
 	defaultDiskMB   = 10240
 )
 
