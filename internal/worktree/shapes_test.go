@@ -1,6 +1,7 @@
 package worktree
 
 import (
+	"crypto/rand"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,6 +102,31 @@ func TestOpenBareRepository(t *testing.T) {
 	r.git("config", "core.bare", "true")
 	if _, err := Open(t.Context(), filepath.Join(r.dir, ".git"), ""); outboard.KindOf(err) != outboard.Invalid {
 		t.Errorf("Open: %v", err)
+	}
+}
+
+// Large files must not count as history, which would then stay at home for their sake; what only history has must.
+func TestHistorySize(t *testing.T) {
+	r := newRepo(t)
+	r.commit(map[string]string{"a.txt": "a\n"})
+	noise := make([]byte, 1<<20)
+	_, _ = rand.Read(noise) // never fails
+	r.write(map[string]string{"large": string(noise)})
+	size := func() int64 {
+		tree, snap, _ := r.send()
+		n, err := tree.historySize(t.Context(), snap.Base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := size(); n <= 0 || n > 100<<10 {
+		t.Errorf("a large file that is there: history of %d bytes", n)
+	}
+	r.commit(nil)
+	r.git("rm", "-q", "large")
+	if n := size(); n < 1<<20 {
+		t.Errorf("a large file that was removed: history of %d bytes", n)
 	}
 }
 

@@ -229,9 +229,9 @@ func (t *Tree) Forget(ctx context.Context, session string) error {
 
 func keepRef(session string) string { return "refs/outboard/" + session }
 
-// historySize returns the bytes of everything commit reaches, as packed.
+// historySize returns the bytes of everything that commit reaches and its own files do not need, as packed.
 func (t *Tree) historySize(ctx context.Context, commit string) (int64, error) {
-	out, err := t.bare(ctx, nil, "rev-list", "--objects", "--disk-usage", commit)
+	out, err := t.bare(ctx, nil, "rev-list", "--objects", "--disk-usage", commit, "--not", commit+"^{tree}")
 	if err != nil {
 		return 0, err
 	}
