@@ -11,9 +11,11 @@ import (
 // Broken if a client that has ended its side too early, or sends a body that is none, is told that the server could not be reached.
 func TestClientsFaultIsCalledSo(t *testing.T) {
 	r := newRig(t, rules(anyPort("a.test")))
+	arrived := make(chan struct{}, 1)
 	r.mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
 		_, _ = io.Copy(io.Discard, q.Body)
 		if q.URL.Path == "/wait" {
+			arrived <- struct{}{}
 			<-q.Context().Done()
 		}
 		fmt.Fprint(w, "served")
@@ -23,6 +25,7 @@ func TestClientsFaultIsCalledSo(t *testing.T) {
 		w := r.wire(t, port, false)
 		w.say(line, rest)
 		if strings.HasSuffix(line, "/wait") {
+			<-arrived
 			if err := w.Conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
