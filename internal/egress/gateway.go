@@ -412,7 +412,7 @@ func (p *port) end(cause error) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for e := range p.active {
-		e.cancel(cause)
+		e.end(cause)
 	}
 	return len(p.active)
 }

@@ -19,6 +19,7 @@ type effect struct {
 	context.Context
 	cancel context.CancelCauseFunc
 	now    func() time.Time
+	client *http.ResponseController                    // of its answer; set once it is active
 	reach  atomic.Pointer[reach]                       // what it was judged by; nil before
 	still  atomic.Pointer[func(context.Context) error] // of its injection; nil = its credentials are not asked about
 	last   atomic.Int64                                // when the last byte of a body came or went, in Unix nanoseconds; first when it began
@@ -59,7 +60,7 @@ func effectOf(ctx context.Context) *effect {
 
 // begin registers a request, which end cancels: e, or where that is nil a new one of ctx. Over the limit of one sandbox there is a refusal
 // instead.
-func (p *port) begin(ctx context.Context, e *effect) (*effect, *refusal) {
+func (p *port) begin(ctx context.Context, e *effect, w http.ResponseWriter) (*effect, *refusal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.active) >= p.g.cfg.Streams {
@@ -69,8 +70,16 @@ func (p *port) begin(ctx context.Context, e *effect) (*effect, *refusal) {
 		e = newEffect(ctx, p.g.now)
 	}
 	e.touch()
+	e.client = http.NewResponseController(w)
 	p.active[e] = struct{}{}
 	return e, nil
+}
+
+// end cancels an active effect. A client that does not read, or is frozen, would keep it under way for as long as it likes: soon nobody waits
+// for it. What there is to say to one that reads is said by then. The port's mu is held.
+func (e *effect) end(cause error) {
+	e.cancel(cause)
+	_ = e.client.SetWriteDeadline(time.Now().Add(endWait)) // a dead socket fails when it is used
 }
 
 // done ends an effect.
@@ -87,7 +96,7 @@ func (p *port) endIdle(now time.Time, d time.Duration) (ended int) {
 	defer p.mu.Unlock()
 	for e := range p.active {
 		if e.idle(now) >= d {
-			e.cancel(errIdle)
+			e.end(errIdle)
 			ended++
 		}
 	}
@@ -106,10 +115,13 @@ func (p *port) endRevoked(ctx context.Context) (ended int) {
 	}
 	p.mu.Unlock()
 	for _, e := range with {
-		if err := (*e.still.Load())(ctx); err != nil {
-			e.cancel(err)
+		err := (*e.still.Load())(ctx)
+		p.mu.Lock()
+		if _, ok := p.active[e]; ok && err != nil {
+			e.end(err)
 			ended++
 		}
+		p.mu.Unlock()
 	}
 	return ended
 }

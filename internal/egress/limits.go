@@ -57,6 +57,8 @@ const (
 	watchAfter = 20 * time.Millisecond
 	// dialWait bounds finding and reaching a server.
 	dialWait = 30 * time.Second
+	// endWait is how long the client of a request that was ended may take to read what it is told.
+	endWait = 200 * time.Millisecond
 	// gateEvery is how often the gate is asked about requests that last.
 	gateEvery = time.Second
 

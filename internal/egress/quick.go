@@ -134,7 +134,7 @@ func (s *session) one() (more bool) {
 			more = false
 		}
 	}()
-	w := &reply{out: s.out, header: http.Header{}, head: r.Method == http.MethodHead}
+	w := &reply{conn: s.top, out: s.out, header: http.Header{}, head: r.Method == http.MethodHead}
 	s.port.serve(w, r, s.conn.flow, e)
 	return w.finish() == nil
 }

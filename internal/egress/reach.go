@@ -150,7 +150,7 @@ func (p *port) endOutdated(ctx context.Context) (ended int) {
 	defer p.mu.Unlock()
 	for e := range p.active {
 		if r := e.reach.Load(); r != nil && r != now {
-			e.cancel(errRules)
+			e.end(errRules)
 			ended++
 		}
 	}

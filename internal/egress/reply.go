@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/textproto"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 
 // reply is the answer to one request of a session. Nothing is added to what the handler says but the frame of the body and the date.
 type reply struct {
+	conn   net.Conn // that out writes to
 	out    *bufio.Writer
 	header http.Header
 	head   bool // the answer is to a HEAD
@@ -158,6 +160,9 @@ func (w *reply) broke(err error) {
 		w.err = err
 	}
 }
+
+// SetWriteDeadline is for http.ResponseController.
+func (w *reply) SetWriteDeadline(t time.Time) error { return w.conn.SetWriteDeadline(t) }
 
 // finish ends the answer. After an error the connection is of no use.
 func (w *reply) finish() error {

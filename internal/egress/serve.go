@@ -57,7 +57,7 @@ func (p *port) serve(w http.ResponseWriter, r *http.Request, f *flow, e *effect)
 		p.answer(w, r, req, no)
 		return
 	}
-	e, no = p.begin(r.Context(), e)
+	e, no = p.begin(r.Context(), e, w)
 	if no != nil {
 		p.answer(w, r, req, no)
 		return

@@ -1,0 +1,89 @@
+package egress_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/outboard-dev/outboard/internal/egress"
+)
+
+// flooding serves answers that never end, and tells when a write waits for whoever reads, and when it is over.
+func flooding(r *rig, path string, upgrade bool) (stuck, gone chan struct{}) {
+	stuck, gone = make(chan struct{}), make(chan struct{})
+	r.mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+		defer close(gone)
+		var out io.Writer = w
+		if upgrade {
+			c, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			fmt.Fprint(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+			out = c
+		}
+		late := time.AfterFunc(time.Hour, func() { close(stuck) })
+		defer late.Stop()
+		for b := make([]byte, 64<<10); ; {
+			late.Reset(300 * time.Millisecond)
+			if _, err := out.Write(b); err != nil {
+				return
+			}
+		}
+	})
+	return stuck, gone
+}
+
+// Broken if a client that does not read, as one that is frozen cannot, keeps a request that was ended under way, with its connection to the
+// server.
+func TestWhoDoesNotReadIsNotWaitedFor(t *testing.T) {
+	r := newRig(t, rules(anyPort("a.test")))
+	old, _, _ := r.oldServer(t)
+	const upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+	for path, open := range map[string]func() error{
+		"/plain":  func() error { r.wire(t, portOf(r.plain), false).say("GET /plain", "\r\n"); return nil },
+		"/tls":    func() error { r.wire(t, old, true).say("GET /tls", "\r\n"); return nil },
+		"/std":    func() error { r.wire(t, old, true).say("GET /std", "Te: trailers\r\n\r\n"); return nil },
+		"/socket": func() error { r.wire(t, portOf(r.plain), false).say("GET /socket", upgrade); return nil },
+		"/h2": func() error {
+			resp, err := r.client(false).Get(r.https("a.test", "/h2"))
+			if err == nil {
+				t.Cleanup(func() { resp.Body.Close() })
+			}
+			return err
+		},
+	} {
+		t.Run(path, func(t *testing.T) {
+			stuck, gone := flooding(r, path, path == "/socket")
+			if err := open(); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-stuck:
+			case <-gone:
+				t.Fatal("the control: it was over before anybody ended it")
+			case <-time.After(20 * time.Second):
+				t.Fatal("the control: somebody reads")
+			}
+			everybody := func(egress.Subject) bool { return true }
+			if n := r.gateway.Flows(everybody); n != 1 {
+				t.Fatalf("%d under way", n)
+			}
+			r.gateway.End(everybody, errors.New("killed"))
+			select {
+			case <-gone:
+			case <-time.After(3 * time.Second):
+				t.Error("its server has it still")
+			}
+			for over := time.Now().Add(3 * time.Second); r.gateway.Flows(everybody) != 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(over) {
+					t.Fatal("it is under way still")
+				}
+			}
+		})
+	}
+}
