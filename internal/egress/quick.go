@@ -68,6 +68,9 @@ func (p *port) quick(c *conn, top net.Conn) {
 		case err != nil:
 			top.Close()
 			return
+		case !plain && !s.conn.flow.tls && s.speaksSSH():
+			p.refuseSSH(c)
+			return
 		case !plain:
 			s.handOver()
 			return
