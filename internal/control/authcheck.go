@@ -33,7 +33,7 @@ var (
 )
 
 // ownVariables are what a sandbox's own environment needs: a credential must not replace them.
-var ownVariables = regexp.MustCompile(`^(PATH|HOME|USER|SHELL|IFS|ENV|BASH_ENV|PWD|TMPDIR|LD_.*|OUTBOARD_.*|HTTPS?_PROXY|NO_PROXY|ALL_PROXY|SSL_CERT_.*|.*_CA_BUNDLE|.*_CAFILE|NODE_OPTIONS|NODE_EXTRA_CA_CERTS|PYTHON(PATH|HOME|STARTUP)|GIT_.*|JAVA_TOOL_OPTIONS)$`)
+var ownVariables = regexp.MustCompile(`^(PATH|HOME|USER|SHELL|IFS|ENV|BASH_ENV|PWD|TMPDIR|LD_.*|OUTBOARD_.*|HTTPS?_PROXY|NO_PROXY|ALL_PROXY|SSL_CERT_.*|.*_CA_BUNDLE|.*_CAFILE|.*_CAINFO|(PIP|DENO)_CERT|GRPC_DEFAULT_SSL_ROOTS_FILE_PATH|NODE_(OPTIONS|EXTRA_CA_CERTS|USE_ENV_PROXY|TLS_REJECT_UNAUTHORIZED)|PYTHON(PATH|HOME|STARTUP)|GIT_.*|JAVA_TOOL_OPTIONS)$`)
 
 // checkAuth validates a credential's rule and secrets. No message repeats a secret.
 func checkAuth(a *outboard.Auth, s *Secrets) error {

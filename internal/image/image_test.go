@@ -341,7 +341,7 @@ func TestHostileConfig(t *testing.T) {
 	long := "LONG=" + strings.Repeat("x", 40<<10)
 	img, _ := resolve(t, s, h.push(t, "config:1", imageOf(t, v1.Config{
 		Env: []string{"GOOD=1", "PATH=/opt/x:/bin", "LD_PRELOAD=/evil.so", "ld_library_path=/evil", "BASH_ENV=/evil", "HTTPS_PROXY=http://evil", "https_proxy=http://evil",
-			"SSL_CERT_FILE=/evil", "HOME=/evil", "OUTBOARD_X=1", "BASH_FUNC_ls%%=() { evil; }", "NOT A NAME=1", "=x", "plain", "NUL=a\x00b", long},
+			"SSL_CERT_FILE=/evil", "DENO_CERT=/evil", "npm_config_cafile=/evil", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=/evil", "HOME=/evil", "OUTBOARD_X=1", "BASH_FUNC_ls%%=() { evil; }", "NOT A NAME=1", "=x", "plain", "NUL=a\x00b", long},
 		WorkingDir: "/proc/1/root", User: "../../etc", Entrypoint: []string{"/proc/self/exe"}, Volumes: map[string]struct{}{"/": {}},
 	}, layerOf(t, archive(t, file("f", "x"))))))
 	if want := map[string]string{"GOOD": "1", "PATH": "/opt/x:/bin"}; !maps.Equal(img.Settings.Env, want) {
