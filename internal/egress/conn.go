@@ -89,11 +89,12 @@ func withFlow(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// take begins with a connection from the sandbox. Over the limit it is closed: an honest client tries again.
-func (p *port) take(c net.Conn) {
+// take begins with a connection from the sandbox. Over the limit it waits for another one to end, and those behind it wait in the
+// sandbox's own kernel.
+func (p *port) take(ctx context.Context, c net.Conn) {
 	select {
 	case p.slots <- struct{}{}:
-	default:
+	case <-ctx.Done():
 		c.Close()
 		return
 	}

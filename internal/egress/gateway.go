@@ -290,7 +290,7 @@ func (p *port) accept(ctx context.Context) error {
 			}
 			return fmt.Errorf("accepting: %w", err)
 		}
-		p.take(conn)
+		p.take(ctx, conn)
 	}
 }
 

@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -352,5 +354,31 @@ func TestPlainRequestsKeepTheirGoroutine(t *testing.T) {
 		if w.hear("POST"); quick.Load() {
 			t.Errorf("%s: the control, a body in chunks, is taken for plain", name)
 		}
+	}
+}
+
+// Broken if a sandbox with many connections has the next one cut off, where it could wait for one of them to end.
+func TestConnectionsWaitForEachOther(t *testing.T) {
+	r := newRig(t, rules(anyPort("a.test")))
+	r.mux.HandleFunc("/", func(http.ResponseWriter, *http.Request) {})
+	var all []*wire
+	for range 512 {
+		w := r.wire(t, portOf(r.plain), false)
+		w.say("GET /", "\r\n")
+		if resp, _ := w.hear("GET"); resp.StatusCode != 200 {
+			t.Fatalf("the control: %d", resp.StatusCode)
+		}
+		all = append(all, w)
+	}
+	last := r.wire(t, portOf(r.plain), false)
+	last.say("GET /", "\r\n")
+	_ = last.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if _, err := last.in.Peek(1); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("one more than there are places for: %v", err)
+	}
+	_ = last.SetReadDeadline(time.Now().Add(30 * time.Second))
+	all[0].Close()
+	if resp, _ := last.hear("GET"); resp.StatusCode != 200 {
+		t.Errorf("with a place: %d", resp.StatusCode)
 	}
 }
