@@ -68,6 +68,8 @@ type Config struct {
 
 	// fault is asked before and after each write; its error is used in place of the write's. Only tests set it, to die there.
 	fault func(point string) error
+	// silence is how long a judgement may take; 0 = judgeTime. Only tests set it.
+	silence time.Duration
 }
 
 // Runner claims and drives sessions from Start to Stop.

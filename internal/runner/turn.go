@@ -42,9 +42,13 @@ type turn struct {
 	unacked []string       // keys of calls that box may forget, and has not been told so
 	acks    sync.WaitGroup // acknowledgements under way on box
 
+	silent outboard.EventID // the model call about whose response the judge did not answer in time
+
 	woken   <-chan struct{} // commits to the session
 	unwatch func()
 	watcher sync.WaitGroup // of the newest Interrupted; it may still be ending when that was canceled
+	missed  bool           // the watcher was woken and has not looked to the end; for it, and after watcher.Wait
+	cut     int64          // the interrupt that the watcher has found; likewise
 }
 
 var _ harness.Turn = (*turn)(nil)
@@ -351,7 +355,11 @@ func (t *turn) Interrupted(ctx context.Context) (context.Context, context.Cancel
 		cancel(harness.ErrInterrupted)
 		return ictx, func() {}
 	}
-	t.watcher.Wait() // the one before, so that there is one reader of woken
+	t.watcher.Wait()            // the one before, so that there is one reader of woken
+	if t.cut > t.durable.Head { // found within this step: it ends all the judgements of a response, not the one it met
+		cancel(harness.ErrInterrupted)
+		return ictx, func() {}
+	}
 	after := t.durable.Head
 	t.watcher.Add(1)
 	begin := time.AfterFunc(lookAfter, func() {
@@ -373,20 +381,21 @@ const lookAfter = 10 * time.Millisecond
 // watch looks for an interrupt after commits to the session, those of the last lookAfter included.
 func (t *turn) watch(ctx context.Context, cancel context.CancelCauseFunc, after int64) {
 	q := store.EventQuery{After: after, Types: []outboard.EventType{outboard.TypeInputInterrupt, outboard.TypeSessionArchived}, Limit: 1}
-	wait, failed := time.Duration(0), false
+	wait := time.Duration(0)
 	for {
-		if !failed {
+		if !t.missed {
 			select {
 			case <-ctx.Done():
 				return
 			case <-t.woken:
+				t.missed = true
 			}
 		}
 		if !sleep(ctx, wait) {
 			return
 		}
 		found, err := t.cfg.Store.Events(t.ctx, t.id, q) // not ctx: to break off a query costs more than to let it end
-		wait, failed = lookAfter, false
+		wait, t.missed = lookAfter, err != nil
 		switch {
 		case t.ctx.Err() != nil:
 			return
@@ -395,11 +404,12 @@ func (t *turn) watch(ctx context.Context, cancel context.CancelCauseFunc, after 
 			return
 		case err != nil:
 			t.log.Warn("looking for an interrupt", "err", err)
-			wait, failed = retryPause, true
+			wait = retryPause
 		case len(found) > 0 && found[0].Type == outboard.TypeSessionArchived:
 			t.cancel(store.ErrTerminated)
 			return
 		case len(found) > 0:
+			t.cut = found[0].Seq
 			cancel(harness.ErrInterrupted)
 			return
 		}
