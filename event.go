@@ -198,6 +198,7 @@ type TurnRetrying struct {
 	Attempt int       `json:"attempt"` // failed attempts so far, from 1
 	At      time.Time `json:"at"`      // not before
 	Error   Failure   `json:"error"`
+	Usage   Usage     `json:"usage,omitzero"` // of a summary that failed, which has no ModelFailed
 }
 
 // TurnEnded makes the session idle. Stop.Type requires_action means parked: the turn continues when its calls are answered.
@@ -212,6 +213,7 @@ type TurnEnded struct {
 type TurnFailed struct {
 	Turn  int     `json:"turn"`
 	Error Failure `json:"error"`
+	Usage Usage   `json:"usage,omitzero"` // as TurnRetrying's
 }
 
 // Failure is an error as the log and the wire show it.

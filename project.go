@@ -30,7 +30,7 @@ func Project(h *Header, e *Event) error {
 		h.rest(e, PhaseIdle)
 		h.Inbox, h.Urgent, h.Usage, h.Active, h.ArchivedAt = 0, 0, Usage{}, 0, time.Time{}
 		return nil
-	case TypeInputProcessed, TypeTurnRetrying, TypeTurnEnded, TypeModelFinished, TypeModelFailed, TypeContextCompacted,
+	case TypeInputProcessed, TypeTurnRetrying, TypeTurnFailed, TypeTurnEnded, TypeModelFinished, TypeModelFailed, TypeContextCompacted,
 		TypeSessionUpdated, TypeCallJudged:
 		p, err := e.payload()
 		if err != nil {
@@ -51,7 +51,9 @@ func (h *Header) project(e *Event, p Payload) {
 		}
 	case *TurnRetrying:
 		h.rest(e, PhaseRetrying)
-		h.WakeAt = p.At
+		h.WakeAt, h.Usage = p.At, h.Usage.Add(p.Usage)
+	case *TurnFailed:
+		h.Usage = h.Usage.Add(p.Usage)
 	case *TurnEnded:
 		h.rest(e, PhaseIdle)
 		stop := p.Stop

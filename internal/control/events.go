@@ -15,7 +15,7 @@ const accountPage = 1000
 
 // accountTypes are the events that change the usage or the running time of a session.
 var accountTypes = []outboard.EventType{outboard.TypeTurnStarted, outboard.TypeTurnResumed, outboard.TypeTurnRetrying,
-	outboard.TypeTurnEnded, outboard.TypeModelFinished, outboard.TypeModelFailed, outboard.TypeContextCompacted,
+	outboard.TypeTurnFailed, outboard.TypeTurnEnded, outboard.TypeModelFinished, outboard.TypeModelFailed, outboard.TypeContextCompacted,
 	outboard.TypeCallJudged, outboard.TypeSessionArchived, outboard.TypeSessionForked}
 
 // stopTypes are the events that end a running spell of a session that goes on.

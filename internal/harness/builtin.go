@@ -277,11 +277,13 @@ func (l *loop) fail(s *outboard.State, e *llm.Error, used outboard.Usage) {
 	p := l.planner(s)
 	if s.Request != "" {
 		p.add(&outboard.ModelFailed{Request: s.Request, Error: failure, Usage: used})
+		used = outboard.Usage{}
 	}
 	if again {
-		p.add(&outboard.TurnRetrying{Turn: s.Turn, Attempt: attempt, At: l.now().Add(l.wait(attempt, e.RetryAfter)), Error: failure})
+		p.add(&outboard.TurnRetrying{Turn: s.Turn, Attempt: attempt, At: l.now().Add(l.wait(attempt, e.RetryAfter)), Error: failure,
+			Usage: used})
 	} else {
-		p.add(&outboard.TurnFailed{Turn: s.Turn, Error: failure})
+		p.add(&outboard.TurnFailed{Turn: s.Turn, Error: failure, Usage: used})
 	}
 	l.t.Stage(p.events...)
 }

@@ -177,7 +177,8 @@ func (t *turn) owed(events []outboard.Event, now time.Time) outboard.Spend {
 	for i := range events {
 		e := &events[i]
 		switch e.Type {
-		case outboard.TypeModelFinished, outboard.TypeModelFailed, outboard.TypeCallJudged, outboard.TypeContextCompacted, outboard.TypeCallFinished:
+		case outboard.TypeModelFinished, outboard.TypeModelFailed, outboard.TypeCallJudged, outboard.TypeContextCompacted, outboard.TypeCallFinished,
+			outboard.TypeTurnRetrying, outboard.TypeTurnFailed:
 		default:
 			continue
 		}
@@ -194,6 +195,10 @@ func (t *turn) owed(events []outboard.Event, now time.Time) outboard.Spend {
 			s = s.Add(outboard.Spend{Cost: p.Usage.Cost, Tokens: p.Usage.Tokens()})
 		case *outboard.ContextCompacted:
 			s = s.Add(outboard.Spend{Cost: p.Usage.Cost, Tokens: p.Usage.Tokens(), Steps: 1})
+		case *outboard.TurnRetrying:
+			s = s.Add(outboard.Spend{Cost: p.Usage.Cost, Tokens: p.Usage.Tokens()})
+		case *outboard.TurnFailed:
+			s = s.Add(outboard.Spend{Cost: p.Usage.Cost, Tokens: p.Usage.Tokens()})
 		case *outboard.CallFinished:
 			s.Sandbox += time.Duration(p.DurationUs) * time.Microsecond
 		}

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/outboard-dev/outboard"
@@ -106,6 +107,47 @@ func TestConversationLongerThanTheWindow(t *testing.T) {
 				if !strings.Contains(n.asked[0], want) {
 					t.Errorf("the transcript lacks %q: %.300s", want, n.asked[0])
 				}
+			}
+		})
+	}
+}
+
+// If this fails, summaries that come to nothing are free: a budget lets a session have the longest prompts it has sent again and again.
+func TestFailedSummariesAreCounted(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer string
+		tokens int64 // of one; 0 = as guessed, but many
+	}{
+		"empty": {`data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":1000,"completion_tokens":5}}` +
+			"\n\ndata: [DONE]\n\n", 1005},
+		"broken off": {`data: {"choices":[{"index":0,"delta":{"content":"We"}}]}` + "\n\n", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asked atomic.Int64
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				asked.Add(1)
+				w.Header().Set("Content-Type", "text/event-stream")
+				_, _ = io.WriteString(w, c.answer)
+			}))
+			t.Cleanup(srv.Close)
+			r := newRig(t, llm.Config{Providers: []llm.Provider{{Name: "p", Type: llm.TypeChat, BaseURL: srv.URL,
+				Models: []llm.ModelInfo{{Name: "m", Context: 20_000, Output: 8_000}}}}})
+			id := r.session("p/m", allTools)
+			r.raise(id, outboard.Spend{Tokens: 10_000_000})
+			r.start(nil)
+			r.say(id, strings.Repeat("word ", 14_000))
+			r.rests(id, "retries_exhausted")
+			if n := len(payloads[*outboard.ModelStarted](r, id)); n > 0 {
+				t.Fatalf("%d model calls: no summary was asked for", n)
+			}
+			h, err := r.store.Session(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, n := r.budget(id), asked.Load()
+			if c.tokens > 0 && b.Spent.Tokens != n*c.tokens || b.Spent.Tokens < 1000*n || b.Spent.Tokens != h.Usage.Tokens() || n == 0 || !b.Held.IsZero() {
+				t.Errorf("%d summaries: %d tokens of the budget and %d of the session; held %+v", n, b.Spent.Tokens, h.Usage.Tokens(), b.Held)
 			}
 		})
 	}
