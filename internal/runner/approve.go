@@ -2,6 +2,7 @@ package runner
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/policy"
@@ -22,12 +23,13 @@ func (t *turn) addApprovals(c *store.Commit) error {
 				return err
 			}
 		case outboard.TypeCallFinished:
-			call := t.durable.Call(e.Ref)
-			if call == nil || call.Requested.Decision != outboard.Ask || call.Answer != nil {
-				continue
-			}
 			state := outboard.ApprovalClosed
-			if call.Expired(t.now()) {
+			switch call := t.durable.Call(e.Ref); {
+			case slices.ContainsFunc(c.Approvals, func(a outboard.Approval) bool { return a.Call == e.Ref }):
+				// Asked and ended in one commit: the interrupt came before the response was in the log.
+			case call == nil || call.Requested.Decision != outboard.Ask || call.Answer != nil:
+				continue
+			case call.Expired(t.now()):
 				state = outboard.ApprovalExpired
 			}
 			c.Closed = append(c.Closed, store.Closing{Call: e.Ref, State: state, Why: t.closed})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // silentJudge is a session whose calls are judged by a server that never answers, and what it was asked.
@@ -48,6 +49,23 @@ func TestInterruptEndsAllJudgements(t *testing.T) {
 	for _, f := range r.outcomes(id) {
 		if f.Outcome != outboard.OutcomeCanceled {
 			t.Errorf("a call of a response that was interrupted while it was judged: %s", f.Outcome)
+		}
+	}
+}
+
+// If this fails, an approval waits for days though its call ended in the commit that asked, and everybody who answers is refused.
+func TestAskedAndInterruptedInOneCommit(t *testing.T) {
+	r, id, asked := silentJudge(t, func(*Config) {})
+	<-asked
+	r.send(id, &outboard.InputInterrupt{})
+	r.rests(id, "end_turn")
+	list, err := r.store.Approvals(t.Context(), store.ApprovalFilter{})
+	if err != nil || len(list) != 10 {
+		t.Fatalf("%d approvals, %v; want one for each call", len(list), err)
+	}
+	for _, a := range list {
+		if a.State != outboard.ApprovalClosed {
+			t.Errorf("the approval of a call that has ended is %s", a.State)
 		}
 	}
 }
