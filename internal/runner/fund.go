@@ -254,6 +254,7 @@ func (t *turn) charge(ctx context.Context, events []outboard.Event, now time.Tim
 // charged notes that a commit with these charges is durable.
 func (t *turn) charged(c *store.Charge, now time.Time) {
 	if c == nil {
+		t.acct.clocked = time.Time{} // a budget that is set later counts from then
 		return
 	}
 	t.acct.sandbox -= c.Spend.Sandbox

@@ -284,3 +284,25 @@ func TestFastHasNoPrice(t *testing.T) {
 		}
 	}
 }
+
+// If this fails, the running time of a turn that another process began is free when it is interrupted: what it waited for the model is lost.
+func TestRunningTimeAfterARestart(t *testing.T) {
+	models, asked := silent(t)
+	r := newRig(t, models)
+	id := r.session("p/m", allTools)
+	r.raise(id, outboard.Spend{Running: time.Hour})
+	first := r.start(func(cfg *Config) { cfg.Grace = time.Millisecond })
+	r.say(id, "hello")
+	<-asked
+	first.Stop()
+	r.start(nil)
+	<-asked
+	before := r.budget(id).Spent.Running
+	const waited = 3 * time.Second
+	r.advance(waited)
+	r.send(id, &outboard.InputInterrupt{})
+	r.rests(id, "end_turn")
+	if got := r.budget(id).Spent.Running - before; got < waited || got > waited+patience {
+		t.Errorf("%s of running time were charged, want at least %s", got, waited)
+	}
+}

@@ -16,8 +16,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// silentJudge is a session whose calls are judged by a server that never answers, and what it was asked.
-func silentJudge(t *testing.T, change func(*Config)) (*rig, outboard.SessionID, <-chan struct{}) {
+// silent is a model server that never answers, and what it was asked.
+func silent(t *testing.T) (llm.Config, <-chan struct{}) {
 	asked := make(chan struct{}, 100)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -25,7 +25,13 @@ func silentJudge(t *testing.T, change func(*Config)) (*rig, outboard.SessionID, 
 		<-r.Context().Done()
 	}))
 	t.Cleanup(server.Close)
-	r := newRig(t, llm.Config{Providers: []llm.Provider{{Name: "p", Type: "openai-chat", BaseURL: server.URL}}})
+	return llm.Config{Providers: []llm.Provider{{Name: "p", Type: llm.TypeChat, BaseURL: server.URL}}}, asked
+}
+
+// silentJudge is a session whose calls are judged by a silent model.
+func silentJudge(t *testing.T, change func(*Config)) (*rig, outboard.SessionID, <-chan struct{}) {
+	models, asked := silent(t)
+	r := newRig(t, models)
 	r.start(func(cfg *Config) {
 		cfg.Judge = "p/judge"
 		change(cfg)

@@ -87,6 +87,9 @@ func (r *Runner) open(ctx context.Context, h outboard.Header, tail []outboard.Ev
 		t.close(false)
 		return nil, fmt.Errorf("folding the log: %w", err)
 	}
+	if t.durable.Phase == outboard.PhaseRunning { // a process that died began the turn; what others append moves LastAt, and charges nothing
+		t.acct.clocked = t.durable.LastAt
+	}
 	return t, nil
 }
 
