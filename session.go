@@ -128,13 +128,28 @@ type Checkpoint struct {
 	Depth     int          `json:"depth"`            // number of ancestors
 	Prior     CheckpointID `json:"prior,omitempty"`  // the state before it, which Parent need not be
 	Host      string       `json:"host,omitempty"`   // has its layers and is to store its Delta; "" once that is done, or can never be
-	Delta     BlobRef      `json:"delta,omitzero"`   // zero until it is durable
+	Delta     BlobRef      `json:"delta,omitzero"`   // zero until it is durable; a size without a digest is more than can be stored
 	CreatedAt time.Time    `json:"created_at"`
 	DurableAt time.Time    `json:"durable_at,omitzero"`
 }
 
 // Durable reports whether the checkpoint can be restored on any host.
 func (c *Checkpoint) Durable() bool { return c.Delta.Digest != "" }
+
+// Lost says why the checkpoint will never be durable, with what to do about it; nil = it is, or will be.
+func (c *Checkpoint) Lost() error {
+	switch {
+	case c.Durable() || c.Host != "":
+		return nil
+	case c.TooLarge():
+		return Errorf(Unavailable, "checkpoint %s is not stored: what changed up to it is more than the %d GiB that can be", c.ID, c.Delta.Size>>30).
+			WithHint("the session goes on with its sandbox; remove large files from its workspace, and a later checkpoint is stored again")
+	}
+	return Errorf(Unavailable, "checkpoint %s was lost with the host that had it", c.ID)
+}
+
+// TooLarge reports whether the checkpoint will never be durable because it, or one that it builds on, changed more than can be stored.
+func (c *Checkpoint) TooLarge() bool { return c.Host == "" && !c.Durable() && c.Delta.Size > 0 }
 
 // File is stored bytes with a name. Session is set for files that belong to a session: copies of uploads mounted into it
 // (Downloadable false) and deliverables harvested from /mnt/session/outputs (Downloadable true).

@@ -58,8 +58,7 @@ func runCheckpointList(ctx context.Context, a *app, ref string) error {
 			continue
 		}
 		mark := map[bool]string{true: "*"}[k.Current]
-		durable := map[bool]string{true: "yes", false: "not yet"}[k.Durable]
-		rows = append(rows, []string{mark, k.ID, fmt.Sprint(k.Seq), formatBytes(k.Size), durable, formatAge(time.Since(k.CreatedAt)), term.Line(calls[k.CallID], 50)})
+		rows = append(rows, []string{mark, k.ID, fmt.Sprint(k.Seq), formatBytes(k.Size), durability(k), formatAge(time.Since(k.CreatedAt)), term.Line(calls[k.CallID], 50)})
 	}
 	if a.json {
 		return nil
@@ -69,6 +68,17 @@ func runCheckpointList(ctx context.Context, a *app, ref string) error {
 		return nil
 	}
 	return term.Table(a.out, []string{"", "CHECKPOINT", "SEQ", "SIZE", "DURABLE", "AGE", "AFTER"}, rows)
+}
+
+// durability says whether a saved state can be restored on any host.
+func durability(k client.Checkpoint) string {
+	switch {
+	case k.Durable:
+		return "yes"
+	case k.Lost == "":
+		return "not yet"
+	}
+	return "no: " + strings.ReplaceAll(k.Lost, "_", " ")
 }
 
 // callsOf describes a session's calls.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/client"
 )
 
 // Fails if an error of a command speaks of what nobody has typed, or if other words than the field are taken for it.
@@ -54,6 +55,17 @@ func TestFields(t *testing.T) {
 			if cmd.Flags().Lookup(name) == nil {
 				t.Errorf("%s has no --%s", path, name)
 			}
+		}
+	}
+}
+
+// Broken if a saved state that will never be stored is shown as one that will.
+func TestDurability(t *testing.T) {
+	for want, k := range map[string]client.Checkpoint{
+		"yes": {Durable: true}, "not yet": {}, "no: too large": {Lost: "too_large"}, "no: host lost": {Lost: "host_lost"},
+	} {
+		if got := durability(k); got != want {
+			t.Errorf("%+v is %q, want %q", k, got, want)
 		}
 	}
 }

@@ -17,6 +17,7 @@ type checkpointOut struct {
 	ParentID  *string `json:"parent_id"`  // null when it is whole in itself
 	Size      int64   `json:"size_bytes"` // of what it adds to its parent
 	Durable   bool    `json:"durable"`
+	Lost      *string `json:"lost"`    // why it will never be durable: host_lost, too_large
 	Current   bool    `json:"current"` // what the next machine would start from
 	CreatedAt string  `json:"created_at"`
 }
@@ -30,9 +31,19 @@ func (s *server) listCheckpoints(r *request) (any, error) {
 	for _, k := range list {
 		out.Data = append(out.Data, checkpointOut{Type: "checkpoint", ID: string(k.ID), SessionID: string(k.Session), Seq: k.Seq,
 			CallID: textOrNull(string(k.Call)), ParentID: textOrNull(string(k.Parent)), Size: k.Delta.Size, Durable: k.Durable,
-			Current: k.Current, CreatedAt: stamp(k.CreatedAt)})
+			Lost: textOrNull(lost(&k.Checkpoint)), Current: k.Current, CreatedAt: stamp(k.CreatedAt)})
 	}
 	return out, nil
+}
+
+func lost(k *outboard.Checkpoint) string {
+	switch {
+	case k.TooLarge():
+		return "too_large"
+	case k.Lost() != nil:
+		return "host_lost"
+	}
+	return ""
 }
 
 // changeOut is a path that differs between two checkpoints.

@@ -52,6 +52,7 @@ type Checkpoint struct {
 	CallID    string    `json:"call_id"`
 	Size      int64     `json:"size_bytes"`
 	Durable   bool      `json:"durable"`
+	Lost      string    `json:"lost"` // why it will never be durable: host_lost, too_large
 	Current   bool      `json:"current"`
 	CreatedAt time.Time `json:"created_at"`
 }

@@ -71,6 +71,8 @@ type Fleet struct {
 
 	boxes map[outboard.BoxID]*liveBox // boxes this process has looked after
 
+	maxCheckpoint int64 // MaxCheckpoint, but in tests
+
 	reaper reaper
 	keeper keeper
 	builds *builds
@@ -88,13 +90,14 @@ func New(cfg Config) *Fleet {
 		cfg.RestEvery = ReapEvery
 	}
 	return &Fleet{
-		cfg:    cfg,
-		log:    cfg.Logger,
-		slots:  map[outboard.SessionID]*slot{},
-		inUse:  map[outboard.SandboxID]int{},
-		owners: map[outboard.SandboxID]outboard.KillSubject{},
-		boxes:  map[outboard.BoxID]*liveBox{},
-		builds: newBuilds(),
+		cfg:           cfg,
+		log:           cfg.Logger,
+		slots:         map[outboard.SessionID]*slot{},
+		inUse:         map[outboard.SandboxID]int{},
+		owners:        map[outboard.SandboxID]outboard.KillSubject{},
+		boxes:         map[outboard.BoxID]*liveBox{},
+		builds:        newBuilds(),
+		maxCheckpoint: MaxCheckpoint,
 		keeper: keeper{expected: map[outboard.CheckpointID]time.Time{}, strange: map[outboard.CheckpointID]time.Time{},
 			wake: make(chan struct{}, 1)},
 	}

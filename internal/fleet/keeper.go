@@ -165,16 +165,16 @@ func (f *Fleet) Keep(ctx context.Context, c outboard.Checkpoint) error {
 // keepOne stores one delta and settles its row.
 func (f *Fleet) keepOne(ctx context.Context, layers sandbox.Layers, c outboard.Checkpoint) error {
 	f.keeper.done(c.ID)
-	lost := func(why error) error {
+	lost := func(why error, over int64) error {
 		f.log.Error("checkpoint lost before it was durable", "session", c.Session, "checkpoint", c.ID, "err", why)
-		return f.cfg.Store.SettleCheckpoint(ctx, c.ID, c.Parent, outboard.BlobRef{}, f.now())
+		return f.cfg.Store.SettleCheckpoint(ctx, c.ID, c.Parent, outboard.BlobRef{Size: over}, f.now())
 	}
 	if c.Parent != "" {
 		switch p, err := f.cfg.Store.Checkpoint(ctx, c.Parent); {
 		case err != nil && outboard.KindOf(err) != outboard.NotFound:
 			return err
-		case err != nil || !p.Durable() && p.Host == "":
-			return lost(fmt.Errorf("it builds on %s, which is lost", c.Parent))
+		case err != nil || p.Lost() != nil:
+			return lost(fmt.Errorf("it builds on %s, which is lost", c.Parent), p.Delta.Size)
 		case !p.Durable():
 			return nil // it failed just now; the next round begins with it
 		}
@@ -183,14 +183,16 @@ func (f *Fleet) keepOne(ctx context.Context, layers sandbox.Layers, c outboard.C
 	defer cancel()
 	parent := c.Parent
 	pack := func(w io.Writer) error { return layers.Pack(ctx, c.ID, parent, w) }
-	ref, err := f.receive(ctx, MaxCheckpoint, pack)
+	ref, err := f.receive(ctx, f.maxCheckpoint, pack)
 	if sandbox.Gone(err) && parent != "" && layers.Keeps(c.ID) { // only its parent's were dropped: it becomes the first of a chain
 		parent = ""
-		ref, err = f.receive(ctx, MaxCheckpoint, pack)
+		ref, err = f.receive(ctx, f.maxCheckpoint, pack)
 	}
 	switch {
-	case sandbox.Gone(err), outboard.KindOf(err) == outboard.TooLarge:
-		return lost(err)
+	case sandbox.Gone(err):
+		return lost(err, 0)
+	case outboard.KindOf(err) == outboard.TooLarge:
+		return lost(err, f.maxCheckpoint)
 	case err != nil:
 		return err
 	}
@@ -228,12 +230,10 @@ func (f *Fleet) forgetLayers(ctx context.Context, rows []outboard.Sandbox) error
 		case !k.Durable() && k.Host != "" || here[k.Session]:
 			continue
 		}
-		if err == nil { // a machine may have been made of it since the rows were read
-			now, err := f.cfg.Store.Sandboxes(ctx, f.cfg.Host, k.Session)
-			if err != nil {
+		if err == nil {
+			if needed, err := f.needsLayers(ctx, &k); err != nil {
 				return err
-			}
-			if len(now) > 0 {
+			} else if needed {
 				continue
 			}
 		}
@@ -242,4 +242,22 @@ func (f *Fleet) forgetLayers(ctx context.Context, rows []outboard.Sandbox) error
 		}
 	}
 	return layers.Sweep(ctx)
+}
+
+// needsLayers reports whether a machine may have been made of a checkpoint's layers since the rows were read, or whether they are all that
+// its session has: what is too large to be stored is here only.
+func (f *Fleet) needsLayers(ctx context.Context, k *outboard.Checkpoint) (bool, error) {
+	now, err := f.cfg.Store.Sandboxes(ctx, f.cfg.Host, k.Session)
+	if err != nil || len(now) > 0 || !k.TooLarge() {
+		return len(now) > 0, err
+	}
+	h, err := f.cfg.Store.Session(ctx, k.Session)
+	if outboard.KindOf(err) == outboard.NotFound || err == nil && h.Phase == outboard.PhaseTerminated {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	at, err := f.savedAt(ctx, k.Session)
+	return at == k.ID, err
 }

@@ -231,6 +231,43 @@ func TestLayersLost(t *testing.T) {
 	}
 }
 
+// Broken if a session whose files are too large to be stored is told that its host was lost, or if its only copy goes with its sandbox.
+func TestLayersTooLarge(t *testing.T) {
+	r := newRig(t)
+	here := nativeProvider(t)
+	r.provider = here
+	f := r.fleet()
+	f.maxCheckpoint = 1 << 20
+	id := r.session(t)
+	b := r.acquire(t, f, id)
+	r.bash(t, b, "head -c 3000000 /dev/urandom > /workspace/a")
+	first := r.checkpoint(t, f, b, id)
+	r.bash(t, b, "echo kept > /workspace/b")
+	last := r.checkpoint(t, f, b, id)
+	if err := f.keepAll(t.Context(), here); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*outboard.Checkpoint{first, last} {
+		if k, err := r.store.Checkpoint(t.Context(), c.ID); err != nil || k.Host != "" || !k.TooLarge() {
+			t.Fatalf("settled as %+v, %v", k, err)
+		}
+	}
+	release(t, f, b)
+	if err := f.Destroy(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.reap(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if here.Keeps(first.ID) || !here.Keeps(last.ID) {
+		t.Errorf("keeps the state before: %v, the newest one: %v", here.Keeps(first.ID), here.Keeps(last.ID))
+	}
+	again := r.acquire(t, f, id)
+	if out := r.bash(t, again, "cat /workspace/b; stat -c %s /workspace/a"); out != "kept\n3000000\n" {
+		t.Errorf("restored %q", out)
+	}
+}
+
 // Broken if what a process saved and died before it could commit is not saved again: nothing has changed since, and yet no row has it.
 func TestLayersNeverCommitted(t *testing.T) {
 	r := newRig(t)

@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,6 +64,11 @@ func TestCheckpointBecomesDurable(t *testing.T) {
 		}
 		if k, err := s.AwaitDurable(t.Context(), "ckpt_2"); outboard.KindOf(err) != outboard.Unavailable || k.Prior != "ckpt_1" {
 			t.Errorf("lost: %+v, %v", k, err)
+		}
+		settle("ckpt_3", outboard.BlobRef{Size: 8 << 30})
+		k, err = s.AwaitDurable(t.Context(), "ckpt_3")
+		if outboard.KindOf(err) != outboard.Unavailable || !k.TooLarge() || !strings.Contains(err.Error(), "more than the 8 GiB") {
+			t.Errorf("too large: %+v, %v", k, err)
 		}
 	})
 }

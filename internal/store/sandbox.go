@@ -147,7 +147,8 @@ const settleCheckpointSQL = `UPDATE checkpoints SET host = '', parent = CASE WHE
 	digest = ?, size = ?, durable_at = ? WHERE id = ? AND host <> ''`
 
 // SettleCheckpoint says that a host's checkpoint is durable as delta on top of parent ("" = delta is everything, whatever the row said
-// so far), or, with a zero delta, that it never will be: its layers are gone. It changes a checkpoint once; later calls do nothing.
+// so far), or, with a delta without a digest, that it never will be: its layers are gone or, where the delta has a size, it is larger
+// than that. It changes a checkpoint once; later calls do nothing.
 func (s *Store) SettleCheckpoint(ctx context.Context, id, parent outboard.CheckpointID, delta outboard.BlobRef, at time.Time) error {
 	durable := int64(0)
 	if delta.Digest != "" {
@@ -171,8 +172,8 @@ func (s *Store) AwaitDurable(ctx context.Context, id outboard.CheckpointID) (out
 		if err != nil || k.Durable() {
 			return k, err
 		}
-		if k.Host == "" {
-			return k, outboard.Errorf(outboard.Unavailable, "checkpoint %s was lost with the host that had it", id)
+		if err := k.Lost(); err != nil {
+			return k, err
 		}
 		select {
 		case <-tick.C:
