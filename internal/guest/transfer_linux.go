@@ -79,7 +79,7 @@ func fileError(p string, err error) error {
 	case errors.Is(err, errNotRegular), errors.Is(err, errIsDir), errors.Is(err, errForeign), errors.Is(err, errTooDeep), errors.Is(err, fs.ErrPermission),
 		errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ELOOP),
 		errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EINVAL),
-		errors.Is(err, syscall.ENXIO):
+		errors.Is(err, syscall.ENXIO), errors.Is(err, syscall.EBUSY), errors.Is(err, syscall.EXDEV), errors.Is(err, fs.ErrExist):
 		code = Invalid
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		code = Full

@@ -83,6 +83,7 @@ func testEntries(t *testing.T, r *rig) {
 		"listing a file":           {refusal(second(b.ReadDir(ctx(t), ref("a/d/e/x"), 1))), guest.Invalid},
 		"reading a directory":      {refusal(b.ReadFile(ctx(t), ref("a"), 0, 0, new(strings.Builder))), guest.Invalid},
 		"moving nothing":           {refusal(second(b.Move(ctx(t), ref("a/none"), "x"))), guest.NotFound},
+		"moving on a full one":     {refusal(second(b.Move(ctx(t), ref("a/new"), "a/d"))), guest.Invalid},
 		"a NUL":                    {refusal(second(b.Stat(ctx(t), ref("a\x00b")))), guest.Invalid},
 		"the guest's own /proc":    {refusal(b.ReadFile(ctx(t), ref("/proc/self/environ"), 0, 0, new(strings.Builder))), guest.Invalid},
 	} {
