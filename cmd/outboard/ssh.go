@@ -68,6 +68,9 @@ func findTarget(ctx context.Context, c *client.Client, ref string) (string, erro
 		}
 	}
 	s, err := findSession(ctx, c, ref)
+	if outboard.KindOf(err) == outboard.NotFound {
+		err = outboard.Errorf(outboard.NotFound, "there is no session and no box %q", ref).WithHint("outboard ls -a lists sessions, outboard box ls boxes")
+	}
 	return s.ID, err
 }
 
