@@ -73,10 +73,9 @@ func runKill(ctx context.Context, a *app, scope outboard.KillScope, ref string, 
 	if k.Target, err = killTarget(ctx, a, scope, ref); err != nil {
 		return err
 	}
+	var unwritten error
 	if a.env("OUTBOARD_URL") == "" { // the data directory is the server's
-		if err := kill.WriteFile(killDir(data), k); err != nil {
-			return err
-		}
+		unwritten = kill.WriteFile(killDir(data), k) // a server that runs can be asked all the same
 	}
 	c, err := a.connect(ctx, needAnswers)
 	if err == nil {
@@ -88,6 +87,9 @@ func runKill(ctx context.Context, a *app, scope outboard.KillScope, ref string, 
 	}
 	if a.env("OUTBOARD_URL") != "" {
 		return err
+	}
+	if unwritten != nil {
+		return errors.Join(err, unwritten)
 	}
 	if kind := outboard.KindOf(err); kind == outboard.Invalid || kind == outboard.NotFound || kind == outboard.Denied || kind == outboard.Unauthenticated {
 		return errors.Join(err, kill.RemoveFile(killDir(data), k.ID)) // it was no kill

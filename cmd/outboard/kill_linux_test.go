@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/config"
 	"github.com/outboard-dev/outboard/internal/kill"
+	"golang.org/x/sys/unix"
 )
 
 // crowd is a server with a session whose sandbox runs many processes that are told by their argument, and one that writes a file
@@ -228,4 +230,32 @@ func TestKillFreezes(t *testing.T) {
 	if after := w.processes(); len(after) != 5 {
 		t.Errorf("%d processes are left when it goes on", len(after))
 	}
+}
+
+// If this fails, a disk on which the file of a kill cannot be written keeps everything alive, though the server can be asked.
+func TestKillOnAFullDisk(t *testing.T) {
+	w := startCrowd(t, 20)
+	dir := killDir(w.data)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("none", dir, "tmpfs", 0, "nr_inodes=1"); err != nil {
+		t.Skipf("no full disk can be made here: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), exe, "kill", "session", w.session)
+	cmd.Env = append(os.Environ(), mainEnv+"=1", "OUTBOARD_DATA="+w.data)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("the server could be asked: %v\n%s", err, out)
+	}
+	w.until("no process is left", func() bool { return len(w.processes()) == 0 })
+	w.until("the kill became a row", func() bool {
+		rows, err := w.s.store.ActiveKills(t.Context())
+		return err == nil && len(rows) == 1
+	})
 }

@@ -243,7 +243,11 @@ func (k *killer) here(who outboard.KillSubject) outboard.KillSubject {
 
 // Keep implements control.KillSwitch.
 func (k *killer) Keep(in outboard.Kill) error {
-	return kill.WriteFile(killDir(k.s.cfg.Data), in)
+	err := kill.WriteFile(killDir(k.s.cfg.Data), in)
+	if err != nil {
+		k.Hold(in)
+	}
+	return err
 }
 
 // Forget implements control.KillSwitch.
@@ -251,6 +255,7 @@ func (k *killer) Forget(id outboard.KillID) error {
 	if !outboard.ValidID(outboard.PrefixKill, string(id)) {
 		return errors.New("not the id of a kill")
 	}
+	k.Drop(id)
 	return kill.RemoveFile(killDir(k.s.cfg.Data), id)
 }
 

@@ -35,7 +35,8 @@ type KillSwitch interface {
 	Left(ctx context.Context, k outboard.Kill) (machines, flows int)
 	// Active returns the kills in force, those that are files included.
 	Active() []outboard.Kill
-	// Keep writes the file of a kill, which is in force at once, with the database or without.
+	// Keep writes the file of a kill, which is in force at once, with the database or without. After an error it is in force, too, but
+	// only in this process.
 	Keep(k outboard.Kill) error
 	// Forget removes the file of a kill.
 	Forget(id outboard.KillID) error
@@ -97,15 +98,13 @@ func (c *Control) Kill(ctx context.Context, by outboard.Caller, k outboard.Kill)
 	// writes would keep everything alive.
 	kept := c.kill.Keep(k)
 	if kept != nil {
-		c.log.Error("a kill is in force as a row only", "kill", k.ID, "err", kept)
+		c.log.Error("a kill has no file: until it is a row it ends with this process", "kill", k.ID, "err", kept)
 	}
 	ctx = context.WithoutCancel(ctx)
-	if kept == nil {
-		c.kill.Enforce(ctx)
-	}
+	c.kill.Enforce(ctx)
 	if err := c.putKill(ctx, k, by.Key, "role "+by.Role); err != nil {
 		if kept != nil {
-			return KillReport{}, err
+			return KillReport{}, outboard.Errorf(outboard.Unavailable, "the kill is in force as %s on the server that was asked, until that stops: it could not be written anywhere: %w", k.ID, errors.Join(err, kept))
 		}
 		return KillReport{}, outboard.Errorf(outboard.Unavailable, "the kill is in force as %s on the server that was asked, and the others learn of it when the database takes it: %w", k.ID, err)
 	}

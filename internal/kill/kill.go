@@ -61,6 +61,7 @@ type Switch struct {
 	rowsAt   time.Time // when rows were read, by the monotonic clock
 	failedAt time.Time // when a reading of them failed
 	files    []outboard.Kill
+	held     []outboard.Kill // in no file, because it could not be written; they are among files, too
 	filesErr error
 	filesAt  time.Time
 
@@ -241,7 +242,24 @@ func (s *Switch) readFiles() {
 	files, err := ReadFiles(s.cfg.Dir)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.files, s.filesErr, s.filesAt = files, err, time.Now()
+	s.files, s.filesErr, s.filesAt = slices.Concat(files, s.held), err, time.Now()
+}
+
+// Hold puts a kill in force in this process only, for one whose file cannot be written: a disk that is full must not keep anything alive.
+func (s *Switch) Hold(k outboard.Kill) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held, s.files = append(s.held, k), append(slices.Clone(s.files), k)
+}
+
+// Drop ends what Hold began, once the kill is a row or lifted.
+func (s *Switch) Drop(id outboard.KillID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.held) > 0 {
+		is := func(k outboard.Kill) bool { return k.ID == id }
+		s.held, s.files = slices.DeleteFunc(s.held, is), slices.DeleteFunc(slices.Clone(s.files), is)
+	}
 }
 
 // ReadFiles returns the kills of a directory. A file that says nothing sensible is an error: it may have been meant for anybody.
@@ -318,6 +336,7 @@ func WriteFile(dir string, k outboard.Kill) error {
 		err = os.Rename(temp, filepath.Join(dir, string(k.ID)+".json"))
 	}
 	if err != nil {
+		_ = os.Remove(temp)
 		return outboard.Errorf(outboard.Unavailable, "writing the kill switch: %w", err)
 	}
 	return nil

@@ -194,3 +194,24 @@ func TestHangs(t *testing.T) {
 		}
 	})
 }
+
+// If this fails, a full disk keeps alive what a server was told to kill, or a kill that was held goes on after it was lifted.
+func TestHeldWithoutFile(t *testing.T) {
+	dir := t.TempDir()
+	s := New(Config{Dir: dir})
+	k := killOf(outboard.KillAll, "", outboard.KillStop)
+	if err := s.Check(t.Context(), outboard.KillSubject{Session: "sesn_1"}); err != nil {
+		t.Fatalf("nothing is killed: %v", err)
+	}
+	s.Hold(k)
+	for range 2 { // before the files are read again, and after
+		if err := s.Check(t.Context(), outboard.KillSubject{Session: "sesn_1"}); outboard.KindOf(err) != outboard.Denied || len(s.Files()) != 1 {
+			t.Errorf("held: %v, %d to be made rows", err, len(s.Files()))
+		}
+		s.Refresh(t.Context())
+	}
+	s.Drop(k.ID)
+	if err := s.Check(t.Context(), outboard.KillSubject{Session: "sesn_1"}); err != nil {
+		t.Errorf("dropped: %v", err)
+	}
+}
