@@ -116,6 +116,7 @@ func (x *boxExec) run(ctx context.Context, body any) error {
 				w = errs
 			}
 			if _, err := w.Write(e.Data); err != nil {
+				x.end(ctx) // nobody reads it: it would wait for that for ever
 				return err
 			}
 		case "process.lost":
@@ -130,14 +131,19 @@ func (x *boxExec) run(ctx context.Context, body any) error {
 // interrupted ends the program when we are told to end.
 func (x *boxExec) interrupted(ctx context.Context, err error) error {
 	if ctx.Err() != nil && x.pid != 0 {
-		const sigterm = 15
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-		defer cancel()
-		if serr := x.c.ProcessSignal(late, x.box, x.pid, sigterm); serr != nil && outboard.KindOf(serr) != outboard.NotFound {
-			x.a.say("the program may go on: %v", serr)
-		}
+		x.end(ctx)
 	}
 	return err
+}
+
+// end tells the program to end.
+func (x *boxExec) end(ctx context.Context) {
+	const sigterm = 15
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	if err := x.c.ProcessSignal(late, x.box, x.pid, sigterm); err != nil && outboard.KindOf(err) != outboard.NotFound {
+		x.a.say("the program may go on: %v", err)
+	}
 }
 
 // ended turns a program's end into an exit code.
