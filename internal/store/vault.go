@@ -254,3 +254,13 @@ func (s *Store) ClaimRenewal(ctx context.Context, id outboard.CredentialID, vers
 	})
 	return won, err
 }
+
+const releaseRenewalSQL = `UPDATE credentials SET renewed_until = 0 WHERE id = ? AND version = ?`
+
+// ReleaseRenewal gives a claim up, when the version is the one that was claimed still. Only who has claimed it may call it.
+func (s *Store) ReleaseRenewal(ctx context.Context, id outboard.CredentialID, version int64) error {
+	return s.update(ctx, "releasing a renewal", func(t tx) error {
+		_, err := t.exec(ctx, releaseRenewalSQL, string(id), version)
+		return err
+	})
+}

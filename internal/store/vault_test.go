@@ -95,5 +95,16 @@ func TestClaimRenewal(t *testing.T) {
 		if claim(3, time.Minute) {
 			t.Error("claimed twice")
 		}
+		release := func(version int64) {
+			if err := s.ReleaseRenewal(t.Context(), c.ID, version); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if release(2); claim(3, time.Minute) {
+			t.Error("claimed twice after the claim of an old version was released")
+		}
+		if release(3); !claim(3, time.Minute) {
+			t.Error("a claim that was released was refused")
+		}
 	})
 }

@@ -47,32 +47,32 @@ func askWith(client *http.Client, req *http.Request) (answer, error) {
 }
 
 // flights lets one of several callers do what all of them want, and the others share its result.
-type flights struct {
+type flights[T any] struct {
 	mu  sync.Mutex
-	now map[string]*flight
+	now map[string]*flight[T]
 }
 
-type flight struct {
-	done  chan struct{}
-	token outboard.Secret
-	err   error
+type flight[T any] struct {
+	done chan struct{}
+	out  T
+	err  error
 }
 
 // do runs fn, unless it is being run for key: then it waits for that. The work goes on when the caller that began it leaves: others
 // may wait for it, and what an issuer has changed must be stored.
-func (f *flights) do(ctx context.Context, key string, fn func(context.Context) (outboard.Secret, error)) (outboard.Secret, error) {
+func (f *flights[T]) do(ctx context.Context, key string, fn func(context.Context) (T, error)) (out T, err error) {
 	f.mu.Lock()
 	if f.now == nil {
-		f.now = map[string]*flight{}
+		f.now = map[string]*flight[T]{}
 	}
 	fl := f.now[key]
 	if fl == nil {
-		fl = &flight{done: make(chan struct{})}
+		fl = &flight[T]{done: make(chan struct{})}
 		f.now[key] = fl
 		work, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*issuerTimeout)
 		go func() {
 			defer cancel()
-			fl.token, fl.err = fn(work)
+			fl.out, fl.err = fn(work)
 			f.mu.Lock()
 			delete(f.now, key)
 			f.mu.Unlock()
@@ -82,9 +82,9 @@ func (f *flights) do(ctx context.Context, key string, fn func(context.Context) (
 	f.mu.Unlock()
 	select {
 	case <-fl.done:
-		return fl.token, fl.err
+		return fl.out, fl.err
 	case <-ctx.Done():
-		return outboard.Secret{}, outboard.Errorf(outboard.Canceled, "waiting for a token: %w", context.Cause(ctx))
+		return out, outboard.Errorf(outboard.Canceled, "waiting for a token: %w", context.Cause(ctx))
 	}
 }
 

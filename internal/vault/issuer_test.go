@@ -189,15 +189,16 @@ type issuer struct {
 	mu    sync.Mutex
 	valid string
 	asked []string
-	hold  chan struct{} // when set, an answer waits for it
+	hold  chan struct{} // when set, a request is received from it as it comes, and once more before it is answered
 }
 
 func newIssuer(t *testing.T) *issuer {
 	t.Helper()
 	s := &issuer{valid: "refresh-1"}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.hold != nil {
-			<-s.hold
+		if hold := s.hold; hold != nil {
+			<-hold
+			<-hold
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -56,7 +56,8 @@ type Keeper struct {
 	minted   map[string]minted
 	bearers  map[outboard.CredentialID]uses   // who used access tokens
 	refs     map[string]outboard.CredentialID // what find has found
-	flights  flights
+	flights  flights[outboard.Secret]
+	renewals flights[refreshed]
 	opener   opener
 }
 

@@ -2,8 +2,10 @@ package vault
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -41,11 +43,14 @@ func (k *Keeper) Bearer(ctx context.Context, session outboard.SessionID, serverU
 			return token, false, locked(err)
 		}
 		k.handed(c.ID, session)
-		if c.Auth.Refresh == nil || c.Auth.ExpiresAt.IsZero() || k.cfg.Now().Add(renewBefore).Before(c.Auth.ExpiresAt) {
+		if c.Auth.Refresh == nil || !k.ending(&c.Credential) {
 			return s.Value, true, nil
 		}
-		token, err = k.renew(ctx, c.ID)
-		return token, err == nil, err
+		out, err := k.renew(ctx, c.ID, "ending", func(c *outboard.Credential, _ Secrets) bool { return k.ending(c) })
+		if err = cmp.Or(err, out.err); err != nil {
+			return token, false, err
+		}
+		return out.secrets.Value, true, nil
 	}
 	return token, false, nil
 }
@@ -63,32 +68,53 @@ func (k *Keeper) handed(id outboard.CredentialID, session outboard.SessionID) {
 	k.bearers[id].add(session)
 }
 
-// renew gets a new access token, once however many ask: in this process by a flight, among processes by a claim in the store.
-func (k *Keeper) renew(ctx context.Context, id outboard.CredentialID) (outboard.Secret, error) {
-	return k.flights.do(ctx, string(id), func(ctx context.Context) (outboard.Secret, error) {
+// renew gets a new access token unless there is one by now, once however many ask: in this process by a flight, among processes by a claim
+// in the store. Due says that the one of a credential is to be renewed; flight is the same for all whose due is.
+func (k *Keeper) renew(ctx context.Context, id outboard.CredentialID, flight string, due func(*outboard.Credential, Secrets) bool) (refreshed, error) {
+	return k.renewals.do(ctx, string(id)+" "+flight, func(ctx context.Context) (refreshed, error) {
 		for {
 			row, s, err := k.openNow(ctx, id)
 			if err != nil {
-				return outboard.Secret{}, err
+				return refreshed{}, err
 			}
-			if !row.Auth.ExpiresAt.IsZero() && k.cfg.Now().Add(renewBefore).Before(row.Auth.ExpiresAt) {
-				return s.Value, nil // another process was faster
+			if !due(&row.Credential, s) {
+				return refreshed{secrets: s, status: "succeeded"}, nil // another was faster
 			}
 			won, err := k.cfg.Store.ClaimRenewal(ctx, id, row.Version, renewTTL)
 			if err != nil {
-				return outboard.Secret{}, err
+				return refreshed{}, err
 			}
 			if won {
-				out, _ := k.refresh(ctx, &row.Credential, s)
-				return out.token, out.err
+				out := k.refresh(ctx, &row.Credential, s)
+				if out.status != "succeeded" {
+					k.unclaim(ctx, id, row.Version)
+				}
+				if !errors.Is(out.err, errReplaced) {
+					return out, nil
+				}
+				continue
 			}
-			select { // another process is at it
+			select { // another is at it
 			case <-ctx.Done():
-				return outboard.Secret{}, outboard.Errorf(outboard.Canceled, "waiting for a token: %w", context.Cause(ctx))
+				return refreshed{}, outboard.Errorf(outboard.Canceled, "waiting for a token: %w", context.Cause(ctx))
 			case <-time.After(Freshness):
 			}
 		}
 	})
+}
+
+// unclaim lets the next who asks try at once what has failed.
+func (k *Keeper) unclaim(ctx context.Context, id outboard.CredentialID, version int64) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), renewTTL-issuerTimeout)
+	defer cancel()
+	if err := k.cfg.Store.ReleaseRenewal(ctx, id, version); err != nil {
+		k.log.Warn("the next renewal of a token has to wait", "credential", id, "err", err)
+	}
+}
+
+// ending reports whether an access token is about to end. One whose end the issuer does not tell is not.
+func (k *Keeper) ending(c *outboard.Credential) bool {
+	return !c.Auth.ExpiresAt.IsZero() && !k.cfg.Now().Add(renewBefore).Before(c.Auth.ExpiresAt)
 }
 
 // openNow reads and opens a credential as it is in the store.
@@ -125,28 +151,31 @@ func (k *Keeper) openNow(ctx context.Context, id outboard.CredentialID) (store.C
 
 // refreshed is the outcome of a refresh.
 type refreshed struct {
-	token  outboard.Secret
-	status string // succeeded, failed, connect_error, no_refresh_token
-	answer *answer
-	err    error
+	secrets Secrets // when it succeeded
+	status  string  // succeeded, failed, connect_error, no_refresh_token
+	answer  *answer
+	err     error // why it failed, or why what succeeded could not be stored
 }
 
-// refresh exchanges the refresh token at the issuer and stores what comes back. The new secrets are stored even when nobody waits
-// for them any more: issuers forget the old refresh token.
-func (k *Keeper) refresh(ctx context.Context, c *outboard.Credential, s Secrets) (refreshed, Secrets) {
+// errReplaced: somebody signed in again while a token was renewed, and theirs stays.
+var errReplaced = outboard.Errorf(outboard.Conflict, "the refresh token was replaced meanwhile")
+
+// refresh exchanges the refresh token at the issuer and stores what comes back, for whoever has claimed it. The new secrets are stored
+// even when nobody waits for them any more: issuers forget the old refresh token.
+func (k *Keeper) refresh(ctx context.Context, c *outboard.Credential, s Secrets) refreshed {
 	r := c.Auth.Refresh
 	if r == nil || s.RefreshToken.IsZero() {
-		return refreshed{status: "no_refresh_token", err: outboard.Errorf(outboard.Unavailable, "credential %s has no refresh token", c.ID)}, s
+		return refreshed{status: "no_refresh_token", err: outboard.Errorf(outboard.Unavailable, "credential %s has no refresh token", c.ID)}
 	}
 	req, err := refreshRequest(ctx, r, s)
 	if err != nil {
-		return refreshed{status: "failed", err: err}, s
+		return refreshed{status: "failed", err: err}
 	}
 	req, cancel := bounded(req)
 	defer cancel()
 	a, err := k.ask(req)
 	if err != nil {
-		return refreshed{status: "connect_error", err: outboard.Errorf(outboard.Unavailable, "refreshing credential %s: %s", c.ID, plainError(err))}, s
+		return refreshed{status: "connect_error", err: outboard.Errorf(outboard.Unavailable, "refreshing credential %s: %s", c.ID, plainError(err))}
 	}
 	var out struct {
 		AccessToken  string `json:"access_token"`
@@ -159,14 +188,19 @@ func (k *Keeper) refresh(ctx context.Context, c *outboard.Credential, s Secrets)
 	}
 	if a.status != http.StatusOK || json.Unmarshal(a.body, &out) != nil || out.AccessToken == "" || len(out.AccessToken) > MaxToken || len(out.RefreshToken) > MaxToken {
 		return refreshed{status: "failed", answer: shown, err: outboard.Errorf(outboard.Unavailable, "refreshing credential %s: the issuer answered %d", c.ID, a.status).
-			WithHint("sign in again and set the credential's tokens")}, s
+			WithHint("sign in again and set the credential's tokens")}
 	}
 	next := s
 	next.Value = outboard.NewSecret(out.AccessToken)
 	if out.RefreshToken != "" {
 		next.RefreshToken = outboard.NewSecret(out.RefreshToken)
 	}
-	_, err = k.Update(ctx, c.ID, func(c *outboard.Credential, now *Secrets) error {
+	keep, done := context.WithTimeout(context.WithoutCancel(ctx), renewTTL-issuerTimeout)
+	defer done()
+	_, err = k.Update(keep, c.ID, func(c *outboard.Credential, now *Secrets) error {
+		if now.RefreshToken.Reveal() != s.RefreshToken.Reveal() {
+			return errReplaced
+		}
 		c.Auth.ExpiresAt = time.Time{}
 		if out.ExpiresIn > 0 {
 			c.Auth.ExpiresAt = clock(k).Add(time.Duration(min(out.ExpiresIn, maxLife)) * time.Second)
@@ -174,7 +208,7 @@ func (k *Keeper) refresh(ctx context.Context, c *outboard.Credential, s Secrets)
 		now.Value, now.RefreshToken = next.Value, next.RefreshToken
 		return nil
 	})
-	return refreshed{token: next.Value, status: "succeeded", err: err}, next
+	return refreshed{secrets: next, status: "succeeded", err: err}
 }
 
 // maxLife bounds, in seconds, what an issuer may say of a token's life: a year.
@@ -256,13 +290,16 @@ func (k *Keeper) Validate(ctx context.Context, by string, id outboard.Credential
 	if code != http.StatusUnauthorized && code != http.StatusForbidden {
 		return v, nil
 	}
-	out, next := k.refresh(ctx, &row.Credential, s)
+	out, err := k.renew(ctx, id, "refused", func(_ *outboard.Credential, now Secrets) bool { return now.Value.Reveal() == s.Value.Reveal() })
+	if err != nil {
+		return v, err
+	}
 	v.Refresh = &Exchange{Status: out.status}
 	if out.answer != nil {
 		v.Refresh.show(out.answer, s)
 	}
 	if out.status == "succeeded" && out.err == nil {
-		k.probe(ctx, &v, row.Auth.MCPServerURL, next)
+		k.probe(ctx, &v, row.Auth.MCPServerURL, out.secrets)
 	}
 	return v, nil
 }
