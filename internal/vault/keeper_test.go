@@ -427,3 +427,33 @@ func TestSecretsDoNotPrint(t *testing.T) {
 		t.Error("the control: nothing was there to print")
 	}
 }
+
+// If this fails, who opens a credential while another process changes it, or rotates the keys, is told that the vault was tampered with.
+func TestOpenBesideEdits(t *testing.T) {
+	r := newRig(t)
+	id, there := r.addOAuth("https://issuer.example.com").ID, r.another()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 60 {
+			_, err := there.Update(t.Context(), id, func(*outboard.Credential, *Secrets) error { return nil })
+			if err == nil && i%5 == 0 {
+				_, err = there.RotateKeys(t.Context())
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	defer func() { <-done }()
+	for opened := 0; ; opened++ {
+		if _, s, err := r.openNow(t.Context(), id); err != nil || s.Value.Reveal() != "access-1" {
+			t.Fatalf("opened %d times, then: %v", opened, err)
+		}
+		select {
+		case <-done:
+			return
+		default:
+		}
+	}
+}

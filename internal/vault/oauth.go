@@ -117,8 +117,21 @@ func (k *Keeper) ending(c *outboard.Credential) bool {
 	return !c.Auth.ExpiresAt.IsZero() && !k.cfg.Now().Add(renewBefore).Before(c.Auth.ExpiresAt)
 }
 
+// errOther: a credential is not what the vault's list says. Whoever reads the two while it is changed sees that, too.
+var errOther = outboard.Errorf(outboard.Denied, "it is at another version, or under another key, than the vault says")
+
 // openNow reads and opens a credential as it is in the store.
-func (k *Keeper) openNow(ctx context.Context, id outboard.CredentialID) (store.Credential, Secrets, error) {
+func (k *Keeper) openNow(ctx context.Context, id outboard.CredentialID) (row store.Credential, s Secrets, err error) {
+	for range maxEdits { // another process may change it meanwhile
+		if row, s, err = k.openOnce(ctx, id); !errors.Is(err, errOther) {
+			return row, s, err
+		}
+		k.lookAgain()
+	}
+	return row, s, err
+}
+
+func (k *Keeper) openOnce(ctx context.Context, id outboard.CredentialID) (store.Credential, Secrets, error) {
 	row, err := k.cfg.Store.Credential(ctx, id)
 	if err != nil {
 		return row, Secrets{}, err
@@ -134,13 +147,7 @@ func (k *Keeper) openNow(ctx context.Context, id outboard.CredentialID) (store.C
 		return row, Secrets{}, locked(outboard.Errorf(outboard.Unavailable, "there is no vault key"))
 	}
 	if st.index[id].Version != row.Version || st.keys.id != row.Sealed.Key {
-		k.lookAgain()
-		if st, err = k.current(ctx); err != nil {
-			return row, Secrets{}, err
-		}
-		if st.index[id].Version != row.Version {
-			return row, Secrets{}, locked(outboard.Errorf(outboard.Denied, "credential %s is at another version than the vault says", id))
-		}
+		return row, Secrets{}, locked(outboard.Errorf(outboard.Denied, "opening credential %s: %w", id, errOther))
 	}
 	s, err := st.keys.open(k.org, &row)
 	if err != nil {
