@@ -173,9 +173,18 @@ func TestAcknowledgedAfterTheTurn(t *testing.T) {
 	r.say(id, "- bash: echo small", fmt.Sprintf("- bash: head -c %d /dev/zero | tr '\\0' x", 2*outboard.MaxToolOutput), "- say: done")
 	r.until(id, "the second turn", func(s *outboard.State) bool { return s.Phase == outboard.PhaseIdle && len(r.outcomes(id)) == 3 })
 	small = r.outcomes(id)[1]
-	n.lingering.mu.Lock()
-	waits := n.lingering.kept[id].unacked
-	n.lingering.mu.Unlock()
+	var waits []string
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // that a turn was put away writes no event
+		n.lingering.mu.Lock()
+		l, put := n.lingering.kept[id]
+		n.lingering.mu.Unlock()
+		if waits = l.unacked; put {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the turn was not put away")
+		}
+	}
 	if !r.outcomes(id)[2].Truncated || len(waits) != 0 || left() != "" {
 		t.Errorf("after a call with a large file of output, %d calls wait to be acknowledged, and the guest has %q", len(waits), left())
 	}
