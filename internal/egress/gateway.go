@@ -328,8 +328,8 @@ func (g *Gateway) watch() {
 	}
 }
 
-// Recheck ends the requests under way that are idle, those of boxes whose rules have changed since, those whose credentials were withdrawn, and those that the gate, which is asked about each sandbox, forbids. It returns
-// how many.
+// Recheck ends the requests under way that are idle, those of boxes whose rules have changed since, those whose credentials were withdrawn,
+// and those that the gate, which is asked about each sandbox, forbids. It returns how many.
 func (g *Gateway) Recheck() (ended int) {
 	g.mu.Lock()
 	ports := make([]*port, 0, len(g.ports))

@@ -41,7 +41,8 @@ func NewSparse(w io.Writer, tw *tar.Writer) *Sparse { return &Sparse{w: w, tw: t
 type part struct{ from, to int64 }
 
 // Pack writes a regular file whose header is h, with what it holds at this moment of the h.Size bytes: what is missing is zeros. It
-// returns false, and has written nothing, where the file is to be written as any other: with few holes, or with more than one tar leaves out. All h.Size bytes go to sum as well, if it is not nil.
+// returns false, and has written nothing, where the file is to be written as any other: with few holes, or with more than one tar leaves
+// out. All h.Size bytes go to sum as well, if it is not nil.
 func (x *Sparse) Pack(h *tar.Header, f *os.File, sum io.Writer) (bool, error) {
 	parts, held := dataParts(f, h.Size)
 	if out := h.Size - held; out < minSparse || x.left+out > maxHoles {

@@ -175,7 +175,7 @@ func (l *loop) output(prompt int64) int64 {
 
 // overhead is a guess for what goes along with every conversation.
 func overhead(system string, tools []llm.Tool) int64 {
-	return int64(len(system))/llm.BytesPerToken + llm.ToolTokens*int64(len(tools))
+	return llm.PromptTokens(&llm.Request{System: system, Tools: tools})
 }
 
 // generate makes the model call that stands in the log as State.Request, started by this process or by one that died, and

@@ -11,8 +11,8 @@ import (
 const (
 	// BytesPerToken is a cautious guess for text.
 	BytesPerToken = 4
-	// ToolTokens is a guess for what one tool's definition takes of a prompt.
-	ToolTokens = 300
+	// toolTokens is a guess for what one tool's definition takes of a prompt.
+	toolTokens = 300
 	// imageTokens stands for one image or binary document.
 	imageTokens = 1600
 	// maxCount bounds a count that a provider reports: more than a model reads or writes at once, and no price makes it overflow.
@@ -57,7 +57,7 @@ func (c metered) Generate(ctx context.Context, req Request, emit func(Delta)) (*
 
 // PromptTokens guesses what a request comes to.
 func PromptTokens(req *Request) int64 {
-	n := int64(len(req.System))/BytesPerToken + ToolTokens*int64(len(req.Tools))
+	n := int64(len(req.System))/BytesPerToken + toolTokens*int64(len(req.Tools))
 	for _, m := range req.History {
 		n += Tokens(m)
 	}

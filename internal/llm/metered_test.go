@@ -32,7 +32,7 @@ func (s silent) Generate(_ context.Context, _ Request, emit func(Delta)) (*Respo
 func TestWhatNobodyCountsIsGuessed(t *testing.T) {
 	req := Request{System: strings.Repeat("s", 4000), Tools: []Tool{{Name: "bash"}},
 		History: []*outboard.Message{{Role: "user", Content: []outboard.Content{outboard.Text(strings.Repeat("u", 800))}}}}
-	guess := outboard.Usage{Input: 1000 + ToolTokens + 200, Output: 100}
+	guess := outboard.Usage{Input: 1000 + toolTokens + 200, Output: 100}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, c := range map[string]struct {
