@@ -1,10 +1,10 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,7 +17,7 @@ import (
 type LogConfig struct {
 	Dir      string        // on the disk to measure
 	Postgres string        // URL; "" leaves the Postgres rows out
-	Span     time.Duration // how long each row appends
+	Span     time.Duration // how long each row appends, in turns with the others
 }
 
 // bars of the log, per dialect: p50 of one session over the floor, rate of 64 sessions over the floor's.
@@ -46,47 +46,48 @@ func Log(ctx context.Context, cfg LogConfig) ([]Row, error) {
 	return rows, nil
 }
 
+// logRounds is how many times the crowds of log take their turns, each beside floors of its own: the machine's disk and processors change
+// their speed within seconds, and all rows are to see the same of them.
+const logRounds = 6
+
+// logCrowd is some sessions that append at the same time, and what was measured of them.
+type logCrowd struct {
+	heads   []outboard.Header
+	samples []time.Duration // latencies of appends
+	floor   []time.Duration // syncs, just before and after
+	busy    time.Duration
+}
+
 func logRows(ctx context.Context, cfg LogConfig, dialect string, sc store.Config) ([]Row, error) {
 	st, err := store.Open(ctx, sc)
 	if err != nil {
 		return nil, err
 	}
 	defer st.Close()
-	bars := logBars[dialect]
-	var rows []Row
-	var rate64 float64
-	for _, sessions := range []int{1, 64, 500} {
-		before, err := SyncFloor(cfg.Dir, 200)
-		if err != nil {
+	var one, many, most logCrowd
+	for n, c := range map[int]*logCrowd{1: &one, 64: &many, 500: &most} {
+		if c.heads, err = logSessions(ctx, st, n); err != nil {
 			return nil, err
-		}
-		samples, rate, err := appendFor(ctx, st, sessions, cfg.Span)
-		if err != nil {
-			return nil, err
-		}
-		after, err := SyncFloor(cfg.Dir, 200)
-		if err != nil {
-			return nil, err
-		}
-		floor := slices.Concat(before, after)
-		name := fmt.Sprintf("log/%s/%d", dialect, sessions)
-		switch sessions {
-		case 1:
-			rows = append(rows, Latency(name, samples, quantile(floor, 0.5)).AtMost(bars.single))
-		case 64:
-			rate64 = rate
-			rows = append(rows, Rate(name, rate, perSecond(floor), samples).AtLeast(bars.many))
-		default:
-			row := Rate(name, rate, rate64, samples)
-			row.Note = "floor is the rate of 64 sessions; p99 the latency in us"
-			rows = append(rows, row.AtLeast(1))
 		}
 	}
-	return rows, nil
+	for range logRounds {
+		for _, c := range []*logCrowd{&one, &many, &most} {
+			if err := c.turn(ctx, st, cfg.Dir, cfg.Span/logRounds); err != nil {
+				return nil, err
+			}
+		}
+	}
+	bars, name := logBars[dialect], "log/"+dialect
+	last := Rate(name+"/500", most.rate(), many.rate(), most.samples)
+	last.Note = "floor is the rate of 64 sessions; p99 the latency in us"
+	return []Row{
+		Latency(name+"/1", one.samples, quantile(one.floor, 0.5)).AtMost(bars.single),
+		Rate(name+"/64", many.rate(), perSecond(many.floor), many.samples).AtLeast(bars.many),
+		last.AtLeast(1),
+	}, nil
 }
 
-// appendFor appends 2 KB events from n sessions, each as fast as its last append returns, and gives latencies and the total rate.
-func appendFor(ctx context.Context, st *store.Store, n int, span time.Duration) ([]time.Duration, float64, error) {
+func logSessions(ctx context.Context, st *store.Store, n int) ([]outboard.Header, error) {
 	heads := make([]outboard.Header, n)
 	for i := range heads {
 		h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession),
@@ -94,32 +95,46 @@ func appendFor(ctx context.Context, st *store.Store, n int, span time.Duration) 
 		var err error
 		heads[i], err = st.CreateSession(ctx, h, outboard.SessionConfig{}, outboard.NewEvent(h.Thread, &outboard.SessionCreated{}))
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
+	}
+	return heads, nil
+}
+
+// turn appends 2 KB events from every session for a span, each as fast as its last append returns.
+func (c *logCrowd) turn(ctx context.Context, st *store.Store, dir string, span time.Duration) error {
+	if err := c.sync(dir); err != nil {
+		return err
 	}
 	var (
 		wg      sync.WaitGroup
 		mu      sync.Mutex
-		samples []time.Duration
 		failure error
 	)
 	start := time.Now()
-	for i := range heads {
+	for i := range c.heads {
 		wg.Go(func() {
-			got, err := appendOne(ctx, st, heads[i], start.Add(span))
+			got, err := appendOne(ctx, st, &c.heads[i], start.Add(span))
 			mu.Lock()
 			defer mu.Unlock()
-			samples = append(samples, got...)
-			if err != nil {
-				failure = err
-			}
+			c.samples = append(c.samples, got...)
+			failure = cmp.Or(failure, err)
 		})
 	}
 	wg.Wait()
-	return samples, float64(len(samples)) / time.Since(start).Seconds(), failure
+	c.busy += time.Since(start)
+	return cmp.Or(failure, c.sync(dir))
 }
 
-func appendOne(ctx context.Context, st *store.Store, h outboard.Header, until time.Time) ([]time.Duration, error) {
+func (c *logCrowd) sync(dir string) error {
+	got, err := SyncFloor(dir, 50)
+	c.floor = append(c.floor, got...)
+	return err
+}
+
+func (c *logCrowd) rate() float64 { return float64(len(c.samples)) / c.busy.Seconds() }
+
+func appendOne(ctx context.Context, st *store.Store, h *outboard.Header, until time.Time) ([]time.Duration, error) {
 	var samples []time.Duration
 	body := []outboard.Content{outboard.Text(strings.Repeat("x", 2048))}
 	for time.Now().Before(until) {
