@@ -178,12 +178,6 @@ func RemoveTree(dir string) error { return removeTree(dir) }
 // RemoveContents removes what is in dir but for one name.
 func RemoveContents(dir, keep string) error { return removeContents(dir, keep) }
 
-// Dial connects to a unix socket in dir, whose path may be longer than a socket address can hold. What the name leads to is checked by
-// nobody: dir must be the host's alone.
-func Dial(ctx context.Context, dir, name string) (net.Conn, error) {
-	return box{dir: dir}.dial(ctx, name)
-}
-
 // Handed is the listener of a sandbox that has handed its sockets over on conn.
 func Handed(conn net.Conn, sockets []*net.TCPListener) net.Listener {
 	return newUplinked(conn, sockets)
