@@ -209,7 +209,7 @@ func (l *loop) generate(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case interrupted:
-		return l.cut(ctx, s, resp)
+		return l.cut(ctx, request, resp)
 	case err != nil:
 		e := asModelError(err)
 		if l.tooLong = e.TooLong && !e.Emitted; l.tooLong { // not the end: it is summarised next
@@ -232,9 +232,9 @@ func (l *loop) generate(ctx context.Context) error {
 }
 
 // cut discards the response of a model call that was interrupted, and lets the next plan see the interrupt.
-func (l *loop) cut(ctx context.Context, s *outboard.State, resp *llm.Response) error {
-	failed := outboard.ModelFailed{Request: s.Request, Error: outboard.Failure{Message: ErrInterrupted.Message}, Usage: came(resp)}
-	l.t.Stage(outboard.NewEvent(s.Thread, &failed))
+func (l *loop) cut(ctx context.Context, request outboard.EventID, resp *llm.Response) error {
+	failed := outboard.ModelFailed{Request: request, Error: outboard.Failure{Message: ErrInterrupted.Message}, Usage: came(resp)}
+	l.t.Stage(outboard.NewEvent(l.t.State().Thread, &failed))
 	return l.t.Sync(ctx)
 }
 

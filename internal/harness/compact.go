@@ -64,8 +64,10 @@ func (l *loop) compact(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case interrupted && err != nil:
-		return l.t.Sync(ctx)
+	case interrupted && err != nil: // what came of it counts, and that takes a request in the log
+		asked := outboard.NewEvent(s.Thread, &outboard.ModelStarted{Model: l.model.Info().ID, Attempt: s.Attempt + 1})
+		l.t.Stage(asked)
+		return l.cut(ctx, asked.ID, resp)
 	case err != nil:
 		e := *asModelError(err)
 		if !e.Retryable {

@@ -152,3 +152,48 @@ func TestFailedSummariesAreCounted(t *testing.T) {
 		})
 	}
 }
+
+// Fails if a summary that is interrupted is in no usage and no budget, or if the session does not go on after it.
+func TestInterruptedSummariesAreCounted(t *testing.T) {
+	const answer = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Understood.\"},\"finish_reason\":\"stop\"}]," +
+		"\"usage\":{\"prompt_tokens\":1000,\"completion_tokens\":5}}\n\ndata: [DONE]\n\n"
+	var calls atomic.Int64
+	begun := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		if calls.Add(1) > 1 {
+			_, _ = io.WriteString(w, answer)
+			return
+		}
+		_, _ = io.ReadAll(r.Body) // or the server does not see that the client left
+		_, _ = io.WriteString(w, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"The user\"}}]}\n\n")
+		w.(http.Flusher).Flush()
+		close(begun)
+		<-r.Context().Done()
+	}))
+	t.Cleanup(srv.Close)
+	r := newRig(t, llm.Config{Providers: []llm.Provider{{Name: "p", Type: llm.TypeChat, BaseURL: srv.URL,
+		Models: []llm.ModelInfo{{Name: "m", Context: 20_000, Output: 8_000}}}}})
+	id := r.session("p/m", allTools)
+	r.raise(id, outboard.Spend{Tokens: 10_000_000})
+	r.start(nil)
+	r.say(id, strings.Repeat("word ", 14_000))
+	<-begun
+	r.send(id, &outboard.InputInterrupt{})
+	r.rests(id, "end_turn")
+	h, err := r.store.Session(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := r.budget(id); b.Spent.Tokens < 14_000 || b.Spent.Tokens != h.Usage.Tokens() || !b.Held.IsZero() {
+		t.Errorf("%d tokens of the budget and %d of the session; held %+v\n%s", b.Spent.Tokens, h.Usage.Tokens(), b.Held, r.dump(id))
+	}
+	if f := payloads[*outboard.ModelFailed](r, id); len(f) != 1 || len(payloads[*outboard.ModelStarted](r, id)) != 1 {
+		t.Errorf("the log has not one call that was cut: %v\n%s", f, r.dump(id))
+	}
+	r.say(id, "And now?")
+	r.until(id, "the answer", func(s *outboard.State) bool { return s.Turn == 2 && !s.InTurn && s.Failed == nil })
+	if n := calls.Load(); n != 3 { // the summary anew, then the answer
+		t.Errorf("the model was called %d times\n%s", n, r.dump(id))
+	}
+}
