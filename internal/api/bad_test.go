@@ -18,6 +18,7 @@ import (
 func TestBadRequests(t *testing.T) {
 	b := newBench(t)
 	agent, env, session := b.agent(), b.environment(), b.session()
+	primary := b.ok("GET", "/v1/sessions/"+session+"/threads", nil).str("data.0.id")
 	archivedAgent, archivedEnv := b.agent(), b.environment()
 	b.ok("POST", "/v1/agents/"+archivedAgent+"/archive", nil)
 	b.ok("POST", "/v1/environments/"+archivedEnv+"/archive", nil)
@@ -158,7 +159,8 @@ func TestBadRequests(t *testing.T) {
 		{"patch", 405, "only", "PATCH", "/v1/sessions/" + session, `{}`},
 		{"work queue", 501, "not built yet", "GET", "/v1/environments/" + env + "/work/poll", ``},
 		{"messages", 501, "not built yet", "POST", "/v1/messages", `{}`},
-		{"thread archive", 501, "not built yet", "POST", "/v1/sessions/" + session + "/threads/sthr_01/archive", ``},
+		{"archiving a foreign thread", 404, "no thread", "POST", "/v1/sessions/" + session + "/threads/sthr_01/archive", ``},
+		{"archiving the primary thread", 400, "primary", "POST", "/v1/sessions/" + session + "/threads/" + primary + "/archive", ``},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bb := *b

@@ -25,3 +25,18 @@ func TestWalk(t *testing.T) {
 	}
 	b.refused(http.StatusBadRequest, "running", "POST", "/v1/sessions/"+id+"/archive", nil)
 }
+
+// Fails if archiving the primary thread of a session that is archived, and with it the thread, is refused.
+func TestArchivePrimaryThread(t *testing.T) {
+	b := newBench(t)
+	id := b.session()
+	thread := "/v1/sessions/" + id + "/threads/" + b.ok("GET", "/v1/sessions/"+id+"/threads", nil).str("data.0.id")
+	b.refused(http.StatusBadRequest, "primary", "POST", thread+"/archive", nil)
+	if got := b.ok("GET", thread, nil); got.get("archived_at") != nil {
+		t.Errorf("a refusal archived the thread: %s", got.body)
+	}
+	b.ok("POST", "/v1/sessions/"+id+"/archive", nil)
+	if got := b.ok("POST", thread+"/archive", nil); got.str("status") != "terminated" || got.str("archived_at") == "" {
+		t.Errorf("the thread of an archived session: %s", got.body)
+	}
+}

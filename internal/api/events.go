@@ -165,3 +165,20 @@ func (s *server) getThread(r *request) (any, error) {
 	}
 	return s.showThread(v), nil
 }
+
+// archiveThread refuses: threads are archived one by one while their session goes on, but for the primary one, which ends with it.
+// Archiving it as well is so asked for already where the session is, and answered with the thread.
+func (s *server) archiveThread(r *request) (any, error) {
+	v, err := s.ctl.Session(r.Context(), r.by, outboard.SessionID(r.PathValue("session")))
+	if err != nil {
+		return nil, err
+	}
+	if err := primary(r, &v); err != nil {
+		return nil, err
+	}
+	if v.ArchivedAt.IsZero() {
+		return nil, bad("thread %s is the primary one of its session and cannot be archived by itself", v.Thread).
+			WithHint("POST /v1/sessions/%s/archive archives the session with it", v.ID)
+	}
+	return s.showThread(v), nil
+}

@@ -52,7 +52,8 @@ var writers = map[string][2]string{
 }
 
 // readers are routes with a method that changes something elsewhere, but not here, or only what is the caller's own.
-var readers = []string{"POST /v1/policies/test", "DELETE /v1/outboard/keys/{key}", "DELETE /v1/ssh_keys/{ssh_key}", "POST /v1/sessions/{session}/resources/{resource}"}
+var readers = []string{"POST /v1/policies/test", "DELETE /v1/outboard/keys/{key}", "DELETE /v1/ssh_keys/{ssh_key}", "POST /v1/sessions/{session}/resources/{resource}",
+	"POST /v1/sessions/{session}/threads/{thread}/archive"}
 
 // roleBodies are bodies that are read before control is asked.
 var roleBodies = map[string]string{"POST /v1/agents": `{"name":"a","model":"m"}`, "POST /v1/environments": `{"name":"e"}`,

@@ -54,6 +54,7 @@ func (s *server) built() []route {
 		{"GET", "/v1/sessions/{session}/events/stream", s.stream},
 		{"GET", "/v1/sessions/{session}/threads", s.listThreads},
 		{"GET", "/v1/sessions/{session}/threads/{thread}", s.getThread},
+		{"POST", "/v1/sessions/{session}/threads/{thread}/archive", s.archiveThread},
 		{"GET", "/v1/sessions/{session}/threads/{thread}/events", s.listEvents},
 		{"GET", "/v1/sessions/{session}/threads/{thread}/stream", s.stream},
 		{"GET", "/v1/sessions/{session}/resources", s.listResources},
@@ -173,8 +174,6 @@ func (s *server) built() []route {
 
 // unbuilt are the routes of the wire that answer 501.
 var unbuilt = []string{
-	"POST /v1/sessions/{session}/threads/{thread}/archive",
-
 	"GET /v1/memory_stores", "POST /v1/memory_stores", "GET /v1/memory_stores/{store}", "POST /v1/memory_stores/{store}",
 	"DELETE /v1/memory_stores/{store}", "POST /v1/memory_stores/{store}/archive", "GET /v1/memory_stores/{store}/memories",
 	"POST /v1/memory_stores/{store}/memories", "GET /v1/memory_stores/{store}/memories/{memory}",
