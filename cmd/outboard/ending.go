@@ -30,12 +30,12 @@ func (o runOptions) end(ctx context.Context, a *app, c *conn, s client.Session, 
 	if w.asked != nil {
 		line.Waiting = w.asked.ids
 	}
-	if rest == restEndTurn && o.check != "" {
+	if (rest == restEndTurn || rest == restCut) && o.check != "" {
 		passed, err := runCheck(ctx, a, c, s, o.check)
 		if err != nil {
 			return fmt.Errorf("running the check: %w", err)
 		}
-		line.Check = "passed"
+		line.Check, line.Exit = "passed", exitOK
 		if !passed {
 			line.Check, line.Exit = "failed", exitCheck
 		}
@@ -60,9 +60,12 @@ func (o runOptions) summary(a *app, line resultLine, w *watch, hasWork bool) err
 	st := a.style()
 	mark, word := st.Good("✓"), "done"
 	if line.Exit != exitOK {
-		mark, word = st.Bad("✗"), map[string]string{restEndTurn: "check failed", restApproval: "waiting"}[line.Stop]
-		if word == "" {
-			word = "stopped (" + w.tl.stopped(line.Stop) + ")"
+		mark, word = st.Bad("✗"), "stopped ("+w.tl.stopped(line.Stop)+")"
+		switch line.Exit {
+		case exitCheck:
+			word = "check failed"
+		case exitApproval:
+			word = "waiting"
 		}
 	}
 	text := fmt.Sprintf("%s %s in %s   %s", mark, word, formatDuration(time.Duration(line.Seconds*float64(time.Second))), count(line.Calls, "call"))
@@ -83,7 +86,7 @@ func restCode(rest string) int {
 		return exitOK
 	case restApproval:
 		return exitApproval
-	case restBudget:
+	case restBudget, restCut:
 		return exitLimit
 	}
 	return exitFailed
@@ -100,8 +103,11 @@ func restError(line resultLine, w *watch) error {
 		return &exitError{line.Exit, outboard.Errorf(outboard.Conflict, "the agent finished and the check failed").WithCode("check_failed").
 			WithHint("outboard send %s \"the check still fails\"", line.Name)}
 	}
-	return &exitError{line.Exit, outboard.Errorf(outboard.Unavailable, "the session stopped: %s", w.tl.stopped(line.Stop)).
-		WithCode(line.Stop).WithHint("outboard logs %s shows why", line.Name)}
+	e := outboard.Errorf(outboard.Unavailable, "the session stopped: %s", w.tl.stopped(line.Stop)).WithCode(line.Stop)
+	if line.Stop == restCut {
+		return &exitError{line.Exit, e.WithHint("outboard send %s \"go on\"", line.Name)}
+	}
+	return &exitError{line.Exit, e.WithHint("outboard logs %s shows why", line.Name)}
 }
 
 // waitingError names the first call that waits and the command that answers it.

@@ -101,7 +101,7 @@ func describeSession(ctx context.Context, c *client.Client, s client.Session) (s
 	}
 	if s.Status == "idle" {
 		l.State = map[string]string{restEndTurn: "done", restApproval: "approval", restExhausted: "failed", restBudget: "budget",
-			restRefusal: "refused"}[v.stop]
+			restRefusal: "refused", restCut: "cut"}[v.stop]
 		if l.State == "" {
 			l.State = "idle"
 		}
@@ -144,7 +144,7 @@ func look(ctx context.Context, c *client.Client, id string) (view, error) {
 			return v, fmt.Errorf("reading event %s: %w", ev.ID, err)
 		}
 		if w.Stop != nil {
-			v.stop, v.waiting = w.Stop.Type, w.Stop.EventIDs
+			v.stop, v.waiting = v.tl.rest(w.Stop.Type), w.Stop.EventIDs
 		}
 	}
 	return v, nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -32,6 +33,8 @@ type ownPayload struct {
 	Talk       bool   `json:"conversation"`
 	Machine    bool   `json:"machine"`
 	Import     string `json:"import"`
+
+	Stop json.RawMessage `json:"stop"` // of a response a word, of a turn an object
 }
 
 // decodeOwn reads one of Outboard's own events.
@@ -77,6 +80,14 @@ func (t *timeline) own(kind string, ev client.Event) error {
 			c.since = ev.ProcessedAt
 		}
 		return nil
+	case kind == "turn.started":
+		t.cut = false
+		return nil
+	case kind == "model.finished":
+		if t.cut = string(p.Stop) == `"max_tokens"`; !t.cut || t.tools {
+			return nil
+		}
+		return t.line(ev.ProcessedAt, "note", "the response was cut at its length limit", "")
 	case t.tools:
 		return nil
 	}

@@ -70,8 +70,9 @@ type timeline struct {
 	width int
 	zone  *time.Location
 
-	retries int // errors in a row
-	gaveUp  int // of the error that ended a turn: how often it was tried
+	retries int  // errors in a row
+	gaveUp  int  // of the error that ended a turn: how often it was tried
+	cut     bool // the newest response ended at the model's length limit
 
 	users  bool // show what the user said
 	output bool // show the calls' output
@@ -178,9 +179,19 @@ func (t *timeline) tried(retry string) string {
 	return fmt.Sprintf("given up after %d tries", t.gaveUp)
 }
 
+// rest is how a session rests that stopped for a reason of the wire, which knows no word for a last response that is not whole.
+func (t *timeline) rest(stop string) string {
+	if stop == restEndTurn && t.cut {
+		return restCut
+	}
+	return stop
+}
+
 // stopped says in words why a session stopped.
 func (t *timeline) stopped(stop string) string {
 	switch {
+	case stop == restCut:
+		return "the last response was cut at its length limit"
 	case stop != restExhausted:
 		return strings.ReplaceAll(stop, "_", " ")
 	case t.gaveUp > 1:

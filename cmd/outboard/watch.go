@@ -27,6 +27,7 @@ const (
 	restExhausted = "retries_exhausted"
 	restBudget    = "budget_reached"
 	restRefusal   = "refusal"
+	restCut       = "max_tokens" // not of the wire: the turn ended, with a response that the model had no room to finish
 	restDone      = "terminated"
 	restDeleted   = "deleted"
 )
@@ -127,7 +128,7 @@ func (w *watch) rested(ctx context.Context, ev client.Event) (string, error) {
 			}
 		}
 		if w.ran && !w.untilEnd {
-			return body.Stop.Type, nil
+			return w.tl.rest(body.Stop.Type), nil
 		}
 	}
 	return "", nil

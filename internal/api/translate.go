@@ -78,7 +78,7 @@ func (b *batch) addAs(id outboard.EventID, kind string, fields map[string]any) {
 
 // ownTypes are the log events that Outboard shows under their own names to clients that ask for it: what the wire leaves out.
 var ownTypes = []outboard.EventType{outboard.TypeTurnStarted, outboard.TypeTurnResumed, outboard.TypeTurnRetrying,
-	outboard.TypeTurnEnded, outboard.TypeTurnFailed, outboard.TypeModelStarted, outboard.TypeModelFailed, outboard.TypeAgentThinking,
+	outboard.TypeTurnEnded, outboard.TypeTurnFailed, outboard.TypeModelStarted, outboard.TypeModelFinished, outboard.TypeModelFailed, outboard.TypeAgentThinking,
 	outboard.TypeContextCompacted, outboard.TypeCallJudged, outboard.TypeCallStarted, outboard.TypeCallFinished, outboard.TypeSandboxReady,
 	outboard.TypeSandboxLost, outboard.TypeCheckpointCreated, outboard.TypeFileHarvested, outboard.TypeSessionForked,
 	outboard.TypeSessionRewound}
@@ -105,18 +105,23 @@ func (t *translator) events(ctx context.Context, e *outboard.Event) ([]wireEvent
 	return b.out, nil
 }
 
-// ownPayload is an event's payload without what the wire shows elsewhere.
+// hidden are the fields of payloads that the wire shows elsewhere, and those that are of use to nobody but the model and the fold.
+var hidden = map[outboard.EventType][]string{outboard.TypeCallFinished: {"content"}, outboard.TypeSessionForked: {"config"},
+	outboard.TypeContextCompacted: {"base"}, outboard.TypeModelFinished: {"raw", "raw_blob"}}
+
+// ownPayload is an event's payload without what is hidden of it.
 func ownPayload(e *outboard.Event) (any, error) {
-	hide := map[outboard.EventType]string{outboard.TypeCallFinished: "content", outboard.TypeSessionForked: "config",
-		outboard.TypeContextCompacted: "base"}[e.Type]
-	if hide == "" {
+	hide := hidden[e.Type]
+	if len(hide) == 0 {
 		return e.Data, nil
 	}
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(e.Data, &m); err != nil {
 		return nil, outboard.Errorf(outboard.Internal, "decoding event %s: %w", e.ID, err)
 	}
-	delete(m, hide)
+	for _, name := range hide {
+		delete(m, name)
+	}
 	return m, nil
 }
 
