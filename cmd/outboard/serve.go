@@ -138,7 +138,7 @@ func (o *serveOptions) configure(a *app) (*config.Config, string, error) {
 	cfg.LogLevel = cmp.Or(o.level, cfg.LogLevel, "info")
 	cfg.Limits.Slots = cmp.Or(o.slots, cfg.Limits.Slots)
 	cfg.Hosts = append(cfg.Hosts, o.hosts...)
-	return cfg, data, nil
+	return cfg, data, config.CheckHosts(cfg.Hosts)
 }
 
 // server turns flags and configuration into what to start.

@@ -433,6 +433,9 @@ func Load(path string, env func(string) string) (*Config, error) {
 	if d := c.Egress.MaxLifetime; d != 0 && (d < minLife || d > maxLife) {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring egress.max_lifetime: it must be from %v to %v, not %v", minLife, maxLife, d)
 	}
+	if err := CheckHosts(c.Hosts); err != nil {
+		return nil, err
+	}
 	if err := c.Egress.Boxes.check(); err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ const full = `
 listen: 127.0.0.1:1
 db: postgres://u:hunter2@db/x?password=hunter2&sslmode=off
 log_level: warn
-hosts: [a.test, b.test]
+hosts: [a.test, B-1_x.test, 10.0.0.7, "*"]
 limits: {slots: 5}
 llm:
   idle_timeout: 90s
@@ -63,7 +63,7 @@ func TestLoad(t *testing.T) {
 		t.Fatalf("loading: %v", err)
 	}
 	want := Config{Listen: "127.0.0.1:1", DB: "postgres://u:hunter2@db/x?password=hunter2&sslmode=off", LogLevel: "warn",
-		Hosts: []string{"a.test", "b.test"}, Limits: Limits{Slots: 5}, LLM: llm.Config{IdleTimeout: 90 * time.Second, MaxResponse: 1000,
+		Hosts: []string{"a.test", "B-1_x.test", "10.0.0.7", "*"}, Limits: Limits{Slots: 5}, LLM: llm.Config{IdleTimeout: 90 * time.Second, MaxResponse: 1000,
 			Providers: []llm.Provider{{Name: "gw", Type: llm.TypeChat, BaseURL: "http://gw.test/v1", APIKey: llm.Key{Secret: llm.NewSecret("sk-hunter2")},
 				Headers: map[string]llm.Secret{"X-Key": llm.NewSecret("sk-hunter2")},
 				Models:  []llm.ModelInfo{{Name: "one", Context: 10, Output: 5, Thinking: llm.ThinkingOff}}}},
@@ -99,6 +99,13 @@ func TestLoadErrors(t *testing.T) {
 		{"egress: {idle_timeout: 1s}", "egress.idle_timeout: it must be from 10s to 24h0m0s, not 1s"},
 		{"limits: 3", "limits needs a mapping"},
 		{"hosts: a", "hosts needs a list"},
+		{"hosts: [a.test, 'a b']", `cannot be called by "a b"`},
+		{"hosts: [https://a.test]", "a host is a name alone"},
+		{"hosts: ['a.test:443']", "a host is a name alone"},
+		{"hosts: ['*.a.test']", "a host is a name alone"},
+		{"hosts: [a.test.]", "a host is a name alone"},
+		{"hosts: [bücher.test]", "a host is a name alone"},
+		{"hosts: ['']", "a host is a name alone"},
 		{"listen: [a]", "listen needs text"},
 		{"egress: {max_lifetime: 1m}", "egress.max_lifetime: it must be from 10m0s to 720h0m0s, not 1m"},
 		{"llm: {idle_timeout: 30}", "llm.idle_timeout needs a duration such as 30s"},
