@@ -29,6 +29,7 @@ type Error struct {
 	Code    string // stable machine code where a wire defines one, e.g. "environment_archived"; else empty
 	Message string // names what and why, in one sentence
 	Hint    string // the next command or change, or empty
+	Public  string // what clients are told instead, where Message has what is the operator's own: addresses, users, paths; else empty
 	Err     error  // the cause, for errors.Is and the log
 }
 
@@ -53,6 +54,23 @@ func HintOf(err error) string {
 		}
 	}
 	return ""
+}
+
+// PublicOf is what a client is told of err: the first Public in its chain, or its text. Logs have the text.
+func PublicOf(err error) string {
+	for e, ok := errors.AsType[*Error](err); ok; e, ok = errors.AsType[*Error](e.Err) {
+		if e.Public != "" {
+			return e.Public
+		}
+	}
+	return err.Error()
+}
+
+// WithPublic returns a copy of e that tells clients something else than its message.
+func (e *Error) WithPublic(format string, args ...any) *Error {
+	c := *e
+	c.Public = fmt.Sprintf(format, args...)
+	return &c
 }
 
 // WithHint returns a copy of e that names the next thing to do.

@@ -3,6 +3,7 @@ package outboard_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/outboard-dev/outboard"
@@ -30,6 +31,21 @@ func TestHintsSurviveWrapping(t *testing.T) {
 	for _, err := range []error{nil, errors.New("x"), outboard.Errorf(outboard.Invalid, "x: %w", errors.New("y"))} {
 		if got := outboard.HintOf(err); got != "" {
 			t.Errorf("%v has the hint %q", err, got)
+		}
+	}
+}
+
+// Fails if a client is told what only the operator should read, or the log loses it.
+func TestPublicSurvivesWrapping(t *testing.T) {
+	inner := outboard.Errorf(outboard.Unavailable, "database x on /run/pg cannot be reached").WithPublic("the database is away")
+	for _, err := range []error{inner, fmt.Errorf("opening: %w", inner), outboard.Errorf(outboard.Unavailable, "x: %w", fmt.Errorf("y: %w", inner)).WithHint("h")} {
+		if got := outboard.PublicOf(err); got != "the database is away" || !strings.Contains(err.Error(), "/run/pg") {
+			t.Errorf("a client is told %q of %q", got, err)
+		}
+	}
+	for _, err := range []error{errors.New("x"), outboard.Errorf(outboard.Invalid, "name: %w", errors.New("empty"))} {
+		if got := outboard.PublicOf(err); got != err.Error() {
+			t.Errorf("a client is told %q of %q", got, err)
 		}
 	}
 }

@@ -53,7 +53,7 @@ func errorFor(err error, requestID string) (errorBody, int) {
 	if !ok || kind == outboard.Internal {
 		return b, a.status
 	}
-	b.Error.Message = err.Error()
+	b.Error.Message = outboard.PublicOf(err)
 	details := map[string]any{}
 	if e.Code != "" {
 		details["error_code"] = e.Code

@@ -199,7 +199,7 @@ var statuses = map[outboard.Kind]int{
 func explain(err error) (int, errorBody) {
 	kind := outboard.KindOf(err)
 	if status, ok := statuses[kind]; ok {
-		return status, errorBody{err.Error(), string(kind)}
+		return status, errorBody{outboard.PublicOf(err), string(kind)}
 	}
 	return http.StatusInternalServerError, errorBody{"internal server error", string(outboard.Internal)}
 }

@@ -159,7 +159,7 @@ var statuses = map[outboard.Kind]int{
 // fail answers with err. The text of an internal error does not leave the server.
 func fail(w http.ResponseWriter, err error) {
 	status, ok := statuses[outboard.KindOf(err)]
-	body := errorBody{Code: status, Message: err.Error()}
+	body := errorBody{Code: status, Message: outboard.PublicOf(err)}
 	if !ok {
 		status, body = http.StatusInternalServerError, errorBody{http.StatusInternalServerError, "internal server error"}
 	}

@@ -292,7 +292,7 @@ func (s *Server) fork(r *request) (int, any, error) {
 	out := make([]forkOut, len(forks))
 	for i := range forks {
 		if err := forks[i].Err; err != nil {
-			out[i].Error = &errorBody{statuses[outboard.KindOf(err)], err.Error()}
+			out[i].Error = &errorBody{statuses[outboard.KindOf(err)], outboard.PublicOf(err)}
 			continue
 		}
 		out[i].Sandbox = new(s.show(r.Request, &forks[i].Box))

@@ -229,7 +229,7 @@ func told(err error) string {
 	if err = control.BoxError(err); outboard.KindOf(err) == outboard.Internal {
 		return "internal error"
 	}
-	return err.Error()
+	return outboard.PublicOf(err)
 }
 
 // follow records the program, wakes the sandbox, and passes both ways until the program has ended.

@@ -32,7 +32,7 @@ type dialect interface {
 	// statement to watch one that can.
 	preparedRead(query string) *sql.Stmt
 	preparedWrite(query string) *sql.Stmt
-	// explain classifies an error of the database; nil when it is none.
+	// explain classifies an error of the database; nil when it is none. Its message names the database, its public one does not.
 	explain(err error) *outboard.Error
 	// again reports whether the transaction lost against another one and may simply be run once more.
 	again(err error) bool
@@ -105,7 +105,11 @@ func (s *Store) fail(doing string, err error) error {
 	default:
 	}
 	if e := s.d.explain(err); e != nil {
-		return &outboard.Error{Kind: e.Kind, Message: doing + ": " + e.Message, Hint: e.Hint, Err: err}
+		kind := e.Kind
+		if kind == outboard.Invalid { // it was a database when it was opened: the request is not what is wrong
+			kind = outboard.Unavailable
+		}
+		return &outboard.Error{Kind: kind, Message: doing + ": " + e.Message, Hint: e.Hint, Public: e.Public, Err: err}
 	}
 	return outboard.Errorf(outboard.Internal, "%s: %w", doing, err)
 }

@@ -101,6 +101,11 @@ func ExplainSQLite(code int, err error) error {
 	return (&sqliteDialect{path: "x.db"}).explainCode(code, err)
 }
 
+// ExplainPostgres is what is said of an error of PostgreSQL's driver, with a database that is called at.
+func ExplainPostgres(at string, err error) error {
+	return (&postgresDialect{at: at}).explain(err)
+}
+
 // InsertTwice runs the statement of a commit that inserts two events, of which the second is the first again, in a transaction of its own.
 // It returns how it failed, and by how many rows the transaction has more then.
 func (s *Store) InsertTwice(ctx context.Context, e outboard.Event) (failed error, more int, err error) {

@@ -3,12 +3,18 @@ package store_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/store"
@@ -124,6 +130,28 @@ func TestOpenErrors(t *testing.T) {
 	}
 	if text, err := os.ReadFile(notDB); err != nil || !strings.HasPrefix(string(text), "these are my notes") {
 		t.Errorf("opening a foreign file changed it: %.40q, %v", text, err)
+	}
+}
+
+// Fails if an error of the database, which clients without a key get as well, tells them where it is or who opens it; or if the log does not.
+func TestErrorsTellClientsNoPlaces(t *testing.T) {
+	_, away := pgconn.Connect(t.Context(), "postgres://me:secret@127.0.0.1:1/db")
+	for _, err := range []error{
+		store.ExplainSQLite(sqlite3.SQLITE_BUSY, errors.New("x.db: busy")), store.ExplainSQLite(sqlite3.SQLITE_FULL, errors.New("x.db: full")),
+		store.ExplainSQLite(sqlite3.SQLITE_CANTOPEN, errors.New("x.db: no")), store.ExplainSQLite(sqlite3.SQLITE_IOERR, errors.New("x.db: no")),
+		store.ExplainSQLite(sqlite3.SQLITE_CORRUPT, errors.New("x.db: no")),
+		store.ExplainPostgres("x.db on 127.0.0.1", away), store.ExplainPostgres("x.db", io.ErrUnexpectedEOF),
+		store.ExplainPostgres("x.db", &pgconn.PgError{Code: "53100"}), store.ExplainPostgres("x.db", &pgconn.PgError{Code: "25006"}),
+		store.ExplainPostgres("x.db", &pgconn.PgError{Code: "40001"}),
+		store.ExplainPostgres("x.db", &pgconn.PgError{Code: "28P01", Message: `password authentication failed for user "me"`}),
+	} {
+		told := outboard.PublicOf(fmt.Errorf("reading: %w", err))
+		if strings.Contains(told, "x.db") || strings.Contains(told, "127.0") || strings.Contains(told, `"me"`) || !strings.Contains(told, "the database") {
+			t.Errorf("clients are told %q", told)
+		}
+		if !strings.Contains(err.Error(), "x.db") {
+			t.Errorf("the log is told %q", err)
+		}
 	}
 }
 

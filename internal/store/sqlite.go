@@ -172,16 +172,17 @@ func (d *sqliteDialect) explainCode(code int, err error) *outboard.Error {
 	switch code & 0xff {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
 		return outboard.Errorf(outboard.Unavailable, "database %s is locked by another process", d.path).
-			WithHint("end the program that holds it open, then try again")
+			WithHint("end the program that holds it open, then try again").WithPublic("the database is locked by another process")
 	case sqlite3.SQLITE_FULL:
-		return outboard.Errorf(outboard.Unavailable, "the disk that holds %s is full", d.path).WithHint("free space, then try again")
+		return outboard.Errorf(outboard.Unavailable, "the disk that holds %s is full", d.path).WithHint("free space, then try again").
+			WithPublic("the disk that holds the database is full")
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM:
 		return outboard.Errorf(outboard.Unavailable, "database %s cannot be written: %v", d.path, err).
-			WithHint("check the owner and the permissions of the file and its directory")
+			WithHint("check the owner and the permissions of the file and its directory").WithPublic("the database cannot be written")
 	case sqlite3.SQLITE_IOERR:
-		return outboard.Errorf(outboard.Unavailable, "the disk that holds %s fails: %v", d.path, err)
+		return outboard.Errorf(outboard.Unavailable, "the disk that holds %s fails: %v", d.path, err).WithPublic("the disk that holds the database fails")
 	case sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT:
-		return outboard.Errorf(outboard.Invalid, "%s is not an Outboard database, or it is damaged: %v", d.path, err)
+		return outboard.Errorf(outboard.Invalid, "%s is not an Outboard database, or it is damaged: %v", d.path, err).WithPublic("the database is damaged")
 	}
 	return nil
 }
