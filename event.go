@@ -96,15 +96,24 @@ func (e *Event) payload() (Payload, error) {
 	return f.p, f.err
 }
 
+// Codes of the errors of an event that cannot be decoded.
+const (
+	CodeEventUnknown = "event_unknown" // of a type that this program does not know: another version wrote it
+	CodeEventDamaged = "event_damaged"
+)
+
 // Decode returns the typed payload of an event, as a pointer to one of the structs below.
 func (e *Event) Decode() (Payload, error) {
 	mk, ok := payloads[e.Type]
 	if !ok {
-		return nil, Errorf(Internal, "event %s has unknown type %q", e.ID, e.Type)
+		return nil, Errorf(Internal, "event %s has unknown type %q", e.ID, e.Type).WithCode(CodeEventUnknown).
+			WithPublic("event %s of the session's log has the type %q, which this server does not know", e.ID, e.Type).
+			WithHint("another version of Outboard wrote it: use that one, or a newer one")
 	}
 	p := mk()
 	if err := json.Unmarshal(e.Data, p); err != nil {
-		return nil, Errorf(Internal, "decoding event %s (%s): %w", e.ID, e.Type, err)
+		return nil, Errorf(Internal, "decoding event %s (%s): %w", e.ID, e.Type, err).WithCode(CodeEventDamaged).
+			WithPublic("event %s (%s) of the session's log is damaged", e.ID, e.Type)
 	}
 	return p, nil
 }

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/term"
 	"github.com/spf13/cobra"
@@ -96,6 +98,10 @@ func describeSession(ctx context.Context, c *client.Client, s client.Session) (s
 		return l, nil
 	}
 	v, err := look(ctx, c, s.ID)
+	if e, ok := errors.AsType[*outboard.Error](err); ok && (e.Code == outboard.CodeEventDamaged || e.Code == outboard.CodeEventUnknown) {
+		l.State = "unreadable" // which is no reason not to show the others
+		return l, nil
+	}
 	if err != nil {
 		return l, err
 	}

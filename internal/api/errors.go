@@ -41,7 +41,7 @@ type errorDetail struct {
 	Details map[string]any `json:"details,omitempty"`
 }
 
-// errorFor makes the body and status for err. The text of an internal error stays in the server's log.
+// errorFor makes the body and status for err. The text of an internal error stays in the server's log, but for what is said to be public.
 func errorFor(err error, requestID string) (errorBody, int) {
 	kind := outboard.KindOf(err)
 	a, ok := answers[kind]
@@ -50,10 +50,11 @@ func errorFor(err error, requestID string) (errorBody, int) {
 	}
 	b := errorBody{Type: "error", Error: errorDetail{Type: a.kind, Message: "internal server error"}, RequestID: requestID}
 	e, ok := errors.AsType[*outboard.Error](err)
-	if !ok || kind == outboard.Internal {
+	told := outboard.PublicOf(err)
+	if !ok || kind == outboard.Internal && told == err.Error() {
 		return b, a.status
 	}
-	b.Error.Message = outboard.PublicOf(err)
+	b.Error.Message = told
 	details := map[string]any{}
 	if e.Code != "" {
 		details["error_code"] = e.Code
@@ -79,6 +80,10 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	switch status {
 	case http.StatusConflict, http.StatusNotImplemented:
 		w.Header().Set("x-should-retry", "false") // it would fail the same way again; SDKs resend these otherwise
+	case http.StatusInternalServerError:
+		if body.Error.Details != nil { // of which more is known than that it failed
+			w.Header().Set("x-should-retry", "false")
+		}
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}

@@ -129,19 +129,57 @@ func (r *Runner) giveUpLease(worker context.Context, id outboard.SessionID, epoc
 	}
 }
 
-// unreadable deals with a session whose log could not be folded. A broken log would be broken again: its lease is kept, so that
-// the session is not claimed in a circle, until somebody has looked and the process ends.
+// unreadable deals with a session whose log could not be folded. A broken log would be broken again: the turn ends, and its client is told.
+// Where it is not known to be broken, or what another version wrote, the lease is kept, so that the session is not claimed in a circle,
+// until somebody has looked and the process ends.
 func (w *worker) unreadable(ctx context.Context, h outboard.Header, err error) {
 	kind := outboard.KindOf(err)
 	if ctx.Err() != nil || kind == outboard.NotFound {
 		return
 	}
 	w.log.Error("a session's log cannot be read", "session", h.ID, "head", h.Head, "err", err)
-	if kind == outboard.Internal {
+	e, ok := errors.AsType[*outboard.Error](err)
+	switch {
+	case ok && e.Code == outboard.CodeEventDamaged:
+		if err := w.endDamaged(ctx, h, "The session cannot go on: "+outboard.PublicOf(err)+"."); err != nil {
+			w.log.Error("ending the turn of a session whose log is damaged", "session", h.ID, "err", err)
+			return
+		}
+	case kind == outboard.Internal:
 		return
+	default:
+		w.pause(ctx, retryPause)
 	}
-	w.pause(ctx, retryPause)
 	w.giveUpLease(ctx, h.ID, h.Epoch)
+}
+
+// endDamaged ends the turn of a session whose log cannot be folded, and takes what waits out of its inbox: a session that nothing can be
+// done in must not count as running, and can be deleted. Calls that are open stay as they are.
+func (w *worker) endDamaged(ctx context.Context, h outboard.Header, message string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), partingTime)
+	defer cancel()
+	var events []outboard.Event
+	if h.Phase != outboard.PhaseRunning {
+		events = append(events, outboard.NewEvent(h.Thread, &outboard.TurnResumed{}))
+	}
+	for {
+		waiting, err := w.cfg.Store.Waiting(ctx, h.ID)
+		if err != nil {
+			return err
+		}
+		s := &outboard.State{Header: h}
+		for _, e := range waiting {
+			s.Waiting = append(s.Waiting, outboard.Input{Event: e})
+		}
+		events = append(events, closing(s, message)...)
+		if _, err := w.cfg.Store.Append(ctx, h.ID, h.Epoch, store.Any, events...); err != nil {
+			return err
+		}
+		if events[len(events)-1].Type == outboard.TypeTurnEnded {
+			return nil
+		}
+		events = nil
+	}
 }
 
 // abort ends a turn that failed in a way that would repeat itself: a panic, or an error that is our fault. It reports whether the

@@ -14,6 +14,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/tool"
 )
 
@@ -362,5 +363,50 @@ func TestLeaseIsGivenUpLater(t *testing.T) {
 	defer mu.Unlock()
 	if left["before commit"]+left["release"] != 0 {
 		t.Errorf("control: the database was not away: %v", left)
+	}
+}
+
+// Fails if a session whose log is damaged counts as running for ever, its client is not told why, it cannot be deleted, or it is claimed in a
+// circle; or if a session that another version has written to is taken from that version.
+func TestDamagedLog(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	put := func(e outboard.Event) outboard.SessionID {
+		id := r.session("script/steps", allTools)
+		r.send(id, &outboard.InputMessage{Content: []outboard.Content{outboard.Text("- say: hi")}})
+		e.ID, e.Thread = outboard.NewID[outboard.EventID](outboard.PrefixEvent), "sthr_x"
+		if _, err := r.store.Append(t.Context(), id, store.Any, store.Any, e); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	newer := put(outboard.Event{Type: "agent.novel", Data: outboard.Raw(`{}`)})
+	damaged := put(outboard.Event{Type: outboard.TypeAgentMessage, Data: outboard.Raw(`[]`)})
+	n := r.start(nil)
+	after := int64(0)
+	for turn := range 2 {
+		var types []outboard.EventType
+		for e, err := range r.store.Follow(t.Context(), damaged, after) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.Type == outboard.TypeTurnFailed && !strings.Contains(string(e.Data), "(agent.message) of the session's log is damaged") {
+				t.Errorf("the client is told %s", e.Data)
+			}
+			if types, after = append(types, e.Type), e.Seq; e.Type == outboard.TypeTurnEnded {
+				break
+			}
+		}
+		if got := types[len(types)-4:]; got[0] != outboard.TypeTurnResumed || got[1] != outboard.TypeInputProcessed || got[2] != outboard.TypeTurnFailed {
+			t.Errorf("turn %d ends with %v", turn, got)
+		}
+		h, err := r.store.Session(t.Context(), damaged)
+		if err != nil || h.Phase != outboard.PhaseIdle || h.Runnable(r.now()) {
+			t.Errorf("turn %d leaves %+v, %v", turn, h, err)
+		}
+		r.send(damaged, &outboard.InputMessage{Content: []outboard.Content{outboard.Text("- say: again")}})
+	}
+	n.Stop()
+	if h, err := r.store.Session(t.Context(), newer); err != nil || h.Head != 3 || h.Epoch == 0 || !h.Runnable(r.now()) {
+		t.Errorf("the session of a newer version: %+v, %v", h, err)
 	}
 }
