@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
@@ -175,11 +176,17 @@ type watchers struct {
 
 	mu   sync.Mutex
 	byID map[string]*watcher
+	held map[outboard.KeyID]*holding // owners that have watchers
 }
 
+// holding is what the watchers of one owner's boxes come to.
+type holding struct{ watchers, bytes int }
+
 const (
-	// maxWatchers bounds the watchers of all boxes, and maxWatched the bytes of events that one keeps for its client.
-	maxWatchers = 1024
+	// maxWatchers bounds the watchers of one owner's boxes, and maxHeld the bytes of events that they keep for their clients: per owner, as
+	// sandboxes are counted, so that nobody can take what others need. maxWatched is what one watcher keeps of it.
+	maxWatchers = 256
+	maxHeld     = 32 << 20
 	maxWatched  = 2 << 20
 	// watcherIdle is how long a watcher lives that nobody asks.
 	watcherIdle = 10 * time.Minute
@@ -188,17 +195,17 @@ const (
 // watcher is one of them.
 type watcher struct {
 	box    string
+	owner  outboard.KeyID
 	cancel context.CancelFunc
 	idle   *time.Timer
 
-	mu     sync.Mutex
-	events []json.RawMessage // as they are sent: what is kept is what it costs
+	events []json.RawMessage // as they are sent: what is kept is what it costs. With bytes: the lock is watchers.mu
 	bytes  int
 }
 
 func (ws *watchers) init() {
 	ws.ctx, ws.stop = context.WithCancel(context.Background()) // of the watches, which outlive the requests that make them
-	ws.byID = map[string]*watcher{}
+	ws.byID, ws.held = map[string]*watcher{}, map[outboard.KeyID]*holding{}
 }
 
 func (ws *watchers) close() {
@@ -213,27 +220,20 @@ func (v *visit) createWatcher(ctx context.Context, body []byte) (any, error) {
 	}
 	ws := &v.s.watchers
 	run, cancel := context.WithCancel(ws.ctx)
-	w, id := &watcher{box: string(v.box.ID), cancel: cancel}, rand.Text()
-	w.idle = time.AfterFunc(watcherIdle, cancel)
-	ws.mu.Lock()
-	full := len(ws.byID) >= maxWatchers
-	if !full {
-		ws.byID[id] = w
-	}
-	ws.mu.Unlock()
-	if full {
+	w, id := &watcher{box: string(v.box.ID), owner: v.box.Owner, cancel: cancel}, rand.Text()
+	if !ws.add(id, w) {
 		cancel()
-		return nil, &rpcError{"resource_exhausted", "too many watchers"}
+		return nil, &rpcError{"resource_exhausted", "the sandboxes of this API key have " + strconv.Itoa(maxWatchers) + " watchers already"}
 	}
 	ready := make(chan error, 2) // that it is ready, and how it ended
 	ref := v.ref(in.Path)
 	ws.wg.Go(func() {
-		defer ws.drop(id, w)
+		defer ws.remove(id, w)
 		ready <- v.m.Watch(run, ref, in.Recursive, func(e control.Change) error {
 			if e.Op == "ready" {
 				ready <- nil
 			} else if out, ok := v.event(run, in, e); ok {
-				w.add(out)
+				ws.keep(w, out)
 			}
 			return nil
 		})
@@ -247,21 +247,60 @@ func (v *visit) createWatcher(ctx context.Context, body []byte) (any, error) {
 	}
 }
 
-func (w *watcher) add(e fsEvent) {
+// add takes a watcher in, if its owner may have one more.
+func (ws *watchers) add(id string, w *watcher) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	h := ws.held[w.owner]
+	if h == nil {
+		h = &holding{}
+		ws.held[w.owner] = h
+	}
+	if h.watchers >= maxWatchers {
+		return false
+	}
+	h.watchers++
+	w.idle = time.AfterFunc(watcherIdle, w.cancel)
+	ws.byID[id] = w
+	return true
+}
+
+// keep keeps an event for who asks, while there is room.
+func (ws *watchers) keep(w *watcher, e fsEvent) {
 	b, err := json.Marshal(e)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err == nil && w.bytes+len(b) <= maxWatched {
-		w.events, w.bytes = append(w.events, b), w.bytes+len(b)
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if h := ws.held[w.owner]; err == nil && w.bytes+len(b) <= maxWatched && h.bytes+len(b) <= maxHeld {
+		w.events = append(w.events, b)
+		w.bytes, h.bytes = w.bytes+len(b), h.bytes+len(b)
 	}
 }
 
-func (ws *watchers) drop(id string, w *watcher) {
+// take empties a watcher.
+func (ws *watchers) take(w *watcher) []json.RawMessage {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	out := w.events
+	if h := ws.held[w.owner]; h != nil {
+		h.bytes -= w.bytes
+	}
+	w.events, w.bytes = nil, 0
+	return out
+}
+
+// remove ends a watcher, once the goroutine of its watch has ended.
+func (ws *watchers) remove(id string, w *watcher) {
 	w.cancel()
 	w.idle.Stop()
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	delete(ws.byID, id)
+	h := ws.held[w.owner]
+	h.watchers, h.bytes = h.watchers-1, h.bytes-w.bytes
+	w.events, w.bytes = nil, 0
+	if h.watchers == 0 {
+		delete(ws.held, w.owner)
+	}
 }
 
 // watcher finds a watcher of this box.
@@ -286,17 +325,17 @@ func (v *visit) watcherEvents(_ context.Context, body []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	events := append([]json.RawMessage{}, w.events...)
-	w.events, w.bytes = nil, 0
+	events := append([]json.RawMessage{}, v.s.watchers.take(w)...)
 	return map[string]any{"events": events}, nil
 }
 
 func (v *visit) removeWatcher(_ context.Context, body []byte) (any, error) {
 	w, id, err := v.watcher(body)
 	if err == nil {
-		v.s.watchers.drop(id, w)
+		v.s.watchers.mu.Lock()
+		delete(v.s.watchers.byID, id) // nobody finds it any more; what it holds goes with its goroutine
+		v.s.watchers.mu.Unlock()
+		w.cancel()
 	}
 	return struct{}{}, err
 }

@@ -57,7 +57,7 @@ func explain(ctx context.Context, err error) error {
 		return &rpcError{code, e.Message}
 	}
 	switch {
-	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+	case errors.Is(ctx.Err(), context.DeadlineExceeded): // its cause may be a text of ours
 		return &rpcError{"deadline_exceeded", "the deadline of the request is over"}
 	case ctx.Err() != nil:
 		return &rpcError{"canceled", "the request was given up"}

@@ -4,13 +4,18 @@ package e2b
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
 
@@ -40,20 +45,78 @@ func TestStreamEndsWithItsHandler(t *testing.T) {
 	})
 }
 
-// If this fails, a watcher that nobody asks fills the server's memory with names, or forgets what a client has yet to ask for.
-func TestWatchedIsBounded(t *testing.T) {
-	w := &watcher{}
-	w.add(fsEvent{Name: "first", Type: eventTypes["create"]})
-	for range 2000 {
-		w.add(fsEvent{Name: strings.Repeat("n", 4000), Type: eventTypes["create"]})
+// If this fails, watchers that nobody asks fill the server's memory with names, forget what a client has yet to ask for, or leave those of
+// another owner without room.
+func TestWatchersAreBounded(t *testing.T) {
+	var ws watchers
+	ws.init()
+	watch := func(owner outboard.KeyID) *watcher { return &watcher{owner: owner, cancel: func() {}} }
+	w := watch("key_a")
+	if !ws.add("first", w) {
+		t.Fatal("no room for the first watcher")
 	}
-	kept := 0
-	for _, e := range w.events {
-		kept += len(e)
+	ws.keep(w, fsEvent{Name: "first", Type: eventTypes["create"]})
+	fill := func(w *watcher) {
+		for range 2 * maxWatched / 4000 {
+			ws.keep(w, fsEvent{Name: strings.Repeat("n", 4000), Type: eventTypes["create"]})
+		}
 	}
-	if kept > maxWatched || kept < maxWatched/2 || string(w.events[0]) != `{"name":"first","type":"EVENT_TYPE_CREATE"}` {
-		t.Errorf("%d events with %d bytes are kept, the first is %s", len(w.events), kept, w.events[0])
+	if fill(w); w.bytes > maxWatched || w.bytes < maxWatched/2 || string(w.events[0]) != `{"name":"first","type":"EVENT_TYPE_CREATE"}` {
+		t.Errorf("%d events with %d bytes are kept, the first is %s", len(w.events), w.bytes, w.events[0])
 	}
+	for n := range maxWatchers {
+		id, more := fmt.Sprint("more", n), watch("key_a")
+		if ok := ws.add(id, more); ok != (n < maxWatchers-1) {
+			t.Fatalf("watcher %d of one owner: %v", n+2, ok)
+		}
+		if n < 2*maxHeld/maxWatched {
+			fill(more)
+		}
+	}
+	if h := ws.held["key_a"]; h.bytes > maxHeld || h.bytes < maxHeld/2 {
+		t.Errorf("%d bytes are kept for one owner", h.bytes)
+	}
+	other := watch("key_b")
+	if !ws.add("other", other) {
+		t.Error("another owner has no room for a watcher")
+	}
+	if fill(other); other.bytes < maxWatched/2 {
+		t.Errorf("another owner has room for %d bytes", other.bytes)
+	}
+	held := ws.held["key_a"].bytes - w.bytes
+	if n := len(ws.take(w)); n < 2 || ws.held["key_a"].bytes != held || len(ws.take(w)) != 0 {
+		t.Errorf("taken: %d events, %d bytes left of %d", n, ws.held["key_a"].bytes, held)
+	}
+	for id, w := range ws.byID {
+		ws.remove(id, w)
+	}
+	if len(ws.held) != 0 {
+		t.Errorf("after all have gone: %v", ws.held)
+	}
+}
+
+// If this fails, who waited too long for a sandbox is told that they gave up themselves.
+func TestDeadlineIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := unary(httptest.NewRequest("POST", "/", nil))
+		defer cancel()
+		if err := explain(ctx, io.ErrUnexpectedEOF); !errors.Is(err, errGone) {
+			t.Errorf("in time: %v", err)
+		}
+		<-ctx.Done()
+		if e, ok := errors.AsType[*rpcError](explain(ctx, context.Cause(ctx))); !ok || e.Code != "deadline_exceeded" {
+			t.Errorf("late: %v", e)
+		}
+		if e, ok := errors.AsType[*rpcError](explain(canceled(t), context.Canceled)); !ok || e.Code != "canceled" {
+			t.Errorf("given up: %v", e)
+		}
+	})
+}
+
+func canceled(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
 }
 
 // If this fails, a sandbox is said to have what it has not.
