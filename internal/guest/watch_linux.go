@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"runtime"
 	"strconv"
 	"syscall"
 )
@@ -39,7 +40,7 @@ func (s *server) watch(ctx context.Context, f *fsCall, recursive bool, st *strea
 	default:
 		return &Error{Code: Busy, Message: fmt.Sprintf("%d directories are watched already", maxWatches)}
 	}
-	fd, err := syscall.InotifyInit1(syscall.IN_CLOEXEC | syscall.IN_NONBLOCK)
+	fd, err := s.inotify(f.acc)
 	if err != nil {
 		return &Error{Code: Busy, Message: "watching: " + err.Error()}
 	}
@@ -65,6 +66,35 @@ func (s *server) watch(ctx context.Context, f *fsCall, recursive bool, st *strea
 		return err
 	}
 	return w.run(ctx, st)
+}
+
+// inotify makes an instance that counts against a user of this sandbox. Of the guest's own user the host's root may be the same, where
+// there is no user namespace, and the kernel gives that one 128 instances for everything on the host.
+func (s *server) inotify(acc account) (fd int, err error) {
+	open := func() error {
+		fd, err = syscall.InotifyInit1(syscall.IN_CLOEXEC | syscall.IN_NONBLOCK)
+		return err
+	}
+	if acc.uid == os.Geteuid() || os.Geteuid() != 0 {
+		err = open()
+		return fd, err
+	}
+	done := make(chan struct{})
+	s.wg.Go(func() {
+		defer close(done)
+		runtime.LockOSThread()
+		const keep = ^uintptr(0)
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, keep, uintptr(acc.uid), keep); errno != 0 {
+			err = errno
+		} else {
+			err = open()
+		}
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, keep, 0, keep); errno == 0 {
+			runtime.UnlockOSThread() // else the thread ends with this goroutine
+		}
+	})
+	<-done
+	return fd, err
 }
 
 // add watches an open directory and, for a tree, what is below. found gets what is in a directory that is new: it may have been

@@ -3,11 +3,13 @@
 package sandboxtest
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -207,6 +209,30 @@ func testKernelObjects(t *testing.T, r *rig) {
 		b.ends("python3 -c \"$(cat <<'E'\nl=[]\n"+c.program+"\nE\n)\"", 30*time.Second)
 		b.serves(r)
 	}
+}
+
+// If this fails, a sandbox that takes what the kernel gives each user leaves none of it to the others, or to the host's root.
+func testNeighbours(t *testing.T, r *rig) {
+	if os.Geteuid() != 0 {
+		t.Skip("all sandboxes of an ordinary user are that user's to the kernel")
+	}
+	a, b := r.abused(t), r.abused(t)
+	const take = "import ctypes\nc=ctypes.CDLL(None)\nwhile c.inotify_init() >= 0: pass\nprint('refused', flush=True)\nimport time\ntime.sleep(600)"
+	want(t, "taking all", a.sh("cat > take.py <<'E'\n"+take+"\nE\n(python3 take.py > taken 2>&1 &); until [ -s taken ]; do sleep 0.05; done; cat taken"), "refused\n")
+	want(t, "another sandbox's program", b.sh("python3 -c 'import ctypes; print(ctypes.CDLL(None).inotify_init() >= 0)'"), "True\n")
+	over := errors.New("over")
+	if !strings.Contains(r.p.Capabilities().Isolation, "runsc") { // whose kernel has no such bound
+		err := a.Watch(ctx(t), ref("."), false, func(guest.Change) error { return over })
+		want(t, "a watch where all are taken", refusal(err), guest.Busy) // else it would count against the host's root
+	}
+	if err := b.Watch(ctx(t), ref("."), false, func(guest.Change) error { return over }); !errors.Is(err, over) {
+		t.Errorf("a watch in another sandbox: %v", err)
+	}
+	fd, err := syscall.InotifyInit1(syscall.IN_CLOEXEC)
+	if err != nil {
+		t.Fatalf("the host's root: %v", err)
+	}
+	syscall.Close(fd)
 }
 
 // If this fails, odd names, device nodes or pipes stop what lists, reads or saves the workspace.

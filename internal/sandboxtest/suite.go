@@ -63,7 +63,8 @@ func Run(t *testing.T, c Config) {
 		{"EntryLinks", testEntryLinks}, {"Races", testRaces}, {"Watch", testWatch},
 		{"Freeze", testFreeze}, {"Memory", testMemory}, {"Pids", testPids}, {"Disk", testDisk}, {"CPU", testCPU},
 		{"ForkBomb", testForkBomb}, {"Zombies", testZombies}, {"Files", testFiles}, {"LogFlood", testLogFlood}, {"DeepTree", testDeepTree},
-		{"KernelObjects", testKernelObjects}, {"OddNames", testOddNames}, {"PidReuse", testPidReuse}, {"Identity", testIdentity}, {"Network", testNetwork}, {"Isolation", testIsolation},
+		{"KernelObjects", testKernelObjects}, {"Neighbours", testNeighbours}, {"OddNames", testOddNames},
+		{"PidReuse", testPidReuse}, {"Identity", testIdentity}, {"Network", testNetwork}, {"Isolation", testIsolation},
 	} {
 		if c.Part != nil && !c.Part(part.name) {
 			continue

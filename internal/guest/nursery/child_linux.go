@@ -62,6 +62,10 @@ type Child struct {
 	Net     int            // network namespace to be born in, -1 for the caller's or, with CLONE_NEWNET, a new one
 	Mount   int            // mount namespace to be born in, -1 for the caller's
 	Flags   uintptr        // of clone
+	// Owner is the user of the host whom the child's user namespace belongs to, 0 for the caller. The kernel counts what is in it against
+	// that user: inotify's instances and watches, queued signals, POSIX message queues. With one owner for all, a sandbox that takes the
+	// 128 instances a user may have would leave none to the others, nor to the host's root. Serve's to become.
+	Owner uint32
 	// KeepGroups leaves it in the supplementary groups of the caller, where it has no right to leave them.
 	KeepGroups bool
 }

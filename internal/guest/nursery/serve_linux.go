@@ -15,7 +15,7 @@ const ServeFD = 3
 
 // A request is a Child in fixed form with its descriptors, an answer what became of it.
 const (
-	requestSize = 16 // flags of clone, which of Net and Mount come along, whether groups are kept
+	requestSize = 24 // flags of clone, which of Net and Mount come along and whether groups are kept, owner
 	answerSize  = 8  // pid or 0, step and errno
 	maxGroups   = 32
 
@@ -27,9 +27,10 @@ const (
 	didClone = iota
 	didNet
 	didMount
+	didOwner
 )
 
-var didNames = [...]string{didClone: "cloning", didNet: "entering a network namespace", didMount: "entering a mount namespace"}
+var didNames = [...]string{didClone: "cloning", didNet: "entering a network namespace", didMount: "entering a mount namespace", didOwner: "becoming its owner"}
 
 // Ask has the nursery at the other end of a connection make a child, and returns its pid: of a child of this process. One caller at a
 // time. An error that is a *Refusal is the kernel's answer; after any other the connection is of no more use.
@@ -51,6 +52,7 @@ func Ask(conn int, k Child) (pid int, err error) {
 	fds = append(fds, k.Groups...)
 	msg := binary.LittleEndian.AppendUint64(nil, uint64(k.Flags))
 	msg = binary.LittleEndian.AppendUint64(msg, marks)
+	msg = binary.LittleEndian.AppendUint64(msg, uint64(k.Owner))
 	if err := retried(func() error { return syscall.Sendmsg(conn, msg, syscall.UnixRights(fds...), nil, syscall.MSG_NOSIGNAL) }); err != nil {
 		return 0, fmt.Errorf("asking the nursery for a process: %w", err)
 	}
@@ -99,6 +101,9 @@ func Serve() error {
 	syscall.CloseOnExec(ServeFD)
 	if err := reserveLow(); err != nil {
 		return fmt.Errorf("opening %s: %w", os.DevNull, err)
+	}
+	if err := keepRights(); err != nil {
+		return fmt.Errorf("keeping capabilities: %w", err)
 	}
 	home, err := openHome()
 	if err != nil {
@@ -175,6 +180,7 @@ func received(oob []byte) (fds []int, err error) {
 func decode(buf []byte, fds []int) (Child, error) {
 	k := Child{Flags: uintptr(binary.LittleEndian.Uint64(buf)), Net: -1, Mount: -1}
 	marks := binary.LittleEndian.Uint64(buf[8:])
+	k.Owner = uint32(binary.LittleEndian.Uint64(buf[16:]))
 	k.KeepGroups = marks&keepsGroups != 0
 	fixed := FirstFree + 2
 	if marks&hasNet != 0 {
@@ -231,6 +237,16 @@ func (h home) make(k Child) (pid, step int, errno syscall.Errno, err error) {
 		}
 		defer func() { err = errors.Join(err, h.returnHome()) }()
 	}
+	if k.Owner != 0 {
+		if errno := become(k.Owner); errno != 0 {
+			return 0, didOwner, errno, nil
+		}
+		defer func() {
+			if errno := become(0); errno != 0 {
+				err = errors.Join(err, fmt.Errorf("becoming root again: %w", errno))
+			}
+		}()
+	}
 	pid, cerr := k.Clone()
 	if cerr != nil {
 		errno, ok := errors.AsType[syscall.Errno](cerr)
@@ -256,6 +272,22 @@ func (h home) returnHome() error {
 func back(ns int, kind uintptr) error {
 	if errno := setns(ns, kind); errno != 0 {
 		return fmt.Errorf("leaving a sandbox's namespace: %w", errno)
+	}
+	return nil
+}
+
+// become gives the thread another effective user. Real and saved one stay root's, so that no process of that user may signal or trace it.
+func become(uid uint32) syscall.Errno {
+	const keep = ^uintptr(0)
+	_, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, keep, uintptr(uid), keep)
+	return errno
+}
+
+// keepRights lets the thread keep root's capabilities while it is another user: some hosts let nobody else make user namespaces.
+func keepRights() error {
+	const prSetSecurebits, noSetuidFixup = 28, 1 << 2
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prSetSecurebits, noSetuidFixup, 0); errno != 0 {
+		return os.NewSyscallError("prctl", errno)
 	}
 	return nil
 }
