@@ -97,11 +97,11 @@ func (t *tail) add(b []byte) {
 	t.b = t.b[max(0, len(t.b)-maxTail):]
 }
 
-// String is what can be shown: without the part of a line that was cut off, and on few lines.
+// String is what can be shown: without the part of a line that was cut off where there are others, and on few lines.
 func (t *tail) String() string {
 	text := strings.TrimSpace(strings.ToValidUTF8(string(t.b), ""))
-	if len(t.b) == maxTail {
-		_, text, _ = strings.Cut(text, "\n")
+	if _, whole, ok := strings.Cut(text, "\n"); ok && len(t.b) == maxTail {
+		return whole
 	}
 	return text
 }

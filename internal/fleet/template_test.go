@@ -122,7 +122,8 @@ func TestTemplate(t *testing.T) {
 	r, f := templateFleet(t)
 	files := r.archive(t, tar.Header{Name: "app", Typeflag: tar.TypeDir, Mode: 0o750}, file("app/a.txt", "a\n"), tar.Header{Name: "app/run.sh", Mode: 0o755,
 		PAXRecords: map[string]string{"data": "#!/bin/sh\necho ran\n"}}, tar.Header{Name: "app/link", Typeflag: tar.TypeSymlink, Linkname: "a.txt"},
-		tar.Header{Name: "app/again", Typeflag: tar.TypeLink, Linkname: "app/a.txt"}, file("other/b.txt", "b\n"))
+		tar.Header{Name: "app/again", Typeflag: tar.TypeLink, Linkname: "app/a.txt"},
+		tar.Header{Name: "app/unsaid/link", Typeflag: tar.TypeSymlink, Linkname: "../a.txt"}, file("other/b.txt", "b\n"))
 	steps := []outboard.TemplateStep{
 		{Kind: outboard.StepWorkdir, Target: "/workspace/proj"},
 		{Kind: outboard.StepEnv, Env: map[string]string{"PATH": "/opt/bin:$PATH", "GREETING": "hello"}},
@@ -145,9 +146,9 @@ func TestTemplate(t *testing.T) {
 		t.Errorf("the layers differ: %v, %v", again.Result.Layers, b.Result.Layers)
 	}
 	env := outboard.EnvConfig{Kind: "cloud", Build: b.ID, Networking: outboard.Networking{Mode: "none"}}
-	out, err := boxWith(t, f, env, "/bin/sh", "-c", `pwd; id -un; cat greeting who app/a.txt app/link app/again; app/run.sh; tool; echo $GREETING
+	out, err := boxWith(t, f, env, "/bin/sh", "-c", `pwd; id -un; cat greeting who app/a.txt app/link app/again app/unsaid/link; app/run.sh; tool; echo $GREETING
 		stat -c '%a %U %n' app app/a.txt app/run.sh app/link /opt/data/b.txt greeting; ls /opt/data; touch here && echo writable`)
-	want := "/workspace/proj\nuser\nhello\nuser\nroot\na\na\na\nran\ntool\nhello\n750 user app\n644 user app/a.txt\n755 user app/run.sh\n777 user app/link\n" +
+	want := "/workspace/proj\nuser\nhello\nuser\nroot\na\na\na\na\nran\ntool\nhello\n750 user app\n644 user app/a.txt\n755 user app/run.sh\n777 user app/link\n" +
 		"600 root /opt/data/b.txt\n644 user greeting\nb.txt\nwritable\n"
 	if err != nil || out != want {
 		t.Errorf("got\n%s\n%v; want\n%s", out, err, want)
@@ -188,6 +189,7 @@ func TestTemplateRefused(t *testing.T) {
 		want  string
 	}{
 		"a command that fails": {[]outboard.TemplateStep{runStep("true"), runStep("{ echo going; echo gone wrong; } >&2; exit 3")}, 2, "step 2, RUN { echo going; echo gone wrong; } >&2; exit 3: it ended with status 3 and said:\ngoing\ngone wrong"},
+		"one long line":        {[]outboard.TemplateStep{runStep("yes no | head -c 100000 | tr -d '\\n'; exit 3")}, 1, "nononononono"},
 		"a signal":             {[]outboard.TemplateStep{runStep("kill -9 $$")}, 1, "ended by signal 9"},
 		"a user nobody is":     {[]outboard.TemplateStep{{Kind: outboard.StepUser, User: "nobody-at-all"}, runStep("true")}, 2, "invalid username: 'nobody-at-all'"},
 		"a loader's variable":  {env("LD_PRELOAD", "/x.so"), 1, "LD_PRELOAD"},

@@ -251,6 +251,9 @@ func (c *copying) finish(ctx context.Context, m *machine, place func(string) str
 			}
 			continue
 		}
+		if err := c.mkdir(ctx, m, path.Dir(to)); err != nil { // an archive need not name it
+			return err
+		}
 		if err := c.program(ctx, m, c.user, argv); err != nil {
 			return err
 		}
