@@ -94,8 +94,11 @@ func (v *verified) Read(p []byte) (int, error) {
 	return n, v.end
 }
 
+// ErrDamaged says that what is stored under a blob's name is not the blob.
+var ErrDamaged = errors.New("damaged")
+
 func (v *verified) damaged(how string) error {
-	return outboard.Errorf(outboard.Internal, "blob store: %s is damaged: %s", v.name, how)
+	return outboard.Errorf(outboard.Internal, "blob store: %s is %w: %s", v.name, ErrDamaged, how)
 }
 
 // Close implements io.Closer.

@@ -179,7 +179,7 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 	f.own(row.ID, outboard.KillSubject{Owner: b.Owner})
 	m := newMachine(sb)
 	if files.Digest != "" {
-		if err := f.loadFiles(ctx, m, files); err != nil {
+		if err := f.load(ctx, m, files.Digest, files); err != nil {
 			return nil, row, err
 		}
 	}
@@ -193,15 +193,6 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 		return nil, row, err
 	}
 	return &use{machine: m, held: h}, row, nil
-}
-
-func (f *Fleet) loadFiles(ctx context.Context, m *machine, files outboard.BlobRef) error {
-	r, err := f.cfg.Blob.Open(ctx, files)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	return m.Load(ctx, files.Digest, r)
 }
 
 // By is who wants something of a box, and why it may be, as the audit shows it.

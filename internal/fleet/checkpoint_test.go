@@ -3,10 +3,13 @@
 package fleet
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -55,6 +58,50 @@ func TestCheckpointRestoreChain(t *testing.T) {
 	r.bash(t, b, "echo 4 > e")
 	if c := r.checkpoint(t, f, b, id); c == nil || c.Parent != parents[2] || c.Depth != 3 {
 		t.Errorf("checkpoint after a restore: %+v", c)
+	}
+}
+
+// Broken if who has a session whose stored files were damaged is told of nothing but an internal error, is given what is left of them, or
+// finds the session lost once they are as they were.
+func TestCheckpointDamaged(t *testing.T) {
+	r := newRig(t)
+	f := r.fleet()
+	id := r.session(t)
+	b := r.acquire(t, f, id)
+	r.bash(t, b, "seq 100000 > numbers")
+	c := r.checkpoint(t, f, b, id)
+	release(t, f, b)
+	if err := r.provider.Destroy(t.Context(), b.ID()); err != nil {
+		t.Fatal(err)
+	}
+	objects, err := filepath.Glob(filepath.Join(r.blobs, "*", "*", c.Delta.Digest+"*"))
+	if err != nil || len(objects) != 1 {
+		t.Fatalf("the checkpoint is stored as %v, %v", objects, err)
+	}
+	whole, err := os.ReadFile(objects[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(content []byte) {
+		t.Helper()
+		if err := os.WriteFile(objects[0], content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, content := range map[string][]byte{"cut": whole[:len(whole)/2], "another": []byte("<html>sign in</html>"),
+		"changed": append(append(bytes.Clone(whole[:len(whole)/2]), whole[len(whole)/2]^1), whole[len(whole)/2+1:]...)} {
+		write(content)
+		_, err := r.fleet().Acquire(t.Context(), r.request(t, id))
+		if outboard.KindOf(err) != outboard.Unavailable || !strings.Contains(err.Error(), "is not what was saved") || outboard.HintOf(err) == "" {
+			t.Errorf("%s: %v", what, err)
+		}
+		if left := r.present(t); len(left) != 0 {
+			t.Errorf("%s: sandboxes left: %v", what, left)
+		}
+	}
+	write(whole)
+	if out := r.bash(t, r.acquire(t, r.fleet(), id), "tail -n 1 numbers; wc -l < numbers"); out != "100000\n100000\n" {
+		t.Errorf("once it was put back: %q", out)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/blob"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/store"
 )
@@ -384,20 +385,26 @@ func (f *Fleet) restore(ctx context.Context, m *machine, from origin) error {
 		id = c.Parent
 	}
 	for i := len(chain) - 1; i >= 0; i-- {
-		if err := f.load(ctx, m, chain[i]); err != nil {
+		if err := f.load(ctx, m, string(chain[i].ID), chain[i].Delta); err != nil {
 			return fmt.Errorf("restoring checkpoint %s: %w", chain[i].ID, err)
 		}
 	}
 	return f.relayer(ctx, m, from.checkpoint)
 }
 
-func (f *Fleet) load(ctx context.Context, m *machine, c outboard.Checkpoint) error {
-	r, err := f.cfg.Blob.Open(ctx, c.Delta)
+// load brings stored files into a machine. That they are damaged is nothing that only the server's log should tell: who has them may have
+// another state to go back to.
+func (f *Fleet) load(ctx context.Context, m *machine, label string, files outboard.BlobRef) error {
+	r, err := f.cfg.Blob.Open(ctx, files)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	return m.Load(ctx, string(c.ID), r)
+	if err = m.Load(ctx, label, r); errors.Is(err, blob.ErrDamaged) {
+		return outboard.Errorf(outboard.Unavailable, "what is stored of its files is not what was saved: %w", err).
+			WithHint("put the object back as it was, or go back to another checkpoint or snapshot")
+	}
+	return err
 }
 
 // mount puts the session's file resources in place. On a machine that has been in use only those that are missing are

@@ -28,6 +28,7 @@ const host = "host-a"
 type rig struct {
 	store    *store.Store
 	blob     *blob.Dir
+	blobs    string // where they are
 	provider sandbox.Provider
 	dir      string
 	keys     atomic.Int64
@@ -35,13 +36,15 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	d, err := blob.NewDir(filepath.Join(t.TempDir(), "blobs"))
+	dir := filepath.Join(t.TempDir(), "blobs")
+	d, err := blob.NewDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &rig{
 		store:    storetest.Open(t, storetest.SQLite(t)),
 		blob:     d,
+		blobs:    dir,
 		provider: sandboxtest.NewBare(t),
 		dir:      t.TempDir(),
 	}
