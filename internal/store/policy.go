@@ -106,7 +106,9 @@ func (s *Store) PoliciesFor(ctx context.Context, org outboard.OrgID, agent outbo
 		string(outboard.PolicyRow(outboard.LevelAgent, string(agent))), string(outboard.PolicyRow(outboard.LevelSession, string(session))))
 }
 
-const policyRevisionSQL = `SELECT COALESCE(MAX(num), 0) FROM policies`
+// It is a count, since rows are only added: PostgreSQL gives out num before a save is committed, so the highest may be there before a lower
+// one is, which nobody would see then.
+const policyRevisionSQL = `SELECT COUNT(*) FROM policies`
 
 // PolicyRevision implements policy.Source.
 func (s *Store) PolicyRevision(ctx context.Context) (n int64, err error) {

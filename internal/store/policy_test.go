@@ -243,3 +243,31 @@ func TestVotes(t *testing.T) {
 		}
 	})
 }
+
+// If this fails, a server does not notice a policy whose save began before another one and was committed after it, and goes on without it.
+func TestPolicyRevisionOfSavesThatOverlap(t *testing.T) {
+	cfg := store.Config{URL: storetest.Postgres(t)} // SQLite has one writer
+	s := storetest.Open(t, cfg)
+	slow, err := raw(t, cfg).BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Rollback()
+	if _, err := slow.ExecContext(t.Context(), `INSERT INTO policies (id, level, target, version, body, created_at, created_by, org)
+		VALUES ('pol_slow', 'agent', 'agent_1', 1, 'x', 1, 'ann', 'default')`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.SavePolicy(t.Context(), outboard.Policy{Level: outboard.LevelOrganization, Text: "y", CreatedAt: time.Now()}, -1); err != nil {
+		t.Fatal(err)
+	}
+	before, err := s.PolicyRevision(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := slow.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := s.PolicyRevision(t.Context()); err != nil || after == before {
+		t.Errorf("revision %d before and %d after the slow save was committed, %v", before, after, err)
+	}
+}
