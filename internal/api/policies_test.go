@@ -56,3 +56,31 @@ func TestPolicyTestOfACustomTool(t *testing.T) {
 	b.refused(400, "kind", "POST", "/v1/policies/test", map[string]any{"tool": "pay", "kind": "magic", "input": map[string]any{}})
 	b.refused(400, "input", "POST", "/v1/policies/test", map[string]any{"tool": "bash", "input": "true"})
 }
+
+// If this fails, who may make sessions gets rid of the rules for one of them by a fork, or nobody can change them once it was deleted.
+func TestPoliciesOfASessionHoldForItsForks(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	parent := b.talk("always_allow")
+	parent.turn("- say: hello")
+	policy := map[string]any{"level": "session", "target_id": parent.id, "text": `@id("no-bash") forbid (principal, action == Action::"bash", resource);`}
+	saved := b.ok("POST", "/v1/policies", policy).str("id")
+	forks, _ := b.fork(parent.id, map[string]any{"count": 2})
+	decides := func(id, want string) {
+		t.Helper()
+		v := b.ok("POST", "/v1/policies/test", map[string]any{"session_id": id, "tool": "bash", "input": map[string]any{"command": "ls"}})
+		if got := v.str("decision"); got != want {
+			t.Errorf("bash in session %s: %s, want %s", id, got, want)
+		}
+	}
+	decides(parent.id, "deny")
+	decides(forks[0], "deny")
+	decides(b.session(), "allow")
+	b.ok("DELETE", "/v1/sessions/"+parent.id, nil)
+	decides(forks[1], "deny")
+	policy["text"] = ""
+	b.ok("POST", "/v1/policies", policy)
+	b.refused(404, "session", "POST", "/v1/policies", map[string]any{"level": "session", "target_id": outboard.NewID[outboard.SessionID](outboard.PrefixSession), "text": ""})
+	if text := b.ok("GET", "/v1/policies/"+saved, nil).str("text"); text != "" {
+		t.Errorf("the policy of a session that was deleted is still %q", text)
+	}
+}

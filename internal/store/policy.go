@@ -1,10 +1,12 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -91,19 +93,36 @@ func (s *Store) PolicyVersions(ctx context.Context, id outboard.PolicyID, limit 
 }
 
 const policiesForSQL = `SELECT ` + policyCols + ` FROM policies AS p
-	WHERE id IN (?, ?, ?) AND version = (SELECT MAX(version) FROM policies AS q WHERE q.id = p.id)
-	ORDER BY CASE level WHEN 'organization' THEN 0 WHEN 'agent' THEN 1 ELSE 2 END`
+	WHERE version = (SELECT MAX(version) FROM policies AS q WHERE q.id = p.id) AND id IN (`
 
 const orgOfSQL = `SELECT org FROM sessions WHERE id = ? UNION ALL SELECT org FROM agents WHERE id = ? LIMIT 1`
 
-// PoliciesFor implements policy.Source. The organization is the session's, the agent's where there is no session, else org.
+const ancestorsSQL = upSQL + `SELECT id FROM up`
+
+// PoliciesFor implements policy.Source. The organization is the session's, the agent's where there is no session, else org. What holds for
+// a session holds for its forks, deleted or not: a fork is no way out.
 func (s *Store) PoliciesFor(ctx context.Context, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID) ([]outboard.Policy, error) {
+	const doing = "reading policies"
 	err := s.queryRow(ctx, orgOfSQL, string(session), string(agent)).Scan(&org)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return nil, s.fail("reading policies", err)
+		return nil, s.fail(doing, err)
 	}
-	return collect(ctx, s, "reading policies", scanPolicy, policiesForSQL, string(policyRow(org, outboard.LevelOrganization, "")),
-		string(outboard.PolicyRow(outboard.LevelAgent, string(agent))), string(outboard.PolicyRow(outboard.LevelSession, string(session))))
+	up, err := collect(ctx, s, doing, func(sc scanner) (id outboard.SessionID, err error) { return id, sc.Scan(&id) }, ancestorsSQL, string(session))
+	if err != nil {
+		return nil, err
+	}
+	if len(up) == 0 { // there is none such yet
+		up = []outboard.SessionID{session}
+	}
+	ids := []any{string(policyRow(org, outboard.LevelOrganization, "")), string(outboard.PolicyRow(outboard.LevelAgent, string(agent)))}
+	for _, id := range up {
+		ids = append(ids, string(outboard.PolicyRow(outboard.LevelSession, string(id))))
+	}
+	list, err := collect(ctx, s, doing, scanPolicy, policiesForSQL+marks(len(ids))+`)`, ids...)
+	slices.SortFunc(list, func(a, b outboard.Policy) int {
+		return cmp.Compare(slices.Index(ids, any(string(a.ID))), slices.Index(ids, any(string(b.ID))))
+	})
+	return list, err
 }
 
 // It is a count, since rows are only added: PostgreSQL gives out num before a save is committed, so the highest may be there before a lower

@@ -271,3 +271,37 @@ func TestPolicyRevisionOfSavesThatOverlap(t *testing.T) {
 		t.Errorf("revision %d before and %d after the slow save was committed, %v", before, after, err)
 	}
 }
+
+// If this fails, a fork is a way out of the rules of the session that it was made from.
+func TestPoliciesForForks(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		parent, other := newSession(t, s), newSession(t, s)
+		child := forkOf(t, s, parent.ID, 1)
+		grandchild := forkOf(t, s, child.ID, 1)
+		for target, text := range map[outboard.SessionID]string{parent.ID: "parent", child.ID: "child", other.ID: "other"} {
+			p := outboard.Policy{Level: outboard.LevelSession, Target: string(target), Text: text, CreatedAt: time.Now()}
+			if _, err := s.SavePolicy(t.Context(), p, -1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		hold := func(id outboard.SessionID, want ...string) {
+			t.Helper()
+			docs, err := s.PoliciesFor(t.Context(), "", "", id)
+			var texts []string
+			for _, d := range docs {
+				texts = append(texts, d.Text)
+			}
+			if err != nil || !slices.Equal(texts, want) {
+				t.Errorf("in force for %s: %v, %v; want %v", id, texts, err, want)
+			}
+		}
+		hold(parent.ID, "parent")
+		hold(child.ID, "child", "parent")
+		hold(grandchild.ID, "child", "parent")
+		hold(other.ID, "other")
+		if err := s.DeleteSession(t.Context(), parent.ID); err != nil {
+			t.Fatal(err)
+		}
+		hold(grandchild.ID, "child", "parent")
+	})
+}
