@@ -259,8 +259,10 @@ func runPolicyWhy(ctx context.Context, a *app, event, ref string) error {
 	row("outcome", w.Outcome)
 	for _, r := range w.Rules {
 		fmt.Fprintf(&b, "\n// %s\n", term.Line(r.ID, 0))
+		if !r.InForce {
+			b.WriteString("// not in force any more\n")
+		}
 		if r.Text == nil {
-			b.WriteString("// no longer in force\n")
 			continue
 		}
 		b.WriteString(term.Clean(strings.TrimSpace(*r.Text)) + "\n")

@@ -123,7 +123,7 @@ func (s *server) why(r *request) (any, error) {
 	}
 	ruleTexts := []map[string]any{}
 	for _, t := range w.Rules {
-		ruleTexts = append(ruleTexts, map[string]any{"id": t.ID, "text": textOrNull(t.Text)})
+		ruleTexts = append(ruleTexts, map[string]any{"id": t.ID, "text": textOrNull(t.Text), "in_force": t.InForce})
 	}
 	out := map[string]any{"type": "policy_reason", "session_id": id, "event_id": call, "tool": w.Call.Name, "kind": w.Call.Kind,
 		"decision": w.Call.Decision, "permission": textOrNull(string(w.Call.Policy)), "reason": textOrNull(w.Call.Reason), "rules": ruleTexts,

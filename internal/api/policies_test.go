@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -82,5 +83,47 @@ func TestPoliciesOfASessionHoldForItsForks(t *testing.T) {
 	b.refused(404, "session", "POST", "/v1/policies", map[string]any{"level": "session", "target_id": outboard.NewID[outboard.SessionID](outboard.PrefixSession), "text": ""})
 	if text := b.ok("GET", "/v1/policies/"+saved, nil).str("text"); text != "" {
 		t.Errorf("the policy of a session that was deleted is still %q", text)
+	}
+}
+
+// If this fails, who asks why a call was refused is shown rules that were written later, as if they had refused it.
+func TestWhyShowsTheRulesOfThen(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	k := b.talk("always_allow")
+	agent := b.ok("GET", "/v1/sessions/"+k.id, nil).str("agent.id")
+	save := func(level, target, text string) {
+		b.ok("POST", "/v1/policies", map[string]any{"level": level, "target_id": target, "text": text})
+	}
+	forbid := func(command string) string {
+		return `@id("rule") forbid (principal, action == Action::"bash", resource) when { context.command like "` + command + `" };`
+	}
+	save("agent", agent, forbid("*rm*"))
+	save("session", k.id, `@id("stays") forbid (principal, action == Action::"bash", resource);`)
+	save("organization", "", `permit (principal, action == Action::"read", resource);`)
+	call := of(k.turn("- bash: rm x", "- say: ok"), "agent.tool_use")[0]["id"].(string)
+	why := func(rule string) (text string, inForce bool) {
+		t.Helper()
+		w := b.ok("GET", "/v1/sessions/"+k.id+"/outboard/why/"+call, nil)
+		for _, r := range w.get("rules").([]any) {
+			if r := r.(map[string]any); r["id"] == rule {
+				text, _ = r["text"].(string)
+				return text, r["in_force"].(bool)
+			}
+		}
+		t.Fatalf("%s is not among the rules: %s", rule, w.body)
+		return "", false
+	}
+	if text, now := why("agent/rule"); !now || !strings.Contains(text, "*rm*") {
+		t.Errorf("a rule that was not changed: %v, %s", now, text)
+	}
+	save("agent", agent, forbid("*curl*"))
+	if text, now := why("agent/rule"); now || !strings.Contains(text, "*rm*") {
+		t.Errorf("a rule that says something else by now: %v, %s", now, text)
+	}
+	if text, now := why("session/stays"); !now || text == "" {
+		t.Errorf("a rule beside it: %v, %q", now, text)
+	}
+	if text, now := why("organization/default"); !now || text != "" {
+		t.Errorf("what no rule permits: %v, %q", now, text)
 	}
 }

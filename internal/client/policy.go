@@ -176,8 +176,9 @@ type Reason struct {
 	Grant      *string `json:"grant_id"`
 	Outcome    *string `json:"outcome"`
 	Rules      []struct {
-		ID   string  `json:"id"`
-		Text *string `json:"text"`
+		ID      string  `json:"id"`
+		Text    *string `json:"text"`     // as it was then
+		InForce bool    `json:"in_force"` // it still says so
 	} `json:"rules"`
 	Judged *struct {
 		Model   string  `json:"model"`

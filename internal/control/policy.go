@@ -192,12 +192,16 @@ type Reason struct {
 	Call     outboard.CallRequested
 	Judged   *outboard.CallJudged
 	Approval *outboard.Approval
-	Rules    []RuleText // the text of the rules that decided, as they are today
+	Rules    []RuleText // the rules that decided
 	Finished *outboard.CallFinished
 }
 
-// RuleText is one policy of a document. Text is "" when no policy in force has the id any more.
-type RuleText struct{ ID, Text string }
+// RuleText is one policy of a document as it was when it decided; those of the platform and the operator are known as they are today only.
+// Text is "" where no document has it: the rule is gone, or is what a level says that permits nothing.
+type RuleText struct {
+	ID, Text string
+	InForce  bool // it still says so
+}
 
 // Why explains why a call was allowed, asked about or denied.
 func (c *Control) Why(ctx context.Context, by outboard.Caller, id outboard.SessionID, call outboard.CallID) (Reason, error) {
@@ -234,11 +238,45 @@ func (c *Control) Why(ctx context.Context, by outboard.Caller, id outboard.Sessi
 		a.State = a.StateAt(c.now())
 		out.Approval = &a
 	}
-	set := c.policy.Set(ctx, by.In(), h.AgentID, id)
+	ev, err := c.store.Event(ctx, id, call)
+	if err != nil {
+		return out, look("tool use", string(call), err)
+	}
+	then, err := c.store.PoliciesAt(ctx, by.In(), h.AgentID, id, ev.Time)
+	if err != nil {
+		return out, look("policies", "", err)
+	}
+	now, err := c.store.PoliciesFor(ctx, by.In(), h.AgentID, id)
+	if err != nil {
+		return out, look("policies", "", err)
+	}
+	was, is, builtin := readable(then), readable(now), c.policy.Set(ctx, by.In(), h.AgentID, id)
 	for _, r := range req.Rules {
-		out.Rules = append(out.Rules, RuleText{r, set.Text(r)})
+		out.Rules = append(out.Rules, ruleText(r, was, is, builtin))
 	}
 	return out, nil
+}
+
+// readable stacks those of policies that can still be read.
+func readable(docs []outboard.Policy) *policy.Set {
+	var layers []*policy.Layer
+	for _, d := range docs {
+		if l, err := policy.Compile(d.Level, d.Text); err == nil {
+			layers = append(layers, l)
+		}
+	}
+	return policy.NewSet(layers...)
+}
+
+// ruleText looks a rule up in the stored policies of then and now, or among what no row has.
+func ruleText(id string, then, now, builtin *policy.Set) RuleText {
+	switch level, _, _ := strings.Cut(id, "/"); outboard.PolicyLevel(level) {
+	case outboard.LevelPlatform, outboard.LevelOperator:
+		then, now = builtin, builtin
+	}
+	r := RuleText{ID: id, Text: then.Text(id)}
+	r.InForce = r.Text == now.Text(id) && (r.Text != "" || policy.Unwritten(id))
+	return r
 }
 
 // maxGrant bounds how long a grant may last: a right that outlives a year belongs into a policy.

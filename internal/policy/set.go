@@ -198,6 +198,15 @@ func (s *Set) Text(id string) string {
 	return ""
 }
 
+// Unwritten reports whether an id is that of a rule which no document has: that a level with permits has none for a request, or that the
+// person a session acts for must still be there.
+func Unwritten(id string) bool { return strings.HasSuffix(id, nothingPermits) || id == rulePerson }
+
+const (
+	nothingPermits = "/default" // behind the level
+	rulePerson     = "platform/person"
+)
+
 // Broken is a set that denies everything, because of err, with an alarm.
 func Broken(err error) *Set { return &Set{broken: err} }
 
@@ -278,7 +287,7 @@ func (l *Layer) decide(q cedar.Request, entities cedar.EntityGetter) Verdict {
 		if l.open {
 			return Verdict{Decision: outboard.Allow}
 		}
-		return Verdict{Decision: outboard.Deny, Rules: []string{string(l.level) + "/default"},
+		return Verdict{Decision: outboard.Deny, Rules: []string{string(l.level) + nothingPermits},
 			Reason: fmt.Sprintf("no policy of the %s permits it", l.level)}
 	}
 	return l.forbidden(diag.Reasons)

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -92,8 +93,8 @@ func (s *Store) PolicyVersions(ctx context.Context, id outboard.PolicyID, limit 
 	return collect(ctx, s, "listing versions of a policy", scanPolicy, policyVersionsSQL, string(id), limitOr(limit, defaultPage))
 }
 
-const policiesForSQL = `SELECT ` + policyCols + ` FROM policies AS p
-	WHERE version = (SELECT MAX(version) FROM policies AS q WHERE q.id = p.id) AND id IN (`
+const policiesAtSQL = `SELECT ` + policyCols + ` FROM policies AS p
+	WHERE version = (SELECT MAX(version) FROM policies AS q WHERE q.id = p.id AND q.created_at <= ?) AND id IN (`
 
 const orgOfSQL = `SELECT org FROM sessions WHERE id = ? UNION ALL SELECT org FROM agents WHERE id = ? LIMIT 1`
 
@@ -102,6 +103,15 @@ const ancestorsSQL = upSQL + `SELECT id FROM up`
 // PoliciesFor implements policy.Source. The organization is the session's, the agent's where there is no session, else org. What holds for
 // a session holds for its forks, deleted or not: a fork is no way out.
 func (s *Store) PoliciesFor(ctx context.Context, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID) ([]outboard.Policy, error) {
+	return s.policiesAt(ctx, org, agent, session, math.MaxInt64)
+}
+
+// PoliciesAt is PoliciesFor with the versions that were in force at a time.
+func (s *Store) PoliciesAt(ctx context.Context, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID, at time.Time) ([]outboard.Policy, error) {
+	return s.policiesAt(ctx, org, agent, session, micros(at))
+}
+
+func (s *Store) policiesAt(ctx context.Context, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID, at int64) ([]outboard.Policy, error) {
 	const doing = "reading policies"
 	err := s.queryRow(ctx, orgOfSQL, string(session), string(agent)).Scan(&org)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
@@ -118,7 +128,7 @@ func (s *Store) PoliciesFor(ctx context.Context, org outboard.OrgID, agent outbo
 	for _, id := range up {
 		ids = append(ids, string(outboard.PolicyRow(outboard.LevelSession, string(id))))
 	}
-	list, err := collect(ctx, s, doing, scanPolicy, policiesForSQL+marks(len(ids))+`)`, ids...)
+	list, err := collect(ctx, s, doing, scanPolicy, policiesAtSQL+marks(len(ids))+`)`, append([]any{at}, ids...)...)
 	slices.SortFunc(list, func(a, b outboard.Policy) int {
 		return cmp.Compare(slices.Index(ids, any(string(a.ID))), slices.Index(ids, any(string(b.ID))))
 	})
