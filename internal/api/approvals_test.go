@@ -660,3 +660,15 @@ func TestKillClosesHostApprovals(t *testing.T) {
 		})
 	}
 }
+
+// If this fails, a person is shown one of two values that an input has under one name, and the client that runs the call may take the other.
+func TestInputsThatNameSomethingTwice(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	k := b.talk("always_allow")
+	evs := k.turn(`- call: {name: bash, input: '{"command": "echo shown", "command": "echo run"}'}`,
+		`- call: {name: bash, input: '{"command": "echo once"}'}`, "- say: ok")
+	got := texts(evs, "agent.tool_result")
+	if len(got) != 2 || !strings.Contains(got[0], `"command" twice`) || got[1] != "once\n" {
+		t.Errorf("results: %q", got)
+	}
+}

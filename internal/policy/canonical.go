@@ -38,5 +38,39 @@ func Canonical(name string, input outboard.Raw) (string, error) {
 	return text, nil
 }
 
+// Repeated returns a name that an object in a JSON text has twice, however deep, and "" where there is none. Which of the two counts is for each
+// parser to say: what is shown to a person, or judged, need not be what a client goes by. A text that is not JSON has none.
+func Repeated(text []byte) string {
+	type level struct {
+		names map[string]bool // nil in an array
+		value bool            // a value comes next
+	}
+	var in []level
+	for dec := json.NewDecoder(bytes.NewReader(text)); ; {
+		token, err := dec.Token()
+		if err != nil {
+			return ""
+		}
+		if n := len(in) - 1; n >= 0 && in[n].names != nil {
+			if name, ok := token.(string); ok && !in[n].value {
+				if in[n].names[name] {
+					return name
+				}
+				in[n].names[name], in[n].value = true, true
+				continue
+			}
+			in[n].value = false
+		}
+		switch token {
+		case json.Delim('{'):
+			in = append(in, level{names: map[string]bool{}})
+		case json.Delim('['):
+			in = append(in, level{})
+		case json.Delim('}'), json.Delim(']'):
+			in = in[:len(in)-1]
+		}
+	}
+}
+
 // Host is a host name in the one form that policies compare with: lower case, without a trailing dot.
 func Host(name string) string { return strings.TrimSuffix(strings.ToLower(name), ".") }

@@ -85,8 +85,8 @@ func (t *turn) validate(call *outboard.CallRequested, input outboard.Raw) error 
 	return def.Validate(input)
 }
 
-// isObject refuses an input that is no JSON object. Arguments that were no JSON at all are in the log as a JSON string of their text: the
-// error says where the model went wrong in it.
+// isObject refuses an input that is no JSON object, or names something twice. Arguments that were no JSON at all are in the log as a JSON string
+// of their text: the error says where the model went wrong in it.
 func isObject(input outboard.Raw) error {
 	var v any
 	if err := json.Unmarshal(input, &v); err != nil {
@@ -94,6 +94,9 @@ func isObject(input outboard.Raw) error {
 	}
 	switch v := v.(type) {
 	case map[string]any:
+		if name := policy.Repeated(input); name != "" {
+			return fmt.Errorf("the arguments name %q twice; write it once", clip(name))
+		}
 		return nil
 	case string:
 		if err := json.Unmarshal([]byte(v), new(any)); err != nil {
