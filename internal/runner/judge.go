@@ -1,12 +1,10 @@
 package runner
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"strings"
 	"time"
 
@@ -107,32 +105,36 @@ func (t *turn) askJudge(ctx context.Context, j *outboard.CallJudged, name string
 	return err
 }
 
-// verdict reads a judge's response: one call of the tool, exactly as its schema says.
+// verdict reads a judge's response: one call of the tool, exactly as its schema says, and nothing else. What a model was cut off in, or what was
+// filtered, may be half of what it had to say.
 func verdict(resp *llm.Response) (outboard.Decision, string, error) {
 	var said []llm.Block
 	for _, b := range resp.Blocks {
-		if b.Kind == "tool_use" {
+		switch {
+		case b.Kind == "tool_use":
 			said = append(said, b)
+		case b.Kind == "text" && strings.TrimSpace(b.Text) != "":
+			return "", "", errors.New("it said something besides its verdict")
 		}
 	}
 	if len(said) != 1 || said[0].Name != verdictTool.Name {
 		return "", "", errors.New("it did not call the tool verdict once")
 	}
-	var in struct {
-		Verdict *outboard.Decision `json:"verdict"`
-		Reason  *string            `json:"reason"`
+	if resp.Stop != "tool_use" {
+		return "", "", errors.New("its response ended early: " + resp.Stop)
 	}
-	dec := json.NewDecoder(bytes.NewReader(said[0].Input))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&in); err != nil {
+	var in map[string]any // and no struct, for which VERDICT would do
+	if err := json.Unmarshal(said[0].Input, &in); err != nil {
 		return "", "", err
 	}
-	if _, err := dec.Token(); err != io.EOF || in.Verdict == nil || in.Reason == nil {
+	decision, ok := in["verdict"].(string)
+	reason, reasoned := in["reason"].(string)
+	if !ok || !reasoned || len(in) != 2 || policy.Repeated(said[0].Input) != "" {
 		return "", "", errors.New("its verdict is not what the schema says")
 	}
-	switch *in.Verdict {
+	switch d := outboard.Decision(decision); d {
 	case outboard.Allow, outboard.Deny, outboard.Ask:
-		return *in.Verdict, clip(*in.Reason), nil
+		return d, clip(reason), nil
 	}
 	return "", "", errors.New("its verdict is none of allow, deny and ask")
 }

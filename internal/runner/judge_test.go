@@ -88,3 +88,45 @@ func TestASilentJudgeIsAskedOnce(t *testing.T) {
 		t.Errorf("judgements: %d, the last is %+v", len(judged), judged[len(judged)-1])
 	}
 }
+
+// If this fails, what is not exactly a verdict lets a call run: an answer that was cut off or filtered, one with something beside it, or one that
+// two parsers read in two ways.
+func TestVerdict(t *testing.T) {
+	call := func(input string) llm.Block {
+		return llm.Block{Kind: "tool_use", ToolUseID: "c", Name: "verdict", Input: []byte(input)}
+	}
+	const allow = `{"verdict":"allow","reason":"r"}`
+	text := func(s string) llm.Block { return llm.Block{Kind: "text", Text: s} }
+	for _, c := range []struct {
+		name   string
+		stop   string
+		blocks []llm.Block
+		want   outboard.Decision
+	}{
+		{"a verdict", "tool_use", []llm.Block{call(allow)}, outboard.Allow},
+		{"after a thought", "tool_use", []llm.Block{{Kind: "thinking", Text: "hm"}, text("\n"), call(`{"reason":"","verdict":"deny"}`)}, outboard.Deny},
+		{"cut off", "max_tokens", []llm.Block{call(allow)}, ""},
+		{"filtered", "refusal", []llm.Block{call(allow)}, ""},
+		{"text before it", "tool_use", []llm.Block{text("Not so sure."), call(allow)}, ""},
+		{"text behind it", "tool_use", []llm.Block{call(allow), text("But ask.")}, ""},
+		{"text alone", "end_turn", []llm.Block{text(allow)}, ""},
+		{"two", "tool_use", []llm.Block{call(allow), call(allow)}, ""},
+		{"another tool", "tool_use", []llm.Block{{Kind: "tool_use", Name: "Verdict", Input: []byte(allow)}}, ""},
+		{"upper case", "tool_use", []llm.Block{call(`{"VERDICT":"allow","reason":"r"}`)}, ""},
+		{"letters that fold", "tool_use", []llm.Block{call(`{"verdict":"allow","rea\u017fon":"r"}`)}, ""},
+		{"upper case value", "tool_use", []llm.Block{call(`{"verdict":"Allow","reason":"r"}`)}, ""},
+		{"twice", "tool_use", []llm.Block{call(`{"verdict":"deny","verdict":"allow","reason":"r"}`)}, ""},
+		{"twice, differently", "tool_use", []llm.Block{call(`{"verdict":"deny","Verdict":"allow","reason":"r"}`)}, ""},
+		{"more", "tool_use", []llm.Block{call(`{"verdict":"allow","reason":"r","but":"no"}`)}, ""},
+		{"no reason", "tool_use", []llm.Block{call(`{"verdict":"allow"}`)}, ""},
+		{"null", "tool_use", []llm.Block{call(`{"verdict":"allow","reason":null}`)}, ""},
+		{"a list", "tool_use", []llm.Block{call(`{"verdict":["allow"],"reason":"r"}`)}, ""},
+		{"something behind it", "tool_use", []llm.Block{call(allow + `{}`)}, ""},
+		{"not JSON", "tool_use", []llm.Block{call(`"allow"`)}, ""},
+	} {
+		got, _, err := verdict(&llm.Response{Blocks: c.blocks, Stop: c.stop})
+		if got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%s: %q, %v; want %q", c.name, got, err, c.want)
+		}
+	}
+}
