@@ -20,6 +20,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/outboard-dev/outboard"
@@ -43,6 +44,8 @@ const (
 	maxCode = 4096
 	// maxClaim bounds a subject and what a claim is compared with.
 	maxClaim = 256
+	// maxWhy bounds what is repeated of an error.
+	maxWhy = 300
 )
 
 // Config says which provider, and who this server is there.
@@ -137,7 +140,7 @@ func (p *Provider) discover(ctx context.Context) (*known, error) {
 	ctx = oidc.ClientContext(context.WithoutCancel(ctx), p.http) // the next one wants it too
 	op, err := oidc.NewProvider(ctx, p.cfg.Issuer)
 	if err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "asking the identity provider %s about itself: %w", p.cfg.Issuer, err)
+		return nil, outboard.Errorf(outboard.Unavailable, "asking the identity provider %s about itself: %s", p.cfg.Issuer, brief(err))
 	}
 	var doc struct {
 		Keys    string   `json:"jwks_uri"`
@@ -347,7 +350,7 @@ func (p *Provider) check(t *oidc.IDToken, nonce string) error {
 		return refused("it was made for another client")
 	case now.Sub(t.IssuedAt) > maxAge || t.IssuedAt.Sub(now) > skew:
 		return refused("it is of another time")
-	case t.Subject == "" || len(t.Subject) > maxClaim:
+	case t.Subject == "" || len(t.Subject) > maxClaim || strings.ContainsFunc(t.Subject, unicode.IsControl):
 		return refused("it names nobody")
 	}
 	return nil
@@ -362,7 +365,13 @@ func (p *Provider) holds(ctx context.Context, k *known, by *oidc.IDTokenVerifier
 	if failed := p.reach(ctx, k.keys); failed != nil { // the verifier does not tell this from a signature that is wrong
 		return nil, failed
 	}
-	return nil, refused(what+" does not hold: %w", err)
+	return nil, refused("%s does not hold: %s", what, brief(err))
+}
+
+// brief is an error that may repeat a whole document of the provider: whoever signs in is told, and has no key yet.
+func brief(err error) string {
+	text := plain(err).Error()
+	return strings.ToValidUTF8(text[:min(len(text), maxWhy)], "")
 }
 
 // reach asks the provider for a document that is there.
