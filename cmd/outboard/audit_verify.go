@@ -149,8 +149,11 @@ func showReport(a *app, r audit.Report, checkpoints int) error {
 		}
 	}
 	if r.Bad != nil {
-		return outboard.Errorf(outboard.Internal, "%s", r.Bad.Text).
-			WithHint("records 1 to %d are as they were written; docs/audit.md says how to go on", max(0, r.Bad.Num-1))
+		good := "the records before it are as they were written; "
+		if r.Bad.Num <= 1 {
+			good = ""
+		}
+		return outboard.Errorf(outboard.Internal, "%s", r.Bad.Text).WithHint("%sdocs/audit.md says how to go on", good)
 	}
 	if a.json {
 		return nil

@@ -91,14 +91,20 @@ func found(num int64, kind, format string, args ...any) *Finding {
 	return &Finding{Num: num, Kind: kind, Text: fmt.Sprintf(format, args...)}
 }
 
+// those are some of the log as the subject of a sentence.
+func those(first, last int64) string {
+	if first == last {
+		return fmt.Sprintf("record %d is", first)
+	}
+	return fmt.Sprintf("records %d to %d are", first, last)
+}
+
 // next judges one record.
 func (v *verifier) next(e *Entry) (*Finding, error) {
 	num := v.tree.Size() + 1
 	switch {
-	case e.Num > num && e.Num == num+1:
-		return found(num, Missing, "record %d is missing", num), nil
 	case e.Num > num:
-		return found(num, Missing, "records %d to %d are missing", num, e.Num-1), nil
+		return found(num, Missing, "%s missing", those(num, e.Num-1)), nil
 	case e.Num < num:
 		return found(num, Repeated, "where record %d belongs stands another number %d", num, e.Num), nil
 	}
@@ -199,7 +205,7 @@ func (v *verifier) end() (*Finding, error) {
 		most = max(most, v.witnessed)
 	}
 	if most > size {
-		return found(size+1, Missing, "records %d to %d were written and are gone: the log was truncated or rolled back", size+1, most), nil
+		return found(size+1, Missing, "%s gone that had been written: the log was truncated or rolled back", those(size+1, most)), nil
 	}
 	i := slices.IndexFunc(v.redacted, func(n int64) bool { return !v.announced[n] })
 	if i >= 0 {
