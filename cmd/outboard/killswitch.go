@@ -155,7 +155,7 @@ func (k *killer) machines(ctx context.Context) {
 	rctx, cancel := context.WithTimeout(ctx, enforceEvery)
 	owned, err := k.s.fleet.Owned(rctx)
 	cancel()
-	if err != nil {
+	if err != nil && ctx.Err() == nil { // else this process ends
 		k.s.log.Error("machines are ended as far as this process knows them", "err", err)
 	}
 	maps.DeleteFunc(owned, func(id outboard.SandboxID, _ outboard.KillSubject) bool { _, ok := held[id]; return ok })
