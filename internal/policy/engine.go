@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -84,9 +85,9 @@ func (l *Limit) covers(r *Request) bool {
 		(l.Per != "host" || r.Context.Host != "")
 }
 
-// key names the counter of a request.
+// key names the counter of a request. A person is one owner, whatever their keys: each sign-in is another one.
 func (l *Limit) key(r *Request) string {
-	subject := map[string]string{"session": string(r.Session), "owner": string(r.Owner.Key), "agent": string(r.Agent),
+	subject := map[string]string{"session": string(r.Session), "owner": cmp.Or(string(r.Owner.User), string(r.Owner.Key)), "agent": string(r.Agent),
 		"host": r.Context.Host}[l.Per]
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%d\x00%d\x00%s", r.Action, Host(l.Host), l.Per, l.Max, l.Every, subject))
 	return hex.EncodeToString(sum[:16])
