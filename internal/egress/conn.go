@@ -70,10 +70,21 @@ func (c *conn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
+// CloseWrite tells the client that nothing follows.
+func (c *conn) CloseWrite() error { return closeWrite(c.Conn) }
+
 // Close gives the slot back.
 func (c *conn) Close() error {
 	c.flow.done()
 	return c.Conn.Close()
+}
+
+// closeWrite closes one direction of a connection. Of one that cannot, its user closes both.
+func closeWrite(c any) error {
+	if half, ok := c.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return http.ErrNotSupported
 }
 
 type flowKey struct{}

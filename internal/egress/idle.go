@@ -169,6 +169,9 @@ func (l *lively) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// CloseWrite passes the end of what the client says on.
+func (l *lively) CloseWrite() error { return closeWrite(l.ReadWriteCloser) }
+
 // Write notes that bytes have gone.
 func (l *lively) Write(p []byte) (int, error) {
 	n, err := l.ReadWriteCloser.Write(p)

@@ -58,6 +58,9 @@ type meant struct {
 	port int
 }
 
+// CloseWrite closes one direction, as a sandbox's own connections can.
+func (m *meant) CloseWrite() error { return m.Conn.(*net.TCPConn).CloseWrite() }
+
 func (m *meant) LocalAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(198, 18, 0, 1), Port: m.port} }
 
 // rig is a gateway, a sandbox's network, and servers on loopback under the names that end in .test.

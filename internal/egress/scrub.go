@@ -134,6 +134,9 @@ type upgraded struct {
 // Read returns covered bytes.
 func (u *upgraded) Read(b []byte) (int, error) { return u.in.Read(b) }
 
+// CloseWrite passes the end of what the client says on.
+func (u *upgraded) CloseWrite() error { return closeWrite(u.ReadWriteCloser) }
+
 // trailing covers the trailers, which are there once the body has ended.
 type trailing struct {
 	*stream

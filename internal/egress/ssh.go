@@ -32,9 +32,7 @@ func (p *port) refuseSSH(c *conn) {
 	if _, err := c.Write(append([]byte("SSH-2.0-Outboard\r\n"), sshDisconnect(sshAdvice)...)); err != nil {
 		return
 	}
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite()
-	}
+	_ = c.CloseWrite()
 	_, _ = io.CopyN(io.Discard, c, maxHeader) // closing over what was not read would take the answer back
 }
 

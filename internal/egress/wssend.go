@@ -58,6 +58,9 @@ func (m *metered) Write(b []byte) (int, error) {
 	return m.ReadWriteCloser.Write(b)
 }
 
+// CloseWrite passes the end of what the client says on.
+func (m *metered) CloseWrite() error { return closeWrite(m.ReadWriteCloser) }
+
 // maxSending bounds the bytes that wait with a value that could hold a key: its own in frames of one byte each, and pings between.
 const maxSending = 16 * maxMember
 
@@ -107,6 +110,9 @@ func (s *sending) Write(b []byte) (int, error) {
 	}
 	return len(b), nil
 }
+
+// CloseWrite passes the end of what the client says on. A value that waits was cut off by it, and is not sent.
+func (s *sending) CloseWrite() error { return closeWrite(s.ReadWriteCloser) }
 
 // take looks at one byte.
 func (s *sending) take(c byte) {
