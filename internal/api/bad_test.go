@@ -84,6 +84,8 @@ func TestBadRequests(t *testing.T) {
 		{"version query", 400, "version", "GET", "/v1/agents/" + agent + "?version=-1", ``},
 		{"version that is not there", 404, "version 7", "GET", "/v1/agents/" + agent + "?version=7", ``},
 
+		{"host that is a number", 400, "numbers that some resolvers", "POST", "/v1/environments", envWith(`{"type":"cloud","networking":{"type":"limited","allowed_hosts":["2130706433"]}}`)},
+		{"metadata service", 400, "out of reach", "POST", "/v1/environments", envWith(`{"type":"cloud","networking":{"type":"limited","allowed_hosts":["169.254.169.254"]}}`)},
 		{"host with scheme", 400, "host name", "POST", "/v1/environments", envWith(`{"type":"cloud","networking":{"type":"limited","allowed_hosts":["https://x"]}}`)},
 		{"networking type", 400, "config.networking.type", "POST", "/v1/environments", envWith(`{"type":"cloud","networking":{"type":"open"}}`)},
 		{"packages", 400, "allow_package_managers", "POST", "/v1/environments",

@@ -48,6 +48,8 @@ type Config struct {
 	Isolation func(env outboard.EnvConfig) error
 	Login     LoginConfig // the zero value lets nobody sign in
 	Trusted   []string    // public keys of servers whose exports are imported; see audit.CheckKey
+	// Reachable reports whether this server lets sandboxes reach an IP address at all; its error says why not. nil = not asked.
+	Reachable func(ctx context.Context, address string) error
 	// Boxes is the most that a box may reach; see egress.Config.
 	Boxes outboard.Networking
 	// BoxProxies are the proxies that boxes may go through besides; see egress.Config.
@@ -71,6 +73,7 @@ type Control struct {
 	able    func(outboard.EnvConfig) error
 	login   LoginConfig
 	trusted []string
+	reach   func(context.Context, string) error
 	boxNet  outboard.Networking
 
 	boxProxies []string
@@ -103,7 +106,7 @@ type Model = llm.Info
 // New returns a Control. Store and Blob are required.
 func New(cfg Config) *Control {
 	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill, witness: cfg.Audit, dirs: cfg.Directories,
-		log: cfg.Logger, now: cfg.Now, able: cfg.Isolation, login: cfg.Login, trusted: cfg.Trusted, boxNet: cfg.Boxes, boxProxies: cfg.BoxProxies, exchanges: make(chan struct{}, maxExchanges),
+		log: cfg.Logger, now: cfg.Now, able: cfg.Isolation, login: cfg.Login, trusted: cfg.Trusted, reach: cfg.Reachable, boxNet: cfg.Boxes, boxProxies: cfg.BoxProxies, exchanges: make(chan struct{}, maxExchanges),
 		accounts: map[outboard.SessionID]outboard.Header{}, withdrawals: newWithdrawals()}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/fleet"
+	"github.com/outboard-dev/outboard/internal/netrule"
 )
 
 // hostName is a DNS name as allow-lists hold it: no scheme, port, path, user or wildcard.
@@ -240,6 +241,9 @@ func checkCloud(cfg *outboard.EnvConfig) error {
 	for _, h := range n.AllowedHosts {
 		if !hostName.MatchString(strings.TrimPrefix(h, "*.")) {
 			return invalid("config.networking.allowed_hosts: %s is neither a host name nor *.name", quote(h))
+		}
+		if err := netrule.Check(outboard.NetRule{Host: strings.ToLower(h)}); err != nil { // it would be accepted, and reach nothing
+			return invalid("config.networking.allowed_hosts: %s: %w", quote(h), err)
 		}
 	}
 	if err := checkNetworking(n); err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -91,6 +92,9 @@ func (c *Control) AllowNetwork(ctx context.Context, by outboard.Caller, id outbo
 	if err := netrule.Check(rule); err != nil {
 		return outboard.NetGrant{}, invalid("%w", err)
 	}
+	if err := c.reachable(ctx, host); err != nil {
+		return outboard.NetGrant{}, err
+	}
 	if m := s.Config.Env.Networking.Mode; m == "none" || m == "" {
 		return outboard.NetGrant{}, outboard.Errorf(outboard.Conflict, "session %s has no network at all: its environment says type none", id)
 	}
@@ -124,6 +128,17 @@ func (c *Control) AllowNetwork(ctx context.Context, by outboard.Caller, id outbo
 		return g, outboard.Errorf(outboard.KindOf(err), "granting %s to session %s: %w", host, id, err)
 	}
 	return g, nil
+}
+
+// reachable refuses an address that no allow makes reachable. Where a name leads is known when it is used.
+func (c *Control) reachable(ctx context.Context, host string) error {
+	if _, err := netip.ParseAddr(host); err != nil || c.reach == nil {
+		return nil
+	}
+	if err := c.reach(ctx, host); err != nil {
+		return invalid("%w, and an allow would not change that", err).WithHint("the operator opens networks with egress.private_networks")
+	}
+	return nil
 }
 
 // allowRule adds a rule to an environment, unless it has it.

@@ -116,6 +116,9 @@ var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS
 
 // checkHost refuses a rule's host that would not mean what it says.
 func checkHost(r outboard.NetRule) error {
+	if n, ok := exception(r.Host); ok && !r.Deny && outbound.Metadata(n) {
+		return errors.New("host: metadata services are out of reach, whatever a rule says")
+	}
 	if n, ok := asNetwork(r.Host); ok {
 		switch {
 		case n.String() != r.Host:

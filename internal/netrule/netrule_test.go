@@ -131,14 +131,16 @@ func TestPath(t *testing.T) {
 
 // Broken if a rule that means something else than it says is saved.
 func TestCheck(t *testing.T) {
-	for _, r := range []outboard.NetRule{{Host: "*"}, {Host: "a.test", Port: -1}, {Host: "*.a.test", Path: "/v1/**", Methods: []string{"GET"}}, {Host: "::1"}} {
+	for _, r := range []outboard.NetRule{{Host: "*"}, {Host: "a.test", Port: -1}, {Host: "*.a.test", Path: "/v1/**", Methods: []string{"GET"}}, {Host: "::1"},
+		{Host: "169.254.169.254", Deny: true}, {Host: "168.0.0.0/8"}, {Host: "169.253.1.1"}} {
 		if err := Check(r); err != nil {
 			t.Errorf("%+v: %v", r, err)
 		}
 	}
 	for _, r := range []outboard.NetRule{{}, {Host: "A.test"}, {Host: "a.test."}, {Host: "a.test:80"}, {Host: "a.*"}, {Host: "*a.test"}, {Host: "*.1.2.3.4"},
 		{Host: "a.test", Port: -2}, {Host: "a.test", Port: 70000}, {Host: "a.test", Methods: []string{"get"}}, {Host: "a.test", Path: "v1"},
-		{Host: "a.test", Path: "/a/../b"}, {Host: "a.test", Path: "/**/b"}, {Host: "a.test", Path: "/a//b"}} {
+		{Host: "a.test", Path: "/a/../b"}, {Host: "a.test", Path: "/**/b"}, {Host: "a.test", Path: "/a//b"},
+		{Host: "169.254.169.254"}, {Host: "169.254.0.0/17"}, {Host: "fd00:ec2::254"}, {Host: "metadata.google.internal"}} {
 		if Check(r) == nil {
 			t.Errorf("%+v passes", r)
 		}

@@ -50,6 +50,11 @@ func prefixes(list ...string) []netip.Prefix {
 var metadata = prefixes("169.254.0.0/16", "100.100.100.200/32", "100.96.0.96/32", "168.63.129.16/32", "192.0.0.192/32", "fe80::/10",
 	"fd00:ec2::254/128", "fd20:ce::254/128")
 
+// Metadata reports whether all of a network is such services.
+func Metadata(n netip.Prefix) bool {
+	return slices.ContainsFunc(metadata, func(p netip.Prefix) bool { return p.Bits() <= n.Bits() && p.Contains(n.Addr()) })
+}
+
 func contains(list []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
 }
