@@ -66,7 +66,7 @@ func (p *port) proxy(w http.ResponseWriter, r *http.Request, req Request, inj *I
 			if err := sign(out, inj); err != nil {
 				return nil, err
 			}
-			resp, err := transport.RoundTrip(out)
+			resp, err := transport.RoundTrip(scrub.interims(out))
 			if err == nil {
 				effect.answered(resp)
 				p.countFrames(resp, req)

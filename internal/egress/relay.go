@@ -23,7 +23,7 @@ func (p *port) relay(w *reply, r *http.Request, req *Request, inj *Injection, sc
 		}
 	}
 	p.rewrite(r, *req, inj, scrub)
-	resp, err := p.fetch(w, r, inj, out)
+	resp, err := p.fetch(w, r, inj, scrub, out)
 	if err != nil {
 		p.failed(w, r, *req, err)
 		return
@@ -58,11 +58,14 @@ func (p *port) relay(w *reply, r *http.Request, req *Request, inj *Injection, sc
 var errSwitched = errors.New("the server switched protocols, which nobody asked for")
 
 // fetch sends a request and returns the head of its answer.
-func (p *port) fetch(w *reply, r *http.Request, inj *Injection, out *upstream) (*http.Response, error) {
+func (p *port) fetch(w *reply, r *http.Request, inj *Injection, scrub *scrubber, out *upstream) (*http.Response, error) {
 	if err := sign(r, inj); err != nil {
 		return nil, err
 	}
 	resp, err := out.send(r, func(status int, header textproto.MIMEHeader) error {
+		if scrub.active() {
+			scrub.headers(http.Header(header))
+		}
 		w.header = http.Header(header)
 		w.WriteHeader(status)
 		w.header = http.Header{}

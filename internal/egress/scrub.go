@@ -10,6 +10,8 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"net/url"
 	"slices"
 	"strings"
@@ -100,6 +102,17 @@ func (s *scrubber) response(resp *http.Response) error {
 	}
 	resp.Body = trailing{s.stream(resp.Body), resp, s}
 	return nil
+}
+
+// interims returns a request whose interim answers (1xx) are covered too: whoever relays them is told after this.
+func (s *scrubber) interims(r *http.Request) *http.Request {
+	if !s.active() {
+		return r
+	}
+	return r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+		s.headers(http.Header(h))
+		return nil
+	}}))
 }
 
 func (s *scrubber) headers(h http.Header) {
