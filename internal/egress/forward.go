@@ -123,23 +123,12 @@ func (p *port) failed(w http.ResponseWriter, r *http.Request, req Request, err e
 		return
 	}
 	cause := context.Cause(r.Context())
-	if errors.Is(cause, errIdle) {
-		p.answer(w, r, req, refuse(http.StatusGatewayTimeout, "idle", "it was stopped: %v", errIdle))
+	if no := ended(cause, err); no != nil {
+		no.began = true
+		p.answer(w, r, req, no)
 		return
 	}
-	if cause != nil && !errors.Is(cause, context.Canceled) {
-		p.answer(w, r, req, refuse(http.StatusForbidden, "gate", "it was stopped: %v", cause))
-		return
-	}
-	if errors.Is(err, errOverBudget) {
-		p.answer(w, r, req, refuse(http.StatusTooManyRequests, "budget", "%v", errOverBudget))
-		return
-	}
-	if status, no := unsent(err); no {
-		p.answer(w, r, req, refuse(status, "credentials", "%v", err))
-		return
-	}
-	if outboard.KindOf(err) == outboard.Denied || errors.Is(err, errScrub) || errors.Is(err, errRanges) {
+	if outboard.KindOf(err) == outboard.Denied {
 		p.answer(w, r, req, refuse(http.StatusBadGateway, "credentials", "%v", err))
 		return
 	}
@@ -154,6 +143,24 @@ func (p *port) failed(w http.ResponseWriter, r *http.Request, req Request, err e
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = io.WriteString(w, "outboard: "+text+"\n")
+}
+
+// ended is the refusal of a request that was under way and was not let to its end here; nil = it failed by itself.
+func ended(cause, err error) *refusal {
+	switch {
+	case errors.Is(cause, errIdle):
+		return refuse(http.StatusGatewayTimeout, "idle", "%v", errIdle)
+	case cause != nil && !errors.Is(cause, context.Canceled):
+		return refuse(http.StatusForbidden, "gate", "%v", cause)
+	case errors.Is(err, errOverBudget):
+		return refuse(http.StatusTooManyRequests, "budget", "%v", errOverBudget)
+	case errors.Is(err, errScrub), errors.Is(err, errRanges):
+		return refuse(http.StatusBadGateway, "credentials", "%v", err)
+	}
+	if status, no := unsent(err); no {
+		return refuse(status, "credentials", "%v", err)
+	}
+	return nil
 }
 
 // reason explains a failure without telling what names resolve to here.

@@ -24,6 +24,7 @@ type refusal struct {
 	hint   string // the command by which a person allows it
 	help   string // what the client can do by itself
 	asked  Asked
+	began  bool // it was on its way already
 }
 
 func refuse(status int, rule, format string, args ...any) *refusal {
@@ -373,7 +374,11 @@ func (p *port) answer(w http.ResponseWriter, r *http.Request, req Request, no *r
 	w.Header().Set("Outboard-Decision", "deny")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(no.status)
-	fmt.Fprintf(w, "outboard: %s %s was not sent: %s\n", r.Method, req.url(), no.reason)
+	became := "was not sent"
+	if no.began { // whoever asked for an effect must not take it for one that did not come about
+		became = "was ended, and its server may have done what it asks for"
+	}
+	fmt.Fprintf(w, "outboard: %s %s %s: %s\n", r.Method, req.url(), became, no.reason)
 	switch {
 	case no.asked.Denied:
 		fmt.Fprintf(w, "outboard: a person was asked (%s) and has denied it; asking again does not help\n", no.asked.Approval)
