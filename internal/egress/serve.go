@@ -64,7 +64,7 @@ func (p *port) serve(w http.ResponseWriter, r *http.Request, f *flow, e *effect)
 		return
 	}
 	defer p.done(e)
-	inj, no := p.permit(e, req, r)
+	inj, no := p.permit(judgement{p.g.ctx, e}, req, r)
 	if no != nil {
 		p.answer(w, r, req, no)
 		return
@@ -79,6 +79,16 @@ func (p *port) serve(w http.ResponseWriter, r *http.Request, f *flow, e *effect)
 	}
 	p.forward(w, r, req, inj)
 }
+
+// judgement is the context in which a request is judged and recorded. That a client goes away does not end it, nor that the request is ended: what
+// was asked for is on record, and no client makes a judgement fail for which nobody is to blame.
+type judgement struct {
+	context.Context // the gateway's
+	of              context.Context
+}
+
+// Value implements context.Context.
+func (j judgement) Value(key any) any { return j.of.Value(key) }
 
 // target finds out what a request is for. Every name that the client gave (tunnel, SNI, Host, address) must be the same one.
 func (f *flow) target(r *http.Request) (Request, *refusal) {
@@ -365,7 +375,7 @@ func (r Request) url() string {
 
 // answer refuses a request, says so in the audit, and tells whoever reads the answer what would help.
 func (p *port) answer(w http.ResponseWriter, r *http.Request, req Request, no *refusal) {
-	err := p.audit(r.Context(), req, outboard.Refused, no.rule, detail{Status: no.status, Reason: no.reason, Approval: no.asked.Approval})
+	err := p.audit(judgement{p.g.ctx, r.Context()}, req, outboard.Refused, no.rule, detail{Status: no.status, Reason: no.reason, Approval: no.asked.Approval})
 	if err != nil {
 		p.g.log.Error("a refusal was not recorded", "session", p.subject.Session, "err", err)
 	}
