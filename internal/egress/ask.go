@@ -2,6 +2,7 @@ package egress
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -52,7 +53,7 @@ func (p *port) ask(ctx context.Context, req Request, no *refusal, q Question) {
 	if !ok || !now.Before(a.until) {
 		got, err := p.g.cfg.Asker.Ask(ctx, req, q)
 		if err != nil {
-			p.g.log.Warn("nobody was asked about a refused request", "session", p.subject.Session, "host", req.Host, "err", err)
+			p.say(slog.LevelWarn, "nobody was asked about a refused request", "host", req.Host, "err", err)
 		}
 		a = answerOf{got, now.Add(askAgain)}
 		p.mu.Lock()

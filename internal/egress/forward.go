@@ -113,12 +113,12 @@ func (p *port) rewrite(out *http.Request, req Request, inj *Injection, scrub *sc
 // failed answers a request that was permitted and could not be carried out.
 func (p *port) failed(w http.ResponseWriter, r *http.Request, req Request, err error) {
 	if broken, ok := errors.AsType[*detourError](err); ok && r.Context().Err() == nil {
-		p.g.log.Warn("the proxy of a box did not connect", "box", p.subject.Box, "proxy", p.reach.Load().proxy.Address, "host", req.Host, "why", broken.why, "err", broken.cause)
+		p.say(slog.LevelWarn, "the proxy of a box did not connect", "box", p.subject.Box, "proxy", p.reach.Load().proxy.Address, "host", req.Host, "why", broken.why, "err", broken.cause)
 		p.answer(w, r, req, refuse(broken.status, "proxy", "%s", broken.Error()))
 		return
 	}
 	if refused, ok := errors.AsType[*outbound.Refusal](err); ok {
-		p.g.log.Info("address refused", "session", p.subject.Session, "host", req.Host, "address", refused.Detail)
+		p.say(slog.LevelInfo, "address refused", "host", req.Host, "address", refused.Detail)
 		p.answer(w, r, req, refuse(http.StatusForbidden, "address", "%s", refused.Why))
 		return
 	}

@@ -135,6 +135,7 @@ type port struct {
 	mu     sync.Mutex
 	active map[*effect]struct{}
 	asked  map[string]answerOf // by what was asked about; at most maxAsked
+	voice  voice
 }
 
 // Prepare returns the certificate that a new sandbox must trust.

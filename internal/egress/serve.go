@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
@@ -377,9 +378,9 @@ func (r Request) url() string {
 func (p *port) answer(w http.ResponseWriter, r *http.Request, req Request, no *refusal) {
 	err := p.audit(judgement{p.g.ctx, r.Context()}, req, outboard.Refused, no.rule, detail{Status: no.status, Reason: no.reason, Approval: no.asked.Approval})
 	if err != nil {
-		p.g.log.Error("a refusal was not recorded", "session", p.subject.Session, "err", err)
+		p.say(slog.LevelError, "a refusal was not recorded", "err", err)
 	}
-	p.g.log.Info("request refused", "session", p.subject.Session, "sandbox", p.subject.Sandbox, "host", req.Host, "rule", no.rule, "why", no.reason)
+	p.say(slog.LevelInfo, "request refused", "host", req.Host, "rule", no.rule, "why", no.reason)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Outboard-Decision", "deny")
 	w.Header().Set("Cache-Control", "no-store")

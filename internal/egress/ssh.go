@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
+	"log/slog"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -26,7 +27,7 @@ func (p *port) refuseSSH(c *conn) {
 	defer c.Close()
 	req := Request{Subject: p.subject, Scheme: "ssh", Method: "CONNECT", Host: c.flow.tunnel, Port: c.flow.to}
 	if err := p.audit(p.g.ctx, req, outboard.Refused, "form", detail{Reason: "SSH is not let through"}); err != nil {
-		p.g.log.Error("a refusal was not recorded", "session", p.subject.Session, "err", err)
+		p.say(slog.LevelError, "a refusal was not recorded", "err", err)
 	}
 	_ = c.SetDeadline(time.Now().Add(endWait)) // a dead socket fails below
 	if _, err := c.Write(append([]byte("SSH-2.0-Outboard\r\n"), sshDisconnect(sshAdvice)...)); err != nil {

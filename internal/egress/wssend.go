@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
+	"log/slog"
 	"net/http"
 
 	"github.com/outboard-dev/outboard"
@@ -30,9 +31,9 @@ func (p *port) cut(resp *http.Response, req Request, rule string, status int) fu
 	ctx := context.WithoutCancel(resp.Request.Context()) // the record is written whoever has gone
 	return func(why error) {
 		if err := p.audit(ctx, req, outboard.Refused, rule, detail{Status: status, Reason: why.Error()}); err != nil {
-			p.g.log.Error("a refusal was not recorded", "session", p.subject.Session, "err", err)
+			p.say(slog.LevelError, "a refusal was not recorded", "err", err)
 		}
-		p.g.log.Info("connection ended", "session", p.subject.Session, "sandbox", p.subject.Sandbox, "host", req.Host, "why", why)
+		p.say(slog.LevelInfo, "connection ended", "host", req.Host, "why", why)
 	}
 }
 
