@@ -22,6 +22,7 @@ type effect struct {
 	client *http.ResponseController                    // of its answer; set once it is active
 	reach  atomic.Pointer[reach]                       // what it was judged by; nil before
 	still  atomic.Pointer[func(context.Context) error] // of its injection; nil = its credentials are not asked about
+	late   *time.Timer                                 // closes its client's connection; set once it was ended
 	last   atomic.Int64                                // when the last byte of a body came or went, in Unix nanoseconds; first when it began
 }
 
@@ -76,10 +77,14 @@ func (p *port) begin(ctx context.Context, e *effect, w http.ResponseWriter) (*ef
 }
 
 // end cancels an active effect. A client that does not read, or is frozen, would keep it under way for as long as it likes: soon nobody waits
-// for it. What there is to say to one that reads is said by then. The port's mu is held.
+// for it. What there is to say to one that reads is said by then. Of HTTP/2 the deadline is for the stream, whose end waits behind what the
+// connection has not taken yet: a connection that takes nothing is closed, with its other streams. The port's mu is held.
 func (e *effect) end(cause error) {
 	e.cancel(cause)
 	_ = e.client.SetWriteDeadline(time.Now().Add(endWait)) // a dead socket fails when it is used
+	if f, ok := e.Value(flowKey{}).(*flow); ok && e.late == nil {
+		e.late = time.AfterFunc(2*endWait, func() { f.end.Reset(0) })
+	}
 }
 
 // done ends an effect.
@@ -87,6 +92,9 @@ func (p *port) done(e *effect) {
 	e.cancel(nil)
 	p.mu.Lock()
 	delete(p.active, e)
+	if e.late != nil {
+		e.late.Stop()
+	}
 	p.mu.Unlock()
 }
 

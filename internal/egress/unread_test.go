@@ -1,10 +1,12 @@
 package egress_test
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"testing"
 	"time"
 
@@ -56,6 +58,7 @@ func TestWhoDoesNotReadIsNotWaitedFor(t *testing.T) {
 			}
 			return err
 		},
+		"/frozen": func() error { return frozen(t, r) },
 	} {
 		t.Run(path, func(t *testing.T) {
 			stuck, gone := flooding(r, path, path == "/socket")
@@ -86,4 +89,23 @@ func TestWhoDoesNotReadIsNotWaitedFor(t *testing.T) {
 			}
 		})
 	}
+}
+
+// frozen begins a request of HTTP/2 with windows that never fill, and reads nothing of the answer, as a client that is frozen.
+func frozen(t *testing.T, r *rig) error {
+	c, err := r.dial(portOf(r.secure))
+	if err != nil {
+		return err
+	}
+	t.Cleanup(func() { c.Close() })
+	over := tls.Client(c, &tls.Config{RootCAs: r.roots, ServerName: "a.test", NextProtos: []string{"h2"}})
+	field := func(name, value string) string {
+		return "\x00" + string(rune(len(name))) + name + string(rune(len(value))) + value
+	}
+	head := "\x82\x87" + field(":path", "/frozen") + field(":authority", "a.test:"+strconv.Itoa(portOf(r.secure))) // GET, https
+	_, err = io.WriteString(over, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+
+		"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x7f\xff\xff\xff"+ // the window of a stream
+		"\x00\x00\x04\x08\x00\x00\x00\x00\x00\x70\x00\x00\x00"+ // and of the connection
+		"\x00\x00"+string(rune(len(head)))+"\x01\x05\x00\x00\x00\x01"+head)
+	return err
 }
