@@ -102,7 +102,7 @@ func (s *server) exec(ctx context.Context, durable <-chan struct{}, c Start, k *
 		case <-p.done:
 		case <-time.After(killPatience):
 		}
-		p.handle.Kill()
+		p.kill()
 		<-p.done
 		sweep(p.pid, moment0)
 	}

@@ -3,9 +3,11 @@ package guest
 import (
 	"bytes"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -18,14 +20,17 @@ type children struct {
 	own      map[int]bool
 	started  chan struct{} // capacity 1: there is a child again, perhaps
 	reaped   chan struct{} // capacity 1: one of own was waited for
+	plain    atomic.Bool   // this kernel gives no descriptors of processes
 }
 
 // process is one child. status is valid once done is closed.
 type process struct {
 	pid    int
 	done   chan struct{}
-	status *os.ProcessState
-	handle *os.Process
+	status syscall.WaitStatus
+
+	mu   sync.Mutex
+	gone bool // it was waited for: its pid is anybody's; guarded by mu
 }
 
 func newChildren() *children {
@@ -33,29 +38,85 @@ func newChildren() *children {
 }
 
 // start runs the program at path. The goroutine that waits for it belongs to wg.
+//
+// It does not use package os, which at its first process starts another one to learn what this kernel's descriptors of processes can do,
+// while the first call of a sandbox waits, and which uses such a descriptor for more than its end.
 func (c *children) start(path string, argv []string, attr *os.ProcAttr, wg *sync.WaitGroup) (*process, error) {
+	sys := syscall.SysProcAttr{}
+	if attr.Sys != nil {
+		sys = *attr.Sys
+	}
+	a := &syscall.ProcAttr{Dir: attr.Dir, Env: attr.Env, Sys: &sys}
+	for _, f := range attr.Files {
+		a.Files = append(a.Files, f.Fd())
+	}
 	c.spawning.RLock()
-	h, err := os.StartProcess(path, argv, attr)
+	pid, fd, err := c.fork(path, argv, a)
+	runtime.KeepAlive(attr)
 	if err != nil {
 		c.spawning.RUnlock()
-		return nil, err
+		return nil, &os.PathError{Op: "fork/exec", Path: path, Err: err}
 	}
 	c.mu.Lock()
-	c.own[h.Pid] = true
+	c.own[pid] = true
 	c.mu.Unlock()
 	c.spawning.RUnlock()
 	raise(c.started)
-	p := &process{pid: h.Pid, handle: h, done: make(chan struct{})}
+	p := &process{pid: pid, done: make(chan struct{})}
 	wg.Go(func() {
-		untilEnded(h)
-		p.status, _ = h.Wait()
+		untilEnded(pid, fd)
+		p.reap()
 		c.mu.Lock()
-		delete(c.own, p.pid)
+		delete(c.own, pid)
 		c.mu.Unlock()
 		raise(c.reaped)
 		close(p.done)
 	})
 	return p, nil
+}
+
+// fork starts a process and returns a descriptor of it, -1 where the kernel has none. Kernels that are not Linux may refuse to give one
+// instead of ignoring that they are asked.
+func (c *children) fork(path string, argv []string, a *syscall.ProcAttr) (pid, fd int, err error) {
+	fd = -1
+	if !c.plain.Load() {
+		a.Sys.PidFD = &fd
+		if pid, _, err = syscall.StartProcess(path, argv, a); err != syscall.EINVAL {
+			return pid, fd, err
+		}
+		a.Sys.PidFD, fd = nil, -1
+	}
+	pid, _, err = syscall.StartProcess(path, argv, a)
+	if err == nil {
+		c.plain.Store(true)
+	}
+	return pid, fd, err
+}
+
+// reap takes the status of a child that has ended.
+func (p *process) reap() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gone = true
+	for {
+		switch _, err := syscall.Wait4(p.pid, &p.status, 0, nil); err {
+		case nil:
+			return
+		case syscall.EINTR:
+		default: // nobody else waits for it; but what is not known is no success
+			p.status = 255 << 8
+			return
+		}
+	}
+}
+
+// kill ends the process, if it has not ended.
+func (p *process) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.gone {
+		syscall.Kill(p.pid, syscall.SIGKILL) // of an identity that the guest may signal
+	}
 }
 
 // raise leaves word in a channel of capacity 1.
@@ -66,54 +127,36 @@ func raise(c chan struct{}) {
 	}
 }
 
-// untilEnded returns when a child has ended, or when only Wait can tell. Wait keeps a thread of its own for as long as the child lives, which
-// counts against the sandbox's limit of processes and is a part of its memory; the poller watches any number by one.
-func untilEnded(h *os.Process) {
-	fd := -1
-	err := h.WithHandle(func(handle uintptr) {
-		n, _, errno := syscall.Syscall(syscall.SYS_FCNTL, handle, syscall.F_DUPFD_CLOEXEC, 0)
-		if errno == 0 {
-			fd = int(n)
-		}
-	})
-	if err != nil || fd < 0 { // a kernel without them, or no descriptor to be had
-		return
-	}
-	if syscall.SetNonblock(fd, true) != nil { // what the poller takes must be
+// untilEnded returns when a child has ended, and leaves it to be waited for. It closes fd. To wait without a descriptor keeps a thread for as
+// long as the child lives, which counts against the sandbox's limit of processes and is a part of its memory; the poller watches any
+// number by one.
+func untilEnded(pid, fd int) {
+	if fd >= 0 && syscall.SetNonblock(fd, true) != nil { // what the poller takes must be
 		syscall.Close(fd)
-		return
-	}
-	f := os.NewFile(uintptr(fd), "pidfd")
-	defer f.Close()
-	defer syscall.SetNonblock(fd, false) // it is so for the handle as well, and Wait would not wait
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return
-	}
-	asked := false
-	_ = raw.Read(func(fd uintptr) bool { // an error leaves it to Wait as well
-		if asked {
-			return true // the poller says so; if that is not all, Wait waits for the rest
+	} else if fd >= 0 {
+		f := os.NewFile(uintptr(fd), "pidfd")
+		defer f.Close()
+		if raw, err := f.SyscallConn(); err == nil {
+			asked := false
+			_ = raw.Read(func(uintptr) bool { // an error leaves it to what follows
+				if asked {
+					return true // the poller says so
+				}
+				asked = true // it may have ended before the poller was told of it
+				ended, err := hasEnded(pPid, pid, syscall.WNOHANG)
+				return err != nil || ended != 0
+			})
 		}
-		asked = true // it may have ended before the poller was told of it
-		const pIDFD, wNoWait = 3, 0x01000000
-		var info [128]byte
-		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, pIDFD, fd, uintptr(unsafe.Pointer(&info[0])),
-			syscall.WEXITED|syscall.WNOHANG|wNoWait, 0, 0)
-		pid := *(*int32)(unsafe.Pointer(&info[sigPidOffset]))
-		return errno != 0 && errno != syscall.EAGAIN || pid != 0
-	})
+	}
+	_, _ = hasEnded(pPid, pid, 0)
 }
 
 // exitCode is the status a shell would report: 128+n for a signal.
 func (p *process) exitCode() int {
-	if p.status == nil {
-		return 255
+	if p.status.Signaled() {
+		return 128 + int(p.status.Signal())
 	}
-	if ws, ok := p.status.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return 128 + int(ws.Signal())
-	}
-	return p.status.ExitCode()
+	return p.status.ExitStatus()
 }
 
 // reapRest is how long the reaper leaves a child alone that has ended. Its end is usually that of a call, whose answer must not wait until
@@ -126,7 +169,7 @@ func (c *children) reap(stop <-chan struct{}) {
 	t := time.NewTimer(reapRest)
 	defer t.Stop()
 	for {
-		_, err := anyEnded(0)
+		_, err := hasEnded(pAll, 0, 0)
 		event := c.reaped // of one that is waited for by another, who is about to take it, and may hide an orphan behind it
 		if err != nil {
 			event = c.started // there is no child, so there will be no orphan
@@ -164,7 +207,7 @@ func (c *children) reapOrphans() bool {
 func (c *children) reapOne() (own, more bool) {
 	c.spawning.Lock()
 	defer c.spawning.Unlock()
-	pid, err := anyEnded(syscall.WNOHANG)
+	pid, err := hasEnded(pAll, 0, syscall.WNOHANG)
 	if err != nil || pid == 0 {
 		return false, false
 	}
@@ -178,13 +221,20 @@ func (c *children) reapOne() (own, more bool) {
 	return false, err == nil && got == pid
 }
 
-// anyEnded returns the pid of a child that has ended and leaves it as it is; the error is that there is no child. It waits for one to end,
-// or with WNOHANG may return 0.
-func anyEnded(options uintptr) (int, error) {
-	const pAll, wNoWait = 0, 0x01000000
+// Kinds of ids for hasEnded.
+const (
+	pAll = 0
+	pPid = 1
+)
+
+// hasEnded returns the pid of a child that has ended, any or one, and leaves it as it is; the error is that there is no such child. It
+// waits for one to end, or with WNOHANG may return 0.
+func hasEnded(kind, id int, options uintptr) (int, error) {
+	const wNoWait = 0x01000000
 	var info [128]byte // siginfo_t
 	for {
-		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, pAll, 0, uintptr(unsafe.Pointer(&info[0])), syscall.WEXITED|wNoWait|options, 0, 0)
+		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, uintptr(kind), uintptr(id), uintptr(unsafe.Pointer(&info[0])),
+			syscall.WEXITED|wNoWait|options, 0, 0)
 		if errno == 0 {
 			return int(*(*int32)(unsafe.Pointer(&info[sigPidOffset]))), nil
 		}

@@ -244,12 +244,10 @@ func (p *proc) reap(ps *processes, pumps *sync.WaitGroup) {
 	})
 	p.drain(drained)
 	exit := ProcessExit{Code: -1}
-	if p.p.status != nil {
-		if ws, ok := p.p.status.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-			exit.Signal = int(ws.Signal())
-		} else {
-			exit.Code = p.p.status.ExitCode()
-		}
+	if p.p.status.Signaled() {
+		exit.Signal = int(p.p.status.Signal())
+	} else {
+		exit.Code = p.p.status.ExitStatus()
 	}
 	ps.mu.Lock()
 	p.ended = time.Now()

@@ -259,7 +259,7 @@ func TestChildrenWithoutThreads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer p.handle.Kill()
+		defer p.kill()
 		children = append(children, p)
 	}
 	for range controls {
@@ -281,9 +281,7 @@ func TestChildrenWithoutThreads(t *testing.T) {
 		t.Errorf("%d threads wait for %d children", got-controls, n)
 	}
 	for _, p := range children {
-		if err := p.handle.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		p.kill()
 		if <-p.done; p.exitCode() != 128+int(syscall.SIGKILL) {
 			t.Errorf("exit status %d", p.exitCode())
 		}

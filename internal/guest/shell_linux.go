@@ -306,7 +306,7 @@ func (sh *shell) end(everything bool) {
 	if everything {
 		rest = members(sh.proc.pid, moment0)
 	}
-	sh.proc.handle.Kill()
+	sh.proc.kill()
 	<-sh.proc.done
 	signalAll(rest, syscall.SIGKILL)
 	if everything {
