@@ -43,6 +43,9 @@ const insertPolicySQL = `INSERT INTO policies (` + policyCols + `) VALUES (?, ?,
 func (s *Store) SavePolicy(ctx context.Context, p outboard.Policy, expect int) (outboard.Policy, error) {
 	p.ID = policyRow(p.Org, p.Level, p.Target)
 	err := s.update(ctx, "storing a policy", func(t tx) error {
+		if err := s.d.lockPolicies(ctx, t.Tx); err != nil {
+			return err
+		}
 		last, err := scanPolicy(t.queryRow(ctx, latestPolicySQL, string(p.ID)))
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
@@ -135,11 +138,9 @@ func (s *Store) policiesAt(ctx context.Context, org outboard.OrgID, agent outboa
 	return list, err
 }
 
-// It is a count, since rows are only added: PostgreSQL gives out num before a save is committed, so the highest may be there before a lower
-// one is, which nobody would see then.
-const policyRevisionSQL = `SELECT COUNT(*) FROM policies`
+const policyRevisionSQL = `SELECT COALESCE(MAX(num), 0) FROM policies`
 
-// PolicyRevision implements policy.Source.
+// PolicyRevision implements policy.Source. It rises with each save, since saves are committed in the order of their numbers.
 func (s *Store) PolicyRevision(ctx context.Context) (n int64, err error) {
 	err = s.queryRow(ctx, policyRevisionSQL).Scan(&n)
 	return n, s.fail("reading the revision of the policies", err)

@@ -1,6 +1,8 @@
 package store_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -257,18 +259,25 @@ func TestPolicyRevisionOfSavesThatOverlap(t *testing.T) {
 		VALUES ('pol_slow', 'agent', 'agent_1', 1, 'x', 1, 'ann', 'default')`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.SavePolicy(t.Context(), outboard.Policy{Level: outboard.LevelOrganization, Text: "y", CreatedAt: time.Now()}, -1); err != nil {
-		t.Fatal(err)
+	save := func(ctx context.Context) (int64, error) {
+		_, err := s.SavePolicy(ctx, outboard.Policy{Level: outboard.LevelOrganization, Text: "y", CreatedAt: time.Now()}, -1)
+		n, failed := s.PolicyRevision(t.Context())
+		return n, errors.Join(err, failed)
 	}
-	before, err := s.PolicyRevision(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	soon, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if n, err := save(soon); err == nil || n != 0 {
+		t.Fatalf("a save did not wait for one that is under way: revision %d, %v", n, err)
 	}
 	if err := slow.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	if after, err := s.PolicyRevision(t.Context()); err != nil || after == before {
-		t.Errorf("revision %d before and %d after the slow save was committed, %v", before, after, err)
+	before, err := s.PolicyRevision(t.Context())
+	if err != nil || before == 0 {
+		t.Fatalf("revision %d after the slow save, %v", before, err)
+	}
+	if n, err := save(t.Context()); err != nil || n <= before {
+		t.Errorf("revision %d after %d, %v", n, before, err)
 	}
 }
 

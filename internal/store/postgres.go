@@ -115,6 +115,12 @@ func (d *postgresDialect) lockSchema(ctx context.Context, t *sql.Tx) error {
 	return err
 }
 
+// lockPolicies implements dialect. PostgreSQL gives numbers out before the commit: without it the highest may be there before a lower one is.
+func (d *postgresDialect) lockPolicies(ctx context.Context, t *sql.Tx) error {
+	_, err := t.ExecContext(ctx, `LOCK TABLE policies IN EXCLUSIVE MODE`)
+	return err
+}
+
 // auditLock is an arbitrary number of ours; the schema tells databases apart that share a server's.
 const auditLock = 0x61756474
 

@@ -143,17 +143,18 @@ func openPool(dsn string, conns int) (*sql.DB, error) {
 	return db, nil
 }
 
-func (d *sqliteDialect) name() string                              { return "sqlite" }
-func (d *sqliteDialect) offers() bool                              { return true }
-func (d *sqliteDialect) writers() int                              { return 1 }
-func (d *sqliteDialect) where() string                             { return d.path }
-func (d *sqliteDialect) rebind(query string) string                { return query }
-func (d *sqliteDialect) locking(bool) string                       { return "" }
-func (d *sqliteDialect) lockSchema(context.Context, *sql.Tx) error { return nil }   // the transaction is immediate
-func (d *sqliteDialect) lockAudit(context.Context, *sql.Tx) error  { return nil }   // likewise
-func (d *sqliteDialect) again(error) bool                          { return false } // one writer at a time loses to nobody
-func (d *sqliteDialect) ring(map[outboard.SessionID]*row)          {}               // others look at data_version
-func (d *sqliteDialect) start(context.Context, *Store)             {}
+func (d *sqliteDialect) name() string                                { return "sqlite" }
+func (d *sqliteDialect) offers() bool                                { return true }
+func (d *sqliteDialect) writers() int                                { return 1 }
+func (d *sqliteDialect) where() string                               { return d.path }
+func (d *sqliteDialect) rebind(query string) string                  { return query }
+func (d *sqliteDialect) locking(bool) string                         { return "" }
+func (d *sqliteDialect) lockSchema(context.Context, *sql.Tx) error   { return nil } // the transaction is immediate
+func (d *sqliteDialect) lockAudit(context.Context, *sql.Tx) error    { return nil } // likewise
+func (d *sqliteDialect) lockPolicies(context.Context, *sql.Tx) error { return nil }
+func (d *sqliteDialect) again(error) bool                            { return false } // one writer at a time loses to nobody
+func (d *sqliteDialect) ring(map[outboard.SessionID]*row)            {}               // others look at data_version
+func (d *sqliteDialect) start(context.Context, *Store)               {}
 
 // explain implements dialect.
 func (d *sqliteDialect) explain(err error) *outboard.Error {
