@@ -24,6 +24,7 @@ type exchange struct {
 
 	settled  chan struct{} // closed when the next overlay is attached, and all that was written is the layer's; or when that has failed
 	attached bool          // which of the two
+	placed   chan struct{} // closed when processes may go on, or when it has failed
 	lost     bool          // the mark stays
 
 	brake *brake // of a sandbox that is stopped meanwhile
@@ -107,9 +108,11 @@ func (x *exchange) end() (err error) {
 	return err
 }
 
-// run does it. It closes settled early: the caller has a name to give, and to wake it takes a while.
+// run does it. It closes settled early: the caller has a name to give, and to wake it takes a while. It leaves it to the caller to let the
+// processes go on, since its thread ends with it, and that takes as long.
 func (x *exchange) run(ctx context.Context) error {
-	settled := sync.OnceFunc(func() { close(x.settled) })
+	settled, placed := sync.OnceFunc(func() { close(x.settled) }), sync.OnceFunc(func() { close(x.placed) })
+	defer placed()
 	defer settled()
 	return inside(x.m.state, func() error {
 		if x.brake != nil {
@@ -139,10 +142,9 @@ func (x *exchange) run(ctx context.Context) error {
 		if err = unix.Renameat(x.work, will+nextSuffix, x.work, will); err == nil {
 			err = unix.Renameat(x.work, pushing, x.work, was)
 		}
-		if x.lost = err != nil; x.lost {
-			return err
-		}
-		return x.thaw()
+		x.lost = err != nil
+		placed()
+		return err
 	})
 }
 

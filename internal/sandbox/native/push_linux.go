@@ -170,6 +170,9 @@ func (m *machine) overlayOver(n int) (*work, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(st.Below) >= maxLayers {
+		return nil, outboard.Errorf(outboard.Unimplemented, "sandbox %s has %d layers, which is the limit", m.id, len(st.Below))
+	}
 	userns, err := userNamespaceOf(m.state.Pid)
 	if err != nil {
 		return nil, err
@@ -293,12 +296,6 @@ func (m *machine) pushWritten(ctx context.Context, id, parent outboard.Checkpoin
 	if isEmpty(m.workPath(n, "up")) {
 		return m.unwritten(id, parent, n)
 	}
-	if st, err := m.p.loadStack(layerName(m.id, n)); err != nil || len(st.Below) >= maxLayers {
-		if err == nil {
-			err = outboard.Errorf(outboard.Unimplemented, "sandbox %s has %d layers, which is the limit", m.id, len(st.Below))
-		}
-		return sandbox.Pushed{}, err
-	}
 	next, err := m.following(n, *ahead)
 	*ahead = nil
 	if err != nil {
@@ -328,7 +325,7 @@ func (m *machine) workPath(n int, name string) string {
 
 // push exchanges the mounts. The overlay that comes next was made before anything stops.
 func (m *machine) push(ctx context.Context, id, parent outboard.CheckpointID, n int, next *work) (pushed sandbox.Pushed, err error) {
-	x := &exchange{m: m, n: n, next: next, settled: make(chan struct{})}
+	x := &exchange{m: m, n: n, next: next, settled: make(chan struct{}), placed: make(chan struct{})}
 	defer func() {
 		err = errors.Join(err, x.thaw(), x.end())
 		m.prepare()
@@ -343,7 +340,13 @@ func (m *machine) push(ctx context.Context, id, parent outboard.CheckpointID, n 
 	if <-x.settled; x.attached {
 		named = m.nameNow(id, layerName(m.id, n), x.to)
 	}
-	err = <-done
+	var thawed error
+	if <-x.placed; x.attached && !x.lost { // else what is copied is copied of a sandbox that is stopped
+		thawed = x.thaw()
+	}
+	if err = <-done; err == nil {
+		err = thawed
+	}
 	if errors.Is(err, errInUse) {
 		return m.pushCopy(id, parent, n)
 	}
