@@ -3,6 +3,7 @@ package outboard
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Kind classifies an error for whoever must answer it: a wire's status code, a CLI's exit code, a retry decision.
@@ -56,12 +57,17 @@ func HintOf(err error) string {
 	return ""
 }
 
-// PublicOf is what a client is told of err: the first Public in its chain, or its text. Logs have the text.
+// PublicOf is what a client is told of err: its text, with the first Public in its chain instead of what that stands for. Logs have the
+// text.
 func PublicOf(err error) string {
 	for e, ok := errors.AsType[*Error](err); ok; e, ok = errors.AsType[*Error](e.Err) {
-		if e.Public != "" {
-			return e.Public
+		if e.Public == "" {
+			continue
 		}
+		if before, after, found := strings.Cut(err.Error(), e.Message); found {
+			return before + e.Public + after
+		}
+		return e.Public
 	}
 	return err.Error()
 }

@@ -38,10 +38,17 @@ func TestHintsSurviveWrapping(t *testing.T) {
 // Fails if a client is told what only the operator should read, or the log loses it.
 func TestPublicSurvivesWrapping(t *testing.T) {
 	inner := outboard.Errorf(outboard.Unavailable, "database x on /run/pg cannot be reached").WithPublic("the database is away")
-	for _, err := range []error{inner, fmt.Errorf("opening: %w", inner), outboard.Errorf(outboard.Unavailable, "x: %w", fmt.Errorf("y: %w", inner)).WithHint("h")} {
-		if got := outboard.PublicOf(err); got != "the database is away" || !strings.Contains(err.Error(), "/run/pg") {
+	for want, err := range map[string]error{
+		"the database is away":                       inner,
+		"opening: the database is away":              fmt.Errorf("opening: %w", inner),
+		"the kill holds: x: the database is away\ny": outboard.Errorf(outboard.Unavailable, "the kill holds: %w", errors.Join(fmt.Errorf("x: %w", inner), errors.New("y"))).WithHint("h"),
+	} {
+		if got := outboard.PublicOf(err); got != want || !strings.Contains(err.Error(), "/run/pg") {
 			t.Errorf("a client is told %q of %q", got, err)
 		}
+	}
+	if got := outboard.PublicOf(&outboard.Error{Kind: outboard.Unavailable, Message: "other words", Err: inner}); got != "the database is away" {
+		t.Errorf("a client is told %q", got)
 	}
 	for _, err := range []error{errors.New("x"), outboard.Errorf(outboard.Invalid, "name: %w", errors.New("empty"))} {
 		if got := outboard.PublicOf(err); got != err.Error() {

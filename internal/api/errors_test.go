@@ -19,9 +19,9 @@ func TestPublicErrors(t *testing.T) {
 		status int
 		told   string
 	}{
-		{fmt.Errorf("looking up a key: %w", down), http.StatusServiceUnavailable, "the database is away"},
+		{fmt.Errorf("looking up a key: %w", down), http.StatusServiceUnavailable, "looking up a key: the database is away"},
 		{errors.New("x.go:1"), http.StatusInternalServerError, "internal server error"},
-		{fmt.Errorf("listing: %w", damaged), http.StatusInternalServerError, "event sevt_1 (agent.message) of the session's log is damaged"},
+		{fmt.Errorf("listing: %w", damaged), http.StatusInternalServerError, "listing: event sevt_1 (agent.message) of the session's log is damaged"},
 		{unknown, http.StatusInternalServerError, `event sevt_1 of the session's log has the type "agent.novel", which this server does not know`},
 		{outboard.Errorf(outboard.Invalid, "name: required"), http.StatusBadRequest, "name: required"},
 	} {
