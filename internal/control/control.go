@@ -82,6 +82,7 @@ type Control struct {
 	exchanges chan struct{}           // capacity maxExchanges: sign-ins that ask the identity provider
 
 	withdrawals *withdrawals
+	recording   sync.WaitGroup // kills that the database takes its time with
 
 	mu       sync.Mutex
 	revoked  counter

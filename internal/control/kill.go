@@ -15,6 +15,9 @@ import (
 const (
 	// killReport is how long a kill waits for its effects before it reports: within it no process may be left.
 	killReport = 5 * time.Second
+	// killRecord bounds the wait for the database to take a kill that is in force: whoever threw it must learn that it is. It is less than
+	// the command waits, and enough for one whose writers wait for each other.
+	killRecord = 8 * time.Second
 	// killLook is the wait between two looks at what is left.
 	killLook = 50 * time.Millisecond
 	// maxInFlight bounds what a report lists.
@@ -102,7 +105,7 @@ func (c *Control) Kill(ctx context.Context, by outboard.Caller, k outboard.Kill)
 	}
 	ctx = context.WithoutCancel(ctx)
 	c.kill.Enforce(ctx)
-	if err := c.putKill(ctx, k, by.Key, "role "+by.Role); err != nil {
+	if err := c.recordKill(ctx, k, by); err != nil {
 		if kept != nil {
 			return KillReport{}, outboard.Errorf(outboard.Unavailable, "the kill is in force as %s on the server that was asked, until that stops: it could not be written anywhere: %w", k.ID, errors.Join(err, kept))
 		}
@@ -112,6 +115,19 @@ func (c *Control) Kill(ctx context.Context, by outboard.Caller, k outboard.Kill)
 	err := errors.Join(c.AfterKill(ctx, k), c.kill.Forget(k.ID))
 	c.settleReport(ctx, &r, begun)
 	return r, err
+}
+
+// recordKill is putKill that is not waited for longer than killRecord: behind others that wait for a locked database it can take several times
+// as long. It goes on then.
+func (c *Control) recordKill(ctx context.Context, k outboard.Kill, by outboard.Caller) error {
+	done := make(chan error, 1)
+	c.recording.Go(func() { done <- c.putKill(ctx, k, by.Key, "role "+by.Role) })
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(killRecord):
+		return outboard.Errorf(outboard.Unavailable, "the database has not taken it for %v", killRecord)
+	}
 }
 
 // putKill records a kill and makes it a row.

@@ -97,6 +97,7 @@ func (c *Control) Stop() {
 	w.cancel()
 	w.mu.Unlock()
 	w.run.Wait()
+	c.recording.Wait()
 }
 
 // withdrawDue gives back what is due, one after the other. After a failure the others wait for the next look: a provider that is away is not
