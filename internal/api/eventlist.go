@@ -16,6 +16,8 @@ import (
 const (
 	logPage    = 500
 	minLogPage = 32
+	// maxPageBytes is from how much content on a page takes no further event: one may hold 32 MiB, and a page is made in memory.
+	maxPageBytes = 32 << 20
 )
 
 // spread is how far a wire event's time may be from that of its log event.
@@ -151,6 +153,9 @@ func (l *lister) take(w wireEvent, pos cursor) (full bool) {
 	return false
 }
 
+// heavy reports whether a page has as much content as one may have. Clients go by next_page, whatever their limit was.
+func (l *lister) heavy() bool { return l.src.loaded >= maxPageBytes && len(l.out) > 0 }
+
 // queue lists the inputs that wait.
 func (l *lister) queue(ctx context.Context, waiting []outboard.Event) (full bool, err error) {
 	if l.q.desc && l.pos.Seq > 0 {
@@ -163,6 +168,10 @@ func (l *lister) queue(ctx context.Context, waiting []outboard.Event) (full bool
 		if e.Type == outboard.TypeInputToolResult {
 			continue // processed on receipt: it is in the log part
 		}
+		if l.heavy() {
+			return true, nil
+		}
+		l.src.loaded += int64(len(e.Data))
 		w, err := l.tr.queued(ctx, &e, false)
 		if err != nil {
 			return false, err
@@ -230,6 +239,10 @@ func (l *lister) log(ctx context.Context, _ []outboard.Event) (full bool, err er
 
 // event lists the wire events of one log event, those before start left out.
 func (l *lister) event(ctx context.Context, e *outboard.Event, start cursor) (full bool, err error) {
+	if l.heavy() {
+		return true, nil
+	}
+	l.src.loaded += int64(len(e.Data))
 	ws, err := l.tr.events(ctx, e)
 	if err != nil {
 		return false, err

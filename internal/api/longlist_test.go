@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/outboard-dev/outboard"
@@ -78,5 +79,43 @@ func TestListOfALongSession(t *testing.T) {
 	}
 	if _, n := rows(url.Values{"limit": {"500"}, "types[]": {"session.usage"}}); n < 300 {
 		t.Errorf("the ends of 300 turns were listed with %d rows read: this counts something else", n)
+	}
+}
+
+// If this fails, a page of large events takes as much memory as 1,000 of them, or pages that end early lose or repeat one.
+func TestListOfLargeEvents(t *testing.T) {
+	b := newBench(t)
+	id := b.session()
+	for range 6 {
+		b.ok("POST", "/v1/sessions/"+id+"/events", send(message(strings.Repeat("x", 9<<20))))
+	}
+	waiting, err := b.store.Waiting(t.Context(), outboard.SessionID(id))
+	if err != nil || len(waiting) != 6 {
+		t.Fatalf("%d messages wait, %v", len(waiting), err)
+	}
+	b.append(id, &outboard.TurnStarted{Turn: 1}, &outboard.InputProcessed{Input: waiting[0].ID, Of: waiting[0].Type},
+		&outboard.InputProcessed{Input: waiting[1].ID, Of: waiting[1].Type}, &outboard.InputProcessed{Input: waiting[2].ID, Of: waiting[2].Type})
+	lists := map[string][]any{}
+	for _, order := range []string{"asc", "desc"} {
+		q, pages := url.Values{"order": {order}}, 0
+		for more := true; more; pages++ {
+			r := b.ok("GET", "/v1/sessions/"+id+"/events?"+q.Encode(), nil)
+			for _, e := range r.get("data").([]any) {
+				lists[order] = append(lists[order], e.(map[string]any)["id"])
+			}
+			if len(r.body) > 50<<20 {
+				t.Errorf("a page has %d bytes", len(r.body))
+			}
+			next, _ := r.get("next_page").(string)
+			q.Set("page", next)
+			more = next != ""
+		}
+		if pages != 2 {
+			t.Errorf("%d pages in order %s", pages, order)
+		}
+	}
+	slices.Reverse(lists["desc"])
+	if len(lists["asc"]) != 8 || !slices.Equal(lists["asc"], lists["desc"]) {
+		t.Errorf("in order: %v\nbackwards: %v", lists["asc"], lists["desc"])
 	}
 }

@@ -21,6 +21,7 @@ type logSource struct {
 	total outboard.Header // where all events are read in order: the sums up to the one in hand; else Head is 0, and they are looked up
 	kept  map[outboard.EventID]outboard.Event
 
+	loaded  int64                // bytes of content, in events and from blobs
 	configs []control.ConfigFrom // all up to the event known
 	known   int64
 }
@@ -88,5 +89,6 @@ func (s *logSource) ConfigAt(ctx context.Context, seq int64) (outboard.SessionCo
 
 // Load implements source.
 func (s *logSource) Load(ctx context.Context, ref outboard.BlobRef) ([]byte, error) {
+	s.loaded += ref.Size
 	return s.ctl.Load(ctx, ref)
 }
