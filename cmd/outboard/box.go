@@ -255,7 +255,7 @@ func (a *app) copyOut(ctx context.Context, c *client.Client, ref, from, to strin
 	}
 	if _, err := io.Copy(f, r); err != nil {
 		f.Close()
-		return &client.TransportError{URL: c.URL(), Err: err}
+		return c.BoxLost(ctx, b.ID, err)
 	}
 	return f.Close()
 }

@@ -133,6 +133,9 @@ func (x *boxExec) interrupted(ctx context.Context, err error) error {
 	if ctx.Err() != nil && x.pid != 0 {
 		x.end(ctx)
 	}
+	if x.pid != 0 && ctx.Err() == nil { // whatever it was: the code of the program is not known, and this is none of its own
+		return &exitError{exitTransport, err}
+	}
 	return err
 }
 

@@ -106,7 +106,7 @@ func (a *app) finish(cmd *cobra.Command, err error) int {
 	if a.kept != "" && outboard.KindOf(err) == outboard.Unauthenticated { // the server cannot tell a login that has ended from any other text
 		hint = "your login there has ended; sign in again: outboard login " + a.kept
 	}
-	if code == exitTransport {
+	if _, ok := errors.AsType[*client.TransportError](err); ok {
 		name, hint = "transport", "check OUTBOARD_URL, or unset it to use the data directory"
 		if a.env("OUTBOARD_URL") == "" { // it answered when the command began
 			hint = "the server of the data directory is gone; sessions go on once one runs: outboard serve, or outboard attach SESSION"

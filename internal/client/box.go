@@ -66,6 +66,21 @@ func (c *Client) DeleteBox(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, boxPath(id, ""), nil, nil, nil)
 }
 
+// BoxLost says why what a box was sending broke off with err: the box has ended meanwhile (NotFound), the connection was cut though box and
+// server are there (Unavailable), or the server cannot be reached.
+func (c *Client) BoxLost(ctx context.Context, id string, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	switch gone := c.call(ctx, http.MethodGet, boxPath(id, ""), nil, nil, new(Box)); {
+	case gone == nil:
+		return outboard.Errorf(outboard.Unavailable, "box %s: %w", id, err)
+	case outboard.KindOf(gone) == outboard.NotFound:
+		return outboard.Errorf(outboard.NotFound, "box %s has ended meanwhile", id).WithHint("outboard box ls")
+	}
+	return &TransportError{c.URL(), err}
+}
+
 // StartProcess starts a process in a box from a body of the API and yields what it does until it has ended.
 func (c *Client) StartProcess(ctx context.Context, box string, body any) iter.Seq2[ProcessEvent, error] {
 	return func(yield func(ProcessEvent, error) bool) {
@@ -89,10 +104,7 @@ func (c *Client) processEvents(ctx context.Context, box string, body any, yield 
 	for {
 		line, err := r.ReadSlice('\n')
 		if err != nil {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			return &TransportError{c.URL(), errors.New("the connection to the process is lost")}
+			return c.BoxLost(ctx, box, errors.New("the connection to the process is lost"))
 		}
 		data, ok := bytes.CutPrefix(line, []byte("data: "))
 		if !ok {
