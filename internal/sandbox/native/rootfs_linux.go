@@ -163,6 +163,9 @@ func within(path, dir string) bool {
 // accountLayer returns a layer that goes over a foreign root (its layers, top first): its accounts with the sandbox's own user added, the
 // tool's directories, and the names of the place; and who the tool is that user names.
 func (p *Provider) accountLayer(layers []string, user string) (string, tool, error) {
+	if err := mountable(layers); err != nil {
+		return "", tool{}, err
+	}
 	passwd, err := accountsOf(layers, "passwd", toolPasswd)
 	if err != nil {
 		return "", tool{}, err
@@ -179,6 +182,26 @@ func (p *Provider) accountLayer(layers []string, user string) (string, tool, err
 	entries = append(entries, p.toolEntries(t)...)
 	layer := filepath.Join(p.dir, cacheDir, "accounts-"+digest(entries))
 	return layer, t, buildLayer(layer, func(root *os.Root) error { return writeEntries(root, entries) })
+}
+
+// mountable refuses a foreign root that has something else where a sandbox mounts file systems of its own: nothing of the host's can mend it.
+func mountable(layers []string) error {
+	for _, name := range []string{"proc", "dev", "sys", "tmp"} {
+		for _, dir := range layers {
+			fi, err := os.Lstat(filepath.Join(dir, name))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if !fi.IsDir() && !isWhiteout(fi) {
+				return fmt.Errorf("its /%s is not a directory", name)
+			}
+			break
+		}
+	}
+	return nil
 }
 
 // accountsOf returns a file of /etc as an overlay of the layers shows it, with the tool's line added where its id has none.
