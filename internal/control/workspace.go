@@ -99,7 +99,7 @@ func chainOf(all []outboard.Checkpoint, at outboard.CheckpointID) ([]outboard.Ch
 
 // merge lays one delta over what the older ones left. Everything in it was written by the guest, from names a tool chose.
 func (w *Workspace) merge(ctx context.Context, delta int) error {
-	own := map[string]int{} // regular entries of this delta by path, for its hard links
+	own := map[string]int{} // entries of this delta by path but for directories, for its hard links
 	return w.entries(ctx, delta, func(n int, h *tar.Header, r io.Reader) error {
 		if h.Name == deletedEntry {
 			return w.remove(h, r)
@@ -113,7 +113,7 @@ func (w *Workspace) merge(ctx context.Context, delta int) error {
 		}
 		entry := n
 		switch h.Typeflag {
-		case tar.TypeReg:
+		case tar.TypeReg, tar.TypeSymlink, tar.TypeFifo:
 			own[name] = n
 		case tar.TypeLink:
 			target, ok := own[path.Clean(h.Linkname)]

@@ -102,12 +102,12 @@ func unpack(t *testing.T, b []byte) map[string]string {
 func TestWorkspaceMerges(t *testing.T) {
 	ctl, st, bl := parts(t)
 	layers := [][]byte{
-		layer(t, nil, "workspace/", "workspace/a=1", "workspace/b>workspace/a", "workspace/b2>workspace/a", "workspace/c=c", "workspace/d/", "workspace/d/x=x", "workspace/e/", "workspace/e/y=y", "workspace/s=file"),
+		layer(t, nil, "workspace/", "workspace/a=1", "workspace/b>workspace/a", "workspace/b2>workspace/a", "workspace/c=c", "workspace/d/", "workspace/d/x=x", "workspace/e/", "workspace/e/y=y", "workspace/s=file", "workspace/l@a", "workspace/l2>workspace/l"),
 		layer(t, []string{"workspace/c", "workspace/d"}, "workspace/a=2", "workspace/e=now a file", "workspace/s@a"),
 		layer(t, []string{}, "workspace/d/", "workspace/d/z=z"),
 	}
 	want := map[string]string{"workspace/": "", "workspace/a": "2", "workspace/b": "1", "workspace/b2": "1", "workspace/e": "now a file",
-		"workspace/s": "@a", "workspace/d/": "", "workspace/d/z": "z"}
+		"workspace/s": "@a", "workspace/l": "@a", "workspace/l2": "@a", "workspace/d/": "", "workspace/d/z": "z"}
 	h, err := st.CreateSession(t.Context(), outboard.Header{ID: "sesn_01w", Thread: "sthr_01w", Phase: outboard.PhaseIdle},
 		outboard.SessionConfig{}, outboard.NewEvent("sthr_01w", &outboard.SessionCreated{}))
 	if err != nil {

@@ -67,6 +67,8 @@ func hostileWorkspace(t *testing.T) []byte {
 	add(tar.Header{Typeflag: tar.TypeFifo, Name: "workspace/fifo", Mode: 0o622}, "")
 	add(tar.Header{Typeflag: tar.TypeReg, Name: "workspace/one", Mode: 0o4755}, "linked")
 	add(tar.Header{Typeflag: tar.TypeLink, Name: "workspace/two", Linkname: "workspace/one"}, "")
+	add(tar.Header{Typeflag: tar.TypeSymlink, Name: "workspace/lone", Linkname: "one"}, "")
+	add(tar.Header{Typeflag: tar.TypeLink, Name: "workspace/ltwo", Linkname: "workspace/lone"}, "")
 	add(tar.Header{Typeflag: tar.TypeDir, Name: "workspace/locked/", Mode: 0o100}, "")
 	if err := tw.Close(); err != nil {
 		t.Fatal(err)
@@ -117,7 +119,7 @@ func TestHostileTreeThroughS3(t *testing.T) {
 	if got := treeHash(t, there, last.ID); got != want {
 		t.Errorf("the tree is %s, was %s", got, want)
 	}
-	const look = "cd /workspace; stat -c '%b %Y' sparse; [ one -ef two ] && [ two -ef three ] && cat three; stat -c '%a %Y %h' attr one; readlink out"
+	const look = "cd /workspace; stat -c '%b %Y' sparse; [ one -ef two ] && [ two -ef three ] && cat three; stat -c '%a %Y %h' attr one; stat -c '%h %F' lone ltwo; readlink out ltwo"
 	if got, was := r.bash(t, other, look), r.bash(t, b, look); got != was || len(strings.Fields(got)[0]) > 3 {
 		t.Errorf("seen from inside %q, was %q", got, was)
 	}

@@ -90,7 +90,7 @@ type packer struct {
 	now    *scan
 	tw     *tar.Writer
 	sparse *Sparse
-	links  map[[2]uint64]*item // device and inode of written files with several names: the first one
+	links  map[[2]uint64]*item // device and inode of what was written and has several names: the first one
 }
 
 func (p *packer) pack(items []*item, deleted []string, delta bool) error {
@@ -119,10 +119,21 @@ func (p *packer) item(it *item) error {
 	h := &tar.Header{
 		Name: it.path, Mode: int64(it.mark.mode & 0o7777), ModTime: time.Unix(it.mark.mtime.Unix()), Format: tar.FormatPAX,
 	}
-	switch it.mark.mode & syscall.S_IFMT {
-	case syscall.S_IFDIR:
+	if it.mark.mode&syscall.S_IFMT == syscall.S_IFDIR {
 		h.Typeflag = tar.TypeDir
 		h.Name += "/"
+		return p.tw.WriteHeader(h)
+	}
+	if it.mark.nlink > 1 {
+		id := [2]uint64{it.mark.dev, it.mark.ino}
+		if first, ok := p.links[id]; ok {
+			h.Typeflag, h.Linkname = tar.TypeLink, first.path
+			it.racy, it.sum = first.racy, first.sum
+			return p.tw.WriteHeader(h)
+		}
+		p.links[id] = it
+	}
+	switch it.mark.mode & syscall.S_IFMT {
 	case syscall.S_IFLNK:
 		h.Typeflag, h.Linkname = tar.TypeSymlink, it.link
 	case syscall.S_IFIFO:
@@ -137,15 +148,6 @@ func (p *packer) item(it *item) error {
 // Save compares with, so a file that changes meanwhile is sent again then.
 func (p *packer) file(it *item, h *tar.Header) error {
 	h.Typeflag, h.Size = tar.TypeReg, it.mark.size
-	if it.mark.nlink > 1 {
-		id := [2]uint64{it.mark.dev, it.mark.ino}
-		if first, ok := p.links[id]; ok {
-			h.Typeflag, h.Linkname, h.Size = tar.TypeLink, first.path, 0
-			it.racy, it.sum = first.racy, first.sum
-			return p.tw.WriteHeader(h)
-		}
-		p.links[id] = it
-	}
 	f, err := p.s.reach(it)
 	if err != nil {
 		return internal(err)

@@ -279,6 +279,9 @@ func (u *unpacker) entry(h *tar.Header, name string, r io.Reader) error {
 			return err
 		}
 	}
+	if to, ok := u.linkedLink(h); ok {
+		h.Typeflag, h.Linkname = tar.TypeSymlink, to
+	}
 	if h.Typeflag == tar.TypeSymlink {
 		u.Files++
 		if h.Linkname == "" || len(h.Linkname) > maxLinkBytes {
@@ -300,6 +303,16 @@ func (u *unpacker) entry(h *tar.Header, name string, r io.Reader) error {
 		r, size, mode = from, info.Size(), info.Mode()
 	}
 	return u.file(name, mode, size, r)
+}
+
+// linkedLink returns where the symbolic link leads that a hard link is another name of.
+func (u *unpacker) linkedLink(h *tar.Header) (to string, ok bool) {
+	name, _, ok := entryName(h.Linkname, u.prefix)
+	if h.Typeflag != tar.TypeLink || !ok {
+		return "", false
+	}
+	to, err := u.root.Readlink(name)
+	return to, err == nil
 }
 
 // linked opens the file that a hard link means: one this tar has made before. The link becomes a copy, so that no later change of

@@ -126,16 +126,17 @@ func (c *copier) entry(from, to, old int, name, path string) error {
 		was.Uid != st.Uid || was.Gid != st.Gid {
 		c.differs = true
 	}
-	switch st.Mode & unix.S_IFMT {
+	kind := st.Mode & unix.S_IFMT
+	if st.Nlink > 1 && (kind == unix.S_IFREG || kind == unix.S_IFLNK || kind == unix.S_IFIFO) { // whiteouts are made anew
+		if first, ok := c.links[st.Ino]; ok {
+			return unix.Linkat(c.to, first, to, name, 0)
+		}
+		c.links[st.Ino] = path
+	}
+	switch kind {
 	case unix.S_IFDIR:
 		return c.subdir(from, to, old, name, path, &st)
 	case unix.S_IFREG:
-		if st.Nlink > 1 {
-			if first, ok := c.links[st.Ino]; ok {
-				return unix.Linkat(c.to, first, to, name, 0)
-			}
-			c.links[st.Ino] = path
-		}
 		if old >= 0 && c.unchanged(from, old, name, &st) {
 			return unix.Linkat(old, name, to, name, 0)
 		}
@@ -153,7 +154,7 @@ func (c *copier) entry(from, to, old int, name, path string) error {
 			return err
 		}
 	case unix.S_IFIFO, unix.S_IFCHR: // of devices only whiteouts: nothing inside can make others
-		if st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev != 0 {
+		if kind == unix.S_IFCHR && st.Rdev != 0 {
 			return nil
 		}
 		if err := unix.Mknodat(to, name, st.Mode, int(st.Rdev)); err != nil {

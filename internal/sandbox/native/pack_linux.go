@@ -288,9 +288,17 @@ func (k *packer) entry(dir int, name, p string, all bool, depth int) error {
 		return err
 	}
 	h := &tar.Header{Name: p, Mode: int64(st.Mode & 0o7777), ModTime: time.Unix(st.Mtim.Unix()), Format: tar.FormatPAX}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFDIR:
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		return k.dir(dir, name, h, all, depth)
+	}
+	if id := [2]uint64{uint64(st.Dev), st.Ino}; st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		if first, ok := k.links[id]; ok {
+			h.Typeflag, h.Linkname = tar.TypeLink, first
+			return k.tw.WriteHeader(h)
+		}
+		k.links[id] = h.Name
+	}
+	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		return k.file(dir, name, h, &st)
 	case unix.S_IFLNK:
@@ -337,14 +345,6 @@ func (k *packer) dir(dir int, name string, h *tar.Header, all bool, depth int) e
 
 func (k *packer) file(dir int, name string, h *tar.Header, st *unix.Stat_t) error {
 	h.Typeflag, h.Size = tar.TypeReg, st.Size
-	if st.Nlink > 1 {
-		id := [2]uint64{uint64(st.Dev), st.Ino}
-		if first, ok := k.links[id]; ok {
-			h.Typeflag, h.Linkname, h.Size = tar.TypeLink, first, 0
-			return k.tw.WriteHeader(h)
-		}
-		k.links[id] = h.Name
-	}
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err

@@ -110,8 +110,8 @@ func TestPackRestore(t *testing.T) {
 func TestPackHoles(t *testing.T) {
 	p, other := layered(t), layered(t)
 	m := start(t, p, "")
-	const made = "cd /workspace; for f in d/big e; do stat -c '%n %s %b %a' $f; done; tail -c 4 d/big; head -c 5 e; [ e -ef d/e2 ] && echo same"
-	bash(t, m, "cd /workspace; mkdir d; truncate -s 2G d/big; echo end >> d/big; echo begin > e; truncate -s 1G e; chmod 640 e; ln e d/e2")
+	const made = "cd /workspace; for f in d/big e; do stat -c '%n %s %b %a' $f; done; tail -c 4 d/big; head -c 5 e; [ e -ef d/e2 ] && echo same; stat -c '%h %F' l d/l2 p d/p2"
+	bash(t, m, "cd /workspace; mkdir d; truncate -s 2G d/big; echo end >> d/big; echo begin > e; truncate -s 1G e; ln -s e l; ln -P l d/l2; mkfifo p; ln p d/p2; chmod 640 e; ln e d/e2")
 	want := bash(t, m, made)
 	id, _ := push(t, m)
 	tar := packed(t, p, id, "")
@@ -122,7 +122,7 @@ func TestPackHoles(t *testing.T) {
 	if err := r.Load(t.Context(), "l", bytes.NewReader(tar)); err != nil {
 		t.Fatal(err)
 	}
-	if got := bash(t, r, made); got != want || !strings.Contains(want, "beginsame") {
+	if got := bash(t, r, made); got != want || !strings.Contains(want, "beginsame\n2 symbolic link\n2 symbolic link\n2 fifo\n2 fifo\n") {
 		t.Errorf("restored:\n%swas:\n%s", got, want)
 	}
 	again, _ := push(t, r)

@@ -135,7 +135,7 @@ func TestPush(t *testing.T) {
 func TestPushBusy(t *testing.T) {
 	p := layered(t)
 	m := start(t, p, "")
-	bash(t, m, "cd /workspace; mkfifo pipe; exec 9<>pipe; echo a > a; (exec 3>>held; while read x; do echo $x >&3; done <pipe) & for i in $(seq 600); do [ -e held ] && break; sleep 0.05; done")
+	bash(t, m, "cd /workspace; mkfifo pipe; exec 9<>pipe; echo a > a; ln -s a l; ln -P l l2; ln pipe pipe2; (exec 3>>held; while read x; do echo $x >&3; done <pipe) & for i in $(seq 600); do [ -e held ] && break; sleep 0.05; done")
 	id, pushed := push(t, m)
 	if pushed != (sandbox.Pushed{Changed: true, Copied: true}) {
 		t.Fatalf("%+v", pushed)
@@ -148,10 +148,10 @@ func TestPushBusy(t *testing.T) {
 	if !pushed.Copied {
 		t.Fatalf("%+v", pushed)
 	}
-	if out := bash(t, start(t, p, id), "cd /workspace; ls; cat held"); out != "a\nheld\npipe\n" {
+	if out := bash(t, start(t, p, id), "cd /workspace; ls; stat -c %h l pipe; cat held"); out != "a\nheld\nl\nl2\npipe\npipe2\n2\n2\n" {
 		t.Errorf("first copy: %q", out)
 	}
-	if out := bash(t, start(t, p, next), "cd /workspace; ls; cat held"); out != "b\nheld\npipe\nmore\n" {
+	if out := bash(t, start(t, p, next), "cd /workspace; ls; stat -c %h l pipe; cat held"); out != "b\nheld\nl\nl2\npipe\npipe2\n2\n2\nmore\n" {
 		t.Errorf("second copy: %q", out)
 	}
 	bash(t, m, "exec 9>&-; kill %1; wait; :")

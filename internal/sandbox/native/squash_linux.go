@@ -427,7 +427,7 @@ func (q *squasher) rejoinDir(dir int, p string, depth int) error {
 			if err != nil {
 				return err
 			}
-		case written && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink > 1:
+		case written && st.Nlink > 1:
 			if err := q.rejoinName(first, p, name); err != nil {
 				return err
 			}
@@ -489,17 +489,18 @@ func (q *squasher) entry(from, to int, name, p string, all bool, depth int) erro
 	if err := unix.Fstatat(from, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
 	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFDIR:
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		return q.dir(from, to, name, p, all, depth)
-	case unix.S_IFREG:
-		if st.Nlink > 1 {
-			id := [2]uint64{uint64(st.Dev), st.Ino}
-			if first, ok := q.links[id]; ok {
-				return q.link(first, to, name)
-			}
-			q.links[id] = p
+	}
+	if st.Nlink > 1 {
+		id := [2]uint64{uint64(st.Dev), st.Ino}
+		if first, ok := q.links[id]; ok {
+			return q.link(first, to, name)
 		}
+		q.links[id] = p
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
 		if err := squashFile(from, to, name, &st); err != nil {
 			return err
 		}

@@ -149,6 +149,7 @@ func TestSquashIsTheSame(t *testing.T) {
 	// A heavy layer stays below the squashed ones, so that they have something to hide.
 	bash(t, m, `cd /workspace; head -c 3000000 /dev/urandom > heavy; for i in $(seq 0 22); do mkdir -p n$i/in/n$i; echo $i > n$i/f; echo $i > n$i/in/g; ln n$i/f n$i/in/h; done; cd /`)
 	push(t, m)
+	bash(t, m, "cd; ln -s nowhere one; ln -P one two; mkfifo pipe; ln pipe pipe2") // in no heavy layer
 	squashed := 0
 	for i := range 80 {
 		for range 1 + r.IntN(4) {
@@ -182,6 +183,9 @@ func TestSquashIsTheSame(t *testing.T) {
 		}
 		if drop(now) != drop(before) || then != before {
 			t.Fatalf("step %d, of %d layers: from the squashed layers\n%s\nfrom those it was pushed with\n%s\nwant\n%s", i, h, now, then, before)
+		}
+		if names := bash(t, again, "cd; stat -c %h one two pipe pipe2 | uniq"); names != "2\n" {
+			t.Fatalf("step %d: links and pipes with two names have %s", i, names)
 		}
 	}
 	if squashed < 5 {
