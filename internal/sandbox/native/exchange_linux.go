@@ -137,6 +137,7 @@ func (x *exchange) run(ctx context.Context) error {
 			return err
 		}
 		x.attached = true
+		unindex(x.index)
 		settled()
 		will := strconv.Itoa(x.next.n)
 		if err = unix.Renameat(x.work, will+nextSuffix, x.work, will); err == nil {

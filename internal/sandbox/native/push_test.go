@@ -131,6 +131,31 @@ func TestPush(t *testing.T) {
 	}
 }
 
+// Broken if a file with several names of which one was removed is said to have it still by who goes on from a later checkpoint.
+func TestPushRemovedName(t *testing.T) {
+	p := layered(t)
+	m := start(t, p, "")
+	bash(t, m, "cd /workspace; echo 2 > a; ln a b; echo 3 > c; ln c d; ln c e; echo 2 > f; ln f g; echo 2 > h; mkdir deep; ln h deep/i; head -c 100000 /dev/zero > j; ln j k")
+	push(t, m)
+	bash(t, m, "cd /workspace; rm b e; echo w >> f; rm g; rm -r deep; rm j k")
+	const look = "cd /workspace; stat -c '%h %n' a c d f h; [ c -ef d ] && cat a c f h; ls"
+	const want = "1 a\n2 c\n2 d\n1 f\n1 h\n2\n3\n2\nw\n2\na\nc\nd\nf\nh\n"
+	if out := bash(t, m, look); out != want {
+		t.Fatalf("before the checkpoint: %q", out)
+	}
+	id, _ := push(t, m)
+	native.Squashed(m.Sandbox)
+	fork := start(t, p, id)
+	for what, b := range map[string]*box{"the sandbox itself": m, "a fork": fork} {
+		if out := bash(t, b, look); out != want {
+			t.Errorf("%s: %q", what, out)
+		}
+	}
+	if out := bash(t, fork, "cd /workspace; echo more >> c; cat d"); out != "3\nmore\n" {
+		t.Errorf("a write by one of two names that are left: %q", out)
+	}
+}
+
 // Broken if a checkpoint is torn because a process holds files of the workspace, or that process loses its files.
 func TestPushBusy(t *testing.T) {
 	p := layered(t)

@@ -6,24 +6,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// relink copies up the other names of files with several of which one was copied up. Within one overlay the kernel knows, by its
-// index, that they are one file; the next overlay would see two. It looks at every file of the workspace, but only when a file
-// with several names that an earlier layer holds was written to. up is the writable layer and index the kernel's directory beside
-// it, or -1. The sandbox is frozen, and the caller inside it.
+// relink copies up the other names of files with several of which one was copied up or removed. Within one overlay the kernel knows, by its
+// index, that they are one file and how many names are left; the next overlay would see two files, or the count of the earlier layer. It
+// looks at every file of the workspace, but only when a file with several names that an earlier layer holds was written to or lost a name.
+// up is the writable layer and index the kernel's directory beside it, or -1. The sandbox is frozen, and the caller inside it.
 func relink(up, index int) error {
 	if index < 0 {
 		return nil
 	}
-	if names, err := readNames(index); err != nil || len(names) == 0 {
+	names, err := readNames(index)
+	if err != nil || len(names) == 0 {
 		return err
 	}
-	r := relinker{copied: make(map[uint64]bool)}
+	r := relinker{copied: make(map[uint64]bool), nameless: make(map[stamp]bool)}
+	for _, name := range names {
+		var st unix.Stat_t
+		if err := unix.Fstatat(index, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+		if st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 1 { // the index's own name of it
+			r.nameless[stampOf(&st)] = true
+		}
+	}
 	for _, d := range workDirs {
 		if err := r.root(d, up); err != nil {
 			return fmt.Errorf("joining the names of files in %s: %w", d, err)
 		}
 	}
-	if r.linking = true; len(r.copied) == 0 {
+	if r.linking = true; len(r.copied) == 0 && len(r.nameless) == 0 {
 		return nil
 	}
 	for _, d := range workDirs {
@@ -34,11 +44,34 @@ func relink(up, index int) error {
 	return nil
 }
 
+// unindex removes the kernel's own names of files, in the index of an overlay that nobody uses any more: the next overlay would count them.
+// What cannot be removed is counted and does no other harm; the directory goes with the overlay's.
+func unindex(index int) {
+	if index < 0 {
+		return
+	}
+	names, _ := readNames(index)
+	for _, name := range names {
+		_ = unix.Unlinkat(index, name, 0)
+	}
+}
+
 // relinker first finds the copied files with several names, then links what other names they have.
 type relinker struct {
-	copied  map[uint64]bool // by the number that the overlay gives them
-	linking bool
+	copied map[uint64]bool // by the number that the overlay gives them
+	// nameless are files that were copied up, for the kernel to note that they lost a name, without any name of theirs. The overlay shows
+	// their names with the number of the earlier layer's file and everything else of the copy.
+	nameless map[stamp]bool
+	linking  bool
 }
+
+// stamp tells copied files apart. Two of one moment and size are both given their names, which does no harm.
+type stamp struct {
+	changed unix.Timespec
+	size    int64
+}
+
+func stampOf(st *unix.Stat_t) stamp { return stamp{st.Ctim, st.Size} }
 
 func (r *relinker) root(path string, up int) error {
 	merged, err := openPath(unix.AT_FDCWD, path, noLinks)
@@ -79,10 +112,13 @@ func (r *relinker) dir(merged, own, depth int) error {
 			if err := r.subdir(merged, own, name, isOwn, depth); err != nil {
 				return err
 			}
-		case st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink < 2:
+		case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		case !r.linking:
-			r.copied[st.Ino] = true
-		case r.copied[st.Ino] && !isOwn:
+			if st.Nlink > 1 {
+				r.copied[st.Ino] = true
+			}
+		case !isOwn && (st.Nlink > 1 && r.copied[st.Ino] || r.nameless[stampOf(&st)]):
+			r.copied[st.Ino] = true                                                                               // a name is a change: the next one shows another moment
 			fd, err := unix.Openat(merged, name, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0) // copies it up
 			if err != nil {
 				return err

@@ -22,10 +22,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
 
-// listing is everything that can be seen of a workspace: kinds, modes, sizes, times, which names are one file, content. Not the number of
-// names: of a file in a layer it counts those that a later layer deletes.
+// listing is everything that can be seen of a workspace: kinds, modes, sizes, times, which names are one file and how many, content.
 const listing = `cd /workspace; find . \( -type d -printf '%p d %m %T@\n' \) -o -printf '%p %y %m %s %l %T@\n' | sort; ` +
-	`find . -type f -printf '%i %p\n' | sort -k1,1 -k2 | awk '$1 != last { last = $1; first = $2 } { print $2, "is", first }' | sort; ` +
+	`find . -type f -printf '%n names: %p\n' | sort; find . -type f -printf '%i %p\n' | sort -k1,1 -k2 | awk '$1 != last { last = $1; first = $2 } { print $2, "is", first }' | sort; ` +
 	`find . -type f | sort | tr '\n' '\0' | xargs -0 -r sha256sum; cd /`
 
 // height returns how many layers the sandbox's writable one lies on.
