@@ -14,6 +14,7 @@ type SessionForked struct {
 	Checkpoint CheckpointID  `json:"checkpoint,omitempty"`
 	Config     SessionConfig `json:"config"`           // the parent's at Seq, without its vaults
 	Import     string        `json:"import,omitempty"` // digest of the file's manifest, when it came out of one
+	Taint      Taint         `json:"taint,omitzero"`   // of an import: what its file is, where nobody who is trusted has signed it
 }
 
 // EventType implements Payload.
@@ -124,7 +125,7 @@ func (s *State) pass(p Payload) {
 
 // fork leaves behind what does not come along: the machine, waiting inputs, the parent's open turn and its configuration.
 func (s *State) fork(p *SessionForked) {
-	s.Config, s.Sandbox, s.Checkpoint, s.Waiting = p.Config, nil, p.Checkpoint, nil
+	s.Config, s.Sandbox, s.Checkpoint, s.Waiting, s.Taint = p.Config, nil, p.Checkpoint, nil, s.Taint.Or(p.Taint)
 	s.settle()
 }
 

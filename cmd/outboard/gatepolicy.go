@@ -186,7 +186,7 @@ func (g *gatePolicy) taint(ctx context.Context, id outboard.SessionID) (tainted,
 	}
 	t.head = head // what is appended from here on is read below or has another head
 	for {
-		page, err := g.store.Events(ctx, id, store.EventQuery{After: t.upto, Types: []outboard.EventType{outboard.TypeCallFinished}})
+		page, err := g.store.Events(ctx, id, store.EventQuery{After: t.upto, Types: []outboard.EventType{outboard.TypeCallFinished, outboard.TypeSessionForked}})
 		if err != nil {
 			return tainted{}, err
 		}
@@ -195,8 +195,11 @@ func (g *gatePolicy) taint(ctx context.Context, id outboard.SessionID) (tainted,
 			if err != nil {
 				return tainted{}, err
 			}
-			if f, ok := p.(*outboard.CallFinished); ok {
-				t.taint = t.taint.Or(f.Taint)
+			switch p := p.(type) {
+			case *outboard.CallFinished:
+				t.taint = t.taint.Or(p.Taint)
+			case *outboard.SessionForked:
+				t.taint = t.taint.Or(p.Taint)
 			}
 			t.upto = page[i].Seq
 		}

@@ -58,7 +58,11 @@ func TestGatePolicy(t *testing.T) {
 	if v := decide("GET", "other.example"); !v.Allow {
 		t.Errorf("private data alone: %+v", v)
 	}
-	taint(outboard.Taint{Untrusted: true})
+	imported := outboard.NewEvent(h.Thread, &outboard.SessionForked{Parent: "sesn_01x", Seq: 1, Import: "d", Taint: outboard.Taint{Untrusted: true}})
+	if _, err := s.Append(t.Context(), h.ID, h.Epoch, h.Head, imported); err != nil {
+		t.Fatal(err)
+	}
+	h.Head++
 	if v := decide("GET", "other.example"); v.Allow || v.Rule != "platform/taint" || !strings.Contains(v.Hint, "--resource 'other.example/*'") {
 		t.Errorf("private and untrusted: %+v", v)
 	}

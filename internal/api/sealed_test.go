@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/audit"
 	"github.com/outboard-dev/outboard/internal/outboardtest"
 )
@@ -96,5 +97,32 @@ func TestSignedExportsAreWhole(t *testing.T) {
 	}
 	if n := len(b.get("/v1/sessions", "data").([]any)); n != before+1 {
 		t.Errorf("refused imports left %d sessions", n-before-1)
+	}
+}
+
+// If this fails, whoever changes a file of a session takes out of it that it has read what strangers wrote.
+func TestUnsignedImportsAreUntrusted(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	k := b.talk("always_allow")
+	k.turn("- say: first")
+	file := string(b.ok("GET", "/v1/sessions/"+k.id+"/outboard/export", nil).body)
+	taint := func(path, file string) outboard.Taint {
+		t.Helper()
+		st := new(outboard.State)
+		for e, err := range b.store.Read(t.Context(), outboard.SessionID(b.ok("POST", path, file).str("id")), 0) {
+			if err == nil {
+				err = st.Apply(&e)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return st.Taint
+	}
+	if got := taint(whoever, file[:len(file)-audit.SealSize]); got != (outboard.Taint{Untrusted: true}) {
+		t.Errorf("of a file that nobody has signed: %+v", got)
+	}
+	if got := taint("/v1/outboard/import", file); got != (outboard.Taint{}) {
+		t.Errorf("of a file that this server has signed: %+v", got)
 	}
 }

@@ -113,7 +113,7 @@ func (c *Control) Import(ctx context.Context, by outboard.Caller, src io.Reader,
 	if err := c.record(ctx, by, "session.import", string(m.newID), map[string]string{"sha256": digest, "signed_by": key}); err != nil {
 		return Imported{}, err
 	}
-	s, err := m.store(ctx, digest)
+	s, err := m.store(ctx, digest, outboard.Taint{Untrusted: key == ""})
 	return Imported{s, key}, err
 }
 
@@ -479,8 +479,9 @@ func (m *importing) event(line []byte) (e outboard.Event, p outboard.Payload, er
 	return e, p, nil
 }
 
-// store folds the log, to be sure that it can be, and makes the session.
-func (m *importing) store(ctx context.Context, digest string) (Session, error) {
+// store folds the log, to be sure that it can be, and makes the session. taint is of the file: what its log says of itself is as good as its
+// signature.
+func (m *importing) store(ctx context.Context, digest string, taint outboard.Taint) (Session, error) {
 	err := drain(m.log(ctx, func(e *outboard.Event, p outboard.Payload) error {
 		m.last = e.Seq
 		switch p := p.(type) {
@@ -508,7 +509,7 @@ func (m *importing) store(ctx context.Context, digest string) (Session, error) {
 	h := outboard.Header{ID: m.newID, Thread: m.thread, Title: s.Title, Metadata: s.Metadata, AgentID: s.AgentID, AgentVersion: s.AgentVersion,
 		EnvironmentID: s.Environment, CreatedAt: now, UpdatedAt: now, Org: s.Config.Owner.Org, User: s.Config.Owner.User}
 	events := []outboard.Event{outboard.NewEvent(m.thread, &outboard.SessionForked{Parent: s.ID, Seq: s.Seq, Checkpoint: s.Checkpoint,
-		Config: s.Config, Import: digest})}
+		Config: s.Config, Import: digest, Taint: taint})}
 	if s.InTurn {
 		events = append(events, outboard.NewEvent(m.thread, &outboard.TurnEnded{Turn: m.turn, Stop: outboard.StopReason{Type: "end_turn"}}))
 	}
