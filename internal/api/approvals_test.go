@@ -672,3 +672,29 @@ func TestInputsThatNameSomethingTwice(t *testing.T) {
 		t.Errorf("results: %q", got)
 	}
 }
+
+// If this fails, a model whose call came after the last use of a grant is told that it is forbidden, and not that a person can be asked.
+func TestCallsBeyondAGrantCanAsk(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	k := b.talk("always_ask")
+	b.ok("POST", "/v1/grants", map[string]any{"session_id": k.id, "actions": []string{"bash"}, "resources": []string{"echo *"}, "max_uses": 1,
+		"why": "once", "expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339)})
+	var ran, told int
+	for _, text := range texts(k.turn("- parallel:", "    - bash: echo one", "    - bash: echo one", "- say: ok"), "agent.tool_result") {
+		switch {
+		case text == "one\n":
+			ran++
+		case strings.Contains(text, "a person must allow this call by now") && strings.Contains(text, "make the call again to ask"):
+			told++
+		default:
+			t.Errorf("result: %q", text)
+		}
+	}
+	if ran != 1 || told != 1 {
+		t.Errorf("%d calls ran by a grant of one use, and %d were told to ask", ran, told)
+	}
+	k.say("- bash: echo one", "- say: ok")
+	if _, stop, _ := k.rest(); stop != "requires_action" {
+		t.Errorf("the call made again: %s", stop)
+	}
+}

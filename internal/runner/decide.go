@@ -163,7 +163,11 @@ func (t *turn) permit(ctx context.Context, j *job) error {
 		r.Context.Approved, r.Context.Digest = true, call.Digest
 	}
 	v, grant := t.cfg.Policy.Decide(ctx, r)
-	if v.Decision != outboard.Allow {
+	switch v.Decision {
+	case outboard.Allow:
+	case outboard.Ask: // such as by the last use of a grant
+		return outboard.Errorf(outboard.Denied, "a person must allow this call by now: %s"+askAgain, v.Reason)
+	default:
 		return outboard.Errorf(outboard.Denied, "the policies no longer allow this call: %s", v.Reason)
 	}
 	if v.Met && grant == "" {
@@ -174,6 +178,9 @@ func (t *turn) permit(ctx context.Context, j *job) error {
 	return t.cfg.Policy.Admit(ctx, r, outboard.CallKey(t.id, j.call.ID), grant)
 }
 
+// askAgain tells the model how a person comes to be asked.
+const askAgain = "; make the call again to ask by the rules of now"
+
 // approvedByNow holds the answer to the rules of now, where they have become stricter about who may give it since it was asked for. They
 // never make it easier: whoever answered was told whom it takes.
 func (t *turn) approvedByNow(ctx context.Context, j *job, v policy.Verdict) error {
@@ -182,18 +189,17 @@ func (t *turn) approvedByNow(ctx context.Context, j *job, v policy.Verdict) erro
 	if who == asked.Approver.And("") && needs <= max(asked.Needs, 1) {
 		return nil
 	}
-	const again = "; make the call again to ask by the rules of now"
 	if answer.Key == "" && len(answer.Votes) == 0 {
-		return outboard.Errorf(outboard.Denied, "the policies have come to say who may allow this call, and who did is not known"+again)
+		return outboard.Errorf(outboard.Denied, "the policies have come to say who may allow this call, and who did is not known"+askAgain)
 	}
 	if needs > max(asked.Needs, 1) && len(answer.Votes) < needs {
-		return outboard.Errorf(outboard.Denied, "the policies want %d people to allow this call by now, and it was asked of fewer"+again, needs)
+		return outboard.Errorf(outboard.Denied, "the policies want %d people to allow this call by now, and it was asked of fewer"+askAgain, needs)
 	}
 	if err := t.approved(ctx, j, who, needs); err != nil {
 		if outboard.KindOf(err) != outboard.Denied {
 			return err
 		}
-		return outboard.Errorf(outboard.Denied, "the policies have become stricter since this call was allowed: %w"+again, err)
+		return outboard.Errorf(outboard.Denied, "the policies have become stricter since this call was allowed: %w"+askAgain, err)
 	}
 	return nil
 }
