@@ -44,6 +44,7 @@ func (c *Control) SavePolicy(ctx context.Context, by outboard.Caller, p outboard
 	if err := c.record(ctx, by, "policy.save", strings.TrimSpace(string(p.Level)+" "+p.Target), map[string]string{"text": p.Text}); err != nil {
 		return p, err
 	}
+	defer c.policy.Refresh()
 	return c.store.SavePolicy(ctx, p, expect)
 }
 
@@ -176,6 +177,7 @@ func (c *Control) TestPolicy(ctx context.Context, by outboard.Caller, t PolicyTe
 	}
 	r.ForCall(&outboard.CallRequested{Name: t.Tool, Kind: t.Kind, Policy: t.Permission}, t.Input)
 	r.Context.Now, r.Context.Taint, r.Context.Left = c.now(), t.Taint, new(outboard.LeftOf(over, outboard.Spend{}))
+	c.policy.Refresh()
 	set := c.policy.Set(ctx, by.In(), r.Agent, r.Session)
 	if t.Text != nil {
 		l, err := policy.Compile(outboard.LevelSession, *t.Text)

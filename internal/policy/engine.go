@@ -157,6 +157,13 @@ func (e *Engine) Set(ctx context.Context, org outboard.OrgID, agent outboard.Age
 	return s
 }
 
+// Refresh has the next Set look for what was saved, however lately it did: for who has just saved something, or asks what would be.
+func (e *Engine) Refresh() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.seen = time.Time{}
+}
+
 // cached returns a stack that is of the current revision, or nil.
 func (e *Engine) cached(ctx context.Context, key string) (*Set, error) {
 	if e.cfg.Source == nil {
