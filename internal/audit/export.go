@@ -7,6 +7,7 @@ import (
 	"io"
 	"iter"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/outboard-dev/outboard"
@@ -30,6 +31,8 @@ type event struct {
 	Message   string         `json:"message,omitempty"`
 	Metadata  eventMetadata  `json:"metadata"`
 	Actor     map[string]any `json:"actor"`
+	From      *endpoint      `json:"src_endpoint,omitempty"`
+	To        *endpoint      `json:"dst_endpoint,omitempty"`
 	API       map[string]any `json:"api,omitempty"`
 	HTTP      map[string]any `json:"http_request,omitempty"`
 	Resources []eventName    `json:"resources,omitempty"`
@@ -42,7 +45,16 @@ type eventMetadata struct {
 	Version  string            `json:"version"`
 	UID      string            `json:"uid"`
 	Sequence int64             `json:"sequence"`
+	Profiles []string          `json:"profiles"` // of attributes that the classes by themselves do not have: action_id
 	Product  map[string]string `json:"product"`
+}
+
+// endpoint is one end of an activity. An API Activity must have its source and an HTTP Activity one of both; addresses of clients are not
+// recorded, so the source is known by who acted.
+type endpoint struct {
+	UID      string `json:"uid,omitempty"`
+	Hostname string `json:"hostname,omitempty"`
+	Port     int    `json:"port,omitempty"`
 }
 
 type eventName struct {
@@ -66,9 +78,10 @@ var methods = map[string]int{"CONNECT": 1, "DELETE": 2, "GET": 3, "HEAD": 4, "OP
 func Export(e Entry, version string) ([]byte, error) {
 	ev := event{Class: apiActivity, ClassName: "API Activity", Category: categoryActivity, Activity: activityOther, Severity: severityInfo,
 		Time: e.At.UnixMilli(), Status: statusSuccess, Action: actionAllowed, Message: e.Rule,
-		Metadata: eventMetadata{Version: "1.3.0", UID: fmt.Sprint(e.Num), Sequence: e.Num,
+		Metadata: eventMetadata{Version: "1.3.0", UID: fmt.Sprint(e.Num), Sequence: e.Num, Profiles: []string{"security_control"},
 			Product: map[string]string{"name": "Outboard", "vendor_name": "Outboard", "version": version}},
-		Actor: map[string]any{"user": map[string]string{"uid": e.Actor, "domain": e.Org}}}
+		Actor: map[string]any{"user": map[string]string{"uid": e.Actor, "domain": e.Org}},
+		From:  &endpoint{UID: e.Actor}}
 	ev.Unmapped.Outboard = e
 	if e.Decision != outboard.Allowed {
 		ev.Severity, ev.Status, ev.Action = severityLow, statusFailure, actionDenied
@@ -80,6 +93,8 @@ func Export(e Entry, version string) ([]byte, error) {
 			ev.Activity = n
 		}
 		ev.HTTP = map[string]any{"http_method": method, "url": map[string]string{"url_string": target, "scheme": u.Scheme, "hostname": u.Hostname(), "path": u.Path}}
+		port, _ := strconv.Atoi(u.Port()) // 0 = the scheme's
+		ev.To = &endpoint{Hostname: u.Hostname(), Port: port}
 	} else {
 		ev.API = map[string]any{"operation": e.Action}
 		ev.Resources = []eventName{{e.Resource}}
