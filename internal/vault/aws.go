@@ -34,6 +34,7 @@ const (
 	awsAlgorithm = "AWS4-HMAC-SHA256"
 	awsTime      = "20060102T150405Z"
 	awsUnsigned  = "UNSIGNED-PAYLOAD"
+	awsTrailing  = "STREAMING-UNSIGNED-PAYLOAD-TRAILER" // in pieces that nobody signed, and a checksum behind them: how SDKs upload over TLS
 )
 
 // awsOwn are the headers that are the signer's alone: what the client or another credential says there is replaced.
@@ -109,29 +110,33 @@ var awsHash = regexp.MustCompile(`^[0-9a-f]{64}$`)
 // payload is the hash of the body: our own where the body is held, else what the client says of it, which the service checks.
 func (a awsSigner) payload(r *SignRequest) (string, error) {
 	said := r.Header.Get("X-Amz-Content-Sha256")
+	s3 := a.scope.Service == "s3"
 	switch {
+	case said == awsTrailing && s3 && strings.HasPrefix(r.URL, "https:"):
+		return said, nil
 	case strings.HasPrefix(said, "STREAMING-"):
 		return "", outboard.Errorf(outboard.Denied, "a body whose pieces are each signed by the client cannot be signed again").
 			WithHint("turn chunked signing off: payload_signing_enabled, or a client setting such as disable chunked encoding")
 	case r.Held:
 		sum := sha256.Sum256(r.Body)
 		return hex.EncodeToString(sum[:]), nil
-	case awsHash.MatchString(said), said == awsUnsigned && a.scope.Service == "s3":
+	case awsHash.MatchString(said), said == awsUnsigned && s3:
 		return said, nil
-	case a.scope.Service == "s3" && strings.HasPrefix(r.URL, "https:"):
+	case s3 && strings.HasPrefix(r.URL, "https:"):
 		return awsUnsigned, nil
 	}
 	return "", outboard.Errorf(outboard.TooLarge, "the body is too long to sign (over %d bytes), and the client gave no hash of it", maxSigned)
 }
 
-// path is the canonical path: as it is for S3, encoded once more for everything else.
+// path is the canonical path: for S3 the object's name, encoded as AWS does it and not as the client did; for everything else what is sent,
+// encoded once more.
 func (a awsSigner) path(u *url.URL) string {
 	p := u.EscapedPath()
+	if a.scope.Service == "s3" {
+		p = u.Path
+	}
 	if p == "" {
 		return "/"
-	}
-	if a.scope.Service == "s3" {
-		return p
 	}
 	return awsEscape(p, true)
 }
@@ -150,18 +155,26 @@ func awsEscape(s string, keepSlash bool) string {
 	return b.String()
 }
 
-// awsQueryString is the canonical query: decoded, encoded anew and sorted.
+// awsQueryString is the canonical query: decoded, encoded anew and sorted, by the name and then by the value. Sorted as whole pairs a.10 would
+// come before a.1, since = is behind the digits.
 func awsQueryString(raw string) string {
-	var pairs []string
+	var pairs [][2]string
 	for pair := range strings.SplitSeq(raw, "&") {
 		if pair == "" {
 			continue
 		}
 		name, value, _ := strings.Cut(pair, "=")
-		pairs = append(pairs, awsEscape(unescape(name), false)+"="+awsEscape(unescape(value), false))
+		pairs = append(pairs, [2]string{awsEscape(unescape(name), false), awsEscape(unescape(value), false)})
 	}
-	slices.Sort(pairs)
-	return strings.Join(pairs, "&")
+	slices.SortFunc(pairs, func(a, b [2]string) int { return slices.Compare(a[:], b[:]) })
+	var b strings.Builder
+	for i, p := range pairs {
+		if i > 0 {
+			b.WriteByte('&')
+		}
+		b.WriteString(p[0] + "=" + p[1])
+	}
+	return b.String()
 }
 
 func unescape(s string) string {
