@@ -130,7 +130,7 @@ func (s *Switch) Check(ctx context.Context, who outboard.KillSubject) error {
 
 // Refusal is what whoever a kill covers is told.
 func Refusal(k *outboard.Kill) error {
-	return outboard.Errorf(outboard.Denied, "%w", k).WithCode("killed").WithHint("outboard kill ls; outboard kill %s %s --lift ends it", k.Scope, k.Target)
+	return outboard.Errorf(outboard.Denied, "%w", k).WithCode("killed").WithHint("outboard kill ls; outboard kill %s --lift ends it", strings.TrimSpace(string(k.Scope)+" "+k.Target))
 }
 
 // Find returns the kill that goes furthest of those that cover a subject, or nil. An error means that nobody knows. A file that covers
