@@ -124,7 +124,7 @@ func (x *exchange) run(ctx context.Context) error {
 		if err := unix.Renameat(x.work, is, x.work, pushing); err != nil {
 			return err
 		}
-		err := relink(x.up, x.index)
+		indexed, err := relink(x.up, x.index)
 		if err == nil && x.brake != nil {
 			err = x.flip()
 		} else if err == nil {
@@ -137,7 +137,9 @@ func (x *exchange) run(ctx context.Context) error {
 			return err
 		}
 		x.attached = true
-		unindex(x.index)
+		if indexed {
+			unindex(x.index)
+		}
 		settled()
 		will := strconv.Itoa(x.next.n)
 		if err = unix.Renameat(x.work, will+nextSuffix, x.work, will); err == nil {

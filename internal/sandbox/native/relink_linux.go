@@ -9,20 +9,21 @@ import (
 // relink copies up the other names of files with several of which one was copied up or removed. Within one overlay the kernel knows, by its
 // index, that they are one file and how many names are left; the next overlay would see two files, or the count of the earlier layer. It
 // looks at every file of the workspace, but only when a file with several names that an earlier layer holds was written to or lost a name.
-// up is the writable layer and index the kernel's directory beside it, or -1. The sandbox is frozen, and the caller inside it.
-func relink(up, index int) error {
+// up is the writable layer and index the kernel's directory beside it, or -1. The sandbox is frozen, and the caller inside it. It reports
+// whether the index has anything.
+func relink(up, index int) (indexed bool, err error) {
 	if index < 0 {
-		return nil
+		return false, nil
 	}
 	names, err := readNames(index)
 	if err != nil || len(names) == 0 {
-		return err
+		return false, err
 	}
 	r := relinker{copied: make(map[uint64]bool), nameless: make(map[stamp]bool)}
 	for _, name := range names {
 		var st unix.Stat_t
 		if err := unix.Fstatat(index, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return err
+			return true, err
 		}
 		if st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 1 { // the index's own name of it
 			r.nameless[stampOf(&st)] = true
@@ -30,26 +31,23 @@ func relink(up, index int) error {
 	}
 	for _, d := range workDirs {
 		if err := r.root(d, up); err != nil {
-			return fmt.Errorf("joining the names of files in %s: %w", d, err)
+			return true, fmt.Errorf("joining the names of files in %s: %w", d, err)
 		}
 	}
 	if r.linking = true; len(r.copied) == 0 && len(r.nameless) == 0 {
-		return nil
+		return true, nil
 	}
 	for _, d := range workDirs {
 		if err := r.root(d, up); err != nil {
-			return fmt.Errorf("joining the names of files in %s: %w", d, err)
+			return true, fmt.Errorf("joining the names of files in %s: %w", d, err)
 		}
 	}
-	return nil
+	return true, nil
 }
 
 // unindex removes the kernel's own names of files, in the index of an overlay that nobody uses any more: the next overlay would count them.
 // What cannot be removed is counted and does no other harm; the directory goes with the overlay's.
 func unindex(index int) {
-	if index < 0 {
-		return
-	}
 	names, _ := readNames(index)
 	for _, name := range names {
 		_ = unix.Unlinkat(index, name, 0)
