@@ -1,6 +1,12 @@
 package guest
 
-import "encoding/json"
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+)
 
 // rehearsal is a message of each kind that comes with a call, and what it is read into.
 func rehearsal() []rehearsed {
@@ -27,4 +33,31 @@ func rehearse() {
 	_, _ = json.Marshal(Result{Key: "k", State: StateDone, ExitCode: new(int), Output: []byte{0}})               // likewise
 	_, _ = encodeRecord(record{Type: recDone, Key: "k", Done: &outcome{Cause: causeExited, ExitCode: new(int)}}) // likewise
 	giveBuffer(takeBuffer())
+}
+
+// rehearseCall makes a whole call, with a server of its own that keeps nothing and of which nobody hears: on the way is memory that was
+// never touched, code that was never run, and files that were never opened. What the call is to run is a directory, so that nothing is.
+// It returns the call's output.
+func (s *server) rehearseCall() ([]byte, error) {
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	r := &server{cfg: s.cfg, children: s.children}
+	r.table = &table{outputs: s.cfg.Run, calls: make(map[string]*call), ctx: ctx, prepare: r.prepare,
+		journal: &journal{f: null, volatile: true, size: journalStep}}
+	ours, theirs := net.Pipe()
+	r.wg.Go(func() { serve(ctx, theirs, r.handle) })
+	defer r.wg.Wait()
+	defer r.table.wg.Wait()
+	defer ours.Close()
+	head := []byte(`{"op":"start","arg":{"key":"k","epoch":1,"digest":"d","op":"exec"}}`)
+	if _, err := ours.Write(appendFrame(nil, frame{kind: kindRequest, id: 1, head: head, body: []byte(`{"argv":["/"]}`)})); err != nil {
+		return nil, err
+	}
+	answer, err := readFrame(bufio.NewReader(ours))
+	return answer.body, err
 }

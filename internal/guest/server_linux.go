@@ -87,6 +87,7 @@ func (s *server) identify(ctx context.Context) error {
 	if err := s.shells.keepSpare(); err != nil {
 		return err
 	}
+	_, _ = s.rehearseCall() // where it fails, the first call pays, and says why if it fails as well
 	generation, env, err := s.cfg.Await(ctx)
 	if err != nil {
 		return err
