@@ -264,12 +264,28 @@ func (b *birth) identify(spec sandbox.Spec, path string) error {
 	if err != nil {
 		return err
 	}
+	if msg = msg[b.put(msg):]; len(msg) == 0 {
+		return nil
+	}
 	_ = b.control.SetWriteDeadline(time.Now().Add(createTimeout)) // cannot fail on an open socket
 	if _, err := b.control.Write(msg); err != nil {
 		return fmt.Errorf("telling the guest whose it is: %w", err)
 	}
 	_ = b.control.SetWriteDeadline(time.Time{})
 	return nil
+}
+
+// put writes what the control socket takes without waiting, and returns how much. It needs no deadline, for the sake of which the runtime
+// would wake who waits for its sockets; whatever goes wrong, the next write meets as well.
+func (b *birth) put(msg []byte) int {
+	n := 0
+	if raw, err := b.control.SyscallConn(); err == nil {
+		_ = raw.Write(func(fd uintptr) bool {
+			n, _ = unix.Write(int(fd), msg)
+			return true
+		})
+	}
+	return max(n, 0)
 }
 
 // frame encodes what a guest is sent before it serves.
