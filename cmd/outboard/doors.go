@@ -12,11 +12,11 @@ import (
 func (s *server) doors() http.Handler {
 	main := api.New(api.Config{Control: s.control, Logger: s.log, Hosts: s.cfg.Hosts, Now: s.store.Now})
 	side := bridge.New(bridge.Config{Control: s.control, Logger: s.log, Ports: s.portNames})
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return patient(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, bridge.Prefix+"/") {
 			side.ServeHTTP(w, r)
 			return
 		}
 		main.ServeHTTP(w, r)
-	})
+	}), bodyPause, bodyRest)
 }

@@ -150,7 +150,7 @@ func (t *timeline) talk(ev client.Event, w wireEvent) error {
 		return t.text(ev.ProcessedAt, "says", client.Text(w.Content))
 	case "user.interrupt":
 		t.retries = 0
-		return t.line(ev.ProcessedAt, "stop", "interrupted by the user", "")
+		return t.line(ev.ProcessedAt, "stop", "interrupted", "")
 	case "user.tool_confirmation":
 		return t.confirmed(ev, w)
 	case "agent.thread_context_compacted":

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"time"
+)
+
+const (
+	// bodyPause is how long a client may send nothing of a body that it has announced.
+	bodyPause = time.Minute
+	// bodyRest is how long it may take for the rest of one that nobody reads any more: a request that was refused.
+	bodyRest = 5 * time.Second
+)
+
+// patient bounds the wait for bodies. A server has a time for the whole of one, which is none for an upload of gigabytes, and without it waits
+// for ever, also for what is left of the request of somebody who has no key.
+func patient(next http.Handler, pause, rest time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body == nil || r.Body == http.NoBody {
+			next.ServeHTTP(w, r)
+			return
+		}
+		b := &awaited{ReadCloser: r.Body, conn: http.NewResponseController(w), pause: pause}
+		r.Body = b
+		_ = b.conn.SetReadDeadline(time.Now().Add(pause)) // an answer that begins before the body was read waits for that, too
+		next.ServeHTTP(w, r)
+		if !b.over {
+			_ = b.conn.SetReadDeadline(time.Now().Add(rest)) // the server reads on, and takes it back for the next request
+		}
+	})
+}
+
+// awaited is a body that must go on.
+type awaited struct {
+	io.ReadCloser
+	conn  *http.ResponseController
+	pause time.Duration
+	over  bool
+}
+
+// Read waits no longer than the pause. Once the body has ended nothing is waited for: the handler may last.
+func (a *awaited) Read(p []byte) (int, error) {
+	if a.over {
+		return a.ReadCloser.Read(p)
+	}
+	_ = a.conn.SetReadDeadline(time.Now().Add(a.pause)) // a dead connection fails below
+	n, err := a.ReadCloser.Read(p)
+	if err == io.EOF {
+		a.over = true
+		_ = a.conn.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
