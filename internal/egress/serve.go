@@ -232,7 +232,7 @@ func (p *port) permit(ctx context.Context, req Request, r *http.Request) (*Injec
 	if carries(r, inj.Refuse) {
 		return nil, refuse(http.StatusForbidden, "credentials", "the request carries a placeholder that belongs to another place")
 	}
-	if no := p.early(ctx, r, inj); no != nil {
+	if no := p.early(effectOf(ctx), r, inj); no != nil { // a request that is ended waits for no body, nor for its turn
 		return nil, no
 	}
 	if no := p.commit(ctx, req, rule, inj, v); no != nil {
