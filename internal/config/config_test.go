@@ -98,6 +98,7 @@ func TestLoadErrors(t *testing.T) {
 		{"limits: {slots: -1}", "slots is -1; it must be from 0 to 10000"},
 		{"egress: {idle_timeout: 1s}", "egress.idle_timeout: it must be from 10s to 24h0m0s, not 1s"},
 		{"limits: 3", "limits needs a mapping"},
+		{"llm: {prices: {a: }}", "line 1: llm.prices.a needs a value"},
 		{"hosts: a", "hosts needs a list"},
 		{"hosts: [a.test, 'a b']", `cannot be called by "a b"`},
 		{"hosts: [https://a.test]", "a host is a name alone"},

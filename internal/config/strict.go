@@ -56,6 +56,11 @@ func checkNode(n *yaml.Node, t reflect.Type, path string) error {
 	case reflect.Struct:
 		return checkStruct(n, t, path)
 	case reflect.Map:
+		for i := 1; i < len(n.Content); i += 2 { // an entry has no default
+			if v := n.Content[i]; n.Kind == yaml.MappingNode && v.ShortTag() == "!!null" {
+				return at(v, "%s.%s needs a value", path, n.Content[i-1].Value)
+			}
+		}
 		return checkMap(n, path, func(k *yaml.Node) (reflect.Type, error) { return t.Elem(), nil })
 	case reflect.Slice:
 		if n.Kind != yaml.SequenceNode {

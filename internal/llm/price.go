@@ -2,6 +2,7 @@ package llm
 
 import (
 	_ "embed"
+	"fmt"
 	"maps"
 	"regexp"
 	"strconv"
@@ -44,6 +45,22 @@ type Price struct {
 	CacheRead    *Rate `yaml:"cache_read,omitempty"` // nil = as Input
 	CacheWrite5m *Rate `yaml:"cache_write_5m,omitempty"`
 	CacheWrite1h *Rate `yaml:"cache_write_1h,omitempty"`
+}
+
+// UnmarshalYAML reads a price, of which input and output must be said: what is left out would be free, and no budget would hold for it.
+func (p *Price) UnmarshalYAML(n *yaml.Node) error {
+	type plain Price
+	if err := n.Decode((*plain)(p)); err != nil {
+		return err
+	}
+	said := map[string]bool{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		said[n.Content[i].Value] = n.Content[i+1].ShortTag() != "!!null"
+	}
+	if !said["input"] || !said["output"] {
+		return fmt.Errorf("line %d: a price needs input and output, in dollars per million tokens; 0 is free", n.Line)
+	}
+	return nil
 }
 
 // Of is what a usage costs, rounded up.

@@ -59,3 +59,14 @@ func TestPrices(t *testing.T) {
 		t.Errorf("0.075 is %d, %v", rate, err)
 	}
 }
+
+// If this fails, a price that leaves something out makes it free, and a money budget lets it pass.
+func TestPricesAreWhole(t *testing.T) {
+	for text, ok := range map[string]bool{"{}": false, "{input: 3}": false, "{input: 1, output: }": false, "{output: 3}": false, "{cache_read: 1, output: 2}": false,
+		"{input: 0, output: 0}": true, "{input: 3, output: 15, cache_read: 0.3}": true} {
+		var p Price
+		if err := yaml.Unmarshal([]byte(text), &p); (err == nil) != ok {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
