@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/api"
@@ -177,7 +178,7 @@ var foreignBody = map[string]string{"POST /v1/agents/{agent}": `{"name":"b"}`, "
 	"POST /v1/policies/test":                                         `{"tool":"bash","input":{}}`,
 	"POST /v1/approvals/{approval}":                                  `{"result":"deny"}`, "POST /v1/outboard/users/{user}": `{"name":"b"}`}
 
-// Fails if a key outlives its end, if a limited key makes one that may more, or if a secret can be read again.
+// Fails if a key outlives its end, if a limited key makes one that may more or lasts longer, or if a secret can be read again.
 func TestKeys(t *testing.T) {
 	b := newBench(t)
 	made := b.ok("POST", "/v1/outboard/keys", `{"name":"ci","role":"developer","scopes":["sessions"],"expires_in_seconds":3600}`)
@@ -200,6 +201,18 @@ func TestKeys(t *testing.T) {
 	b.refused(403, "limited key", "POST", "/v1/outboard/keys", `{"name":"x","scopes":["vaults"]}`, as("obk_people"))
 	if r := b.do("POST", "/v1/outboard/keys", `{"name":"x","scopes":["people"]}`, as("obk_people")); r.status != 200 {
 		t.Errorf("a key with the same scope: %d %s", r.status, r.body)
+	}
+	hour := outboard.Key{Name: "hour", Role: outboard.RoleAdmin, ExpiresAt: time.Now().Add(time.Hour)}
+	putKey(b, hour, "obk_hour")
+	b.refused(403, "end no later", "POST", "/v1/outboard/keys", `{"name":"x"}`, as("obk_hour"))
+	b.refused(403, "end no later", "POST", "/v1/outboard/keys", `{"name":"x","expires_in_seconds":7200}`, as("obk_hour"))
+	if r := b.do("POST", "/v1/outboard/keys", `{"name":"x","expires_in_seconds":60}`, as("obk_hour")); r.status != 200 {
+		t.Errorf("a key that ends before its maker: %d %s", r.status, r.body)
+	}
+	hour.Name, hour.Kind = "ann", outboard.KeyLogin
+	putKey(b, hour, "obk_login")
+	if r := b.do("POST", "/v1/outboard/keys", `{"name":"x"}`, as("obk_login")); r.status != 200 {
+		t.Errorf("a key that a person made who is signed in: %d %s", r.status, r.body)
 	}
 	over := outboard.Key{Name: "over", Role: outboard.RoleAdmin, ExpiresAt: b.longAgo()}
 	putKey(b, over, "obk_over")

@@ -334,6 +334,10 @@ func (c *Control) checkKey(ctx context.Context, by outboard.Caller, k *outboard.
 			return outboard.Errorf(outboard.Denied, "a limited key makes only keys with some of its own scopes: %s", strings.Join(by.Scopes, ", "))
 		}
 	}
+	if by.Kind != outboard.KeyLogin && !by.Until.IsZero() && (k.ExpiresAt.IsZero() || k.ExpiresAt.After(by.Until)) { // nor one that lasts longer
+		return outboard.Errorf(outboard.Denied, "a key that ends makes only keys that end no later: this one does at %s", by.Until.Format(time.RFC3339)).
+			WithHint("outboard key create %s --for %s", k.Name, max(by.Until.Sub(k.CreatedAt).Truncate(time.Second), time.Second))
+	}
 	if k.User != "" {
 		u, err := c.User(ctx, by, k.User)
 		if err != nil {
