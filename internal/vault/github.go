@@ -32,8 +32,19 @@ type minted struct {
 	by    uses // the sessions that it was used for
 }
 
-// maxMinted bounds the tokens in memory.
-const maxMinted = 1024
+const (
+	// maxMinted bounds the tokens in memory.
+	maxMinted = 1024
+	// askAgain is how long an issuer is not asked again that has given no token: a program that asks in a loop must not have the server do so too,
+	// which GitHub takes for abuse of the app. Whoever mends the credential makes a new version of it, for which it is asked at once.
+	askAgain = 2 * time.Second
+)
+
+// denied is why there was no token, and until when that is the answer.
+type denied struct {
+	err   error
+	until time.Time
+}
 
 // installationToken returns a token for exactly the scope of a credential, made by the issuer or still valid, for a session. Several
 // requests at once make one.
@@ -42,9 +53,13 @@ func (k *Keeper) installationToken(ctx context.Context, session outboard.Session
 	if token, ok := k.mintedFor(key, session); ok {
 		return token, nil
 	}
+	if err := k.deniedFor(key); err != nil {
+		return outboard.Secret{}, err
+	}
 	token, err := k.flights.do(ctx, key, func(ctx context.Context) (outboard.Secret, error) {
 		m, err := k.mint(ctx, c.Auth.GitHub, s.Value)
 		if err != nil {
+			k.keepDenied(key, err)
 			return outboard.Secret{}, err
 		}
 		m.of, m.by = *c, uses{}
@@ -64,6 +79,27 @@ func (k *Keeper) keepMinted(key string, m minted) {
 		clear(k.minted)
 	}
 	k.minted[key] = m
+}
+
+func (k *Keeper) keepDenied(key string, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.denied) >= maxMinted {
+		clear(k.denied)
+	}
+	k.denied[key] = denied{err, k.cfg.Now().Add(askAgain)}
+}
+
+// deniedFor returns why there was no token a moment ago.
+func (k *Keeper) deniedFor(key string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	d := k.denied[key]
+	if k.cfg.Now().Before(d.until) {
+		return d.err
+	}
+	delete(k.denied, key)
+	return nil
 }
 
 // mintedFor returns a minted token that is still valid, and notes whom it is for.

@@ -183,6 +183,30 @@ func TestGitHubWiderToken(t *testing.T) {
 	}
 }
 
+// If this fails, a program that asks in a loop has the server ask the issuer in one, or a credential that was mended is not asked for at once.
+func TestGitHubIsNotAskedInALoop(t *testing.T) {
+	r, f := newRig(t), newForge(t)
+	right := f.key
+	other, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.addApp(f)
+	f.key = other // which the issuer wants now
+	for range 5 {
+		_, err := r.Use(t.Context(), r.to("GET", "github.com", "/"))
+		r.wantKind(err, outboard.Unavailable, "it answered 401")
+	}
+	if n := f.asked.Load(); n != 1 {
+		t.Errorf("it was asked %d times", n)
+	}
+	f.key = right
+	r.now = r.now.Add(askAgain)
+	if in, err := r.Use(t.Context(), r.to("GET", "github.com", "/")); err != nil || base64Of(in) != "x-access-token:ghs_minted-2" {
+		t.Errorf("a while later: %q, %v", base64Of(in), err)
+	}
+}
+
 // issuer is a token endpoint whose refresh tokens work once, as OAuth 2.1 wants it.
 type issuer struct {
 	*httptest.Server

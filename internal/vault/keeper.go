@@ -54,6 +54,7 @@ type Keeper struct {
 	seen     time.Time // when the sequence was last compared with the store's
 	sessions map[outboard.SessionID]*held
 	minted   map[string]minted
+	denied   map[string]denied                // in place of a token
 	bearers  map[outboard.CredentialID]uses   // who used access tokens
 	refs     map[string]outboard.CredentialID // what find has found
 	flights  flights[outboard.Secret]
@@ -82,7 +83,7 @@ func New(cfg Config) *Keeper {
 
 func newKeeper(cfg Config, org outboard.OrgID) *Keeper {
 	return &Keeper{cfg: cfg, org: string(org), log: cfg.Logger, sessions: map[outboard.SessionID]*held{},
-		minted: map[string]minted{}, bearers: map[outboard.CredentialID]uses{}, refs: map[string]outboard.CredentialID{}}
+		minted: map[string]minted{}, denied: map[string]denied{}, bearers: map[outboard.CredentialID]uses{}, refs: map[string]outboard.CredentialID{}}
 }
 
 // errMoved: another process changed the key while an edit was decided.
