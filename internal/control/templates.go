@@ -367,6 +367,10 @@ func (c *Control) templateFor(ctx context.Context, by outboard.Caller, ref strin
 	t, ok := m.Tags[tag]
 	if !ok {
 		have := slices.Sorted(maps.Keys(m.Tags))
+		if len(have) == 0 {
+			return m, outboard.TemplateBuild{}, outboard.Errorf(outboard.NotFound, "template %s has no build that is ready yet", m.Name).
+				WithHint("outboard template show %s", m.Name)
+		}
 		return m, outboard.TemplateBuild{}, outboard.Errorf(outboard.NotFound, "template %s has no build that is ready with the tag %s; it has %s", m.Name, quote(tag), quote(strings.Join(have, " ")))
 	}
 	b, err := c.store.TemplateBuild(ctx, t.Build)
