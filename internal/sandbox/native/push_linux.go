@@ -170,9 +170,6 @@ func (m *machine) overlayOver(n int) (*work, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(st.Below) >= maxLayers {
-		return nil, outboard.Errorf(outboard.Unimplemented, "sandbox %s has %d layers, which is the limit", m.id, len(st.Below))
-	}
 	userns, err := userNamespaceOf(m.state.Pid)
 	if err != nil {
 		return nil, err
@@ -295,6 +292,12 @@ func (m *machine) current() (int, error) {
 func (m *machine) pushWritten(ctx context.Context, id, parent outboard.CheckpointID, n int, ahead **work) (sandbox.Pushed, error) {
 	if isEmpty(m.workPath(n, "up")) {
 		return m.unwritten(id, parent, n)
+	}
+	if st, err := m.p.loadStack(layerName(m.id, n)); err != nil || len(st.Below) >= maxLayers { // also where the next one was made before it was damaged
+		if err == nil {
+			err = outboard.Errorf(outboard.Unimplemented, "sandbox %s has %d layers, which is the limit", m.id, len(st.Below))
+		}
+		return sandbox.Pushed{}, err
 	}
 	next, err := m.following(n, *ahead)
 	*ahead = nil
