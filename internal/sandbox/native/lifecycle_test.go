@@ -430,7 +430,7 @@ func TestCreateRefusals(t *testing.T) {
 		"a relative root":            {sandbox.Spec{ID: newID(), Generation: "g", Rootfs: "etc"}, outboard.Invalid},
 		"the host's own root":        {sandbox.Spec{ID: newID(), Generation: "g", Rootfs: "/"}, outboard.Invalid},
 		"the sandbox directory":      {sandbox.Spec{ID: newID(), Generation: "g", Rootfs: dir}, outboard.Invalid},
-		"a root with a linked /proc": {sandbox.Spec{ID: newID(), Generation: "g", Rootfs: link}, outboard.Unavailable},
+		"a root with a linked /proc": {sandbox.Spec{ID: newID(), Generation: "g", Rootfs: link}, outboard.Invalid},
 	} {
 		s, err := p.Create(t.Context(), c.spec)
 		if err == nil {
