@@ -87,7 +87,7 @@ func newUser(a *app) *cobra.Command {
 			u, err := c.SetRole(ctx, id, args[1])
 			return a.done(u, u.Email+": "+u.Role, err)
 		}),
-		change("rm USER...", "End everything of a person: keys, logins, grants, running sessions", "removed",
+		change("rm USER...", "End everything of a person: keys, also those they made, logins, grants, running sessions", "removed",
 			func(c *conn, ctx context.Context, id string) (client.User, error) { return c.RemoveUser(ctx, id) }),
 		change("restore USER...", "Let a removed person sign in again", "restored",
 			func(c *conn, ctx context.Context, id string) (client.User, error) { return c.RestoreUser(ctx, id) }))

@@ -97,6 +97,85 @@ func TestRemovedUser(t *testing.T) {
 	b.ok("POST", events, send(message("- say: again\n")))
 }
 
+// Fails if somebody who was removed or demoted goes on with a key that they made, for a program or for somebody else, and whose secret they have
+// seen; or if that ends keys which tell them nothing, or which may no more than they.
+func TestKeysMadeBySomebodyWhoLeaves(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	user := func(email, role string) string {
+		return b.ok("POST", "/v1/outboard/users", map[string]any{"email": email, "role": role}).str("id")
+	}
+	type made struct {
+		*bench
+		id string
+	}
+	key := func(by *bench, name, role, user string) made {
+		theirs := *b
+		k := by.ok("POST", "/v1/outboard/keys", map[string]any{"name": name, "role": role, "user_id": user})
+		theirs.key = k.str("secret")
+		return made{&theirs, k.str("id")}
+	}
+	works := func(k made, what string, want bool) {
+		t.Helper()
+		if got := k.do("GET", "/v1/outboard/whoami", nil); (got.status == 200) != want {
+			t.Errorf("%s: %d %s", what, got.status, got.body)
+		}
+		if got := b.ok("GET", "/v1/outboard/keys/"+k.id, nil); (got.str("revoked_at") == "") != want {
+			t.Errorf("%s: %s", what, got.body)
+		}
+	}
+	ann, bob := user("ann@a.test", "admin"), user("bob@a.test", "developer")
+	hers := key(b, "ann", "admin", ann)
+	ci, bobs := key(hers.bench, "ci", "admin", ""), key(hers.bench, "bob", "developer", bob)
+	reader, second := key(hers.bench, "reader", "viewer", ""), key(ci.bench, "of ci", "developer", "")
+	mine, bobsOwn := key(b, "mine", "admin", ""), key(b, "bob's own", "developer", bob)
+	session, f := ci.asking("always_ask")
+	ci.ok("POST", "/v1/sessions/"+session+"/events", send(message("- bash: echo effect\n- say: end\n")))
+	f.until("session.status_idle")
+	grant := ci.ok("POST", "/v1/grants", map[string]any{"session_id": session, "actions": []string{"read"}, "resources": []string{"*"},
+		"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "why": "w"}).str("id")
+	for what, k := range map[string]made{"ci": ci, "bob's": bobs, "reader": reader, "ci's": second, "mine": mine} {
+		works(k, what+" at first", true)
+	}
+
+	b.ok("POST", "/v1/outboard/users/"+ann, `{"role":"developer"}`)
+	works(hers, "her own, demoted", false)
+	works(ci, "a program of a higher role than hers is now", false)
+	works(bobs, "somebody else's of her role, demoted", true)
+	works(reader, "a program of a lower role, demoted", true)
+	works(second, "a program's program of her role, demoted", true)
+	again := b.ok("POST", "/v1/outboard/users/"+ann, `{"role":"admin"}`)
+	herAdmin := key(key(b, "ann again", "admin", again.str("id")).bench, "bob's admin", "admin", user("dan@a.test", "admin"))
+	herAdmin.refused(400, "would end with them", "DELETE", "/v1/outboard/users/"+ann, nil)
+	if got := b.ok("GET", "/v1/grants/"+grant, nil); got.str("revoked_at") == "" {
+		t.Errorf("what her program granted stays: %s", got.body)
+	}
+	if waits := b.pending(session); len(waits) != 0 {
+		t.Errorf("her program's session waits still: %v", waits)
+	}
+	if log := b.ok("GET", "/v1/sessions/"+session+"/events?limit=100", nil); !strings.Contains(string(log.body), "user.interrupt") {
+		t.Errorf("her program's session was not interrupted: %s", log.body)
+	}
+
+	b.ok("DELETE", "/v1/outboard/users/"+ann, nil)
+	works(bobs, "somebody else's that she made, removed", false)
+	works(reader, "a program that she made, removed", false)
+	works(second, "a program's program, removed", false)
+	works(mine, "a key of the operator's", true)
+	works(bobsOwn, "somebody else's that the operator made", true)
+	late := putKey(b, outboard.Key{Name: "late", Role: outboard.RoleDeveloper, Org: outboard.DefaultOrg, Maker: ann}, "obk_late")
+	theirs := *b
+	theirs.key = "obk_late"
+	theirs.refused(401, "not valid", "GET", "/v1/outboard/whoami", nil) // it was being made when she was removed
+	for what, o := range map[string]outboard.Owner{"key": {Org: outboard.DefaultOrg, Key: late}, "person's key": {Org: outboard.DefaultOrg, Key: outboard.KeyID(hers.id)}} {
+		if u, err := b.store.Holder(t.Context(), o); err != nil || u.RemovedAt.IsZero() {
+			t.Errorf("whoever acts for her %s goes on: %+v, %v", what, u, err)
+		}
+	}
+	if u, err := b.store.Holder(t.Context(), outboard.Owner{Org: outboard.DefaultOrg, Key: outboard.KeyID(mine.id)}); err != nil || !u.RemovedAt.IsZero() {
+		t.Errorf("whoever acts for another key does not: %+v, %v", u, err)
+	}
+}
+
 // Fails if a lower role leaves somebody what they had, or if a policy cannot tell what role a session acts for.
 func TestDemotedUser(t *testing.T) {
 	b := whole(t, outboardtest.Options{Policy: policy.Config{Operator: `@id("no-developers") forbid (principal, action == Action::"bash", resource)

@@ -396,7 +396,7 @@ func (c *Control) UseBox(ctx context.Context, by outboard.Caller, id outboard.Bo
 }
 
 // BoxSecret finds a box by its id for who claims to have its secret: match is asked with it, in constant time. With id "" every box
-// is tried. NotFound if there is no such box, Unauthenticated if the secret does not match.
+// is tried. NotFound if there is no such box, Unauthenticated if the secret does not match, Denied if whose box it is was removed.
 func (c *Control) BoxSecret(ctx context.Context, id outboard.BoxID, match func(b *outboard.Box) bool) (outboard.Box, error) {
 	if id == "" {
 		all, err := c.store.Boxes(ctx)
@@ -405,7 +405,7 @@ func (c *Control) BoxSecret(ctx context.Context, id outboard.BoxID, match func(b
 		}
 		for i := range all {
 			if match(&all[i]) {
-				return all[i], nil
+				return all[i], c.boxHeld(ctx, all[i])
 			}
 		}
 		return outboard.Box{}, outboard.Errorf(outboard.Unauthenticated, "the signature is of no sandbox")
@@ -420,7 +420,7 @@ func (c *Control) BoxSecret(ctx context.Context, id outboard.BoxID, match func(b
 	if !match(&b) {
 		return outboard.Box{}, outboard.Errorf(outboard.Unauthenticated, "the access token of sandbox %s is missing or wrong", id)
 	}
-	return b, nil
+	return b, c.boxHeld(ctx, b)
 }
 
 // HasSecret reports whether secret is the box's, in constant time.
@@ -439,6 +439,42 @@ func (c *Control) VisitBox(ctx context.Context, b outboard.Box) (Machine, error)
 	}
 	m, err := c.fleet.UseBox(ctx, fleet.By{Actor: string(b.ID), Rule: "the box's token"}, b.ID, false)
 	return m, look("sandbox", string(b.ID), err)
+}
+
+// boxHeld refuses the tokens of a box of somebody who was removed, which they still know.
+func (c *Control) boxHeld(ctx context.Context, b outboard.Box) error {
+	u, err := c.store.Holder(ctx, outboard.Owner{Org: b.Org, Key: b.Owner})
+	if err != nil {
+		return outboard.Errorf(outboard.KindOf(err), "looking for whose sandbox it is: %w", err)
+	}
+	if !u.RemovedAt.IsZero() {
+		return outboard.Errorf(outboard.Denied, "sandbox %s is of somebody who was removed from the organization, and its tokens open nothing", b.ID).
+			WithHint("others reach it with their own key: outboard box exec %s", b.ID)
+	}
+	return nil
+}
+
+// WhileHeld ends a visit by a box's token, by end, when whose box it is is removed. It returns then, or when ctx ends.
+func (c *Control) WhileHeld(ctx context.Context, end context.CancelFunc, b outboard.Box) {
+	tick := time.NewTicker(aliveEvery)
+	defer tick.Stop()
+	var seen int64
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		n, err := c.revocations(ctx)
+		if err != nil || n+1 == seen {
+			continue
+		}
+		seen = n + 1
+		if outboard.KindOf(c.boxHeld(ctx, b)) == outboard.Denied {
+			end()
+			return
+		}
+	}
 }
 
 // BoxSamples returns what a box used from a time on, oldest first; what a server before this one saw is not kept.

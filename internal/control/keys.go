@@ -44,6 +44,12 @@ func (c *Control) holder(ctx context.Context, k *outboard.Key) (outboard.Caller,
 			return outboard.Caller{}, badKey()
 		}
 	}
+	if err == nil && k.Maker != string(k.User) && outboard.ValidID(outboard.PrefixUser, k.Maker) { // who knows the secret; it may have been made while they were removed
+		var maker outboard.User
+		if maker, err = c.store.User(ctx, outboard.UserID(k.Maker)); err == nil && !maker.RemovedAt.IsZero() {
+			return outboard.Caller{}, badKey()
+		}
+	}
 	if err == nil && k.Org != outboard.DefaultOrg { // which cannot be archived
 		var org outboard.Organization
 		if org, err = c.store.Org(ctx, string(k.Org)); err == nil && !org.ArchivedAt.IsZero() {

@@ -209,8 +209,8 @@ func (c *Control) UpdateUser(ctx context.Context, by outboard.Caller, id outboar
 	return u, c.changeUser(ctx, by, u, "user.update", !outboard.AtLeast(u.Role, old))
 }
 
-// RemoveUser ends everything of a person within a second: keys, logins, streams, grants they have or gave, what their sessions wait
-// for. Their running sessions are interrupted and have no further effect. Their rows stay, and RestoreUser lets them in again.
+// RemoveUser ends everything of a person within a second: keys, also those they made for others, logins, streams, grants they have or gave, what
+// their sessions wait for. Their running sessions are interrupted and have no further effect. Their rows stay, and RestoreUser lets them in again.
 func (c *Control) RemoveUser(ctx context.Context, by outboard.Caller, id outboard.UserID) (outboard.User, error) {
 	if err := admins(by, scopePeople); err != nil {
 		return outboard.User{}, err
@@ -221,6 +221,9 @@ func (c *Control) RemoveUser(ctx context.Context, by outboard.Caller, id outboar
 	}
 	if u.ID == by.User {
 		return u, invalid("nobody removes themselves").WithHint("another administrator does")
+	}
+	if string(u.ID) == by.Maker {
+		return u, invalid("%s made the key that asks, and it would end with them", quote(u.Email)).WithHint("with another administrator's key, or who runs the server")
 	}
 	u.RemovedAt = c.clock()
 	return u, c.changeUser(ctx, by, u, "user.remove", true)

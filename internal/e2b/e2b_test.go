@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
 	"github.com/outboard-dev/outboard/internal/outboardtest"
 )
 
@@ -336,6 +337,76 @@ func TestTraffic(t *testing.T) {
 		if status := r.do(req, nil); status != c.status {
 			t.Errorf("%s: %d, want %d", what, status, c.status)
 		}
+	}
+}
+
+// If this fails, somebody who was removed goes on in a box that they made, with its tokens: by new requests, or in one that is under way.
+func TestBoxOfSomebodyWhoWasRemoved(t *testing.T) {
+	srv := outboardtest.Start(t, outboardtest.Options{NoRunner: true})
+	s := New(Config{Control: srv.Control})
+	h := httptest.NewServer(s)
+	t.Cleanup(func() { h.CloseClientConnections(); h.Close(); s.Close() })
+	admin, err := srv.Control.Authenticate(t.Context(), srv.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ann, err := srv.Control.AddUser(t.Context(), admin, "ann@a.test", "", outboard.RoleAdmin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, hers, err := srv.Control.CreateKey(t.Context(), admin, control.KeyRequest{Name: "ann", Role: outboard.RoleAdmin, User: ann.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	her, err := srv.Control.Authenticate(t.Context(), hers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, program, err := srv.Control.CreateKey(t.Context(), her, control.KeyRequest{Name: "program"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := func(r *rig) int { return r.do(r.envd("/process.Process/List", "application/json", []byte("{}")), nil) }
+	port := func(r *rig) int {
+		req, _ := http.NewRequest("GET", r.url, nil)
+		req.Host = "1-" + r.box.SandboxID + ".localhost"
+		return r.do(req, nil)
+	}
+	rigs := map[string]*rig{}
+	for what, key := range map[string]string{"hers": hers, "her program's": program, "another's": srv.Key} {
+		r := &rig{t: t, url: h.URL, key: APIKey(key)}
+		if status := r.api("POST", "/sandboxes", `{"templateID":"base","timeout":600}`, &r.box); status != http.StatusCreated {
+			t.Fatalf("creating a sandbox: %d", status)
+		}
+		end := &rig{t: t, url: h.URL, key: APIKey(srv.Key)}
+		t.Cleanup(func() { end.api("DELETE", "/sandboxes/"+r.box.SandboxID, "", nil) })
+		if got := list(r); got != 200 {
+			t.Errorf("%s, before: %d", what, got)
+		}
+		rigs[what] = r
+	}
+	res, err := http.DefaultClient.Do(rigs["hers"].envd("/process.Process/Start", "application/connect+json", envelope(`{"process":{"cmd":"sleep","args":["600"]}}`)))
+	if err != nil || res.StatusCode != 200 {
+		t.Fatalf("a stream: %v", err)
+	}
+	defer res.Body.Close()
+	if _, err := io.ReadFull(res.Body, make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := srv.Control.RemoveUser(t.Context(), admin, ann.ID); err != nil {
+		t.Fatal(err)
+	}
+	for what, want := range map[string][2]int{"hers": {403, 403}, "her program's": {403, 403}, "another's": {200, 502}} { // 502: nothing listens
+		if got := [2]int{list(rigs[what]), port(rigs[what])}; got != want {
+			t.Errorf("%s, after: %d, want %d", what, got, want)
+		}
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); io.Copy(io.Discard, res.Body) }()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Error("her stream goes on")
 	}
 }
 

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"net/http"
@@ -64,9 +65,14 @@ func (s *Server) signedFiles(w http.ResponseWriter, r *http.Request) {
 
 // enter lets an admitted request at the machine.
 func (s *Server) enter(w http.ResponseWriter, r *http.Request, id outboard.BoxID, b outboard.Box, err error) {
-	v := &visit{Request: r, w: w, s: s, box: b}
+	ctx, end := context.WithCancel(r.Context())
+	defer end()
+	v := &visit{Request: r.WithContext(ctx), w: w, s: s, box: b}
 	if err == nil {
-		v.m, err = s.ctl.VisitBox(r.Context(), b)
+		v.m, err = s.ctl.VisitBox(ctx, b)
+	}
+	if err == nil {
+		go s.ctl.WhileHeld(ctx, end, b)
 	}
 	switch kind := outboard.KindOf(err); {
 	case err == nil:

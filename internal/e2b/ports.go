@@ -96,6 +96,9 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID,
 		fail(w, err)
 		return
 	}
+	ctx, end := context.WithCancel(r.Context())
+	defer end()
+	go s.ctl.WhileHeld(ctx, end, b)
 	scheme := "http"
 	if slices.Contains(b.TLSPorts, port) {
 		scheme = "https"
@@ -117,7 +120,7 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID,
 		ErrorLog:      slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		FlushInterval: -1,
 	}
-	proxy.ServeHTTP(w, r)
+	proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
 // unreachable answers for a port that did not.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 
 	"github.com/outboard-dev/outboard"
 )
@@ -13,14 +14,27 @@ const bindUserSQL = `UPDATE users SET issuer = ?, subject = ? WHERE id = ? AND s
 
 const revokeKeysOfSQL = `UPDATE keys SET revoked_at = ? WHERE person = ? AND revoked_at = 0`
 
+// What they made for programs and for others ends with them, for they have seen its secret: all of it, or, of somebody who is only demoted, what
+// may more than they may now. Their own keys are not among it. The keys themselves end last: the other statements look for those in force.
+const madeBy = `SELECT id FROM keys WHERE maker = ? AND person <> ? AND revoked_at = 0 AND role IN (?, ?, ?)`
+
+const revokeMadeSQL = `UPDATE keys SET revoked_at = ? WHERE id IN (` + madeBy + `)`
+
+const revokeMadeSSHKeysSQL = `UPDATE ssh_keys SET revoked_at = ? WHERE revoked_at = 0 AND holder IN (` + madeBy + `)`
+
+const revokeMadeRightsSQL = `UPDATE grants SET revoked_at = ? WHERE revoked_at = 0 AND (human IN (` + madeBy + `) OR approved_by IN (` + madeBy + `))`
+
+const closeMadeApprovalsSQL = `UPDATE approvals SET state = 'closed' WHERE state = 'pending' AND owner IN (` + madeBy + `)`
+
 const revokeRightsOfSQL = `UPDATE grants SET revoked_at = ? WHERE revoked_at = 0 AND (human IN (SELECT id FROM keys WHERE person = ?)
 	OR approved_by IN (SELECT id FROM keys WHERE person = ?))`
 
 const closeApprovalsOfSQL = `UPDATE approvals SET state = 'closed' WHERE state = 'pending' AND session IN (SELECT id FROM sessions WHERE person = ?)`
 
 // ChangeUser stores a person's name, role and removal. With ends everything that they hold ends in the same transaction: their keys, SSH keys,
-// the grants they have or gave, and the approvals their sessions wait for; what their logins could be renewed with becomes withdrawals. It
-// returns their sessions that live.
+// the grants they have or gave, and the approvals their sessions wait for; what their logins could be renewed with becomes withdrawals. So do
+// the keys that they made for programs and for others; of somebody who was not removed, those of a higher role than theirs. It returns their
+// sessions that live.
 func (s *Store) ChangeUser(ctx context.Context, u outboard.User, ends bool) (sessions []outboard.SessionID, err error) {
 	now := micros(s.now())
 	err = s.update(ctx, "changing a user", func(t tx) error {
@@ -48,13 +62,47 @@ func (s *Store) ChangeUser(ctx context.Context, u outboard.User, ends bool) (ses
 		if err := s.withdraw(ctx, t, why, renewalsOf, id); err != nil {
 			return err
 		}
+		if err := endMade(ctx, t, u, now); err != nil {
+			return err
+		}
 		if _, err := t.exec(ctx, closeApprovalsOfSQL, id); err != nil {
 			return err
 		}
 		sessions, err = collectTx(ctx, t, scanSessionID, sessionsOfSQL, id)
 		return err
 	})
-	return sessions, err
+	if err != nil || !ends {
+		return sessions, err
+	}
+	programs, err := collect(ctx, s, "listing sessions of keys that have ended", scanSessionID, sessionsOfMadeSQL, orgText(u.Org), string(u.ID), string(u.ID), now)
+	return append(sessions, programs...), err
+}
+
+// The key that a session acts for is in its configuration alone. It is looked for after the change, which holds the writer.
+const sessionsOfMadeSQL = `SELECT s.id FROM sessions AS s JOIN session_configs AS c ON c.session = s.num WHERE s.org = ? AND s.person = '' AND s.deleted_at = 0
+	AND s.archived_at = 0 AND EXISTS (SELECT 1 FROM keys AS k WHERE k.maker = ? AND k.person <> ? AND k.revoked_at = ? AND c.config LIKE '%"key":"' || k.id || '"%')`
+
+// endMade ends the keys that a person made for programs and for others, and what those hold.
+func endMade(ctx context.Context, t tx, u outboard.User, now int64) error {
+	made := []any{string(u.ID), string(u.ID)}
+	for _, role := range outboard.Roles {
+		if u.RemovedAt.IsZero() && outboard.AtLeast(u.Role, role) {
+			role = "" // of no key
+		}
+		made = append(made, role)
+	}
+	at := []any{now}
+	if _, err := t.exec(ctx, revokeMadeRightsSQL, slices.Concat(at, made, made)...); err != nil {
+		return err
+	}
+	if _, err := t.exec(ctx, revokeMadeSSHKeysSQL, slices.Concat(at, made)...); err != nil {
+		return err
+	}
+	if _, err := t.exec(ctx, closeMadeApprovalsSQL, made...); err != nil {
+		return err
+	}
+	_, err := t.exec(ctx, revokeMadeSQL, slices.Concat(at, made)...)
+	return err
 }
 
 const sessionsOfSQL = `SELECT id FROM sessions WHERE person = ? AND person <> '' AND deleted_at = 0 AND archived_at = 0`
@@ -103,7 +151,8 @@ func (s *Store) Giver(ctx context.Context, id outboard.KeyID) (outboard.Caller, 
 	return k.Caller(u), nil
 }
 
-// Holder implements policy.Source: whom a session acts for, as they are now. A machine's key is a user without an address.
+// Holder implements policy.Source: whom a session or a box acts for, as they are now. A machine's key is a user without an address, and is
+// gone with who made it.
 func (s *Store) Holder(ctx context.Context, o outboard.Owner) (outboard.User, error) {
 	if o.User != "" {
 		return s.User(ctx, o.User)
@@ -112,5 +161,14 @@ func (s *Store) Holder(ctx context.Context, o outboard.Owner) (outboard.User, er
 	if outboard.KindOf(err) == outboard.NotFound && err != nil {
 		return outboard.User{Org: o.Org}, nil // of a session that is older than its key's row, or imported
 	}
-	return outboard.User{Org: k.Org, Role: k.Role, Name: k.Name}, err
+	u := outboard.User{Org: k.Org, Role: k.Role, Name: k.Name}
+	for _, id := range []string{string(k.User), k.Maker} { // boxes name the key alone
+		if err != nil || !u.RemovedAt.IsZero() || !outboard.ValidID(outboard.PrefixUser, id) {
+			continue
+		}
+		var person outboard.User
+		person, err = s.User(ctx, outboard.UserID(id))
+		u.RemovedAt = person.RemovedAt
+	}
+	return u, err
 }

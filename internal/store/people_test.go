@@ -2,6 +2,8 @@ package store_test
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,5 +117,63 @@ func TestTidyLogins(t *testing.T) {
 				t.Errorf("%s: %v", id, err)
 			}
 		}
+	})
+}
+
+// If this fails on a database, what a person made outlives them there, or its sessions go on: the key they act for is in their configuration alone.
+func TestChangeUserEndsWhatTheyMade(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		ann := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: outboard.DefaultOrg, Email: "ann@acme.test", Role: outboard.RoleAdmin, CreatedAt: time.Now()}
+		must(s.AddUser(t.Context(), ann))
+		sessions := map[string]outboard.SessionID{}
+		put := func(name, role, maker string, user outboard.UserID) {
+			t.Helper()
+			k := outboard.Key{ID: outboard.NewID[outboard.KeyID](outboard.PrefixKey), Name: name, Hash: "hash of " + name, Role: role, Org: outboard.DefaultOrg, Maker: maker, User: user, CreatedAt: time.Now()}
+			must(s.PutKey(t.Context(), k))
+			h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: "sthr_1", Org: outboard.DefaultOrg, User: user}
+			_, err := s.CreateSession(t.Context(), h, outboard.SessionConfig{Owner: outboard.Owner{Org: k.Org, User: user, Key: k.ID, Maker: maker}}, outboard.NewEvent("", &outboard.SessionCreated{}))
+			must(err)
+			sessions[name] = h.ID
+		}
+		put("hers", outboard.RoleAdmin, string(ann.ID), ann.ID)
+		put("high", outboard.RoleAdmin, string(ann.ID), "")
+		put("low", outboard.RoleViewer, string(ann.ID), "")
+		put("for bob", outboard.RoleAdmin, string(ann.ID), "user_bob")
+		put("another's", outboard.RoleAdmin, "user_bob", "")
+		put("nobody's", outboard.RoleAdmin, "", "")
+		change := func(wantAlive, wantSessions string) {
+			t.Helper()
+			ended, err := s.ChangeUser(t.Context(), ann, true)
+			must(err)
+			keys, err := s.Keys(t.Context(), store.Page{Org: outboard.DefaultOrg})
+			must(err)
+			var alive, theirs []string
+			for _, k := range keys {
+				alive = append(alive, k.Name)
+			}
+			for name, id := range sessions {
+				if slices.Contains(ended, id) {
+					theirs = append(theirs, name)
+				}
+			}
+			slices.Sort(alive)
+			slices.Sort(theirs)
+			if got := strings.Join(alive, ", "); got != wantAlive {
+				t.Errorf("as %s, removed %v: alive are %s, want %s", ann.Role, !ann.RemovedAt.IsZero(), got, wantAlive)
+			}
+			if got := strings.Join(theirs, ", "); got != wantSessions {
+				t.Errorf("as %s, removed %v: the sessions of %s are to end, want %s", ann.Role, !ann.RemovedAt.IsZero(), got, wantSessions)
+			}
+		}
+		ann.Role = outboard.RoleDeveloper
+		change("another's, low, nobody's", "hers, high")
+		ann.RemovedAt = time.Now()
+		change("another's, nobody's", "hers, low")
 	})
 }
