@@ -56,7 +56,7 @@ type BudgetScope string
 const (
 	BudgetSession BudgetScope = "session"
 	BudgetAgent   BudgetScope = "agent"
-	BudgetOwner   BudgetScope = "owner" // the API key for whom sessions act
+	BudgetOwner   BudgetScope = "owner" // the person, or the API key of a program, for whom sessions act
 )
 
 // Budget bounds what the sessions of a scope may use up, together, from when it was set. Money, tokens and steps are reserved before

@@ -29,8 +29,9 @@ func newBudget(a *app) *cobra.Command {
 	var l limits
 	set := &cobra.Command{Use: "set session|agent|owner ID", Short: "Set the limits of a budget", Args: exactArgs("session, agent or owner", "an id"),
 		Long: "Set all limits of one budget; what was spent stays counted, from when the budget was first set. A session's budget counts\n" +
-			"its forks, and theirs. An owner is the API key for whom sessions act. Money, tokens and steps are reserved before\n" +
-			"each model call; sessions that stopped at a limit go on when it is raised.",
+			"its forks, and theirs. An owner is for whom sessions act: a person, by their address or id, whatever they signed in with, or\n" +
+			"the API key of a program. Money, tokens and steps are reserved before each model call; sessions that stopped at a limit\n" +
+			"go on when it is raised.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runBudgetSet(cmd.Context(), a, args[0], args[1], l)
 		}}
@@ -95,7 +96,7 @@ func budgetTarget(ctx context.Context, c *client.Client, scope, ref string) (str
 	case outboard.BudgetAgent:
 		return existingAgent(ctx, c, ref)
 	case outboard.BudgetOwner:
-		return ref, nil
+		return findUser(ctx, c, ref)
 	}
 	return "", usagef("a budget is over a session, an agent or an owner, not over %q", scope)
 }

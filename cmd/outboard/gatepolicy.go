@@ -148,7 +148,7 @@ func (g *gatePolicy) left(ctx context.Context, id outboard.SessionID, cfg *outbo
 	if age := now.Sub(l.at); ok && age >= 0 && age < leftFor {
 		return &l.spend
 	}
-	over, err := g.store.BudgetsOver(ctx, id, cfg.Agent.ID, cfg.Owner.Key)
+	over, err := g.store.BudgetsOver(ctx, id, cfg.Agent.ID, cfg.Owner)
 	if err != nil {
 		return nil
 	}

@@ -90,3 +90,53 @@ func TestOwnBudgets(t *testing.T) {
 		t.Errorf("listed: %s", got.body)
 	}
 }
+
+// If this fails, somebody gets round the budget over them by signing in again or with another key of theirs, or it bounds what others spend.
+func TestBudgetOfAPerson(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	ann := b.ok("POST", "/v1/outboard/users", `{"email":"ann@a.test","role":"developer"}`).str("id")
+	key := func(user any) (*bench, string) {
+		theirs := *b
+		k := b.ok("POST", "/v1/outboard/keys", map[string]any{"name": "k", "user_id": user})
+		theirs.key = k.str("secret")
+		return &theirs, k.str("id")
+	}
+	first, firstID := key(ann)
+	second, secondID := key(ann)
+	program, programID := key("")
+	budget := func(target string, steps int) string {
+		t.Helper()
+		return b.ok("POST", "/v1/budgets", map[string]any{"scope": "owner", "target_id": target, "limit": map[string]any{"steps": steps}}).str("id")
+	}
+	if got := budget(firstID, 1); got != "owner:"+ann {
+		t.Errorf("over one of her keys: %s, want one over her", got)
+	}
+	if got := budget(ann, 2); got != "owner:"+ann {
+		t.Errorf("over her: %s", got)
+	}
+	if got := budget(programID, 9); got != "owner:"+programID {
+		t.Errorf("over a program: %s", got)
+	}
+	b.refused(404, "owner", "POST", "/v1/budgets", map[string]any{"scope": "owner", "target_id": "user_01x", "limit": map[string]any{"steps": 2}})
+	stop := func(by *bench) any {
+		t.Helper()
+		id, f := by.asking("always_allow")
+		by.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: 'true'\n- say: end\n")))
+		evs := f.until("session.status_idle")
+		reason, _ := evs[len(evs)-1]["stop_reason"].(map[string]any)
+		return reason["type"]
+	}
+	if got := stop(first); got != "end_turn" {
+		t.Errorf("within it: %v", got)
+	}
+	if got := stop(second); got != "budget_reached" {
+		t.Errorf("with another key, after it was used up: %v", got)
+	}
+	if got := stop(program); got != "end_turn" {
+		t.Errorf("a program beside her: %v", got)
+	}
+	b.ok("DELETE", "/v1/budgets/owner:"+secondID, nil)
+	if got := stop(second); got != "end_turn" {
+		t.Errorf("with the budget removed: %v", got)
+	}
+}

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -122,10 +123,45 @@ func (c *Control) checkBudget(ctx context.Context, by outboard.Caller, b *outboa
 		}
 		return c.budgetable(&a)
 	case outboard.BudgetOwner:
-		k, err := c.store.Key(ctx, outboard.KeyID(b.Target))
-		return mine(by, k.Org, "owner", b.Target, err)
+		return c.checkOwner(ctx, by, b)
 	}
 	return invalid("a budget is over a session, an agent or an owner, not over %s", quote(string(b.Scope)))
+}
+
+// checkOwner makes a budget that names a person's key one over the person: each sign-in is another key, and would begin anew. One that is over the
+// key alone, from before that, stays so.
+func (c *Control) checkOwner(ctx context.Context, by outboard.Caller, b *outboard.Budget) error {
+	if outboard.ValidID(outboard.PrefixUser, b.Target) {
+		u, err := c.store.User(ctx, outboard.UserID(b.Target))
+		return mine(by, u.Org, "owner", b.Target, err)
+	}
+	k, err := c.store.Key(ctx, outboard.KeyID(b.Target))
+	if err := mine(by, k.Org, "owner", b.Target, err); err != nil {
+		return err
+	}
+	id, err := c.ownBudget(ctx, outboard.BudgetOf(b.Scope, b.Target))
+	if err != nil {
+		return err
+	}
+	_, b.Target, _ = strings.Cut(string(id), ":")
+	return nil
+}
+
+// ownBudget is the id of the budget that is meant by one over a key: the same, or that over the key's person where the key has none.
+func (c *Control) ownBudget(ctx context.Context, id outboard.BudgetID) (outboard.BudgetID, error) {
+	scope, target, _ := strings.Cut(string(id), ":")
+	if scope != string(outboard.BudgetOwner) || !outboard.ValidID(outboard.PrefixKey, target) {
+		return id, nil
+	}
+	_, err := c.store.Budget(ctx, id)
+	if err == nil || outboard.KindOf(err) != outboard.NotFound {
+		return id, look("budget", string(id), err)
+	}
+	k, err := c.store.Key(ctx, outboard.KeyID(target))
+	if err != nil || k.User == "" {
+		return id, nil // the caller finds that there is none
+	}
+	return outboard.BudgetOf(outboard.BudgetOwner, string(k.User)), nil
 }
 
 // setSessionBudget sets the limits of a session, and tells its log.
@@ -167,7 +203,7 @@ func (c *Control) BudgetsOver(ctx context.Context, by outboard.Caller, id outboa
 	if err != nil {
 		return nil, err
 	}
-	list, err := c.store.BudgetsOver(ctx, id, s.AgentID, s.Config.Owner.Key)
+	list, err := c.store.BudgetsOver(ctx, id, s.AgentID, s.Config.Owner)
 	return list, look("budgets of session", string(id), err)
 }
 
@@ -176,10 +212,15 @@ func (c *Control) RemoveBudget(ctx context.Context, by outboard.Caller, id outbo
 	if err := approver(by); err != nil {
 		return err
 	}
-	b, err := c.store.Budget(ctx, id)
+	named, err := c.ownBudget(ctx, id)
+	if err != nil {
+		return err
+	}
+	b, err := c.store.Budget(ctx, named)
 	if err := mine(by, b.Org, "budget", string(id), err); err != nil {
 		return err
 	}
+	id = named
 	if err := c.record(ctx, by, "budget.remove", string(id), b.Limit); err != nil {
 		return err
 	}
@@ -215,7 +256,7 @@ func (c *Control) fundBroke(ctx context.Context) error {
 			if err != nil {
 				return look("session", string(id), err)
 			}
-			over, err := c.store.BudgetsOver(ctx, id, h.AgentID, cfg.Owner.Key)
+			over, err := c.store.BudgetsOver(ctx, id, h.AgentID, cfg.Owner)
 			if err != nil {
 				return look("budgets of session", string(id), err)
 			}

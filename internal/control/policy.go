@@ -162,7 +162,7 @@ func (c *Control) TestPolicy(ctx context.Context, by outboard.Caller, t PolicyTe
 		}
 		r.Agent, r.Environment, r.Owner = s.AgentID, s.EnvironmentID, s.Config.Owner
 		r.Context.Networking, tools = s.Config.Env.Networking.Mode, s.Config.Agent.Tools
-		if over, err = c.store.BudgetsOver(ctx, t.Session, s.AgentID, s.Config.Owner.Key); err != nil {
+		if over, err = c.store.BudgetsOver(ctx, t.Session, s.AgentID, s.Config.Owner); err != nil {
 			return policy.Verdict{}, look("session", string(t.Session), err)
 		}
 	} else if t.Agent != "" {

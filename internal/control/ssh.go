@@ -228,7 +228,7 @@ func (v *SSHVisit) mayMake(ctx context.Context) error {
 	if err != nil {
 		return look("session", string(v.Session), err)
 	}
-	over, err := v.c.store.BudgetsOver(ctx, v.Session, cfg.Agent.ID, cfg.Owner.Key)
+	over, err := v.c.store.BudgetsOver(ctx, v.Session, cfg.Agent.ID, cfg.Owner)
 	if err != nil {
 		return look("session", string(v.Session), err)
 	}

@@ -151,7 +151,7 @@ func affordable(need harness.Need, want, held outboard.Spend, price *llm.Price) 
 // lookAtBudgets reads which budgets are over the session.
 func (t *turn) lookAtBudgets(ctx context.Context) (err error) {
 	cfg := &t.durable.Config
-	t.acct.over, err = t.cfg.Store.BudgetsOver(ctx, t.id, cfg.Agent.ID, cfg.Owner.Key)
+	t.acct.over, err = t.cfg.Store.BudgetsOver(ctx, t.id, cfg.Agent.ID, cfg.Owner)
 	t.acct.looked = t.acct.looked || err == nil
 	return err
 }

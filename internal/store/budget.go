@@ -99,16 +99,16 @@ const upSQL = `WITH RECURSIVE up(id, parent) AS (SELECT id, parent FROM sessions
 	UNION ALL SELECT s.id, s.parent FROM sessions AS s JOIN up ON s.id = up.parent) `
 
 const budgetsOverSQL = upSQL + `SELECT ` + heldCols + ` FROM budgets AS b
-	WHERE b.id IN (?, ?) OR b.id IN (SELECT 'session:' || id FROM up) ORDER BY b.id`
+	WHERE b.id IN (?, ?, ?) OR b.id IN (SELECT 'session:' || id FROM up) ORDER BY b.id`
 
-func overArgs(id outboard.SessionID, agent outboard.AgentID, owner outboard.KeyID) []any {
+func overArgs(id outboard.SessionID, agent outboard.AgentID, owner outboard.Owner) []any {
 	return []any{string(id), string(id), string(id), string(id), string(outboard.BudgetOf(outboard.BudgetAgent, string(agent))),
-		string(outboard.BudgetOf(outboard.BudgetOwner, string(owner)))}
+		string(outboard.BudgetOf(outboard.BudgetOwner, string(owner.Key))), string(outboard.BudgetOf(outboard.BudgetOwner, string(owner.User)))}
 }
 
 // BudgetsOver returns the budgets a session spends of. Held is what others have reserved of them. Where there are none at all, a first
 // one that another process sets shows up to unbudgetedFor later.
-func (s *Store) BudgetsOver(ctx context.Context, id outboard.SessionID, agent outboard.AgentID, owner outboard.KeyID) ([]outboard.Budget, error) {
+func (s *Store) BudgetsOver(ctx context.Context, id outboard.SessionID, agent outboard.AgentID, owner outboard.Owner) ([]outboard.Budget, error) {
 	none, err := s.unbudgeted.check(func() (bool, error) {
 		found, err := collect(ctx, s, "reading budgets", func(sc scanner) (n int, err error) { return n, sc.Scan(&n) }, anyBudgetSQL)
 		return len(found) == 0, err

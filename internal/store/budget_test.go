@@ -28,7 +28,7 @@ func TestBudgetRace(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range ids {
 			all.Go(func() {
-				over, err := s.BudgetsOver(t.Context(), ids[i], "agent_1", "key_1")
+				over, err := s.BudgetsOver(t.Context(), ids[i], "agent_1", outboard.Owner{Key: "key_1"})
 				if err == nil && len(over) != 1 {
 					err = fmt.Errorf("%d budgets", len(over))
 				}
@@ -84,7 +84,7 @@ func TestBudgetsOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, b := range []outboard.Budget{{Scope: outboard.BudgetSession, Target: string(parent.ID)}, {Scope: outboard.BudgetAgent, Target: "agent_1"},
-			{Scope: outboard.BudgetOwner, Target: "key_1"}} {
+			{Scope: outboard.BudgetOwner, Target: "key_1"}, {Scope: outboard.BudgetOwner, Target: "user_1"}} {
 			b.Limit.Tokens = 10
 			if _, err := s.PutBudget(t.Context(), b); err != nil {
 				t.Fatal(err)
@@ -93,14 +93,16 @@ func TestBudgetsOver(t *testing.T) {
 		for _, c := range []struct {
 			id    outboard.SessionID
 			agent outboard.AgentID
-			owner outboard.KeyID
+			owner outboard.Owner
 			want  int
-		}{{parent.ID, "", "", 1}, {fork.ID, "", "", 1}, {other.ID, "", "", 0}, {other.ID, "agent_1", "key_2", 1}, {fork.ID, "agent_1", "key_1", 3}} {
+		}{{parent.ID, "", outboard.Owner{}, 1}, {fork.ID, "", outboard.Owner{}, 1}, {other.ID, "", outboard.Owner{}, 0}, {other.ID, "agent_1", outboard.Owner{Key: "key_2"}, 1},
+			{fork.ID, "agent_1", outboard.Owner{Key: "key_1"}, 3}, {other.ID, "", outboard.Owner{Key: "key_2", User: "user_1"}, 1},
+			{other.ID, "", outboard.Owner{Key: "key_1", User: "user_1"}, 2}} {
 			if list, err := s.BudgetsOver(t.Context(), c.id, c.agent, c.owner); err != nil || len(list) != c.want {
 				t.Errorf("%+v: %d budgets, %v", c, len(list), err)
 			}
 		}
-		over, _ := s.BudgetsOver(t.Context(), fork.ID, "", "")
+		over, _ := s.BudgetsOver(t.Context(), fork.ID, "", outboard.Owner{})
 		want := outboard.Spend{Tokens: 8}
 		if r, err := s.Reserve(t.Context(), fork.ID, over, outboard.Spend{}, want, want); err != nil || r.Wait || len(r.Over) > 0 {
 			t.Fatalf("%+v, %v", r, err)
@@ -127,7 +129,7 @@ func TestFirstBudgetIsSeen(t *testing.T) {
 	id := newSession(t, here).ID
 	over := func(s *store.Store) int {
 		t.Helper()
-		list, err := s.BudgetsOver(t.Context(), id, "agent_1", "key_1")
+		list, err := s.BudgetsOver(t.Context(), id, "agent_1", outboard.Owner{Key: "key_1"})
 		if err != nil {
 			t.Fatal(err)
 		}
