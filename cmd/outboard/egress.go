@@ -101,7 +101,7 @@ func (v vaultCredentials) For(ctx context.Context, r egress.Request) (egress.Inj
 		return egress.Injection{}, err
 	}
 	out := egress.Injection{Names: got.Names, AnyPath: true, Refuse: got.Refuse, Strip: got.Strip, StripQuery: got.StripQuery, RefuseBody: got.RefuseBody, RefuseShapes: got.RefuseShapes,
-		Scrub: reveal(got.Scrub), Still: got.Still}
+		Scrub: reveal(got.Scrub), Still: got.Still, Refused: got.Refused}
 	for name, value := range got.Set {
 		if out.Set == nil {
 			out.Set = map[string]string{}

@@ -127,6 +127,15 @@ type Injection struct {
 	// Still, when set, is asked every second for as long as the request lasts, whether the credentials are still for it. An error ends the
 	// request.
 	Still func(ctx context.Context) error
+	// Refused, when set, is called when the server answers 401. It must not block.
+	Refused func()
+}
+
+// refused tells whose credentials they are that a server did not take them.
+func (inj *Injection) refused(status int) {
+	if status == http.StatusUnauthorized && inj.Refused != nil {
+		inj.Refused()
+	}
 }
 
 // Placeholder is a value that a tool holds in the place of a secret.

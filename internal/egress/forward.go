@@ -69,6 +69,7 @@ func (p *port) proxy(w http.ResponseWriter, r *http.Request, req Request, inj *I
 			resp, err := transport.RoundTrip(scrub.interims(out))
 			if err == nil {
 				effect.answered(resp)
+				inj.refused(resp.StatusCode)
 				p.countFrames(resp, req)
 				p.guardFrames(resp, req, inj)
 			}

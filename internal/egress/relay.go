@@ -30,6 +30,7 @@ func (p *port) relay(w *reply, r *http.Request, req *Request, inj *Injection, sc
 	}
 	line, _ := resp.Body.(*lineBody)
 	effectOf(r.Context()).answered(resp)
+	inj.refused(resp.StatusCode)
 	hopless(resp.Header)
 	if err := scrub.response(resp); err != nil {
 		resp.Body.Close()

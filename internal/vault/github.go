@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -28,6 +29,7 @@ const jwtLife = 5 * time.Minute
 type minted struct {
 	token outboard.Secret
 	until time.Time // it is renewed a minute before
+	at    time.Time // when it was made
 	of    outboard.Credential
 	by    uses // the sessions that it was used for
 }
@@ -38,6 +40,9 @@ const (
 	// askAgain is how long an issuer is not asked again that has given no token: a program that asks in a loop must not have the server do so too,
 	// which GitHub takes for abuse of the app. Whoever mends the credential makes a new version of it, for which it is asked at once.
 	askAgain = 2 * time.Second
+	// refusedAfter is how old a token must be for another to be made because a server has refused it. A program in a sandbox can have one refused
+	// whenever it likes: by asking for what no installation may.
+	refusedAfter = time.Minute
 )
 
 // denied is why there was no token, and until when that is the answer.
@@ -49,7 +54,7 @@ type denied struct {
 // installationToken returns a token for exactly the scope of a credential, made by the issuer or still valid, for a session. Several
 // requests at once make one.
 func (k *Keeper) installationToken(ctx context.Context, session outboard.SessionID, c *outboard.Credential, s Secrets) (outboard.Secret, error) {
-	key := fmt.Sprintf("%s/%d", c.ID, c.Version)
+	key := mintKey(c)
 	if token, ok := k.mintedFor(key, session); ok {
 		return token, nil
 	}
@@ -62,7 +67,7 @@ func (k *Keeper) installationToken(ctx context.Context, session outboard.Session
 			k.keepDenied(key, err)
 			return outboard.Secret{}, err
 		}
-		m.of, m.by = *c, uses{}
+		m.at, m.of, m.by = k.cfg.Now(), *c, uses{}
 		k.keepMinted(key, m)
 		return m.token, nil
 	})
@@ -71,6 +76,9 @@ func (k *Keeper) installationToken(ctx context.Context, session outboard.Session
 	}
 	return token, err
 }
+
+// mintKey names what is minted for a credential.
+func mintKey(c *outboard.Credential) string { return fmt.Sprintf("%s/%d", c.ID, c.Version) }
 
 func (k *Keeper) keepMinted(key string, m minted) {
 	k.mu.Lock()
@@ -112,6 +120,21 @@ func (k *Keeper) mintedFor(key string, session outboard.SessionID) (outboard.Sec
 	}
 	m.by.add(session)
 	return m.token, true
+}
+
+// refused notes that a server has answered 401 to a token: the next use gets a new one. GitHub ends tokens before their time, when an
+// installation is suspended or its permissions change. This one stays among those that Withdraw gives back, for it may live.
+func (k *Keeper) refused(key string, token outboard.Secret) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.cfg.Now()
+	maps.DeleteFunc(k.minted, func(_ string, m minted) bool { return now.After(m.until) })
+	m, ok := k.minted[key]
+	if !ok || m.token != token || now.Before(m.at.Add(refusedAfter)) {
+		return
+	}
+	delete(k.minted, key)
+	k.minted[key+" refused "+now.Format(time.RFC3339Nano)] = m
 }
 
 // mint asks the issuer for an installation token.

@@ -207,6 +207,72 @@ func TestGitHubIsNotAskedInALoop(t *testing.T) {
 	}
 }
 
+// If this fails, a token that GitHub has ended is sent for the rest of its hour; or a program that provokes refusals has tokens made in a loop, or one
+// forgotten that a kill would have given back.
+func TestGitHubRefusesItsToken(t *testing.T) {
+	r, f := newRig(t), newForge(t)
+	revoked := f.takesBack(t)
+	t.Cleanup(r.Keeper.Stop)
+	r.addApp(f)
+	use := func(want string) Injection {
+		t.Helper()
+		in, err := r.Use(t.Context(), r.to("GET", "github.com", "/"))
+		if err != nil || base64Of(in) != "x-access-token:"+want {
+			t.Errorf("it is sent %q, %v; want %s", base64Of(in), err, want)
+		}
+		return in
+	}
+	first := use("ghs_minted-1")
+	first.Refused()
+	use("ghs_minted-1") // it is new
+	r.now = r.now.Add(refusedAfter)
+	use("ghs_minted-1") // the control: nobody has refused it
+	first.Refused()
+	second := use("ghs_minted-2")
+	first.Refused() // of a request that was under way
+	second.Refused()
+	use("ghs_minted-2")
+	if n := f.asked.Load(); n != 2 {
+		t.Errorf("%d tokens were made", n)
+	}
+	r.Withdraw("kill kill_1", func(_ outboard.CredentialID, s outboard.SessionID) bool { return s == r.session })
+	r.withdrawn(2)
+	got := revoked()
+	slices.Sort(got)
+	if !slices.Equal(got, []string{"ghs_minted-1", "ghs_minted-2"}) {
+		t.Errorf("the issuer took back %v", got)
+	}
+}
+
+// If this fails, an issuer that renews no token is asked once for each use, or not at once after the credential was mended.
+func TestOAuthIsNotAskedInALoop(t *testing.T) {
+	r, s := newRig(t), newIssuer(t)
+	c := r.addOAuth(s.URL)
+	s.valid = "another"
+	r.now = r.now.Add(time.Hour)
+	for range 5 {
+		_, _, err := r.Bearer(t.Context(), r.session, "https://mcp.example.com/x")
+		r.wantKind(err, outboard.Unavailable, "the issuer answered 400")
+	}
+	if len(s.asked) != 1 {
+		t.Errorf("it was asked %d times", len(s.asked))
+	}
+	r.now = r.now.Add(askAgain)
+	_, _, err := r.Bearer(t.Context(), r.session, "https://mcp.example.com/x")
+	r.wantKind(err, outboard.Unavailable, "the issuer answered 400")
+	if len(s.asked) != 2 {
+		t.Errorf("a while later it was asked %d times", len(s.asked))
+	}
+	_, err = r.Update(t.Context(), c.ID, func(_ *outboard.Credential, now *Secrets) error {
+		now.RefreshToken = outboard.NewSecret("another")
+		return nil
+	})
+	r.must(err)
+	if token, ok, err := r.Bearer(t.Context(), r.session, "https://mcp.example.com/x"); !ok || err != nil || token.Reveal() == "access-1" {
+		t.Errorf("mended: %v, %v", ok, err)
+	}
+}
+
 // issuer is a token endpoint whose refresh tokens work once, as OAuth 2.1 wants it.
 type issuer struct {
 	*httptest.Server

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -46,6 +47,9 @@ func (k *Keeper) Bearer(ctx context.Context, session outboard.SessionID, serverU
 		if c.Auth.Refresh == nil || !k.ending(&c.Credential) {
 			return s.Value, true, nil
 		}
+		if err := k.deniedFor(renewKey(&c.Credential)); err != nil {
+			return token, false, err
+		}
 		out, err := k.renew(ctx, c.ID, "ending", func(c *outboard.Credential, _ Secrets) bool { return k.ending(c) })
 		if err = cmp.Or(err, out.err); err != nil {
 			return token, false, err
@@ -54,6 +58,9 @@ func (k *Keeper) Bearer(ctx context.Context, session outboard.SessionID, serverU
 	}
 	return token, false, nil
 }
+
+// renewKey names the renewals of a version of a credential, for deniedFor: whoever mends it makes a new one.
+func renewKey(c *outboard.Credential) string { return fmt.Sprintf("renewal of %s/%d", c.ID, c.Version) }
 
 // handed notes who uses an access token, for Withdraw.
 func (k *Keeper) handed(id outboard.CredentialID, session outboard.SessionID) {
@@ -87,6 +94,7 @@ func (k *Keeper) renew(ctx context.Context, id outboard.CredentialID, flight str
 			if won {
 				out := k.refresh(ctx, &row.Credential, s)
 				if out.status != "succeeded" {
+					k.keepDenied(renewKey(&row.Credential), out.err)
 					k.unclaim(ctx, id, row.Version)
 				}
 				if !errors.Is(out.err, errReplaced) {

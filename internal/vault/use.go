@@ -33,6 +33,8 @@ type Injection struct {
 	// Still returns an error once one of the credentials is no longer for the request: archived, deleted, or under another rule. While that
 	// cannot be found out it returns nil.
 	Still func(context.Context) error
+	// Refused, when set, is to be called when the server answers 401: what the request was sent with was no good.
+	Refused func()
 }
 
 // Placeholder is what a tool holds in the place of a secret.
@@ -312,6 +314,8 @@ func (k *Keeper) inject(ctx context.Context, ks *keys, r *Request, c *outboard.C
 		}
 		in.Set["Authorization"] = gitHubHeader(c.Auth.GitHub, r.Host, token)
 		in.Scrub = append(in.Scrub, token)
+		key := mintKey(c)
+		in.Refused = func() { k.refused(key, token) }
 	case outboard.AuthAWS:
 		if err := presigned(r.Query); err != nil {
 			return err
