@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/config"
@@ -106,6 +107,7 @@ func runServe(ctx context.Context, a *app, o *serveOptions) error {
 	if err := o.ready(a, s); err != nil {
 		return err
 	}
+	s.checkVault(ctx)
 	select {
 	case <-ctx.Done():
 		s.log.Info("stopping", "cause", context.Cause(ctx))
@@ -113,6 +115,20 @@ func runServe(ctx context.Context, a *app, o *serveOptions) error {
 	case err := <-s.failed:
 		return err
 	}
+}
+
+// unlockWait bounds the look at the vault's keys at the start: a key service may be away, and is asked again when a secret is used.
+const unlockWait = 5 * time.Second
+
+// checkVault tells whoever starts a server that its secrets cannot be opened, before a session finds out. The server serves all the same.
+func (s *server) checkVault(ctx context.Context) {
+	look, cancel := context.WithTimeout(ctx, unlockWait)
+	defer cancel()
+	err := s.vault.Check(look)
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	s.log.Error("secrets cannot be used", "err", err, "hint", outboard.HintOf(err))
 }
 
 // defaultListen is where a server answers when nothing else is said.

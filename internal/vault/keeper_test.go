@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -456,4 +458,85 @@ func TestOpenBesideEdits(t *testing.T) {
 		default:
 		}
 	}
+}
+
+// If this fails, whoever starts a server with the wrong passphrase or key is not told so, or is told to make a new one where that loses everything.
+func TestCheckSaysWhatIsLocked(t *testing.T) {
+	words := func(s string) []Wrapper { return []Wrapper{Passphrase{Words: outboard.NewSecret(s)}} }
+	for name, c := range map[string]struct {
+		good, bad func(dir string) []Wrapper
+		spoil     func(t *testing.T, dir string)
+		say, hint string
+	}{
+		"another passphrase": {good: func(string) []Wrapper { return words("right") }, bad: func(string) []Wrapper { return words("wrong") },
+			say: "passphrase is not the one in use", hint: "previous_passphrase_env"},
+		"another key": {spoil: func(t *testing.T, path string) { rewrite(t, path, base64.StdEncoding.EncodeToString(make([]byte, 32))) },
+			say: "another key than the one in use", hint: "backup"},
+		"a key that was cut": {spoil: func(t *testing.T, path string) { rewrite(t, path, "c2hvcnQ=") }, say: "is not 32 bytes", hint: "backup"},
+		"a key that is gone": {spoil: func(t *testing.T, path string) {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}, say: "is not there", hint: "backup"},
+		"a directory": {spoil: func(t *testing.T, path string) {
+			if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+				t.Fatal(err)
+			}
+		}, say: "is not a file"},
+		"a file of another's": {good: func(dir string) []Wrapper { return []Wrapper{keyFile(t, dir, "one")} },
+			bad: func(dir string) []Wrapper { return []Wrapper{keyFile(t, dir, "two")} }, say: "another key than the one in use", hint: "previous_key_file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, org := range []outboard.OrgID{outboard.DefaultOrg, "org_other"} {
+				r := newRig(t)
+				if org != outboard.DefaultOrg {
+					r.must(r.store.AddOrg(t.Context(), outboard.Organization{ID: org, Name: "other", CreatedAt: r.now}))
+				}
+				keeper := func(ws func(string) []Wrapper) *Keeper {
+					k := r.another()
+					if ws != nil {
+						k.cfg.Wrappers = ws(r.dir)
+					}
+					return k
+				}
+				v := outboard.Vault{ID: outboard.NewID[outboard.VaultID](outboard.PrefixVault), Org: org, DisplayName: "v", CreatedAt: r.now}
+				r.must(r.store.PutVault(t.Context(), v))
+				k := keeper(c.good)
+				cred := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: v.ID, Auth: outboard.Auth{Type: outboard.AuthEnv, Name: "A"}, CreatedAt: r.now}
+				r.must(k.For(org).Create(t.Context(), cred, Secrets{Value: outboard.NewSecret("sekrit-value")}))
+				r.must(keeper(c.good).Check(t.Context()))
+				if c.spoil != nil {
+					files, err := filepath.Glob(filepath.Join(r.dir, "vault-keys", "*.key"))
+					if org != outboard.DefaultOrg {
+						files, err = filepath.Glob(filepath.Join(r.dir, "vault-keys", string(org), "*.key"))
+					}
+					if err != nil || len(files) != 1 {
+						t.Fatalf("%v, %v", files, err)
+					}
+					c.spoil(t, files[0])
+				}
+				err := keeper(c.bad).Check(t.Context())
+				if err == nil || !strings.Contains(err.Error(), c.say) || !strings.Contains(outboard.HintOf(err), c.hint) || strings.Contains(outboard.HintOf(err), "openssl") {
+					t.Errorf("%s: %v (hint: %s), want %q and %q", org, err, outboard.HintOf(err), c.say, c.hint)
+				}
+				if org != outboard.DefaultOrg && (err == nil || !strings.Contains(err.Error(), string(org))) {
+					t.Errorf("it does not say whose: %v", err)
+				}
+			}
+		})
+	}
+}
+
+func rewrite(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// keyFile is a key of its own for each name.
+func keyFile(t *testing.T, dir, name string) KeyFile {
+	path := filepath.Join(dir, name)
+	rewrite(t, path, base64.StdEncoding.EncodeToString([]byte((name + strings.Repeat(".", 32))[:32])))
+	return KeyFile{Path: path}
 }

@@ -41,6 +41,30 @@ func (k *Keeper) For(org outboard.OrgID) *Keeper {
 	return own
 }
 
+// Check opens the keys of all organizations, and returns why the first that cannot be is locked. What ctx leaves no time for is not looked at;
+// nor is the rest of the vault kept from being used.
+func (k *Keeper) Check(ctx context.Context) error {
+	orgs, err := k.cfg.Store.Orgs(ctx)
+	if err != nil {
+		return locked(err)
+	}
+	for _, o := range orgs {
+		if ctx.Err() != nil {
+			return nil
+		}
+		if !o.ArchivedAt.IsZero() {
+			continue
+		}
+		if _, err := k.For(o.ID).current(ctx); err != nil {
+			if o.ID != outboard.DefaultOrg {
+				err = outboard.Errorf(outboard.KindOf(err), "organization %s: %w", o.ID, err)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
 // of returns the keeper of a session's organization.
 func (k *Keeper) of(ctx context.Context, id outboard.SessionID) (*Keeper, error) {
 	k.family.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -177,9 +178,12 @@ func (d KeyDir) Unwrap(_ context.Context, raw json.RawMessage, wrapped, aad []by
 	if err != nil {
 		return nil, err
 	}
-	key, err := readKey(d.path(w.ID))
+	key, err := readKey(d.path(w.ID), fromBackup)
 	if err != nil {
 		return nil, err
+	}
+	if keyName(key) != w.ID {
+		return nil, outboard.Errorf(outboard.Denied, "%s holds another key than the one in use", d.path(w.ID)).WithHint(fromBackup)
 	}
 	return openWith(key, wrapped, aad)
 }
@@ -192,7 +196,9 @@ func readPrivate(path, what string) ([]byte, error) {
 		return nil, outboard.Errorf(outboard.NotFound, "%s %s is not there", what, path)
 	case err != nil:
 		return nil, outboard.Errorf(outboard.Unavailable, "reading %s: %w", what, err)
-	case !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0:
+	case !info.Mode().IsRegular():
+		return nil, outboard.Errorf(outboard.Invalid, "%s %s is not a file", what, path)
+	case info.Mode().Perm()&0o077 != 0:
 		return nil, outboard.Errorf(outboard.Denied, "%s %s has mode %04o: others may have read it", what, path, info.Mode().Perm()).
 			WithHint("chmod 600 %s, and make a new one if anyone else uses this machine", path)
 	}
@@ -208,13 +214,16 @@ func readPrivate(path, what string) ([]byte, error) {
 	return text, nil
 }
 
-// readKey reads a key file that nobody else may read.
-func readKey(path string) ([]byte, error) {
+// fromBackup is what to do about a key that has sealed something and is not what it was.
+const fromBackup = "put it back from your backup: without it the database's secrets are lost, by design"
+
+// readKey reads a key file that nobody else may read. mend is what to do where it holds no key.
+func readKey(path, mend string) ([]byte, error) {
 	text, err := readPrivate(path, "the vault key")
 	if e, ok := errors.AsType[*outboard.Error](err); ok {
 		switch e.Kind {
 		case outboard.NotFound:
-			return nil, e.WithHint("put it back from your backup: without it the database's secrets are lost, by design")
+			return nil, e.WithHint(fromBackup)
 		case outboard.Denied:
 			return nil, e.WithHint("chmod 600 %s, then outboard secret rotate-keys if anyone else uses this machine", path)
 		}
@@ -222,8 +231,7 @@ func readKey(path string) ([]byte, error) {
 	}
 	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(key) != keySize {
-		return nil, outboard.Errorf(outboard.Invalid, "the vault key %s is not 32 bytes in base64", path).
-			WithHint("make one with: (umask 077; openssl rand -base64 32 > %s)", path)
+		return nil, outboard.Errorf(outboard.Invalid, "the vault key %s is not 32 bytes in base64", path).WithHint("%s", mend)
 	}
 	return key, nil
 }
@@ -236,7 +244,7 @@ func (f KeyFile) Kind() string { return "keyfile" }
 
 // Wrap implements Wrapper.
 func (f KeyFile) Wrap(_ context.Context, plain, aad []byte) (json.RawMessage, []byte, func(json.RawMessage) error, error) {
-	key, err := readKey(f.Path)
+	key, err := readKey(f.Path, fmt.Sprintf("make one with: (umask 077; openssl rand -base64 32 > %s)", f.Path))
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -250,12 +258,13 @@ func (f KeyFile) Unwrap(_ context.Context, raw json.RawMessage, wrapped, aad []b
 	if err != nil {
 		return nil, err
 	}
-	key, err := readKey(f.Path)
+	key, err := readKey(f.Path, fromBackup)
 	if err != nil {
 		return nil, err
 	}
 	if keyName(key) != w.ID {
-		return nil, outboard.Errorf(outboard.NotFound, "%s holds another key than the one in use", f.Path)
+		return nil, outboard.Errorf(outboard.NotFound, "%s holds another key than the one in use", f.Path).
+			WithHint("put that one back; to replace it, name it as vault.previous_key_file until outboard secret rotate-keys is done")
 	}
 	return openWith(key, wrapped, aad)
 }
@@ -290,7 +299,12 @@ func (p Passphrase) Unwrap(_ context.Context, raw json.RawMessage, wrapped, aad 
 	if w.Time == 0 || w.Time > maxArgonTime || w.Memory > maxArgonMemory || w.Threads == 0 || len(w.Salt) < 16 {
 		return nil, outboard.Errorf(outboard.Denied, "the vault key's wrapping has parameters that are out of range")
 	}
-	return openWith(p.key(w), wrapped, aad)
+	plain, err := openWith(p.key(w), wrapped, aad)
+	if err != nil { // one cannot tell these apart
+		return nil, outboard.Errorf(outboard.Denied, "the passphrase is not the one in use, or the key's row in the database was changed").
+			WithHint("start with the passphrase as it was; to replace it, name its variable as vault.previous_passphrase_env until outboard secret rotate-keys is done")
+	}
+	return plain, nil
 }
 
 func (p Passphrase) key(w wrapping) []byte {
