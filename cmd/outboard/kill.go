@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/user"
+	"strconv"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -54,7 +57,7 @@ func newKill(a *app) *cobra.Command {
 
 func runKill(ctx context.Context, a *app, scope outboard.KillScope, ref string, o killOptions) error {
 	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: scope, Target: ref, Level: outboard.KillLevel(o.level),
-		Reason: o.reason, At: time.Now().UTC()}
+		Reason: o.reason, By: whoHere(), At: time.Now().UTC()}
 	if k.Level.Rank() == 0 {
 		return usagef("--level %q is not pause, stop or revoke", o.level)
 	}
@@ -100,6 +103,18 @@ func runKill(ctx context.Context, a *app, scope outboard.KillScope, ref string, 
 		return a.object(map[string]any{"type": "kill_file", "id": k.ID, "scope": scope, "target_id": k.Target, "level": k.Level})
 	}
 	return nil
+}
+
+// whoHere names who throws a kill that no server knows anybody by: the user of this machine. A server that is asked names the key instead.
+func whoHere() string {
+	name := "uid " + strconv.Itoa(os.Getuid())
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		name = u.Username
+	}
+	if host, err := os.Hostname(); err == nil {
+		name += "@" + host
+	}
+	return name
 }
 
 // killTarget finds the id that a scope's argument means. A name needs a server; an id needs nobody.
