@@ -146,10 +146,12 @@ func runBudgets(ctx context.Context, a *app, session string) error {
 		session = s.ID
 	}
 	var table [][]string
+	used := false
 	for b, err := range c.Budgets(ctx, session) {
 		if err != nil {
 			return err
 		}
+		used = used || b.UsedUp != nil
 		if a.json {
 			if err := a.object(budgetLine{"budget", b}); err != nil {
 				return err
@@ -169,7 +171,16 @@ func runBudgets(ctx context.Context, a *app, session string) error {
 		a.say("there are no budgets")
 		return nil
 	}
-	return term.Table(a.out, []string{"SCOPE", "TARGET", "SPENT", "STATE"}, table)
+	if err := term.Table(a.out, []string{"SCOPE", "TARGET", "SPENT", "STATE"}, table); err != nil || session == "" || used {
+		return err
+	}
+	v, err := look(ctx, c.Client, session)
+	if err != nil || v.stop != restBudget {
+		return err
+	}
+	a.say("session %s waits: of one of these there is less left than its next model call needs at least, the prompt and a short answer", sessionName(session))
+	a.say("hint: raise it: outboard budget set --help")
+	return nil
 }
 
 // spentOf says of each limit how much is spent.
