@@ -133,6 +133,9 @@ func TestKeysMadeBySomebodyWhoLeaves(t *testing.T) {
 	f.until("session.status_idle")
 	grant := ci.ok("POST", "/v1/grants", map[string]any{"session_id": session, "actions": []string{"read"}, "resources": []string{"*"},
 		"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "why": "w"}).str("id")
+	bobsSession, g := bobs.asking("always_ask")
+	bobs.ok("POST", "/v1/sessions/"+bobsSession+"/events", send(message("- bash: echo effect\n- say: end\n")))
+	g.until("session.status_idle")
 	for what, k := range map[string]made{"ci": ci, "bob's": bobs, "reader": reader, "ci's": second, "mine": mine} {
 		works(k, what+" at first", true)
 	}
@@ -158,6 +161,9 @@ func TestKeysMadeBySomebodyWhoLeaves(t *testing.T) {
 
 	b.ok("DELETE", "/v1/outboard/users/"+ann, nil)
 	works(bobs, "somebody else's that she made, removed", false)
+	if waits := b.pending(bobsSession); len(waits) != 1 {
+		t.Errorf("what somebody else's session waits for is gone: %v", waits)
+	}
 	works(reader, "a program that she made, removed", false)
 	works(second, "a program's program, removed", false)
 	works(mine, "a key of the operator's", true)

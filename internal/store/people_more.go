@@ -24,7 +24,8 @@ const revokeMadeSSHKeysSQL = `UPDATE ssh_keys SET revoked_at = ? WHERE revoked_a
 
 const revokeMadeRightsSQL = `UPDATE grants SET revoked_at = ? WHERE revoked_at = 0 AND (human IN (` + madeBy + `) OR approved_by IN (` + madeBy + `))`
 
-const closeMadeApprovalsSQL = `UPDATE approvals SET state = 'closed' WHERE state = 'pending' AND owner IN (` + madeBy + `)`
+// What the sessions of others wait for stays: those act for them, whatever key it was.
+const closeMadeApprovalsSQL = `UPDATE approvals SET state = 'closed' WHERE state = 'pending' AND owner IN (` + madeBy + ` AND person = '')`
 
 const revokeRightsOfSQL = `UPDATE grants SET revoked_at = ? WHERE revoked_at = 0 AND (human IN (SELECT id FROM keys WHERE person = ?)
 	OR approved_by IN (SELECT id FROM keys WHERE person = ?))`
