@@ -36,7 +36,7 @@ func newOrg(a *app) *cobra.Command {
 			o, err := c.CreateOrg(ctx, args[0])
 			return a.made(o, o.ID, err)
 		}),
-		verb(a, "rm ORGANIZATION", "End an organization: its keys and logins are refused at once", exactArgs("an organization"), func(ctx context.Context, c *conn, args []string) error {
+		verb(a, "rm ORGANIZATION", "End an organization: its keys and logins are refused, and its sessions stop, at once", exactArgs("an organization"), func(ctx context.Context, c *conn, args []string) error {
 			o, err := c.ArchiveOrg(ctx, args[0])
 			return a.done(o, o.Name+": archived", err)
 		}))

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -179,6 +180,50 @@ func TestKeysMadeBySomebodyWhoLeaves(t *testing.T) {
 	}
 	if u, err := b.store.Holder(t.Context(), outboard.Owner{Org: outboard.DefaultOrg, Key: outboard.KeyID(mine.id)}); err != nil || !u.RemovedAt.IsZero() {
 		t.Errorf("whoever acts for another key does not: %+v, %v", u, err)
+	}
+}
+
+// Fails if the sessions of an organization go on after its end, or those of another one end with it.
+func TestEndedOrganization(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	org := b.ok("POST", "/v1/outboard/organizations", `{"name":"acme"}`).str("id")
+	in := func(q *http.Request) { q.Header.Set("Outboard-Organization", "acme") }
+	theirs := *b
+	key := b.do("POST", "/v1/outboard/keys", map[string]any{"name": "k", "role": "admin"}, in)
+	theirs.key = key.str("secret")
+	waiting := func(by *bench) string {
+		id, f := by.asking("always_ask")
+		by.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: echo effect\n- say: end\n")))
+		f.until("session.status_idle")
+		return id
+	}
+	ended, other := waiting(&theirs), waiting(b)
+	quiet, f := theirs.asking("always_allow")
+	theirs.ok("POST", "/v1/sessions/"+quiet+"/events", send(message("- bash: echo before\n- say: end\n")))
+	if evs := f.until("session.status_idle"); !strings.Contains(result(evs), "before") {
+		t.Errorf("the control: %v", evs)
+	}
+	b.ok("DELETE", "/v1/outboard/organizations/"+org, nil)
+	theirs.refused(401, "not valid", "GET", "/v1/agents", nil)
+	log := func(id string, edit ...func(*http.Request)) string {
+		return string(b.do("GET", "/v1/sessions/"+id+"/events?limit=100", nil, edit...).body)
+	}
+	if got := log(ended, in); !strings.Contains(got, "user.interrupt") {
+		t.Errorf("its session was not interrupted: %s", got)
+	}
+	if got := log(other); strings.Contains(got, "user.interrupt") || len(b.pending(other)) != 1 {
+		t.Errorf("another organization's session was: %s", got)
+	}
+	if u, err := b.store.Holder(t.Context(), outboard.Owner{Org: outboard.OrgID(org), Key: outboard.KeyID(key.str("id"))}); err != nil || u.RemovedAt.IsZero() {
+		t.Errorf("whoever acts in it goes on: %+v, %v", u, err)
+	}
+	if r := b.do("POST", "/v1/sessions/"+quiet+"/events", send(message("- bash: echo after\n- say: end\n")), in); r.status != 200 {
+		t.Fatalf("who runs the server writes to it: %d %s", r.status, r.body)
+	}
+	for !strings.Contains(log(quiet, in), "has ended") { // the test's own time ends a wait for nothing
+		if strings.Contains(log(quiet, in), `"text":"after`) {
+			t.Fatal("a session of it has an effect")
+		}
 	}
 }
 

@@ -448,7 +448,7 @@ func (c *Control) boxHeld(ctx context.Context, b outboard.Box) error {
 		return outboard.Errorf(outboard.KindOf(err), "looking for whose sandbox it is: %w", err)
 	}
 	if !u.RemovedAt.IsZero() {
-		return outboard.Errorf(outboard.Denied, "sandbox %s is of somebody who was removed from the organization, and its tokens open nothing", b.ID).
+		return outboard.Errorf(outboard.Denied, "sandbox %s is of somebody who was removed from the organization, or that has ended: its tokens open nothing", b.ID).
 			WithHint("others reach it with their own key: outboard box exec %s", b.ID)
 	}
 	return nil

@@ -91,7 +91,8 @@ func (c *Control) CreateOrg(ctx context.Context, by outboard.Caller, name string
 	return o, err
 }
 
-// ArchiveOrg ends an organization: its keys and logins are refused at once. Its rows stay.
+// ArchiveOrg ends an organization: its keys, its logins and the tokens of its boxes are refused at once, and its running sessions are interrupted
+// and have no further effect. Its rows stay.
 func (c *Control) ArchiveOrg(ctx context.Context, by outboard.Caller, ref string) (outboard.Organization, error) {
 	if err := operator(by); err != nil {
 		return outboard.Organization{}, err
@@ -110,8 +111,33 @@ func (c *Control) ArchiveOrg(ctx context.Context, by outboard.Caller, ref string
 		return o, err
 	}
 	o, err = c.store.ArchiveOrg(ctx, o.ID, c.clock())
+	if err != nil {
+		return o, look("organization", ref, err)
+	}
 	c.withdrawals.ring()
-	return o, look("organization", ref, err)
+	c.interruptOrg(ctx, o.ID)
+	return o, nil
+}
+
+// interruptOrg ends the turns of an organization that has ended. None can have an effect all the same: policy asks whom it is for.
+func (c *Control) interruptOrg(ctx context.Context, org outboard.OrgID) {
+	f := store.SessionFilter{Org: org, Limit: killPage}
+	for {
+		page, err := c.store.Sessions(ctx, f)
+		if err != nil {
+			c.log.Warn("interrupting the sessions of an organization that has ended", "org", org, "err", err)
+			return
+		}
+		for i := range page {
+			if err := c.interrupt(ctx, page[i].ID); err != nil {
+				c.log.Warn("interrupting a session of an organization that has ended", "session", page[i].ID, "org", org, "err", err)
+			}
+		}
+		if len(page) < killPage {
+			return
+		}
+		f.Cursor = page[len(page)-1].ID
+	}
 }
 
 // Users returns one page of the organization's people, newest first.

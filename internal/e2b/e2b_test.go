@@ -4,6 +4,7 @@ package e2b
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -400,6 +401,27 @@ func TestBoxOfSomebodyWhoWasRemoved(t *testing.T) {
 		if got := [2]int{list(rigs[what]), port(rigs[what])}; got != want {
 			t.Errorf("%s, after: %d, want %d", what, got, want)
 		}
+	}
+	org, err := srv.Control.CreateOrg(t.Context(), admin, "acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := admin
+	inside.Org = org.ID
+	_, tenant, err := srv.Control.CreateKey(t.Context(), inside, control.KeyRequest{Name: "tenant"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, url: h.URL, key: APIKey(tenant)}
+	if status := r.api("POST", "/sandboxes", `{"templateID":"base","timeout":600}`, &r.box); status != http.StatusCreated || list(r) != 200 {
+		t.Fatalf("a sandbox of another organization: %d", status)
+	}
+	t.Cleanup(func() { _ = srv.Control.KillBox(context.Background(), inside, outboard.BoxID(r.box.SandboxID)) })
+	if _, err := srv.Control.ArchiveOrg(t.Context(), admin, "acme"); err != nil {
+		t.Fatal(err)
+	}
+	if got := list(r); got != 403 {
+		t.Errorf("of an organization that has ended: %d", got)
 	}
 	ended := make(chan struct{})
 	go func() { defer close(ended); io.Copy(io.Discard, res.Body) }()

@@ -283,7 +283,7 @@ func (e *Engine) holder(ctx context.Context, r *Request) *Verdict {
 		e.cfg.Logger.Error("whom a session acts for cannot be read; the request is denied", "session", r.Session, "action", r.Action, "err", err)
 		return &Verdict{Decision: outboard.Deny, Rules: []string{rulePerson}, Reason: "whom the session acts for cannot be read", Timeout: e.cfg.Timeout}
 	case !u.RemovedAt.IsZero():
-		return &Verdict{Decision: outboard.Deny, Rules: []string{rulePerson}, Reason: "the person this session acts for was removed from the organization", Timeout: e.cfg.Timeout}
+		return &Verdict{Decision: outboard.Deny, Rules: []string{rulePerson}, Reason: "whom this session acts for was removed from the organization, or that has ended", Timeout: e.cfg.Timeout}
 	}
 	r.Role = u.Role
 	return nil

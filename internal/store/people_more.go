@@ -153,8 +153,21 @@ func (s *Store) Giver(ctx context.Context, id outboard.KeyID) (outboard.Caller, 
 }
 
 // Holder implements policy.Source: whom a session or a box acts for, as they are now. A machine's key is a user without an address, and is
-// gone with who made it.
+// gone with who made it. In an organization that has ended everybody is.
 func (s *Store) Holder(ctx context.Context, o outboard.Owner) (outboard.User, error) {
+	u, err := s.holder(ctx, o)
+	if err != nil || o.Org == "" || o.Org == outboard.DefaultOrg || !u.RemovedAt.IsZero() { // the default one cannot end
+		return u, err
+	}
+	org, err := s.Org(ctx, string(o.Org))
+	if outboard.KindOf(err) == outboard.NotFound && err != nil {
+		return u, nil
+	}
+	u.RemovedAt = org.ArchivedAt
+	return u, err
+}
+
+func (s *Store) holder(ctx context.Context, o outboard.Owner) (outboard.User, error) {
 	if o.User != "" {
 		return s.User(ctx, o.User)
 	}
