@@ -37,7 +37,7 @@ type Config struct {
 	Now    func() time.Time // nil = the store's
 	Signed func() time.Time // the time in signatures, which others judge by their clocks; nil = Now where it is set, else the host's
 
-	reached func(step string) // for tests: a rotation is here; nil = nobody asks
+	reached func(step string) // for tests: a rotation, or a reading of the state, is here; nil = nobody asks
 }
 
 // Keeper seals and opens secrets. It needs no key before its first use, and is safe for concurrent use.
@@ -152,13 +152,15 @@ func locked(err error) error {
 
 // load reads and verifies the whole state, or returns the key that has to be opened for that. Called with mu held.
 func (k *Keeper) load(ctx context.Context, opened *keys) (need *outboard.VaultKey, err error) {
+	least := max(k.sequence, k.mark()) // before the state is read: another process may go on in between, and note that it has
 	st, err := k.cfg.Store.VaultState(ctx, k.org)
 	if err != nil {
 		return nil, locked(err)
 	}
+	k.reached("read")
 	if st.Key.ID == "" {
-		if k.sequence > 0 || k.mark() > 0 {
-			return nil, locked(rolledBack(0, max(k.sequence, k.mark()), k.cfg.Mark))
+		if least > 0 {
+			return nil, locked(rolledBack(0, least, k.cfg.Mark))
 		}
 		return nil, nil
 	}
@@ -169,7 +171,7 @@ func (k *Keeper) load(ctx context.Context, opened *keys) (need *outboard.VaultKe
 	if ks == nil || ks.id != st.Key.ID {
 		return &st.Key, nil
 	}
-	if err := k.verify(ks, &st, k.sequence); err != nil {
+	if err := k.verify(ks, &st, least); err != nil {
 		return nil, locked(err)
 	}
 	k.keep(ks, st.Key.Sequence, st.Marks)
@@ -191,13 +193,13 @@ func (k *Keeper) keep(ks *keys, sequence int64, marks []store.CredentialMark) {
 	}
 }
 
-// verify checks that nobody but a Keeper wrote a state, and that it is not older than one seen before.
+// verify checks that nobody but a Keeper wrote a state, and that it is not older than least, which was seen before.
 func (k *Keeper) verify(ks *keys, st *store.VaultState, least int64) error {
 	if !bytes.Equal(ks.sum(k.org, st.Key.Sequence, st.Marks), st.Key.Tag) {
 		return outboard.Errorf(outboard.Denied, "the credentials in the database are not those that were stored").
 			WithHint("a row was added, removed or replaced by something other than outboard; restore the database")
 	}
-	if least = max(least, k.mark()); st.Key.Sequence < least {
+	if st.Key.Sequence < least {
 		return rolledBack(st.Key.Sequence, least, k.cfg.Mark)
 	}
 	return nil
@@ -311,7 +313,7 @@ func (k *Keeper) editOnce(ctx context.Context, decide func(ks *keys, st *store.V
 		case row.ID != ks.id:
 			return store.VaultEdit{}, errMoved
 		default:
-			if err := k.verify(ks, &st, cur.sequence); err != nil {
+			if err := k.verify(ks, &st, max(cur.sequence, k.mark())); err != nil { // nobody else can go on while the state is held
 				return store.VaultEdit{}, locked(err)
 			}
 		}

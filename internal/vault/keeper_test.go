@@ -171,6 +171,43 @@ func TestRollback(t *testing.T) {
 	}
 }
 
+// If this fails, a process that reads the vault while another one changes it takes the database for an old one, and refuses every secret.
+func TestReadingBesideAChangeIsNoRollback(t *testing.T) {
+	r := newRig(t)
+	beside := func(reading int, change func()) *Keeper {
+		k, n := r.another(), 0
+		k.cfg.reached = func(step string) {
+			if step != "read" {
+				return
+			}
+			if n++; n == reading {
+				change()
+			}
+		}
+		return k
+	}
+	var c outboard.Credential
+	k := beside(1, func() { c = r.add(header("a", "api.example.com"), "first-value") })
+	if _, err := k.current(t.Context()); err != nil || c.ID == "" {
+		t.Errorf("beside the first secret: %v", err)
+	}
+	if got := r.bearer(k, "api.example.com"); got != "Bearer first-value" {
+		t.Errorf("and then: %q", got)
+	}
+	changed := false
+	k = beside(2, func() { // the first one finds which key is to be opened
+		changed = true
+		_, err := r.Update(t.Context(), c.ID, func(_ *outboard.Credential, s *Secrets) error {
+			s.Value = outboard.NewSecret("second-value")
+			return nil
+		})
+		r.must(err)
+	})
+	if got := r.bearer(k, "api.example.com"); got != "Bearer second-value" || !changed {
+		t.Errorf("beside a change: %q", got)
+	}
+}
+
 // crashing is a wrapper whose process dies at one of the three points of a rotation.
 type crashing struct {
 	KeyDir

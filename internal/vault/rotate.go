@@ -58,7 +58,7 @@ func (k *Keeper) rotateOnce(ctx context.Context) (Rotation, error) {
 		if st.Key.ID != cur.keys.id {
 			return store.VaultEdit{}, errMoved
 		}
-		if err := k.verify(cur.keys, &st, cur.sequence); err != nil {
+		if err := k.verify(cur.keys, &st, max(cur.sequence, k.mark())); err != nil {
 			return store.VaultEdit{}, locked(err)
 		}
 		r = rotation{org: k.org, from: cur.keys, to: next, wrappedBy: st.Key.Wrapping, Rotation: Rotation{Values: map[string]int{}}}
