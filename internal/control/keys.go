@@ -49,6 +49,9 @@ func (c *Control) holder(ctx context.Context, k *outboard.Key) (outboard.Caller,
 		if maker, err = c.store.User(ctx, outboard.UserID(k.Maker)); err == nil && !maker.RemovedAt.IsZero() {
 			return outboard.Caller{}, badKey()
 		}
+		if outboard.KindOf(err) == outboard.NotFound && err != nil {
+			err = nil // rows of people stay: there was never one to remove
+		}
 	}
 	if err == nil && k.Org != outboard.DefaultOrg { // which cannot be archived
 		var org outboard.Organization

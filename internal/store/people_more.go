@@ -182,6 +182,9 @@ func (s *Store) holder(ctx context.Context, o outboard.Owner) (outboard.User, er
 		}
 		var person outboard.User
 		person, err = s.User(ctx, outboard.UserID(id))
+		if outboard.KindOf(err) == outboard.NotFound && err != nil {
+			err = nil // rows of people stay: there was never one to remove
+		}
 		u.RemovedAt = person.RemovedAt
 	}
 	return u, err
