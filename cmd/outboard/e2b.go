@@ -64,7 +64,7 @@ func (s *server) listenE2B(ctx, base context.Context) error {
 	}
 	s.e2bURL = scheme + "://" + ln.Addr().String()
 	s.e2b = e2b.New(e2b.Config{Control: s.control, Logger: s.log, Domain: s.cfg.E2BDomain})
-	s.e2bHTTP = &http.Server{Handler: s.e2b, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+	s.e2bHTTP = &http.Server{Handler: patientE2B(s.e2b), ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return base }}
 	serving := s.e2bHTTP // Stop may be called before the goroutine runs
 	s.serving.Go(func() {
@@ -73,6 +73,18 @@ func (s *server) listenE2B(ctx, base context.Context) error {
 		}
 	})
 	return nil
+}
+
+// patientE2B bounds the wait for bodies.
+func patientE2B(next http.Handler) http.Handler {
+	ours, theirs := patient(next, bodyPause, bodyRest), patient(next, programPause, bodyRest)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if e2b.ForProgram(r) {
+			theirs.ServeHTTP(w, r)
+			return
+		}
+		ours.ServeHTTP(w, r)
+	})
 }
 
 // portNames says what the names of boxes' ports end in; see bridge.Config.

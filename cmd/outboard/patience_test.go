@@ -6,10 +6,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/outboard-dev/outboard/internal/config"
 )
 
 // piped is a listener of connections in memory, so that a bubble's time passes while they wait.
@@ -79,4 +82,39 @@ func TestBodiesThatDoNotGoOn(t *testing.T) {
 		close(l.conns) // Close waits for Serve
 		srv.Close()
 	})
+}
+
+// Broken if an address of the server keeps the connection of who sends a part of a body and then nothing.
+func TestNoDoorWaitsForABody(t *testing.T) {
+	t.Parallel()
+	s, err := startServer(t.Context(), serverConfig{Data: filepath.Join(t.TempDir(), "server"), Config: &config.Config{}, Env: func(string) string { return "" },
+		Serve: true, Listen: "127.0.0.1:0", E2B: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	for _, door := range []struct{ name, url, head, want string }{
+		{"the API", s.url, "POST /v1/sessions HTTP/1.1\r\nHost: 127.0.0.1\r\n", " 401 "},
+		{"E2B's API", s.e2bURL, "POST /sandboxes HTTP/1.1\r\nHost: 127.0.0.1\r\n", " 401 "},
+		{"files of a box", s.e2bURL, "POST /files?path=x HTTP/1.1\r\nHost: 127.0.0.1\r\nE2b-Sandbox-Id: boxa\r\nE2b-Sandbox-Port: 49983\r\n", " 502 "},
+		{"a port of a box", s.e2bURL, "POST / HTTP/1.1\r\nHost: 8000-boxa.localhost\r\n", " 502 "},
+	} {
+		t.Run(door.name, func(t *testing.T) {
+			t.Parallel()
+			for _, body := range []string{"Content-Length: 5\r\nConnection: close\r\n\r\nhello", "Content-Length: 100000\r\n\r\nhello"} { // the first is the control
+				c, err := net.Dial("tcp", strings.TrimPrefix(door.url, "http://"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				_ = c.SetDeadline(time.Now().Add(4 * bodyRest))
+				if _, err := io.WriteString(c, door.head+body); err != nil {
+					t.Fatal(err)
+				}
+				if got, err := io.ReadAll(c); err != nil || !strings.Contains(string(got), door.want) {
+					t.Errorf("%q: %q, %v; want%sand the end", body, got, err, door.want)
+				}
+			}
+		})
+	}
 }

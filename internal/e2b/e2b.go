@@ -124,6 +124,12 @@ func target(r *http.Request) (id outboard.BoxID, port uint16, ok bool, err error
 	return outboard.BoxID(strings.ToLower(box)), uint16(n), true, nil
 }
 
+// ForProgram reports whether a request is for a program that serves a port of a box, and none of this package.
+func ForProgram(r *http.Request) bool {
+	_, port, ok, err := target(r)
+	return ok && err == nil && port != envdPort
+}
+
 func hostOf(r *http.Request) string {
 	if host, _, err := net.SplitHostPort(r.Host); err == nil {
 		return host

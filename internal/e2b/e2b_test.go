@@ -87,6 +87,9 @@ func TestTarget(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%+v: %q", c, got)
 		}
+		if program := c.want != "" && c.want != "refused" && port != envdPort; ForProgram(r) != program {
+			t.Errorf("%+v: for a program: %v", c, !program)
+		}
 	}
 }
 
