@@ -166,7 +166,7 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 			f.letGo(h)
 		}
 	}()
-	if err := f.add(ctx, &row, b.Env); err != nil {
+	if err := f.add(ctx, &row, b.Org, b.Env); err != nil {
 		return nil, row, err
 	}
 	b.Env.Networking = f.boxNetworking(&b)

@@ -68,10 +68,7 @@ func (f *Fleet) temporary(ctx context.Context, env outboard.EnvConfig, st stack,
 	defer f.letGo(h)
 	var sb sandbox.Sandbox
 	defer func() { err = f.unmake(ctx, row, sb, err) }() // also after success: what it made is all that stays
-	if err := f.record(ctx, &row, "sandbox.create"); err != nil {
-		return err
-	}
-	if err := f.add(ctx, &row, env); err != nil {
+	if err := f.add(ctx, &row, st.org, env); err != nil {
 		return err
 	}
 	if st.owner != "" {

@@ -295,7 +295,7 @@ func (f *Fleet) Destroy(ctx context.Context, session outboard.SessionID) error {
 // destroy removes a machine, then says so in its row.
 func (f *Fleet) destroy(ctx context.Context, row outboard.Sandbox) error {
 	if row.State != stateDestroyed {
-		if err := f.record(ctx, &row, "sandbox.destroy"); err != nil {
+		if err := f.record(ctx, &row, f.orgOf(ctx, row), "sandbox.destroy"); err != nil {
 			f.log.Error("the end of a sandbox was not recorded", "sandbox", row.ID, "err", err) // ending one must work when nothing else does
 		}
 	}
@@ -319,18 +319,25 @@ const (
 
 // put writes a row in a new state.
 func (f *Fleet) put(ctx context.Context, row *outboard.Sandbox, state string) error {
-	if state == stateCreating {
-		if err := f.record(ctx, row, "sandbox.create"); err != nil {
-			return err
-		}
-	}
 	row.State, row.UpdatedAt = state, f.now()
 	return f.cfg.Store.PutSandbox(ctx, *row)
 }
 
+// orgOf is the organization of a machine's session, "" where it has none, or none any more: then the end of what had it is on record.
+func (f *Fleet) orgOf(ctx context.Context, row outboard.Sandbox) outboard.OrgID {
+	if row.Session == "" {
+		return ""
+	}
+	h, err := f.cfg.Store.Session(ctx, row.Session)
+	if err != nil {
+		return "" // the record is worth more than this
+	}
+	return h.Org
+}
+
 // record writes to the audit what is about to happen to a machine.
-func (f *Fleet) record(ctx context.Context, row *outboard.Sandbox, action string) error {
-	return f.cfg.Store.Audit(ctx, outboard.AuditRecord{At: f.now(), Actor: cmp.Or(string(row.Session), string(row.ID)), Action: action,
+func (f *Fleet) record(ctx context.Context, row *outboard.Sandbox, org outboard.OrgID, action string) error {
+	return f.cfg.Store.Audit(ctx, outboard.AuditRecord{At: f.now(), Org: string(org), Actor: cmp.Or(string(row.Session), string(row.ID)), Action: action,
 		Resource: string(row.ID), Decision: outboard.Allowed, Rule: row.Provider + " on " + row.Host})
 }
 

@@ -299,7 +299,16 @@ func (f *Fleet) dropStopped(ctx context.Context, row outboard.Sandbox) error {
 		return err
 	}
 	f.log.Info("sandbox dropped", "session", row.Session, "sandbox", row.ID, "checkpoint", at)
-	return f.put(ctx, &row, stateDestroyed)
+	return f.forgetStopped(ctx, row)
+}
+
+// forgetStopped ends the row of a stopped sandbox.
+func (f *Fleet) forgetStopped(ctx context.Context, row outboard.Sandbox) error {
+	if err := f.put(ctx, &row, stateDestroyed); err != nil {
+		return err
+	}
+	f.removeLock(row.ID) // who looks whether it is in use makes it again
+	return nil
 }
 
 // KillSandbox removes a session's sandbox with every process and every file newer than the last checkpoint, whoever uses it.
@@ -348,7 +357,7 @@ func (f *Fleet) reapStopped(ctx context.Context, row outboard.Sandbox) error {
 			return err
 		}
 	}
-	return f.put(ctx, &row, stateDestroyed)
+	return f.forgetStopped(ctx, row)
 }
 
 // savedTypes are the events that say what state the workspace is in.

@@ -4,6 +4,7 @@ package fleet
 
 import (
 	"errors"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -88,6 +89,9 @@ func TestStopAndDrop(t *testing.T) {
 	restAll(t, f)
 	if row := r.row(t, again.ID()); row.State != stateDestroyed || here.Keeps(last) {
 		t.Errorf("not dropped: %+v, layers %v", row, here.Keeps(last))
+	}
+	if left := r.locks(t); len(left) != 0 {
+		t.Errorf("locks of sandboxes that are no more: %v", left)
 	}
 	if out := r.bash(t, r.acquire(t, f, id), "cat /workspace/a /workspace/b"); out != "saved\nlate\n" {
 		t.Errorf("from the checkpoint alone: %q", out)
@@ -263,6 +267,65 @@ func TestQuota(t *testing.T) {
 	}
 }
 
+// locks are the lock files of sandboxes.
+func (r *rig) locks(t *testing.T) []string {
+	t.Helper()
+	out, err := filepath.Glob(filepath.Join(r.dir, "*.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// Broken if a sandbox is made for a session or a box and the audit does not have it, or one is made although there can be no record; or one that
+// was refused for the sake of a quota leaves a record, a row or a lock, as if there had been one.
+func TestMachineAudit(t *testing.T) {
+	r := newRig(t)
+	f := r.fleet(func(c *Config) { c.Lifecycle.MaxSandboxes = 1 })
+	request := func() Request {
+		req := r.request(t, r.session(t))
+		req.Config.Environment, req.Config.Owner.Org = "env_1", "org_1"
+		return req
+	}
+	b, err := f.Acquire(t.Context(), request())
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := request()
+	for range 3 {
+		if _, err := f.Acquire(t.Context(), second); outboard.KindOf(err) != outboard.Exhausted {
+			t.Fatalf("one too many: %v", err)
+		}
+	}
+	box := r.box(t, f, func(b *outboard.Box) { b.Org = "org_1" })
+	said, err := r.store.AuditRecords(t.Context(), store.AuditQuery{Limit: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, a := range said {
+		if strings.HasPrefix(a.Action, "sandbox.") {
+			got = append(got, a.Org+" "+a.Action+" "+a.Actor+" "+a.Resource)
+		}
+	}
+	want := []string{"org_1 sandbox.create " + string(b.session) + " " + string(b.ID()), "org_1 sandbox.create " + string(box.Machine) + " " + string(box.Machine)}
+	if !slices.Equal(got, want) {
+		t.Errorf("the audit says\n%q, want\n%q", got, want)
+	}
+	if rows := r.rows(t, second.Session); len(rows) != 0 {
+		t.Errorf("of one that was refused: %+v", rows)
+	}
+	if locks := r.locks(t); len(locks) != 2 {
+		t.Errorf("locks of two sandboxes: %v", locks)
+	}
+	release(t, f, b)
+	r.store.SealAudit(errors.New("closed by the test"))
+	second.Config.Environment = "env_2"
+	if _, err := f.Acquire(t.Context(), second); err == nil || len(r.present(t)) != 2 {
+		t.Errorf("made without a record: %v, %v", err, r.present(t))
+	}
+}
+
 // restRecords are the audit's records about a sandbox: action and actor.
 func (r *rig) restRecords(t *testing.T, id outboard.SandboxID) (out [][2]string) {
 	t.Helper()
@@ -295,7 +358,7 @@ func TestRestAudit(t *testing.T) {
 	if row := r.row(t, b.ID()); row.State != stateDestroyed {
 		t.Fatalf("not dropped: %+v", row)
 	}
-	want := [][2]string{{"sandbox.stop", "server"}, {"sandbox.drop", "server"}}
+	want := [][2]string{{"sandbox.create", string(id)}, {"sandbox.stop", "server"}, {"sandbox.drop", "server"}}
 	if got := r.restRecords(t, b.ID()); !slices.Equal(got, want) {
 		t.Errorf("the audit says\n%v, want\n%v", got, want)
 	}

@@ -211,7 +211,7 @@ func (f *Fleet) makeOne(ctx context.Context, r Request, b *Box) (err error) {
 			f.letGo(h)
 		}
 	}()
-	if err := f.add(ctx, &row, r.Config.Env); err != nil {
+	if err := f.add(ctx, &row, r.Config.Owner.Org, r.Config.Env); err != nil {
 		return err
 	}
 	vars, err := f.environment(ctx, r.Session, r.Config)
@@ -286,10 +286,18 @@ func (f *Fleet) furnish(ctx context.Context, m *machine, r Request, st stack, fr
 	return f.settleCalls(ctx, m, r.Epoch, st.workdir())
 }
 
-// add writes the row of a machine that is about to be made, if there may be one more.
-func (f *Fleet) add(ctx context.Context, row *outboard.Sandbox, env outboard.EnvConfig) error {
+// add writes the row of a machine that is about to be made, if there may be one more, and records that it is made, for an organization. A row
+// without a state was refused.
+func (f *Fleet) add(ctx context.Context, row *outboard.Sandbox, org outboard.OrgID, env outboard.EnvConfig) error {
 	row.State, row.UpdatedAt = stateCreating, f.now()
-	return f.cfg.Store.AddSandbox(ctx, *row, store.Quota{Environment: f.lifecycle(env).MaxSandboxes, Owner: f.cfg.MaxPerOwner})
+	err := f.cfg.Store.AddSandbox(ctx, *row, store.Quota{Environment: f.lifecycle(env).MaxSandboxes, Owner: f.cfg.MaxPerOwner})
+	if outboard.KindOf(err) == outboard.Exhausted {
+		row.State = ""
+	}
+	if err != nil {
+		return err
+	}
+	return f.record(ctx, row, org, "sandbox.create")
 }
 
 // create makes the machine. vars are in the environment of all its processes.
@@ -343,6 +351,10 @@ func (f *Fleet) environment(ctx context.Context, id outboard.SessionID, cfg outb
 // unmake undoes a failed make and returns its cause.
 func (f *Fleet) unmake(ctx context.Context, row outboard.Sandbox, sb sandbox.Sandbox, cause error) error {
 	ctx = context.WithoutCancel(ctx)
+	if row.State == "" {
+		f.removeLock(row.ID)
+		return cause
+	}
 	if sb != nil {
 		sb.Close()
 	}

@@ -21,6 +21,7 @@ type stack struct {
 	start    string // a template's commands; see begin
 	ready    string
 	owner    outboard.KeyID // of machines that build; "" = nobody's
+	org      outboard.OrgID // whose records tell of them
 	release  func()         // the layers are in use by a machine, or not needed any more
 }
 
@@ -32,7 +33,7 @@ func ImageRegistry(ref string) (string, error) { return image.Registry(ref) }
 
 // prepare brings what the machines of an organization's environment begin with to this host. The caller releases it.
 func (f *Fleet) prepare(ctx context.Context, org outboard.OrgID, env outboard.EnvConfig) (st stack, err error) {
-	st = stack{rootfs: env.Rootfs, release: func() {}}
+	st = stack{rootfs: env.Rootfs, org: org, release: func() {}}
 	installs := env.Installs()
 	made := IsBase(env.Rootfs)
 	if env.Image == "" && env.Build == "" && !installs && !made {

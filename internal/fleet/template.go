@@ -335,7 +335,7 @@ func (f *Fleet) login(b outboard.TemplateBuild) image.Login {
 
 // stackOf is what a build made.
 func stackOf(b *outboard.TemplateBuild) stack {
-	st := stack{layers: b.Result.Layers, start: b.Spec.Start, ready: b.Spec.Ready, rootfs: rootOf(b.Spec)}
+	st := stack{layers: b.Result.Layers, start: b.Spec.Start, ready: b.Spec.Ready, rootfs: rootOf(b.Spec), org: b.Org}
 	st.settings.Env, st.settings.Workdir, st.settings.User = b.Result.Env, b.Result.Workdir, b.Result.User
 	return st
 }
