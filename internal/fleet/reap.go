@@ -151,6 +151,9 @@ func (f *Fleet) reapRow(ctx context.Context, row outboard.Sandbox, present bool)
 		defer release()
 		// Its user may have finished, logged or destroyed it between the first look and the lock.
 		now, err := f.cfg.Store.Sandbox(ctx, row.ID)
+		if err == nil && now.State == stateDestroyed {
+			f.removeLock(row.ID) // our look made it again
+		}
 		if err != nil || now.State != row.State {
 			return err
 		}
