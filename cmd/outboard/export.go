@@ -68,9 +68,13 @@ func runExport(ctx context.Context, a *app, ref, out string, force bool) error {
 		return fmt.Errorf("writing %s: %w", out, err)
 	}
 	if a.json {
-		return a.object(map[string]any{"type": "export", "session_id": s.ID, "seq": body.Seq, "file": out, "size_bytes": n, "signed_by": body.SignedBy})
+		return a.object(map[string]any{"type": "export", "session_id": s.ID, "seq": body.Seq, "file": out, "size_bytes": n, "signed_by": body.SignedBy,
+			"left_behind": body.LeftBehind})
 	}
 	a.say("%s at %s in %s (%s), %s", sessionName(s.ID), body.Seq, out, formatBytes(n), signedBy(body.SignedBy))
+	if body.LeftBehind != "" {
+		a.say("what bounds it here is not in the file: %s; where it is imported, set it anew", term.Line(body.LeftBehind, 0))
+	}
 	if body.SignedBy != "" {
 		a.say("to import it elsewhere: outboard checkpoint import --trust %s %s", term.Line(body.SignedBy, 0), term.Line(out, 0))
 	}

@@ -3,6 +3,7 @@ package api
 import (
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/control"
@@ -28,6 +29,9 @@ func (s *server) exportSession(r *request) (any, error) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	signedBy(h, x.SignedBy())
 	h.Set("Outboard-Seq", strconv.FormatInt(x.Seq(), 10))
+	if left := x.LeftBehind(); len(left) > 0 {
+		h.Set("Outboard-Left-Behind", strings.Join(left, ", "))
+	}
 	if err := x.Write(r.Context(), r.w); err != nil {
 		s.cut(r, err)
 	}

@@ -126,3 +126,30 @@ func TestUnsignedImportsAreUntrusted(t *testing.T) {
 		t.Errorf("of a file that this server has signed: %+v", got)
 	}
 }
+
+// If this fails, who exports a session, or one that was forked from it, is not told that what bounds it here is not in the file.
+func TestExportsSayWhatIsLeftBehind(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	k := b.talk("always_allow")
+	k.turn("- say: first")
+	left := func(id string) string {
+		return b.ok("GET", "/v1/sessions/"+id+"/outboard/export", nil).header.Get("Outboard-Left-Behind")
+	}
+	if got := left(k.id); got != "" {
+		t.Errorf("of a session without bounds of its own: %q", got)
+	}
+	b.ok("POST", "/v1/policies", map[string]any{"level": "session", "target_id": k.id, "text": `@id("no") forbid (principal, action == Action::"bash", resource);`})
+	b.ok("POST", "/v1/policies", map[string]any{"level": "organization", "text": `@id("none") forbid (principal, action == Action::"write", resource);`})
+	b.ok("POST", "/v1/budgets", map[string]any{"scope": "session", "target_id": k.id, "limit": map[string]any{"steps": 1000}})
+	want := "policy session:" + k.id + ", budget session:" + k.id
+	forks, _ := b.fork(k.id, map[string]any{"count": 1})
+	for _, id := range []string{k.id, forks[0]} {
+		if got := left(id); got != want {
+			t.Errorf("of %s: %q, want %q", id, got, want)
+		}
+	}
+	b.ok("POST", "/v1/policies", map[string]any{"level": "session", "target_id": k.id, "text": ""})
+	if got := left(k.id); got != "budget session:"+k.id {
+		t.Errorf("with an empty policy: %q", got)
+	}
+}

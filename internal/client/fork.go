@@ -103,6 +103,7 @@ type Exported struct {
 	io.ReadCloser        // a file that was not sent whole ends in an error
 	Seq           string // position of its last event
 	SignedBy      string // the server's public key, "" = it is not signed
+	LeftBehind    string // the policies and budgets that bound it here and do not go along, such as "policy session:ID, budget session:ID"
 }
 
 // Export returns a session up to a position, 0 = now.
@@ -115,7 +116,7 @@ func (c *Client) Export(ctx context.Context, id string, seq int64) (Exported, er
 	if err != nil {
 		return Exported{}, err
 	}
-	return Exported{resp.Body, resp.Header.Get("Outboard-Seq"), resp.Header.Get("Outboard-Signed-By")}, nil
+	return Exported{resp.Body, resp.Header.Get("Outboard-Seq"), resp.Header.Get("Outboard-Signed-By"), resp.Header.Get("Outboard-Left-Behind")}, nil
 }
 
 // Importing says what an imported session is given in place of what its file has ("" = nothing), and whose files are taken.

@@ -73,6 +73,7 @@ type Export struct {
 	chain   []outboard.Checkpoint
 	files   []outboard.File
 	blobs   map[string]outboard.BlobRef
+	left    []string // see LeftBehind
 
 	tw   *tar.Writer
 	done []exportEntry
@@ -111,6 +112,9 @@ func (c *Control) Export(ctx context.Context, by outboard.Caller, id outboard.Se
 		return nil, err
 	}
 	if err := x.addFiles(ctx); err != nil {
+		return nil, err
+	}
+	if err := x.leave(ctx, &h); err != nil {
 		return nil, err
 	}
 	return x, c.record(ctx, by, "session.export", string(id), map[string]any{"seq": x.session.Seq, "checkpoint": x.session.Checkpoint})
@@ -179,6 +183,33 @@ func (x *Export) addFiles(ctx context.Context) error {
 	}
 	return nil
 }
+
+// leave notes what of the session's own stays here.
+func (x *Export) leave(ctx context.Context, h *outboard.Header) error {
+	policies, err := x.c.store.PoliciesFor(ctx, h.Org, h.AgentID, h.ID)
+	if err != nil {
+		return look("policies", "", err)
+	}
+	for _, p := range policies {
+		if p.Level == outboard.LevelSession && strings.TrimSpace(p.Text) != "" {
+			x.left = append(x.left, "policy session:"+p.Target)
+		}
+	}
+	budgets, err := x.c.store.BudgetsOver(ctx, h.ID, h.AgentID, "")
+	if err != nil {
+		return look("budgets", "", err)
+	}
+	for _, b := range budgets {
+		if b.Scope == outboard.BudgetSession {
+			x.left = append(x.left, "budget session:"+b.Target)
+		}
+	}
+	return nil
+}
+
+// LeftBehind names what bounds the session here and does not go along: the policies and budgets of its own, and of those it was forked from.
+// Whoever imports it sets theirs.
+func (x *Export) LeftBehind() []string { return x.left }
 
 // Name is a file name for the export.
 func (x *Export) Name() string { return fmt.Sprintf("%s-%d.outboard", x.session.ID, x.session.Seq) }
