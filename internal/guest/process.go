@@ -32,6 +32,7 @@ type ProcessStart struct {
 	TimeoutMs int64             `json:"timeout_ms,omitempty"`
 	Program   string            `json:"program,omitempty"` // instead of Argv: a part of the guest's own program, run as the user. See ProgramSFTP
 	Patient   bool              `json:"patient,omitempty"` // output waits for the attachment of this start however long that takes nothing
+	HangUp    bool              `json:"hang_up,omitempty"` // SIGHUP when the attachment of this start ends before it does, by whatever end of whoever attached
 }
 
 // ProgramSFTP serves files on standard input and output, by the SSH File Transfer Protocol; see package sftp.

@@ -136,7 +136,11 @@ func (ps *processes) start(ctx context.Context, a processStart, st *stream) (any
 	if !a.Attach {
 		return p.info, nil
 	}
-	return p.follow(ctx, sub, st)
+	exit, err := p.follow(ctx, sub, st)
+	if err != nil && a.HangUp {
+		p.hangUp(context.WithoutCancel(ctx))
+	}
+	return exit, err
 }
 
 // ownProgram is the guest's own program in a process that is about to become something: it may have no name inside.
@@ -366,6 +370,19 @@ func (p *proc) closeInput(ctx context.Context) error {
 	err := p.in.Close()
 	p.in = nil
 	return err
+}
+
+// hangUpTime bounds the wait for who writes to a process that is told that its client is gone.
+const hangUpTime = 5 * time.Second
+
+// hangUp tells a process that its client is gone, as the end of a line would. It may have ended by now.
+func (p *proc) hangUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, hangUpTime)
+	defer cancel()
+	_ = p.signal(ctx, syscall.SIGHUP)
+	if !p.info.Terminal {
+		_ = p.closeInput(ctx) // for one that takes the signal as a reason to end once it has read all
+	}
 }
 
 func (p *proc) resize(size Size) error {

@@ -214,6 +214,38 @@ func testProcessAttach(t *testing.T, r *rig) {
 	}
 }
 
+// If this fails, a process that is to end with its client outlives one that was killed, or one that is to outlive it does not.
+func testProcessHangUp(t *testing.T, r *rig) {
+	b := r.create(t)
+	conn, err := r.p.Open(ctx(t), b.spec.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := &box{Sandbox: conn, t: t, spec: b.spec}
+	loop := shell("echo here; while :; do sleep 0.01; done")
+	bound, free := second.start(guest.ProcessStart{Argv: loop, HangUp: true}), second.start(guest.ProcessStart{Argv: loop})
+	reads := second.start(guest.ProcessStart{Argv: shell("trap '' HUP; echo here; read x; exit 5"), Stdin: true, HangUp: true})
+	for _, p := range []*process{bound, free, reads} {
+		p.until(t, "here")
+	}
+	if err := conn.Close(); err != nil { // all that a guest sees of a server that is killed
+		t.Fatal(err)
+	}
+	exit, err := b.AttachProcess(ctx(t), bound.ref(), guest.FromStart, newHeard().event)
+	if err != nil || exit.Signal != int(syscall.SIGHUP) {
+		t.Errorf("the client is gone: %+v, %v", exit, err)
+	}
+	if exit, err := b.AttachProcess(ctx(t), reads.ref(), guest.FromStart, newHeard().event); err != nil || exit.Code != 5 {
+		t.Errorf("one that goes by the end of its input: %+v, %v", exit, err)
+	}
+	if err := b.SignalProcess(ctx(t), free.ref(), int(syscall.SIGKILL)); err != nil {
+		t.Errorf("one that outlives its client has not: %v", err)
+	}
+	for _, p := range []*process{bound, free, reads} {
+		<-p.done
+	}
+}
+
 // If this fails, output is lost on the way to a reader that takes all of it, or kept without end for one that does not.
 func testProcessOutput(t *testing.T, r *rig) {
 	b := r.create(t)

@@ -58,7 +58,7 @@ func Run(t *testing.T, c Config) {
 		{"FileTools", testFileTools}, {"EditTool", testEditTool}, {"SearchTools", testSearchTools}, {"FileRefusals", testFileRefusals},
 		{"Transfer", testTransfer}, {"Uploads", testUploads}, {"List", testList}, {"SaveLoad", testSaveLoad}, {"SaveDelta", testSaveDelta},
 		{"SaveHostile", testSaveHostile}, {"LoadRefusals", testLoadRefusals},
-		{"Process", testProcess}, {"ProcessAttach", testProcessAttach}, {"ProcessOutput", testProcessOutput}, {"Terminal", testTerminal},
+		{"Process", testProcess}, {"ProcessAttach", testProcessAttach}, {"ProcessHangUp", testProcessHangUp}, {"ProcessOutput", testProcessOutput}, {"Terminal", testTerminal},
 		{"ProcessEnd", testProcessEnd}, {"ProcessUser", testProcessUser}, {"DialPort", testDialPort}, {"Entries", testEntries},
 		{"EntryLinks", testEntryLinks}, {"Races", testRaces}, {"Watch", testWatch},
 		{"Freeze", testFreeze}, {"Memory", testMemory}, {"Pids", testPids}, {"Disk", testDisk}, {"CPU", testCPU},

@@ -243,7 +243,7 @@ func (s *session) follow(ctx context.Context, p *program) (exit control.ProcessE
 	}
 	defer release()
 	start := p.start
-	start.Env, start.Terminal, start.Stdin, start.Patient = s.env, s.size, s.size == nil, true
+	start.Env, start.Terminal, start.Stdin, start.Patient, start.HangUp = s.env, s.size, s.size == nil, true, true
 	if start.Program != "" {
 		start.Terminal, start.Stdin = nil, true
 	}
