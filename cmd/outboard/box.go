@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -183,6 +186,7 @@ func newBoxRemove(a *app) *cobra.Command {
 func newBoxCopy(a *app) *cobra.Command {
 	return &cobra.Command{Use: "cp FROM TO", Short: "Copy a file into a box or out of it", Args: exactArgs("what to copy", "where to"),
 		Long: "Copy a file. One of FROM and TO is BOX:PATH, the other a path of this machine, or - for standard input or output.\n" +
+			"A copy out of a box is whole or not there; of one into a box that breaks off, what has come is left.\n" +
 			"For directories: outboard box exec BOX -- tar -C DIR -cf - . | tar -xf -",
 		RunE: func(cmd *cobra.Command, args []string) error { return runBoxCopy(cmd.Context(), a, args[0], args[1]) }}
 }
@@ -249,13 +253,43 @@ func (a *app) copyOut(ctx context.Context, c *client.Client, ref, from, to strin
 		}
 		to += string(os.PathSeparator) + name
 	}
-	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	return keepWhole(to, func(w io.Writer) error {
+		if _, err := io.Copy(w, r); err != nil {
+			return c.BoxLost(ctx, b.ID, err)
+		}
+		return nil
+	})
+}
+
+// keepWhole makes a file what fill writes, or leaves what was there: a copy that broke off must not look like one. What is no regular file, such
+// as a device or a pipe, is written to as it is.
+func keepWhole(name string, fill func(io.Writer) error) error {
+	making := func(err error) error { return outboard.Errorf(outboard.Invalid, "making the copy: %w", err) }
+	mode := os.FileMode(0o644)
+	if fi, err := os.Stat(name); err == nil {
+		there, err := os.OpenFile(name, os.O_WRONLY, 0)
+		if err != nil {
+			return making(err)
+		}
+		if !fi.Mode().IsRegular() {
+			return errors.Join(fill(there), there.Close())
+		}
+		there.Close()                                            // nothing was written
+		if name, err = filepath.EvalSymlinks(name); err != nil { // a link stays one
+			return making(err)
+		}
+		mode = fi.Mode().Perm()
+	}
+	half := name + ".half-" + rand.Text()
+	f, err := os.OpenFile(half, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
-		return outboard.Errorf(outboard.Invalid, "making the copy: %w", err)
+		return making(err)
 	}
-	if _, err := io.Copy(f, r); err != nil {
-		f.Close()
-		return c.BoxLost(ctx, b.ID, err)
+	if err = errors.Join(fill(f), f.Close()); err == nil {
+		err = os.Rename(half, name)
 	}
-	return f.Close()
+	if err != nil {
+		_ = os.Remove(half) // why it is of no use is the other error
+	}
+	return err
 }
