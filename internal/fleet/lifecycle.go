@@ -92,7 +92,7 @@ func (f *Fleet) restOne(ctx context.Context, row outboard.Sandbox) error {
 }
 
 // errUsed: the sandbox is in use, by a turn or by another process.
-var errUsed = outboard.Errorf(outboard.Conflict, "the sandbox is in use").WithHint("wait for the turn to end, or outboard stop it")
+var errUsed = outboard.Errorf(outboard.Conflict, "the sandbox is in use").WithHint("wait until the turn, or who is there with ssh, is done; outboard sandbox kill waits for nobody and keeps only what is saved")
 
 // timer is By when a session has rested for long enough, or its sandbox is too old.
 var timer = By{Actor: "server", Rule: "the environment's lifecycle"}
