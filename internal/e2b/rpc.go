@@ -195,7 +195,7 @@ func (v *visit) stream(f func(*call) error) {
 	defer c.close()
 	err = f(c)
 	if v.Context().Err() != nil {
-		return
+		panic(http.ErrAbortHandler) // the client has gone, or the server goes: what it has is not all, and must not end as if it were
 	}
 	end := []byte("{}")
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -43,6 +45,44 @@ func TestStreamEndsWithItsHandler(t *testing.T) {
 			t.Errorf("after the end the stream went on: %q", w.Body)
 		}
 	})
+}
+
+// If this fails, a stream that the end of the server cuts short looks whole to who reads it.
+func TestStreamIsCutWithTheServer(t *testing.T) {
+	base, end := context.WithCancel(t.Context())
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		(&visit{Request: r, w: w}).stream(func(c *call) error {
+			if err := c.send(eventOut{event{Start: &startEvent{7}}}); err != nil {
+				return err
+			}
+			if r.URL.Path == "/ends" {
+				return nil
+			}
+			<-r.Context().Done()
+			return r.Context().Err()
+		})
+	}))
+	srv.Config.BaseContext = func(net.Listener) context.Context { return base }
+	srv.Start()
+	defer srv.Close()
+	defer end()
+	open := func(path string) *http.Response {
+		t.Helper()
+		resp, err := http.Post(srv.URL+path, "application/connect+json", strings.NewReader("\x00\x00\x00\x00\x02{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { resp.Body.Close() })
+		return resp
+	}
+	if b, err := io.ReadAll(open("/ends").Body); err != nil || !bytes.HasSuffix(b, []byte("\x02\x00\x00\x00\x02{}")) { // the control
+		t.Errorf("one that ends: %q, %v", b, err)
+	}
+	cut := open("/lasts")
+	end()
+	if b, err := io.ReadAll(cut.Body); err == nil || !bytes.Contains(b, []byte(`"pid":7`)) {
+		t.Errorf("one that was cut short: %q, %v", b, err)
+	}
 }
 
 // If this fails, watchers that nobody asks fill the server's memory with names, forget what a client has yet to ask for, or leave those of
