@@ -195,7 +195,7 @@ func (x *Export) leave(ctx context.Context, h *outboard.Header) error {
 			x.left = append(x.left, "policy session:"+p.Target)
 		}
 	}
-	budgets, err := x.c.store.BudgetsOver(ctx, h.ID, h.AgentID, "")
+	budgets, err := x.c.store.BudgetsOver(ctx, h.ID, h.AgentID, outboard.Owner{})
 	if err != nil {
 		return look("budgets", "", err)
 	}
