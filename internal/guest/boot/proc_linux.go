@@ -166,7 +166,7 @@ func maskProc(cfg *Config, proc tree, c covers) error {
 	}
 	var placed [2]string // where the file and the directory have been attached
 	for _, path := range cfg.Masked {
-		if err := c.hide(proc, path, &placed); err != nil {
+		if err := c.hide(path, &placed); err != nil {
 			return err
 		}
 	}
@@ -183,27 +183,24 @@ func maskProc(cfg *Config, proc tree, c covers) error {
 }
 
 // hide puts the cover that fits over a path below /proc. What this kernel does not have needs none. The first of each kind is the
-// cover itself; the others are copies of that, since not every kernel copies a detached mount.
-func (c covers) hide(proc tree, path string, placed *[2]string) error {
-	name, ok := strings.CutPrefix(path, "/proc/")
-	if !ok {
+// cover itself; the others are copies of that, since not every kernel copies a detached mount. These and those of readOnly are most of a
+// sandbox's mounts: each is made by as few calls as there can be, nobody else being here who could exchange a path between two of them.
+func (c covers) hide(path string, placed *[2]string) error {
+	if !strings.HasPrefix(path, "/proc/") {
 		return fmt.Errorf("covering %q: only paths below /proc are covered", path)
 	}
-	mode, err := proc.lookup(name)
-	if err == syscall.ENOENT {
+	var st syscall.Stat_t
+	if err := syscall.Lstat(path, &st); err == syscall.ENOENT {
 		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("looking at a path to cover: %w", err)
+	} else if err != nil {
+		return fmt.Errorf("looking at %s to cover it: %w", path, err)
 	}
 	t, i := c.file, 0
-	if mode&syscall.S_IFMT == syscall.S_IFDIR {
+	if st.Mode&syscall.S_IFMT == syscall.S_IFDIR {
 		t, i = c.dir, 1
 	}
 	if placed[i] != "" {
-		if t, err = openTree(placed[i]); err != nil {
-			return err
-		}
+		return bind(placed[i], path)
 	}
 	placed[i] = path
 	defer t.close()
@@ -212,16 +209,16 @@ func (c covers) hide(proc tree, path string, placed *[2]string) error {
 
 // readOnly binds a path over itself, read-only.
 func readOnly(path string) error {
-	t, err := openTree(path)
+	err := bind(path, path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer t.close()
-	if err := t.restrict(attrReadOnly|attrNoSuid|attrNoDev|attrNoExec, false); err != nil {
-		return fmt.Errorf("covering %s: %w", path, err)
+	const flags = syscall.MS_REMOUNT | syscall.MS_BIND | syscall.MS_RDONLY | syscall.MS_NOSUID | syscall.MS_NODEV | syscall.MS_NOEXEC
+	if err := syscall.Mount("", path, "", flags, ""); err != nil {
+		return fmt.Errorf("making %s read-only: %w", path, err)
 	}
-	return t.attach(path)
+	return nil
 }

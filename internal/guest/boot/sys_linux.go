@@ -108,20 +108,6 @@ func (t tree) restrict(attrs uint64, recursive bool) error {
 	return nil
 }
 
-// lookup returns the mode of what a relative path names below the root of the mount, attached or not.
-func (t tree) lookup(name string) (mode uint32, err error) {
-	fd, err := syscall.Openat(int(t), name, pathOnly|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer syscall.Close(fd)
-	var st syscall.Stat_t
-	if err := syscall.Fstat(fd, &st); err != nil {
-		return 0, err
-	}
-	return st.Mode, nil
-}
-
 // attach puts a detached mount at path. The tree then stands for the mounted root.
 func (t tree) attach(path string) error {
 	p, err := syscall.BytePtrFromString(path)
@@ -133,6 +119,14 @@ func (t tree) attach(path string) error {
 		uintptr(unsafe.Pointer(p)), moveFromEmpty, 0)
 	if errno != 0 {
 		return fmt.Errorf("mounting on %s: %w", path, errno)
+	}
+	return nil
+}
+
+// bind shows what is at one path at another one as well, with its mount's attributes.
+func bind(from, to string) error {
+	if err := syscall.Mount(from, to, "", syscall.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mounting %s on %s: %w", from, to, err)
 	}
 	return nil
 }
