@@ -96,6 +96,15 @@ type child struct {
 	noSignals uint64
 	self      *byte
 	answer    [2]byte
+	born      born // of one that shares its parent's memory
+	told      bool // likewise, that it has said so itself
+}
+
+// born is Serve's answer to a request: the pid, or why there is none. Whoever sends it sends it as it lies in memory, which is little-endian on
+// every architecture there is a vfork for.
+type born struct {
+	pid         int32
+	step, errno uint16
 }
 
 // guestEnv is the guest's own environment, which no tool sees. It waits for others nearly all of its life: a second processor would
@@ -139,15 +148,19 @@ func (k Child) Clone() (pid int, err error) {
 
 // AtRest calls clone, which returns in the parent only, with signals and descriptors at rest.
 func AtRest(clone func() (uintptr, syscall.Errno)) (pid int, err error) {
-	all, old := ^uint64(0), uint64(0)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	syscall.ForkLock.Lock() // no descriptor may be half made: it would be inherited
-	// A signal handled in the child would run the Go runtime there.
+	defer syscall.ForkLock.Unlock()
+	return deaf(clone)
+}
+
+// deaf calls clone with all signals held back: one that is handled in the child would run the Go runtime there.
+func deaf(clone func() (uintptr, syscall.Errno)) (pid int, err error) {
+	all, old := ^uint64(0), uint64(0)
 	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetmask, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&old)), 8, 0, 0)
 	r, errno := clone()
 	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetmask, uintptr(unsafe.Pointer(&old)), 0, 8, 0, 0)
-	syscall.ForkLock.Unlock()
 	if errno != 0 {
 		return 0, errno
 	}
@@ -171,6 +184,34 @@ func (c *child) clone() (uintptr, syscall.Errno) {
 		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 1, 0, 0)
 	}
 }
+
+// share is clone for a child that has the caller's memory until its exec, and the calling thread waits for as long: nothing is copied for it.
+// It tells who asked for it that it is there, since the caller cannot yet.
+//
+//go:noinline
+//go:norace
+//go:nosplit
+func (c *child) share() (uintptr, syscall.Errno) {
+	const vm, vfork_, parentSettid = syscall.CLONE_VM, syscall.CLONE_VFORK, syscall.CLONE_PARENT_SETTID
+	pid, errno := vfork(uintptr(syscall.SIGCHLD)|vm|vfork_|parentSettid|c.flags, &c.born.pid)
+	if errno != 0 || pid != 0 {
+		return pid, syscall.Errno(errno)
+	}
+	n, _, _ := syscall.RawSyscall(syscall.SYS_WRITE, ServeFD, uintptr(unsafe.Pointer(&c.born)), answerSize)
+	if c.told = n == answerSize; c.told {
+		step, errno := c.run()
+		c.answer = [2]byte{step, byte(errno)}
+		syscall.RawSyscall(syscall.SYS_WRITE, gateFD, uintptr(unsafe.Pointer(&c.answer)), 2)
+	}
+	for {
+		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 1, 0, 0)
+	}
+}
+
+// vfork is the system call clone with the caller's stack and the pid stored in its memory before the child runs.
+//
+//go:noescape
+func vfork(flags uintptr, pid *int32) (r, errno uintptr)
 
 // run is the child's life until the exec. It returns only when a step failed.
 //

@@ -144,7 +144,7 @@ func TestRefused(t *testing.T) {
 	}{
 		{"network", "entering a network namespace", func(k *Child) { k.Net = k.Files[0] }},
 		{"mounts", "entering a mount namespace", func(k *Child) { k.Mount = k.Files[0] }},
-		{"flags", "cloning", func(k *Child) { k.Flags = syscall.CLONE_SIGHAND }}, // not without CLONE_VM
+		{"flags", "cloning", func(k *Child) { k.Flags = syscall.CLONE_NEWNS | syscall.CLONE_FS }}, // not both
 		{"groups", "entering control groups", func(k *Child) { k.Groups = make([]int, maxGroups+1) }},
 	} {
 		_, gate, err := ask(t, conn, c.change)

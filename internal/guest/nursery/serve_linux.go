@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"sync"
 	"syscall"
 )
 
@@ -95,13 +96,56 @@ func retried(f func() error) error {
 	}
 }
 
-// Serve makes children for the process at the other end of ServeFD until that closes its end. After an error the process must exit.
+// maxHeld is how many children can be between their clone and their exec at a time: each has a thread that waits for it.
+const maxHeld = 8
+
+// Processors is how many of Go's processors a nursery needs: a thread that waits for a child keeps one.
+const Processors = maxHeld + 1
+
+// Serve makes children for the process at the other end of ServeFD until that closes its end. Then, and after an error, the process must exit.
 func Serve() error {
-	runtime.LockOSThread()
 	syscall.CloseOnExec(ServeFD)
 	if err := reserveLow(); err != nil {
 		return fmt.Errorf("opening %s: %w", os.DevNull, err)
 	}
+	s := &service{ended: make(chan error, 1)}
+	s.begin()
+	return <-s.ended
+}
+
+// service is the threads of a nursery that wait for requests. One of them is always idle, unless there are maxHeld.
+type service struct {
+	ended chan error // how the first of them ended
+
+	mu         sync.Mutex
+	idle, held int // threads
+}
+
+// begin starts one more thread.
+func (s *service) begin() {
+	s.idle++
+	go func() {
+		runtime.LockOSThread() // for good
+		err := s.serve()
+		select {
+		case s.ended <- err:
+		default:
+		}
+	}()
+}
+
+// busy counts a thread that has a request in or out.
+func (s *service) busy(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.idle, s.held = s.idle-n, s.held+n
+	if s.idle == 0 && s.held < maxHeld {
+		s.begin()
+	}
+}
+
+// serve answers requests, on a thread of its own.
+func (s *service) serve() error {
 	if err := keepRights(); err != nil {
 		return fmt.Errorf("keeping capabilities: %w", err)
 	}
@@ -122,31 +166,41 @@ func Serve() error {
 		if n == 0 {
 			return nil
 		}
-		fds, err := received(oob[:oobn])
-		if err == nil && n != requestSize {
-			err = errors.New("a request of the wrong size")
-		}
-		var k Child
-		if err == nil {
-			k, err = decode(buf, fds)
-		}
-		if err != nil {
-			return fmt.Errorf("reading a request: %w", err)
-		}
-		pid, step, errno, err := home.make(k)
-		for _, fd := range fds {
-			syscall.Close(fd)
-		}
-		if err != nil {
+		s.busy(1)
+		if err := home.serve(buf[:n], oob[:oobn]); err != nil {
 			return err
 		}
-		answer := binary.LittleEndian.AppendUint32(nil, uint32(pid))
-		answer = binary.LittleEndian.AppendUint16(answer, uint16(step))
-		answer = binary.LittleEndian.AppendUint16(answer, uint16(errno))
-		if err := retried(func() error { return syscall.Sendmsg(ServeFD, answer, nil, nil, syscall.MSG_NOSIGNAL) }); err != nil {
-			return fmt.Errorf("answering: %w", err)
-		}
+		s.busy(-1)
 	}
+}
+
+// serve answers one request. An error means that the connection, or the thread, is of no more use.
+func (h home) serve(msg, oob []byte) error {
+	fds, err := received(oob)
+	if err == nil && len(msg) != requestSize {
+		err = errors.New("a request of the wrong size")
+	}
+	var k Child
+	if err == nil {
+		k, err = decode(msg, fds)
+	}
+	if err != nil {
+		return fmt.Errorf("reading a request: %w", err)
+	}
+	got, told, err := h.make(k)
+	for _, fd := range fds {
+		syscall.Close(fd)
+	}
+	if err != nil || told {
+		return err
+	}
+	answer := binary.LittleEndian.AppendUint32(nil, uint32(got.pid))
+	answer = binary.LittleEndian.AppendUint16(answer, got.step)
+	answer = binary.LittleEndian.AppendUint16(answer, got.errno)
+	if err := retried(func() error { return syscall.Sendmsg(ServeFD, answer, nil, nil, syscall.MSG_NOSIGNAL) }); err != nil {
+		return fmt.Errorf("answering: %w", err)
+	}
+	return nil
 }
 
 // reserveLow takes all descriptors below Free, so that what arrives has numbers that no child needs for another file.
@@ -204,7 +258,7 @@ func decode(buf []byte, fds []int) (Child, error) {
 	return k, nil
 }
 
-// home is where the nursery's thread comes back to.
+// home is where a nursery's thread comes back to.
 type home struct{ net, mount, root int }
 
 func openHome() (h home, err error) {
@@ -222,24 +276,25 @@ func openHome() (h home, err error) {
 	return h, nil
 }
 
-// make clones a child in the namespaces that it is to be born in. An error means that the thread is lost in one of them.
-func (h home) make(k Child) (pid, step int, errno syscall.Errno, err error) {
+// make clones a child in the namespaces that it is to be born in, and returns when it has executed its program or ended. Told means that
+// it has answered itself. An error means that the thread is lost in one of them.
+func (h home) make(k Child) (got born, told bool, err error) {
 	k.Flags |= syscall.CLONE_PARENT
 	if k.Net >= 0 {
 		if errno := setns(k.Net, syscall.CLONE_NEWNET); errno != 0 {
-			return 0, didNet, errno, nil
+			return refused(didNet, errno), false, nil
 		}
 		defer func() { err = errors.Join(err, back(h.net, syscall.CLONE_NEWNET)) }()
 	}
 	if k.Mount >= 0 {
 		if errno := setns(k.Mount, syscall.CLONE_NEWNS); errno != 0 {
-			return 0, didMount, errno, nil
+			return refused(didMount, errno), false, nil
 		}
 		defer func() { err = errors.Join(err, h.returnHome()) }()
 	}
 	if k.Owner != 0 {
 		if errno := become(k.Owner); errno != 0 {
-			return 0, didOwner, errno, nil
+			return refused(didOwner, errno), false, nil
 		}
 		defer func() {
 			if errno := become(0); errno != 0 {
@@ -247,15 +302,21 @@ func (h home) make(k Child) (pid, step int, errno syscall.Errno, err error) {
 			}
 		}()
 	}
-	pid, cerr := k.Clone()
-	if cerr != nil {
-		errno, ok := errors.AsType[syscall.Errno](cerr)
-		if !ok {
-			return 0, didClone, syscall.EINVAL, nil
-		}
-		return 0, didClone, errno, nil
+	c, err := newChild(k)
+	if err != nil {
+		return refused(didClone, syscall.EINVAL), false, nil
 	}
-	return pid, didClone, 0, nil
+	if _, err := deaf(c.share); err != nil {
+		errno, _ := errors.AsType[syscall.Errno](err)
+		return refused(didClone, errno), false, nil
+	}
+	got, told = c.born, c.told
+	runtime.KeepAlive(c)
+	return got, told, nil
+}
+
+func refused(step int, errno syscall.Errno) born {
+	return born{step: uint16(step), errno: uint16(errno)}
 }
 
 // returnHome goes back to the host's mounts, and to the root there that the nursery was started with.

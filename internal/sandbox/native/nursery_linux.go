@@ -73,7 +73,7 @@ func (n *nurse) startLocked(program *os.File) error {
 	// The copy in memory, which is also what the guests run: another version at the path would not understand us. The child has it under
 	// a number of its own, since a fork may use those that it was not told of for itself.
 	cmd := exec.CommandContext(context.Background(), fmt.Sprintf("/proc/self/fd/%d", nursery.ServeFD+1), "nursery")
-	cmd.Args[0], cmd.Env, cmd.Dir, cmd.ExtraFiles = "outboard-guest", []string{"GOMAXPROCS=1"}, "/", []*os.File{theirs, program}
+	cmd.Args[0], cmd.Env, cmd.Dir, cmd.ExtraFiles = "outboard-guest", []string{fmt.Sprintf("GOMAXPROCS=%d", nursery.Processors)}, "/", []*os.File{theirs, program}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // an interrupt at the terminal is for the server, which closes what it has
 	if err := cmd.Start(); err != nil {
 		conn.Close()
