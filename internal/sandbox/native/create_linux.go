@@ -73,12 +73,17 @@ func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandb
 	}
 	defer p.shelf.want(shape)
 	defer unlock()
-	defer pl.close()
 	m, err := p.create(ctx, pl, spec)
 	if err != nil {
 		err = died(ctx, pl, err)
+		pl.close()
 		p.undo(ctx, b)
 		return nil, err
+	}
+	if len(pl.fds) == 0 { // of a guest that waited
+		pl.close()
+	} else { // to let go of a mount is to wait for a grace period
+		p.burial.wg.Go(pl.close)
 	}
 	return m, nil
 }
