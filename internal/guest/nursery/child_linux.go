@@ -192,8 +192,8 @@ func (c *child) clone() (uintptr, syscall.Errno) {
 //go:norace
 //go:nosplit
 func (c *child) share() (uintptr, syscall.Errno) {
-	const vm, vfork_, parentSettid = syscall.CLONE_VM, syscall.CLONE_VFORK, syscall.CLONE_PARENT_SETTID
-	pid, errno := vfork(uintptr(syscall.SIGCHLD)|vm|vfork_|parentSettid|c.flags, &c.born.pid)
+	const shared = syscall.CLONE_VM | syscall.CLONE_VFORK | syscall.CLONE_PARENT_SETTID
+	pid, errno := vfork(uintptr(syscall.SIGCHLD)|shared|c.flags, &c.born.pid)
 	if errno != 0 || pid != 0 {
 		return pid, syscall.Errno(errno)
 	}
