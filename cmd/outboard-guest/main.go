@@ -31,20 +31,10 @@ import (
 )
 
 func main() {
-	growStack(0)
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "outboard-guest:", err)
 		os.Exit(1)
 	}
-}
-
-// growStack makes the stack as large as it comes to be, at once and while there is nothing to copy.
-//
-//go:noinline
-func growStack(i int) byte {
-	const most = 10 << 10 // more than half of it; stacks are powers of two
-	var room [most]byte
-	return room[i]
 }
 
 func run(args []string) error {

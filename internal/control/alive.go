@@ -47,17 +47,25 @@ func (c *Control) Alive(ctx context.Context, by outboard.Caller, seen int64) (in
 
 // While ends a stream, by end, when its caller loses the key or the person behind it is removed. It returns then, or when ctx ends.
 func (c *Control) While(ctx context.Context, end context.CancelFunc, by outboard.Caller) {
+	var seen int64
+	endWhen(ctx, end, func() (over bool) {
+		var err error
+		seen, err = c.Alive(ctx, by, seen)
+		return err != nil
+	})
+}
+
+// endWhen calls end once over reports true, and returns then, or when ctx ends.
+func endWhen(ctx context.Context, end context.CancelFunc, over func() bool) {
 	tick := time.NewTicker(aliveEvery)
 	defer tick.Stop()
-	var seen int64
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		var err error
-		if seen, err = c.Alive(ctx, by, seen); err != nil {
+		if over() {
 			end()
 			return
 		}

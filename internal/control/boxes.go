@@ -456,25 +456,17 @@ func (c *Control) boxHeld(ctx context.Context, b outboard.Box) error {
 
 // WhileHeld ends a visit by a box's token, by end, when whose box it is is removed. It returns then, or when ctx ends.
 func (c *Control) WhileHeld(ctx context.Context, end context.CancelFunc, b outboard.Box) {
-	tick := time.NewTicker(aliveEvery)
-	defer tick.Stop()
 	var seen int64
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	endWhen(ctx, end, func() (over bool) {
 		n, err := c.revocations(ctx)
 		if err != nil || n+1 == seen {
-			continue
+			return false
 		}
-		seen = n + 1
-		if outboard.KindOf(c.boxHeld(ctx, b)) == outboard.Denied {
-			end()
-			return
+		if err = c.boxHeld(ctx, b); err == nil {
+			seen = n + 1 // where the store does not answer, the next look asks again
 		}
-	}
+		return outboard.KindOf(err) == outboard.Denied
+	})
 }
 
 // BoxSamples returns what a box used from a time on, oldest first; what a server before this one saw is not kept.

@@ -44,21 +44,7 @@ func TestForeignOrganization(t *testing.T) {
 	}
 	ask := func(key, method, path, body string) (int, string) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), method, h.URL+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("X-Api-Key", key)
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		b, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return res.StatusCode, string(b)
+		return askAs(t, key, method, h.URL+path, body)
 	}
 	r := &rig{t: t, url: h.URL, key: APIKey(srv.Key)}
 	if status := r.api("POST", "/sandboxes", `{"templateID":"base","timeout":600}`, &r.box); status != http.StatusCreated {
@@ -151,4 +137,24 @@ func TestForeignOrganization(t *testing.T) {
 	if status, _ := ask(r.key, "DELETE", "/sandboxes/"+r.box.SandboxID, ""); status != http.StatusNoContent {
 		t.Errorf("the owner's sandbox was not there any more: %d", status)
 	}
+}
+
+// askAs makes a request with an API key.
+func askAs(t *testing.T, key, method, url, body string) (status int, answer string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Api-Key", key)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(b)
 }

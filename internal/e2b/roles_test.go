@@ -4,7 +4,6 @@ package e2b
 
 import (
 	"cmp"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -57,21 +56,7 @@ func TestReadersReadOnly(t *testing.T) {
 		if strings.HasSuffix(path, "/metrics") && len(rt.path) == 2 {
 			path += "?sandbox_ids=" + r.box.SandboxID
 		}
-		req, err := http.NewRequestWithContext(t.Context(), rt.method, h.URL+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("X-Api-Key", key)
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		b, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return res.StatusCode, string(b)
+		return askAs(t, key, rt.method, h.URL+path, body)
 	}
 	known := 0
 	for _, rt := range s.controlPlane() {

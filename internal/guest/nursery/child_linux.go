@@ -97,7 +97,7 @@ type child struct {
 	self      *byte
 	answer    [2]byte
 	born      born // of one that shares its parent's memory
-	told      bool // likewise, that it has said so itself
+	told      bool // likewise, that it says so itself
 }
 
 // born is Serve's answer to a request: the pid, or why there is none. Whoever sends it sends it as it lies in memory, which is little-endian on
@@ -197,8 +197,8 @@ func (c *child) share() (uintptr, syscall.Errno) {
 	if errno != 0 || pid != 0 {
 		return pid, syscall.Errno(errno)
 	}
-	n, _, _ := syscall.RawSyscall(syscall.SYS_WRITE, ServeFD, uintptr(unsafe.Pointer(&c.born)), answerSize)
-	if c.told = n == answerSize; c.told {
+	c.told = true // before it is: two answers to one request would be worse than none
+	if n, _, _ := syscall.RawSyscall(syscall.SYS_WRITE, ServeFD, uintptr(unsafe.Pointer(&c.born)), answerSize); n == answerSize {
 		step, errno := c.run()
 		c.answer = [2]byte{step, byte(errno)}
 		syscall.RawSyscall(syscall.SYS_WRITE, gateFD, uintptr(unsafe.Pointer(&c.answer)), 2)

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"unsafe"
 )
 
 // ServeFD is the descriptor of a nursery's end of the connection, a socket pair of whole messages (SOCK_SEQPACKET).
@@ -17,7 +18,7 @@ const ServeFD = 3
 // A request is a Child in fixed form with its descriptors, an answer what became of it.
 const (
 	requestSize = 24 // flags of clone, which of Net and Mount come along and whether groups are kept, owner
-	answerSize  = 8  // pid or 0, step and errno
+	answerSize  = 8  // see born
 	maxGroups   = 32
 
 	hasNet, hasMount, keepsGroups = 1, 2, 4
@@ -194,10 +195,8 @@ func (h home) serve(msg, oob []byte) error {
 	if err != nil || told {
 		return err
 	}
-	answer := binary.LittleEndian.AppendUint32(nil, uint32(got.pid))
-	answer = binary.LittleEndian.AppendUint16(answer, got.step)
-	answer = binary.LittleEndian.AppendUint16(answer, got.errno)
-	if err := retried(func() error { return syscall.Sendmsg(ServeFD, answer, nil, nil, syscall.MSG_NOSIGNAL) }); err != nil {
+	answer := (*[answerSize]byte)(unsafe.Pointer(&got))
+	if err := retried(func() error { return syscall.Sendmsg(ServeFD, answer[:], nil, nil, syscall.MSG_NOSIGNAL) }); err != nil {
 		return fmt.Errorf("answering: %w", err)
 	}
 	return nil
@@ -277,7 +276,7 @@ func openHome() (h home, err error) {
 }
 
 // make clones a child in the namespaces that it is to be born in, and returns when it has executed its program or ended. Told means that
-// it has answered itself. An error means that the thread is lost in one of them.
+// it answers itself. An error means that the thread is lost in one of them.
 func (h home) make(k Child) (got born, told bool, err error) {
 	k.Flags |= syscall.CLONE_PARENT
 	if k.Net >= 0 {
