@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,52 +20,6 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/nursery"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
-
-// program is the guest in a form that the first process of a new user namespace can execute: it has uids that may reach neither
-// the path of the program nor the server's other files. A sealed copy in memory also cannot be overwritten through
-// /proc/<pid>/exe from inside (the attack of CVE-2019-5736).
-type program struct {
-	mu   sync.Mutex
-	file *os.File
-}
-
-func (g *program) close() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.file != nil {
-		g.file.Close()
-		g.file = nil
-	}
-}
-
-func (g *program) open(path string) (*os.File, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.file != nil {
-		return g.file, nil
-	}
-	src, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer src.Close()
-	fd, err := unix.MemfdCreate("outboard-guest", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return nil, os.NewSyscallError("memfd_create", err)
-	}
-	f := os.NewFile(uintptr(fd), "outboard-guest")
-	if _, err := io.Copy(f, src); err != nil {
-		f.Close()
-		return nil, err
-	}
-	seals := unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
-		f.Close()
-		return nil, os.NewSyscallError("fcntl", err)
-	}
-	g.file = f
-	return f, nil
-}
 
 // birth is a sandbox being started.
 type birth struct {
