@@ -199,11 +199,11 @@ func parseTrees(oob []byte) ([]tree, error) {
 
 // build does all the work, in the order the package comment gives.
 func build(cfg *Config, trees []tree, up *link) error {
-	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("200"), 0); err != nil {
-		return fmt.Errorf("volunteering for the memory killer: %w", err)
-	}
 	if err := buildRoot(cfg, trees); err != nil {
 		return err
+	}
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("200"), 0); err != nil { // which may not have been in sight before
+		return fmt.Errorf("volunteering for the memory killer: %w", err)
 	}
 	if err := up.connect(cfg); err != nil {
 		return err

@@ -164,7 +164,12 @@ func maskProc(cfg *Config, proc tree, c covers) error {
 			cfg.Network.Redirected = redirected
 		}
 	}
-	var placed [2]string // where the file and the directory have been attached
+	// No sysfs: it describes the host's hardware and kernel. Programs that probe it find it empty.
+	if err := c.dir.attach("/sys"); err != nil {
+		return err
+	}
+	c.dir.close()
+	placed := [2]string{1: "/sys"} // where the file and the directory have been attached
 	for _, path := range cfg.Masked {
 		if err := c.hide(path, &placed); err != nil {
 			return err

@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -57,14 +58,14 @@ func openParts(cfg *Config, given []tree) (trees, devices []tree, err error) {
 	return trees, devices, err
 }
 
-// furnishRoot makes everything in a new root but /proc, and what to hide parts of that with. The host's tree is gone by now, so that no
-// symbolic link in a root file system can lead a mount, or us, back to the host.
+// furnishRoot makes everything in a new root but what lies over /proc and /sys, and what to hide things with there. The host's tree is gone by
+// now, so that no symbolic link in a root file system can lead a mount, or us, back to the host.
 func furnishRoot(cfg *Config, devices, binds []tree) (covers, error) {
 	c, err := buildCovers(cfg)
 	if err != nil {
 		return covers{}, err
 	}
-	if err := buildDev(cfg, devices); err != nil {
+	if err := errors.Join(mountPoint(cfg, "/sys", false), buildDev(cfg, devices)); err != nil {
 		return covers{}, err
 	}
 	if err := buildDirs(cfg); err != nil {
@@ -114,7 +115,8 @@ type Place struct {
 
 // Ahead builds the file systems and the network of a sandbox on the host, before there is one: in namespaces of the calling thread, which
 // is spent by it. Config.Base says whose they will be; connected is Network's. A guest that is born in them finds its root as it should
-// be (Config.Rooted); the namespace shows the host's proc at /proc, which the guest's own will lie over.
+// be (Config.Rooted). The namespace shows the host's proc at /sys, which an empty directory will lie over: the guest may mount its own while
+// it sees that, and finds none at /proc, where the Go runtime would read of control groups and of every mount each time it starts.
 //
 // The mount namespace is a copy of void (Void), over whose root the sandbox's is laid. A copy of the host's would have all its mounts
 // copied, and let go of again, which is to wait for a grace period of the kernel; and to exchange a root for another the kernel looks
@@ -158,7 +160,7 @@ func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place,
 	if err != nil {
 		return nil, err
 	}
-	if err = proc.attach("/proc"); err == nil {
+	if err = proc.attach("/sys"); err == nil {
 		err = p.open(proc)
 	}
 	if err != nil {
@@ -267,25 +269,14 @@ func mountPoint(cfg *Config, path string, file bool) error {
 	return nil
 }
 
-// buildDirs mounts the remaining file systems and makes the tool's directories.
+// buildDirs mounts the remaining file system and makes the tool's directories.
 func buildDirs(cfg *Config) error {
-	mounts := []struct {
-		path    string
-		attrs   uintptr
-		options []string
-	}{
-		// Room for temporary files, bounded: it counts as the sandbox's memory.
-		{"/tmp", attrNoSuid | attrNoDev, cfg.owned("mode=1777", fmt.Sprintf("size=%d", cfg.TmpSize))},
-		// No sysfs: it describes the host's hardware and kernel. Programs that probe it find it empty.
-		{"/sys", attrNoSuid | attrNoDev | attrNoExec | attrReadOnly, cfg.owned("mode=0555", "size=4k")},
+	if err := mountPoint(cfg, "/tmp", false); err != nil {
+		return err
 	}
-	for _, m := range mounts {
-		if err := mountPoint(cfg, m.path, false); err != nil {
-			return err
-		}
-		if err := mountNew(m.path, "tmpfs", m.attrs, m.options...); err != nil {
-			return err
-		}
+	// Room for temporary files, bounded: it counts as the sandbox's memory.
+	if err := mountNew("/tmp", "tmpfs", attrNoSuid|attrNoDev, cfg.owned("mode=1777", fmt.Sprintf("size=%d", cfg.TmpSize))...); err != nil {
+		return err
 	}
 	for _, d := range cfg.Owned {
 		if err := ownDir(cfg, d); err != nil {
