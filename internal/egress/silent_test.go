@@ -75,7 +75,22 @@ func TestSilentTunnelsEnd(t *testing.T) {
 
 // Broken if a tunnel or a WebSocket in which something is said now and then lasts for ever, or one ends before its time.
 func TestConnectionsHaveALifetime(t *testing.T) {
-	r := newRig(t, rules(anyPort("a.test")), func(c *egress.Config, _ *outboard.SessionConfig) { c.Life = time.Second })
+	for life := time.Second; ; life *= 4 {
+		lasted, said, err := lifetime(t, life)
+		if said == 0 && lasted >= life && life < time.Minute {
+			continue // a busy machine may need all of it until there is a WebSocket
+		}
+		if lasted < life*9/10 || errors.Is(err, os.ErrDeadlineExceeded) || said == 0 {
+			t.Errorf("it lasted %v and %d words: %v", lasted, said, err)
+		}
+		return
+	}
+}
+
+// lifetime talks over a WebSocket in a tunnel of a gateway whose connections last for life, until that fails with err.
+func lifetime(t *testing.T, life time.Duration) (lasted time.Duration, said int, err error) {
+	t.Helper()
+	r := newRig(t, rules(anyPort("a.test")), func(c *egress.Config, _ *outboard.SessionConfig) { c.Life = life })
 	r.mux.HandleFunc("/ws", func(w http.ResponseWriter, _ *http.Request) {
 		c, buf, err := http.NewResponseController(w).Hijack()
 		if err != nil {
@@ -91,26 +106,31 @@ func TestConnectionsHaveALifetime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tunnel.Close()
+	_ = tunnel.SetDeadline(begun.Add(2 * time.Minute))
+	over := func(err error) (time.Duration, int, error) { return time.Since(begun), said, err }
 	fmt.Fprintf(tunnel, "CONNECT a.test:%d HTTP/1.1\r\nHost: a.test:%[1]d\r\n\r\n", portOf(r.secure))
-	if resp, err := http.ReadResponse(bufio.NewReader(tunnel), &http.Request{Method: "CONNECT"}); err != nil || resp.StatusCode != 200 {
-		t.Fatalf("CONNECT: %v, %v", resp, err)
+	resp, err := http.ReadResponse(bufio.NewReader(tunnel), &http.Request{Method: "CONNECT"})
+	if err != nil {
+		return over(err)
+	}
+	if resp.StatusCode != 200 {
+		t.Fatalf("CONNECT: %v", resp)
 	}
 	c := tls.Client(tunnel, &tls.Config{RootCAs: r.roots, ServerName: "a.test", NextProtos: []string{"http/1.1"}})
 	fmt.Fprintf(c, "GET /ws HTTP/1.1\r\nHost: a.test:%d\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", portOf(r.secure))
 	in := bufio.NewReader(c)
-	if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != 101 {
-		t.Fatalf("the handshake: %v, %v", resp, err)
+	if resp, err = http.ReadResponse(in, nil); err != nil {
+		return over(err)
 	}
-	_ = c.SetDeadline(begun.Add(time.Minute))
-	for said := 0; ; said++ { // one word after the other, so that it is never idle
+	if resp.StatusCode != 101 {
+		t.Fatalf("the handshake: %v", resp)
+	}
+	for ; ; said++ { // one word after the other, so that it is never idle
 		if _, err = c.Write([]byte("x")); err == nil {
 			_, err = in.ReadByte()
 		}
 		if err != nil {
-			if lasted := time.Since(begun); lasted < 900*time.Millisecond || errors.Is(err, os.ErrDeadlineExceeded) || said == 0 {
-				t.Errorf("it lasted %v and %d words: %v", lasted, said, err)
-			}
-			return
+			return over(err)
 		}
 	}
 }
