@@ -30,7 +30,7 @@ const (
 	// stallPatience is how long output waits for an attachment that does not take it, before that one loses what it has not seen.
 	stallPatience = 30 * time.Second
 	// outputGrace is how long the end of a process waits for output while its children still hold the pipe, and killedGrace the same
-	// for one that was told to end: its children are not waited for, only what it wrote itself is read.
+	// for one that was told to end: its children are not waited for. What it wrote itself is read in any case.
 	outputGrace = 500 * time.Millisecond
 	killedGrace = 50 * time.Millisecond
 	// maxTag, maxArgs bound what a start may carry besides its frame.
@@ -59,6 +59,7 @@ type proc struct {
 	tty   *os.File
 
 	killed atomic.Bool // it was told to end
+	over   atomic.Bool // the guest stops: its output is nobody's any more
 	timer  *time.Timer
 	late   bool // the deadline killed it; guarded by log.mu
 	ended  time.Time
@@ -179,11 +180,12 @@ func (ps *processes) launch(p *proc, path string, a ProcessStart, acc account) e
 	if a.TimeoutMs > 0 {
 		p.timer = time.AfterFunc(time.Duration(min(a.TimeoutMs, int64(1<<40)))*time.Millisecond, p.expire)
 	}
-	var pumps sync.WaitGroup
+	var pumps, rest sync.WaitGroup
+	rest.Add(len(p.outs))
 	for i, r := range p.outs {
-		pumps.Go(func() { p.pump(r, kinds[i]) })
+		pumps.Go(func() { p.pump(r, kinds[i], sync.OnceFunc(rest.Done)) })
 	}
-	s.wg.Go(func() { p.reap(ps, &pumps) })
+	s.wg.Go(func() { p.reap(ps, &pumps, &rest) })
 	return nil
 }
 
@@ -220,12 +222,21 @@ func (p *proc) files(s *server, a ProcessStart, acc account, attr *os.ProcAttr) 
 	return []ProcessKind{Stdout, Stderr}, theirs, nil
 }
 
-// pump reads one output to its end. After the process's end what still comes is read and dropped, so that its children live.
-func (p *proc) pump(r *os.File, kind ProcessKind) {
+// pump reads one output to its end. After the process's end what still comes is read and dropped, so that its children live. It calls
+// taken when it has the last that counts; a deadline tells it when that is.
+func (p *proc) pump(r *os.File, kind ProcessKind, taken func()) {
+	defer taken()
 	buf := make([]byte, maxPiece)
 	for {
 		n, err := r.Read(buf)
 		p.log.add(kind, buf[:n])
+		if errors.Is(err, os.ErrDeadlineExceeded) && !p.over.Load() {
+			p.rest(r, kind, buf)
+			taken()
+			if r.SetReadDeadline(time.Time{}); !p.over.Load() {
+				continue
+			}
+		}
 		if err != nil {
 			if p.tty == nil {
 				r.Close()
@@ -235,8 +246,30 @@ func (p *proc) pump(r *os.File, kind ProcessKind) {
 	}
 }
 
-// reap waits for the end of the process, of its output as far as that is due, and tells.
-func (p *proc) reap(ps *processes, pumps *sync.WaitGroup) {
+// rest reads what is in an output at this moment.
+func (p *proc) rest(r *os.File, kind ProcessKind, buf []byte) {
+	raw, err := r.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) { // an error is that it is closed
+		for n := 0; n < maxPipe; {
+			got, err := syscall.Read(int(fd), buf)
+			if err == syscall.EINTR {
+				continue
+			}
+			if got <= 0 {
+				return
+			}
+			p.log.add(kind, buf[:got])
+			n += got
+		}
+	})
+}
+
+// reap waits for the end of the process, of its output as far as that is due, and tells. Rest is of the pumps that have not got the last
+// that counts.
+func (p *proc) reap(ps *processes, pumps, rest *sync.WaitGroup) {
 	<-p.p.done
 	if p.timer != nil {
 		p.timer.Stop()
@@ -247,6 +280,10 @@ func (p *proc) reap(ps *processes, pumps *sync.WaitGroup) {
 		close(drained)
 	})
 	p.drain(drained)
+	for _, r := range p.outs { // on a busy machine a pump may be behind: what the process wrote is in the pipe still
+		_ = r.SetReadDeadline(time.Unix(1, 0)) // an error is that it was read to its end
+	}
+	rest.Wait()
 	exit := ProcessExit{Code: -1}
 	if p.p.status.Signaled() {
 		exit.Signal = int(p.p.status.Signal())
@@ -498,6 +535,7 @@ func (ps *processes) stop() {
 		default:
 			signalAll(append([]int{p.p.pid}, members(p.p.pid, moment0)...), syscall.SIGKILL)
 		}
+		p.over.Store(true)
 		for _, f := range p.outs {
 			f.SetReadDeadline(time.Unix(1, 0)) // a child elsewhere may hold the other end
 		}
