@@ -67,7 +67,7 @@ func TestDatabaseAloneIsUseless(t *testing.T) {
 	r.wantKind(err, outboard.Unavailable, "locked", "is not there")
 }
 
-// If this fails, a key file that others can read is used without a word.
+// If this fails, a key file that others can read, or that belongs to somebody else, is used without a word.
 func TestKeyFileMode(t *testing.T) {
 	r := newRig(t)
 	r.add(header("a", "api.example.com"), "s3cret-value")
@@ -86,6 +86,16 @@ func TestKeyFileMode(t *testing.T) {
 	r.must(os.Chmod(keys[0], 0o600))
 	if got := r.bearer(r.another(), "api.example.com"); got != "Bearer s3cret-value" {
 		t.Fatalf("with the mode repaired: %q", got)
+	}
+	if os.Geteuid() != 0 {
+		return // the file of somebody else cannot be made, nor read
+	}
+	r.must(os.Chown(keys[0], 12345, -1))
+	_, err := r.another().Use(t.Context(), r.to("GET", "api.example.com", "/"))
+	r.wantKind(err, outboard.Unavailable, "belongs to the user 12345")
+	r.must(os.Chown(keys[0], 0, 12345))
+	if got := r.bearer(r.another(), "api.example.com"); got != "Bearer s3cret-value" {
+		t.Fatalf("with the owner repaired: %q", got)
 	}
 }
 

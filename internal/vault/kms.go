@@ -205,7 +205,7 @@ func (t transit) decrypt(ctx context.Context, key, sealed string) ([]byte, error
 }
 
 func (t transit) ask(ctx context.Context, op, key string, in transitData) (transitData, error) {
-	token, err := readPrivate(t.TokenFile, "the token of the key management service")
+	token, err := readPrivate(t.TokenFile, "the token of the key management service", false) // which an agent of the service may write, as its own user
 	if err != nil {
 		return transitData{}, err
 	}

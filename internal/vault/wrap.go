@@ -188,25 +188,31 @@ func (d KeyDir) Unwrap(_ context.Context, raw json.RawMessage, wrapped, aad []by
 	return openWith(key, wrapped, aad)
 }
 
-// readPrivate reads a short file that nobody else may read.
-func readPrivate(path, what string) ([]byte, error) {
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+// readPrivate reads a short file that nobody else may read. With ours its owner must be the server's user, or root: a mode keeps no owner out.
+func readPrivate(path, what string, ours bool) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|openNow, 0)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, outboard.Errorf(outboard.NotFound, "%s %s is not there", what, path)
-	case err != nil:
+	}
+	if err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "reading %s: %w", what, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "reading %s: %w", what, err)
+	}
+	uid, owned := ownerOf(info)
+	switch {
 	case !info.Mode().IsRegular():
 		return nil, outboard.Errorf(outboard.Invalid, "%s %s is not a file", what, path)
 	case info.Mode().Perm()&0o077 != 0:
 		return nil, outboard.Errorf(outboard.Denied, "%s %s has mode %04o: others may have read it", what, path, info.Mode().Perm()).
 			WithHint("chmod 600 %s, and make a new one if anyone else uses this machine", path)
+	case ours && owned && uid != 0 && uid != os.Geteuid():
+		return nil, outboard.Errorf(outboard.Denied, "%s %s belongs to the user %d and not to the server's, %d: they may have read it, and can change it", what, path, uid, os.Geteuid()).
+			WithHint("chown %d %s, and make a new one if that is somebody else", os.Geteuid(), path)
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "reading %s: %w", what, err)
-	}
-	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxKMS))
 	if err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "reading %s: %w", what, err)
@@ -219,13 +225,13 @@ const fromBackup = "put it back from your backup: without it the database's secr
 
 // readKey reads a key file that nobody else may read. mend is what to do where it holds no key.
 func readKey(path, mend string) ([]byte, error) {
-	text, err := readPrivate(path, "the vault key")
+	text, err := readPrivate(path, "the vault key", true)
 	if e, ok := errors.AsType[*outboard.Error](err); ok {
 		switch e.Kind {
 		case outboard.NotFound:
 			return nil, e.WithHint(fromBackup)
 		case outboard.Denied:
-			return nil, e.WithHint("chmod 600 %s, then outboard secret rotate-keys if anyone else uses this machine", path)
+			return nil, e.WithHint("chown %d %[2]s; chmod 600 %[2]s; then outboard secret rotate-keys if anyone else uses this machine", os.Geteuid(), path)
 		}
 		return nil, e
 	}
