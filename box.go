@@ -28,6 +28,9 @@ func NewSnapshotID() SnapshotID { return SnapshotID(snapshotPrefix + randomLabel
 
 func randomLabel() string { return strings.ToLower(rand.Text())[:boxRandom] }
 
+// Subject is a box as a kill sees it.
+func (b *Box) Subject() KillSubject { return KillSubject{Owner: b.Owner, Person: b.Person} }
+
 // Valid reports whether the id has the shape of one.
 func (id BoxID) Valid() bool { return validLabel(boxPrefix, string(id)) }
 
@@ -76,6 +79,7 @@ type Box struct {
 	CreatedAt time.Time         `json:"created_at"`
 	Version   int64             `json:"version"` // raised by every change
 	Org       OrgID             `json:"-"`       // whose it is
+	Person    UserID            `json:"-"`       // whose key Owner is; "" = a program's
 }
 
 // TimeoutPolicy says what happens at EndAt, and to who comes after. The zero value kills the box.

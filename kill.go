@@ -27,7 +27,7 @@ type KillScope string
 const (
 	KillSession     KillScope = "session"
 	KillAgent       KillScope = "agent"
-	KillOwner       KillScope = "owner" // the API key for whom sessions act, or who made a box
+	KillOwner       KillScope = "owner" // for whom sessions act, or who made a box: a person, whatever key of theirs it was, or an API key
 	KillCredential  KillScope = "credential"
 	KillHost        KillScope = "host"
 	KillEnvironment KillScope = "environment"
@@ -59,6 +59,7 @@ type KillSubject struct {
 	Session     SessionID // "" for a box
 	Agent       AgentID
 	Owner       KeyID
+	Person      UserID // whose key Owner is; "" = a program's
 	Environment EnvironmentID
 	Host        string       // of the process that asks
 	Credential  CredentialID // that would be used
@@ -66,7 +67,7 @@ type KillSubject struct {
 
 // Subject is a session as a kill sees it.
 func (c *SessionConfig) Subject(id SessionID) KillSubject {
-	return KillSubject{Session: id, Agent: c.Agent.ID, Owner: c.Owner.Key, Environment: c.Environment}
+	return KillSubject{Session: id, Agent: c.Agent.ID, Owner: c.Owner.Key, Person: c.Owner.User, Environment: c.Environment}
 }
 
 // Covers reports whether the kill is in force for a subject.
@@ -83,7 +84,7 @@ func (k *Kill) Covers(s KillSubject) bool {
 	case KillAgent:
 		return is(string(s.Agent))
 	case KillOwner:
-		return is(string(s.Owner))
+		return is(string(s.Owner)) || is(string(s.Person))
 	case KillEnvironment:
 		return is(string(s.Environment))
 	case KillHost:

@@ -76,6 +76,7 @@ type Key struct {
 	Scopes      []string      `json:"scopes,omitempty"`      // what of its role it may use; none = all of it. See KeyScopes
 	Environment EnvironmentID `json:"environment,omitempty"` // of a KeyEnvironment
 	ExpiresAt   time.Time     `json:"expires_at,omitzero"`   // zero = never
+	MadeWith    KeyID         `json:"made_with,omitempty"`   // the key that it was made with; "" = none, or nobody knows
 	Maker       string        `json:"maker,omitempty"`       // who made it, and so has seen its secret: see Caller.Person. "" = who runs the server, or the person at sign-in
 
 	// RenewAfter is of a login that can be renewed: from when on its holder should. control sets it; it is not stored.

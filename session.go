@@ -106,7 +106,8 @@ type Sandbox struct {
 	ID          SandboxID     `json:"id"`
 	Session     SessionID     `json:"session_id"` // "" for a raw sandbox
 	Environment EnvironmentID `json:"environment_id,omitempty"`
-	Owner       KeyID         `json:"owner,omitempty"` // who made its session, or the box
+	Owner       KeyID         `json:"owner,omitempty"`  // who made its session, or the box
+	Person      UserID        `json:"person,omitempty"` // whose key that is; "" = a program's
 	Provider    string        `json:"provider"`
 	Host        string        `json:"host"`                 // which machine holds it
 	Generation  string        `json:"generation"`           // random, new at every birth, never copied by a restore

@@ -66,7 +66,8 @@ type TemplateBuild struct {
 	ID        TemplateBuildID `json:"id"`
 	Template  TemplateID      `json:"template"`
 	Owner     KeyID           `json:"owner"`
-	Host      string          `json:"host,omitempty"` // that builds it, or did
+	Person    UserID          `json:"person,omitempty"` // whose key that is; "" = a program's
+	Host      string          `json:"host,omitempty"`   // that builds it, or did
 	State     TemplateState   `json:"state"`
 	Tags      []string        `json:"tags"` // that will mean it when it is ready
 	Spec      TemplateSpec    `json:"spec"`

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/user"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -85,6 +86,9 @@ func runKill(ctx context.Context, a *app, scope outboard.KillScope, ref string, 
 		defer c.Close()
 		var r client.KillReport
 		if r, err = c.Kill(ctx, client.NewKill{ID: string(k.ID), Scope: string(scope), Target: k.Target, Level: o.level, Reason: o.reason}); err == nil {
+			if over := textOf(r.Kill.Target); over != k.Target {
+				a.say("%s is a key of %s: the kill is over all that is theirs, whatever key or sign-in", term.Line(k.Target, 40), term.Line(over, 40))
+			}
 			return errors.Join(kill.RemoveFile(killDir(data), k.ID), showKillReport(a, r)) // the row is in force
 		}
 	}
@@ -122,6 +126,7 @@ func killTarget(ctx context.Context, a *app, scope outboard.KillScope, ref strin
 	prefix := map[outboard.KillScope]string{outboard.KillSession: outboard.PrefixSession, outboard.KillAgent: outboard.PrefixAgent,
 		outboard.KillEnvironment: outboard.PrefixEnvironment}[scope]
 	switch {
+	case scope == outboard.KillOwner && strings.Contains(ref, "@"): // an address
 	case scope == outboard.KillAll, scope == outboard.KillOwner, scope == outboard.KillCredential, scope == outboard.KillHost:
 		return ref, nil
 	case prefix == "":
@@ -140,6 +145,8 @@ func killTarget(ctx context.Context, a *app, scope outboard.KillScope, ref strin
 		return s.ID, err
 	case outboard.KillAgent:
 		return existingAgent(ctx, c.Client, ref)
+	case outboard.KillOwner:
+		return findUser(ctx, c.Client, ref)
 	}
 	return findEnvironment(ctx, c.Client, ref)
 }
@@ -239,9 +246,13 @@ func liftKills(ctx context.Context, a *app, data string, scope outboard.KillScop
 	if err != nil {
 		return err
 	}
+	person := ""
+	if scope == outboard.KillOwner && outboard.ValidID(outboard.PrefixKey, target) {
+		person = personOf(ctx, a, target)
+	}
 	lifted := map[string]bool{}
 	for _, k := range list {
-		if k.Scope != string(scope) || textOf(k.Target) != target || lifted[k.ID] {
+		if k.Scope != string(scope) || textOf(k.Target) != target && (person == "" || textOf(k.Target) != person) || lifted[k.ID] {
 			continue
 		}
 		c, err := a.connect(ctx, needAnswers)
@@ -269,4 +280,18 @@ func liftKills(ctx context.Context, a *app, data string, scope outboard.KillScop
 		return outboard.Errorf(outboard.NotFound, "no kill of %s %s is in force", scope, target).WithHint("outboard kill ls")
 	}
 	return nil
+}
+
+// personOf is whose key it is, or "": a kill over a person's key is one over the person.
+func personOf(ctx context.Context, a *app, key string) string {
+	c, err := a.connect(ctx, needAnswers)
+	if err != nil {
+		return ""
+	}
+	defer c.Close()
+	k, err := c.Key(ctx, key)
+	if err != nil {
+		return "" // it is looked for by itself
+	}
+	return textOf(k.User)
 }

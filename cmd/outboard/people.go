@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -114,12 +116,13 @@ func newKey(a *app) *cobra.Command {
 	cmd := &cobra.Command{Use: "key", Short: "Manage API keys", Args: cobra.ArbitraryArgs, RunE: groupRun}
 	var all bool
 	ls := verb(a, "ls", "List keys: yours, or all of the organization for an administrator", exactArgs(), func(ctx context.Context, c *conn, _ []string) error {
-		return list(a, c.Keys(ctx, all), []string{"KEY", "NAME", "KIND", "ROLE", "SCOPES", "UNTIL"}, func(k client.Key) []string {
+		name := peopleByID(ctx, c.Client)
+		return list(a, c.Keys(ctx, all), []string{"KEY", "NAME", "KIND", "ROLE", "SCOPES", "OF", "MADE BY", "UNTIL"}, func(k client.Key) []string {
 			until := living(k.RevokedAt, "revoked")
 			if until == "" && k.ExpiresAt != nil {
 				until = term.Line(k.ExpiresAt.Local().Format("2006-01-02 15:04"), 20)
 			}
-			return []string{k.ID, term.Line(k.Name, 30), k.Kind, k.Role, strings.Join(k.Scopes, ","), until}
+			return []string{k.ID, term.Line(k.Name, 30), k.Kind, k.Role, strings.Join(k.Scopes, ","), name(k.User), name(k.Maker), until}
 		})
 	})
 	ls.Flags().BoolVarP(&all, "all", "a", false, "revoked ones too")
@@ -146,16 +149,55 @@ func newKey(a *app) *cobra.Command {
 	f.StringVar(&n.User, "user", "", "whose key it is; it has no more than their role")
 	f.StringVar(&n.Environment, "environment", "", "make it a worker's, of this self-hosted environment")
 	f.DurationVar(&last, "for", 0, "how long it lasts (default: until it is removed)")
-	cmd.AddCommand(ls, create, verb(a, "rm KEY...", "End keys at once", rangeArgs(1, -1, "a key"), func(ctx context.Context, c *conn, args []string) error {
+	var made bool
+	rm := verb(a, "rm KEY...", "End keys at once", rangeArgs(1, -1, "a key"), func(ctx context.Context, c *conn, args []string) error {
+		revoke := c.RevokeKey
+		if made {
+			revoke = c.RevokeKeyAndMade
+		}
+		var left []string
 		for _, id := range args {
-			k, err := c.RevokeKey(ctx, id)
+			k, err := revoke(ctx, id)
 			if err := a.done(k, k.ID+": revoked", err); err != nil {
 				return err
 			}
+			for _, m := range k.Made {
+				if m.RevokedAt == nil && !slices.Contains(args, m.ID) {
+					left = append(left, m.ID)
+					a.say("%s (%s) was made with %s and goes on", m.ID, term.Line(m.Name, 30), k.ID)
+				} else if made {
+					a.say("%s (%s), made with it: revoked", m.ID, term.Line(m.Name, 30))
+				}
+			}
+		}
+		if len(left) > 0 {
+			a.say("hint: if somebody else has had the secret, they may know those too: outboard key rm %s", strings.Join(left, " "))
 		}
 		return nil
-	}))
+	})
+	rm.Flags().BoolVar(&made, "made", false, "also the keys that were made with them, and with those")
+	cmd.AddCommand(ls, create, rm)
 	return cmd
+}
+
+// peopleByID returns what shows a person by their address, and a key by its id. It asks for people when the first is to be shown.
+func peopleByID(ctx context.Context, c *client.Client) func(id *string) string {
+	var known map[string]string
+	return func(id *string) string {
+		if id == nil || !strings.HasPrefix(*id, outboard.PrefixUser) {
+			return textOf(id)
+		}
+		if known == nil {
+			known = map[string]string{}
+			for u, err := range c.Users(ctx, true) {
+				if err != nil {
+					break // then they are shown by id
+				}
+				known[u.ID] = term.Line(u.Email, 40)
+			}
+		}
+		return cmp.Or(known[*id], *id)
+	}
 }
 
 func newWhoami(a *app) *cobra.Command {

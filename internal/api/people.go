@@ -47,16 +47,20 @@ type keyOut struct {
 	Scopes      []string `json:"scopes"`
 	User        *string  `json:"user_id"`
 	Environment *string  `json:"environment_id"`
+	Maker       *string  `json:"maker_id"`  // a person, or a key; null = who runs the server, or a person who signed in
+	MadeWith    *string  `json:"made_with"` // the key that it was made with; null = none, or nobody knows
 	CreatedAt   string   `json:"created_at"`
 	ExpiresAt   *string  `json:"expires_at"`
 	RevokedAt   *string  `json:"revoked_at"`
 	Secret      string   `json:"secret,omitempty"`      // only in the answer that makes it
 	RenewAfter  *string  `json:"renew_after,omitempty"` // only in the answers that make or renew a login which can be renewed
+	Made        []keyOut `json:"made,omitempty"`        // only in the answer that revokes it: the keys that were made with it, and with those
 }
 
 func showKey(k outboard.Key) keyOut {
 	out := keyOut{Type: "key", ID: string(k.ID), Org: string(k.Org), Kind: string(k.Kind), Name: k.Name, Role: k.Role, Scopes: k.Scopes,
-		User: textOrNull(string(k.User)), Environment: textOrNull(string(k.Environment)), CreatedAt: stamp(k.CreatedAt), ExpiresAt: stampOrNull(k.ExpiresAt),
+		User: textOrNull(string(k.User)), Environment: textOrNull(string(k.Environment)), Maker: textOrNull(k.Maker), MadeWith: textOrNull(string(k.MadeWith)),
+		CreatedAt: stamp(k.CreatedAt), ExpiresAt: stampOrNull(k.ExpiresAt),
 		RevokedAt: stampOrNull(k.RevokedAt), RenewAfter: stampOrNull(k.RenewAfter)}
 	if out.Scopes == nil {
 		out.Scopes = []string{}
@@ -186,8 +190,16 @@ func (s *server) createKey(r *request) (any, error) {
 }
 
 func (s *server) revokeKey(r *request) (any, error) {
-	k, err := s.ctl.RevokeKey(r.Context(), r.by, outboard.KeyID(r.PathValue("key")))
-	return showKey(k), err
+	made, err := r.flag("made")
+	if err != nil {
+		return nil, err
+	}
+	k, others, err := s.ctl.RevokeKey(r.Context(), r.by, outboard.KeyID(r.PathValue("key")), made)
+	out := showKey(k)
+	for _, o := range others {
+		out.Made = append(out.Made, showKey(o))
+	}
+	return out, err
 }
 
 type whoamiOut struct {

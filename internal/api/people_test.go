@@ -183,6 +183,46 @@ func TestKeysMadeBySomebodyWhoLeaves(t *testing.T) {
 	}
 }
 
+// Fails if nobody can see who made a key or with which, if ending one that somebody else knows leaves the keys that they made with it unsaid, or
+// alive where they are to end as well; or if that ends others.
+func TestKeysMadeWithAKey(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	key := func(by *bench, name, role string) (*bench, string) {
+		theirs := *b
+		k := by.ok("POST", "/v1/outboard/keys", map[string]any{"name": name, "role": role})
+		theirs.key = k.str("secret")
+		return &theirs, k.str("id")
+	}
+	leaked, leakedID := key(b, "ci", "admin")
+	child, childID := key(leaked, "child", "admin")
+	_, grandchild := key(child, "grandchild", "viewer")
+	_, beside := key(b, "beside", "developer")
+	if got := b.ok("GET", "/v1/outboard/keys/"+grandchild, nil); got.str("made_with") != childID || got.str("maker_id") != leakedID {
+		t.Errorf("who made it: %s", got.body)
+	}
+	if got := b.ok("GET", "/v1/outboard/keys/"+leakedID, nil); got.str("made_with") != b.operatorKey() || got.str("maker_id") != "" {
+		t.Errorf("who made that: %s", got.body)
+	}
+	dev, devID := key(b, "dev", "developer")
+	dev.refused(404, "", "DELETE", "/v1/outboard/keys/"+leakedID+"?made=true", nil)
+	dead := func(id string) bool { return b.ok("GET", "/v1/outboard/keys/"+id, nil).str("revoked_at") != "" }
+	got := b.ok("DELETE", "/v1/outboard/keys/"+leakedID, nil)
+	if !strings.Contains(string(got.body), childID) || !strings.Contains(string(got.body), grandchild) || strings.Contains(string(got.body), beside) || dead(childID) {
+		t.Errorf("what was made with it: %s", got.body)
+	}
+	leaked.refused(401, "not valid", "POST", "/v1/outboard/keys", `{"name":"late"}`)
+	b.ok("DELETE", "/v1/outboard/keys/"+leakedID+"?made=true", nil)
+	if !dead(childID) || !dead(grandchild) || dead(beside) {
+		t.Errorf("ended are %v and %v, and %v", dead(childID), dead(grandchild), dead(beside))
+	}
+	late := outboard.Key{ID: "apikey_late", Hash: "late", Role: outboard.RoleViewer, MadeWith: outboard.KeyID(childID)} // was being made as that ended
+	if err := b.store.PutKey(t.Context(), late); outboard.KindOf(err) != outboard.Unauthenticated {
+		t.Errorf("a key that was being made: %v", err)
+	}
+	dev.refused(403, "", "DELETE", "/v1/outboard/keys/"+devID+"?made=true", nil)
+	dev.ok("DELETE", "/v1/outboard/keys/"+devID, nil)
+}
+
 // Fails if the sessions of an organization go on after its end, or those of another one end with it.
 func TestEndedOrganization(t *testing.T) {
 	b := whole(t, outboardtest.Options{})

@@ -67,6 +67,7 @@ var queries = map[string][]string{
 	"GET /v1/budgets":                                      {"limit", "page", "session_id"},
 	"GET /v1/outboard/users":                               ofRows,
 	"GET /v1/outboard/keys":                                ofRows,
+	"DELETE /v1/outboard/keys/{key}":                       {"made"},
 	"GET /v1/ssh_keys":                                     ofRows,
 	"GET /v1/models":                                       {"limit", "after_id", "before_id", "lifecycle[]"},
 }

@@ -42,11 +42,14 @@ type Key struct {
 	Scopes      []string   `json:"scopes"`
 	User        *string    `json:"user_id"`
 	Environment *string    `json:"environment_id"`
+	Maker       *string    `json:"maker_id"`  // a person, or a key
+	MadeWith    *string    `json:"made_with"` // the key that it was made with
 	CreatedAt   time.Time  `json:"created_at"`
 	ExpiresAt   *time.Time `json:"expires_at"`
 	RenewAfter  *time.Time `json:"renew_after"` // of a login that can be renewed, in the answer that makes or renews it
 	RevokedAt   *time.Time `json:"revoked_at"`
 	Secret      string     `json:"secret,omitempty"`
+	Made        []Key      `json:"made,omitempty"` // in the answer that revokes it: the living keys that were made with it, and with those
 }
 
 // NewKey asks for a key.
@@ -129,7 +132,17 @@ func (c *Client) CreateKey(ctx context.Context, n NewKey) (k Key, err error) {
 	return k, c.call(ctx, http.MethodPost, keysPath, nil, n, &k)
 }
 
+// Key returns one.
+func (c *Client) Key(ctx context.Context, id string) (k Key, err error) {
+	return k, c.call(ctx, http.MethodGet, keysPath+"/"+url.PathEscape(id), nil, nil, &k)
+}
+
 // RevokeKey ends a key.
 func (c *Client) RevokeKey(ctx context.Context, id string) (k Key, err error) {
 	return k, c.call(ctx, http.MethodDelete, keysPath+"/"+url.PathEscape(id), nil, nil, &k)
+}
+
+// RevokeKeyAndMade ends a key and those that were made with it, and with those.
+func (c *Client) RevokeKeyAndMade(ctx context.Context, id string) (k Key, err error) {
+	return k, c.call(ctx, http.MethodDelete, keysPath+"/"+url.PathEscape(id), url.Values{"made": {"true"}}, nil, &k)
 }

@@ -107,7 +107,7 @@ func (c *Control) ForkBox(ctx context.Context, by outboard.Caller, id outboard.B
 		wg.Go(func() {
 			defer func() { <-slots }()
 			f := b
-			f.ID, f.Owner, f.Secret, f.EndAt, f.Version = outboard.NewBoxID(), by.Key, newSecret(), c.clock().Add(ttl), 0
+			f.ID, f.Owner, f.Person, f.Secret, f.EndAt, f.Version = outboard.NewBoxID(), by.Key, by.User, newSecret(), c.clock().Add(ttl), 0
 			f.Saved = outboard.BlobRef{}
 			f.OpenPorts = nil                 // who opened them meant this box
 			f.Headers = outboard.BoxHeaders{} // secrets are not copied

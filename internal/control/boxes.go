@@ -101,7 +101,7 @@ func (c *Control) CreateBox(ctx context.Context, by outboard.Caller, p BoxSpec) 
 	if err := errors.Join(p.check(), c.checkBoxNetwork(p.NoNetwork, p.Net), p.Headers.check(p.NoNetwork), checkProxyPassword(p.Net.Proxy, p.Password)); err != nil {
 		return outboard.Box{}, err
 	}
-	b := outboard.Box{ID: outboard.NewBoxID(), Org: by.In(), Owner: by.Key, Template: BaseTemplate, Env: outboard.EnvConfig{Kind: "cloud", Limits: p.Limits},
+	b := outboard.Box{ID: outboard.NewBoxID(), Org: by.In(), Owner: by.Key, Person: by.User, Template: BaseTemplate, Env: outboard.EnvConfig{Kind: "cloud", Limits: p.Limits},
 		Vars: p.Vars, Metadata: p.Metadata, Secret: newSecret(), NoNetwork: p.NoNetwork, Net: p.Net, MaskHost: p.MaskHost, TLSPorts: p.TLSPorts, OnTimeout: p.OnTimeout,
 		EndAt: c.clock().Add(p.TTL)}
 	b.Env.Networking.Mode, b.Env.Image = "none", p.Image
@@ -153,7 +153,7 @@ func (c *Control) fromTemplate(ctx context.Context, by outboard.Caller, b *outbo
 }
 
 func (c *Control) makeBox(ctx context.Context, by outboard.Caller, b outboard.Box, files outboard.BlobRef) (outboard.Box, error) {
-	if err := c.alive(ctx, outboard.KillSubject{Owner: b.Owner}); err != nil {
+	if err := c.alive(ctx, b.Subject()); err != nil {
 		return b, err
 	}
 	all, err := c.store.Boxes(ctx)
@@ -370,7 +370,7 @@ func (c *Control) PauseBox(ctx context.Context, by outboard.Caller, id outboard.
 func (c *Control) ResumeBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration) (outboard.Box, bool, error) {
 	if b, err := c.boxFor(ctx, by, id); err != nil {
 		return b, false, err
-	} else if err := c.alive(ctx, outboard.KillSubject{Owner: b.Owner}); err != nil {
+	} else if err := c.alive(ctx, b.Subject()); err != nil {
 		return b, false, err
 	}
 	if err := checkTTL(ttl, 0); err != nil {
@@ -386,7 +386,7 @@ func (c *Control) ResumeBox(ctx context.Context, by outboard.Caller, id outboard
 func (c *Control) UseBox(ctx context.Context, by outboard.Caller, id outboard.BoxID) (Machine, error) {
 	b, err := c.boxFor(ctx, by, id)
 	if err == nil {
-		err = c.alive(ctx, outboard.KillSubject{Owner: b.Owner})
+		err = c.alive(ctx, b.Subject())
 	}
 	if err != nil {
 		return nil, err
@@ -434,7 +434,7 @@ func (c *Control) VisitBox(ctx context.Context, b outboard.Box) (Machine, error)
 	if c.fleet == nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "this server makes no sandboxes")
 	}
-	if err := c.alive(ctx, outboard.KillSubject{Owner: b.Owner}); err != nil {
+	if err := c.alive(ctx, b.Subject()); err != nil {
 		return nil, err
 	}
 	m, err := c.fleet.UseBox(ctx, fleet.By{Actor: string(b.ID), Rule: "the box's token"}, b.ID, false)

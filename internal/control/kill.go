@@ -152,9 +152,14 @@ func (c *Control) AdoptKill(ctx context.Context, k outboard.Kill) error {
 	switch row, err := c.store.Kill(ctx, k.ID); {
 	case err == nil && !row.LiftedAt.IsZero():
 		return nil
+	case err == nil:
+		k = row
 	case err != nil && outboard.KindOf(err) != outboard.NotFound:
 		return err
-	case err != nil:
+	default:
+		if key, err := c.store.Key(ctx, outboard.KeyID(k.Target)); k.Scope == outboard.KillOwner && err == nil { // as checkKillOwner
+			k.Target = cmp.Or(string(key.User), k.Target)
+		}
 		if err := c.putKill(ctx, k, "data directory", "file"); err != nil {
 			return err
 		}
@@ -198,8 +203,7 @@ func (c *Control) checkKill(ctx context.Context, by outboard.Caller, k *outboard
 		_, err := c.Environment(ctx, by, outboard.EnvironmentID(k.Target))
 		return err
 	case outboard.KillOwner:
-		key, err := c.store.Key(ctx, outboard.KeyID(k.Target))
-		return mine(by, key.Org, "owner", k.Target, err)
+		return c.checkKillOwner(ctx, by, k)
 	case outboard.KillCredential:
 		row, err := c.store.Credential(ctx, outboard.CredentialID(k.Target))
 		if err == nil {
@@ -211,6 +215,28 @@ func (c *Control) checkKill(ctx context.Context, by outboard.Caller, k *outboard
 		return err
 	}
 	return length("target", k.Target, 0, maxTitle)
+}
+
+// checkKillOwner makes a kill that names a person's key one over the person: each sign-in is another key, and would be a way out.
+func (c *Control) checkKillOwner(ctx context.Context, by outboard.Caller, k *outboard.Kill) error {
+	if outboard.ValidID(outboard.PrefixUser, k.Target) {
+		u, err := c.store.User(ctx, outboard.UserID(k.Target))
+		return mine(by, u.Org, "owner", k.Target, err)
+	}
+	key, err := c.store.Key(ctx, outboard.KeyID(k.Target))
+	if err := mine(by, key.Org, "owner", k.Target, err); err != nil {
+		return err
+	}
+	if key.Kind == outboard.KeyOperator { // it acts in every organization, and may be the only one
+		if err := operator(by); err != nil {
+			return err
+		}
+		if n, err := c.store.OperatorKeys(ctx); k.Level == outboard.KillRevoke && (err != nil || n < 2) {
+			return invalid("this is the last key of who runs the server, and nobody could manage it without").WithHint("outboard kill owner %s --level stop", k.Target)
+		}
+	}
+	k.Target = cmp.Or(string(key.User), k.Target)
+	return nil
 }
 
 // Kills returns the kills in force that the caller's organization threw; whoever runs the server sees all.
@@ -366,14 +392,23 @@ func (c *Control) AfterKill(ctx context.Context, k outboard.Kill) error {
 	if revoke {
 		switch k.Scope {
 		case outboard.KillOwner:
-			_, err := c.store.RevokeKey(ctx, outboard.KeyID(k.Target), c.clock())
-			c.withdrawals.ring()
-			errs = append(errs, err)
+			errs = append(errs, c.revokeOwner(ctx, k.Target))
 		case outboard.KillCredential:
 			errs = append(errs, c.archiveKilled(ctx, k))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// revokeOwner ends the keys of a person, their SSH keys and grants, or the key of a program.
+func (c *Control) revokeOwner(ctx context.Context, id string) (err error) {
+	if outboard.ValidID(outboard.PrefixUser, id) {
+		err = c.store.EndKeysOf(ctx, outboard.UserID(id))
+	} else {
+		_, err = c.store.RevokeKey(ctx, outboard.KeyID(id), c.clock())
+	}
+	c.withdrawals.ring()
+	return err
 }
 
 // closeHosts ends the approvals of hosts that sessions under a kill wait for, also of sessions that are at rest: no worker comes to close

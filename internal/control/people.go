@@ -318,7 +318,7 @@ type KeyRequest struct {
 // CreateKey makes a key of the organization and returns its secret, which nobody can read again.
 func (c *Control) CreateKey(ctx context.Context, by outboard.Caller, r KeyRequest) (outboard.Key, string, error) {
 	k := outboard.Key{ID: outboard.NewID[outboard.KeyID](outboard.PrefixKey), Name: r.Name, Role: r.Role, Kind: outboard.KeyAPI, Org: by.In(),
-		User: r.User, Scopes: r.Scopes, Environment: r.Environment, CreatedAt: c.clock(), Maker: by.Makes()}
+		User: r.User, Scopes: r.Scopes, Environment: r.Environment, CreatedAt: c.clock(), Maker: by.Makes(), MadeWith: by.Key}
 	if err := admins(by, scopePeople); err != nil {
 		return k, "", err
 	}
@@ -424,12 +424,41 @@ func (c *Control) Key(ctx context.Context, by outboard.Caller, id outboard.KeyID
 	return k, nil
 }
 
-// RevokeKey ends a key at once. Everybody may end their own.
-func (c *Control) RevokeKey(ctx context.Context, by outboard.Caller, id outboard.KeyID) (outboard.Key, error) {
-	k, err := c.Key(ctx, by, id)
-	if err != nil {
-		return k, err
+// RevokeKey ends a key at once. Everybody may end their own. An administrator also gets the living keys that were made with it, and with those:
+// whoever has the secret may know theirs. With made they end as well.
+func (c *Control) RevokeKey(ctx context.Context, by outboard.Caller, id outboard.KeyID, made bool) (k outboard.Key, others []outboard.Key, err error) {
+	if k, err = c.Key(ctx, by, id); err != nil {
+		return k, nil, err
 	}
+	admin := admins(by, scopePeople)
+	if made && admin != nil {
+		return k, nil, admin
+	}
+	if k, err = c.revokeKey(ctx, by, k); err != nil || admin != nil {
+		return k, nil, err
+	}
+	// Each is revoked before it is asked what was made with it: none can be made with it after that.
+	for next := []outboard.Key{k}; len(next) > 0; next = next[1:] {
+		list, err := c.store.MadeWith(ctx, next[0].ID)
+		if err != nil {
+			return k, others, look("keys", "", err)
+		}
+		for _, m := range list {
+			if m.Org != k.Org && !by.Operator() || slices.ContainsFunc(others, func(o outboard.Key) bool { return o.ID == m.ID }) {
+				continue
+			}
+			if made {
+				if m, err = c.revokeKey(ctx, by, m); err != nil {
+					return k, others, err
+				}
+			}
+			others, next = append(others, m), append(next, m)
+		}
+	}
+	return k, others, nil
+}
+
+func (c *Control) revokeKey(ctx context.Context, by outboard.Caller, k outboard.Key) (outboard.Key, error) {
 	if k.Kind == outboard.KeyOperator {
 		if err := operator(by); err != nil {
 			return k, err
@@ -438,9 +467,9 @@ func (c *Control) RevokeKey(ctx context.Context, by outboard.Caller, id outboard
 			return k, invalid("this is the last key of who runs the server, and nobody could manage it without")
 		}
 	}
-	if err := c.record(ctx, by, "key.revoke", string(id), nil); err != nil {
+	if err := c.record(ctx, by, "key.revoke", string(k.ID), nil); err != nil {
 		return k, err
 	}
-	k, err = c.endLogin(ctx, id, "the login was ended")
-	return k, look("key", string(id), err)
+	k, err := c.endLogin(ctx, k.ID, "the login was ended")
+	return k, look("key", string(k.ID), err)
 }

@@ -68,7 +68,7 @@ func (c *Control) CreateSession(ctx context.Context, by outboard.Caller, r Sessi
 	if err != nil {
 		return Session{}, err
 	}
-	if err := c.alive(ctx, outboard.KillSubject{Agent: agent.ID, Owner: by.Key, Environment: env.ID}); err != nil {
+	if err := c.alive(ctx, outboard.KillSubject{Agent: agent.ID, Owner: by.Key, Person: by.User, Environment: env.ID}); err != nil {
 		return Session{}, err
 	}
 	if err := c.pinTemplate(ctx, by, &env.Config); err != nil {

@@ -95,7 +95,7 @@ func (c *Control) sshTarget(ctx context.Context, target string, v *SSHVisit) (ou
 	case outboard.BoxID(target).Valid():
 		var b outboard.Box
 		b, err = c.store.Box(ctx, outboard.BoxID(target))
-		org, v.Box, v.subject = b.Org, b.ID, outboard.KillSubject{Owner: b.Owner}
+		org, v.Box, v.subject = b.Org, b.ID, b.Subject()
 	case outboard.ValidID(outboard.PrefixSession, target):
 		var h outboard.Header
 		var cfg outboard.SessionConfig

@@ -119,7 +119,7 @@ func (c *Control) RequestTemplateBuild(ctx context.Context, by outboard.Caller, 
 	}
 	now := c.clock()
 	m := outboard.Template{ID: outboard.NewTemplateID(), Name: name, Owner: by.Key, Secret: newSecret(), CreatedAt: now, UpdatedAt: now, Org: by.In()}
-	b = outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), Owner: by.Key, State: outboard.TemplateWaiting, Tags: tags, CreatedAt: now, Org: by.In(),
+	b = outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), Owner: by.Key, Person: by.User, State: outboard.TemplateWaiting, Tags: tags, CreatedAt: now, Org: by.In(),
 		Spec: outboard.TemplateSpec{Limits: limits}}
 	if err := c.record(ctx, by, "template.request", name, map[string]any{"build": b.ID, "tags": tags}); err != nil {
 		return m, b, err
@@ -134,7 +134,7 @@ func (c *Control) BuildTemplate(ctx context.Context, by outboard.Caller, ref str
 	if err := c.boxes(by); err != nil {
 		return outboard.Template{}, outboard.TemplateBuild{}, err
 	}
-	if err := c.alive(ctx, outboard.KillSubject{Owner: by.Key}); err != nil {
+	if err := c.alive(ctx, outboard.KillSubject{Owner: by.Key, Person: by.User}); err != nil {
 		return outboard.Template{}, outboard.TemplateBuild{}, err
 	}
 	if _, err := c.templateSpec(ctx, by, new(outboard.Template), new(outboard.TemplateBuild), p); err != nil {
@@ -161,7 +161,7 @@ func (c *Control) StartTemplateBuild(ctx context.Context, by outboard.Caller, re
 	if err != nil {
 		return b, err
 	}
-	if err := c.alive(ctx, outboard.KillSubject{Owner: by.Key}); err != nil {
+	if err := c.alive(ctx, outboard.KillSubject{Owner: by.Key, Person: by.User}); err != nil {
 		return b, err
 	}
 	s, err := c.templateSpec(ctx, by, &m, &b, p)
@@ -176,7 +176,7 @@ func (c *Control) StartTemplateBuild(ctx context.Context, by outboard.Caller, re
 	if err := c.record(ctx, by, "template.build", string(m.ID), map[string]any{"build": id, "image": s.Image, "steps": len(s.Steps), "allowed_hosts": s.Hosts}); err != nil {
 		return b, err
 	}
-	return c.fleet.BuildTemplate(ctx, id, func(b *outboard.TemplateBuild) error { b.Spec, b.Owner = s, by.Key; return nil })
+	return c.fleet.BuildTemplate(ctx, id, func(b *outboard.TemplateBuild) error { b.Spec, b.Owner, b.Person = s, by.Key, by.User; return nil })
 }
 
 // templateSpec checks what is to be built and finds what it names.

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -11,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
@@ -176,7 +176,7 @@ type watchers struct {
 
 	mu   sync.Mutex
 	byID map[string]*watcher
-	held map[outboard.KeyID]*holding // owners that have watchers
+	held map[string]*holding // owners that have watchers
 }
 
 // holding is what the watchers of one owner's boxes come to.
@@ -195,7 +195,7 @@ const (
 // watcher is one of them.
 type watcher struct {
 	box    string
-	owner  outboard.KeyID
+	owner  string // a person, or a program's key
 	cancel context.CancelFunc
 	idle   *time.Timer
 
@@ -205,7 +205,7 @@ type watcher struct {
 
 func (ws *watchers) init() {
 	ws.ctx, ws.stop = context.WithCancel(context.Background()) // of the watches, which outlive the requests that make them
-	ws.byID, ws.held = map[string]*watcher{}, map[outboard.KeyID]*holding{}
+	ws.byID, ws.held = map[string]*watcher{}, map[string]*holding{}
 }
 
 func (ws *watchers) close() {
@@ -220,10 +220,10 @@ func (v *visit) createWatcher(ctx context.Context, body []byte) (any, error) {
 	}
 	ws := &v.s.watchers
 	run, cancel := context.WithCancel(ws.ctx)
-	w, id := &watcher{box: string(v.box.ID), owner: v.box.Owner, cancel: cancel}, rand.Text()
+	w, id := &watcher{box: string(v.box.ID), owner: cmp.Or(string(v.box.Person), string(v.box.Owner)), cancel: cancel}, rand.Text()
 	if !ws.add(id, w) {
 		cancel()
-		return nil, &rpcError{"resource_exhausted", "the sandboxes of this API key have " + strconv.Itoa(maxWatchers) + " watchers already"}
+		return nil, &rpcError{"resource_exhausted", "the sandboxes of their owner have " + strconv.Itoa(maxWatchers) + " watchers already"}
 	}
 	ready := make(chan error, 2) // that it is ready, and how it ended
 	ref := v.ref(in.Path)

@@ -90,7 +90,7 @@ func TestStreamIsCutWithTheServer(t *testing.T) {
 func TestWatchersAreBounded(t *testing.T) {
 	var ws watchers
 	ws.init()
-	watch := func(owner outboard.KeyID) *watcher { return &watcher{owner: owner, cancel: func() {}} }
+	watch := func(owner string) *watcher { return &watcher{owner: owner, cancel: func() {}} }
 	w := watch("key_a")
 	if !ws.add("first", w) {
 		t.Fatal("no room for the first watcher")

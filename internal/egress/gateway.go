@@ -156,7 +156,7 @@ func (g *Gateway) Attach(id outboard.SandboxID, session outboard.SessionID, cfg 
 // AttachBox is Attach for the sandbox of a box. What it may reach is in the box's row, and bounded by Config.Boxes; its counters are
 // the box's, whichever sandbox it has.
 func (g *Gateway) AttachBox(id outboard.SandboxID, b outboard.Box) {
-	cfg := outboard.SessionConfig{Env: b.Env, Owner: outboard.Owner{Org: b.Org, Key: b.Owner}}
+	cfg := outboard.SessionConfig{Env: b.Env, Owner: outboard.Owner{Org: b.Org, User: b.Person, Key: b.Owner}}
 	cfg.Env.Networking = g.ofBox(&b)
 	g.attach(Subject{Sandbox: id, Box: b.ID, Config: cfg}, string(b.ID), &b)
 }

@@ -154,7 +154,7 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 	}
 	defer st.release()
 	row = outboard.Sandbox{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Provider: f.maker(b.Env),
-		Owner: b.Owner, Host: f.cfg.Host, Generation: rand.Text(), CreatedAt: f.now()}
+		Owner: b.Owner, Person: b.Person, Host: f.cfg.Host, Generation: rand.Text(), CreatedAt: f.now()}
 	h, err := f.hold(ctx, row.ID)
 	if err != nil {
 		return nil, row, err
@@ -176,7 +176,7 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 	if f.networked(b.Env.Networking) {
 		f.cfg.Network.AttachBox(row.ID, b)
 	}
-	f.own(row.ID, outboard.KillSubject{Owner: b.Owner})
+	f.own(row.ID, b.Subject())
 	m := newMachine(sb)
 	if files.Digest != "" {
 		if err := f.load(ctx, m, files.Digest, files); err != nil {
@@ -476,7 +476,7 @@ func (f *Fleet) connect(ctx context.Context, l *liveBox, b *outboard.Box) (*mach
 		if f.networked(f.boxNetworking(b)) {
 			f.cfg.Network.AttachBox(row.ID, *b)
 		}
-		f.own(row.ID, outboard.KillSubject{Owner: b.Owner})
+		f.own(row.ID, b.Subject())
 		u.machine.habits = habits{user: b.User, dir: b.Workdir}
 		l.use = u
 		return u.machine, nil

@@ -59,7 +59,7 @@ func (f *Fleet) buildIn(ctx context.Context, b sandbox.Builder, st stack, env ou
 // temporary does something in a machine that is of no session and no box. The machine has a row and is gone afterwards, whatever happened.
 // Where the stack has an owner, it counts among theirs and ends with them.
 func (f *Fleet) temporary(ctx context.Context, env outboard.EnvConfig, st stack, work func(context.Context, *machine, outboard.SandboxID) error) (err error) {
-	row := outboard.Sandbox{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Provider: f.maker(env), Owner: st.owner,
+	row := outboard.Sandbox{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Provider: f.maker(env), Owner: st.owner, Person: st.person,
 		Host: f.cfg.Host, Generation: rand.Text(), CreatedAt: f.now()}
 	h, err := f.hold(ctx, row.ID)
 	if err != nil {
@@ -72,7 +72,7 @@ func (f *Fleet) temporary(ctx context.Context, env outboard.EnvConfig, st stack,
 		return err
 	}
 	if st.owner != "" {
-		f.own(row.ID, outboard.KillSubject{Owner: st.owner})
+		f.own(row.ID, outboard.KillSubject{Owner: st.owner, Person: st.person})
 	}
 	if sb, err = f.create(ctx, row, outboard.SessionConfig{Env: env}, st, nil, origin{}); err != nil {
 		return err

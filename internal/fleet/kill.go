@@ -50,9 +50,9 @@ func (f *Fleet) Owned(ctx context.Context) (map[outboard.SandboxID]outboard.Kill
 			}
 			who = cfg.Subject(row.Session)
 		} else if b, err := f.cfg.Store.BoxOf(ctx, row.ID); err == nil {
-			who.Owner = b.Owner
+			who = b.Subject()
 		} else {
-			who.Owner = row.Owner // it builds a layer for them
+			who.Owner, who.Person = row.Owner, row.Person // it builds a layer for them
 		}
 		out[row.ID] = who
 	}

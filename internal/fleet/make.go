@@ -194,6 +194,7 @@ func (f *Fleet) makeOne(ctx context.Context, r Request, b *Box) (err error) {
 		Session:     r.Session,
 		Environment: r.Config.Environment,
 		Owner:       r.Config.Owner.Key,
+		Person:      r.Config.Owner.User,
 		Provider:    f.maker(r.Config.Env),
 		Host:        f.cfg.Host,
 		Generation:  rand.Text(),

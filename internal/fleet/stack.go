@@ -21,6 +21,7 @@ type stack struct {
 	start    string // a template's commands; see begin
 	ready    string
 	owner    outboard.KeyID // of machines that build; "" = nobody's
+	person   outboard.UserID
 	org      outboard.OrgID // whose records tell of them
 	release  func()         // the layers are in use by a machine, or not needed any more
 }

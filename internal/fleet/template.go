@@ -277,7 +277,7 @@ func (f *Fleet) buildInTurn(ctx context.Context, b outboard.TemplateBuild, log *
 // tryTemplate makes a sandbox as a template describes it and lets it go again: a start command that fails is a mistake of who builds
 // the template, not of who uses it.
 func (f *Fleet) tryTemplate(ctx context.Context, b outboard.TemplateBuild, st stack) (err error) {
-	st.owner = b.Owner
+	st.owner, st.person = b.Owner, b.Person
 	return f.temporary(ctx, buildEnv(b.Spec), st, func(ctx context.Context, m *machine, _ outboard.SandboxID) error {
 		if err := f.settle(ctx, m, st.habits()); err != nil {
 			return err

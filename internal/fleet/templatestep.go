@@ -45,7 +45,7 @@ func rootOf(s outboard.TemplateSpec) string {
 // buildStack does the steps of a build one after another, each over what those before have made. A step that was done before over the
 // same is not done again. digest is of the image.
 func (f *Fleet) buildStack(ctx context.Context, b outboard.TemplateBuild, log *buildLog) (st stack, digest string, err error) {
-	st = stack{rootfs: rootOf(b.Spec), owner: b.Owner, org: b.Org, release: func() {}}
+	st = stack{rootfs: rootOf(b.Spec), owner: b.Owner, person: b.Person, org: b.Org, release: func() {}}
 	if b.Spec.Image != "" {
 		log.line(0, "info", "FROM "+b.Spec.Image)
 		img, err := f.cfg.Images.ResolveAs(ctx, b.Spec.Image, f.login(b))

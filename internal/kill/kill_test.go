@@ -36,7 +36,7 @@ func killOf(scope outboard.KillScope, target string, level outboard.KillLevel) o
 	return outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: scope, Target: target, Level: level, At: time.Now().UTC()}
 }
 
-var somebody = outboard.KillSubject{Session: "sesn_1", Agent: "agent_1", Owner: "apikey_1", Environment: "env_1"}
+var somebody = outboard.KillSubject{Session: "sesn_1", Agent: "agent_1", Owner: "apikey_1", Person: "user_1", Environment: "env_1"}
 
 // If this fails, a kill reaches somebody else, or spares whom it names.
 func TestCovers(t *testing.T) {
@@ -45,7 +45,7 @@ func TestCovers(t *testing.T) {
 		target string
 		want   bool
 	}{{outboard.KillAll, "", true}, {outboard.KillSession, "sesn_1", true}, {outboard.KillSession, "sesn_2", false}, {outboard.KillAgent, "agent_1", true},
-		{outboard.KillOwner, "apikey_1", true}, {outboard.KillOwner, "apikey_2", false}, {outboard.KillEnvironment, "env_1", true},
+		{outboard.KillOwner, "apikey_1", true}, {outboard.KillOwner, "apikey_2", false}, {outboard.KillOwner, "user_1", true}, {outboard.KillOwner, "user_2", false}, {outboard.KillEnvironment, "env_1", true},
 		{outboard.KillHost, "here", true}, {outboard.KillHost, "there", false}, {outboard.KillCredential, "vcrd_1", false}, {"galaxy", "x", true}} {
 		src := &table{}
 		src.set(nil, killOf(c.scope, c.target, outboard.KillStop))

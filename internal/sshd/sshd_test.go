@@ -446,7 +446,7 @@ func TestCut(t *testing.T) {
 		"api key revoked": {"dev", func(t *testing.T, r *rig) error {
 			k, err := r.Store.KeyByHash(t.Context(), control.HashSecret("obk_dev"))
 			if err == nil {
-				_, err = r.Control.RevokeKey(t.Context(), r.admin(), k.ID)
+				_, _, err = r.Control.RevokeKey(t.Context(), r.admin(), k.ID, false)
 			}
 			return err
 		}},

@@ -7,12 +7,13 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-const insertBoxSQL = `INSERT INTO boxes (id, host, state, machine, end_at, created_at, body, org) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
+const insertBoxSQL = `INSERT INTO boxes (id, host, state, machine, end_at, created_at, body, org, person) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 // AddBox inserts a box. ErrDuplicate if its id exists.
 func (s *Store) AddBox(ctx context.Context, b outboard.Box) error {
 	return s.update(ctx, "storing box", func(t tx) error {
-		_, err := t.exec(ctx, insertBoxSQL, string(b.ID), b.Host, string(b.State), string(b.Machine), micros(b.EndAt), micros(b.CreatedAt), mustJSON(b), orgText(b.Org))
+		_, err := t.exec(ctx, insertBoxSQL, string(b.ID), b.Host, string(b.State), string(b.Machine), micros(b.EndAt), micros(b.CreatedAt), mustJSON(b), orgText(b.Org),
+			string(b.Person))
 		if s.d.unique(err) {
 			return ErrDuplicate
 		}
@@ -20,11 +21,22 @@ func (s *Store) AddBox(ctx context.Context, b outboard.Box) error {
 	})
 }
 
+const boxCols = `body, org, person`
+
 func scanBox(sc scanner) (outboard.Box, error) {
-	return scanIn(sc, func(b *outboard.Box) *outboard.OrgID { return &b.Org })
+	var b outboard.Box
+	var body string
+	var org outboard.OrgID
+	var person outboard.UserID
+	if err := sc.Scan(&body, &org, &person); err != nil {
+		return b, err
+	}
+	err := fromJSON(body, &b)
+	b.Org, b.Person = org, person
+	return b, err
 }
 
-const lockBoxSQL = `SELECT body, org FROM boxes WHERE id = ?`
+const lockBoxSQL = `SELECT ` + boxCols + ` FROM boxes WHERE id = ?`
 
 const updateBoxSQL = `UPDATE boxes SET state = ?, machine = ?, end_at = ?, body = ? WHERE id = ?`
 
@@ -56,14 +68,14 @@ func (s *Store) Box(ctx context.Context, id outboard.BoxID) (outboard.Box, error
 	return one(ctx, s, "box", id, scanBox, lockBoxSQL, string(id))
 }
 
-const boxOfSQL = `SELECT body, org FROM boxes WHERE machine = ?`
+const boxOfSQL = `SELECT ` + boxCols + ` FROM boxes WHERE machine = ?`
 
 // BoxOf returns the box whose machine this is.
 func (s *Store) BoxOf(ctx context.Context, machine outboard.SandboxID) (outboard.Box, error) {
 	return one(ctx, s, "box with machine", machine, scanBox, boxOfSQL, string(machine))
 }
 
-const boxesSQL = `SELECT body, org FROM boxes ORDER BY created_at DESC, id DESC LIMIT ?`
+const boxesSQL = `SELECT ` + boxCols + ` FROM boxes ORDER BY created_at DESC, id DESC LIMIT ?`
 
 // MaxBoxes bounds the boxes of one installation that a list shows: every one is a machine, or its files.
 const MaxBoxes = 10_000
@@ -73,7 +85,7 @@ func (s *Store) Boxes(ctx context.Context) ([]outboard.Box, error) {
 	return collect(ctx, s, "listing boxes", scanBox, boxesSQL, MaxBoxes)
 }
 
-const dueBoxesSQL = `SELECT body, org FROM boxes WHERE host = ? AND state = 'running' AND end_at <= ? ORDER BY end_at LIMIT ?`
+const dueBoxesSQL = `SELECT ` + boxCols + ` FROM boxes WHERE host = ? AND state = 'running' AND end_at <= ? ORDER BY end_at LIMIT ?`
 
 // DueBoxes returns running boxes of a host whose time is over, the longest first.
 func (s *Store) DueBoxes(ctx context.Context, host string, now time.Time) ([]outboard.Box, error) {

@@ -16,13 +16,13 @@ const (
 	loginsAtOnce = 500
 )
 
-const keyCols = `id, name, hash, role, created_at, revoked_at, org, kind, person, scopes, environment, expires_at, maker`
+const keyCols = `id, name, hash, role, created_at, revoked_at, org, kind, person, scopes, environment, expires_at, maker, made_with`
 
 func scanKey(sc scanner) (outboard.Key, error) {
 	var k outboard.Key
 	var created, revoked, expires int64
 	var scopes string
-	err := sc.Scan(&k.ID, &k.Name, &k.Hash, &k.Role, &created, &revoked, &k.Org, &k.Kind, &k.User, &scopes, &k.Environment, &expires, &k.Maker)
+	err := sc.Scan(&k.ID, &k.Name, &k.Hash, &k.Role, &created, &revoked, &k.Org, &k.Kind, &k.User, &scopes, &k.Environment, &expires, &k.Maker, &k.MadeWith)
 	if err != nil {
 		return k, err
 	}
@@ -30,16 +30,28 @@ func scanKey(sc scanner) (outboard.Key, error) {
 	return k, fromJSON(scopes, &k.Scopes)
 }
 
-const insertKeySQL = `INSERT INTO keys (` + keyCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+const insertKeySQL = `INSERT INTO keys (` + keyCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
-// PutKey inserts a key. ErrDuplicate if its id or hash exists.
+const lockMakerSQL = `UPDATE keys SET revoked_at = revoked_at WHERE id = ? AND revoked_at = 0`
+
+// PutKey inserts a key. ErrDuplicate if its id or hash exists; Unauthenticated if the key that it is made with has been revoked: who ends that one
+// and what was made with it would not see this one.
 func (s *Store) PutKey(ctx context.Context, k outboard.Key) error {
 	if k.Kind == "" {
 		k.Kind = outboard.KeyAPI
 	}
 	return s.update(ctx, "storing key", func(t tx) error {
+		if k.MadeWith != "" {
+			n, err := t.exec(ctx, lockMakerSQL, string(k.MadeWith))
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				return outboard.Errorf(outboard.Unauthenticated, "key %s has been revoked", k.MadeWith)
+			}
+		}
 		_, err := t.exec(ctx, insertKeySQL, string(k.ID), k.Name, k.Hash, k.Role, micros(k.CreatedAt), micros(k.RevokedAt), orgText(k.Org),
-			string(k.Kind), string(k.User), jsonText(k.Scopes), string(k.Environment), micros(k.ExpiresAt), k.Maker)
+			string(k.Kind), string(k.User), jsonText(k.Scopes), string(k.Environment), micros(k.ExpiresAt), k.Maker, string(k.MadeWith))
 		if s.d.unique(err) {
 			return ErrDuplicate
 		}
@@ -73,6 +85,13 @@ func (s *Store) Keys(ctx context.Context, p Page) ([]outboard.Key, error) {
 	}
 	query := `SELECT ` + keyCols + ` FROM keys` + w.String() + order("created_at, id", false) + ` LIMIT ?`
 	return collect(ctx, s, "listing keys", scanKey, query, append(w.args, limitOr(p.Limit, defaultPage))...)
+}
+
+const madeWithSQL = `SELECT ` + keyCols + ` FROM keys WHERE made_with = ? AND revoked_at = 0 ORDER BY created_at, id`
+
+// MadeWith returns the living keys that were made with a key, oldest first.
+func (s *Store) MadeWith(ctx context.Context, id outboard.KeyID) ([]outboard.Key, error) {
+	return collect(ctx, s, "listing keys", scanKey, madeWithSQL, string(id))
 }
 
 const operatorKeysSQL = `SELECT COUNT(*) FROM keys WHERE kind = 'operator' AND revoked_at = 0`

@@ -125,6 +125,13 @@ func upgrade(t *testing.T, cfg store.Config, version int, rows string) {
 			t.Errorf("key %+v, user %+v, %v, %v", k, u, err, uerr)
 		}
 	}
+	if version >= 20 { // what was made before 0021 is its person's as well
+		row, err := s.Sandbox(t.Context(), "sbx_3")
+		b, berr := s.Box(t.Context(), "boxb")
+		if err != nil || berr != nil || row.Person != "user_1" || b.Person != "user_1" {
+			t.Errorf("sandbox %+v, box %+v, %v, %v", row, b, err, berr)
+		}
+	}
 	if hs, err := s.Claim(t.Context(), newWorker(t, s), 9); err != nil || len(hs) != 1 || hs[0].Epoch != 4 {
 		t.Errorf("claimed %v, %v", hs, err)
 	}

@@ -46,21 +46,12 @@ func (s *Store) ChangeUser(ctx context.Context, u outboard.User, ends bool) (ses
 		if err != nil || !ends {
 			return err
 		}
-		id := string(u.ID)
-		if _, err := t.exec(ctx, revokeRightsOfSQL, now, id, id); err != nil {
-			return err
-		}
-		if _, err := t.exec(ctx, revokeKeysOfSQL, now, id); err != nil {
-			return err
-		}
-		if _, err := t.exec(ctx, revokeSSHKeysOfSQL, now, id); err != nil {
-			return err
-		}
 		why := "the person has less rights"
 		if !u.RemovedAt.IsZero() {
 			why = "the person was removed"
 		}
-		if err := s.withdraw(ctx, t, why, renewalsOf, id); err != nil {
+		id := string(u.ID)
+		if err := s.endKeysOf(ctx, t, id, why, now); err != nil {
 			return err
 		}
 		if err := endMade(ctx, t, u, now); err != nil {
@@ -77,6 +68,27 @@ func (s *Store) ChangeUser(ctx context.Context, u outboard.User, ends bool) (ses
 	}
 	programs, err := collect(ctx, s, "listing sessions of keys that have ended", scanSessionID, sessionsOfMadeSQL, orgText(u.Org), string(u.ID), string(u.ID), now)
 	return append(sessions, programs...), err
+}
+
+// EndKeysOf ends a person's keys, SSH keys and the grants they have or gave; what their logins could be renewed with becomes withdrawals. They
+// stay a member and can sign in again.
+func (s *Store) EndKeysOf(ctx context.Context, id outboard.UserID) error {
+	return s.update(ctx, "ending the keys of a user", func(t tx) error {
+		return s.endKeysOf(ctx, t, string(id), "the kill switch has ended what the person held", micros(s.now()))
+	})
+}
+
+func (s *Store) endKeysOf(ctx context.Context, t tx, id, why string, now int64) error {
+	if _, err := t.exec(ctx, revokeRightsOfSQL, now, id, id); err != nil {
+		return err
+	}
+	if _, err := t.exec(ctx, revokeKeysOfSQL, now, id); err != nil {
+		return err
+	}
+	if _, err := t.exec(ctx, revokeSSHKeysOfSQL, now, id); err != nil {
+		return err
+	}
+	return s.withdraw(ctx, t, why, renewalsOf, id)
 }
 
 // The key that a session acts for is in its configuration alone. It is looked for after the change, which holds the writer.

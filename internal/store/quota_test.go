@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -48,6 +49,17 @@ func TestAddSandboxQuota(t *testing.T) {
 			if err := s.AddSandbox(t.Context(), row(), store.Quota{Owner: 4}); (err == nil) != (i < 2) {
 				t.Errorf("after some ended, %d: %v", i, err)
 			}
+		}
+		person := func(key outboard.KeyID) error {
+			b := row()
+			b.Owner, b.Person = key, "user_1"
+			return s.AddSandbox(t.Context(), b, store.Quota{Owner: 2})
+		}
+		if err := errors.Join(person("apikey_3"), person("apikey_4")); err != nil {
+			t.Errorf("a person's two: %v", err)
+		}
+		if err := person("apikey_5"); err == nil || !strings.Contains(err.Error(), "owner user_1 has 2 sandboxes alive") {
+			t.Errorf("a person's third, with a third key: %v", err)
 		}
 		other := row()
 		other.Environment, other.Owner = "env_2", "apikey_2"

@@ -7,19 +7,19 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-const sandboxCols = `id, session, environment, owner, provider, host, generation, state, why, checkpoint, created_at, updated_at`
+const sandboxCols = `id, session, environment, owner, person, provider, host, generation, state, why, checkpoint, created_at, updated_at`
 
 func scanSandbox(sc scanner) (outboard.Sandbox, error) {
 	var b outboard.Sandbox
 	var created, updated int64
-	err := sc.Scan(&b.ID, &b.Session, &b.Environment, &b.Owner, &b.Provider, &b.Host, &b.Generation, &b.State, &b.Why, &b.Checkpoint,
+	err := sc.Scan(&b.ID, &b.Session, &b.Environment, &b.Owner, &b.Person, &b.Provider, &b.Host, &b.Generation, &b.State, &b.Why, &b.Checkpoint,
 		&created, &updated)
 	b.CreatedAt, b.UpdatedAt = timeOf(created), timeOf(updated)
 	return b, err
 }
 
-const putSandboxSQL = `INSERT INTO sandboxes (` + sandboxCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-	ON CONFLICT (id) DO UPDATE SET session = excluded.session, environment = excluded.environment, owner = excluded.owner,
+const putSandboxSQL = `INSERT INTO sandboxes (` + sandboxCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+	ON CONFLICT (id) DO UPDATE SET session = excluded.session, environment = excluded.environment, owner = excluded.owner, person = excluded.person,
 	why = excluded.why, provider = excluded.provider, host = excluded.host,
 	generation = excluded.generation, state = excluded.state, checkpoint = excluded.checkpoint,
 	created_at = excluded.created_at, updated_at = excluded.updated_at`
@@ -30,12 +30,13 @@ func (s *Store) PutSandbox(ctx context.Context, b outboard.Sandbox) error {
 }
 
 func putSandbox(ctx context.Context, t tx, b outboard.Sandbox) error {
-	_, err := t.exec(ctx, putSandboxSQL, string(b.ID), string(b.Session), string(b.Environment), string(b.Owner), b.Provider, b.Host,
+	_, err := t.exec(ctx, putSandboxSQL, string(b.ID), string(b.Session), string(b.Environment), string(b.Owner), string(b.Person), b.Provider, b.Host,
 		b.Generation, b.State, b.Why, string(b.Checkpoint), micros(b.CreatedAt), micros(b.UpdatedAt))
 	return err
 }
 
-// Quota bounds the sandboxes of one environment and of one owner that are alive. 0 or less is no bound.
+// Quota bounds the sandboxes of one environment and of one owner that are alive. An owner is a person, with all their keys, or a program's
+// key. 0 or less is no bound.
 type Quota struct{ Environment, Owner int }
 
 const lockQuotaSQL = `INSERT INTO quotas (name) VALUES (?) ON CONFLICT (name) DO UPDATE SET name = excluded.name`
@@ -44,14 +45,20 @@ const countEnvironmentSQL = `SELECT count(*) FROM sandboxes WHERE environment = 
 
 const countOwnerSQL = `SELECT count(*) FROM sandboxes WHERE owner = ? AND state IN ('creating', 'live', 'stopping')`
 
+const countPersonSQL = `SELECT count(*) FROM sandboxes WHERE person = ? AND state IN ('creating', 'live', 'stopping')`
+
 // AddSandbox inserts a sandbox that is about to be made, if there is room for one more. Exhausted, with the limit's name, if not: of
 // any number of callers at the same time, no more than there is room for succeed.
 func (s *Store) AddSandbox(ctx context.Context, b outboard.Sandbox, q Quota) error {
+	owner, countOwner := string(b.Owner), countOwnerSQL
+	if b.Person != "" {
+		owner, countOwner = string(b.Person), countPersonSQL
+	}
 	return s.update(ctx, "storing sandbox", func(t tx) error {
 		for _, l := range []struct {
 			what, id, count string
 			most            int
-		}{{"environment", string(b.Environment), countEnvironmentSQL, q.Environment}, {"owner", string(b.Owner), countOwnerSQL, q.Owner}} {
+		}{{"environment", string(b.Environment), countEnvironmentSQL, q.Environment}, {"owner", owner, countOwner, q.Owner}} {
 			if l.most <= 0 || l.id == "" {
 				continue
 			}
@@ -64,7 +71,7 @@ func (s *Store) AddSandbox(ctx context.Context, b outboard.Sandbox, q Quota) err
 			}
 			if n[0] >= int64(l.most) {
 				return outboard.Errorf(outboard.Exhausted, "%s %s has %d sandboxes alive, and may have %d (max_sandboxes_per_%s)", l.what, l.id,
-					n[0], l.most, l.what).WithHint("outboard sandbox ls shows them, outboard sandbox stop ends one and keeps its files")
+					n[0], l.most, l.what).WithHint("outboard sandbox ls shows them and whether their host is there, outboard sandbox stop ends one and keeps its files")
 			}
 		}
 		return putSandbox(ctx, t, b)

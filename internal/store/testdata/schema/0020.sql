@@ -68,3 +68,7 @@ UPDATE approvals SET needs = 2, votes = '[{"key":"apikey_2","name":"ann","at":"2
 INSERT INTO login_renewals (key, until, key_id, sealed, claimed) VALUES ('apikey_1', 2000, 'vk', CAST('x' AS BYTES), 0);
 INSERT INTO login_withdrawals (key, org, person, issuer, why, key_id, sealed, until, next_at, tries)
 VALUES ('apikey_9', 'org_1', 'user_1', 'https://idp.test', 'the login was ended', 'vk', CAST('x' AS BYTES), 2000, 1000, 3);
+INSERT INTO sandboxes (id, session, provider, host, generation, state, checkpoint, created_at, updated_at, environment, owner, why)
+VALUES ('sbx_3', '', 'native', 'h', 'g', 'live', '', 1000, 1000, '', 'apikey_2', '');
+INSERT INTO boxes (id, host, state, machine, end_at, created_at, body, org)
+VALUES ('boxb', 'h', 'running', 'sbx_3', 2000, 1000, '{"id":"boxb","owner":"apikey_2","host":"h"}', 'org_1');
