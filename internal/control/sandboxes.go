@@ -15,6 +15,12 @@ func (c *Control) Sandboxes(ctx context.Context, by outboard.Caller) ([]outboard
 	if err != nil {
 		return nil, err
 	}
+	unserved := func(string) bool { return false }
+	if c.fleet != nil {
+		if unserved, err = c.fleet.Unserved(ctx); err != nil {
+			return nil, err
+		}
+	}
 	var own []outboard.Sandbox
 	for _, row := range all {
 		org, err := c.orgOf(ctx, row)
@@ -25,6 +31,12 @@ func (c *Control) Sandboxes(ctx context.Context, by outboard.Caller) ([]outboard
 			return nil, err
 		}
 		if org == by.In() {
+			if row.Why == "" && unserved(row.Host) {
+				row.Why = "no server runs on its host: if that is gone, outboard sandbox kill " + string(row.ID)
+				if b, err := c.store.BoxOf(ctx, row.ID); err == nil {
+					row.Why = "no server runs on its host: if that is gone, outboard box rm " + string(b.ID)
+				}
+			}
 			own = append(own, row)
 		}
 	}

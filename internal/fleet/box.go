@@ -238,6 +238,11 @@ func (f *Fleet) endBox(ctx context.Context, id outboard.BoxID, allow func(outboa
 	}
 	defer l.leave()
 	b, err := f.boxHere(ctx, id)
+	if err != nil && b.Host != "" && b.Host != f.cfg.Host && f.cfg.Provider != nil {
+		if unserved, uerr := f.Unserved(ctx); uerr == nil && unserved(b.Host) {
+			err = nil // nobody else can end it
+		}
+	}
 	if err == nil {
 		err = allow(b)
 	}
@@ -267,7 +272,7 @@ func (f *Fleet) boxHere(ctx context.Context, id outboard.BoxID) (outboard.Box, e
 		f.forgetBox(id) // there may have been an attempt to enter it
 	}
 	if err == nil && b.Host != f.cfg.Host {
-		err = outboard.Errorf(outboard.Unavailable, "box %s is on another host, %s", id, b.Host)
+		err = f.away(ctx, "box "+string(id), b.Host, "outboard box rm "+string(id))
 	}
 	if err == nil && f.cfg.Provider == nil {
 		err = f.noProvider()

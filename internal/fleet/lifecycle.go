@@ -149,7 +149,9 @@ func (f *Fleet) rowHere(ctx context.Context, id outboard.SandboxID) (outboard.Sa
 		return row, err
 	case f.cfg.Provider == nil:
 		return row, f.noProvider()
-	case row.Host != f.cfg.Host || !f.made(row):
+	case row.Host != f.cfg.Host:
+		return row, f.away(ctx, "sandbox "+string(id), row.Host, "outboard sandbox kill "+string(id))
+	case !f.made(row):
 		return row, outboard.Errorf(outboard.Unavailable, "sandbox %s is on host %s, made by %s", id, row.Host, row.Provider)
 	case row.Session == "":
 		return row, outboard.Errorf(outboard.Invalid, "sandbox %s belongs to a box", id).WithHint("outboard box ls")
@@ -311,9 +313,15 @@ func (f *Fleet) forgetStopped(ctx context.Context, row outboard.Sandbox) error {
 	return nil
 }
 
-// KillSandbox removes a session's sandbox with every process and every file newer than the last checkpoint, whoever uses it.
+// KillSandbox removes a session's sandbox with every process and every file newer than the last checkpoint, whoever uses it. One of a host that no
+// server runs on is removed from the record; a server that comes back there removes the rest.
 func (f *Fleet) KillSandbox(ctx context.Context, id outboard.SandboxID, by string) error {
 	row, err := f.rowHere(ctx, id)
+	if err != nil && row.Session != "" && row.Host != f.cfg.Host && f.cfg.Provider != nil {
+		if unserved, uerr := f.Unserved(ctx); uerr == nil && unserved(row.Host) {
+			err = nil
+		}
+	}
 	if err != nil {
 		return err
 	}

@@ -60,6 +60,9 @@ func (f *Fleet) tidy(ctx context.Context) {
 		if err := f.reap(ctx); err != nil && ctx.Err() == nil {
 			f.log.Warn("reaping sandboxes", "err", err)
 		}
+		if err := f.reapGone(ctx); err != nil && ctx.Err() == nil {
+			f.log.Warn("reaping sandboxes of hosts that are gone", "err", err)
+		}
 		if err := f.lostBuilds(ctx); err != nil && ctx.Err() == nil {
 			f.log.Warn("looking for builds that nobody is at", "err", err)
 		}

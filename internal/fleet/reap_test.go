@@ -4,6 +4,8 @@ package fleet
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/sandboxtest"
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
@@ -223,5 +226,98 @@ func TestReapLeavesNoLock(t *testing.T) {
 	defer f.letGo(h)
 	if err := f.reapRow(t.Context(), r.row(t, id), true); err != nil || len(r.locks(t)) != 1 {
 		t.Errorf("of one in use: %v, %v", r.locks(t), err)
+	}
+}
+
+// If this fails, the sandboxes of a host that is gone count for ever, one that may go on is taken from its session, one whose host has a server is
+// ended by another, or what was left of it lives on after the host has come back.
+func TestHostThatIsGone(t *testing.T) {
+	r := newRig(t)
+	there, here := r.fleet(), r.fleet(func(c *Config) { c.Host, c.Dir, c.Provider = "host-b", t.TempDir(), sandboxtest.NewBare(t) })
+	old := time.Now().Add(-2 * goneFor)
+	made := func(session outboard.SessionID, at time.Time) outboard.SandboxID {
+		id := r.machine(t, session, stateLive, true)
+		row, err := r.store.Sandbox(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row.UpdatedAt = at
+		if err := r.store.PutSandbox(t.Context(), row); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	s := r.session(t)
+	left, young, current := made(s, old), made(s, time.Now()), made(s, old)
+	logReady(t, r, s, current)
+	box, err := there.CreateBox(t.Context(), outboard.Box{ID: outboard.NewBoxID(), Owner: "apikey_1", Env: outboard.EnvConfig{Kind: "cloud"}, EndAt: old}, outboard.BlobRef{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lasting, err := there.CreateBox(t.Context(), outboard.Box{ID: outboard.NewBoxID(), Owner: "apikey_1", Env: outboard.EnvConfig{Kind: "cloud"}, EndAt: time.Now().Add(time.Hour)}, outboard.BlobRef{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	alive := func(what string, id outboard.SandboxID, want bool) {
+		t.Helper()
+		row, err := r.store.Sandbox(t.Context(), id)
+		if err != nil || (row.State != stateDestroyed) != want {
+			t.Errorf("%s: %+v, %v", what, row, err)
+		}
+	}
+	boxes := func(id outboard.BoxID, want bool) {
+		t.Helper()
+		if _, err := r.store.Box(t.Context(), id); (err == nil) != want {
+			t.Errorf("box %s: %v", id, err)
+		}
+	}
+	refused := func(err error, hint string) {
+		t.Helper()
+		if e, ok := errors.AsType[*outboard.Error](err); !ok || e.Kind != outboard.Unavailable || !strings.Contains(e.Hint, hint) || hint == "" && e.Hint != "" {
+			t.Errorf("refused with %v, want the hint %q", err, hint)
+		}
+	}
+	worker := outboard.WorkerID("wkr_there")
+	if err := r.store.Register(t.Context(), worker, host+" kernel 1 1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := here.reapGone(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	refused(here.KillSandbox(t.Context(), current, "ann"), "")
+	refused(here.KillBox(t.Context(), lasting.ID), "")
+	alive("with a server, left", left, true)
+	boxes(box.ID, true)
+
+	if err := r.store.Deregister(t.Context(), worker); err != nil {
+		t.Fatal(err)
+	}
+	if err := here.reapGone(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	alive("nobody's", left, false)
+	alive("nobody's, young", young, true)
+	alive("its session's", current, true)
+	boxes(box.ID, false)
+	boxes(lasting.ID, true)
+	_, err = here.StopSandbox(t.Context(), current, "ann")
+	refused(err, "outboard sandbox kill "+string(current))
+	_, err = here.UseBox(t.Context(), By{}, lasting.ID, true)
+	refused(err, "outboard box rm "+string(lasting.ID))
+	if err := errors.Join(here.KillSandbox(t.Context(), current, "ann"), here.KillBox(t.Context(), lasting.ID)); err != nil {
+		t.Fatal(err)
+	}
+	alive("killed by name", current, false)
+	alive("a box's, removed by name", lasting.Machine, false)
+
+	if ids, err := r.provider.List(t.Context()); err != nil || len(ids) != 5 {
+		t.Fatalf("there are %v, %v", ids, err)
+	}
+	there.Stop() // what it holds of boxes
+	if err := r.fleet().reap(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if ids, err := r.provider.List(t.Context()); err != nil || len(ids) != 0 {
+		t.Errorf("after the host has come back there are %v, %v", ids, err)
 	}
 }

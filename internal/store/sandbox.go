@@ -98,6 +98,13 @@ func (s *Store) Sandboxes(ctx context.Context, host string, session outboard.Ses
 	return collect(ctx, s, "listing sandboxes", scanSandbox, query, w.args...)
 }
 
+const sandboxHostsSQL = `SELECT DISTINCT host FROM sandboxes WHERE state <> 'destroyed'`
+
+// SandboxHosts returns the hosts that have rows which are not destroyed.
+func (s *Store) SandboxHosts(ctx context.Context) ([]string, error) {
+	return collect(ctx, s, "listing hosts", scanText[string], sandboxHostsSQL)
+}
+
 const checkpointCols = `id, session, seq, call, parent, depth, digest, size, created_at, prior, host, durable_at`
 
 const insertCheckpointSQL = `INSERT INTO checkpoints (` + checkpointCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
