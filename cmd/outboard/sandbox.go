@@ -61,7 +61,7 @@ func runSandboxList(ctx context.Context, a *app) error {
 		} else {
 			of = sessionName(of)
 		}
-		rows = append(rows, []string{m.ID, m.State, formatAge(time.Since(m.CreatedAt)), of, m.Host, term.Line(m.Why, 60)})
+		rows = append(rows, []string{m.ID, m.State, formatAge(time.Since(m.CreatedAt)), of, m.Host, term.Line(m.Why, 110)})
 	}
 	if a.json {
 		return nil

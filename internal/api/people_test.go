@@ -1,8 +1,11 @@
 package api_test
 
 import (
+	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -221,6 +224,27 @@ func TestKeysMadeWithAKey(t *testing.T) {
 	}
 	dev.refused(403, "", "DELETE", "/v1/outboard/keys/"+devID+"?made=true", nil)
 	dev.ok("DELETE", "/v1/outboard/keys/"+devID, nil)
+}
+
+// Fails if somebody does not find their own keys behind a page of others', or sees those.
+func TestOwnKeysBehindOthers(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	ann := b.ok("POST", "/v1/outboard/users", `{"email":"ann@a.test","role":"developer"}`).str("id")
+	hers := *b
+	first := b.ok("POST", "/v1/outboard/keys", map[string]any{"name": "first", "user_id": ann}).str("id")
+	for n := range 5 {
+		putKey(b, outboard.Key{Name: "other", Role: outboard.RoleDeveloper, Org: outboard.DefaultOrg}, fmt.Sprint("obk_", n))
+	}
+	k := b.ok("POST", "/v1/outboard/keys", map[string]any{"name": "second", "user_id": ann})
+	hers.key = k.str("secret")
+	if got := hers.walk("/v1/outboard/keys", url.Values{"limit": {"2"}}); !slices.Equal(got, []string{k.str("id"), first}) {
+		t.Errorf("hers are %v", got)
+	}
+	program := *b
+	program.key = "obk_0"
+	if got := program.walk("/v1/outboard/keys", url.Values{"limit": {"1"}}); len(got) != 1 {
+		t.Errorf("a program's are %v", got)
+	}
 }
 
 // Fails if the sessions of an organization go on after its end, or those of another one end with it.

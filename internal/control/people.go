@@ -394,10 +394,11 @@ func (c *Control) Keys(ctx context.Context, by outboard.Caller, p Page) ([]outbo
 		return nil, err
 	}
 	p.Org = by.In()
-	list, err := c.store.Keys(ctx, p)
-	if admins(by, scopePeople) != nil {
-		list = slices.DeleteFunc(list, func(k outboard.Key) bool { return !owns(by, &k) })
+	if admins(by, scopePeople) != nil { // a page of everybody's may have none of theirs
+		list, err := c.store.KeysOf(ctx, p, by.User, by.Key)
+		return list, look("keys", "", err)
 	}
+	list, err := c.store.Keys(ctx, p)
 	return list, look("keys", "", err)
 }
 

@@ -76,9 +76,21 @@ func (s *Store) Key(ctx context.Context, id outboard.KeyID) (outboard.Key, error
 
 // Keys returns one page of keys, newest first; p.IncludeArchived shows the revoked ones.
 func (s *Store) Keys(ctx context.Context, p Page) ([]outboard.Key, error) {
+	return s.keys(ctx, p, nil)
+}
+
+// KeysOf is Keys of a person and one key more, which may be of nobody.
+func (s *Store) KeysOf(ctx context.Context, p Page, person outboard.UserID, key outboard.KeyID) ([]outboard.Key, error) {
+	return s.keys(ctx, p, func(w *where) { w.add(`(id = ? OR person = ? AND person <> '')`, string(key), string(person)) })
+}
+
+func (s *Store) keys(ctx context.Context, p Page, narrow func(*where)) ([]outboard.Key, error) {
 	w, err := s.list(ctx, "keys", p)
 	if err != nil {
 		return nil, err
+	}
+	if narrow != nil {
+		narrow(&w)
 	}
 	if !p.IncludeArchived {
 		w.add(`revoked_at = 0`)
