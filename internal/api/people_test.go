@@ -240,6 +240,21 @@ func TestOwnKeysBehindOthers(t *testing.T) {
 	if got := hers.walk("/v1/outboard/keys", url.Values{"limit": {"2"}}); !slices.Equal(got, []string{k.str("id"), first}) {
 		t.Errorf("hers are %v", got)
 	}
+	ssh := func(n int, user outboard.UserID, holder outboard.KeyID) string {
+		k := outboard.SSHKey{ID: outboard.SSHKeyID(outboard.NewID[outboard.KeyID](outboard.PrefixSSHKey)), Org: outboard.DefaultOrg, User: user, Key: holder, Public: "k",
+			Fingerprint: fmt.Sprint("SHA256:", n), Role: outboard.RoleDeveloper, CreatedAt: time.Now()}
+		if err := b.store.AddSSHKey(t.Context(), k); err != nil {
+			t.Fatal(err)
+		}
+		return string(k.ID)
+	}
+	sshFirst := ssh(0, outboard.UserID(ann), "")
+	for n := range 5 {
+		ssh(1+n, "", "apikey_other")
+	}
+	if got := hers.walk("/v1/ssh_keys", url.Values{"limit": {"2"}}); !slices.Equal(got, []string{sshFirst}) {
+		t.Errorf("her SSH keys are %v, want %s", got, sshFirst)
+	}
 	program := *b
 	program.key = "obk_0"
 	if got := program.walk("/v1/outboard/keys", url.Values{"limit": {"1"}}); len(got) != 1 {

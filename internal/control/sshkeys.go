@@ -99,10 +99,11 @@ func (c *Control) SSHKeys(ctx context.Context, by outboard.Caller, p Page) ([]ou
 		return nil, err
 	}
 	p.Org = by.In()
-	list, err := c.store.SSHKeys(ctx, p)
-	if admins(by, scopePeople) != nil {
-		list = slices.DeleteFunc(list, func(k outboard.SSHKey) bool { return !holds(by, &k) })
+	if admins(by, scopePeople) != nil { // a page of everybody's may have none of theirs
+		list, err := c.store.SSHKeysOf(ctx, p, by.User, by.Key)
+		return list, look("SSH keys", "", err)
 	}
+	list, err := c.store.SSHKeys(ctx, p)
 	return list, look("SSH keys", "", err)
 }
 

@@ -55,9 +55,23 @@ func (s *Store) SSHKeysBy(ctx context.Context, org outboard.OrgID, fingerprint s
 
 // SSHKeys returns one page of public keys, newest first; p.IncludeArchived shows the revoked ones.
 func (s *Store) SSHKeys(ctx context.Context, p Page) ([]outboard.SSHKey, error) {
+	return s.sshKeys(ctx, p, nil)
+}
+
+// SSHKeysOf is SSHKeys of a person, and of the holder of a key.
+func (s *Store) SSHKeysOf(ctx context.Context, p Page, person outboard.UserID, key outboard.KeyID) ([]outboard.SSHKey, error) {
+	return s.sshKeys(ctx, p, func(w *where) {
+		w.add(`(holder = ? AND holder <> '' OR person = ? AND person <> '')`, string(key), string(person))
+	})
+}
+
+func (s *Store) sshKeys(ctx context.Context, p Page, narrow func(*where)) ([]outboard.SSHKey, error) {
 	w, err := s.list(ctx, "ssh_keys", p)
 	if err != nil {
 		return nil, err
+	}
+	if narrow != nil {
+		narrow(&w)
 	}
 	if !p.IncludeArchived {
 		w.add(`revoked_at = 0`)
