@@ -61,6 +61,17 @@ func TestAddSandboxQuota(t *testing.T) {
 		if err := person("apikey_5"); err == nil || !strings.Contains(err.Error(), "owner user_1 has 2 sandboxes alive") {
 			t.Errorf("a person's third, with a third key: %v", err)
 		}
+		moves := func(session outboard.SessionID, host string) error {
+			b := row()
+			b.Environment, b.Owner, b.Session, b.Host = "env_3", "apikey_6", session, host
+			return s.AddSandbox(t.Context(), b, store.Quota{Environment: 1, Owner: 1})
+		}
+		if err := errors.Join(moves("sesn_1", "h"), moves("sesn_1", "h2")); err != nil {
+			t.Errorf("a session whose host is down goes on on another one: %v", err)
+		}
+		if err := moves("sesn_2", "h2"); outboard.KindOf(err) != outboard.Exhausted {
+			t.Errorf("another session beside it: %v", err)
+		}
 		other := row()
 		other.Environment, other.Owner = "env_2", "apikey_2"
 		if err := s.AddSandbox(t.Context(), other, store.Quota{Environment: 1, Owner: 1}); err != nil {

@@ -41,13 +41,15 @@ type Quota struct{ Environment, Owner int }
 
 const lockQuotaSQL = `INSERT INTO quotas (name) VALUES (?) ON CONFLICT (name) DO UPDATE SET name = excluded.name`
 
-const countEnvironmentSQL = `SELECT count(*) FROM sandboxes WHERE environment = ? AND state IN ('creating', 'live', 'stopping')`
+// A session has one sandbox. Another row of its own is what it left behind, on a host that may be down, and must not keep it from going on.
+const countEnvironmentSQL = `SELECT count(*) FROM sandboxes WHERE environment = ? AND state IN ('creating', 'live', 'stopping') AND (session = '' OR session <> ?)`
 
-const countOwnerSQL = `SELECT count(*) FROM sandboxes WHERE owner = ? AND state IN ('creating', 'live', 'stopping')`
+const countOwnerSQL = `SELECT count(*) FROM sandboxes WHERE owner = ? AND state IN ('creating', 'live', 'stopping') AND (session = '' OR session <> ?)`
 
-const countPersonSQL = `SELECT count(*) FROM sandboxes WHERE person = ? AND state IN ('creating', 'live', 'stopping')`
+const countPersonSQL = `SELECT count(*) FROM sandboxes WHERE person = ? AND state IN ('creating', 'live', 'stopping') AND (session = '' OR session <> ?)`
 
-// AddSandbox inserts a sandbox that is about to be made, if there is room for one more. Exhausted, with the limit's name, if not: of
+// AddSandbox inserts a sandbox that is about to be made, if there is room for one more beside those of others: what the same session has left
+// behind does not count. Exhausted, with the limit's name, if not: of
 // any number of callers at the same time, no more than there is room for succeed.
 func (s *Store) AddSandbox(ctx context.Context, b outboard.Sandbox, q Quota) error {
 	owner, countOwner := string(b.Owner), countOwnerSQL
@@ -65,7 +67,7 @@ func (s *Store) AddSandbox(ctx context.Context, b outboard.Sandbox, q Quota) err
 			if _, err := t.exec(ctx, lockQuotaSQL, l.what+" "+l.id); err != nil {
 				return err
 			}
-			n, err := collectTx(ctx, t, scanCount, l.count, l.id)
+			n, err := collectTx(ctx, t, scanCount, l.count, l.id, string(b.Session))
 			if err != nil {
 				return err
 			}
