@@ -64,12 +64,12 @@ func TestAddSandboxQuota(t *testing.T) {
 		moves := func(session outboard.SessionID, host string) error {
 			b := row()
 			b.Environment, b.Owner, b.Session, b.Host = "env_3", "apikey_6", session, host
-			return s.AddSandbox(t.Context(), b, store.Quota{Environment: 1, Owner: 1})
+			return s.AddSandbox(t.Context(), b, store.Quota{Environment: 2, Owner: 2})
 		}
-		if err := errors.Join(moves("sesn_1", "h"), moves("sesn_1", "h2")); err != nil {
-			t.Errorf("a session whose host is down goes on on another one: %v", err)
+		if err := errors.Join(moves("sesn_1", "h"), moves("sesn_2", "h"), moves("sesn_1", "h2"), moves("sesn_2", "h2")); err != nil {
+			t.Errorf("sessions whose host is down go on on another one: %v", err)
 		}
-		if err := moves("sesn_2", "h2"); outboard.KindOf(err) != outboard.Exhausted {
+		if err := moves("sesn_3", "h2"); outboard.KindOf(err) != outboard.Exhausted || !strings.Contains(err.Error(), "has 2 sandboxes alive") {
 			t.Errorf("another session beside it: %v", err)
 		}
 		other := row()

@@ -41,15 +41,18 @@ type Quota struct{ Environment, Owner int }
 
 const lockQuotaSQL = `INSERT INTO quotas (name) VALUES (?) ON CONFLICT (name) DO UPDATE SET name = excluded.name`
 
-// A session has one sandbox. Another row of its own is what it left behind, on a host that may be down, and must not keep it from going on.
-const countEnvironmentSQL = `SELECT count(*) FROM sandboxes WHERE environment = ? AND state IN ('creating', 'live', 'stopping') AND (session = '' OR session <> ?)`
+// A session has one sandbox. Other rows of it are what it left behind, on hosts that may be down: they must not keep it, or others, from going on, so
+// it counts once, and for itself not at all.
+const countAlive = `SELECT count(DISTINCT CASE WHEN session = '' THEN id ELSE session END)`
 
-const countOwnerSQL = `SELECT count(*) FROM sandboxes WHERE owner = ? AND state IN ('creating', 'live', 'stopping') AND (session = '' OR session <> ?)`
+const countEnvironmentSQL = countAlive + ` FROM sandboxes WHERE environment = ? AND state IN ('creating', 'live', 'stopping') AND (session = '' OR session <> ?)`
 
-const countPersonSQL = `SELECT count(*) FROM sandboxes WHERE person = ? AND state IN ('creating', 'live', 'stopping') AND (session = '' OR session <> ?)`
+const countOwnerSQL = countAlive + ` FROM sandboxes WHERE owner = ? AND state IN ('creating', 'live', 'stopping') AND (session = '' OR session <> ?)`
 
-// AddSandbox inserts a sandbox that is about to be made, if there is room for one more beside those of others: what the same session has left
-// behind does not count. Exhausted, with the limit's name, if not: of
+const countPersonSQL = countAlive + ` FROM sandboxes WHERE person = ? AND state IN ('creating', 'live', 'stopping') AND (session = '' OR session <> ?)`
+
+// AddSandbox inserts a sandbox that is about to be made, if there is room for one more beside those of others: what a session has left behind does
+// not count. Exhausted, with the limit's name, if not: of
 // any number of callers at the same time, no more than there is room for succeed.
 func (s *Store) AddSandbox(ctx context.Context, b outboard.Sandbox, q Quota) error {
 	owner, countOwner := string(b.Owner), countOwnerSQL
