@@ -136,6 +136,7 @@ type port struct {
 	active map[*effect]struct{}
 	asked  map[string]answerOf // by what was asked about; at most maxAsked
 	voice  voice
+	tally  tally
 }
 
 // Prepare returns the certificate that a new sandbox must trust.
@@ -228,6 +229,7 @@ func (g *Gateway) forget(p *port) {
 	p.cancel()
 	p.end(errGone)
 	p.reach.Load().out.close()
+	p.tellLeftOut()
 	g.mu.Lock()
 	delete(g.ports, p.subject.Sandbox)
 	p.usage.ports--

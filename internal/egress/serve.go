@@ -328,6 +328,7 @@ type detail struct {
 	QueryBytes  int                 `json:"query_bytes,omitempty"`
 	Approval    outboard.ApprovalID `json:"approval,omitempty"` // that a person was asked for
 	Proxy       string              `json:"proxy,omitempty"`    // of the box, which the request goes through
+	LeftOut     int64               `json:"left_out,omitempty"` // refusals since the last one on record; see tally
 }
 
 // ActionRequest is the action of the gateway's audit records.
@@ -376,10 +377,7 @@ func (r Request) url() string {
 
 // answer refuses a request, says so in the audit, and tells whoever reads the answer what would help.
 func (p *port) answer(w http.ResponseWriter, r *http.Request, req Request, no *refusal) {
-	err := p.audit(judgement{p.g.ctx, r.Context()}, req, outboard.Refused, no.rule, detail{Status: no.status, Reason: no.reason, Approval: no.asked.Approval})
-	if err != nil {
-		p.say(slog.LevelError, "a refusal was not recorded", "err", err)
-	}
+	p.refused(judgement{p.g.ctx, r.Context()}, req, no.rule, detail{Status: no.status, Reason: no.reason, Approval: no.asked.Approval})
 	p.say(slog.LevelInfo, "request refused", "host", req.Host, "rule", no.rule, "why", no.reason)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Outboard-Decision", "deny")

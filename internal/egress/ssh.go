@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
-	"log/slog"
 	"time"
-
-	"github.com/outboard-dev/outboard"
 )
 
 // sshMark is how a client of SSH begins (RFC 4253, 4.2), before it has heard anything.
@@ -26,9 +23,7 @@ func (s *session) speaksSSH() bool {
 func (p *port) refuseSSH(c *conn) {
 	defer c.Close()
 	req := Request{Subject: p.subject, Scheme: "ssh", Method: "CONNECT", Host: c.flow.tunnel, Port: c.flow.to}
-	if err := p.audit(p.g.ctx, req, outboard.Refused, "form", detail{Reason: "SSH is not let through"}); err != nil {
-		p.say(slog.LevelError, "a refusal was not recorded", "err", err)
-	}
+	p.refused(p.g.ctx, req, "form", detail{Reason: "SSH is not let through"})
 	_ = c.SetDeadline(time.Now().Add(endWait)) // a dead socket fails below
 	if _, err := c.Write(append([]byte("SSH-2.0-Outboard\r\n"), sshDisconnect(sshAdvice)...)); err != nil {
 		return

@@ -6,8 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-
-	"github.com/outboard-dev/outboard"
 )
 
 // guardFrames looks at the messages that a client sends over a WebSocket to a host that has a placeholder.
@@ -30,9 +28,7 @@ func (p *port) countFrames(resp *http.Response, req Request) {
 func (p *port) cut(resp *http.Response, req Request, rule string, status int) func(why error) {
 	ctx := context.WithoutCancel(resp.Request.Context()) // the record is written whoever has gone
 	return func(why error) {
-		if err := p.audit(ctx, req, outboard.Refused, rule, detail{Status: status, Reason: why.Error()}); err != nil {
-			p.say(slog.LevelError, "a refusal was not recorded", "err", err)
-		}
+		p.refused(ctx, req, rule, detail{Status: status, Reason: why.Error()})
 		p.say(slog.LevelInfo, "connection ended", "host", req.Host, "why", why)
 	}
 }
