@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +21,12 @@ import (
 // uidDir holds one file per reserved uid range, named by the range and containing the directory of its sandbox and, on a second line,
 // the name of its cgroups. It is one place for the whole host, because the uids are; a reboot clears it together with the sandboxes.
 const uidDir = "/run/outboard/uids"
+
+// unnamed begins the names of files in it that are no reservation yet, and unnamedFor is how old one gets whose maker lives.
+const (
+	unnamed    = ".new-"
+	unnamedFor = time.Hour
+)
 
 // uidPool hands out uid ranges that no sandbox of this host has.
 type uidPool struct {
@@ -96,7 +103,7 @@ func (o owner) writeTo(f *os.File) error {
 	return err
 }
 
-// read says whose a range is; the zero owner is one that is being made.
+// read says whose a range is; the zero owner is that of one whose maker was killed, in an older version.
 func (u *uidPool) read(base uint32) (owner, error) {
 	data, err := readSmall(u.file(base))
 	dir, group, _ := strings.Cut(string(data), "\n")
@@ -107,23 +114,28 @@ func (u *uidPool) read(base uint32) (owner, error) {
 func (u *uidPool) hold(how int) (*os.File, error) { return lockFile(u.dir, how) }
 
 // reserve returns the first uid of a free range. Ranges are drawn at random, so that a new sandbox rarely gets the uids of the
-// last one, whose files might still be being removed.
+// last one, whose files might still be being removed. A reservation appears with its owner in it: one without would be nobody's to give back,
+// if its maker were killed.
 func (u *uidPool) reserve(o owner) (uint32, error) {
 	const tries = 4096
+	f, err := os.CreateTemp(u.dir, unnamed+"*")
+	if err != nil {
+		return 0, fmt.Errorf("reserving a uid range: %w", err)
+	}
+	defer os.Remove(f.Name())
+	if err := errors.Join(o.writeTo(f), f.Close()); err != nil {
+		return 0, fmt.Errorf("reserving a uid range: %w", err)
+	}
 	for range tries {
 		base := uint32(uidBase + rand.IntN(uidRanges)*uidRange)
 		if u.overlaps(uint64(base)) {
 			continue
 		}
-		f, err := os.OpenFile(u.file(base), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		err := os.Link(f.Name(), u.file(base))
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}
 		if err != nil {
-			return 0, fmt.Errorf("reserving a uid range: %w", err)
-		}
-		if err = errors.Join(o.writeTo(f), f.Close()); err != nil {
-			_ = os.Remove(u.file(base)) // ours, but without a name in it
 			return 0, fmt.Errorf("reserving a uid range: %w", err)
 		}
 		return base, nil
@@ -175,11 +187,16 @@ func (p *Provider) sweep(ctx context.Context) error {
 	for _, e := range entries {
 		base, err := strconv.ParseUint(e.Name(), 10, 32)
 		if err != nil {
+			p.uids.discard(e)
 			continue
 		}
 		o, err := p.uids.read(uint32(base))
-		if err != nil || o.dir == "" {
-			continue // being made, or gone
+		if err != nil {
+			continue // gone
+		}
+		if o.dir == "" {
+			p.uids.discard(e)
+			continue
 		}
 		if _, err := os.Lstat(o.dir); !errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -196,4 +213,11 @@ func (p *Provider) sweep(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// discard removes a file without an owner that a killed process has left; one that is young may be being made.
+func (u *uidPool) discard(e fs.DirEntry) {
+	if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > unnamedFor {
+		_ = os.Remove(filepath.Join(u.dir, e.Name()))
+	}
 }
