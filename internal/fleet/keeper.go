@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -59,6 +60,13 @@ func (k *keeper) stale(id outboard.CheckpointID) bool {
 	}
 	delete(k.strange, id)
 	return true
+}
+
+// known forgets those that were seen without a row and have one by now, or are gone.
+func (k *keeper) known(strange map[outboard.CheckpointID]bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(k.strange, func(id outboard.CheckpointID, _ time.Time) bool { return !strange[id] })
 }
 
 func (k *keeper) done(id outboard.CheckpointID) {
@@ -218,11 +226,13 @@ func (f *Fleet) forgetLayers(ctx context.Context, rows []outboard.Sandbox) error
 	if err != nil {
 		return err
 	}
+	strange := map[outboard.CheckpointID]bool{}
 	for _, id := range ids {
 		k, err := f.cfg.Store.Checkpoint(ctx, id)
 		switch {
 		case outboard.KindOf(err) == outboard.NotFound:
 			if !f.keeper.stale(id) {
+				strange[id] = true
 				continue
 			}
 		case err != nil:
@@ -241,6 +251,7 @@ func (f *Fleet) forgetLayers(ctx context.Context, rows []outboard.Sandbox) error
 			return err
 		}
 	}
+	f.keeper.known(strange)
 	return layers.Sweep(ctx)
 }
 

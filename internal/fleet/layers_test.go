@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest"
@@ -361,7 +362,12 @@ func TestForgetLayers(t *testing.T) {
 			t.Errorf("%s: keeps %v, %v", when, here.Keeps(c.ID), here.Keeps(orphan))
 		}
 	}
+	gone := outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint)
+	f.keeper.strange[c.ID], f.keeper.strange[gone] = time.Now(), time.Now() // seen before they were committed, or dropped
 	keeps("in use", true, true)
+	if _, ok := f.keeper.strange[orphan]; !ok || len(f.keeper.strange) != 1 {
+		t.Errorf("strange are %v, and not only %s", f.keeper.strange, orphan)
+	}
 	f.keeper.strange[orphan] = f.keeper.strange[orphan].Add(-MakeTimeout)
 	keeps("long after", true, false)
 	release(t, f, b)
