@@ -185,21 +185,14 @@ func (h *hub) advance(id outboard.SessionID, head int64, deleted bool) {
 }
 
 // poll is the one fallback of a process for lost or missing wake-ups: every PollFallback, if another process may have
-// committed, it asks for the heads of all sessions somebody waits for. Now and then it deletes logins that nobody needs any more.
+// committed, it asks for the heads of all sessions somebody waits for.
 func (s *Store) poll(ctx context.Context) {
 	tick := time.NewTicker(outboard.PollFallback)
 	defer tick.Stop()
 	owing := false // the last look failed
-	tidied := time.Now()
 	for {
 		select {
 		case <-tick.C:
-			if time.Since(tidied) >= loginsEvery {
-				tidied = time.Now()
-				if _, err := s.TidyLogins(ctx, s.now().Add(-loginGrace)); err != nil && ctx.Err() == nil {
-					s.log.Warn("logins that are over stay", "err", err)
-				}
-			}
 			err := s.pollOnce(ctx, owing)
 			if owing = err != nil; owing && ctx.Err() == nil {
 				s.log.Warn("looking for commits of other processes", "err", err)

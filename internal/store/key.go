@@ -11,8 +11,7 @@ const (
 	// loginGrace is how long a login that is over is kept: it may have answered an approval that is acted on later, and its sign-in must not
 	// be repeated while the provider's token is young.
 	loginGrace = 30 * 24 * time.Hour
-	// loginsEvery is how often they are looked through, and loginsAtOnce how many one statement deletes: it holds the writer.
-	loginsEvery  = time.Hour
+	// loginsAtOnce is how many of them one statement deletes: it holds the writer.
 	loginsAtOnce = 500
 )
 

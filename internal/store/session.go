@@ -238,8 +238,8 @@ const hideSessionSQL = `UPDATE sessions SET deleted_at = ?, worker = '', ready_a
 
 const deleteFilesSQL = `DELETE FROM files WHERE session = ?`
 
-// DeleteSession hides the session and everything of it for good. Its log rows stay in the database, unreachable, because
-// events are insert-only. Rows of its sandboxes stay until fleet has destroyed the machines.
+// DeleteSession hides the session and everything of it for good. Its log and what else names it are removed later, by Purge, since forks may
+// read them. Rows of its sandboxes stay until fleet has destroyed the machines.
 func (s *Store) DeleteSession(ctx context.Context, id outboard.SessionID) error {
 	now := micros(s.now())
 	err := s.update(ctx, "deleting session", func(t tx) error {

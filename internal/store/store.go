@@ -3,7 +3,8 @@
 // PostgreSQL (what several machines share), with the same SQL but for placeholders, the claim query and the wake-up.
 //
 // Invariants:
-//   - Events are insert-only (a trigger refuses UPDATE and DELETE) and per session gap-free from 1.
+//   - Events are insert-only (a trigger refuses UPDATE and DELETE) and per session gap-free from 1. Those of a deleted session go as a whole
+//     (Purge), when no fork reads them.
 //   - Append returns only after the commit is durable (SQLite: WAL with synchronous=FULL; Postgres: synchronous_commit on).
 //     Concurrent appends share a commit: a writer goroutine drains a bounded queue. PostgreSQL has two, each with its own sessions.
 //     With SQLite an append that finds nobody at it commits itself, and whatever is queued by then.
@@ -139,6 +140,9 @@ func openAt(ctx context.Context, cfg Config, schema, latest int) (*Store, error)
 		s.appends.Go(func() { s.writer(q) })
 	}
 	s.loops.Go(func() { s.poll(run) })
+	if schema == latest {
+		s.loops.Go(func() { s.tidying(run) })
+	}
 	s.d.start(run, s)
 	return s, nil
 }
