@@ -32,7 +32,7 @@ func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
 		newDemo(a), newServe(a), newRun(a), newList(a), newShow(a), newAttach(a), newLogs(a), newSend(a), newInterrupt(a), newApprove(a),
 		newDeny(a), newFork(a), newRewind(a), newCheckpoint(a), newNet(a), newDiff(a), newApply(a), newPull(a), newStop(a), newRemove(a), newChaos(a), newBench(a),
-		newBox(a), newSSH(a), newSSHKey(a), newTemplate(a), newImage(a), newSandbox(a), newSecret(a), newApproval(a), newGrant(a), newBudget(a), newKill(a), newPolicy(a), newAudit(a), newOrg(a), newUser(a), newKey(a), newLogin(a), newLogout(a), newWhoami(a), newDoctor(a), newConfig(a), newVersion(a),
+		newBox(a), newSSH(a), newSSHKey(a), newTemplate(a), newImage(a), newBlob(a), newSandbox(a), newSecret(a), newApproval(a), newGrant(a), newBudget(a), newKill(a), newPolicy(a), newAudit(a), newOrg(a), newUser(a), newKey(a), newLogin(a), newLogout(a), newWhoami(a), newDoctor(a), newConfig(a), newVersion(a),
 	}
 }
 

@@ -43,7 +43,7 @@ var writers = map[string][2]string{
 	"POST /v1/outboard/audit/checkpoint": {"operator"}, "POST /v1/outboard/audit/redact": {"operator"},
 	"POST /v1/outboard/machines/{machine}/stop": dev("sandboxes"), "DELETE /v1/outboard/machines/{machine}": dev("sandboxes"),
 	"GET /v1/outboard/images": {"operator"}, "DELETE /v1/outboard/images": {"operator"}, "POST /v1/outboard/images/pull": {"operator"},
-	"POST /v1/outboard/images/import": {"operator"}, "POST /v1/outboard/images/prune": {"operator"},
+	"POST /v1/outboard/images/import": {"operator"}, "POST /v1/outboard/images/prune": {"operator"}, "POST /v1/outboard/blobs/prune": {"operator"},
 	"POST /v1/ssh_keys": dev("sandboxes"),
 	"POST /v1/kills":    adm("policies"), "DELETE /v1/kills/{kill}": adm("policies"),
 	"POST /v1/budgets": dev("approvals"), "DELETE /v1/budgets/{budget}": dev("approvals"),
@@ -60,7 +60,7 @@ var readers = []string{"POST /v1/policies/test", "DELETE /v1/outboard/keys/{key}
 var roleBodies = map[string]string{"POST /v1/agents": `{"name":"a","model":"m"}`, "POST /v1/environments": `{"name":"e"}`,
 	"POST /v1/sessions": `{"agent":"agent_01x","environment_id":"env_01x"}`, "POST /v1/vaults": `{"display_name":"v"}`,
 	"POST /v1/grants":               `{"actions":["bash"],"resources":["*"],"expires_at":"2040-01-01T00:00:00Z","why":"w"}`,
-	"POST /v1/outboard/images/pull": `{"name":"a:b"}`, "POST /v1/outboard/images/prune": `{"unused_seconds":1}`,
+	"POST /v1/outboard/images/pull": `{"name":"a:b"}`, "POST /v1/outboard/images/prune": `{"unused_seconds":1}`, "POST /v1/outboard/blobs/prune": `{"unused_seconds":86400}`,
 	"POST /v1/ssh_keys": `{"public_key":"no key"}`, "POST /v1/templates": `{"name":"t"}`,
 	"POST /v1/kills": `{"scope":"session","target_id":"sesn_01x"}`, "POST /v1/budgets": `{"scope":"session","target_id":"sesn_01x","limit":{"steps":9}}`, "POST /v1/policies": `{"level":"organization","text":""}`, "POST /v1/sandboxes": `{}`, "POST /v1/outboard/organizations": `{"name":"o"}`,
 	"POST /v1/outboard/users": `{"email":"b@b.test","role":"viewer"}`, "POST /v1/outboard/keys": `{"name":"k","scopes":["people"]}`}

@@ -96,6 +96,7 @@ func (s *server) built() []route {
 		{"POST", "/v1/outboard/images/pull", s.pullImage},
 		{"POST", "/v1/outboard/images/import", s.importImage},
 		{"POST", "/v1/outboard/images/prune", s.pruneImages},
+		{"POST", "/v1/outboard/blobs/prune", s.pruneBlobs},
 		{"GET", "/v1/outboard/machines", s.listMachines},
 		{"POST", "/v1/outboard/machines/{machine}/stop", s.stopMachine},
 		{"DELETE", "/v1/outboard/machines/{machine}", s.killMachine},

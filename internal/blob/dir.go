@@ -40,8 +40,8 @@ func NewDir(path string) (*Dir, error) {
 	if err := os.MkdirAll(d.temp(), 0o700); err != nil {
 		return nil, d.failed("creating", path, err)
 	}
-	if err := d.sweep(time.Now().Add(-staleTemp)); err != nil {
-		return nil, err
+	if err := sweep(d.temp(), time.Now().Add(-staleTemp)); err != nil {
+		return nil, d.failed("tidying", d.temp(), err)
 	}
 	return d, nil
 }
@@ -52,20 +52,19 @@ func (d *Dir) file(digest string) string {
 	return filepath.Join(d.path, digest[:2], digest[2:4], digest)
 }
 
-// sweep removes temporary files not written since before.
-func (d *Dir) sweep(before time.Time) error {
-	entries, err := os.ReadDir(d.temp())
+// sweep removes the temporary files in a directory that were not written since before.
+func sweep(dir string, before time.Time) error {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return d.failed("listing", d.temp(), err)
+		return err
 	}
 	for _, e := range entries {
 		info, err := e.Info()
 		if err != nil || !info.ModTime().Before(before) {
 			continue // renamed or removed by its owner meanwhile, or still young
 		}
-		path := filepath.Join(d.temp(), e.Name())
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return d.failed("removing", path, err)
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
 		}
 	}
 	return nil
@@ -139,7 +138,8 @@ func (d *Dir) have(ref outboard.BlobRef) (bool, error) {
 	info, err := os.Stat(path)
 	absent := errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() != ref.Size
 	if absent {
-		info, err = os.Stat(path + compressedSuffix) // its length says nothing; a rename made it, so it is whole
+		path += compressedSuffix
+		info, err = os.Stat(path) // its length says nothing; a rename made it, so it is whole
 		absent = errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0
 	}
 	if err != nil && !absent {
@@ -147,6 +147,9 @@ func (d *Dir) have(ref outboard.BlobRef) (bool, error) {
 	}
 	if absent {
 		return false, nil
+	}
+	if there, err := d.found(path); !there || err != nil {
+		return false, err
 	}
 	return true, d.syncDir(filepath.Dir(path))
 }

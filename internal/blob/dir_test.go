@@ -293,7 +293,7 @@ func TestKilledWriter(t *testing.T) {
 	if err != nil || len(entries) != 1 {
 		t.Errorf("something besides tmp: %v, %v", entries, err)
 	}
-	if err := d.sweep(time.Now().Add(time.Minute)); err != nil || temps(t, d) != 0 {
+	if err := sweep(d.temp(), time.Now().Add(time.Minute)); err != nil || temps(t, d) != 0 {
 		t.Errorf("sweeping: %v", err)
 	}
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // S3 is a Store in a bucket of an S3-compatible service, so that any host can restore what another saved. Every object is
-// compressed and named by the digest of its content: PREFIX/ab/abcd...zst. Nothing is ever deleted or changed.
+// compressed and named by the digest of its content: PREFIX/ab/abcd...zst. Nothing is ever deleted or changed: a bucket has no lock under which both could be done.
 type S3 struct {
 	client *minio.Client
 	bucket string
@@ -61,6 +61,9 @@ func NewS3(ctx context.Context, address, spool string) (*S3, error) {
 	}
 	if err := os.MkdirAll(spool, 0o700); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "blob store: creating %s: %w", spool, err)
+	}
+	if err := sweep(spool, time.Now().Add(-staleTemp)); err != nil { // what a crash left
+		return nil, outboard.Errorf(outboard.Unavailable, "blob store: tidying %s: %w", spool, err)
 	}
 	transport, err := minio.DefaultTransport(end.Scheme == "https")
 	if err != nil {

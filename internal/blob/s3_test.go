@@ -7,8 +7,10 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 
@@ -92,5 +94,27 @@ func TestNewS3Refuses(t *testing.T) {
 	s := newS3(t, "control")
 	if _, err := NewS3(t.Context(), "s3://no-such-bucket?region=us-east-1&endpoint="+url.QueryEscape(s.client.EndpointURL().String()), t.TempDir()); outboard.KindOf(err) != outboard.Invalid {
 		t.Errorf("no bucket: %v", err)
+	}
+}
+
+// Broken if what a crash left of an upload stays on the disk for ever, or one that another process is at is removed.
+func TestS3SpoolIsTidied(t *testing.T) {
+	s := newS3(t, "tidied")
+	dir := t.TempDir()
+	old := time.Now().Add(-2 * staleTemp)
+	for _, name := range []string{"put-left", "put-young"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chtimes(filepath.Join(dir, "put-left"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewS3(t.Context(), "s3://outboard/tidied?region=us-east-1&endpoint="+url.QueryEscape(s.client.EndpointURL().String()), dir); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 || entries[0].Name() != "put-young" {
+		t.Errorf("left are %v, %v", entries, err)
 	}
 }

@@ -18,5 +18,27 @@ func syncDir(path string) error {
 	return f.Sync()
 }
 
+// lockDir locks a directory, shared or for one alone.
+func lockDir(path string, alone bool) (unlock func(), err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	how := syscall.LOCK_SH
+	if alone {
+		how = syscall.LOCK_EX
+	}
+	for {
+		if err = syscall.Flock(int(f.Fd()), how); err != syscall.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
 // isFull reports whether err says that no space or quota is left.
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }

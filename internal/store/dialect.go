@@ -45,6 +45,10 @@ type dialect interface {
 	// commit runs a group as one transaction: it adds to known the headers that lack, plans, and writes. It returns known. The
 	// headers it was given need not be the database's: then it changes nothing and returns errStale. k may be nil.
 	commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, k *taking, now time.Time) (map[outboard.SessionID]*row, error)
+	// moment is how a transaction that only reads begins, to see all as of one moment; textColumns the query for every table's columns of text
+	// and bytes.
+	moment() *sql.TxOptions
+	textColumns() string
 	// lockPolicies makes others wait with their policies until tx ends.
 	lockPolicies(ctx context.Context, tx *sql.Tx) error
 	// lockAudit makes other processes wait with their audit records until tx ends.

@@ -62,7 +62,7 @@ func (s *Store) Files(ctx context.Context, session outboard.SessionID, ids []out
 
 const deleteFileSQL = `DELETE FROM files WHERE id = ?`
 
-// DeleteFile removes the row; the blob stays until collected.
+// DeleteFile removes the row; the blob stays until PruneBlobs of control.
 func (s *Store) DeleteFile(ctx context.Context, id outboard.FileID) error {
 	return s.delete(ctx, "file", string(id), deleteFileSQL)
 }

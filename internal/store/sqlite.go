@@ -144,6 +144,7 @@ func openPool(dsn string, conns int) (*sql.DB, error) {
 }
 
 func (d *sqliteDialect) name() string                                { return "sqlite" }
+func (d *sqliteDialect) moment() *sql.TxOptions                      { return nil }
 func (d *sqliteDialect) offers() bool                                { return true }
 func (d *sqliteDialect) writers() int                                { return 1 }
 func (d *sqliteDialect) where() string                               { return d.path }

@@ -1,0 +1,107 @@
+package blob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// freshEvery is how old Put lets a blob that it finds stored look. What was put counts as young for that much less than Prune says.
+const freshEvery = time.Hour
+
+// Pruned is what Prune removed, or would have.
+type Pruned struct {
+	Removed int
+	Bytes   int64 // on the disk
+	Kept    int   // needed, or too young
+}
+
+// Pruner is a Store that can remove blobs.
+type Pruner interface {
+	// Prune removes the blobs that were last put before a time and are not needed; with dry it only counts. What needed says of a blob must hold for
+	// as long as nobody puts it again. One that is put meanwhile, by whichever process, stays.
+	Prune(ctx context.Context, before time.Time, needed func(digest string) bool, dry bool) (Pruned, error)
+}
+
+// Prune implements Pruner. It looks at every blob once, a directory at a time.
+func (d *Dir) Prune(ctx context.Context, before time.Time, needed func(digest string) bool, dry bool) (p Pruned, err error) {
+	leaves, err := filepath.Glob(filepath.Join(d.path, "[0-9a-f][0-9a-f]", "[0-9a-f][0-9a-f]"))
+	if err != nil {
+		return p, fmt.Errorf("blob store: %w", err)
+	}
+	for _, leaf := range leaves {
+		if ctx.Err() != nil {
+			return p, outboard.Errorf(outboard.Canceled, "removing blobs: %w", context.Cause(ctx))
+		}
+		if err := d.pruneLeaf(leaf, before, needed, dry, &p); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+// pruneLeaf is Prune of one directory. It is locked meanwhile, against a Put that finds a blob there and says that it is stored.
+func (d *Dir) pruneLeaf(leaf string, before time.Time, needed func(string) bool, dry bool, p *Pruned) error {
+	unlock, err := lockDir(leaf, true)
+	if err != nil {
+		return d.failed("locking", leaf, err)
+	}
+	defer unlock()
+	entries, err := os.ReadDir(leaf)
+	if err != nil {
+		return d.failed("listing", leaf, err)
+	}
+	for _, e := range entries {
+		digest := strings.TrimSuffix(e.Name(), compressedSuffix)
+		if !validRef(outboard.BlobRef{Digest: digest}) {
+			continue
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // another process is at it too
+		}
+		if err != nil {
+			return d.failed("looking for", e.Name(), err)
+		}
+		if !info.ModTime().Before(before) || needed(digest) {
+			p.Kept++
+			continue
+		}
+		if !dry {
+			if err := os.Remove(filepath.Join(leaf, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return d.failed("removing", e.Name(), err)
+			}
+		}
+		p.Removed++
+		p.Bytes += info.Size()
+	}
+	return nil
+}
+
+// found makes a blob that Put has found stored look as if it had been put now, and reports whether it is there still.
+func (d *Dir) found(path string) (bool, error) {
+	unlock, err := lockDir(filepath.Dir(path), false)
+	if err != nil {
+		return false, d.failed("locking", filepath.Dir(path), err)
+	}
+	defer unlock()
+	info, err := os.Stat(path)
+	if err == nil && time.Since(info.ModTime()) > freshEvery {
+		now := time.Now()
+		err = os.Chtimes(path, now, now)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, d.failed("looking for", path, err)
+	}
+	return true, nil
+}
