@@ -18,7 +18,7 @@ const (
 	purgePage   = 100
 	purgeEvents = 500
 	purgePause  = 5 * time.Millisecond
-	// goneGrace is how long the row of a sandbox that was destroyed stays, for whoever asks what became of it.
+	// goneGrace is how long the row of a sandbox that was destroyed, or of a file that has expired, stays, for whoever asks what became of it.
 	goneGrace = 24 * time.Hour
 	// goneAtOnce is how many of those, and of counters that are over, one statement deletes.
 	goneAtOnce = 500
@@ -143,6 +143,15 @@ const findRatesSQL = `SELECT id FROM rates WHERE start < ? LIMIT ?`
 
 const deleteRateSQL = `DELETE FROM rates WHERE id = ? AND start < ?`
 
+const findExpiredSQL = `SELECT id FROM files WHERE expires_at > 0 AND expires_at < ? LIMIT ?`
+
+const deleteExpiredSQL = `DELETE FROM files WHERE id = ? AND expires_at > 0 AND expires_at < ?`
+
+// TidyFiles deletes files that expired before a time, and returns how many.
+func (s *Store) TidyFiles(ctx context.Context, before time.Time) (int64, error) {
+	return s.tidyRows(ctx, "deleting files that have expired", findExpiredSQL, deleteExpiredSQL, before)
+}
+
 // TidySandboxes deletes rows of sandboxes that were destroyed before a time and belong to no living session, and returns how many.
 func (s *Store) TidySandboxes(ctx context.Context, before time.Time) (int64, error) {
 	return s.tidyRows(ctx, "deleting rows of sandboxes that are gone", findGoneSQL, deleteGoneSQL, before)
@@ -203,6 +212,8 @@ func (s *Store) tidy(ctx context.Context) {
 	warn("rows of deleted sessions stay", err)
 	_, err = s.TidySandboxes(ctx, now.Add(-goneGrace))
 	warn("rows of sandboxes that are gone stay", err)
+	_, err = s.TidyFiles(ctx, now.Add(-goneGrace))
+	warn("files that have expired stay", err)
 	_, err = s.TidyRates(ctx, now.Add(-ratesKept))
 	warn("counters that are over stay", err)
 }

@@ -150,7 +150,7 @@ func TestPurge(t *testing.T) {
 	})
 }
 
-// Broken if rows of sandboxes and counters pile up for ever, or one goes that is still asked for.
+// Broken if rows of sandboxes, expired files and counters pile up for ever, or one goes that is still asked for.
 func TestTidyRows(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		now := s.Now().UTC().Truncate(time.Microsecond)
@@ -177,6 +177,19 @@ func TestTidyRows(t *testing.T) {
 		}
 		for id, want := range map[outboard.SandboxID]bool{"old": false, "box7": false, "recent": true, "alive": true, "of a session": true} {
 			if _, err := s.Sandbox(t.Context(), id); (err == nil) != want {
+				t.Errorf("%s: %v", id, err)
+			}
+		}
+		for id, at := range map[outboard.FileID]time.Time{"file_over": long, "file_just": just, "file_always": {}} {
+			if err := s.PutFile(t.Context(), outboard.File{ID: id, Filename: "f", CreatedAt: long, ExpiresAt: at}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n, err := s.TidyFiles(t.Context(), now.Add(-24*time.Hour)); err != nil || n != 1 {
+			t.Errorf("%d files deleted, %v", n, err)
+		}
+		for id, want := range map[outboard.FileID]bool{"file_over": false, "file_just": true, "file_always": true} {
+			if _, err := s.File(t.Context(), id); (err == nil) != want {
 				t.Errorf("%s: %v", id, err)
 			}
 		}
