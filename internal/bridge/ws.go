@@ -116,6 +116,7 @@ func (c *wsConn) read() (kind byte, msg []byte, err error) {
 		case op == wsPong:
 			continue
 		case op == wsClose:
+			_ = c.write(wsClose, data[:min(2, len(data))]) // as the RFC asks; it may have gone
 			return 0, nil, io.EOF
 		case op == wsMore && kind == 0, op != wsMore && kind != 0:
 			return 0, nil, &wsError{wsProtocol, "a message's parts are out of order"}
@@ -153,7 +154,7 @@ func (c *wsConn) frame(most int) (final bool, op byte, data []byte, err error) {
 	if err != nil {
 		return false, 0, nil, io.EOF
 	}
-	if size > uint64(max(most, 125)) {
+	if op < wsClose && size > uint64(max(most, 0)) { // the others are short, by what was asked above
 		return false, 0, nil, &wsError{wsTooBig, fmt.Sprintf("a message is longer than %d bytes", maxMessage)}
 	}
 	mask := make([]byte, 4+size)
