@@ -178,9 +178,9 @@ func testTerminalLeft(t *testing.T, w *worker) {
 	t.Helper()
 	s := w.terminal("/pty")
 	s.until("ready")
-	s.typed("sleep 302\n")
-	gone := `for i in $(seq 200); do pgrep -x -f 'sleep 302' >/dev/null || exit 0; sleep 0.05; done; exit 1`
-	here := `for i in $(seq 200); do pgrep -x -f 'sleep 302' >/dev/null && exit 0; sleep 0.05; done; exit 1`
+	s.typed("sleep 303 & sleep 302 &\n")
+	gone := `for i in $(seq 200); do pgrep -x -f 'sleep 30[23]' >/dev/null || exit 0; sleep 0.05; done; exit 1`
+	here := `for i in $(seq 200); do [ "$(pgrep -x -f 'sleep 30[23]' | wc -l)" = 2 ] && exit 0; sleep 0.05; done; exit 1`
 	if _, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c", here}}); end != "exit 0" { // the control
 		t.Fatal("the terminal's program does not run")
 	}
@@ -203,11 +203,18 @@ func testTerminalLeft(t *testing.T, w *worker) {
 	if shown, _ := s.until("again 49"); !strings.Contains(shown, "42-/tmp-it's me") {
 		t.Errorf("who comes back sees %q", shown)
 	}
+	s.typed("sleep 303 & sleep 302 &\n")
+	if _, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c", here}}); end != "exit 0" { // the control
+		t.Fatal("the session's programs do not run")
+	}
 	if status, b := w.ask("DELETE", "/"+w.id+"/session/stays", nil); status != 200 {
 		t.Errorf("ending it: %d %s", status, b)
 	}
 	if _, told := s.until(""); !strings.Contains(told, `"exit"`) {
 		t.Errorf("the terminal of a session that is deleted: %q", told)
+	}
+	if _, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c", gone}}); end != "exit 0" {
+		t.Error("what a session's terminal ran goes on without it")
 	}
 }
 

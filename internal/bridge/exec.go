@@ -84,9 +84,10 @@ func code(exit control.ProcessExit) int {
 	return exit.Code
 }
 
-// run runs a process and ends it, with all it started, when ctx or each does.
+// run runs a process and ends it, with all it started, when ctx or each does; the guest ends one whose server was killed.
 func run(ctx context.Context, m control.Machine, p control.ProcessStart, each func(control.ProcessEvent) error) (control.ProcessExit, error) {
 	pid := 0
+	p.HangUp = true
 	_, exit, err := m.StartProcess(ctx, p, func(e control.ProcessEvent) error {
 		if e.Kind == control.Started {
 			pid = e.Pid

@@ -17,6 +17,9 @@ import (
 // maxCells bounds a side of a terminal.
 const maxCells = 10_000
 
+// hangUpTime is how long a terminal's program may take to end by itself.
+const hangUpTime = 2 * time.Second
+
 // loginShell is what runs in a terminal when the client names no program.
 const loginShell = `if [ -x /bin/bash ]; then exec /bin/bash -l; fi; exec /bin/sh -l`
 
@@ -51,7 +54,7 @@ func (s *Server) pty(r *request) error {
 	if err != nil {
 		return err
 	}
-	start := control.ProcessStart{Argv: []string{"/bin/sh", "-c", loginShell}, Cwd: workspace, Terminal: &size, Patient: true,
+	start := control.ProcessStart{Argv: []string{"/bin/sh", "-c", loginShell}, Cwd: workspace, Terminal: &size, Patient: true, HangUp: true,
 		Env: map[string]string{"TERM": "xterm-256color"}}
 	if shell := r.URL.Query().Get("shell"); shell != "" {
 		start.Argv = []string{shell}
@@ -239,8 +242,31 @@ func (t *terminal) leave() {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.r.Context()), endTimeout)
 	defer cancel()
-	_ = t.m.SignalProcess(ctx, t.ref, int(syscall.SIGHUP))  // what an interactive shell passes on to its jobs
-	_ = t.m.SignalProcess(ctx, t.ref, int(syscall.SIGKILL)) // it may have ended by itself
+	_ = endHungUp(ctx, t.m, t.ref) // the guest has told it, since nobody is attached any more
+}
+
+// hangUp ends a terminal's program as the end of the terminal does: an interactive shell passes the signal on to its jobs, which have process
+// groups of their own.
+func hangUp(ctx context.Context, m control.Machine, ref control.ProcessRef) error {
+	err := m.SignalProcess(ctx, ref, int(syscall.SIGHUP))
+	if err == nil {
+		err = endHungUp(ctx, m, ref)
+	}
+	return err
+}
+
+// endHungUp gives a program that was told of the end of its terminal the time to end by itself, and kills it then.
+func endHungUp(ctx context.Context, m control.Machine, ref control.ProcessRef) error {
+	wait, cancel := context.WithTimeout(ctx, hangUpTime)
+	defer cancel()
+	_, err := m.AttachProcess(wait, ref, 0, func(control.ProcessEvent) error { return nil })
+	if err != nil && ctx.Err() == nil {
+		err = m.SignalProcess(ctx, ref, int(syscall.SIGKILL))
+	}
+	if bad, ok := errors.AsType[*control.Refusal](err); ok && bad.Code == "not_found" {
+		return nil // it has ended
+	}
+	return err
 }
 
 func (t *terminal) tell(st status) error {

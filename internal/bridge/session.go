@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/control"
@@ -81,7 +80,7 @@ func validSession(sid string) bool {
 func inSession(sid string, p control.ProcessStart) control.ProcessStart {
 	if p.Terminal != nil {
 		p.Tag = tagOf(sid)
-		p.Patient = false // it goes on without anybody who looks
+		p.Patient, p.HangUp = false, false // it goes on without anybody who looks
 		p.Argv = append([]string{"/bin/sh", "-c", sessionStart, sid}, p.Argv...)
 		return p
 	}
@@ -171,7 +170,7 @@ func (s *Server) endSession(r *request) error {
 	}
 	pid, err := running(r.Context(), m, tagOf(sid))
 	if err == nil && pid != 0 {
-		err = m.SignalProcess(r.Context(), control.ProcessRef{Pid: pid}, int(syscall.SIGKILL))
+		err = hangUp(r.Context(), m, control.ProcessRef{Pid: pid})
 	}
 	if err != nil {
 		return control.BoxError(err)
