@@ -186,7 +186,7 @@ func newBoxRemove(a *app) *cobra.Command {
 func newBoxCopy(a *app) *cobra.Command {
 	return &cobra.Command{Use: "cp FROM TO", Short: "Copy a file into a box or out of it", Args: exactArgs("what to copy", "where to"),
 		Long: "Copy a file. One of FROM and TO is BOX:PATH, the other a path of this machine, or - for standard input or output.\n" +
-			"A copy out of a box is whole or not there; of one into a box that breaks off, what has come is left.\n" +
+			"A copy is whole, or leaves what was there before.\n" +
 			"For directories: outboard box exec BOX -- tar -C DIR -cf - . | tar -xf -",
 		RunE: func(cmd *cobra.Command, args []string) error { return runBoxCopy(cmd.Context(), a, args[0], args[1]) }}
 }

@@ -8,7 +8,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -138,11 +140,54 @@ func TestBridge(t *testing.T) {
 	if status, _ := w.ask("GET", "/"+w.id+"/file/etc/passwd", nil); status != 403 {
 		t.Errorf("a file elsewhere: %d", status)
 	}
+	testBrokenUploads(t, w)
 	testBridgeArchives(t, w)
 	testBridgeSessions(t, w)
 	testBridgeTerminal(t, w)
 	testBridgeTunnel(t, w)
 	testBridgeLife(t, w)
+}
+
+// testBrokenUploads: a file that is sent in part is not there in part, by the bridge and by the API, which outboard box cp uses.
+func testBrokenUploads(t *testing.T, w *worker) {
+	t.Helper()
+	const size = 4 << 20
+	shell := func(text string) string {
+		out, said, end := w.exec(map[string]any{"argv": []string{"sh", "-c", text}})
+		if end != "exit 0" {
+			t.Fatalf("%s: %q %q %s", text, out, said, end)
+		}
+		return out
+	}
+	for _, path := range []string{"/bridge/v1/sandbox/" + w.id + "/file/workspace/up/file", "/v1/sandboxes/" + w.id + "/files/content?path=/workspace/up/file"} {
+		shell("rm -rf up; mkdir up; echo before > up/file")
+		for _, sent := range []int{size / 2, size} {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(w.s.url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", path,
+				strings.TrimPrefix(w.s.url, "http://"), w.key, size, strings.Repeat("x", sent)); err != nil {
+				t.Fatal(err)
+			}
+			if sent == size { // the control
+				if res, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || res.StatusCode != 200 {
+					t.Fatalf("%s: %v, %v", path, res, err)
+				}
+				if got := shell("cd up; ls -A; wc -c < file"); got != "file\n4194304\n" {
+					t.Errorf("%s, the whole: %q", path, got)
+				}
+				continue
+			}
+			shell(`for i in $(seq 500); do [ "$(ls -A up)" != file ] || ! grep -q before up/file && exit 0; sleep 0.01; done; exit 1`) // it has begun
+			conn.Close()
+			if got := shell(`cd up; for i in $(seq 500); do [ "$(ls -A)" = file ] && break; sleep 0.01; done; ls -A; head -c 10 file`); got != "file\nbefore\n" {
+				t.Errorf("%s, a part: %q", path, got)
+			}
+		}
+	}
+	shell("rm -r up")
 }
 
 // testBridgeArchives moves the workspace out, and into another sandbox.

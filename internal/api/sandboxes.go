@@ -464,6 +464,7 @@ func (s *server) readBoxFile(r *request) (any, error) {
 
 func (s *server) writeBoxFile(r *request) (any, error) {
 	return s.onFile(r, func(ctx context.Context, m control.Machine, ref control.FileRef) (any, error) {
+		ref.Whole = true
 		e, err := m.WriteFile(ctx, ref, nil, http.MaxBytesReader(r.w, r.Body, outboard.MaxFile))
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			err = outboard.Errorf(outboard.TooLarge, "the file is larger than %d bytes", outboard.MaxFile)

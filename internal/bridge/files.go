@@ -76,6 +76,7 @@ func (s *Server) write(r *request) error {
 	if err != nil {
 		return err
 	}
+	ref.Whole = true
 	_, err = m.WriteFile(r.Context(), ref, nil, http.MaxBytesReader(r.w, r.Body, outboard.MaxFile))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return outboard.Errorf(outboard.TooLarge, "the file is larger than %d bytes", int64(outboard.MaxFile))

@@ -279,7 +279,7 @@ func writable(at place) error {
 func (p place) create(mode uint32) (*os.File, error) {
 	for n := range 100 {
 		name := fmt.Sprintf(".outboard-%d-%d", os.Getpid(), n)
-		fd, err := openAt(p.dir, name, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+		fd, err := openAt(p.dir, name, syscall.O_RDWR|syscall.O_CREAT|syscall.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 		if err == syscall.EEXIST {
 			continue
 		}
@@ -295,20 +295,25 @@ func (p place) create(mode uint32) (*os.File, error) {
 	return nil, errors.New("no name for a temporary file is free")
 }
 
-// commit fills a temporary file and gives it the place's name; last runs between the two.
+// commit fills a temporary file and gives it the place's name; last runs between the two. A file that is mounted there cannot lose its place, and
+// is written into.
 func (p place) commit(f *os.File, r io.Reader, last func(fd int) error) error {
 	_, err := io.Copy(struct{ io.Writer }{f}, r)
 	if err == nil && last != nil {
 		err = last(int(f.Fd()))
 	}
-	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = syscall.Renameat(p.dir, path.Base(f.Name()), p.dir, p.name)
+		if err = syscall.Renameat(p.dir, path.Base(f.Name()), p.dir, p.name); err == nil {
+			return f.Close()
+		}
 	}
-	if err != nil {
-		unlinkAt(p.dir, path.Base(f.Name()), 0)
+	if err == syscall.EBUSY {
+		if _, err = f.Seek(0, io.SeekStart); err == nil {
+			err = p.overwrite(f)
+		}
 	}
-	return err
+	unlinkAt(p.dir, path.Base(f.Name()), 0)
+	return errors.Join(err, f.Close())
 }
 
 // overwrite writes into an existing regular file.

@@ -59,6 +59,9 @@ type Entry struct {
 type FileRef struct {
 	Path Name   `json:"path"`
 	User string `json:"user,omitempty"` // "" = the tool's user
+	// Whole lets what WriteFile writes take the file's place at once, and a write that breaks off leave what was there. Programs that have the file
+	// open see nothing of it then, and other names of it keep what they have.
+	Whole bool `json:"whole,omitempty"`
 }
 
 // fsArg is the argument of every operation above.

@@ -98,6 +98,9 @@ func (f *fsCall) run(ctx context.Context, op string, a fsArg, r *receiver, st *s
 	case opRead:
 		err = f.read(ctx, a, st)
 	case opWrite:
+		if a.Whole {
+			return f.replace(a.Attrs, r)
+		}
 		return f.write(a.Attrs, r)
 	case opWatch:
 		err = f.s.watch(ctx, f, a.Recursive, st)
@@ -391,6 +394,68 @@ func (f *fsCall) write(attrs map[string]string, r io.Reader) (any, error) {
 		return nil, err
 	}
 	return f.stat()
+}
+
+// replace makes a file's content appear at once. Where the directory takes no second name, it writes into the file.
+func (f *fsCall) replace(attrs map[string]string, r io.Reader) (any, error) {
+	var at place
+	var half *os.File
+	asGuest := false
+	err := f.access(func(opts int) (err error) {
+		if at, err = f.s.resolve(f.path, makeParents|opts); err != nil {
+			return err
+		}
+		asGuest = opts&noLinks != 0
+		if half, err = f.beside(at, asGuest); err != nil {
+			at.close()
+		}
+		return err
+	})
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		return f.write(attrs, r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer at.close()
+	finish := func() error { return at.commit(half, r, func(fd int) error { return f.setAttrs(fd, attrs) }) }
+	if asGuest {
+		err = finish()
+	} else {
+		err = f.s.as(f.acc, finish)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f.stat()
+}
+
+// beside makes the file that will take a place, with the mode of the one that is there.
+func (f *fsCall) beside(at place, asGuest bool) (*os.File, error) {
+	mode := uint32(0o644)
+	var st syscall.Stat_t
+	switch err := fstatat(at.dir, at.name, &st); {
+	case err == syscall.ENOENT:
+	case err != nil:
+		return nil, err
+	case st.Mode&syscall.S_IFMT == syscall.S_IFDIR:
+		return nil, errIsDir
+	case st.Mode&syscall.S_IFMT != syscall.S_IFREG:
+		return nil, errNotRegular
+	default:
+		mode = st.Mode & 0o777
+		if err := writable(at); err != nil {
+			return nil, err
+		}
+	}
+	half, err := at.create(mode)
+	if err != nil || !asGuest {
+		return half, err
+	}
+	if err := syscall.Fchown(int(half.Fd()), f.acc.uid, f.acc.gid); err != nil {
+		return nil, errors.Join(err, half.Close(), unlinkAt(at.dir, half.Name(), 0))
+	}
+	return half, nil
 }
 
 func (f *fsCall) create(at place, asGuest bool) (*os.File, error) {

@@ -5,9 +5,11 @@ package sandboxtest
 import (
 	"context"
 	"errors"
+	"io"
 	"path"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/outboard-dev/outboard/internal/guest"
 )
@@ -106,6 +108,58 @@ func testEntryLinks(t *testing.T, r *rig) {
 	_, err := b.WriteFile(ctx(t), ref("/home/user/t/etc/passwd"), nil, strings.NewReader("evil"))
 	want(t, "through a planted link", refusal(err), guest.Invalid)
 	want(t, "the file behind it", strings.Contains(b.sh("cat /etc/passwd"), "evil"), false)
+}
+
+// If this fails, a copy into a sandbox that broke off stands where a file was, or has left something beside it; or a whole one changes more than the
+// content.
+func testEntryWhole(t *testing.T, r *rig) {
+	b := r.create(t)
+	put := func(p, content string, broken, whole bool) error {
+		from := io.Reader(strings.NewReader(content))
+		if broken {
+			from = io.MultiReader(from, iotest.ErrReader(errors.New("broken off")))
+		}
+		f := ref(p)
+		f.Whole = whole
+		_, err := b.WriteFile(ctx(t), f, map[string]string{"by": "test"}, from)
+		return err
+	}
+	long := strings.Repeat("half", 1<<18)
+	b.sh("mkdir ~/w && cd ~/w && echo -n before > file && chmod 750 file && ln -s file link && ln -s new dangling && mkfifo pipe && touch /tmp/w && ln -s /tmp/w away")
+	look := func() string { // once the guest has seen the end
+		return b.sh("cd ~/w && for i in $(seq 500); do ls -A . /tmp/w | grep -q outboard- || break; sleep 0.01; done; ls -lA --time-style=+ && cat file && ls -A /tmp/w")
+	}
+	before := look()
+	for _, p := range []string{"w/link", "w/dangling", "w/none", "w/away"} {
+		if err := put(p, long, true, true); err == nil {
+			t.Errorf("%s: a copy that broke off is said to be whole", p)
+		}
+		want(t, "after "+p+" broke off", look(), before)
+	}
+	if err := put("w/not-whole", long, true, false); err == nil { // the control: the halves have come
+		t.Error("what broke off is said to be whole")
+	}
+	want(t, "one that need not be whole", b.sh("cd ~/w && [ -s not-whole ] && rm not-whole && echo half") /* of it is there */, "half\n")
+	for _, p := range []string{"w/link", "w/dangling", "w/dir/other", "w/away"} {
+		if err := put(p, "whole", false, true); err != nil {
+			t.Errorf("%s: %v", p, err)
+		}
+	}
+	want(t, "whole", b.sh("cd ~/w && cat file new dir/other /tmp/w && stat -c %a file new dir/other && readlink link dangling && ls -A . dir"),
+		"wholewholewholewhole750\n644\n644\nfile\nnew\n.:\naway\ndangling\ndir\nfile\nlink\nnew\npipe\n\ndir:\nother\n")
+	if e, err := b.Stat(ctx(t), ref("w/file")); err != nil || e.Attrs["e2b.by"] != "test" {
+		t.Errorf("attributes: %+v, %v", e, err)
+	}
+	if refused := refusal(put("w/pipe", "x", false, true)); refused != guest.Invalid {
+		t.Errorf("into a pipe: %s", refused)
+	}
+	if !r.p.Capabilities().SeparateID {
+		return
+	}
+	if err := put("/etc/whole", "x", false, true); err != nil { // where only the guest may
+		t.Error(err)
+	}
+	want(t, "for the user", b.sh("cat /etc/whole; stat -c %U /etc/whole; ls -A /etc | grep -c outboard-; true"), "xuser\n0\n")
 }
 
 // If this fails, a client does not learn what changes, or learns it about another directory.

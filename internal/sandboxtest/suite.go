@@ -60,7 +60,7 @@ func Run(t *testing.T, c Config) {
 		{"SaveHostile", testSaveHostile}, {"LoadRefusals", testLoadRefusals},
 		{"Process", testProcess}, {"ProcessAttach", testProcessAttach}, {"ProcessHangUp", testProcessHangUp}, {"ProcessOutput", testProcessOutput}, {"Terminal", testTerminal},
 		{"ProcessEnd", testProcessEnd}, {"ProcessUser", testProcessUser}, {"DialPort", testDialPort}, {"Entries", testEntries},
-		{"EntryLinks", testEntryLinks}, {"Races", testRaces}, {"Watch", testWatch},
+		{"EntryLinks", testEntryLinks}, {"EntryWhole", testEntryWhole}, {"Races", testRaces}, {"Watch", testWatch},
 		{"Freeze", testFreeze}, {"Memory", testMemory}, {"Pids", testPids}, {"Disk", testDisk}, {"CPU", testCPU},
 		{"ForkBomb", testForkBomb}, {"Zombies", testZombies}, {"Files", testFiles}, {"LogFlood", testLogFlood}, {"DeepTree", testDeepTree},
 		{"KernelObjects", testKernelObjects}, {"Neighbours", testNeighbours}, {"OddNames", testOddNames},
