@@ -193,7 +193,7 @@ func testBrokenUploads(t *testing.T, w *worker) {
 // testBridgeArchives moves the workspace out, and into another sandbox.
 func testBridgeArchives(t *testing.T, w *worker) {
 	t.Helper()
-	if _, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c", "mkdir -p d skip && echo one > d/f && echo no > skip/f && ln -s d/f link && chmod 700 d/f"}}); end != "exit 0" {
+	if _, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c", "mkdir -p d skip && echo one > d/f && echo no > skip/f && ln -s d/f link && chmod 700 d/f && chmod 777 d"}}); end != "exit 0" {
 		t.Fatal(end)
 	}
 	status, archive := w.ask("POST", "/"+w.id+"/persist?excludes=skip,none", nil)
@@ -225,7 +225,7 @@ func testBridgeArchives(t *testing.T, w *worker) {
 	if status, b := w.ask("POST", "/"+w.id+"/hydrate", bytes.NewReader(archive)); status != 200 {
 		t.Errorf("hydrating: %d %s", status, b)
 	}
-	if out, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c", "cat link; stat -c %a d/f; ls"}}); out != "one\n700\na b%é\nd\nlink\n" || end != "exit 0" {
+	if out, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c", "cat link; stat -c %a d/f d; ls"}}); out != "one\n700\n777\na b%é\nd\nlink\n" || end != "exit 0" {
 		t.Errorf("what was hydrated: %q %q", out, end)
 	}
 	if status, b := w.ask("POST", "/"+w.id+"/hydrate", strings.NewReader(strings.Repeat("not a tar ", 1000))); status != 400 || !bytes.Contains(b, []byte(`"code":"invalid"`)) {

@@ -144,7 +144,7 @@ func (s *Server) hydrate(r *request) error {
 	defer cancel(nil)
 	body := http.MaxBytesReader(r.w, r.Body, outboard.MaxFile)
 	said := ""
-	exit, err := run(ctx, m, control.ProcessStart{Argv: []string{"tar", "-C", workspace, "-xf", "-"}, Cwd: workspace, Stdin: true}, func(e control.ProcessEvent) error {
+	exit, err := run(ctx, m, control.ProcessStart{Argv: []string{"tar", "-C", workspace, "-xpf", "-"}, Cwd: workspace, Stdin: true}, func(e control.ProcessEvent) error {
 		switch e.Kind {
 		case control.Started:
 			feeding.Go(func() {
