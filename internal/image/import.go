@@ -110,7 +110,11 @@ func (s *Store) survey(dir string, r io.Reader) (map[string]int64, error) {
 		}
 		sizes[name] = h.Size
 		if name == "index.json" || name == "oci-layout" || blobName.MatchString(name) {
-			if err := writeNew(filepath.Join(out, name), tr); err != nil {
+			err := writeNew(filepath.Join(out, name), tr)
+			if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, tar.ErrHeader) {
+				return nil, refused("its archive ends within %q, or is damaged there: %w", clip(name), err)
+			}
+			if err != nil {
 				return nil, fmt.Errorf("receiving an image: %w", err)
 			}
 		}
