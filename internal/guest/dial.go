@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync/atomic"
 	"time"
 )
 
@@ -33,6 +34,7 @@ func (c *Client) DialPort(ctx context.Context, port uint16) (net.Conn, error) {
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	said, hears := net.Pipe()
 	told, tells := net.Pipe()
+	p := &portConn{Conn: hears, tells: tells, cancel: cancel}
 	c.wg.Go(func() { // from the guest
 		defer c.abandon(x)
 		defer said.Close()
@@ -41,6 +43,9 @@ func (c *Client) DialPort(ctx context.Context, port uint16) (net.Conn, error) {
 		for {
 			b, err := x.recv(run)
 			if err != nil {
+				if err != io.EOF {
+					p.broken.Store(&err)
+				}
 				return
 			}
 			if _, err := said.Write(b); err != nil {
@@ -62,7 +67,7 @@ func (c *Client) DialPort(ctx context.Context, port uint16) (net.Conn, error) {
 			}
 		}
 	})
-	return &portConn{hears, tells, cancel}, nil
+	return p, nil
 }
 
 // portConn is a connection to a port: a pipe for each direction, so that one can end before the other, as with TCP.
@@ -70,6 +75,16 @@ type portConn struct {
 	net.Conn // from the port
 	tells    net.Conn
 	cancel   context.CancelFunc
+	broken   atomic.Pointer[error] // why it ended, if not by the program on the port
+}
+
+// Read reads what the port says. Only an end by the program on it is io.EOF: a stream that the end of the sandbox cut short must not look whole.
+func (p *portConn) Read(b []byte) (int, error) {
+	n, err := p.Conn.Read(b)
+	if broken := p.broken.Load(); err == io.EOF && broken != nil {
+		err = *broken
+	}
+	return n, err
 }
 
 // Write writes to the port.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -366,6 +367,37 @@ func testHalfClose(t *testing.T, b *box, port uint16) {
 	}
 }
 
+// testCutOff has a connection end under a client: by the program on the port, the control, and by the end of who passes it on.
+func testCutOff(t *testing.T, r *rig, b *box, port uint16) {
+	t.Helper()
+	through, err := r.p.Open(ctx(t), b.spec.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cut := range []bool{false, true} {
+		conn, err := through.DialPort(ctx(t), port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintln(conn, "hello")
+		if _, err := io.ReadFull(conn, make([]byte, len("echo hello\n"))); err != nil {
+			t.Fatal(err)
+		}
+		if !cut {
+			fmt.Fprintln(conn, "quit")
+		} else if err := through.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := conn.Read(make([]byte, 1)); n != 0 || (err == io.EOF) == cut || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("cut off %v: it ends with %v", cut, err)
+		}
+	}
+}
+
 // If this fails, a program that listens inside cannot be reached from outside, or one that does not seems to.
 func testDialPort(t *testing.T, r *rig) {
 	b := r.create(t)
@@ -388,6 +420,7 @@ func testDialPort(t *testing.T, r *rig) {
 		conn.Close()
 	}
 	testHalfClose(t, b, port)
+	testCutOff(t, r, b, port)
 	if _, err := b.DialPort(ctx(t), 1); refusal(err) != guest.NotFound {
 		t.Errorf("a port where nobody listens: %v", err)
 	}
