@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -18,6 +21,8 @@ const (
 	listed = 20
 	// recent is how many events are read to tell what a session is doing.
 	recent = 25
+	// looks is how many sessions are looked at at a time, and batch how many before they are shown.
+	looks, batch = 16, 100
 )
 
 func newList(a *app) *cobra.Command {
@@ -49,25 +54,40 @@ func runList(ctx context.Context, a *app, all bool) error {
 	}
 	defer c.Close()
 	var rows [][]string
+	var some []client.Session
+	show := func() error {
+		lines, err := describeSessions(ctx, c.Client, some)
+		if err != nil {
+			return err
+		}
+		some = some[:0]
+		for _, l := range lines {
+			if a.json {
+				if err := a.object(l); err != nil {
+					return err
+				}
+			}
+			rows = append(rows, []string{l.Name, l.State, term.Line(l.Doing, 40), formatAge(time.Since(l.Created)), fmt.Sprint(l.Tokens), term.Line(l.Title, 40)})
+		}
+		return nil
+	}
 	more := false
 	for s, err := range c.Sessions(ctx, all) {
 		if err != nil {
 			return err
 		}
-		if !all && len(rows) == listed {
+		if !all && len(some) == listed {
 			more = true
 			break
 		}
-		l, err := describeSession(ctx, c.Client, s)
-		if err != nil {
-			return err
-		}
-		if a.json {
-			if err := a.object(l); err != nil {
+		if some = append(some, s); len(some) == batch {
+			if err := show(); err != nil {
 				return err
 			}
 		}
-		rows = append(rows, []string{l.Name, l.State, term.Line(l.Doing, 40), formatAge(time.Since(l.Created)), fmt.Sprint(l.Tokens), term.Line(l.Title, 40)})
+	}
+	if err := show(); err != nil {
+		return err
 	}
 	if a.json {
 		return nil
@@ -83,6 +103,28 @@ func runList(ctx context.Context, a *app, all bool) error {
 		a.say("older sessions are left out; outboard ls -a lists all")
 	}
 	return nil
+}
+
+// describeSessions is describeSession of several, some of them at a time: a look is a round trip, and there may be thousands. One that was
+// deleted meanwhile is left out.
+func describeSessions(ctx context.Context, c *client.Client, list []client.Session) ([]sessionLine, error) {
+	lines, errs := make([]sessionLine, len(list)), make([]error, len(list))
+	free := make(chan struct{}, looks)
+	var wg sync.WaitGroup
+	for i, s := range list {
+		free <- struct{}{}
+		wg.Go(func() {
+			lines[i], errs[i] = describeSession(ctx, c, s)
+			<-free
+		})
+	}
+	wg.Wait()
+	for i, err := range errs {
+		if outboard.KindOf(err) == outboard.NotFound {
+			errs[i], lines[i].ID = nil, ""
+		}
+	}
+	return slices.DeleteFunc(lines, func(l sessionLine) bool { return l.ID == "" }), cmp.Or(errs...)
 }
 
 // describeSession says where a session stands. Only one that may be doing something costs a look at its newest events.

@@ -79,6 +79,7 @@ func New(cfg Config) (*Client, error) {
 	if tr == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		t.ResponseHeaderTimeout = headerTimeout
+		t.MaxIdleConnsPerHost = 16 // callers that ask for several things at a time do not connect for each
 		tr = t
 	}
 	// No overall timeout: streams last as long as a session. No redirects: the key would travel along.
