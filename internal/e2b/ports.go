@@ -120,6 +120,10 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID,
 		ErrorLog:      slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		FlushInterval: -1,
 	}
+	if r.Header.Get("Upgrade") != "" {
+		u := &upgrade{ResponseWriter: w}
+		w, proxy.ModifyResponse = u, u.watch
+	}
 	proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
