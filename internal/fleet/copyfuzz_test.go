@@ -35,7 +35,7 @@ func FuzzCopyArchive(f *testing.F) {
 	add("", tar.Header{Typeflag: tar.TypeReg, Name: "a\nb", PAXRecords: map[string]string{"path": "a/../../b"}})
 	f.Fuzz(func(t *testing.T, source string, archive []byte) {
 		c := &copying{step: outboard.TemplateStep{Source: source}}
-		if err := c.survey(tar.NewReader(bytes.NewReader(archive))); err != nil {
+		if err := c.survey(t.Context(), tar.NewReader(bytes.NewReader(archive))); err != nil {
 			if kind := outboard.KindOf(err); kind != outboard.Invalid && kind != outboard.TooLarge {
 				t.Errorf("%s: %v", kind, err)
 			}

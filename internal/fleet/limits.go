@@ -78,6 +78,8 @@ const (
 	maxCopyBytes   = 4 << 30
 	maxCopyEntries = 200_000
 	maxCopyName    = 4096
+	// maxCopyNames bounds all names and targets of links of one archive, which are in memory: 300 bytes for each of so many files.
+	maxCopyNames = 64 << 20
 
 	// MaxChain is how many deltas a restore may have to apply; the checkpoint after that is a whole workspace again.
 	MaxChain = 32

@@ -41,7 +41,7 @@ type copied struct {
 
 func (c *copying) copy(ctx context.Context, m *machine) error {
 	m.habits = habits{user: c.user, dir: c.dir}
-	if err := c.read(ctx, c.survey); err != nil {
+	if err := c.read(ctx, func(tr *tar.Reader) error { return c.survey(ctx, tr) }); err != nil {
 		return err
 	}
 	target, err := c.target(ctx, m)
@@ -96,7 +96,7 @@ func badArchive(format string, args ...any) error {
 }
 
 // survey notes what is taken of the archive, and refuses what has no business in one.
-func (c *copying) survey(tr *tar.Reader) error {
+func (c *copying) survey(ctx context.Context, tr *tar.Reader) error {
 	source := strings.TrimPrefix(path.Clean("/"+c.step.Source), "/")
 	glob := strings.ContainsAny(source, "*?[")
 	c.base = source
@@ -108,13 +108,19 @@ func (c *copying) survey(tr *tar.Reader) error {
 	}
 	c.entries = map[string]copied{}
 	seen := map[string]byte{}
-	for n, size := 0, int64(0); ; n++ {
+	for n, size, names := 0, int64(0), 0; ; n++ {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		h, err := tr.Next()
 		if err == io.EOF {
 			break
 		}
 		if err != nil {
 			return badArchive("it cannot be read: %w", err)
+		}
+		if names += len(h.Name) + len(h.Linkname); names > maxCopyNames {
+			return outboard.Errorf(outboard.TooLarge, "the archive of files is refused: its names have more than %d bytes together", maxCopyNames)
 		}
 		if size += h.Size; n >= maxCopyEntries || size > maxCopyBytes {
 			return outboard.Errorf(outboard.TooLarge, "the archive of files is refused: it has more than %d files or %d bytes", maxCopyEntries, int64(maxCopyBytes))
@@ -126,7 +132,7 @@ func (c *copying) survey(tr *tar.Reader) error {
 		if name == "" || name != c.base && c.base != "" && !strings.HasPrefix(name, c.base+"/") {
 			continue
 		}
-		c.entries[name] = copied{h.Typeflag, h.Mode & 0o777, h.Linkname}
+		c.entries[name] = copied{h.Typeflag, h.Mode & 0o777, strings.Clone(h.Linkname)} // a part of a header of up to 1 MiB, which would stay
 	}
 	if len(c.entries) == 0 {
 		return outboard.Errorf(outboard.Invalid, "the uploaded files have nothing called %q", c.step.Source)
