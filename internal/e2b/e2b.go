@@ -47,11 +47,12 @@ type Server struct {
 	routes   []route
 	ports    *http.Transport
 	watchers watchers
+	unzipped int64 // of a compressed body, at most
 }
 
 // New returns a server.
 func New(cfg Config) *Server {
-	s := &Server{ctl: cfg.Control, log: cfg.Logger, domain: cfg.Domain}
+	s := &Server{ctl: cfg.Control, log: cfg.Logger, domain: cfg.Domain, unzipped: maxUnzipped}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

@@ -140,6 +140,7 @@ func TestPages(t *testing.T) {
 // rig is a server with one box.
 type rig struct {
 	t   *testing.T
+	srv *Server
 	url string
 	key string
 	box sandboxOut
@@ -150,7 +151,7 @@ func newRig(t *testing.T) *rig {
 	s := New(Config{Control: srv.Control})
 	h := httptest.NewServer(s)
 	t.Cleanup(func() { h.CloseClientConnections(); h.Close(); s.Close() })
-	r := &rig{t: t, url: h.URL, key: APIKey(srv.Key)}
+	r := &rig{t: t, srv: s, url: h.URL, key: APIKey(srv.Key)}
 	if status := r.api("POST", "/sandboxes", `{"templateID":"base"}`, &r.box); status != http.StatusCreated {
 		t.Fatalf("creating a sandbox: %d", status)
 	}
@@ -378,7 +379,7 @@ func TestBoxOfSomebodyWhoWasRemoved(t *testing.T) {
 	}
 	rigs := map[string]*rig{}
 	for what, key := range map[string]string{"hers": hers, "her program's": program, "another's": srv.Key} {
-		r := &rig{t: t, url: h.URL, key: APIKey(key)}
+		r := &rig{t: t, srv: s, url: h.URL, key: APIKey(key)}
 		if status := r.api("POST", "/sandboxes", `{"templateID":"base","timeout":600}`, &r.box); status != http.StatusCreated {
 			t.Fatalf("creating a sandbox: %d", status)
 		}
@@ -415,7 +416,7 @@ func TestBoxOfSomebodyWhoWasRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, url: h.URL, key: APIKey(tenant)}
+	r := &rig{t: t, srv: s, url: h.URL, key: APIKey(tenant)}
 	if status := r.api("POST", "/sandboxes", `{"templateID":"base","timeout":600}`, &r.box); status != http.StatusCreated || list(r) != 200 {
 		t.Fatalf("a sandbox of another organization: %d", status)
 	}

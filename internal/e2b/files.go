@@ -28,6 +28,34 @@ const (
 	maxParts     = 1000
 )
 
+// maxUnzipped bounds a body that comes compressed, which may be a thousand times what was sent: as much as a box can be restored with. What comes
+// plain costs its client what it costs us.
+const maxUnzipped = 8 << 30
+
+// unzip reads a compressed body.
+func (s *Server) unzip(r io.Reader) (io.Reader, error) {
+	zr, err := gzip.NewReader(r)
+	if err != nil {
+		return nil, outboard.Errorf(outboard.Invalid, "the body is not gzip: %w", err)
+	}
+	return &unzipped{zr, s.unzipped, s.unzipped}, nil
+}
+
+// unzipped is a compressed body that ends with an error where it is too large.
+type unzipped struct {
+	r          io.Reader
+	left, most int64
+}
+
+// Read implements io.Reader.
+func (u *unzipped) Read(p []byte) (int, error) {
+	n, err := u.r.Read(p)
+	if u.left -= int64(n); u.left < 0 {
+		return 0, outboard.Errorf(outboard.TooLarge, "the body is larger than %d bytes when it is unpacked: send large files without Content-Encoding", u.most)
+	}
+	return n, err
+}
+
 // signature computes what admits a request to one file.
 func signature(r *http.Request, secret string) string {
 	op := "write"
@@ -176,9 +204,7 @@ func (v *visit) writeFiles() {
 	attrs, err := v.metadata()
 	var body io.Reader = v.Body
 	if err == nil && strings.EqualFold(v.Header.Get("Content-Encoding"), "gzip") {
-		if body, err = gzip.NewReader(v.Body); err != nil {
-			err = outboard.Errorf(outboard.Invalid, "the body is not gzip: %w", err)
-		}
+		body, err = v.s.unzip(v.Body)
 	} else if enc := v.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		err = outboard.Errorf(outboard.Invalid, "Content-Encoding %q is not supported", enc)
 	}
@@ -212,6 +238,9 @@ func (v *visit) writeParts(mr *multipart.Reader, to string, attrs map[string]str
 		part, err := mr.NextRawPart()
 		if err == io.EOF && len(out) > 0 {
 			return out, nil
+		}
+		if outboard.KindOf(err) == outboard.TooLarge {
+			return nil, err
 		}
 		if err != nil {
 			return nil, outboard.Errorf(outboard.Invalid, "reading the form: %w", err)

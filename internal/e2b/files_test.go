@@ -3,6 +3,9 @@
 package e2b
 
 import (
+	"bytes"
+	"compress/gzip"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -47,5 +50,41 @@ func TestCompose(t *testing.T) {
 	}
 	if status := compose("c", "a", "b"); status != 200 || read("c") != "200 onetwo" || !strings.HasPrefix(read("a"), "404 ") {
 		t.Errorf("of both: %d, then %q and %q", status, read("c"), read("a"))
+	}
+}
+
+// If this fails, some kilobytes of a compressed body keep the server unpacking for as long as its sender likes, also what no file is made of.
+func TestCompressedBodyIsBounded(t *testing.T) {
+	const most = 1 << 20
+	r := newRig(t)
+	r.srv.unzipped = most
+	zipped := func(head string, size int) []byte {
+		var b bytes.Buffer
+		w := gzip.NewWriter(&b)
+		_, err := w.Write(append([]byte(head), make([]byte, size-len(head))...))
+		if err := errors.Join(err, w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	part := func(name string) string {
+		return "--b\r\nContent-Disposition: form-data; name=\"" + name + "\"; filename=\"f\"\r\n\r\n"
+	}
+	for what, c := range map[string]struct {
+		path, kind string
+		body       []byte
+		status     int
+	}{
+		"what fits":            {"/files?path=f", "", zipped("", most), 200},
+		"a byte more":          {"/files?path=f", "", zipped("", most+1), 413},
+		"a part that fits":     {"/files", "multipart/form-data; boundary=b", zipped(part("file")+"x\r\n--b--\r\n", most), 200},
+		"a part that does not": {"/files", "multipart/form-data; boundary=b", zipped(part("file"), most+1), 413},
+		"a part of no file":    {"/files", "multipart/form-data; boundary=b", zipped(part("file")+"x\r\n"+part("other"), most+1), 413},
+	} {
+		req := r.envd(c.path, c.kind, c.body)
+		req.Header.Set("Content-Encoding", "gzip")
+		if status := r.do(req, nil); status != c.status {
+			t.Errorf("%s: %d, want %d", what, status, c.status)
+		}
 	}
 }
