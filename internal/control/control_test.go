@@ -13,7 +13,7 @@ import (
 )
 
 // session makes one with an agent that has nothing special.
-func session(t *testing.T, c *control.Control) control.Session {
+func session(t testing.TB, c *control.Control) control.Session {
 	t.Helper()
 	a, err := c.CreateAgent(t.Context(), admin, outboard.Agent{Name: "a", Model: outboard.ModelConfig{ID: "script/steps"}})
 	if err != nil {

@@ -29,7 +29,8 @@ const (
 	maxUnpacked = 4 * MaxImport
 	// maxExportEntries bounds its entries: blobs, for the most part.
 	maxExportEntries = 200_000
-	// maxExportJSON bounds an entry that is read into memory.
+	// maxExportJSON bounds an entry that is read into memory. What it is decoded to is larger, a hundredfold where it is made to be, so lists
+	// are counted as well, and the session is bounded like a request that makes one.
 	maxExportJSON = 64 << 20
 	// maxPadding bounds the zeros behind the end of the tar.
 	maxPadding = 1 << 20
@@ -157,7 +158,6 @@ func (m *importing) read(ctx context.Context) (digest string, err error) {
 
 // entry takes one entry in.
 func (m *importing) entry(ctx context.Context, h *tar.Header) error {
-	into := map[string]any{sessionEntry: &m.session, checkpointsEntry: &m.chain, filesEntry: &m.files}[h.Name]
 	digest, isBlob := strings.CutPrefix(h.Name, blobsDir)
 	switch {
 	case h.Name == formatEntry:
@@ -166,17 +166,24 @@ func (m *importing) entry(ctx context.Context, h *tar.Header) error {
 			err = broken("its format is %s, and this server reads %s", quote(strings.TrimSpace(string(b))), exportFormat)
 		}
 		return err
-	case into != nil:
-		b, err := m.bytes(h, maxExportJSON)
+	case h.Name == sessionEntry:
+		b, err := m.bytes(h, outboard.MaxBody)
 		if err != nil {
 			return err
 		}
-		d := json.NewDecoder(bytes.NewReader(b))
-		d.DisallowUnknownFields()
-		if err := d.Decode(into); err != nil {
-			return broken("%s: %v", h.Name, err)
+		return strictly(h.Name, b, &m.session)
+	case h.Name == checkpointsEntry:
+		b, err := m.bytes(h, maxExportJSON)
+		if err == nil {
+			m.chain, err = listed[outboard.Checkpoint](h.Name, b, maxDeltas)
 		}
-		return nil
+		return err
+	case h.Name == filesEntry:
+		b, err := m.bytes(h, maxExportJSON)
+		if err == nil {
+			m.files, err = listed[outboard.File](h.Name, b, maxExportEntries)
+		}
+		return err
 	case strings.HasPrefix(h.Name, eventsDir):
 		if h.Name != fmt.Sprintf("%s%08d.jsonl", eventsDir, len(m.parts)+1) {
 			return broken("entry %s is not part %d of the log", quote(h.Name), len(m.parts)+1)
@@ -195,6 +202,40 @@ func (m *importing) entry(ctx context.Context, h *tar.Header) error {
 	return broken("entry %s has no meaning in %s", quote(h.Name), exportFormat)
 }
 
+// strictly decodes what has no unknown fields.
+func strictly(name string, b []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return broken("%s: %v", name, err)
+	}
+	return nil
+}
+
+// listed decodes a list of at most so many.
+func listed[T any](name string, b []byte, most int) ([]T, error) {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if t, err := d.Token(); err != nil || t != json.Delim('[') {
+		return nil, broken("%s is no list", name)
+	}
+	var out []T
+	for d.More() {
+		if len(out) == most {
+			return nil, broken("%s has more than %d entries", name, most)
+		}
+		var v T
+		if err := d.Decode(&v); err != nil {
+			return nil, broken("%s: %v", name, err)
+		}
+		out = append(out, v)
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, broken("%s: %v", name, err)
+	}
+	return out, nil
+}
+
 // bytes reads an entry into memory.
 func (m *importing) bytes(h *tar.Header, limit int64) ([]byte, error) {
 	if h.Size > limit {
@@ -211,6 +252,7 @@ func (m *importing) bytes(h *tar.Header, limit int64) ([]byte, error) {
 
 // took remembers an entry for hold.
 func (m *importing) took(name string, size int64, hash string) {
+	name = strings.Clone(name) // a part of a header of up to 1 MiB, which would stay
 	m.got[name] = exportEntry{name, size, hash}
 	m.order = append(m.order, name)
 }
@@ -246,16 +288,21 @@ func (r *reading) Read(p []byte) (int, error) {
 
 // hold compares what came with the manifest.
 func (m *importing) hold(b []byte) error {
-	var want manifest
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&want); err != nil {
-		return broken("%s: %v", manifestEntry, err)
+	var want struct {
+		manifest
+		Entries json.RawMessage `json:"entries"`
+	}
+	if err := strictly(manifestEntry, b, &want); err != nil {
+		return err
+	}
+	entries, err := listed[exportEntry](manifestEntry, want.Entries, maxExportEntries)
+	if err != nil {
+		return err
 	}
 	if want.Format != exportFormat || want.Session != m.session.ID || want.Seq != m.session.Seq {
 		return broken("its manifest is another export's")
 	}
-	for _, e := range want.Entries {
+	for _, e := range entries {
 		got, ok := m.got[e.Name]
 		if !ok {
 			return broken("%s is missing", quote(e.Name))
@@ -269,7 +316,7 @@ func (m *importing) hold(b []byte) error {
 	for name := range m.got {
 		return broken("%s is not in the manifest", quote(name))
 	}
-	for i, e := range want.Entries {
+	for i, e := range entries {
 		if m.order[i] != e.Name {
 			return broken("entry %d is %s, but the manifest says %s: they were reordered", i+1, quote(m.order[i]), quote(e.Name))
 		}

@@ -104,7 +104,7 @@ func (w *Workspace) merge(ctx context.Context, delta int) error {
 		if h.Name == deletedEntry {
 			return w.remove(h, r)
 		}
-		name := path.Clean(h.Name)
+		name := strings.Clone(path.Clean(h.Name)) // a part of a header of up to 1 MiB, which would stay
 		if name == "." || path.IsAbs(name) || strings.HasPrefix(name, "../") {
 			return outboard.Errorf(outboard.Internal, "an entry is named %q", clipped(h.Name))
 		}

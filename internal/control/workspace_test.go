@@ -17,7 +17,7 @@ import (
 )
 
 // parts is control over a real store and blob directory.
-func parts(t *testing.T) (*control.Control, *store.Store, *blob.Dir) {
+func parts(t testing.TB) (*control.Control, *store.Store, *blob.Dir) {
 	t.Helper()
 	dir := t.TempDir()
 	st, err := store.Open(t.Context(), store.Config{Path: filepath.Join(dir, "outboard.db")})
@@ -35,7 +35,7 @@ func parts(t *testing.T) (*control.Control, *store.Store, *blob.Dir) {
 var admin = outboard.Caller{Key: "apikey_01test", Name: "test", Role: "admin"}
 
 // layer makes one checkpoint's tar: deleted paths, then entries "dir/", "name=content", "name>linkname" or "name@symlink".
-func layer(t *testing.T, deleted []string, entries ...string) []byte {
+func layer(t testing.TB, deleted []string, entries ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -101,7 +102,10 @@ func (s *Store) survey(dir string, r io.Reader) (map[string]int64, error) {
 		if n == maxUploadFiles {
 			return nil, refused("its archive has more than %d files", maxUploadFiles)
 		}
-		name := path.Clean(h.Name)
+		if len(h.Name) > s.limits.Name {
+			return nil, refused("its archive has a name of more than %d bytes", s.limits.Name)
+		}
+		name := strings.Clone(path.Clean(h.Name)) // a part of a header of up to 1 MiB, which would stay
 		if h.Typeflag != tar.TypeReg {
 			continue
 		}
