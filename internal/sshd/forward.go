@@ -17,20 +17,27 @@ import (
 // loopback are the names under which a client may mean the sandbox itself.
 var loopback = []string{"localhost", "127.0.0.1", "::1"}
 
-// forward connects a channel to a port of the sandbox's own loopback (ssh -L). Elsewhere goes nothing: from the sandbox the network is
-// policy's, and from this server nobody's.
-func (c *conn) forward(ctx context.Context, n ssh.NewChannel) {
+// portOf reads which port of the sandbox is meant.
+func portOf(data []byte) (uint16, bool) {
 	var to struct {
 		Host string
 		Port uint32
 		From string
 		Via  uint32
 	}
-	if err := ssh.Unmarshal(n.ExtraData(), &to); err != nil || !slices.Contains(loopback, to.Host) || to.Port == 0 || to.Port > 1<<16-1 {
+	err := ssh.Unmarshal(data, &to)
+	return uint16(to.Port), err == nil && slices.Contains(loopback, to.Host) && to.Port > 0 && to.Port < 1<<16
+}
+
+// forward connects a channel to a port of the sandbox's own loopback (ssh -L). Elsewhere goes nothing: from the sandbox the network is
+// policy's, and from this server nobody's.
+func (c *conn) forward(ctx context.Context, n ssh.NewChannel) {
+	number, ok := portOf(n.ExtraData())
+	if !ok {
 		n.Reject(ssh.Prohibited, "only ports of the sandbox itself can be forwarded to: localhost:PORT")
 		return
 	}
-	if err := c.visit.Record(ctx, "ssh.forward", map[string]string{"port": strconv.Itoa(int(to.Port))}); err != nil {
+	if err := c.visit.Record(ctx, "ssh.forward", map[string]string{"port": strconv.Itoa(int(number))}); err != nil {
 		n.Reject(ssh.ConnectionFailed, told(err))
 		return
 	}
@@ -40,11 +47,11 @@ func (c *conn) forward(ctx context.Context, n ssh.NewChannel) {
 		return
 	}
 	defer release()
-	port, err := m.DialPort(ctx, uint16(to.Port))
+	port, err := m.DialPort(ctx, number)
 	if err != nil {
 		text := told(err)
 		if _, refused := errors.AsType[*control.Refusal](err); refused {
-			text = fmt.Sprintf("nothing listens on port %d of the sandbox", to.Port)
+			text = fmt.Sprintf("nothing listens on port %d of the sandbox", number)
 		}
 		n.Reject(ssh.ConnectionFailed, text)
 		return

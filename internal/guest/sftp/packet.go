@@ -57,11 +57,17 @@ func (p *packet) str() (s string, ok bool) {
 	return string(p.take(int(n))), true
 }
 
+// maxName is what the kernel takes of a file's name. Answers repeat it, and must not be larger than clients take.
+const maxName = 4096
+
 // path reads a file's name; "" is the working directory.
 func (p *packet) path() (string, error) {
 	s, ok := p.str()
 	if !ok {
 		return "", errBad
+	}
+	if len(s) > maxName {
+		return "", syscall.ENAMETOOLONG
 	}
 	if s == "" {
 		s = "."
