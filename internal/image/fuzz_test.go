@@ -4,8 +4,11 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -104,6 +107,67 @@ func FuzzUpload(f *testing.F) {
 		}
 		if left, err := filepath.Glob(filepath.Join(s.cfg.Dir, "*", "*oci*")); err != nil || len(left) != 0 {
 			t.Errorf("it left %v, %v", left, err)
+		}
+	})
+}
+
+// FuzzManifest imports a layout whose index, manifest and configuration are what may come, with digests that fit where they say INDEXED, CONFIGURED and
+// LAYERED. If this fails, one crashes the server, is told as the server's own fault, or gives variables and limits that nothing could take.
+func FuzzManifest(f *testing.F) {
+	digest := func(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
+	layer := layerOf(f, tar.Header{Typeflag: tar.TypeReg, Name: "etc/f"})
+	const config = `{"architecture":"` + runtime.GOARCH + `","os":"linux","config":{"Env":["PATH=/bin","A=b"],"User":"1000:1000","WorkingDir":"/srv",
+		"Entrypoint":["/bin/sh"],"Cmd":["-c","true"],"Labels":{"a":"b"},"Volumes":{"/v":{}}},"rootfs":{"type":"layers","diff_ids":["sha256:LAYERED"]}}`
+	const manifest = `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",
+		"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:CONFIGURED","size":SIZE},
+		"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"sha256:LAYERED","size":%d}]}`
+	const index = `{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:INDEXED","size":SIZE,
+		"platform":{"architecture":"` + runtime.GOARCH + `","os":"linux"}}]}`
+	f.Add([]byte(index), fmt.Appendf(nil, manifest, len(layer)), []byte(config))
+	f.Add([]byte(index), fmt.Appendf(nil, manifest, -1), []byte(strings.ReplaceAll(config, `"PATH=/bin"`, `"=x","LD_PRELOAD","A\u0000=b"`)))
+	f.Add([]byte(index), fmt.Appendf(nil, manifest, len(layer)), []byte(strings.ReplaceAll(config, "/srv", "../..")))
+	f.Add([]byte(index), fmt.Appendf(nil, manifest, len(layer)), []byte(`{"rootfs":{"diff_ids":[]},"config":null}`))
+	f.Fuzz(func(t *testing.T, index, manifest, config []byte) {
+		fill := func(b []byte, name string, of []byte) []byte {
+			return bytes.ReplaceAll(bytes.ReplaceAll(b, []byte(name), []byte(digest(of))), []byte("SIZE"), fmt.Append(nil, len(of)))
+		}
+		config = bytes.ReplaceAll(config, []byte("LAYERED"), []byte(digest(layer)))
+		manifest = fill(bytes.ReplaceAll(manifest, []byte("LAYERED"), []byte(digest(layer))), "CONFIGURED", config)
+		index = fill(index, "INDEXED", manifest)
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for name, data := range map[string][]byte{"oci-layout": []byte(`{"imageLayoutVersion":"1.0.0"}`), "index.json": index,
+			"blobs/sha256/" + digest(manifest): manifest, "blobs/sha256/" + digest(config): config, "blobs/sha256/" + digest(layer): layer} {
+			err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: int64(len(data))})
+			if err == nil {
+				_, err = w.Write(data)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s, err := New(Config{Dir: filepath.Join(t.TempDir(), "images")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		i, err := s.Import(t.Context(), "example/fuzz:1", &b)
+		if err != nil {
+			if kind := outboard.KindOf(err); kind != outboard.Invalid && kind != outboard.TooLarge {
+				t.Errorf("%s: %v", kind, err)
+			}
+			return
+		}
+		size := 0
+		for name, value := range i.Settings.Env {
+			if size += len(name) + len(value); name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
+				t.Errorf("the variable %q=%q is taken", name, value)
+			}
+		}
+		if dir := i.Settings.Workdir; len(i.Settings.Env) > maxEnv || size > maxEnvBytes || dir != "" && dir != filepath.Clean(dir) || dir != "" && dir[0] != '/' {
+			t.Errorf("the settings are %+v", i.Settings)
 		}
 	})
 }
