@@ -91,19 +91,21 @@ func TestOwnBudgets(t *testing.T) {
 	}
 }
 
+// keyOf makes a key of a person, or with "" a program's, and returns who uses it and its id.
+func (b *bench) keyOf(user any) (*bench, string) {
+	theirs := *b
+	k := b.ok("POST", "/v1/outboard/keys", map[string]any{"name": "k", "user_id": user})
+	theirs.key = k.str("secret")
+	return &theirs, k.str("id")
+}
+
 // If this fails, somebody gets round the budget over them by signing in again or with another key of theirs, or it bounds what others spend.
 func TestBudgetOfAPerson(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	ann := b.ok("POST", "/v1/outboard/users", `{"email":"ann@a.test","role":"developer"}`).str("id")
-	key := func(user any) (*bench, string) {
-		theirs := *b
-		k := b.ok("POST", "/v1/outboard/keys", map[string]any{"name": "k", "user_id": user})
-		theirs.key = k.str("secret")
-		return &theirs, k.str("id")
-	}
-	first, firstID := key(ann)
-	second, secondID := key(ann)
-	program, programID := key("")
+	first, firstID := b.keyOf(ann)
+	second, secondID := b.keyOf(ann)
+	program, programID := b.keyOf("")
 	budget := func(target string, steps int) string {
 		t.Helper()
 		return b.ok("POST", "/v1/budgets", map[string]any{"scope": "owner", "target_id": target, "limit": map[string]any{"steps": steps}}).str("id")

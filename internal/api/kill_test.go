@@ -47,15 +47,9 @@ func TestKillOfTheAPI(t *testing.T) {
 func TestKillOfAPerson(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	ann := b.ok("POST", "/v1/outboard/users", `{"email":"ann@a.test","role":"developer"}`).str("id")
-	key := func(user any) (*bench, string) {
-		theirs := *b
-		k := b.ok("POST", "/v1/outboard/keys", map[string]any{"name": "k", "user_id": user})
-		theirs.key = k.str("secret")
-		return &theirs, k.str("id")
-	}
-	first, firstID := key(ann)
-	second, _ := key(ann)
-	program, _ := key("")
+	first, firstID := b.keyOf(ann)
+	second, _ := b.keyOf(ann)
+	program, _ := b.keyOf("")
 	id, f := second.asking("always_allow")
 	second.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: sleep 1000\n- say: end\n")))
 	f.until("agent.tool_use")
@@ -65,7 +59,7 @@ func TestKillOfAPerson(t *testing.T) {
 	}
 	f.until("session.status_idle")
 	second.refused(403, "kill switch", "POST", "/v1/sessions/"+id+"/events", send(message("- say: more\n")))
-	third, _ := key(ann) // as a new sign-in would be
+	third, _ := b.keyOf(ann) // as a new sign-in would be
 	begins := func(by *bench) reply {
 		agent, env := by.agent(), by.environment()
 		return by.do("POST", "/v1/sessions", map[string]any{"agent": agent, "environment_id": env})
