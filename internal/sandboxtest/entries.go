@@ -124,7 +124,7 @@ func testEntryWhole(t *testing.T, r *rig) {
 		_, err := b.WriteFile(ctx(t), f, map[string]string{"by": "test"}, from)
 		return err
 	}
-	long := strings.Repeat("half", 1<<18)
+	long := strings.Repeat("half", 1<<20) // more than can be under way: the guest has written some of it before all is sent
 	b.sh("mkdir ~/w && cd ~/w && echo -n before > file && chmod 750 file && ln -s file link && ln -s new dangling && mkfifo pipe && touch /tmp/w && ln -s /tmp/w away")
 	look := func() string { // once the guest has seen the end
 		return b.sh("cd ~/w && for i in $(seq 500); do ls -A . /tmp/w | grep -q outboard- || break; sleep 0.01; done; ls -lA --time-style=+ && cat file && ls -A /tmp/w")
