@@ -52,8 +52,7 @@ const countOwnerSQL = countAlive + ` FROM sandboxes WHERE owner = ? AND state IN
 const countPersonSQL = countAlive + ` FROM sandboxes WHERE person = ? AND state IN ('creating', 'live', 'stopping') AND (session = '' OR session <> ?)`
 
 // AddSandbox inserts a sandbox that is about to be made, if there is room for one more beside those of others: what a session has left behind does
-// not count. Exhausted, with the limit's name, if not: of
-// any number of callers at the same time, no more than there is room for succeed.
+// not count. Exhausted, with the limit's name, if not: of any number of callers at the same time, no more than there is room for succeed.
 func (s *Store) AddSandbox(ctx context.Context, b outboard.Sandbox, q Quota) error {
 	owner, countOwner := string(b.Owner), countOwnerSQL
 	if b.Person != "" {

@@ -109,7 +109,7 @@ func newProc(cfg *Config) (tree, error) {
 // sandboxes that they are on the same, and stays the same when a sandbox is started afresh.
 const bootIDPath = "/proc/sys/kernel/random/boot_id"
 
-// covers hide parts of proc: an empty file and an empty directory, and a file that is the sandbox's own boot id, detached.
+// covers hide /sys and parts of proc: an empty file and an empty directory, and a file that is the sandbox's own boot id, detached.
 type covers struct{ file, dir, bootID tree }
 
 func (c covers) close() {
@@ -149,7 +149,7 @@ func buildCovers(cfg *Config) (c covers, err error) {
 	return c, err
 }
 
-// maskProc attaches proc, and hides and freezes the parts of it that show or steer the host's kernel.
+// maskProc attaches proc, hides /sys, and hides and freezes the parts of proc that show or steer the host's kernel.
 func maskProc(cfg *Config, proc tree, c covers) error {
 	defer proc.close()
 	if err := proc.attach("/proc"); err != nil {
@@ -169,7 +169,7 @@ func maskProc(cfg *Config, proc tree, c covers) error {
 		return err
 	}
 	c.dir.close()
-	placed := [2]string{1: "/sys"} // where the file and the directory have been attached
+	placed := "" // where the file has been attached
 	for _, path := range cfg.Masked {
 		if err := c.hide(path, &placed); err != nil {
 			return err
@@ -187,10 +187,11 @@ func maskProc(cfg *Config, proc tree, c covers) error {
 	return nil
 }
 
-// hide puts the cover that fits over a path below /proc. What this kernel does not have needs none. The first of each kind is the
-// cover itself; the others are copies of that, since not every kernel copies a detached mount. These and those of readOnly are most of a
-// sandbox's mounts: each is made by as few calls as there can be, nobody else being here who could exchange a path between two of them.
-func (c covers) hide(path string, placed *[2]string) error {
+// hide puts the cover that fits over a path below /proc. What this kernel does not have needs none. The first file is covered by the cover
+// itself, the others by copies of that, and directories by copies of what lies on /sys, since not every kernel copies a detached mount. These and
+// those of readOnly are most of a sandbox's mounts: each is made by as few calls as there can be, nobody else being here who could exchange a
+// path between two of them.
+func (c covers) hide(path string, placed *string) error {
 	if !strings.HasPrefix(path, "/proc/") {
 		return fmt.Errorf("covering %q: only paths below /proc are covered", path)
 	}
@@ -200,16 +201,15 @@ func (c covers) hide(path string, placed *[2]string) error {
 	} else if err != nil {
 		return fmt.Errorf("looking at %s to cover it: %w", path, err)
 	}
-	t, i := c.file, 0
 	if st.Mode&syscall.S_IFMT == syscall.S_IFDIR {
-		t, i = c.dir, 1
+		return bind("/sys", path)
 	}
-	if placed[i] != "" {
-		return bind(placed[i], path)
+	if *placed != "" {
+		return bind(*placed, path)
 	}
-	placed[i] = path
-	defer t.close()
-	return t.attach(path)
+	*placed = path
+	defer c.file.close()
+	return c.file.attach(path)
 }
 
 // readOnly binds a path over itself, read-only.
