@@ -46,6 +46,7 @@ func detectCgroups(mountinfo, self string) cgroups {
 		c.roots[name] = dir
 		if name == "freezer" {
 			c.freeze = true
+			keepFreezing(dir)
 		} else {
 			c.limits = append(c.limits, name)
 		}
@@ -57,6 +58,19 @@ func detectCgroups(mountinfo, self string) cgroups {
 		return detectUnified(top, self)
 	}
 	return cgroups{}
+}
+
+// keptFrozen is a group of version 1 that is always frozen and always empty.
+const keptFrozen = "frozen"
+
+// keepFreezing keeps one group below dir frozen for good. With the first frozen group of a host, and when the last one thaws, the kernel
+// rewrites its own code everywhere it asks whether anything freezes (its static key freezer_active): most of what freezing one sandbox
+// would take. Where this fails all is well, and slower.
+func keepFreezing(dir string) {
+	kept := filepath.Join(dir, keptFrozen)
+	if err := os.Mkdir(kept, 0o755); err == nil || errors.Is(err, fs.ErrExist) {
+		_ = writeControl(kept, "freezer.state", "FROZEN")
+	}
 }
 
 // cgroupMounts maps each version 1 controller, and "" for version 2, to where it is mounted.
