@@ -1,9 +1,11 @@
 package guest
 
 import (
+	"context"
 	"os"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // A guest that waits to be somebody's has time: it starts a shell and makes what the first command needs. The shell has run nothing
@@ -26,6 +28,26 @@ func (ss *shells) keepSpare() error {
 	}
 	p.w.Close()
 	ss.s.pipes.give(p, true)
+	return nil
+}
+
+// settleTimeout is how long a guest waits for its spare. A bash that takes longer is one that hangs, and the first command meets it.
+const settleTimeout = 5 * time.Second
+
+// settle returns when the spare has read all that it is prepared with, or has ended: until then it would take its time from the first command.
+func (ss *shells) settle(ctx context.Context) error {
+	if ss.spare == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	if _, err := ss.spare.ctl.WriteString("__outboard_end settled\n"); err != nil {
+		return err
+	}
+	select {
+	case <-ss.spare.lines:
+	case <-ctx.Done():
+	}
 	return nil
 }
 

@@ -61,11 +61,14 @@ func report(control io.Writer, err error) error {
 	return err
 }
 
-// Await waits for the Identity of a sandbox that was started ahead, on the host's connection, and returns its generation and its
-// variables as KEY=value. The end of the stream, or of ctx, is an error: whoever started the sandbox is gone, and it has no other use.
+// Await tells the host, by a second report on its connection, that a sandbox started ahead has come to rest. It waits for the Identity there,
+// and returns its generation and its variables as KEY=value. The end of the stream, or of ctx, is an error: whoever started the sandbox is gone, and it has no other use.
 func (e *Env) Await(ctx context.Context, conn net.Conn) (generation string, env []string, err error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
+	if err := report(conn, nil); err != nil {
+		return "", nil, fmt.Errorf("reporting to the host: %w", err)
+	}
 	var head [4]byte
 	if _, err := io.ReadFull(conn, head[:]); err != nil {
 		return "", nil, fmt.Errorf("waiting for an identity: %w", err)

@@ -250,7 +250,7 @@ func frame(m boot.Message) ([]byte, error) {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...), nil
 }
 
-// configure sends the configuration and waits until the guest is ready to serve.
+// configure sends the configuration and waits until the guest is ready to serve, or, where it is to wait for an identity, to be told whom.
 func (b *birth) configure(ctx context.Context, cfg *boot.Config, trees []int, uplink *os.File) error {
 	deadline := time.Now().Add(createTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
@@ -278,21 +278,34 @@ func (b *birth) configure(ctx context.Context, cfg *boot.Config, trees []int, up
 	if err != nil {
 		return b.silent(ctx, err)
 	}
-	r := bufio.NewReader(io.LimitReader(b.control, boot.MaxConfig))
-	line, err := r.ReadString('\n')
-	if err != nil {
-		return b.silent(ctx, err)
-	}
-	failed, err := boot.ReadReport(strings.TrimSuffix(line, "\n"))
-	if err != nil || r.Buffered() != 0 {
-		return fmt.Errorf("reading the guest's report %.100q: %w", line, err)
+	if err := b.reports(ctx, cfg.Later); err != nil {
+		return err
 	}
 	if !stop() {
 		return context.Cause(ctx)
 	}
 	_ = b.control.SetDeadline(time.Time{})
-	if failed != "" {
-		return unavailable("the sandbox could not be built: %s", strings.ToValidUTF8(failed, "?"))
+	return nil
+}
+
+// reports reads how it went: whether the sandbox was built, and, of a guest that is to wait, that its start is over. Both can come at once.
+func (b *birth) reports(ctx context.Context, later bool) error {
+	r := bufio.NewReader(io.LimitReader(b.control, boot.MaxConfig))
+	for n := 0; n == 0 || later && n == 1; n++ {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return b.silent(ctx, err)
+		}
+		failed, err := boot.ReadReport(strings.TrimSuffix(line, "\n"))
+		if err != nil {
+			return fmt.Errorf("reading the guest's report %.100q: %w", line, err)
+		}
+		if failed != "" {
+			return unavailable("the sandbox could not be built: %s", strings.ToValidUTF8(failed, "?"))
+		}
+	}
+	if n := r.Buffered(); n != 0 {
+		return fmt.Errorf("the guest said %d bytes more than its report", n)
 	}
 	return nil
 }
