@@ -329,6 +329,29 @@ type procStat struct {
 	zombie               bool
 }
 
+// diesOfInterrupt reports whether SIGINT would end a process: it neither handles nor ignores nor blocks it. It is false where /proc does not
+// tell: who handles it must not be interrupted twice, which many take for an order not to clean up.
+func diesOfInterrupt(pid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return false
+	}
+	const sigint = 1 << (syscall.SIGINT - 1)
+	masks := 0
+	for line := range bytes.Lines(b) {
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		switch string(name) {
+		case "SigBlk", "SigIgn", "SigCgt":
+			mask, err := strconv.ParseUint(string(bytes.TrimSpace(value)), 16, 64)
+			if err != nil || mask&sigint != 0 {
+				return false
+			}
+			masks++
+		}
+	}
+	return masks == 3
+}
+
 // members returns the processes that belong to leader, itself excluded: those of its session and its descendants, made after
 // since. Without /proc it finds none.
 func members(leader int, since moment) []int {

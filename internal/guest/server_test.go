@@ -347,3 +347,54 @@ func TestRestartKeepsResults(t *testing.T) {
 		t.Errorf("running: %+v, %v", got, err)
 	}
 }
+
+// killOnceBegun starts a command, and kills it once it has written to the file.
+func killOnceBegun(t *testing.T, c *Client, key, command, began string) Result {
+	t.Helper()
+	os.Remove(began)
+	if _, err := c.Start(t.Context(), bashStart(key, command)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if b, err := os.ReadFile(began); err == nil && len(b) > 0 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	r, err := c.Kill(t.Context(), key, 1)
+	if err != nil || r.Cause != "killed" {
+		t.Fatalf("%s: %+v, %v", key, r, err)
+	}
+	return r
+}
+
+// If this fails, a kill that comes while a command is being started costs the shell's state: bash waits for a child that the interrupt
+// has not reached.
+func TestInterruptReachesWhatIsJustStarted(t *testing.T) {
+	c, dir := newGuest(t)
+	began := filepath.Join(dir, "workspace", "began")
+	runCall(t, c, bashStart("state", "X=1"))
+	for name, command := range map[string]string{
+		"begun":               "echo x > " + began + "; sleep 1000",
+		"not yet its program": "(trap 'exec sleep 1000' INT; echo x > " + began + "; while :; do :; done)",
+		"not yet there":       "over=; trap 'over=1; sleep 1000' INT; echo x > " + began + "; while [ -z $over ]; do :; done; trap - INT",
+	} {
+		r := killOnceBegun(t, c, name, command, began)
+		if !strings.Contains(string(r.Output), "the shell goes on") {
+			t.Errorf("%s: %q", name, r.Output)
+		}
+		if r := runCall(t, c, bashStart("after "+name, "echo $X; X=1")); string(r.Output) != "1\n" {
+			t.Errorf("after %s the shell says %q", name, r.Output)
+		}
+	}
+}
+
+// If this fails, a command that cleans up after an interrupt is interrupted again, which many take for an order not to.
+func TestInterruptLeavesHandlersAlone(t *testing.T) {
+	c, dir := newGuest(t)
+	began, taken := filepath.Join(dir, "workspace", "began"), filepath.Join(dir, "workspace", "taken")
+	killOnceBegun(t, c, "k", "bash -c \"trap 'echo x >> "+taken+"' INT; echo x > "+began+"; while :; do :; done\"", began)
+	if b, err := os.ReadFile(taken); string(b) != "x\n" {
+		t.Errorf("it was interrupted so often: %q, %v", b, err)
+	}
+}

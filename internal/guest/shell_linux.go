@@ -34,6 +34,8 @@ const (
 	maxShells = 64
 	// interruptPatience is how long a command may take to end after an interrupt before its shell is replaced.
 	interruptPatience = time.Second
+	// interruptLooks is how often it is looked meanwhile for those that the interrupt has not reached.
+	interruptLooks = 20
 	// killPatience is how long background processes of an ended call may take between SIGTERM and SIGKILL.
 	killPatience = 500 * time.Millisecond
 )
@@ -238,16 +240,9 @@ func (sh *shell) status(ctx context.Context, nonce string) (int, error) {
 // interrupt ends a command: first as a person would (^C), then by ending the shell with it. What the call left in the background
 // ends as well; what earlier calls left does not.
 func (sh *shell) interrupt(nonce string, since moment) {
-	if !sh.plain {
-		// The shell first: it takes the interrupt for its own only when it knows of it before its child is dead.
-		signalAll(append([]int{sh.proc.pid}, members(sh.proc.pid, since)...), syscall.SIGINT)
-		ctx, cancel := context.WithTimeout(context.Background(), interruptPatience)
-		_, err := sh.status(ctx, nonce)
-		cancel()
-		if err == nil {
-			sweep(sh.proc.pid, since)
-			return
-		}
+	if !sh.plain && sh.dropped(nonce, since) {
+		sweep(sh.proc.pid, since)
+		return
 	}
 	leader := sh.proc.pid
 	rest := members(leader, since)
@@ -255,6 +250,38 @@ func (sh *shell) interrupt(nonce string, since moment) {
 	signalAll(rest, syscall.SIGTERM)
 	sweep(leader, since)
 	signalAll(rest, syscall.SIGKILL)
+}
+
+// dropped interrupts a command and reports whether its shell has said soon after that it goes on without it. Bash waits for a child that
+// the interrupt has not reached, so it is looked again.
+func (sh *shell) dropped(nonce string, since moment) bool {
+	struck := members(sh.proc.pid, since)
+	// The shell first: it takes the interrupt for its own only when it knows of it before its child is dead.
+	signalAll(append([]int{sh.proc.pid}, struck...), syscall.SIGINT)
+	for look := range interruptLooks {
+		ctx, cancel := context.WithTimeout(context.Background(), interruptPatience/interruptLooks)
+		_, err := sh.status(ctx, nonce)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			return err == nil
+		}
+		signalAll(sh.unreached(struck, since, look >= interruptLooks/2), syscall.SIGINT)
+	}
+	return false
+}
+
+// unreached returns those that live on although an interrupt would end them. A child that bash has just forked still has bash's own
+// handler, which takes the interrupt and does nothing for the program that the child becomes; so some of struck are among them. With
+// fresh, so are children of the shell that were forked after the others had been looked for. Those may also be how a trap of the shell
+// cleans up, which is why they are given a while.
+func (sh *shell) unreached(struck []int, since moment, fresh bool) (pids []int) {
+	for _, pid := range members(sh.proc.pid, since) {
+		st, ok := readStat(pid)
+		if ok && (slices.Contains(struck, pid) || fresh && st.parent == sh.proc.pid) && diesOfInterrupt(pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // sweep ends what a session has started since then, and returns when it is gone or was sent SIGKILL.
