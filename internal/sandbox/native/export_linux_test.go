@@ -1,12 +1,34 @@
 package native
 
-import "github.com/outboard-dev/outboard/internal/sandbox"
+import (
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+)
 
 // SquashAt sets how high a stack of layers may become before it is shortened.
 func SquashAt(p *Provider, layers int) { p.squashAt = layers }
 
 // Squashed waits until the layers of a sandbox are not being squashed any more.
 func Squashed(s sandbox.Sandbox) { s.(*machine).squashing.wg.Wait() }
+
+// TakeInVain takes a place that was made ahead for a sandbox without anything special, waits until another is there instead, and gives
+// it back. It reports whether there was one.
+func (p *Provider) TakeInVain() bool {
+	root, err := p.rootfs("", nil, "")
+	if err != nil {
+		return false
+	}
+	want := shape{root: root, limits: withDefaults(outboard.SandboxLimits{})}
+	pl := p.shelf.take(want)
+	if pl == nil {
+		return false
+	}
+	p.shelf.want(want)
+	p.Stocked()
+	p.shelf.put(pl)
+	p.Stocked()
+	return true
+}
 
 // ChooseRun is chooseRun.
 var ChooseRun = chooseRun

@@ -169,7 +169,7 @@ func (s *shelf) take(want shape) *plot {
 	return nil
 }
 
-// put gives a plot back.
+// put adds a plot: a new one, or one that was taken in vain. In whose place a new one was made meanwhile is too many, and goes.
 func (s *shelf) put(pl *plot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,12 +177,14 @@ func (s *shelf) put(pl *plot) {
 		if s.closed || !k.shape.equal(pl.shape) {
 			continue
 		}
-		if pl.birth != nil {
+		switch {
+		case pl.birth != nil && len(k.warm) < s.guests(k):
 			k.warm = append(k.warm, pl)
-		} else {
+			return
+		case pl.birth == nil && len(k.ready) < s.size:
 			k.ready = append(k.ready, pl)
+			return
 		}
-		return
 	}
 	s.wg.Go(func() { s.discard(pl) })
 }

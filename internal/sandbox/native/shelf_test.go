@@ -72,6 +72,27 @@ func TestAhead(t *testing.T) {
 	}
 }
 
+// TestAheadTakenInVain: each Create that comes to nothing while places are made would leave one more of them for good.
+func TestAheadTakenInVain(t *testing.T) {
+	for name, cfg := range map[string]native.Config{"cold": {Ahead: 2}, "warm": {Ahead: 1, Warm: 1}} {
+		t.Run(name, func(t *testing.T) {
+			cfg.Dir = filepath.Join(t.TempDir(), "s")
+			p := openProvider(t, cfg)
+			create(t, p, sandbox.Spec{})
+			p.Stocked()
+			if got := plots(t, cfg.Dir); len(got) != 2 {
+				t.Fatalf("control: %d places ahead: %v", len(got), got)
+			}
+			if !p.TakeInVain() {
+				t.Fatal("control: none could be taken")
+			}
+			if got, guests := plots(t, cfg.Dir), waiting(t, cfg.Dir); len(got) != 2 || len(guests) != cfg.Warm {
+				t.Errorf("%d places ahead, of which %d have a guest: %v", len(got), len(guests), got)
+			}
+		})
+	}
+}
+
 // ours returns the reservations of uid ranges for what is below dir, with the cgroups that they name where those exist.
 func ours(t *testing.T, dir string) []string {
 	t.Helper()
