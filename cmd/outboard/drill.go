@@ -22,6 +22,7 @@ const (
 	promiseProcesses = 5 * time.Second
 
 	drillProcesses = 100              // enough that ending them one by one would show
+	drillCalls     = 600              // of the model and a tool, one after the other, before the session only waits for the model
 	drillBeats     = 3                // requests of the session that must have been seen before the kill
 	drillSetup     = 90 * time.Second // for the session to be as busy as it must be
 	drillWatch     = 3 * time.Second  // how long effects are looked for after the kill: well beyond the promise
@@ -48,6 +49,7 @@ type drill struct {
 	mark  string // an argument that the processes carry
 	watch time.Duration
 	extra string // more for the shell to start
+	calls int    // of a model and a tool that the session makes
 
 	target   string
 	session  string                            // "" of a credential
@@ -65,7 +67,7 @@ type drill struct {
 
 // runDrill measures a kill. Without a target it makes a session of its own, and leaves nothing of it but records in the audit.
 func runDrill(ctx context.Context, a *app, scope outboard.KillScope, ref string, o killOptions) (err error) {
-	d := &drill{a: a, scope: scope, level: outboard.KillLevel(o.level), target: ref, given: ref != "", watch: drillWatch, mark: fmt.Sprintf("86400.%d", os.Getpid())}
+	d := &drill{a: a, scope: scope, level: outboard.KillLevel(o.level), target: ref, given: ref != "", watch: drillWatch, calls: drillCalls, mark: fmt.Sprintf("86400.%d", os.Getpid())}
 	switch {
 	case d.level.Rank() == 0:
 		return usagef("--level %q is not pause, stop or revoke", o.level)
@@ -154,9 +156,10 @@ func (d *drill) script() string {
 		"    (ask %s) >/dev/null 2>&1 &\n"+
 		"    (while :; do (ask /beat); sleep 0.05; done) >/dev/null 2>&1 &\n"+
 		"    %s\n", drillProcesses, d.mark, egress.DrillHost, egress.DrillHost, egress.DrillStream, d.extra)
-	for range 600 {
+	for range d.calls {
 		b.WriteString("- sleep: 100ms\n- bash: ':'\n")
 	}
+	b.WriteString("- sleep: 1h\n") // a session at rest does nothing that a kill could end, and its sandbox rests as well
 	return b.String()
 }
 
