@@ -3,7 +3,9 @@ package outboard_test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/outboard-dev/outboard"
@@ -53,6 +55,31 @@ func TestPublicSurvivesWrapping(t *testing.T) {
 	for _, err := range []error{errors.New("x"), outboard.Errorf(outboard.Invalid, "name: %w", errors.New("empty"))} {
 		if got := outboard.PublicOf(err); got != err.Error() {
 			t.Errorf("a client is told %q of %q", got, err)
+		}
+	}
+}
+
+// Fails if a full disk is not known as one above the layer that met it, or if a client is told a path of the host.
+func TestFullDisk(t *testing.T) {
+	cause := &fs.PathError{Op: "write", Path: "/var/lib/outboard/x", Err: syscall.ENOSPC}
+	full := fmt.Errorf("making a sandbox: %w", outboard.FullDisk("writing its state", cause))
+	if outboard.KindOf(full) != outboard.Unavailable || !outboard.DiskFull(full) || !strings.Contains(full.Error(), "/var/lib") {
+		t.Errorf("the log has %q, of kind %s", full, outboard.KindOf(full))
+	}
+	if got, want := outboard.PublicOf(full), "making a sandbox: writing its state: the server's disk is full"; got != want {
+		t.Errorf("a client is told %q, want %q", got, want)
+	}
+	if hint := outboard.HintOf(full); !strings.Contains(hint, "outboard blob prune") || !strings.Contains(hint, "outboard rm") {
+		t.Errorf("the hint is %q", hint)
+	}
+	for _, err := range []error{cause, syscall.EDQUOT, outboard.Errorf(outboard.Unavailable, "x: %w", (&outboard.Error{Message: "y"}).WithCode(outboard.CodeDiskFull))} {
+		if !outboard.DiskFull(err) {
+			t.Errorf("%v is not a full disk", err)
+		}
+	}
+	for _, err := range []error{nil, errors.New("the disk is full"), syscall.EIO, outboard.Errorf(outboard.Unavailable, "x: %w", syscall.ENOENT)} {
+		if outboard.DiskFull(err) {
+			t.Errorf("%v is a full disk", err)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -205,14 +206,24 @@ func (d *Dir) syncDir(path string) error {
 
 // failed wraps an error of the file system, which names the path once. It is Unavailable: the same call works again once the disk does.
 func (d *Dir) failed(doing, path string, err error) error {
+	return failed(doing, path, err)
+}
+
+// failed is for whatever is kept in local files. Clients are not told where.
+func failed(doing, path string, err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		err = e.Err
+	} else if e, ok := errors.AsType[*os.LinkError](err); ok {
+		err = e.Err
 	}
-	e := outboard.Errorf(outboard.Unavailable, "blob store: %s %s: %w", doing, path, err)
-	if isFull(err) {
-		return e.WithHint("free space on the disk that holds %s", d.path)
+	if outboard.DiskFull(err) {
+		return outboard.FullDisk("storing a blob", fmt.Errorf("%s %s: %w", doing, path, err))
 	}
-	return e
+	public := "the blob store of the server fails"
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		public += ": " + errno.Error()
+	}
+	return outboard.Errorf(outboard.Unavailable, "blob store: %s %s: %w", doing, path, err).WithPublic("%s", public)
 }
 
 // Open implements Store.

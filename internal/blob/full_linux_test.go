@@ -12,7 +12,7 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Broken if a full disk is anything but Unavailable with the path and a hint, or leaves bytes behind.
+// Broken if a full disk is anything but Unavailable with the path for the log, none for clients, and a hint, or leaves bytes behind.
 func TestFullDisk(t *testing.T) {
 	if dir := os.Getenv("BLOB_TEST_FULL"); dir != "" {
 		fullDiskChild(t, dir)
@@ -52,8 +52,11 @@ func fullDiskChild(t *testing.T, dir string) {
 	if outboard.KindOf(err) != outboard.Unavailable || !strings.Contains(err.Error(), dir) {
 		t.Fatalf("got %v", err)
 	}
-	if e, ok := err.(*outboard.Error); !ok || !strings.Contains(e.Hint, dir) {
-		t.Errorf("no hint in %v", err)
+	if !outboard.DiskFull(err) || outboard.HintOf(err) != outboard.HintFullDisk {
+		t.Errorf("%v is no full disk, or has another hint: %q", err, outboard.HintOf(err))
+	}
+	if told := outboard.PublicOf(err); strings.Contains(told, dir) || !strings.Contains(told, "disk is full") {
+		t.Errorf("clients are told %q", told)
 	}
 	// Each failure says the same, so that whoever repeats it can be told once.
 	if _, again := d.Put(t.Context(), io.LimitReader(rand.Reader, 8<<20), 0); again == nil || again.Error() != err.Error() {

@@ -60,10 +60,10 @@ func NewS3(ctx context.Context, address, spool string) (*S3, error) {
 		}
 	}
 	if err := os.MkdirAll(spool, 0o700); err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "blob store: creating %s: %w", spool, err)
+		return nil, failed("creating", spool, err)
 	}
 	if err := sweep(spool, time.Now().Add(-staleTemp)); err != nil { // what a crash left
-		return nil, outboard.Errorf(outboard.Unavailable, "blob store: tidying %s: %w", spool, err)
+		return nil, failed("tidying", spool, err)
 	}
 	transport, err := minio.DefaultTransport(end.Scheme == "https")
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *S3) Put(ctx context.Context, r io.Reader, limit int64) (outboard.BlobRe
 	}
 	f, err := os.CreateTemp(s.spool, "put-*")
 	if err != nil {
-		return outboard.BlobRef{}, outboard.Errorf(outboard.Unavailable, "blob store: creating a file in %s: %w", s.spool, err)
+		return outboard.BlobRef{}, failed("creating a file in", s.spool, err)
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
@@ -124,14 +124,14 @@ func (s *S3) Put(ctx context.Context, r io.Reader, limit int64) (outboard.BlobRe
 		if src.err != nil {
 			return outboard.BlobRef{}, src.err
 		}
-		return outboard.BlobRef{}, outboard.Errorf(outboard.Unavailable, "blob store: writing %s: %w", f.Name(), err)
+		return outboard.BlobRef{}, failed("writing into", s.spool, err)
 	}
 	size, err := f.Seek(0, io.SeekCurrent)
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)
 	}
 	if err != nil {
-		return outboard.BlobRef{}, outboard.Errorf(outboard.Unavailable, "blob store: reading %s: %w", filepath.Base(f.Name()), err)
+		return outboard.BlobRef{}, failed("reading", filepath.Base(f.Name()), err)
 	}
 	return s.send(ctx, src.ref(), f, size)
 }

@@ -7,6 +7,3 @@ func syncDir(string) error { return nil }
 
 // lockDir locks nothing: no server runs where it cannot.
 func lockDir(string, bool) (unlock func(), err error) { return func() {}, nil }
-
-// isFull reports nothing where the error numbers have other names; the message carries the system's own text.
-func isFull(error) bool { return false }

@@ -3,7 +3,6 @@
 package blob
 
 import (
-	"errors"
 	"os"
 	"syscall"
 )
@@ -39,6 +38,3 @@ func lockDir(path string, alone bool) (unlock func(), err error) {
 	}
 	return func() { f.Close() }, nil
 }
-
-// isFull reports whether err says that no space or quota is left.
-func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }

@@ -191,7 +191,7 @@ func (f *Fleet) endBuild(ctx context.Context, id outboard.TemplateBuildID, resul
 			b.State, b.Result = outboard.TemplateReady, *result
 			return nil
 		}
-		b.State, b.Error, b.ErrorStep = outboard.TemplateFailed, clean(cause.Error()), 0
+		b.State, b.Error, b.ErrorStep = outboard.TemplateFailed, clean(outboard.PublicOf(cause)), 0
 		if at, ok := errors.AsType[*stepError](cause); ok {
 			b.ErrorStep = at.step
 		}
@@ -218,7 +218,7 @@ func (f *Fleet) runBuild(ctx context.Context, b outboard.TemplateBuild) {
 		if at, ok := errors.AsType[*stepError](err); ok {
 			step = at.step
 		}
-		log.line(step, "error", err.Error())
+		log.line(step, "error", outboard.PublicOf(err))
 	}
 	log.close()
 	done := context.WithoutCancel(ctx)

@@ -281,9 +281,9 @@ func refusalText(err error) string {
 	if !ok || e.Kind == outboard.Internal {
 		return text + " because of an internal error; the server's log has the details."
 	}
-	text += " (" + err.Error() + ")."
-	if e.Hint != "" {
-		text += " The operator can fix it: " + e.Hint + "."
+	text += " (" + outboard.PublicOf(err) + ")."
+	if hint := outboard.HintOf(err); hint != "" {
+		text += " The operator can fix it: " + hint + "."
 	}
 	return text
 }

@@ -4,16 +4,21 @@ package runner
 
 import (
 	"context"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/sandboxtest"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/tool"
 )
@@ -408,5 +413,31 @@ func TestDamagedLog(t *testing.T) {
 	n.Stop()
 	if h, err := r.store.Session(t.Context(), newer); err != nil || h.Head != 3 || h.Epoch == 0 || !h.Runnable(r.now()) {
 		t.Errorf("the session of a newer version: %+v, %v", h, err)
+	}
+}
+
+// noDisk is a provider whose disk is full.
+type noDisk struct{ *sandboxtest.Bare }
+
+func (noDisk) Create(context.Context, sandbox.Spec) (sandbox.Sandbox, error) {
+	return nil, outboard.FullDisk("preparing its files", &fs.PathError{Op: "write", Path: "/srv/secret/state", Err: syscall.ENOSPC})
+}
+
+// Broken if an agent whose sandbox cannot be made on a full disk is not told why, or is told a path of the host.
+func TestFullDiskIsTold(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(func(cfg *Config) {
+		cfg.Fleet = fleet.New(fleet.Config{Store: r.store, Blob: r.blob, Provider: noDisk{r.boxes}, Host: "here", Logger: r.log})
+	})
+	id := r.steps("- bash: 'true'", "- say: done")
+	r.rests(id, "end_turn")
+	said := text(r.outcomes(id)[0])
+	for _, want := range []string{"the server's disk is full", "outboard blob prune"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the agent is told %q, without %q", said, want)
+		}
+	}
+	if strings.Contains(said, "/srv/secret") {
+		t.Errorf("the agent is told %q", said)
 	}
 }

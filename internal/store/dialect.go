@@ -115,7 +115,7 @@ func (s *Store) fail(doing string, err error) error {
 		if kind == outboard.Invalid { // it was a database when it was opened: the request is not what is wrong
 			kind = outboard.Unavailable
 		}
-		return &outboard.Error{Kind: kind, Message: doing + ": " + e.Message, Hint: e.Hint, Public: doing + ": " + e.Public, Err: err}
+		return &outboard.Error{Kind: kind, Code: e.Code, Message: doing + ": " + e.Message, Hint: e.Hint, Public: doing + ": " + e.Public, Err: err}
 	}
 	return outboard.Errorf(outboard.Internal, "%s: %w", doing, err)
 }

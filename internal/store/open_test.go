@@ -155,6 +155,17 @@ func TestErrorsTellClientsNoPlaces(t *testing.T) {
 	}
 }
 
+// Fails if a full disk is not known above the store as one, or is found where there is room.
+func TestFullDiskIsNamed(t *testing.T) {
+	for code, full := range map[int]bool{sqlite3.SQLITE_FULL: true, sqlite3.SQLITE_IOERR_SHMSIZE: true,
+		sqlite3.SQLITE_IOERR_WRITE: false, sqlite3.SQLITE_IOERR_FSYNC: false, sqlite3.SQLITE_CANTOPEN: false} {
+		err := fmt.Errorf("stopping: %w", store.ExplainSQLite(code, errors.New("x.db: no")))
+		if outboard.DiskFull(err) != full || (outboard.HintOf(err) == outboard.HintFullDisk) != full {
+			t.Errorf("code %d: %v, with the hint %q", code, err, outboard.HintOf(err))
+		}
+	}
+}
+
 // A database that somebody else keeps locked must be reported as that, after a bounded wait, and must be usable afterwards.
 func TestLockedDatabase(t *testing.T) {
 	cfg := storetest.SQLite(t)

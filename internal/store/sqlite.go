@@ -59,6 +59,9 @@ func openSQLite(ctx context.Context, path string) (*sqliteDialect, error) {
 		return nil, outboard.Errorf(outboard.Invalid, "opening database %s: %w", path, err)
 	}
 	f, err := os.OpenFile(abs, os.O_RDWR|os.O_CREATE, 0o600) // for the system's own words on why it cannot be
+	if outboard.DiskFull(err) {
+		return nil, outboard.FullDisk("opening database", err)
+	}
 	if err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "opening database: %w", err).
 			WithHint("choose a data directory this user can write to")
@@ -168,7 +171,7 @@ func (d *sqliteDialect) explain(err error) *outboard.Error {
 
 // explainCode is explain by SQLite's extended code.
 func (d *sqliteDialect) explainCode(code int, err error) *outboard.Error {
-	if code == sqlite3.SQLITE_IOERR_SHMSIZE { // no room for the index of the log: SQLite calls only the other full disks so
+	if d.full(code) {
 		code = sqlite3.SQLITE_FULL
 	}
 	switch code & 0xff {
@@ -176,8 +179,8 @@ func (d *sqliteDialect) explainCode(code int, err error) *outboard.Error {
 		return outboard.Errorf(outboard.Unavailable, "database %s is locked by another process", d.path).
 			WithHint("end the program that holds it open, then try again").WithPublic("the database is locked by another process")
 	case sqlite3.SQLITE_FULL:
-		return outboard.Errorf(outboard.Unavailable, "the disk that holds %s is full", d.path).WithHint("free space, then try again").
-			WithPublic("the disk that holds the database is full")
+		return outboard.Errorf(outboard.Unavailable, "the disk that holds %s is full", d.path).WithCode(outboard.CodeDiskFull).
+			WithHint(outboard.HintFullDisk).WithPublic("the disk that holds the database is full")
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM:
 		return outboard.Errorf(outboard.Unavailable, "database %s cannot be written: %v", d.path, err).
 			WithHint("check the owner and the permissions of the file and its directory").WithPublic("the database cannot be written")
@@ -187,6 +190,18 @@ func (d *sqliteDialect) explainCode(code int, err error) *outboard.Error {
 		return outboard.Errorf(outboard.Invalid, "%s is not an Outboard database, or it is damaged: %v", d.path, err).WithPublic("the database is damaged")
 	}
 	return nil
+}
+
+// full reports whether an extended code comes of a full disk. SQLite has a code for what it could not write; where it could not open a
+// file, grow the index of its log, or sync, the code does not say why, and the disk is asked.
+func (d *sqliteDialect) full(code int) bool {
+	switch {
+	case code == sqlite3.SQLITE_IOERR_SHMSIZE: // the index could not grow
+		return true
+	case code&0xff == sqlite3.SQLITE_IOERR, code&0xff == sqlite3.SQLITE_CANTOPEN:
+		return noRoom(filepath.Dir(d.path))
+	}
+	return code&0xff == sqlite3.SQLITE_FULL
 }
 
 // unique implements dialect.

@@ -143,6 +143,8 @@ func syncHeld(_ *libc.TLS, file uintptr, _ int32) int32 {
 			walSyncs.Add(1)
 			return sqlite3.SQLITE_OK
 		case unix.EINTR:
+		case unix.ENOSPC, unix.EDQUOT: // a file system may find room for what was written only now
+			return sqlite3.SQLITE_FULL
 		default: // what was written since the last sync may be gone: the commit fails
 			return sqlite3.SQLITE_IOERR_FSYNC
 		}

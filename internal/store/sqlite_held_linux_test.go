@@ -91,6 +91,15 @@ func TestCommitFailsWithItsWrite(t *testing.T) {
 		_, err := s.Append(t.Context(), id, 0, store.Any, said("lost"))
 		restore()
 		mustKind(t, err, outboard.Unavailable, words)
+		if full := errno == unix.ENOSPC; outboard.DiskFull(err) != full {
+			t.Errorf("%v: %v is a full disk: %v", errno, err, !full)
+		}
+	}
+	restore := store.SetWALSync(func(int) error { return unix.EDQUOT })
+	_, err := s.Append(t.Context(), id, 0, store.Any, said("lost"))
+	restore()
+	if mustKind(t, err, outboard.Unavailable, "is full"); !outboard.DiskFull(err) {
+		t.Errorf("a sync without room: %v", err)
 	}
 	if _, err := s.Append(t.Context(), id, 0, store.Any, said("after")); err != nil {
 		t.Fatal(err)

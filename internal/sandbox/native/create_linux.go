@@ -54,7 +54,8 @@ const guestKeeps = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_KILL | 
 const guestKeepsRootless = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER
 
 // Create makes a sandbox.
-func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (_ sandbox.Sandbox, err error) {
+	defer func() { err = p.full(err) }()
 	if err := p.check(spec); err != nil {
 		return nil, err
 	}

@@ -45,3 +45,6 @@ func (p *Provider) NurseryPid() int {
 
 // WithoutFreezer makes a sandbox one of a host where processes cannot be stopped.
 func WithoutFreezer(s sandbox.Sandbox) { s.(*machine).freezable = false }
+
+// Full is full.
+func (p *Provider) Full(err error) error { return p.full(err) }

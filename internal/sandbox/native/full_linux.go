@@ -1,0 +1,53 @@
+package native
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outboard-dev/outboard"
+)
+
+// leastRoom is about what the small files of a sandbox take.
+const leastRoom = 1 << 20
+
+// full makes an error of a creation that of a full disk, where it is one. ENOSPC by itself is not: the kernel answers so at its limits of
+// namespaces and mounts as well. It has to be about a file of the provider's, or the disk has to be full.
+func (p *Provider) full(err error) error {
+	if e, ok := errors.AsType[*outboard.Error](err); ok && e.Code == outboard.CodeDiskFull {
+		return err
+	}
+	if !outboard.DiskFull(err) || !p.about(err) && !p.noRoom() {
+		return err
+	}
+	return outboard.FullDisk("preparing its files", err)
+}
+
+// about reports whether an error names a file below the provider's directory.
+func (p *Provider) about(err error) bool {
+	var paths []string
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		paths = append(paths, e.Path)
+	}
+	if e, ok := errors.AsType[*os.LinkError](err); ok {
+		paths = append(paths, e.Old, e.New)
+	}
+	for _, path := range paths {
+		if strings.HasPrefix(path, p.dir+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// noRoom reports whether the disk that the provider uses has no room for a sandbox. A disk that cannot be asked has.
+func (p *Provider) noRoom() bool {
+	var st unix.Statfs_t
+	if err := unix.Statfs(p.dir, &st); err != nil {
+		return false
+	}
+	return st.Bavail*uint64(st.Bsize) < leastRoom || st.Files > 0 && st.Ffree == 0
+}

@@ -1,0 +1,94 @@
+//go:build linux
+
+package native_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/sandbox/native"
+)
+
+// TestFullDisk: without it a sandbox that cannot be made on a full disk says neither that nor what to do, or tells of the host's paths.
+func TestFullDisk(t *testing.T) {
+	native.NeedRoot(t)
+	disk := t.TempDir()
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=16m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(disk, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	p := openProvider(t, native.Config{Dir: filepath.Join(disk, "sandboxes")})
+	cycle := func() error {
+		id := newID()
+		s, err := p.Create(t.Context(), sandbox.Spec{ID: id, Generation: "g"})
+		if err != nil {
+			return err
+		}
+		return errors.Join(s.Close(), p.Destroy(context.Background(), id))
+	}
+	if err := cycle(); err != nil {
+		t.Fatal("control:", err)
+	}
+	p.Buried()
+	filler := fill(t, disk)
+	err := cycle()
+	if outboard.KindOf(err) != outboard.Unavailable || !outboard.DiskFull(err) || outboard.HintOf(err) != outboard.HintFullDisk {
+		t.Errorf("on a full disk: %v (%s), with the hint %q", err, outboard.KindOf(err), outboard.HintOf(err))
+	}
+	if told := outboard.PublicOf(err); strings.Contains(told, disk) || !strings.Contains(told, "the server's disk is full") {
+		t.Errorf("clients are told %q", told)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if err := cycle(); err != nil {
+		t.Error("with room again:", err)
+	}
+}
+
+// fill writes a file that takes all the room of a directory's disk, and returns its path.
+func fill(t *testing.T, dir string) string {
+	t.Helper()
+	f, err := os.Create(filepath.Join(dir, "filler"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := io.Copy(f, zeros{}); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("filling the disk: %v", err)
+	}
+	return f.Name()
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// TestLimitsAreNoFullDisk: without it whoever runs into a limit of the kernel's is told to remove sessions.
+func TestLimitsAreNoFullDisk(t *testing.T) {
+	p, dir := newProvider(t)
+	for err, full := range map[error]bool{
+		syscall.ENOSPC: false,
+		&fs.PathError{Op: "write", Path: "/proc/1/uid_map", Err: syscall.ENOSPC}:       false,
+		&fs.PathError{Op: "write", Path: dir + "/sbx_1/state.json", Err: syscall.EIO}:  false,
+		&fs.PathError{Op: "write", Path: dir + "/sbx_1/state", Err: syscall.ENOSPC}:    true,
+		&os.LinkError{Op: "link", Old: "/x", New: dir + "/sbx_1", Err: syscall.EDQUOT}: true,
+	} {
+		if got := outboard.HintOf(p.Full(err)) == outboard.HintFullDisk; got != full {
+			t.Errorf("%v is a full disk: %v", err, got)
+		}
+	}
+}
