@@ -98,7 +98,7 @@ func New(cfg Config) *Fleet {
 		boxes:         map[outboard.BoxID]*liveBox{},
 		builds:        newBuilds(),
 		maxCheckpoint: MaxCheckpoint,
-		keeper: keeper{expected: map[outboard.CheckpointID]time.Time{}, strange: map[outboard.CheckpointID]time.Time{},
+		keeper: keeper{expected: map[outboard.CheckpointID]time.Time{}, strange: map[outboard.CheckpointID]time.Time{}, committed: map[outboard.CheckpointID]bool{},
 			wake: make(chan struct{}, 1)},
 	}
 }

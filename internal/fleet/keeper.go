@@ -17,10 +17,11 @@ import (
 // keeper makes this host's checkpoints durable: one after the other, those of a session oldest first, so that a durable one's ancestors
 // are durable. What it has to do is in rows; it remembers only what it was told will become a row, to look again soon.
 type keeper struct {
-	mu       sync.Mutex
-	expected map[outboard.CheckpointID]time.Time // pushed, and to be committed by the caller
-	strange  map[outboard.CheckpointID]time.Time // layers seen without a row, and since when: another process may be about to commit it
-	wake     chan struct{}                       // capacity 1
+	mu        sync.Mutex
+	expected  map[outboard.CheckpointID]time.Time // pushed, and to be committed by the caller
+	strange   map[outboard.CheckpointID]time.Time // layers seen without a row, and since when: another process may be about to commit it
+	committed map[outboard.CheckpointID]bool      // layers seen with a row: without it they are a deleted session's
+	wake      chan struct{}                       // capacity 1
 }
 
 // expect says that a row with a checkpoint of this host is about to be committed.
@@ -46,10 +47,20 @@ func (k *keeper) expecting() bool {
 	return len(k.expected) > 0
 }
 
-// stale reports whether nothing has come of a checkpoint without a row for so long that nothing will.
+// seen remembers that a checkpoint has a row.
+func (k *keeper) seen(id outboard.CheckpointID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.committed[id] = true
+}
+
+// stale reports whether nothing will come of a checkpoint without a row: it had one, or it has had none for too long.
 func (k *keeper) stale(id outboard.CheckpointID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.committed[id] {
+		return true
+	}
 	since, ok := k.strange[id]
 	if !ok {
 		k.strange[id] = time.Now()
@@ -62,10 +73,15 @@ func (k *keeper) stale(id outboard.CheckpointID) bool {
 	return true
 }
 
-// known forgets those that were seen without a row and have one by now, or are gone.
-func (k *keeper) known(strange map[outboard.CheckpointID]bool) {
+// known forgets those that were seen without a row and have one by now, or are gone, and of those with a row what is not kept any more.
+func (k *keeper) known(strange map[outboard.CheckpointID]bool, kept []outboard.CheckpointID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	here := map[outboard.CheckpointID]bool{}
+	for _, id := range kept {
+		here[id] = true
+	}
+	maps.DeleteFunc(k.committed, func(id outboard.CheckpointID, _ bool) bool { return !here[id] })
 	maps.DeleteFunc(k.strange, func(id outboard.CheckpointID, _ time.Time) bool { return !strange[id] })
 }
 
@@ -81,9 +97,20 @@ func (f *Fleet) keep(ctx context.Context) {
 	if layers == nil {
 		return
 	}
+	pause := time.Duration(0)
 	for {
-		if err := f.keepAll(ctx, layers); err != nil && ctx.Err() == nil {
+		err := f.keepAll(ctx, layers)
+		if err != nil && ctx.Err() == nil {
 			f.log.Warn("making checkpoints durable", "err", err)
+		}
+		if pause = pauseAfter(err, pause); pause > 0 {
+			select { // whatever is pushed meanwhile
+			case <-time.After(pause):
+				continue
+			case <-ctx.Done():
+				f.keepLast(ctx)
+				return
+			}
 		}
 		again := ReapEvery
 		if f.keeper.expecting() {
@@ -108,6 +135,20 @@ func (f *Fleet) keep(ctx context.Context) {
 	}
 }
 
+// unstored is an error of the place where checkpoints are stored, or of the database: none of them can be made durable.
+type unstored struct{ error }
+
+// Unwrap returns what happened.
+func (e unstored) Unwrap() error { return e.error }
+
+// pauseAfter is how long the keeper waits after a round that ended with err, the last pause having been that; 0 = it does not.
+func pauseAfter(err error, last time.Duration) time.Duration {
+	if _, ok := errors.AsType[unstored](err); !ok {
+		return 0
+	}
+	return min(max(2*last, keepPause), maxKeepPause)
+}
+
 // keepLast spends a moment on what is not durable yet before the process ends; the next one goes on.
 func (f *Fleet) keepLast(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepLastTime)
@@ -117,12 +158,12 @@ func (f *Fleet) keepLast(ctx context.Context) {
 	}
 }
 
-// keepAll stores what the rows of this host name. All processes of the host do: they share the work by beginning with different sessions,
+// keepAll stores what the rows of this host name, until one shows that nothing can be stored. All processes of the host do: they share the work by beginning with different sessions,
 // and by looking, before a delta is stored, whether another one has stored it.
 func (f *Fleet) keepAll(ctx context.Context, layers sandbox.Layers) error {
 	rows, err := f.cfg.Store.LocalCheckpoints(ctx, f.cfg.Host)
 	if err != nil {
-		return err
+		return unstored{err}
 	}
 	var sessions []outboard.SessionID
 	of := map[outboard.SessionID][]outboard.Checkpoint{}
@@ -136,10 +177,11 @@ func (f *Fleet) keepAll(ctx context.Context, layers sandbox.Layers) error {
 	var errs []error
 	for _, id := range sessions {
 		for _, c := range of[id] {
-			if err := f.keepNext(ctx, layers, c.ID); err != nil {
+			err := f.keepNext(ctx, layers, c.ID)
+			if err != nil {
 				errs = append(errs, fmt.Errorf("checkpoint %s: %w", c.ID, err))
 			}
-			if ctx.Err() != nil {
+			if _, all := errors.AsType[unstored](err); all || ctx.Err() != nil {
 				return errors.Join(errs...)
 			}
 		}
@@ -155,8 +197,9 @@ func (f *Fleet) keepNext(ctx context.Context, layers sandbox.Layers, id outboard
 		return nil
 	}
 	if err != nil {
-		return err
+		return unstored{err}
 	}
+	f.keeper.seen(id)
 	return f.keepOne(ctx, layers, c)
 }
 
@@ -173,9 +216,15 @@ func (f *Fleet) Keep(ctx context.Context, c outboard.Checkpoint) error {
 // keepOne stores one delta and settles its row.
 func (f *Fleet) keepOne(ctx context.Context, layers sandbox.Layers, c outboard.Checkpoint) error {
 	f.keeper.done(c.ID)
+	settle := func(parent outboard.CheckpointID, delta outboard.BlobRef) error {
+		if err := f.cfg.Store.SettleCheckpoint(ctx, c.ID, parent, delta, f.now()); err != nil {
+			return unstored{err}
+		}
+		return nil
+	}
 	lost := func(why error, over int64) error {
 		f.log.Error("checkpoint lost before it was durable", "session", c.Session, "checkpoint", c.ID, "err", why)
-		return f.cfg.Store.SettleCheckpoint(ctx, c.ID, c.Parent, outboard.BlobRef{Size: over}, f.now())
+		return settle(c.Parent, outboard.BlobRef{Size: over})
 	}
 	if c.Parent != "" {
 		switch p, err := f.cfg.Store.Checkpoint(ctx, c.Parent); {
@@ -190,7 +239,11 @@ func (f *Fleet) keepOne(ctx context.Context, layers sandbox.Layers, c outboard.C
 	ctx, cancel := context.WithTimeout(ctx, KeepTimeout)
 	defer cancel()
 	parent := c.Parent
-	pack := func(w io.Writer) error { return layers.Pack(ctx, c.ID, parent, w) }
+	var packed error
+	pack := func(w io.Writer) error {
+		packed = layers.Pack(ctx, c.ID, parent, w)
+		return packed
+	}
 	ref, err := f.receive(ctx, f.maxCheckpoint, pack)
 	if sandbox.Gone(err) && parent != "" && layers.Keeps(c.ID) { // only its parent's were dropped: it becomes the first of a chain
 		parent = ""
@@ -201,10 +254,12 @@ func (f *Fleet) keepOne(ctx context.Context, layers sandbox.Layers, c outboard.C
 		return lost(err, 0)
 	case outboard.KindOf(err) == outboard.TooLarge:
 		return lost(err, f.maxCheckpoint)
+	case err != nil && packed == nil:
+		return unstored{err}
 	case err != nil:
 		return err
 	}
-	if err := f.cfg.Store.SettleCheckpoint(ctx, c.ID, parent, ref, f.now()); err != nil {
+	if err := settle(parent, ref); err != nil {
 		return err
 	}
 	f.log.Debug("checkpoint durable", "session", c.Session, "checkpoint", c.ID, "bytes", ref.Size, "dur", f.now().Sub(c.CreatedAt))
@@ -237,10 +292,13 @@ func (f *Fleet) forgetLayers(ctx context.Context, rows []outboard.Sandbox) error
 			}
 		case err != nil:
 			return err
-		case !k.Durable() && k.Host != "" || here[k.Session]:
-			continue
+		default:
+			f.keeper.seen(id)
 		}
 		if err == nil {
+			if !k.Durable() && k.Host != "" || here[k.Session] {
+				continue
+			}
 			if needed, err := f.needsLayers(ctx, &k); err != nil {
 				return err
 			} else if needed {
@@ -251,7 +309,7 @@ func (f *Fleet) forgetLayers(ctx context.Context, rows []outboard.Sandbox) error
 			return err
 		}
 	}
-	f.keeper.known(strange)
+	f.keeper.known(strange, ids)
 	return layers.Sweep(ctx)
 }
 

@@ -381,6 +381,39 @@ func TestForgetLayers(t *testing.T) {
 	keeps("durable and gone", false, false)
 }
 
+// Broken if the layers of deleted sessions stay for minutes after whoever needs room has deleted them; those that may yet be committed stay.
+func TestForgetLayersOfDeletedSessions(t *testing.T) {
+	r := newRig(t)
+	here := nativeProvider(t)
+	r.provider = here
+	f := r.fleet()
+	id := r.session(t)
+	b := r.acquire(t, f, id)
+	r.bash(t, b, "echo kept > /workspace/a")
+	c := r.checkpoint(t, f, b, id)
+	orphan := outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint)
+	r.bash(t, b, "echo more > /workspace/a")
+	if _, err := b.use.machine.Sandbox.(sandbox.Layered).Push(t.Context(), orphan, c.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.keepAll(t.Context(), here); err != nil {
+		t.Fatal(err)
+	}
+	release(t, f, b)
+	if err := r.store.DeleteSession(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.reap(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if here.Keeps(c.ID) || !here.Keeps(orphan) {
+		t.Errorf("the deleted session's are kept: %v; those that may be about to be committed: %v", here.Keeps(c.ID), here.Keeps(orphan))
+	}
+	if err := f.reap(t.Context()); err != nil || len(f.keeper.committed) != 0 {
+		t.Errorf("%d are remembered for nothing, %v", len(f.keeper.committed), err)
+	}
+}
+
 // Broken if effects are lost with a sandbox whose layers were damaged while it lived.
 func TestLayersDamaged(t *testing.T) {
 	r := newRig(t)

@@ -58,6 +58,10 @@ const (
 	keepLastTime = 5 * time.Second
 	// keepEvery is how soon the keeper looks for a row that is about to be committed.
 	keepEvery = 50 * time.Millisecond
+	// keepPause is how long the keeper waits where nothing can be stored, a disk being full or a bucket away; each time twice as long as
+	// before, up to maxKeepPause: so soon it is noticed that it can be.
+	keepPause    = time.Second
+	maxKeepPause = 10 * time.Second
 
 	// BuildTimeout bounds building one template, its image and packages included. MaxBuilds bounds those that one process is at: each has
 	// a sandbox that does what it can.
