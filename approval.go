@@ -157,7 +157,7 @@ type NetTarget struct {
 // Grant lets calls pass that would otherwise ask a person, for a while. It never lifts a deny.
 type Grant struct {
 	ID           GrantID   `json:"id"`
-	Human        KeyID     `json:"human,omitempty"`      // sessions of this owner; "" = of any
+	Human        string    `json:"human,omitempty"`      // sessions of this owner, see Owner.Human; "" = of any
 	Agent        AgentID   `json:"agent_id,omitempty"`   // sessions of this agent; "" = of any
 	Session      SessionID `json:"session_id,omitempty"` // this task alone; "" = any. A fork is another task
 	Actions      []string  `json:"actions"`              // "bash", "http.request"; "*" = all
@@ -178,7 +178,8 @@ type Grant struct {
 // GrantQuery is one request that a grant may cover. Resource is what the action acts on, as the approval shows it: the command of
 // bash, the path of a file tool, the address of web_fetch, "host" or "host/path" of an HTTP request.
 type GrantQuery struct {
-	Human    KeyID
+	Person   UserID // whom the session acts for; "" = a machine's key
+	Key      KeyID  // that the session was made with
 	Agent    AgentID
 	Session  SessionID
 	Action   string
@@ -194,7 +195,7 @@ func (g *Grant) Covers(q GrantQuery) bool {
 		return false
 	case g.MaxUses > 0 && g.Uses >= g.MaxUses:
 		return false
-	case g.Human != "" && g.Human != q.Human, g.Agent != "" && g.Agent != q.Agent, g.Session != "" && g.Session != q.Session:
+	case g.Human != "" && g.Human != string(q.Person) && g.Human != string(q.Key), g.Agent != "" && g.Agent != q.Agent, g.Session != "" && g.Session != q.Session:
 		return false
 	}
 	return slices.ContainsFunc(g.Actions, func(a string) bool { return a == "*" || a == q.Action }) &&

@@ -11,9 +11,9 @@ import (
 // If this fails, a grant covers what nobody granted: another human, a later time, a longer command, a second line.
 func TestGrantCovers(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	g := outboard.Grant{Human: "apikey_1", Agent: "agent_1", Session: "sesn_1", Actions: []string{"bash"}, Resources: []string{"git push *", "ls"},
+	g := outboard.Grant{Human: "user_1", Agent: "agent_1", Session: "sesn_1", Actions: []string{"bash"}, Resources: []string{"git push *", "ls"},
 		CreatedAt: now, NotBefore: now, ExpiresAt: now.Add(time.Hour), MaxUses: 2, Uses: 1}
-	q := outboard.GrantQuery{Human: "apikey_1", Agent: "agent_1", Session: "sesn_1", Action: "bash", Resource: "git push origin", Now: now.Add(time.Minute)}
+	q := outboard.GrantQuery{Person: "user_1", Key: "apikey_1", Agent: "agent_1", Session: "sesn_1", Action: "bash", Resource: "git push origin", Now: now.Add(time.Minute)}
 	cases := []struct {
 		name   string
 		change func(*outboard.Grant, *outboard.GrantQuery)
@@ -27,7 +27,11 @@ func TestGrantCovers(t *testing.T) {
 		{"longer than exact", func(_ *outboard.Grant, q *outboard.GrantQuery) { q.Resource = "ls -l" }, false},
 		{"second line", func(_ *outboard.Grant, q *outboard.GrantQuery) { q.Resource = "git push x\nrm -rf ." }, false},
 		{"another action", func(_ *outboard.Grant, q *outboard.GrantQuery) { q.Action = "read" }, false},
-		{"another human", func(_ *outboard.Grant, q *outboard.GrantQuery) { q.Human = "apikey_2" }, false},
+		{"another human", func(_ *outboard.Grant, q *outboard.GrantQuery) { q.Person = "user_2" }, false},
+		{"another key of the human", func(_ *outboard.Grant, q *outboard.GrantQuery) { q.Key = "apikey_2" }, true},
+		{"a program that has no human", func(_ *outboard.Grant, q *outboard.GrantQuery) { q.Person = "" }, false},
+		{"for the key", func(g *outboard.Grant, _ *outboard.GrantQuery) { g.Human = "apikey_1" }, true},
+		{"for another key", func(g *outboard.Grant, _ *outboard.GrantQuery) { g.Human = "apikey_2" }, false},
 		{"another agent", func(_ *outboard.Grant, q *outboard.GrantQuery) { q.Agent = "agent_2" }, false},
 		{"a fork", func(_ *outboard.Grant, q *outboard.GrantQuery) { q.Session = "sesn_2" }, false},
 		{"over", func(_ *outboard.Grant, q *outboard.GrantQuery) { q.Now = now.Add(time.Hour) }, false},

@@ -49,6 +49,9 @@ type Owner struct {
 // Person is who stands behind the owner; see Caller.Person.
 func (o Owner) Person() string { return cmp.Or(string(o.User), o.Maker, string(o.Key)) }
 
+// Human is what a grant for the owner names: the person, who has another key after each sign-in, or a machine's key.
+func (o Owner) Human() string { return cmp.Or(string(o.User), string(o.Key)) }
+
 // Taint is what a session has been in touch with. Its bits are never taken back: not by a compaction, not in a fork.
 type Taint struct {
 	Private   bool `json:"private,omitempty"`   // it has read private data: mounted files, memory, what a credential opened

@@ -32,7 +32,7 @@ func newGrant(a *app) *cobra.Command {
 			"its end stands for any text without line breaks.",
 		RunE: func(cmd *cobra.Command, _ []string) error { return runGrantAdd(cmd.Context(), a, opt) }}
 	f := add.Flags()
-	f.StringVar(&opt.human, "human", "", "only sessions of this key (its id)")
+	f.StringVar(&opt.human, "human", "", "only sessions of this person, by address or id, or of this program's key")
 	f.StringVar(&opt.agent, "agent", "", "only sessions of this agent (its id or name)")
 	f.StringVar(&opt.session, "session", "", "only this session")
 	f.StringSliceVar(&opt.actions, "action", nil, "action, such as bash; may be repeated")
@@ -124,8 +124,13 @@ func runGrantAdd(ctx context.Context, a *app, opt grantOptions) error {
 		return err
 	}
 	defer c.Close()
-	n := client.NewGrant{Human: opt.human, Actions: opt.actions, Resources: opt.resources,
+	n := client.NewGrant{Actions: opt.actions, Resources: opt.resources,
 		ExpiresAt: time.Now().Add(opt.last).UTC(), MaxUses: opt.uses, Why: opt.why}
+	if opt.human != "" {
+		if n.Human, err = findUser(ctx, c.Client, opt.human); err != nil {
+			return err
+		}
+	}
 	if opt.agent != "" {
 		if n.Agent, err = existingAgent(ctx, c.Client, opt.agent); err != nil {
 			return err

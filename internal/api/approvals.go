@@ -140,7 +140,7 @@ type grantOut struct {
 }
 
 func showGrant(g outboard.Grant) grantOut {
-	out := grantOut{"grant", string(g.ID), textOrNull(string(g.Human)), textOrNull(string(g.Agent)), textOrNull(string(g.Session)), some(g.Actions),
+	out := grantOut{"grant", string(g.ID), textOrNull(g.Human), textOrNull(string(g.Agent)), textOrNull(string(g.Session)), some(g.Actions),
 		some(g.Resources), stamp(g.NotBefore), stamp(g.ExpiresAt), nil, g.Uses, string(g.ApprovedBy), g.ApprovedName, g.Why,
 		stamp(g.CreatedAt), stampOrNull(g.RevokedAt)}
 	if g.MaxUses > 0 {
@@ -176,7 +176,7 @@ func (s *server) addGrant(r *request) (any, error) {
 	if err := r.decode(&in); err != nil {
 		return nil, err
 	}
-	g := outboard.Grant{Human: outboard.KeyID(in.Human), Agent: outboard.AgentID(in.Agent), Session: outboard.SessionID(in.Session),
+	g := outboard.Grant{Human: in.Human, Agent: outboard.AgentID(in.Agent), Session: outboard.SessionID(in.Session),
 		Actions: in.Actions, Resources: in.Resources, ExpiresAt: in.ExpiresAt.UTC().Truncate(time.Microsecond), MaxUses: in.MaxUses, Why: in.Why}
 	if in.NotBefore != nil {
 		g.NotBefore = in.NotBefore.UTC().Truncate(time.Microsecond)

@@ -101,6 +101,82 @@ func TestRemovedUser(t *testing.T) {
 	b.ok("POST", events, send(message("- say: again\n")))
 }
 
+// Fails if a person who signs in again is asked again about what was allowed them; or if that serves somebody else, a program, or a fork that
+// somebody else makes.
+func TestGrantsOfAPerson(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	key := func(name, user string) *bench {
+		theirs := *b
+		theirs.key = b.ok("POST", "/v1/outboard/keys", map[string]any{"name": name, "role": "developer", "user_id": user}).str("secret")
+		return &theirs
+	}
+	user := func(email string) string {
+		return b.ok("POST", "/v1/outboard/users", map[string]any{"email": email, "role": "developer"}).str("id")
+	}
+	ann, bob := user("ann@a.test"), user("bob@a.test")
+	first, second, his, ci := key("ann", ann), key("ann again", ann), key("bob", bob), key("ci", "")
+	of, f := first.asking("always_ask")
+	agent := b.ok("GET", "/v1/sessions/"+of, nil).str("agent.id")
+	run := func(id string, f *feed) (ran bool) {
+		t.Helper()
+		b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: echo effect\n- say: end\n")))
+		f.until("session.status_idle")
+		return len(b.pending(id)) == 0
+	}
+	session := func(by *bench) (string, *feed) {
+		t.Helper()
+		id := by.ok("POST", "/v1/sessions", map[string]any{"agent": agent, "environment_id": b.environment()}).str("id")
+		return id, b.follow(id, "")
+	}
+	if run(of, f) {
+		t.Fatal("control: nothing asks")
+	}
+	given := b.ok("POST", "/v1/approvals/"+b.pending(of)[0]["id"].(string), map[string]any{"result": "allow", "scope": "agent"})
+	f.until("session.status_idle")
+	if got := given.str("grant.human_id"); got != ann {
+		t.Errorf("the grant is for %s, want %s", got, ann)
+	}
+	for _, c := range []struct {
+		what string
+		by   *bench
+		want bool
+	}{{"the same key", first, true}, {"another key of hers", second, true}, {"somebody else", his, false}, {"a program", ci, false}} {
+		id, f := session(c.by)
+		if got := run(id, f); got != c.want {
+			t.Errorf("%s: it ran without asking: %v", c.what, got)
+		}
+	}
+	fork := his.ok("POST", "/v1/sessions/"+of+"/fork", map[string]any{}).str("data.0.id")
+	if run(fork, b.follow(fork, "")) {
+		t.Error("a fork that somebody else made ran by her grant")
+	}
+
+	// A key of hers names her, and so does her id; a program's key names the program.
+	give := func(human string) string {
+		return b.ok("POST", "/v1/grants", map[string]any{"human_id": human, "agent_id": agent, "actions": []string{"bash"}, "resources": []string{"*"},
+			"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "why": "w"}).str("human_id")
+	}
+	me := func(by *bench) string { return by.ok("GET", "/v1/outboard/whoami", nil).str("key.id") }
+	for human, want := range map[string]string{me(second): ann, ann: ann, me(ci): me(ci)} {
+		if got := give(human); got != want || got == "" {
+			t.Errorf("a grant for %s is for %q, want %s", human, got, want)
+		}
+	}
+	if id, f := session(ci); !run(id, f) {
+		t.Error("a program asks in spite of its grant")
+	}
+	if id, f := session(key("ci again", "")); run(id, f) {
+		t.Error("another program ran by the grant of the first")
+	}
+	b.ok("DELETE", "/v1/outboard/users/"+ann, nil)
+	b.refused(400, "was removed", "POST", "/v1/grants", map[string]any{"human_id": ann, "actions": []string{"bash"}, "resources": []string{"*"},
+		"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "why": "w"})
+	b.ok("POST", "/v1/outboard/users/"+ann+"/restore", nil)
+	if id, f := session(key("ann, back", ann)); run(id, f) {
+		t.Error("what was allowed somebody who was removed is allowed when they are let in again")
+	}
+}
+
 // Fails if somebody who was removed or demoted goes on with a key that they made, for a program or for somebody else, and whose secret they have
 // seen; or if that ends keys which tell them nothing, or which may no more than they.
 func TestKeysMadeBySomebodyWhoLeaves(t *testing.T) {

@@ -85,13 +85,13 @@ func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id out
 	if err := oneUse(a, ans); err != nil {
 		return out, err
 	}
-	lasting, err := c.lasting(ctx, by, &a, ans.Scope)
-	if err != nil {
-		return out, err
-	}
 	cfg, err := c.store.SessionConfig(ctx, a.Session)
 	if err != nil {
 		return out, look("session", string(a.Session), err)
+	}
+	lasting, err := c.lasting(ctx, by, &a, cfg.Owner, ans.Scope)
+	if err != nil {
+		return out, err
 	}
 	if a.State == outboard.ApprovalPending && !a.Approver.May(by, cfg.Owner) { // said of what they know, not of an event
 		return out, mayNot(a.Approver, outboard.Errorf(outboard.Denied, "%s may not answer approval %s", quote(by.Name), a.ID))
@@ -113,7 +113,7 @@ func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id out
 
 // lasting is the grant that an allow of a call makes, nil where its scope makes none. What cannot be granted is refused here, before the
 // answer is given.
-func (c *Control) lasting(ctx context.Context, by outboard.Caller, a *outboard.Approval, scope string) (*outboard.Grant, error) {
+func (c *Control) lasting(ctx context.Context, by outboard.Caller, a *outboard.Approval, owner outboard.Owner, scope string) (*outboard.Grant, error) {
 	if scope != AllowSession && scope != AllowAgent {
 		return nil, nil
 	}
@@ -128,7 +128,7 @@ func (c *Control) lasting(ctx context.Context, by outboard.Caller, a *outboard.A
 		if err != nil {
 			return nil, err
 		}
-		g.Session, g.Agent, g.Human = "", h.AgentID, a.Owner
+		g.Session, g.Agent, g.Human = "", h.AgentID, owner.Human()
 	}
 	checked := g
 	return &g, c.checkGrant(ctx, by, &checked, now)
@@ -262,11 +262,28 @@ func (c *Control) checkGrant(ctx context.Context, by outboard.Caller, g *outboar
 			return err
 		}
 	}
-	if g.Human != "" {
-		k, err := c.store.Key(ctx, g.Human)
-		if err := mine(by, k.Org, "human", string(g.Human), err); err != nil {
+	return c.checkHuman(ctx, by, g)
+}
+
+// checkHuman makes a grant that names a person's key one for the person: each sign-in is another key, and they would be asked again. One that was
+// made for the key alone, before that, stays so.
+func (c *Control) checkHuman(ctx context.Context, by outboard.Caller, g *outboard.Grant) error {
+	if g.Human == "" {
+		return nil
+	}
+	if !outboard.ValidID(outboard.PrefixUser, g.Human) {
+		k, err := c.store.Key(ctx, outboard.KeyID(g.Human))
+		if err := mine(by, k.Org, "human", g.Human, err); err != nil || k.User == "" {
 			return err
 		}
+		g.Human = string(k.User)
+	}
+	u, err := c.store.User(ctx, outboard.UserID(g.Human))
+	if err := mine(by, u.Org, "human", g.Human, err); err != nil {
+		return err
+	}
+	if !u.RemovedAt.IsZero() {
+		return invalid("%s was removed, and no session acts for them", u.Email)
 	}
 	return nil
 }

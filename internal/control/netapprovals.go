@@ -46,7 +46,7 @@ func (c *Control) answerNet(ctx context.Context, by outboard.Caller, a outboard.
 		case AllowOnce:
 			g.MaxUses, g.ExpiresAt = 1, now.Add(onceTime)
 		case AllowAgent:
-			g.Session, g.Agent, g.Human = "", h.AgentID, a.Owner
+			g.Session, g.Agent, g.Human = "", h.AgentID, cfg.Owner.Human()
 		}
 		out.Grant = &g
 	} else if ans.Allow {

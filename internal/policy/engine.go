@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -87,7 +86,7 @@ func (l *Limit) covers(r *Request) bool {
 
 // key names the counter of a request. A person is one owner, whatever their keys: each sign-in is another one.
 func (l *Limit) key(r *Request) string {
-	subject := map[string]string{"session": string(r.Session), "owner": cmp.Or(string(r.Owner.User), string(r.Owner.Key)), "agent": string(r.Agent),
+	subject := map[string]string{"session": string(r.Session), "owner": r.Owner.Human(), "agent": string(r.Agent),
 		"host": r.Context.Host}[l.Per]
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%d\x00%d\x00%s", r.Action, Host(l.Host), l.Per, l.Max, l.Every, subject))
 	return hex.EncodeToString(sum[:16])
@@ -292,7 +291,7 @@ func (e *Engine) holder(ctx context.Context, r *Request) *Verdict {
 // grant looks for a grant that covers a request which asks. Where the rules say who may answer, it must have been given by such a
 // person: a grant is an answer in advance, and nobody gives themselves one. Where they want several people, all of them must have given it.
 func (e *Engine) grant(ctx context.Context, r *Request, who outboard.Approver, needs int) (outboard.GrantID, error) {
-	q := outboard.GrantQuery{Human: r.Owner.Key, Agent: r.Agent, Session: r.Session, Action: r.Action, Resource: r.Target(), Now: r.Context.Now}
+	q := outboard.GrantQuery{Person: r.Owner.User, Key: r.Owner.Key, Agent: r.Agent, Session: r.Session, Action: r.Action, Resource: r.Target(), Now: r.Context.Now}
 	grants, err := e.cfg.Source.GrantsFor(ctx, q)
 	if err != nil {
 		return "", err

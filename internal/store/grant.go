@@ -31,13 +31,25 @@ func scanRight(sc scanner) (outboard.Grant, error) {
 
 const insertRightSQL = `INSERT INTO grants (` + rightCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
-// PutGrant inserts a grant. ErrDuplicate if its id exists.
+const lockPersonSQL = `UPDATE users SET name = name WHERE id = ? AND removed_at = 0`
+
+// PutGrant inserts a grant. ErrDuplicate if its id exists; Conflict if it is for a person who is none, or was removed: who removes somebody
+// would not see this one, and it would be there when they are let in again.
 func (s *Store) PutGrant(ctx context.Context, g outboard.Grant) error {
 	return s.update(ctx, "storing a grant", func(t tx) error { return putGrant(ctx, t, &g) })
 }
 
 func putGrant(ctx context.Context, t tx, g *outboard.Grant) error {
-	_, err := t.exec(ctx, insertRightSQL, string(g.ID), string(g.Human), string(g.Agent), string(g.Session), jsonText(g.Actions),
+	if outboard.ValidID(outboard.PrefixUser, g.Human) {
+		n, err := t.exec(ctx, lockPersonSQL, g.Human)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return outboard.Errorf(outboard.Conflict, "the person %s was removed", g.Human)
+		}
+	}
+	_, err := t.exec(ctx, insertRightSQL, string(g.ID), g.Human, string(g.Agent), string(g.Session), jsonText(g.Actions),
 		jsonText(g.Resources), micros(g.NotBefore), micros(g.ExpiresAt), g.MaxUses, g.Uses, string(g.ApprovedBy), g.ApprovedName,
 		g.Why, micros(g.CreatedAt), micros(g.RevokedAt), jsonText(g.Votes), orgText(g.Org))
 	if t.s.d.unique(err) {
@@ -71,13 +83,13 @@ func (s *Store) Grants(ctx context.Context, p Page) ([]outboard.Grant, error) {
 const maxRights = 200
 
 const rightsForSQL = `SELECT ` + rightCols + ` FROM grants WHERE revoked_at = 0 AND expires_at > ? AND not_before <= ?
-	AND org = COALESCE((SELECT org FROM sessions WHERE id = ?), 'default') AND human IN ('', ?) AND agent IN ('', ?) AND session IN ('', ?) AND (max_uses = 0 OR uses < max_uses)
+	AND org = COALESCE((SELECT org FROM sessions WHERE id = ?), 'default') AND human IN ('', ?, ?) AND agent IN ('', ?) AND session IN ('', ?) AND (max_uses = 0 OR uses < max_uses)
 	ORDER BY expires_at, id LIMIT ?`
 
 // GrantsFor implements policy.Source.
 func (s *Store) GrantsFor(ctx context.Context, q outboard.GrantQuery) ([]outboard.Grant, error) {
 	now := micros(q.Now)
-	return collect(ctx, s, "reading grants", scanRight, rightsForSQL, now, now, string(q.Session), string(q.Human), string(q.Agent), string(q.Session), maxRights)
+	return collect(ctx, s, "reading grants", scanRight, rightsForSQL, now, now, string(q.Session), string(q.Person), string(q.Key), string(q.Agent), string(q.Session), maxRights)
 }
 
 const revokeRightSQL = `UPDATE grants SET revoked_at = ? WHERE id = ? AND revoked_at = 0`

@@ -27,7 +27,7 @@ const revokeMadeRightsSQL = `UPDATE grants SET revoked_at = ? WHERE revoked_at =
 // What the sessions of others wait for stays: those act for them, whatever key it was.
 const closeMadeApprovalsSQL = `UPDATE approvals SET state = 'closed' WHERE state = 'pending' AND owner IN (` + madeBy + ` AND person = '')`
 
-const revokeRightsOfSQL = `UPDATE grants SET revoked_at = ? WHERE revoked_at = 0 AND (human IN (SELECT id FROM keys WHERE person = ?)
+const revokeRightsOfSQL = `UPDATE grants SET revoked_at = ? WHERE revoked_at = 0 AND (human = ? OR human IN (SELECT id FROM keys WHERE person = ?)
 	OR approved_by IN (SELECT id FROM keys WHERE person = ?))`
 
 const closeApprovalsOfSQL = `UPDATE approvals SET state = 'closed' WHERE state = 'pending' AND session IN (SELECT id FROM sessions WHERE person = ?)`
@@ -79,7 +79,7 @@ func (s *Store) EndKeysOf(ctx context.Context, id outboard.UserID) error {
 }
 
 func (s *Store) endKeysOf(ctx context.Context, t tx, id, why string, now int64) error {
-	if _, err := t.exec(ctx, revokeRightsOfSQL, now, id, id); err != nil {
+	if _, err := t.exec(ctx, revokeRightsOfSQL, now, id, id, id); err != nil {
 		return err
 	}
 	if _, err := t.exec(ctx, revokeKeysOfSQL, now, id); err != nil {

@@ -2,8 +2,10 @@ package store_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -175,5 +177,114 @@ func TestChangeUserEndsWhatTheyMade(t *testing.T) {
 		change("another's, low, nobody's", "hers, high")
 		ann.RemovedAt = time.Now()
 		change("another's, nobody's", "hers, low")
+	})
+}
+
+// If this fails, a grant for a person holds with one of their keys only, or for somebody else; or it outlives their removal or a lower role, also
+// where it is stored while they are removed.
+func TestGrantsEndWithThePerson(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		now := time.Now().UTC().Truncate(time.Microsecond)
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		user := func(email string) outboard.User {
+			u := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: outboard.DefaultOrg, Email: email, Role: outboard.RoleAdmin, CreatedAt: now}
+			must(s.AddUser(t.Context(), u))
+			return u
+		}
+		ann, bob := user("ann@acme.test"), user("bob@acme.test")
+		for id, u := range map[outboard.KeyID]outboard.UserID{"ann 1": ann.ID, "ann 2": ann.ID, "bob": bob.ID, "ci": ""} {
+			must(s.PutKey(t.Context(), outboard.Key{ID: id, Name: string(id), Hash: string(id), Role: outboard.RoleAdmin, Org: outboard.DefaultOrg, User: u, CreatedAt: now}))
+		}
+		names := map[outboard.GrantID]string{}
+		give := func(human string) error {
+			g := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Human: human, Actions: []string{"bash"}, Resources: []string{"*"},
+				ExpiresAt: now.Add(time.Hour), ApprovedBy: "ci", CreatedAt: now}
+			names[g.ID] = strings.ReplaceAll(strings.ReplaceAll(human, string(ann.ID), "ann"), string(bob.ID), "bob")
+			return s.PutGrant(t.Context(), g)
+		}
+		covers := func(what string, u outboard.UserID, k outboard.KeyID, want ...string) {
+			t.Helper()
+			q := outboard.GrantQuery{Person: u, Key: k, Action: "bash", Resource: "ls", Now: now}
+			list, err := s.GrantsFor(t.Context(), q)
+			must(err)
+			got := []string{}
+			for i := range list {
+				if list[i].Covers(q) {
+					got = append(got, names[list[i].ID])
+				}
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: grants for %q, want %q", what, got, want)
+			}
+		}
+		for _, human := range []string{string(ann.ID), string(bob.ID), "ann 1", "ci"} {
+			must(give(human))
+		}
+		covers("one key", ann.ID, "ann 1", "ann", "ann 1")
+		covers("another key", ann.ID, "ann 2", "ann")
+		covers("somebody else", bob.ID, "bob", "bob")
+		covers("a program", "", "ci", "ci")
+
+		ann.Role = outboard.RoleDeveloper
+		_, err := s.ChangeUser(t.Context(), ann, true)
+		must(err)
+		covers("demoted", ann.ID, "ann 1")
+		covers("somebody else, after that", bob.ID, "bob", "bob")
+		must(give(string(ann.ID)))
+		covers("given after that", ann.ID, "ann 2", "ann")
+		must(s.EndKeysOf(t.Context(), ann.ID))
+		covers("all they held has ended", ann.ID, "ann 2")
+		must(give(string(ann.ID)))
+		ann.RemovedAt = now
+		_, err = s.ChangeUser(t.Context(), ann, true)
+		must(err)
+		if err := give(string(ann.ID)); outboard.KindOf(err) != outboard.Conflict {
+			t.Errorf("a grant for somebody who was removed: %v", err)
+		}
+		ann.RemovedAt = time.Time{}
+		_, err = s.ChangeUser(t.Context(), ann, false)
+		must(err)
+		covers("let in again", ann.ID, "ann 2")
+		covers("a program, after that", "", "ci", "ci")
+	})
+}
+
+// If this fails, a grant that is given for a person at the moment in which they are removed is there when they are let in again.
+func TestGrantsThatMeetARemoval(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		now := time.Now().UTC().Truncate(time.Microsecond)
+		for i := range 20 {
+			u := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: outboard.DefaultOrg, Email: fmt.Sprintf("a%d@acme.test", i), Role: outboard.RoleAdmin, CreatedAt: now}
+			if err := s.AddUser(t.Context(), u); err != nil {
+				t.Fatal(err)
+			}
+			var both sync.WaitGroup
+			for range 4 {
+				both.Go(func() {
+					err := s.PutGrant(t.Context(), outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Human: string(u.ID),
+						Actions: []string{"bash"}, Resources: []string{"*"}, ExpiresAt: now.Add(time.Hour), ApprovedBy: "ci", CreatedAt: now})
+					if err != nil && outboard.KindOf(err) != outboard.Conflict {
+						t.Error(err)
+					}
+				})
+			}
+			both.Go(func() {
+				u := u
+				u.RemovedAt = now
+				if _, err := s.ChangeUser(t.Context(), u, true); err != nil {
+					t.Error(err)
+				}
+			})
+			both.Wait()
+			if list, err := s.GrantsFor(t.Context(), outboard.GrantQuery{Person: u.ID, Now: now}); err != nil || len(list) != 0 {
+				t.Fatalf("%d grants of somebody who was removed are in force, %v", len(list), err)
+			}
+		}
 	})
 }

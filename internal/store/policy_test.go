@@ -93,7 +93,7 @@ func TestGrantUses(t *testing.T) {
 		if got, err := s.Grant(t.Context(), g.ID); err != nil || got.Uses != 3 {
 			t.Errorf("uses = %d, %v; want 3", got.Uses, err)
 		}
-		q := outboard.GrantQuery{Human: "apikey_1", Action: "bash", Resource: "git push", Now: now}
+		q := outboard.GrantQuery{Key: "apikey_1", Action: "bash", Resource: "git push", Now: now}
 		if gs, err := s.GrantsFor(t.Context(), q); err != nil || len(gs) != 0 {
 			t.Errorf("a spent grant is still offered: %v, %v", gs, err)
 		}
