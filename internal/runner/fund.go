@@ -84,7 +84,7 @@ func (t *turn) reserve(ctx context.Context, price *llm.Price, owed, want, least 
 			return r, "money: the model has no price", nil
 		}
 	}
-	if r, err = t.cfg.Store.Reserve(ctx, t.id, t.acct.over, owed, want, least); err != nil || len(r.Over) == 0 {
+	if r, err = t.cfg.Store.Reserve(ctx, t.id, t.epoch, t.acct.over, owed, want, least); err != nil || len(r.Over) == 0 {
 		return r, "", err
 	}
 	broke = r.Over[0].Short(least, false)

@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"sync"
 	"time"
 
@@ -172,13 +174,38 @@ const lockBudgetSQL = `UPDATE budgets SET updated_at = updated_at WHERE id = ?`
 const putHoldSQL = `INSERT INTO budget_holds (budget, session, cost, tokens, steps) VALUES (?, ?, ?, ?, ?)
 	ON CONFLICT (budget, session) DO UPDATE SET cost = excluded.cost, tokens = excluded.tokens, steps = excluded.steps`
 
+const leaseSQL = `SELECT epoch, phase FROM sessions WHERE id = ? AND deleted_at = 0`
+
+// lockLease holds a session as it is until t ends, and refuses what its log would: the lease is another's, or the session has ended. The row of
+// a session is locked before those of budgets, as by commits.
+func (s *Store) lockLease(ctx context.Context, t tx, id outboard.SessionID, epoch int64) error {
+	var now int64
+	var phase outboard.Phase
+	err := t.queryRow(ctx, leaseSQL+s.d.locking(false), string(id)).Scan(&now, &phase)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return notFound("session", id)
+	case err != nil:
+		return err
+	case now != epoch:
+		return ErrFenced
+	case phase == outboard.PhaseTerminated:
+		return ErrTerminated
+	}
+	return nil
+}
+
 // Reserve sets apart what a session's next model call may use up: of all budgets over it as much as is left, up to want and not less
 // than least, or nothing. owed is what the session has used up that is not committed yet, and stays reserved beside it. A session
-// has one reservation; a new one replaces it. Two calls cannot reserve the same money, in whatever process they are.
-func (s *Store) Reserve(ctx context.Context, id outboard.SessionID, over []outboard.Budget, owed, want, least outboard.Spend) (Reservation, error) {
+// has one reservation; a new one replaces it. Two calls cannot reserve the same money, in whatever process they are. epoch is the lease's: ErrFenced
+// where it was taken over, whose holder's reservation stays; ErrTerminated and NotFound where the session has ended, and nobody would settle one.
+func (s *Store) Reserve(ctx context.Context, id outboard.SessionID, epoch int64, over []outboard.Budget, owed, want, least outboard.Spend) (Reservation, error) {
 	var r Reservation
 	err := s.update(ctx, "reserving", func(t tx) error {
 		r = Reservation{Held: want, Left: (&outboard.Budget{}).Left()}
+		if err := s.lockLease(ctx, t, id, epoch); err != nil {
+			return err
+		}
 		for i := range over { // in the order of ids, as everywhere
 			if _, err := t.exec(ctx, lockBudgetSQL, string(over[i].ID)); err != nil {
 				return err

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -34,7 +35,7 @@ func TestBudgetRace(t *testing.T) {
 				}
 				if err == nil {
 					want := outboard.Spend{Cost: each, Steps: 1}
-					got[i], err = s.Reserve(t.Context(), ids[i], over, outboard.Spend{}, want, want)
+					got[i], err = s.Reserve(t.Context(), ids[i], 0, over, outboard.Spend{}, want, want)
 				}
 				if err != nil {
 					t.Error(err)
@@ -104,19 +105,19 @@ func TestBudgetsOver(t *testing.T) {
 		}
 		over, _ := s.BudgetsOver(t.Context(), fork.ID, "", outboard.Owner{})
 		want := outboard.Spend{Tokens: 8}
-		if r, err := s.Reserve(t.Context(), fork.ID, over, outboard.Spend{}, want, want); err != nil || r.Wait || len(r.Over) > 0 {
+		if r, err := s.Reserve(t.Context(), fork.ID, 0, over, outboard.Spend{}, want, want); err != nil || r.Wait || len(r.Over) > 0 {
 			t.Fatalf("%+v, %v", r, err)
 		}
-		if r, err := s.Reserve(t.Context(), fork.ID, over, outboard.Spend{}, want, want); err != nil || r.Wait {
+		if r, err := s.Reserve(t.Context(), fork.ID, 0, over, outboard.Spend{}, want, want); err != nil || r.Wait {
 			t.Errorf("a second try of the same call: %+v, %v", r, err)
 		}
-		if r, err := s.Reserve(t.Context(), parent.ID, over, outboard.Spend{}, want, want); err != nil || !r.Wait {
+		if r, err := s.Reserve(t.Context(), parent.ID, 0, over, outboard.Spend{}, want, want); err != nil || !r.Wait {
 			t.Errorf("beside the fork's: %+v, %v", r, err)
 		}
 		if err := s.DeleteBudget(t.Context(), over[0].ID); err != nil {
 			t.Fatal(err)
 		}
-		if r, err := s.Reserve(t.Context(), parent.ID, over, outboard.Spend{}, want, want); err != nil || r.Wait || len(r.Over) > 0 {
+		if r, err := s.Reserve(t.Context(), parent.ID, 0, over, outboard.Spend{}, want, want); err != nil || r.Wait || len(r.Over) > 0 {
 			t.Errorf("with the budget gone: %+v, %v", r, err)
 		}
 	})
@@ -153,4 +154,143 @@ func TestFirstBudgetIsSeen(t *testing.T) {
 	if err := here.DeleteBudget(t.Context(), b.ID); err != nil || over(here) != 0 {
 		t.Errorf("removed, there are %d, %v", over(here), err)
 	}
+}
+
+// reserving is a session with a budget over it, held by a worker at epoch.
+func reserving(t *testing.T, s *store.Store) (id outboard.SessionID, over []outboard.Budget, epoch int64) {
+	t.Helper()
+	id = newSession(t, s).ID
+	mustAppend(t, s, id, message("go"))
+	b, err := s.PutBudget(t.Context(), outboard.Budget{Scope: outboard.BudgetSession, Target: string(id), Limit: outboard.Spend{Tokens: 1000}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id, []outboard.Budget{b}, claimed(t, s, id, newWorker(t, s))
+}
+
+// claimed makes a worker hold a session, and returns its epoch.
+func claimed(t *testing.T, s *store.Store, id outboard.SessionID, w outboard.WorkerID) int64 {
+	t.Helper()
+	hs, err := s.Claim(t.Context(), w, 1)
+	if err != nil || len(hs) != 1 || hs[0].ID != id {
+		t.Fatalf("claimed %v, %v", hs, err)
+	}
+	return hs[0].Epoch
+}
+
+func held(t *testing.T, s *store.Store, over []outboard.Budget) int64 {
+	t.Helper()
+	b, err := s.Budget(t.Context(), over[0].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Held.Tokens
+}
+
+// If this fails, a runner that lost its session's lease replaces its successor's reservation, or leaves one where nobody will ever settle it.
+func TestReserveIsFenced(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		id, over, first := reserving(t, s)
+		reserve := func(epoch, tokens int64) error {
+			want := outboard.Spend{Tokens: tokens}
+			r, err := s.Reserve(t.Context(), id, epoch, over, outboard.Spend{}, want, want)
+			if err == nil && (r.Wait || r.Held.Tokens != tokens) {
+				t.Errorf("%d tokens at epoch %d: %+v", tokens, epoch, r)
+			}
+			return err
+		}
+		if err := reserve(first, 10); err != nil || held(t, s, over) != 10 {
+			t.Fatalf("control: %d held, %v", held(t, s, over), err)
+		}
+		if err := s.Release(t.Context(), id, first); err != nil {
+			t.Fatal(err)
+		}
+		second := claimed(t, s, id, newWorker(t, s))
+		if err := reserve(second, 20); err != nil {
+			t.Fatal(err)
+		}
+		mustBe(t, reserve(first, 30), store.ErrFenced)
+		if n := held(t, s, over); n != 20 {
+			t.Errorf("%d tokens are held, not those of who holds the lease", n)
+		}
+		mustAppend(t, s, id, outboard.NewEvent("", &outboard.SessionArchived{}))
+		if err := s.SettleUnknown(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		mustBe(t, reserve(second, 40), store.ErrTerminated)
+		if err := s.DeleteSession(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		mustKind(t, reserve(second, 50), outboard.NotFound)
+		if n := held(t, s, over); n != 0 {
+			t.Errorf("%d tokens are held of a session that has ended", n)
+		}
+	})
+}
+
+// takenOver ends the lease of a session, by a worker that reserves for itself or by the end of the session, and returns what is to be held then. The
+// test goes on where something fails: others are at work.
+func takenOver(t *testing.T, s *store.Store, w outboard.WorkerID, id outboard.SessionID, over []outboard.Budget, claim bool) (want int64) {
+	if claim {
+		want = 7
+		var hs []outboard.Header
+		var err error
+		for err == nil && len(hs) == 0 { // a claim leaves out what is just locked
+			hs, err = s.Claim(t.Context(), w, 1)
+		}
+		if err == nil {
+			spend := outboard.Spend{Tokens: want}
+			_, err = s.Reserve(t.Context(), id, hs[0].Epoch, over, outboard.Spend{}, spend, spend)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return want
+	}
+	_, err := s.Append(t.Context(), id, 0, store.Any, outboard.NewEvent("", &outboard.SessionArchived{}))
+	if err == nil {
+		err = s.SettleUnknown(t.Context(), id)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	return 0
+}
+
+// If this fails, there is a moment between the look at the lease and the reservation in which another process takes the session, or ends it.
+func TestReserveAgainstATakeover(t *testing.T) {
+	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
+		old, heir := storetest.Open(t, cfg), storetest.Open(t, cfg)
+		w := newWorker(t, heir)
+		for i := range 20 {
+			id, over, epoch := reserving(t, old)
+			if err := old.Release(t.Context(), id, epoch); err != nil {
+				t.Fatal(err)
+			}
+			stop := make(chan struct{})
+			var all sync.WaitGroup
+			for n := range 4 {
+				all.Go(func() {
+					for {
+						want := outboard.Spend{Tokens: int64(100 + n)}
+						_, err := old.Reserve(t.Context(), id, epoch, over, outboard.Spend{}, want, want)
+						if err != nil && !errors.Is(err, store.ErrFenced) && !errors.Is(err, store.ErrTerminated) {
+							t.Error(err)
+						}
+						select {
+						case <-stop:
+							return
+						default:
+						}
+					}
+				})
+			}
+			want := takenOver(t, heir, w, id, over, i%2 == 0)
+			close(stop)
+			all.Wait()
+			if n := held(t, heir, over); n != want {
+				t.Fatalf("round %d: %d tokens are held, want %d", i, n, want)
+			}
+		}
+	})
 }
