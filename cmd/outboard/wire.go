@@ -82,6 +82,7 @@ type server struct {
 	store   *store.Store
 	witness *audit.Witness
 	blob    blob.Store
+	spool   *blob.Spool
 	models  *llm.Registry
 	policy  *policy.Engine
 	notify  *notify.Notifier // nil without a webhook
@@ -153,7 +154,7 @@ func (s *server) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Policy: s.policy, Live: &s.live, Vault: s.vault, Directories: s.cfg.Config.Images.Directories, Kill: s.killer, Audit: s.witness, Logger: s.log, Isolation: s.able, Login: people,
+	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Spool: s.spool, Fleet: s.fleet, Models: s.models, Policy: s.policy, Live: &s.live, Vault: s.vault, Directories: s.cfg.Config.Images.Directories, Kill: s.killer, Audit: s.witness, Logger: s.log, Isolation: s.able, Login: people,
 		Trusted: s.cfg.Config.Exports.Trusted, Reachable: func(ctx context.Context, address string) error { _, err := guard.Lookup(ctx, address); return err },
 		Boxes: s.cfg.Config.Egress.Boxes.Bound(), BoxProxies: s.cfg.Config.Egress.Boxes.Proxies})
 	made, err := s.control.EnsureAdminKey(ctx, func(secret string) error { return writePrivate(keyPath(s.cfg.Data), secret+"\n") })
@@ -196,6 +197,9 @@ func (s *server) openState(ctx context.Context) (err error) {
 	}
 	if err != nil {
 		return err
+	}
+	if s.spool, err = blob.NewSpool(filepath.Join(s.cfg.Data, "spool")); err != nil {
+		return dataError(s.cfg.Data, err)
 	}
 	s.openKill()
 	if err = s.openVault(); err != nil {

@@ -33,6 +33,7 @@ import (
 type Config struct {
 	Store  *store.Store
 	Blob   blob.Store
+	Spool  *blob.Spool      // for imports; nil = the system's temporary directory
 	Fleet  *fleet.Fleet     // nil where this process holds no sandboxes
 	Models *llm.Registry    // resolves model ids when a session is created
 	Policy *policy.Engine   // nil = the platform's own rules and nothing else
@@ -60,6 +61,8 @@ type Config struct {
 type Control struct {
 	store   *store.Store
 	blob    blob.Store
+	spool   *blob.Spool
+	imports chan struct{} // capacity maxImports
 	fleet   *fleet.Fleet
 	models  *llm.Registry
 	policy  *policy.Engine
@@ -106,7 +109,7 @@ type Model = llm.Info
 
 // New returns a Control. Store and Blob are required.
 func New(cfg Config) *Control {
-	c := &Control{store: cfg.Store, blob: cfg.Blob, fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill, witness: cfg.Audit, dirs: cfg.Directories,
+	c := &Control{store: cfg.Store, blob: cfg.Blob, spool: cfg.Spool, imports: make(chan struct{}, maxImports), fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill, witness: cfg.Audit, dirs: cfg.Directories,
 		log: cfg.Logger, now: cfg.Now, able: cfg.Isolation, login: cfg.Login, trusted: cfg.Trusted, reach: cfg.Reachable, boxNet: cfg.Boxes, boxProxies: cfg.BoxProxies, exchanges: make(chan struct{}, maxExchanges),
 		accounts: map[outboard.SessionID]outboard.Header{}, withdrawals: newWithdrawals()}
 	if c.log == nil {

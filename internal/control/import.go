@@ -12,11 +12,13 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/audit"
+	"github.com/outboard-dev/outboard/internal/blob"
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/store"
 )
@@ -36,6 +38,8 @@ const (
 	maxPadding = 1 << 20
 	// maxZstdWindow bounds what the decompression holds in memory.
 	maxZstdWindow = 64 << 20
+	// maxImports is how many are under way at a time: each may spool MaxImport, and holds a window. Others wait.
+	maxImports = 2
 )
 
 // ImportRequest says what an imported session is given in place of what its file has.
@@ -63,7 +67,9 @@ type importing struct {
 
 	got   map[string]exportEntry
 	order []string
-	parts []outboard.BlobRef // of the log, in order
+	parts int // of the log
+
+	spool blob.Spooled // the file, once it was read whole
 
 	session exported
 	chain   []outboard.Checkpoint
@@ -89,26 +95,28 @@ func (c *Control) Import(ctx context.Context, by outboard.Caller, src io.Reader,
 			return Imported{}, invalid("trust: %w", err)
 		}
 	}
-	file := newSealReader(io.LimitReader(src, MaxImport))
-	zr, err := zstd.NewReader(file, zstd.WithDecoderMaxWindow(maxZstdWindow), zstd.WithDecoderMaxMemory(2*maxZstdWindow),
-		zstd.WithDecoderConcurrency(1))
-	if err != nil {
-		return Imported{}, fmt.Errorf("decompressing: %w", err)
+	select {
+	case c.imports <- struct{}{}:
+		defer func() { <-c.imports }()
+	case <-ctx.Done():
+		return Imported{}, outboard.Errorf(outboard.Canceled, "waiting for other imports: %w", context.Cause(ctx))
 	}
-	defer zr.Close()
-	plain := io.LimitReader(zr, maxUnpacked)
-	m := &importing{c: c, tr: tar.NewReader(plain), rest: plain, r: r, got: map[string]exportEntry{}, blobs: map[string]int64{},
+	spool, err := c.spool.New()
+	if err != nil {
+		return Imported{}, err
+	}
+	defer spool.Close()
+	m := &importing{c: c, spool: spool, r: r, got: map[string]exportEntry{}, blobs: map[string]int64{},
 		newID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread),
 		newFiles: map[outboard.FileID]outboard.FileID{}}
-	digest, err := m.read(ctx)
-	if err != nil {
-		return Imported{}, err
+	digest, key, err := m.takeIn(ctx, src)
+	if err == nil {
+		err = m.check(ctx, by)
 	}
-	key, err := m.judge(file)
-	if err != nil {
-		return Imported{}, err
+	if err == nil {
+		err = m.fold(ctx)
 	}
-	if err := m.check(ctx, by); err != nil {
+	if err != nil {
 		return Imported{}, err
 	}
 	if err := c.record(ctx, by, "session.import", string(m.newID), map[string]string{"sha256": digest, "signed_by": key}); err != nil {
@@ -118,11 +126,84 @@ func (c *Control) Import(ctx context.Context, by outboard.Caller, src io.Reader,
 	return Imported{s, key}, err
 }
 
+// takeIn spools the file and holds it against its manifest and its signature, of which it returns the manifest's hash and the key. Nothing is
+// stored.
+func (m *importing) takeIn(ctx context.Context, src io.Reader) (digest, key string, err error) {
+	spooling := &spooling{r: io.LimitReader(src, MaxImport), w: m.spool}
+	file := newSealReader(spooling)
+	zr, err := unzstd(file)
+	if err != nil {
+		return "", "", err
+	}
+	defer zr.Close()
+	m.rest = io.LimitReader(zr, maxUnpacked)
+	m.tr = tar.NewReader(m.rest)
+	if digest, err = m.read(ctx); err == nil {
+		key, err = m.judge(file)
+	}
+	if spooling.err != nil { // this server's fault, not the file's
+		err = blob.SpoolError(spooling.err)
+	}
+	return digest, key, err
+}
+
+// spooling writes what is read.
+type spooling struct {
+	r   io.Reader
+	w   io.Writer
+	err error // of writing
+}
+
+// Read implements io.Reader.
+func (s *spooling) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if _, werr := s.w.Write(p[:n]); werr != nil {
+		s.err = werr
+		return 0, werr
+	}
+	return n, err
+}
+
+func unzstd(r io.Reader) (*zstd.Decoder, error) {
+	zr, err := zstd.NewReader(r, zstd.WithDecoderMaxWindow(maxZstdWindow), zstd.WithDecoderMaxMemory(2*maxZstdWindow), zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return nil, fmt.Errorf("decompressing: %w", err)
+	}
+	return zr, nil
+}
+
+// again visits the entries of the spooled file, of which every hash holds, until visit returns false.
+func (m *importing) again(ctx context.Context, visit func(name string, r io.Reader) (bool, error)) error {
+	if _, err := m.spool.Seek(0, io.SeekStart); err != nil {
+		return blob.SpoolError(err)
+	}
+	zr, err := unzstd(m.spool)
+	if err != nil {
+		return err
+	}
+	defer zr.Close()
+	for tr := tar.NewReader(zr); ; {
+		if ctx.Err() != nil {
+			return outboard.Errorf(outboard.Canceled, "importing: %w", context.Cause(ctx))
+		}
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return blob.SpoolError(err)
+		}
+		if more, err := visit(h.Name, tr); err != nil || !more {
+			return err
+		}
+	}
+}
+
 func broken(format string, args ...any) *outboard.Error {
 	return invalid("the export: "+format, args...).WithCode("bad_export")
 }
 
-// read takes the file in, its blobs and its log as blobs of this server, and holds it against its manifest, whose hash it returns.
+// read reads the file to its end and holds it against its manifest, whose hash it returns.
 func (m *importing) read(ctx context.Context) (digest string, err error) {
 	for n := 0; ; n++ {
 		if err := ctx.Err(); err != nil {
@@ -150,14 +231,14 @@ func (m *importing) read(ctx context.Context) (digest string, err error) {
 			sum := sha256.Sum256(b)
 			return hex.EncodeToString(sum[:]), m.hold(b)
 		}
-		if err := m.entry(ctx, h); err != nil {
+		if err := m.entry(h); err != nil {
 			return "", err
 		}
 	}
 }
 
 // entry takes one entry in.
-func (m *importing) entry(ctx context.Context, h *tar.Header) error {
+func (m *importing) entry(h *tar.Header) error {
 	digest, isBlob := strings.CutPrefix(h.Name, blobsDir)
 	switch {
 	case h.Name == formatEntry:
@@ -185,14 +266,13 @@ func (m *importing) entry(ctx context.Context, h *tar.Header) error {
 		}
 		return err
 	case strings.HasPrefix(h.Name, eventsDir):
-		if h.Name != fmt.Sprintf("%s%08d.jsonl", eventsDir, len(m.parts)+1) {
-			return broken("entry %s is not part %d of the log", quote(h.Name), len(m.parts)+1)
+		if m.parts++; h.Name != fmt.Sprintf("%s%08d.jsonl", eventsDir, m.parts) {
+			return broken("entry %s is not part %d of the log", quote(h.Name), m.parts)
 		}
-		ref, err := m.put(ctx, h)
-		m.parts = append(m.parts, ref)
+		_, err := m.sum(h)
 		return err
 	case isBlob:
-		ref, err := m.put(ctx, h)
+		ref, err := m.sum(h)
 		if err == nil && ref.Digest != digest {
 			err = broken("blob %s has the hash %s: it was changed", quote(digest), ref.Digest)
 		}
@@ -257,33 +337,16 @@ func (m *importing) took(name string, size int64, hash string) {
 	m.order = append(m.order, name)
 }
 
-// put stores an entry as a blob.
-func (m *importing) put(ctx context.Context, h *tar.Header) (outboard.BlobRef, error) {
-	read := &reading{r: m.tr}
-	ref, err := m.c.blob.Put(ctx, read, 0)
-	if read.err != nil {
-		return ref, broken("reading %s: %v", quote(h.Name), read.err) // the file's fault, not the store's
-	}
+// sum is the hash and the length of an entry.
+func (m *importing) sum(h *tar.Header) (outboard.BlobRef, error) {
+	sum := sha256.New()
+	n, err := io.Copy(sum, m.tr)
 	if err != nil {
-		return ref, outboard.Errorf(outboard.KindOf(err), "storing %s: %w", quote(h.Name), err)
+		return outboard.BlobRef{}, broken("reading %s: %v", quote(h.Name), err)
 	}
+	ref := outboard.BlobRef{Digest: hex.EncodeToString(sum.Sum(nil)), Size: n}
 	m.took(h.Name, ref.Size, ref.Digest)
 	return ref, nil
-}
-
-// reading remembers why reading ended.
-type reading struct {
-	r   io.Reader
-	err error
-}
-
-// Read implements io.Reader.
-func (r *reading) Read(p []byte) (int, error) {
-	n, err := r.r.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
-		r.err = err
-	}
-	return n, err
 }
 
 // hold compares what came with the manifest.
@@ -336,7 +399,7 @@ func (m *importing) hold(b []byte) error {
 // check validates what the file says as if a client had said it, and makes it this server's.
 func (m *importing) check(ctx context.Context, by outboard.Caller) error {
 	s := &m.session
-	if len(m.parts) == 0 || !outboard.ValidID(outboard.PrefixSession, string(s.ID)) {
+	if m.parts == 0 || !outboard.ValidID(outboard.PrefixSession, string(s.ID)) {
 		return broken("it has no session or no log")
 	}
 	if m.r.Title != nil {
@@ -467,21 +530,22 @@ func (m *importing) checkChain() error {
 // log yields the events of the file as those of the new session. Each is checked on the way.
 func (m *importing) log(ctx context.Context, visit func(*outboard.Event, outboard.Payload) error) func(yield func(outboard.Event, error) bool) {
 	return func(yield func(outboard.Event, error) bool) {
-		for _, part := range m.parts {
-			if !m.part(ctx, part, visit, yield) {
-				return
+		left := m.parts
+		err := m.again(ctx, func(name string, r io.Reader) (bool, error) {
+			if !strings.HasPrefix(name, eventsDir) {
+				return true, nil
 			}
+			left--
+			return m.part(r, visit, yield) && left > 0, nil
+		})
+		if err != nil {
+			yield(outboard.Event{}, err)
 		}
 	}
 }
 
 // part yields the events of one part of the log; false ends it.
-func (m *importing) part(ctx context.Context, part outboard.BlobRef, visit func(*outboard.Event, outboard.Payload) error, yield func(outboard.Event, error) bool) bool {
-	r, err := m.c.blob.Open(ctx, part)
-	if err != nil {
-		return yield(outboard.Event{}, fmt.Errorf("reading the log: %w", err)) && false
-	}
-	defer r.Close()
+func (m *importing) part(r io.Reader, visit func(*outboard.Event, outboard.Payload) error, yield func(outboard.Event, error) bool) bool {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(nil, 2*outboard.MaxEventData+4096) // a line is an event's data, escaped at most once more
 	for sc.Scan() {
@@ -526,9 +590,8 @@ func (m *importing) event(line []byte) (e outboard.Event, p outboard.Payload, er
 	return e, p, nil
 }
 
-// store folds the log, to be sure that it can be, and makes the session. taint is of the file: what its log says of itself is as good as its
-// signature.
-func (m *importing) store(ctx context.Context, digest string, taint outboard.Taint) (Session, error) {
+// fold folds the log, to be sure that it can be.
+func (m *importing) fold(ctx context.Context) error {
 	err := drain(m.log(ctx, func(e *outboard.Event, p outboard.Payload) error {
 		m.last = e.Seq
 		switch p := p.(type) {
@@ -545,11 +608,54 @@ func (m *importing) store(ctx context.Context, digest string, taint outboard.Tai
 		err = broken("its log ends with event %d, not %d", m.last, m.session.Seq)
 	}
 	if err != nil {
-		return Session{}, err
+		return err
 	}
 	st, err := outboard.NewState(m.rewinds)
 	if err != nil {
-		return Session{}, broken("%v", err)
+		return broken("%v", err)
+	}
+	var head int64
+	var at time.Time
+	return drain(m.log(ctx, func(e *outboard.Event, _ outboard.Payload) error {
+		if err := st.Apply(e); err != nil {
+			return broken("event %d of the log: %v", e.Seq, err)
+		}
+		if err := store.Follows(head, at, e); err != nil {
+			return err
+		}
+		head, at = e.Seq, e.Time
+		if st.Settled() {
+			st.History = nil
+		}
+		if e.Seq == m.session.Seq && (!st.Settled() || st.Phase == outboard.PhaseTerminated) {
+			return broken("its log ends in the middle of something")
+		}
+		return nil
+	}))
+}
+
+// keep stores the content of the file.
+func (m *importing) keep(ctx context.Context) error {
+	return m.again(ctx, func(name string, r io.Reader) (bool, error) {
+		digest, isBlob := strings.CutPrefix(name, blobsDir)
+		if !isBlob {
+			return true, nil
+		}
+		ref, err := m.c.blob.Put(ctx, r, 0)
+		if err == nil && ref.Digest != digest {
+			err = outboard.Errorf(outboard.Internal, "it has the hash %s, and had another when it came in", ref.Digest)
+		}
+		if err != nil {
+			return false, outboard.Errorf(outboard.KindOf(err), "storing %s: %w", quote(name), err)
+		}
+		return true, nil
+	})
+}
+
+// store makes the session. taint is of the file: what its log says of itself is as good as its signature.
+func (m *importing) store(ctx context.Context, digest string, taint outboard.Taint) (Session, error) {
+	if err := m.keep(ctx); err != nil {
+		return Session{}, err
 	}
 	s := &m.session
 	now := m.c.clock()
@@ -560,19 +666,8 @@ func (m *importing) store(ctx context.Context, digest string, taint outboard.Tai
 	if s.InTurn {
 		events = append(events, outboard.NewEvent(m.thread, &outboard.TurnEnded{Turn: m.turn, Stop: outboard.StopReason{Type: "end_turn"}}))
 	}
-	log := m.log(ctx, func(e *outboard.Event, _ outboard.Payload) error {
-		if err := st.Apply(e); err != nil {
-			return broken("event %d of the log: %v", e.Seq, err)
-		}
-		if st.Settled() {
-			st.History = nil
-		}
-		if e.Seq == s.Seq && (!st.Settled() || st.Phase == outboard.PhaseTerminated) {
-			return broken("its log ends in the middle of something")
-		}
-		return nil
-	})
-	h, err = m.c.store.Import(ctx, store.Import{Header: h, Config: s.Config, Log: log, Events: events, Checkpoints: m.chain, Files: m.files})
+	log := m.log(ctx, func(*outboard.Event, outboard.Payload) error { return nil }) // which fold has looked at
+	h, err := m.c.store.Import(ctx, store.Import{Header: h, Config: s.Config, Log: log, Events: events, Checkpoints: m.chain, Files: m.files})
 	if err != nil {
 		return Session{}, outboard.Errorf(outboard.KindOf(err), "importing: %w", err)
 	}

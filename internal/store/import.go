@@ -21,12 +21,13 @@ type Import struct {
 	Files       []outboard.File
 }
 
-const hideNewSQL = `UPDATE sessions SET deleted_at = 1 WHERE num = ?`
+// A hidden row is as young as the last thing that its import wrote: Purge takes it for what an import left that has ended.
+const hideNewSQL = `UPDATE sessions SET deleted_at = ? WHERE num = ? AND purge = 0`
 
-const showNewSQL = `UPDATE sessions SET ` + setHeader + `, deleted_at = 0 WHERE num = ?`
+const showNewSQL = `UPDATE sessions SET ` + setHeader + `, deleted_at = 0 WHERE num = ? AND purge = 0`
 
 // Import makes a session from its log. The session appears at the end, whole, or never: until then its row is hidden, and what an
-// import that failed has inserted stays hidden for good, because events are insert-only. Invalid for a log that is none.
+// import that failed has inserted stays hidden until Purge removes it. Invalid for a log that is none.
 func (s *Store) Import(ctx context.Context, m Import) (outboard.Header, error) {
 	c := Commit{Session: m.Header.ID, Expect: Any, Events: m.Events}
 	if err := c.check(); err != nil {
@@ -37,8 +38,7 @@ func (s *Store) Import(ctx context.Context, m Import) (outboard.Header, error) {
 		if err := r.insert(ctx, t, m.Config, nil); err != nil {
 			return err
 		}
-		_, err := t.exec(ctx, hideNewSQL, r.num)
-		return err
+		return s.hide(ctx, t, r)
 	})
 	if err == nil {
 		err = s.importLog(ctx, r, m.Log)
@@ -56,11 +56,36 @@ func (s *Store) Import(ctx context.Context, m Import) (outboard.Header, error) {
 	return r.Header, nil
 }
 
+// hide hides the row of an import under way from everybody, and from Purge for purgeGrace.
+func (s *Store) hide(ctx context.Context, t tx, r *row) error {
+	n, err := t.exec(ctx, hideNewSQL, micros(s.now()), r.num)
+	return importing(n, err)
+}
+
+// importing is what a statement about the row of an import came to, which changes one while nobody has begun to purge it.
+func importing(rows int64, err error) error {
+	if err == nil && rows == 0 {
+		return outboard.Errorf(outboard.Conflict, "the import was idle for so long that what it had stored was removed").WithHint("import the file again")
+	}
+	return err
+}
+
+// Follows refuses an event that cannot stand in an imported log behind event head of the time at.
+func Follows(head int64, at time.Time, e *outboard.Event) error {
+	if e.Seq != head+1 || len(e.Data) > outboard.MaxEventData || head > 0 && e.Time.Sub(at) < outboard.EventSpacing || micros(e.Time) <= 0 {
+		return outboard.Errorf(outboard.Invalid, "event %d cannot follow event %d of the log", e.Seq, head)
+	}
+	return nil
+}
+
 // importLog inserts a log in batches and leaves its end in r.
 func (s *Store) importLog(ctx context.Context, r *row, log iter.Seq2[outboard.Event, error]) error {
 	batch := make([]outboard.Event, 0, importBatch)
 	flush := func() error {
 		err := s.update(ctx, "importing events", func(t tx) error {
+			if err := s.hide(ctx, t, r); err != nil {
+				return err
+			}
 			for i := range batch {
 				if _, err := t.exec(ctx, insertEventSQL, eventArgs(r.num, &batch[i])...); err != nil {
 					return err
@@ -75,8 +100,8 @@ func (s *Store) importLog(ctx context.Context, r *row, log iter.Seq2[outboard.Ev
 		if err != nil {
 			return err
 		}
-		if e.Seq != r.Head+1 || len(e.Data) > outboard.MaxEventData || r.Head > 0 && e.Time.Sub(r.LastAt) < outboard.EventSpacing || micros(e.Time) <= 0 {
-			return outboard.Errorf(outboard.Invalid, "event %d cannot follow event %d of the log", e.Seq, r.Head)
+		if err := Follows(r.Head, r.LastAt, &e); err != nil {
+			return err
 		}
 		e.Session = r.ID
 		r.Head, r.LastAt = e.Seq, e.Time.UTC().Truncate(time.Microsecond)
@@ -114,7 +139,7 @@ func (s *Store) finish(ctx context.Context, r *row, c *Commit, m Import) error {
 				return err
 			}
 		}
-		_, err = t.exec(ctx, showNewSQL, append(r.headerArgs(), r.num)...)
-		return err
+		n, err := t.exec(ctx, showNewSQL, append(r.headerArgs(), r.num)...)
+		return importing(n, err)
 	})
 }

@@ -98,3 +98,49 @@ func TestImport(t *testing.T) {
 		}
 	})
 }
+
+// If this fails, what removes deleted sessions takes the log of one that is being imported, which then comes in without it; or what an import left
+// that was refused stays for ever.
+func TestPurgeBesideAnImport(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		const n = 700
+		purging := func(before time.Time) iter.Seq2[outboard.Event, error] {
+			return func(yield func(outboard.Event, error) bool) {
+				for e := range each(history(n), nil) {
+					if e.Seq == 600 {
+						if _, err := s.Purge(t.Context(), before); err != nil {
+							t.Error(err)
+						}
+					}
+					if !yield(e, nil) {
+						return
+					}
+				}
+			}
+		}
+		h, err := s.Import(t.Context(), newImport(purging(time.Now().Add(-time.Hour)), n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if log := readAll(t, s, h.ID); len(log) != n+1 {
+			t.Errorf("it came in with %d events of %d", len(log), n+1)
+		}
+		m := newImport(purging(time.Now().Add(time.Hour)), n) // as one that was idle for longer than the grace
+		_, err = s.Import(t.Context(), m)
+		mustKind(t, err, outboard.Conflict, "was idle for so long")
+		_, err = s.Session(t.Context(), m.Header.ID)
+		mustKind(t, err, outboard.NotFound)
+
+		failed := errors.New("the file ended")
+		_, err = s.Import(t.Context(), newImport(each(history(300), failed), n))
+		mustBe(t, err, failed)
+		for _, c := range []struct {
+			before time.Time
+			want   int
+		}{{time.Now().Add(-time.Hour), 0}, {time.Now().Add(time.Hour), 1}} {
+			if got, err := s.Purge(t.Context(), c.before); err != nil || got != c.want {
+				t.Errorf("%d left-overs removed, %v; want %d", got, err, c.want)
+			}
+		}
+	})
+}
