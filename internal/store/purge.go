@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -39,8 +40,9 @@ const purgeEventsSQL = `DELETE FROM events WHERE key > ? AND key <= ?`
 
 const endPurgeSQL = `UPDATE sessions SET purge = 2, title = '', metadata = '' WHERE num = ? AND purge = 1`
 
-// purgeByNumSQL and purgeByIDSQL remove what is left besides events: rows that name the session by its number, and by its id. Of the policies the
-// newest row of all stays, whosever it is: the revision must not go back.
+// purgeByNumSQL and purgeByIDSQL remove what is left besides events: rows that name the session by its number, and by its id. Those of purgePageSQL
+// are found by reading the whole table, once for a page of sessions. Of the policies the newest row of all stays, whosever it is: the revision must
+// not go back.
 var (
 	purgeByNumSQL = []string{
 		`DELETE FROM events WHERE session = ?`,
@@ -54,10 +56,12 @@ var (
 		`DELETE FROM budget_holds WHERE session = ?`,
 		`DELETE FROM budget_holds WHERE budget = 'session:' || ?`,
 		`DELETE FROM budgets WHERE id = 'session:' || ?`,
-		`DELETE FROM approvals WHERE session = ?`,
-		`DELETE FROM grant_uses WHERE id IN (SELECT id FROM grants WHERE session = ?)`,
-		`DELETE FROM grants WHERE session = ?`,
-		`DELETE FROM policies WHERE level = 'session' AND target = ? AND num < (SELECT MAX(num) FROM policies)`,
+	}
+	purgePageSQL = []string{
+		`DELETE FROM approvals WHERE session IN (%s)`,
+		`DELETE FROM grant_uses WHERE id IN (SELECT id FROM grants WHERE session IN (%s))`,
+		`DELETE FROM grants WHERE session IN (%s)`,
+		`DELETE FROM policies WHERE level = 'session' AND target IN (%s) AND num < (SELECT MAX(num) FROM policies)`,
 	}
 )
 
@@ -78,13 +82,14 @@ func (s *Store) Purge(ctx context.Context, before time.Time) (n int, err error) 
 		if err != nil {
 			return n, err
 		}
+		var begun []doomed
 		for i := range page {
-			done, err := s.purge(ctx, &page[i], before)
+			some, err := s.purge(ctx, &page[i], before)
 			if err != nil {
 				return n, err
 			}
-			if done {
-				n++
+			if some {
+				begun = append(begun, page[i])
 			}
 			select {
 			case <-time.After(purgePause):
@@ -95,10 +100,15 @@ func (s *Store) Purge(ctx context.Context, before time.Time) (n int, err error) 
 		if len(page) == 0 {
 			return n, nil
 		}
+		if err := s.endPurge(ctx, begun); err != nil {
+			return n, err
+		}
+		n += len(begun)
 	}
 }
 
-// purge removes the rows of one session, and reports whether there was something to do. Its log goes in parts, since each holds the writer.
+// purge removes the rows of one session but for those of endPurge, and reports whether there was something to do. Its log goes in parts, since each
+// holds the writer.
 func (s *Store) purge(ctx context.Context, d *doomed, before time.Time) (bool, error) {
 	var begun int64
 	err := s.update(ctx, "removing a deleted session", func(t tx) (err error) {
@@ -128,8 +138,31 @@ func (s *Store) purge(ctx context.Context, d *doomed, before time.Time) (bool, e
 				return err
 			}
 		}
-		_, err := t.exec(ctx, endPurgeSQL, d.num)
-		return err
+		return nil
+	})
+}
+
+// endPurge removes what is left of sessions that purge was done with. They are found again until then.
+func (s *Store) endPurge(ctx context.Context, page []doomed) error {
+	if len(page) == 0 {
+		return nil
+	}
+	ids := make([]any, len(page))
+	for i := range page {
+		ids[i] = string(page[i].id)
+	}
+	return s.update(ctx, "removing deleted sessions", func(t tx) error {
+		for _, q := range purgePageSQL {
+			if _, err := t.exec(ctx, fmt.Sprintf(q, marks(len(ids))), ids...); err != nil {
+				return err
+			}
+		}
+		for i := range page {
+			if _, err := t.exec(ctx, endPurgeSQL, page[i].num); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 

@@ -150,6 +150,36 @@ func TestPurge(t *testing.T) {
 	})
 }
 
+// Broken if of more deleted sessions than are looked up at a time something stays, one is counted twice, or a session that lives loses something.
+func TestPurgeOfMany(t *testing.T) {
+	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
+		s := storetest.Open(t, cfg)
+		db := raw(t, cfg)
+		const most = 230
+		living := newSession(t, s)
+		name(t, db, living.ID)
+		for range most {
+			id := newSession(t, s).ID
+			name(t, db, id)
+			if err := s.DeleteSession(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		name(t, db, "sesn_last") // whose policy is the newest of all
+		if n, err := s.Purge(t.Context(), s.Now().Add(time.Second)); err != nil || n != most {
+			t.Errorf("%d sessions purged, %v; want %d", n, err, most)
+		}
+		for _, table := range []string{"approvals", "grants", "grant_uses", "policies", "net_usage", "budgets"} {
+			if n := count(t, db, `SELECT COUNT(*) FROM `+table); n != 2 {
+				t.Errorf("%s has %d rows, want those of two", table, n)
+			}
+		}
+		if n := count(t, db, `SELECT COUNT(*) FROM sessions WHERE purge = 2`); n != most {
+			t.Errorf("%d are marked as purged", n)
+		}
+	})
+}
+
 // Broken if rows of sandboxes, expired files and counters pile up for ever, or one goes that is still asked for.
 func TestTidyRows(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
