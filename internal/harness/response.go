@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -128,7 +129,11 @@ func (w *writer) call(b llm.Block) {
 	if !json.Valid(input) { // kept as a JSON string: it is what the model wrote, and validation names it
 		input, _ = json.Marshal(string(input))
 	}
-	req, over, judged := w.l.t.Decide(w.ctx, strings.ToValidUTF8(b.Name[:min(len(b.Name), maxName)], ""), input, w.used)
+	req, over, judged, err := w.l.t.Decide(w.ctx, strings.ToValidUTF8(b.Name[:min(len(b.Name), maxName)], ""), input, w.used)
+	if err != nil {
+		w.err = cmp.Or(w.err, err)
+		return
+	}
 	req.ToolUseID, req.Input, req.InputBlob = b.ToolUseID, input, nil
 	if large(input) {
 		req.Input, req.InputBlob = nil, w.spill(input)

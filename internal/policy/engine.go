@@ -280,7 +280,11 @@ func (e *Engine) holder(ctx context.Context, r *Request) *Verdict {
 	switch {
 	case err != nil:
 		e.cfg.Logger.Error("whom a session acts for cannot be read; the request is denied", "session", r.Session, "action", r.Action, "err", err)
-		return &Verdict{Decision: outboard.Deny, Rules: []string{rulePerson}, Reason: "whom the session acts for cannot be read", Timeout: e.cfg.Timeout}
+		v := &Verdict{Decision: outboard.Deny, Rules: []string{rulePerson}, Reason: "whom the session acts for cannot be read", Timeout: e.cfg.Timeout}
+		if outboard.KindOf(err) == outboard.Unavailable {
+			v.Away = outboard.Errorf(outboard.Unavailable, "reading whom session %s acts for: %w", r.Session, err)
+		}
+		return v
 	case !u.RemovedAt.IsZero():
 		return &Verdict{Decision: outboard.Deny, Rules: []string{rulePerson}, Reason: "whom this session acts for was removed from the organization, or that has ended", Timeout: e.cfg.Timeout}
 	}

@@ -220,6 +220,8 @@ type Verdict struct {
 	Needs    int               // of an ask: how many people must allow it, from 2; 0 = one
 	Timeout  time.Duration     // of an ask: 0 = the default
 	Met      bool              // it was an ask, and the request carries an approval or a grant
+	// Away is why nobody could decide just now, as where the database is away: a deny that is not for good, and is asked about again.
+	Away error
 }
 
 // Decide is pure. A deny of any layer wins over an ask, an ask over an allow; whatever cannot be evaluated is a deny and an alarm,

@@ -159,7 +159,11 @@ func (t *turn) acquire(ctx context.Context, jobs []*job) (refusal, err error) {
 		ctx = t.ctx // a started call must be asked about even so
 	}
 	if t.view.Sandbox == nil {
-		if err := t.mayCreate(ctx); err != nil {
+		err := t.mayCreate(ctx)
+		if outboard.KindOf(err) == outboard.Unavailable && err != nil {
+			return nil, err // nobody could decide: the turn is tried again
+		}
+		if err != nil {
 			return err, nil
 		}
 	}

@@ -17,14 +17,14 @@ import (
 )
 
 // Decide implements harness.Turn.
-func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw, used outboard.Usage) (outboard.CallRequested, outboard.Outcome, *outboard.CallJudged) {
+func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw, used outboard.Usage) (outboard.CallRequested, outboard.Outcome, *outboard.CallJudged, error) {
 	call := policy.Resolve(t.durable.Config.Agent.Tools, name, input)
 	if call.Decision == outboard.Deny {
-		return call, outboard.OutcomeDenied, nil
+		return call, outboard.OutcomeDenied, nil, nil
 	}
 	if err := t.validate(&call, input); err != nil {
 		call.Decision, call.Policy, call.Reason = outboard.Deny, "", err.Error()
-		return call, outboard.OutcomeError, nil
+		return call, outboard.OutcomeError, nil, nil
 	}
 	r := t.request(ctx)
 	r.ForCall(&call, input)
@@ -36,6 +36,9 @@ func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw, used
 			v, grant = t.cfg.Policy.Decide(ctx, r)
 		}
 	}
+	if v.Away != nil {
+		return call, "", judged, v.Away
+	}
 	call.Decision, call.Rules, call.Reason, call.Grant = v.Decision, v.Rules, v.Reason, grant
 	if v.Decision == outboard.Ask {
 		if _, err := policy.Canonical(name, input); err != nil {
@@ -45,12 +48,12 @@ func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw, used
 	switch call.Decision {
 	case outboard.Deny:
 		t.audit(ctx, r, &call, outboard.Refused)
-		return call, outboard.OutcomeDenied, judged
+		return call, outboard.OutcomeDenied, judged, nil
 	case outboard.Ask:
 		t.audit(ctx, r, &call, "ask")
 		call.Digest, call.Approver, call.Needs, call.ExpiresAt = tool.Digest(name, input), v.Approver, v.Needs, t.now().Add(v.Timeout)
 	}
-	return call, "", judged
+	return call, "", judged, nil
 }
 
 // audit writes to the audit that a call was refused or will be asked about. What passes is in the log before it runs; what does not
@@ -138,7 +141,9 @@ func (t *turn) request(ctx context.Context) *policy.Request {
 func (t *turn) mayCreate(ctx context.Context) error {
 	r := t.request(ctx)
 	r.Action, r.Resource = policy.ActionSandbox, string(r.Environment)
-	if v, _ := t.cfg.Policy.Decide(ctx, r); v.Decision != outboard.Allow {
+	if v, _ := t.cfg.Policy.Decide(ctx, r); v.Away != nil {
+		return v.Away
+	} else if v.Decision != outboard.Allow {
 		return outboard.Errorf(outboard.Denied, "%s", v.Reason)
 	}
 	return t.cfg.Policy.Admit(ctx, r, string(t.id), "")
@@ -163,6 +168,9 @@ func (t *turn) permit(ctx context.Context, j *job) error {
 		r.Context.Approved, r.Context.Digest = true, call.Digest
 	}
 	v, grant := t.cfg.Policy.Decide(ctx, r)
+	if v.Away != nil {
+		return v.Away // Unavailable, as above
+	}
 	switch v.Decision {
 	case outboard.Allow:
 	case outboard.Ask: // such as by the last use of a grant

@@ -3,7 +3,9 @@
 package runner
 
 import (
+	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -456,5 +458,67 @@ func TestGrantOfWhoMayNotAnswer(t *testing.T) {
 		}
 		r.say(id, "- bash: echo one", "- say: done")
 		r.rests(id, c.rest)
+	}
+}
+
+// flaky is a store that cannot say whom a session acts for, some times: those after the first so many.
+type flaky struct {
+	policy.Source
+	looks       atomic.Int32
+	after, last int32
+	err         error
+}
+
+// Holder implements policy.Source.
+func (f *flaky) Holder(ctx context.Context, o outboard.Owner) (outboard.User, error) {
+	if n := f.looks.Add(1); n > f.after && n <= f.last {
+		return outboard.User{}, f.err
+	}
+	return f.Source.Holder(ctx, o)
+}
+
+// If this fails, a call is denied for good because the database was away for a moment, or runs for somebody who is none any more.
+func TestOwnerThatCannotBeRead(t *testing.T) {
+	away := outboard.Errorf(outboard.Unavailable, "the database is away")
+	for _, c := range []struct {
+		what        string
+		err         error
+		after, last int32
+		ok, denied  int
+	}{
+		{"as the model calls", away, 0, 1, 1, 0},
+		{"several times", away, 0, 3, 1, 0},
+		{"before a sandbox is made", away, 1, 2, 1, 0},
+		{"before the call is sent", away, 2, 3, 1, 0},
+		{"nobody any more", outboard.Errorf(outboard.NotFound, "no user"), 0, 100, 0, 1},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			r := newRig(t, llm.Config{})
+			f := &flaky{Source: r.store, after: c.after, last: c.last, err: c.err}
+			engine, err := policy.New(policy.Config{Source: f, Now: r.now, Logger: r.log})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.start(func(cfg *Config) { cfg.Policy = engine })
+			id := r.sessionWith(outboard.SessionConfig{Owner: outboard.Owner{Key: "apikey_1"}, Agent: outboard.Agent{ID: "agent_1", Version: 1,
+				Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools}, Env: outboard.EnvConfig{Kind: "cloud"}})
+			r.say(id, "- bash: echo one", "- say: done")
+			r.rests(id, "end_turn")
+			var ok, denied int
+			for _, o := range r.outcomes(id) {
+				switch o.Outcome {
+				case outboard.OutcomeOK:
+					ok++
+				case outboard.OutcomeDenied:
+					denied++
+				}
+			}
+			if ok != c.ok || denied != c.denied {
+				t.Errorf("%d ran and %d were denied, want %d and %d\n%s", ok, denied, c.ok, c.denied, r.dump(id))
+			}
+			if c.denied == 0 && f.looks.Load() <= c.last {
+				t.Errorf("control: %d looks, of which none was after the last that fails", f.looks.Load())
+			}
+		})
 	}
 }
