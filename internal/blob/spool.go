@@ -52,9 +52,5 @@ func (s Spooled) Close() error {
 
 // SpoolError is what a read or a write of a spooled file came to, for a user.
 func SpoolError(err error) error {
-	e := outboard.Errorf(outboard.Unavailable, "spooling: %w", err)
-	if isFull(err) {
-		return e.WithHint("free space on the disk that holds the server's data")
-	}
-	return e
+	return failed("spooling", "a file", err)
 }
