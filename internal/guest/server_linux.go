@@ -88,9 +88,7 @@ func (s *server) identify(ctx context.Context) error {
 		return err
 	}
 	_, _ = s.rehearseCall() // where it fails, the first call pays, and says why if it fails as well
-	if err := s.shells.settle(ctx); err != nil {
-		return err
-	}
+	s.shells.settle(ctx)
 	generation, env, err := s.cfg.Await(ctx)
 	if err != nil {
 		return err

@@ -35,20 +35,19 @@ func (ss *shells) keepSpare() error {
 const settleTimeout = 5 * time.Second
 
 // settle returns when the spare has read all that it is prepared with, or has ended: until then it would take its time from the first command.
-func (ss *shells) settle(ctx context.Context) error {
+func (ss *shells) settle(ctx context.Context) {
 	if ss.spare == nil {
-		return nil
+		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	if _, err := ss.spare.ctl.WriteString("__outboard_end settled\n"); err != nil {
-		return err
+		return // it has ended
 	}
 	select {
 	case <-ss.spare.lines:
 	case <-ctx.Done():
 	}
-	return nil
 }
 
 // takeSpare makes the spare's process that of sh, if there is one that fits.
