@@ -39,10 +39,10 @@ type Dir struct {
 func NewDir(path string) (*Dir, error) {
 	d := &Dir{path: path}
 	if err := os.MkdirAll(d.temp(), 0o700); err != nil {
-		return nil, d.failed("creating", path, err)
+		return nil, failed("creating", path, err)
 	}
 	if err := sweep(d.temp(), time.Now().Add(-staleTemp)); err != nil {
-		return nil, d.failed("tidying", d.temp(), err)
+		return nil, failed("tidying", d.temp(), err)
 	}
 	return d, nil
 }
@@ -93,7 +93,7 @@ func (d *Dir) putSmall(ref outboard.BlobRef, content []byte) (outboard.BlobRef, 
 	}
 	f, err := os.CreateTemp(d.temp(), "put-*")
 	if err != nil {
-		return outboard.BlobRef{}, d.failed("creating a file in", d.temp(), err)
+		return outboard.BlobRef{}, failed("creating a file in", d.temp(), err)
 	}
 	defer os.Remove(f.Name()) // gone already when it was renamed
 	defer f.Close()
@@ -102,7 +102,7 @@ func (d *Dir) putSmall(ref outboard.BlobRef, content []byte) (outboard.BlobRef, 
 		content, path = z, path+compressedSuffix
 	}
 	if _, err := f.Write(content); err != nil {
-		return outboard.BlobRef{}, d.failed("writing into", d.temp(), err)
+		return outboard.BlobRef{}, failed("writing into", d.temp(), err)
 	}
 	return ref, d.commit(f, path)
 }
@@ -111,7 +111,7 @@ func (d *Dir) putSmall(ref outboard.BlobRef, content []byte) (outboard.BlobRef, 
 func (d *Dir) putStream(src *source, r io.Reader, compress bool) (outboard.BlobRef, error) {
 	f, err := os.CreateTemp(d.temp(), "put-*")
 	if err != nil {
-		return outboard.BlobRef{}, d.failed("creating a file in", d.temp(), err)
+		return outboard.BlobRef{}, failed("creating a file in", d.temp(), err)
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
@@ -123,7 +123,7 @@ func (d *Dir) putStream(src *source, r io.Reader, compress bool) (outboard.BlobR
 		if src.err != nil {
 			return outboard.BlobRef{}, src.err
 		}
-		return outboard.BlobRef{}, d.failed("writing into", d.temp(), err)
+		return outboard.BlobRef{}, failed("writing into", d.temp(), err)
 	}
 	ref := src.ref()
 	if have, err := d.have(ref); have || err != nil {
@@ -144,7 +144,7 @@ func (d *Dir) have(ref outboard.BlobRef) (bool, error) {
 		absent = errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0
 	}
 	if err != nil && !absent {
-		return false, d.failed("looking for", path, err)
+		return false, failed("looking for", path, err)
 	}
 	if absent {
 		return false, nil
@@ -164,16 +164,16 @@ func (d *Dir) commit(f *os.File, path string) error {
 	err := f.Sync()
 	wg.Wait()
 	if err != nil {
-		return d.failed("syncing", f.Name(), err)
+		return failed("syncing", f.Name(), err)
 	}
 	if dirs != nil {
 		return dirs
 	}
 	if err := f.Close(); err != nil {
-		return d.failed("closing", f.Name(), err)
+		return failed("closing", f.Name(), err)
 	}
 	if err := os.Rename(f.Name(), path); err != nil {
-		return d.failed("renaming to", path, err)
+		return failed("renaming to", path, err)
 	}
 	return d.syncDir(filepath.Dir(path))
 }
@@ -187,7 +187,7 @@ func (d *Dir) makeDirs(path string) error {
 			continue
 		}
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return d.failed("creating", dir, err)
+			return failed("creating", dir, err)
 		}
 		if err := d.syncDir(filepath.Dir(dir)); err != nil {
 			return err
@@ -199,17 +199,13 @@ func (d *Dir) makeDirs(path string) error {
 
 func (d *Dir) syncDir(path string) error {
 	if err := syncDir(path); err != nil {
-		return d.failed("syncing", path, err)
+		return failed("syncing", path, err)
 	}
 	return nil
 }
 
-// failed wraps an error of the file system, which names the path once. It is Unavailable: the same call works again once the disk does.
-func (d *Dir) failed(doing, path string, err error) error {
-	return failed(doing, path, err)
-}
-
-// failed is for whatever is kept in local files. Clients are not told where.
+// failed wraps an error of the file system, which names the path once; clients are not told it. It is Unavailable: the same call works again
+// once the disk does.
 func failed(doing, path string, err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		err = e.Err
@@ -245,7 +241,7 @@ func (d *Dir) Open(ctx context.Context, ref outboard.BlobRef) (io.ReadCloser, er
 		return nil, outboard.Errorf(outboard.NotFound, "blob %s does not exist", ref.Digest)
 	}
 	if err != nil {
-		return nil, d.failed("opening", path, err)
+		return nil, failed("opening", path, err)
 	}
 	return newVerified(f, ref, f.Name(), false)
 }

@@ -51,12 +51,12 @@ func (d *Dir) Prune(ctx context.Context, before time.Time, needed func(digest st
 func (d *Dir) pruneLeaf(leaf string, before time.Time, needed func(string) bool, dry bool, p *Pruned) error {
 	unlock, err := lockDir(leaf, true)
 	if err != nil {
-		return d.failed("locking", leaf, err)
+		return failed("locking", leaf, err)
 	}
 	defer unlock()
 	entries, err := os.ReadDir(leaf)
 	if err != nil {
-		return d.failed("listing", leaf, err)
+		return failed("listing", leaf, err)
 	}
 	for _, e := range entries {
 		digest := strings.TrimSuffix(e.Name(), compressedSuffix)
@@ -68,7 +68,7 @@ func (d *Dir) pruneLeaf(leaf string, before time.Time, needed func(string) bool,
 			continue // another process is at it too
 		}
 		if err != nil {
-			return d.failed("looking for", e.Name(), err)
+			return failed("looking for", e.Name(), err)
 		}
 		if !info.ModTime().Before(before) || needed(digest) {
 			p.Kept++
@@ -76,7 +76,7 @@ func (d *Dir) pruneLeaf(leaf string, before time.Time, needed func(string) bool,
 		}
 		if !dry {
 			if err := os.Remove(filepath.Join(leaf, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return d.failed("removing", e.Name(), err)
+				return failed("removing", e.Name(), err)
 			}
 		}
 		p.Removed++
@@ -89,7 +89,7 @@ func (d *Dir) pruneLeaf(leaf string, before time.Time, needed func(string) bool,
 func (d *Dir) found(path string) (bool, error) {
 	unlock, err := lockDir(filepath.Dir(path), false)
 	if err != nil {
-		return false, d.failed("locking", filepath.Dir(path), err)
+		return false, failed("locking", filepath.Dir(path), err)
 	}
 	defer unlock()
 	info, err := os.Stat(path)
@@ -101,7 +101,7 @@ func (d *Dir) found(path string) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, d.failed("looking for", path, err)
+		return false, failed("looking for", path, err)
 	}
 	return true, nil
 }

@@ -20,20 +20,12 @@ import (
 func importer(t *testing.T) (c *control.Control, st *store.Store, files func(dir string) int) {
 	t.Helper()
 	dir := t.TempDir()
-	st, err := store.Open(t.Context(), store.Config{Path: filepath.Join(dir, "outboard.db")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
-	bl, err := blob.NewDir(filepath.Join(dir, "blob"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	spool, err := blob.NewSpool(filepath.Join(dir, "spool"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return control.New(control.Config{Store: st, Blob: bl, Spool: spool}), st, func(sub string) (n int) {
+	c, st, _ = partsWith(t, dir, control.Config{Spool: spool})
+	return c, st, func(sub string) (n int) {
 		t.Helper()
 		err := filepath.WalkDir(filepath.Join(dir, sub), func(_ string, d fs.DirEntry, err error) error {
 			if err == nil && !d.IsDir() {

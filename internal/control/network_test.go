@@ -3,29 +3,16 @@ package control_test
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/outboard-dev/outboard"
-	"github.com/outboard-dev/outboard/internal/blob"
 	"github.com/outboard-dev/outboard/internal/control"
-	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // Broken if an address that this server lets no sandbox reach is allowed all the same: nothing would come of it, and nobody would know why.
 func TestAllowOfWhatIsOutOfReach(t *testing.T) {
-	dir := t.TempDir()
-	st, err := store.Open(t.Context(), store.Config{Path: filepath.Join(dir, "outboard.db")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
-	bl, err := blob.NewDir(filepath.Join(dir, "blob"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := control.New(control.Config{Store: st, Blob: bl, Reachable: func(_ context.Context, address string) error {
+	c, _, _ := partsWith(t, t.TempDir(), control.Config{Reachable: func(_ context.Context, address string) error {
 		if address == "93.184.216.34" {
 			return nil
 		}

@@ -19,7 +19,12 @@ import (
 // parts is control over a real store and blob directory.
 func parts(t testing.TB) (*control.Control, *store.Store, *blob.Dir) {
 	t.Helper()
-	dir := t.TempDir()
+	return partsWith(t, t.TempDir(), control.Config{})
+}
+
+// partsWith is parts below dir, with what else cfg says.
+func partsWith(t testing.TB, dir string, cfg control.Config) (*control.Control, *store.Store, *blob.Dir) {
+	t.Helper()
 	st, err := store.Open(t.Context(), store.Config{Path: filepath.Join(dir, "outboard.db")})
 	if err != nil {
 		t.Fatal(err)
@@ -29,7 +34,8 @@ func parts(t testing.TB) (*control.Control, *store.Store, *blob.Dir) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return control.New(control.Config{Store: st, Blob: bl}), st, bl
+	cfg.Store, cfg.Blob = st, bl
+	return control.New(cfg), st, bl
 }
 
 var admin = outboard.Caller{Key: "apikey_01test", Name: "test", Role: "admin"}

@@ -158,8 +158,8 @@ func (f *Fleet) keepLast(ctx context.Context) {
 	}
 }
 
-// keepAll stores what the rows of this host name, until one shows that nothing can be stored. All processes of the host do: they share the work by beginning with different sessions,
-// and by looking, before a delta is stored, whether another one has stored it.
+// keepAll stores what the rows of this host name, until one shows that nothing can be stored. All processes of the host do: they share the
+// work by beginning with different sessions, and by looking, before a delta is stored, whether another one has stored it.
 func (f *Fleet) keepAll(ctx context.Context, layers sandbox.Layers) error {
 	rows, err := f.cfg.Store.LocalCheckpoints(ctx, f.cfg.Host)
 	if err != nil {

@@ -337,6 +337,19 @@ func TestLayersMany(t *testing.T) {
 	}
 }
 
+// pushTwice leaves a session's layers in two states: a checkpoint, and one that was pushed on top of it and not committed.
+func (r *rig) pushTwice(t *testing.T, f *Fleet, b *Box, id outboard.SessionID) (c *outboard.Checkpoint, orphan outboard.CheckpointID) {
+	t.Helper()
+	r.bash(t, b, "echo kept > /workspace/a")
+	c = r.checkpoint(t, f, b, id)
+	orphan = outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint)
+	r.bash(t, b, "echo more > /workspace/a")
+	if _, err := b.use.machine.Sandbox.(sandbox.Layered).Push(t.Context(), orphan, c.ID); err != nil {
+		t.Fatal(err)
+	}
+	return c, orphan
+}
+
 // Broken if the layers of sessions that left this host, or of processes that died before they committed, fill the disk, or those in
 // use go.
 func TestForgetLayers(t *testing.T) {
@@ -346,13 +359,7 @@ func TestForgetLayers(t *testing.T) {
 	f := r.fleet()
 	id := r.session(t)
 	b := r.acquire(t, f, id)
-	r.bash(t, b, "echo kept > /workspace/a")
-	c := r.checkpoint(t, f, b, id)
-	orphan := outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint)
-	r.bash(t, b, "echo more > /workspace/a")
-	if _, err := b.use.machine.Sandbox.(sandbox.Layered).Push(t.Context(), orphan, c.ID); err != nil {
-		t.Fatal(err)
-	}
+	c, orphan := r.pushTwice(t, f, b, id)
 	keeps := func(when string, first, second bool) {
 		t.Helper()
 		if err := f.reap(t.Context()); err != nil {
@@ -389,13 +396,7 @@ func TestForgetLayersOfDeletedSessions(t *testing.T) {
 	f := r.fleet()
 	id := r.session(t)
 	b := r.acquire(t, f, id)
-	r.bash(t, b, "echo kept > /workspace/a")
-	c := r.checkpoint(t, f, b, id)
-	orphan := outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint)
-	r.bash(t, b, "echo more > /workspace/a")
-	if _, err := b.use.machine.Sandbox.(sandbox.Layered).Push(t.Context(), orphan, c.ID); err != nil {
-		t.Fatal(err)
-	}
+	c, orphan := r.pushTwice(t, f, b, id)
 	if err := f.keepAll(t.Context(), here); err != nil {
 		t.Fatal(err)
 	}

@@ -160,7 +160,7 @@ func (t *turn) acquire(ctx context.Context, jobs []*job) (refusal, err error) {
 	}
 	if t.view.Sandbox == nil {
 		err := t.mayCreate(ctx)
-		if outboard.KindOf(err) == outboard.Unavailable && err != nil {
+		if err != nil && outboard.KindOf(err) == outboard.Unavailable {
 			return nil, err // nobody could decide: the turn is tried again
 		}
 		if err != nil {

@@ -388,15 +388,7 @@ func TestGrantInTheRunner(t *testing.T) {
 	}
 	r.say(id, "- bash: rm x", "- parallel:", "  - bash: echo one", "  - bash: echo two", "- say: done")
 	r.until(id, "both have ended", func(s *outboard.State) bool { return s.Phase == outboard.PhaseIdle && s.Turn == 1 && s.Stop != nil })
-	var ok, denied int
-	for _, o := range r.outcomes(id) {
-		switch o.Outcome {
-		case outboard.OutcomeOK:
-			ok++
-		case outboard.OutcomeDenied:
-			denied++
-		}
-	}
+	ok, denied := r.tally(id)
 	if ok != 1 || denied != 2 {
 		t.Errorf("%d ran and %d were denied, want one use and two denials\n%s", ok, denied, r.dump(id))
 	}
@@ -504,15 +496,7 @@ func TestOwnerThatCannotBeRead(t *testing.T) {
 				Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools}, Env: outboard.EnvConfig{Kind: "cloud"}})
 			r.say(id, "- bash: echo one", "- say: done")
 			r.rests(id, "end_turn")
-			var ok, denied int
-			for _, o := range r.outcomes(id) {
-				switch o.Outcome {
-				case outboard.OutcomeOK:
-					ok++
-				case outboard.OutcomeDenied:
-					denied++
-				}
-			}
+			ok, denied := r.tally(id)
 			if ok != c.ok || denied != c.denied {
 				t.Errorf("%d ran and %d were denied, want %d and %d\n%s", ok, denied, c.ok, c.denied, r.dump(id))
 			}
@@ -521,4 +505,17 @@ func TestOwnerThatCannotBeRead(t *testing.T) {
 			}
 		})
 	}
+}
+
+// tally is how many calls of a session ran, and how many were denied.
+func (r *rig) tally(id outboard.SessionID) (ok, denied int) {
+	for _, o := range r.outcomes(id) {
+		switch o.Outcome {
+		case outboard.OutcomeOK:
+			ok++
+		case outboard.OutcomeDenied:
+			denied++
+		}
+	}
+	return ok, denied
 }

@@ -62,7 +62,8 @@ func report(control io.Writer, err error) error {
 }
 
 // Await tells the host, by a second report on its connection, that a sandbox started ahead has come to rest. It waits for the Identity there,
-// and returns its generation and its variables as KEY=value. The end of the stream, or of ctx, is an error: whoever started the sandbox is gone, and it has no other use.
+// and returns its generation and its variables as KEY=value. The end of the stream, or of ctx, is an error: whoever started the sandbox is
+// gone, and it has no other use.
 func (e *Env) Await(ctx context.Context, conn net.Conn) (generation string, env []string, err error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
