@@ -232,12 +232,15 @@ func (s *Set) Decide(r *Request) (v Verdict) {
 			v = alarm("", fmt.Sprintf("the policies panicked: %v", p))
 		}
 	}()
-	if s == nil || s.broken != nil || len(s.layers) == 0 {
-		why := "no policies are loaded"
-		if s != nil && s.broken != nil {
-			why = s.broken.Error()
-		}
-		return alarm("", why)
+	switch {
+	case s == nil || s.broken == nil && len(s.layers) == 0:
+		return alarm("", "no policies are loaded")
+	case outboard.KindOf(s.broken) == outboard.Unavailable && s.broken != nil:
+		v = alarm("", s.broken.Error())
+		v.Away = outboard.Errorf(outboard.Unavailable, "%w", s.broken)
+		return v
+	case s.broken != nil:
+		return alarm("", s.broken.Error())
 	}
 	q, entities, err := r.cedar()
 	if err != nil {

@@ -453,40 +453,70 @@ func TestGrantOfWhoMayNotAnswer(t *testing.T) {
 	}
 }
 
-// flaky is a store that cannot say whom a session acts for, some times: those after the first so many.
+// flaky is a store that cannot answer one kind of question, some times: those after the first so many.
 type flaky struct {
 	policy.Source
+	question    string // "holder", "revision" or "policies"
 	looks       atomic.Int32
 	after, last int32
 	err         error
 }
 
+func (f *flaky) fails(question string) bool {
+	if question != f.question {
+		return false
+	}
+	n := f.looks.Add(1)
+	return n > f.after && n <= f.last
+}
+
 // Holder implements policy.Source.
 func (f *flaky) Holder(ctx context.Context, o outboard.Owner) (outboard.User, error) {
-	if n := f.looks.Add(1); n > f.after && n <= f.last {
+	if f.fails("holder") {
 		return outboard.User{}, f.err
 	}
 	return f.Source.Holder(ctx, o)
 }
 
-// If this fails, a call is denied for good because the database was away for a moment, or runs for somebody who is none any more.
-func TestOwnerThatCannotBeRead(t *testing.T) {
+// PolicyRevision implements policy.Source.
+func (f *flaky) PolicyRevision(ctx context.Context) (int64, error) {
+	if f.fails("revision") {
+		return 0, f.err
+	}
+	return f.Source.PolicyRevision(ctx)
+}
+
+// PoliciesFor implements policy.Source.
+func (f *flaky) PoliciesFor(ctx context.Context, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID) ([]outboard.Policy, error) {
+	if f.fails("policies") {
+		return nil, f.err
+	}
+	return f.Source.PoliciesFor(ctx, org, agent, session)
+}
+
+// If this fails, a call is denied for good because the database was away for a moment, or runs for somebody who is none any more, or under
+// policies that nobody could read.
+func TestPolicyThatCannotBeRead(t *testing.T) {
 	away := outboard.Errorf(outboard.Unavailable, "the database is away")
 	for _, c := range []struct {
 		what        string
+		question    string
 		err         error
 		after, last int32
 		ok, denied  int
 	}{
-		{"as the model calls", away, 0, 1, 1, 0},
-		{"several times", away, 0, 3, 1, 0},
-		{"before a sandbox is made", away, 1, 2, 1, 0},
-		{"before the call is sent", away, 2, 3, 1, 0},
-		{"nobody any more", outboard.Errorf(outboard.NotFound, "no user"), 0, 100, 0, 1},
+		{"as the model calls", "holder", away, 0, 1, 1, 0},
+		{"several times", "holder", away, 0, 3, 1, 0},
+		{"before a sandbox is made", "holder", away, 1, 2, 1, 0},
+		{"before the call is sent", "holder", away, 2, 3, 1, 0},
+		{"nobody any more", "holder", outboard.Errorf(outboard.NotFound, "no user"), 0, 100, 0, 1},
+		{"what was saved", "revision", away, 0, 3, 1, 0},
+		{"the texts", "policies", away, 0, 3, 1, 0},
+		{"texts that are broken", "policies", outboard.Errorf(outboard.Invalid, "no policy"), 0, 100, 0, 1},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			r := newRig(t, llm.Config{})
-			f := &flaky{Source: r.store, after: c.after, last: c.last, err: c.err}
+			f := &flaky{Source: r.store, question: c.question, after: c.after, last: c.last, err: c.err}
 			engine, err := policy.New(policy.Config{Source: f, Now: r.now, Logger: r.log})
 			if err != nil {
 				t.Fatal(err)
