@@ -116,6 +116,9 @@ func (g *gatePolicy) decideBy(ctx context.Context, r egress.Request, taint outbo
 			Method: r.Method, Path: r.Path, Networking: cfg.Env.Networking.Mode, Taint: taint,
 			Left: g.left(ctx, r.Subject.Session, cfg)}}
 	v, grant := g.engine.Decide(ctx, q)
+	if v.Away != nil {
+		return egress.Verdict{}, v.Away
+	}
 	out := egress.Verdict{Allow: v.Decision == outboard.Allow, Reason: v.Reason}
 	if len(v.Rules) > 0 {
 		out.Rule = v.Rules[0]

@@ -114,6 +114,34 @@ func (g *growing) Decide(ctx context.Context, _ egress.Request) (egress.Verdict,
 		Again: g.Decide}, nil
 }
 
+// unread is a policy that cannot be asked.
+type unread struct{ err error }
+
+func (u unread) Decide(context.Context, egress.Request) (egress.Verdict, error) {
+	return egress.Verdict{Allow: u.err == nil}, u.err
+}
+
+// Broken if a request goes out under policies that nobody could read, or if the client is told that they forbid it.
+func TestAPolicyThatCannotBeRead(t *testing.T) {
+	for _, c := range []struct {
+		err    error
+		status int
+		text   string
+		hits   int64
+	}{
+		{nil, 200, "served", 1},
+		{outboard.Errorf(outboard.Unavailable, "the database at db.internal is away"), 503, "cannot be read at the moment", 0},
+		{outboard.Errorf(outboard.Internal, "a rule of db.internal panicked"), 403, "could not be evaluated", 0},
+	} {
+		r := newRig(t, rules(anyPort("a.test")), func(cfg *egress.Config, _ *outboard.SessionConfig) { cfg.Policy = unread{c.err} })
+		r.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") })
+		code, text := get(t, r.client(true), r.http("a.test", "/"))
+		if code != c.status || !strings.Contains(text, c.text) || strings.Contains(text, "db.internal") || r.hits.Load() != c.hits {
+			t.Errorf("%v: %d %s, and the server was asked %d times", c.err, code, text, r.hits.Load())
+		}
+	}
+}
+
 // Broken if a request goes out that was allowed by a log as it is no more, or none goes out after a log has grown.
 func TestAVerdictHoldsWhileItsLogDoes(t *testing.T) {
 	g := &growing{then: egress.Verdict{Rule: "platform/taint", Reason: "it is tainted now"}}

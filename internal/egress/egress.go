@@ -82,7 +82,8 @@ type Asker interface {
 	Ask(ctx context.Context, r Request, q Question) (Asked, error)
 }
 
-// Policy judges a request that the network rules allow. An error is a refusal. It may be called from any goroutine.
+// Policy judges a request that the network rules allow. An error is a refusal, and one that is Unavailable a refusal for the moment. It may
+// be called from any goroutine.
 type Policy interface {
 	Decide(ctx context.Context, r Request) (Verdict, error)
 }
