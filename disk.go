@@ -9,7 +9,7 @@ import (
 const CodeDiskFull = "disk_full"
 
 // HintFullDisk is what an operator does about a full disk.
-const HintFullDisk = "make room on the server's disk: remove sessions and boxes that nobody needs (outboard rm, outboard box rm), images that no " +
+const HintFullDisk = "make room on the server's disk, which may lack inodes only (df -i): remove sessions and boxes that nobody needs (outboard rm, outboard box rm), images that no " +
 	"sandbox uses (outboard image prune) and stored content that nothing names (outboard blob prune)"
 
 // FullDisk is an Unavailable error: the disk of the server has no room for what was being done. err, which may name paths, is for the log

@@ -20,16 +20,7 @@ import (
 
 // TestFullDisk: without it a sandbox that cannot be made on a full disk says neither that nor what to do, or tells of the host's paths.
 func TestFullDisk(t *testing.T) {
-	native.NeedRoot(t)
-	disk := t.TempDir()
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=16m"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(disk, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	disk := smallDisk(t, "size=16m")
 	p := openProvider(t, native.Config{Dir: filepath.Join(disk, "sandboxes")})
 	cycle := func() error {
 		id := newID()
@@ -57,6 +48,48 @@ func TestFullDisk(t *testing.T) {
 	if err := cycle(); err != nil {
 		t.Error("with room again:", err)
 	}
+}
+
+// TestFullDiskBeforeTheFirst: without it the first sandbox of a server whose disk has no room for the host's layer fails with the path of a
+// file that was to be written, and what to do is not said.
+func TestFullDiskBeforeTheFirst(t *testing.T) {
+	for _, c := range []struct {
+		options string
+		full    bool
+	}{{"size=16m", false}, {"nr_inodes=50", true}, {"size=64k", true}} {
+		p := openProvider(t, native.Config{Dir: filepath.Join(smallDisk(t, c.options), "sandboxes")})
+		id := newID()
+		s, err := p.Create(t.Context(), sandbox.Spec{ID: id, Generation: "g"})
+		if c.full {
+			if told := outboard.PublicOf(err); outboard.HintOf(err) != outboard.HintFullDisk || !strings.Contains(told, "the server's disk is full") || strings.Contains(told, "etc/") {
+				t.Errorf("%s: %v, with the hint %q; clients are told %q", c.options, err, outboard.HintOf(err), told)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal("control:", err)
+		}
+		if err := errors.Join(s.Close(), p.Destroy(context.Background(), id)); err != nil {
+			t.Error(err)
+		}
+		p.Buried()
+	}
+}
+
+// smallDisk mounts a file system in memory, for as long as the test takes.
+func smallDisk(t *testing.T, options string) string {
+	t.Helper()
+	native.NeedRoot(t)
+	disk := t.TempDir()
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(disk, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return disk
 }
 
 // fill writes a file that takes all the room of a directory's disk, and returns its path.

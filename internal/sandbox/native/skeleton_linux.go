@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest/boot"
 )
 
@@ -304,6 +305,9 @@ func buildLayer(layer string, fill func(*os.Root) error) error {
 	rmErr := removeTree(tmp)
 	if _, statErr := os.Lstat(layer); statErr == nil {
 		return rmErr
+	}
+	if outboard.DiskFull(err) { // said here: there is room again, and the error names a file of the layer's
+		err = outboard.FullDisk("preparing its files", err)
 	}
 	return errors.Join(err, rmErr)
 }
