@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"bufio"
 	"cmp"
 	"compress/gzip"
 	"context"
@@ -32,11 +33,55 @@ const (
 // plain costs its client what it costs us.
 const maxUnzipped = 8 << 30
 
-// unzip reads a compressed body.
-func (s *Server) unzip(r io.Reader) (io.Reader, error) {
+// unzip holds a compressed body until it is known to be whole, and returns what it unpacks to: of one that breaks off, or that is followed by
+// something else, no file is touched. The caller closes it.
+func (s *Server) unzip(body io.Reader) (io.ReadCloser, error) {
+	from := &source{r: body}
+	whole, err := s.ctl.Hold(from, func(r io.Reader) error {
+		u, err := s.unpack(r)
+		if err == nil {
+			_, err = io.Copy(io.Discard, u)
+		}
+		if from.err != nil {
+			return outboard.Errorf(outboard.Invalid, "the body could not be read to its end: %w", from.err)
+		}
+		if err != nil && outboard.KindOf(err) != outboard.TooLarge {
+			return outboard.Errorf(outboard.Invalid, "the body is no whole gzip, so nothing of it was written: %w", err)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.unpack(bufio.NewReader(whole))
+	if err != nil { // of the disk: it was read before
+		return nil, errors.Join(err, whole.Close())
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{r, whole}, nil
+}
+
+// source is a body that remembers why it could not be read to its end.
+type source struct {
+	r   io.Reader
+	err error
+}
+
+// Read implements io.Reader.
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && err != io.EOF {
+		s.err = err
+	}
+	return n, err
+}
+
+func (s *Server) unpack(r io.Reader) (io.Reader, error) {
 	zr, err := gzip.NewReader(r)
 	if err != nil {
-		return nil, outboard.Errorf(outboard.Invalid, "the body is not gzip: %w", err)
+		return nil, err
 	}
 	return &unzipped{zr, s.unzipped, s.unzipped}, nil
 }
@@ -204,7 +249,11 @@ func (v *visit) writeFiles() {
 	attrs, err := v.metadata()
 	var body io.Reader = v.Body
 	if err == nil && strings.EqualFold(v.Header.Get("Content-Encoding"), "gzip") {
-		body, err = v.s.unzip(v.Body)
+		var whole io.ReadCloser
+		if whole, err = v.s.unzip(v.Body); err == nil {
+			defer whole.Close()
+			body = whole
+		}
 	} else if enc := v.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		err = outboard.Errorf(outboard.Invalid, "Content-Encoding %q is not supported", enc)
 	}

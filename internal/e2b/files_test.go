@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -85,6 +86,87 @@ func TestCompressedBodyIsBounded(t *testing.T) {
 		req.Header.Set("Content-Encoding", "gzip")
 		if status := r.do(req, nil); status != c.status {
 			t.Errorf("%s: %d, want %d", what, status, c.status)
+		}
+	}
+}
+
+// If this fails, a compressed upload that broke off leaves a torn file, or some of its files, in the place of what was there.
+func TestCompressedBodyIsWholeOrNothing(t *testing.T) {
+	r := newRig(t)
+	const old = "old"
+	text := strings.Repeat("new content that is long enough to be written in several pieces\n", 8<<10)
+	form := func(files ...string) string {
+		var b strings.Builder
+		for _, f := range files {
+			b.WriteString("--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"" + f + "\"\r\n\r\n" + text + "\r\n")
+		}
+		return b.String() + "--b--\r\n"
+	}
+	zip := func(text string) []byte {
+		var b bytes.Buffer
+		w, err := gzip.NewWriterLevel(&b, gzip.NoCompression) // much of it is there before it breaks off
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = io.WriteString(w, text)
+		if err := errors.Join(err, w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	read := func(name string) string {
+		req := r.envd("/files?path="+name, "", nil)
+		req.Method, req.Body, req.ContentLength = "GET", nil, 0
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.StatusCode == 404 {
+			return ""
+		}
+		return string(b)
+	}
+	const kind = "multipart/form-data; boundary=b"
+	sum := func(b []byte) []byte { b[len(b)-8]++; return b }
+	for _, c := range []struct {
+		what   string
+		path   string
+		kind   string
+		body   []byte
+		status int
+	}{
+		{"a file", "/files?path=there", "", zip(text), 200},
+		{"two members", "/files?path=there", "", slices.Concat(zip(text[:100]), zip(text[100:])), 200},
+		{"a file that breaks off", "/files?path=there", "", zip(text)[:len(text)/2], 400},
+		{"a new file that breaks off", "/files?path=new", "", zip(text)[:len(text)/2], 400},
+		{"a file without its sum", "/files?path=there", "", zip(text)[:len(zip(text))-8], 400},
+		{"a file with another sum", "/files?path=there", "", sum(zip(text)), 400},
+		{"something behind it", "/files?path=there", "", append(zip(text), "more"...), 400},
+		{"no gzip", "/files?path=there", "", []byte(text), 400},
+		{"nothing", "/files?path=there", "", nil, 400},
+		{"the second file breaks off", "/files", kind, zip(form("there", "new"))[:len(text)*3/2], 400},
+		{"two files", "/files", kind, zip(form("there", "new")), 200}, // the last: now there is a new one
+	} {
+		if status := r.do(r.envd("/files?path=there", "", []byte(old)), nil); status != 200 {
+			t.Fatalf("preparing: %d", status)
+		}
+		req := r.envd(c.path, c.kind, c.body)
+		req.Header.Set("Content-Encoding", "gzip")
+		var told any
+		if status := r.do(req, &told); status != c.status {
+			t.Errorf("%s: %d %v, want %d", c.what, status, told, c.status)
+		}
+		there, fresh := read("there"), read("new")
+		if c.status != 200 && (there != old || fresh != "" || !strings.Contains(fmt.Sprint(told), "nothing of it was written")) {
+			t.Errorf("%s: %d bytes are there, and %d new; told %v", c.what, len(there), len(fresh), told)
+		}
+		if c.status == 200 && there != text {
+			t.Errorf("control: %s: %d bytes are there", c.what, len(there))
 		}
 	}
 }

@@ -58,7 +58,7 @@ func FuzzForm(f *testing.F) {
 		r.Header.Set("Content-Type", kind)
 		r.Header.Set("Content-Encoding", encoding)
 		answer := httptest.NewRecorder()
-		(&visit{Request: r, w: answer, s: &Server{unzipped: 1 << 20}, m: m}).writeFiles()
+		(&visit{Request: r, w: answer, s: &Server{ctl: &control.Control{}, unzipped: 1 << 20}, m: m}).writeFiles()
 		for _, name := range m.names {
 			if name == "" {
 				t.Error("a file without a name is written")
