@@ -214,6 +214,18 @@ func testBridgeArchives(t *testing.T, w *worker) {
 	if !names["./d/f"] || !names["./link"] || names["./skip/f"] || names["./skip/"] {
 		t.Errorf("the archive holds %v", names)
 	}
+	if _, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c", "echo no > 'd/s*[x]' && chmod 0 'd/s*[x]' && mkdir -m 0 closed && mkfifo fifo"}}); end != "exit 0" {
+		t.Fatal(end)
+	}
+	for excludes, want := range map[string]string{"skip": "cannot be read", "skip,closed": "d/s*[x]", "skip,closed,d/s*[x]": "", "closed,d": ""} {
+		status, b := w.ask("POST", "/"+w.id+"/persist?excludes="+url.QueryEscape(excludes), nil)
+		if want == "" && status != 200 || want != "" && (status != 403 || !strings.Contains(string(b), want)) {
+			t.Errorf("persisting what cannot be read, without %s: %d %s, want %q named", excludes, status, b[:min(len(b), 200)], want)
+		}
+	}
+	if _, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c", "rm -rf 'd/s*[x]' closed fifo"}}); end != "exit 0" {
+		t.Fatal(end)
+	}
 	first := w.id
 	var made struct {
 		ID string `json:"id"`

@@ -90,20 +90,20 @@ func (s *Server) write(r *request) error {
 
 // persist answers with the workspace as a tar, without some paths of it. It is made inside, by the box's user.
 func (s *Server) persist(r *request) error {
+	excludes, err := excluded(r.URL.Query().Get("excludes"))
+	if err != nil {
+		return err
+	}
 	argv := []string{"tar", "-C", workspace, "--no-wildcards", "--anchored"}
-	for p := range strings.SplitSeq(r.URL.Query().Get("excludes"), ",") {
-		p = strings.TrimPrefix(p, "./")
-		if p == "" {
-			continue
-		}
-		if p != path.Clean(p) || path.IsAbs(p) || p == ".." || strings.HasPrefix(p, "../") || strings.ContainsRune(p, 0) {
-			return outboard.Errorf(outboard.Invalid, "excludes: %q is not a path below %s", p, workspace)
-		}
-		argv = append(argv, "--exclude=./"+p)
+	for _, p := range excludes {
+		argv = append(argv, "--exclude="+p)
 	}
 	m, err := s.machine(r)
 	if err != nil {
 		return err
+	}
+	if file := unreadable(r.Context(), m, excludes); file != "" { // said now: once the archive has begun it can only break off
+		return outboard.Errorf(outboard.Denied, "%q cannot be read by the sandbox's user, so the archive would lack it: chmod it, or exclude it", file)
 	}
 	said, begun := "", false
 	exit, err := run(r.Context(), m, control.ProcessStart{Argv: append(argv, "-cf", "-", "."), Cwd: workspace}, func(e control.ProcessEvent) error {
@@ -130,6 +130,46 @@ func (s *Server) persist(r *request) error {
 		panic(http.ErrAbortHandler) // what has gone out is not a whole archive
 	}
 	return control.BoxError(err)
+}
+
+// excluded reads the paths to leave out, and returns them as tar and find name them.
+func excluded(list string) ([]string, error) {
+	var out []string
+	for p := range strings.SplitSeq(list, ",") {
+		p = strings.TrimPrefix(p, "./")
+		if p == "" {
+			continue
+		}
+		if p != path.Clean(p) || path.IsAbs(p) || p == ".." || strings.HasPrefix(p, "../") || strings.ContainsRune(p, 0) {
+			return nil, outboard.Errorf(outboard.Invalid, "excludes: %q is not a path below %s", p, workspace)
+		}
+		out = append(out, "./"+p)
+	}
+	return out, nil
+}
+
+// literal makes a path a pattern of find's that matches itself alone.
+var literal = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
+
+// unreadable returns a file or directory of the workspace that the box's user may not read, "" where there is none. It is a look ahead: where it
+// cannot be had, for want of GNU find for one, tar says what it meets.
+func unreadable(ctx context.Context, m control.Machine, excludes []string) string {
+	argv := []string{"find", "."}
+	for _, p := range excludes {
+		argv = append(argv, "-path", literal.Replace(p), "-prune", "-o")
+	}
+	argv = append(argv, "(", "-type", "f", "!", "-readable", "-o", "-type", "d", "!", "(", "-readable", "-executable", ")", ")", "-print", "-quit")
+	found := ""
+	_, err := run(ctx, m, control.ProcessStart{Argv: argv, Cwd: workspace}, func(e control.ProcessEvent) error {
+		if e.Kind == control.Stdout {
+			found = clip(found + string(e.Data))
+		}
+		return nil
+	})
+	if err != nil {
+		return ""
+	}
+	return strings.TrimPrefix(strings.TrimSuffix(found, "\n"), "./")
 }
 
 // hydrate unpacks a tar into the workspace. It is read inside, by the box's user.
