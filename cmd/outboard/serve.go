@@ -13,6 +13,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/config"
+	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/spf13/cobra"
 )
 
@@ -77,7 +78,7 @@ func runServe(ctx context.Context, a *app, o *serveOptions) error {
 	if err != nil {
 		return err
 	}
-	s, err := startServer(ctx, cfg)
+	s, err := startPatiently(ctx, cfg, databaseWait)
 	if err != nil {
 		return err
 	}
@@ -114,6 +115,33 @@ func runServe(ctx context.Context, a *app, o *serveOptions) error {
 		return nil
 	case err := <-s.failed:
 		return err
+	}
+}
+
+// databaseWait is how long a server waits at its start for a database that is away: one that is started with it, or anew. Looks is how far
+// apart its looks are, at first and at most.
+const (
+	databaseWait  = 30 * time.Second
+	databaseLook  = 250 * time.Millisecond
+	databaseLooks = 4 * time.Second
+)
+
+// startPatiently is startServer, again and again while the database is away, for about as long as wait.
+func startPatiently(ctx context.Context, cfg serverConfig, wait time.Duration) (*server, error) {
+	end := time.Now().Add(wait)
+	for pause := databaseLook; ; pause = min(2*pause, databaseLooks) {
+		s, err := startServer(ctx, cfg)
+		if err == nil || !store.Away(err) || time.Now().Add(pause).After(end) {
+			return s, err
+		}
+		if pause == databaseLook {
+			cfg.Logger.Warn("waiting for the database", "for", wait, "err", err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, err
+		}
 	}
 }
 

@@ -61,10 +61,26 @@ func openPostgres(ctx context.Context, url string) (*postgresDialect, error) {
 	d.at = fmt.Sprintf("%s on %s", cfg.ConnConfig.Database, cfg.ConnConfig.Host)
 	if err := pool.Ping(ctx); err != nil {
 		d.close()
-		return nil, outboard.Errorf(outboard.Unavailable, "database %s cannot be reached: %s", d.at, sentence(err)).
-			WithHint("check that PostgreSQL runs there, and the user and password of the URL")
+		e := d.explain(err)
+		if e == nil {
+			e = outboard.Errorf(outboard.Unavailable, "database %s cannot be reached: %s", d.at, sentence(err))
+		}
+		return nil, e.WithHint("check that PostgreSQL runs there, and the user and password of the URL")
 	}
 	return d, nil
+}
+
+// CodeAway is the code of an error whose reason is that the database's server is not there, is starting or stopping, or has cut the connection.
+const CodeAway = "database_away"
+
+// Away reports whether an error has CodeAway: what failed may work when it is tried again.
+func Away(err error) bool {
+	for e, ok := errors.AsType[*outboard.Error](err); ok; e, ok = errors.AsType[*outboard.Error](e.Err) {
+		if e.Code == CodeAway {
+			return true
+		}
+	}
+	return false
 }
 
 // sentence is an error of the driver on one line.
@@ -151,17 +167,20 @@ func (d *postgresDialect) explain(err error) *outboard.Error {
 				WithPublic("the database is read-only")
 		case e.Code == pgDeadlock || e.Code == pgSerialization:
 			return outboard.Errorf(outboard.Unavailable, "database %s is too busy: %s", d.at, e.Message).WithPublic("the database is too busy")
-		case e.Code[:2] == "53" || e.Code[:2] == "57" || e.Code[:2] == "58" || e.Code[:2] == "08" || e.Code[:2] == "28":
-			// out of resources, ended by an operator, its system failed, no connection, no access
+		case e.Code[:2] == "57" || e.Code[:2] == "08": // it starts, or was ended by an operator; no connection
+			return outboard.Errorf(outboard.Unavailable, "database %s refuses: %s", d.at, e.Message).WithPublic("the database is away").WithCode(CodeAway)
+		case e.Code[:2] == "53" || e.Code[:2] == "58" || e.Code[:2] == "28": // out of resources, its system failed, no access
 			return outboard.Errorf(outboard.Unavailable, "database %s refuses: %s", d.at, e.Message).WithPublic("the database is away")
 		}
 		return nil
 	}
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		return outboard.Errorf(outboard.Unavailable, "database %s cannot be reached: %s", d.at, sentence(err)).WithPublic("the database is away")
+		return outboard.Errorf(outboard.Unavailable, "database %s cannot be reached: %s", d.at, sentence(err)).WithPublic("the database is away").
+			WithCode(CodeAway)
 	}
 	if _, ok := errors.AsType[net.Error](err); ok || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, pgconn.ErrConnClosed) {
-		return outboard.Errorf(outboard.Unavailable, "the connection to database %s broke: %v", d.at, err).WithPublic("the database is away")
+		return outboard.Errorf(outboard.Unavailable, "the connection to database %s broke: %v", d.at, err).WithPublic("the database is away").
+			WithCode(CodeAway)
 	}
 	return nil
 }
