@@ -27,6 +27,7 @@ type S3 struct {
 	bucket string
 	prefix string // "" or ending in a slash
 	spool  string // local directory for content whose digest is not known yet
+	look   time.Duration
 }
 
 const (
@@ -34,6 +35,9 @@ const (
 	s3Retries = 5
 	// s3Header bounds waiting for the first byte of an answer.
 	s3Header = 30 * time.Second
+	// s3Look bounds a question with its repetitions, whether a bucket or an object is there: a service that takes connections and says nothing
+	// would have them all wait for as long as s3Header, one after the other.
+	s3Look = 20 * time.Second
 	// s3Part is the size of the parts of a large upload: 10,000 of them, the service's limit, exceed any blob.
 	s3Part = 16 << 20
 )
@@ -43,6 +47,10 @@ const (
 // AWS_SHARED_CREDENTIALS_FILE names, or ~/.aws/credentials, with the profile AWS_PROFILE. spool is a directory for content on its
 // way. It talks to the service once: a bucket that is not there, or not ours, is an error now.
 func NewS3(ctx context.Context, address, spool string) (*S3, error) {
+	return openS3(ctx, address, spool, s3Look)
+}
+
+func openS3(ctx context.Context, address, spool string, look time.Duration) (*S3, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "s3" || u.Host == "" || u.User != nil || u.Fragment != "" {
 		return nil, outboard.Errorf(outboard.Invalid, "blob store: %q is not s3://BUCKET/PREFIX?endpoint=URL&region=NAME", address)
@@ -70,7 +78,7 @@ func NewS3(ctx context.Context, address, spool string) (*S3, error) {
 		return nil, fmt.Errorf("blob store: %w", err)
 	}
 	transport.ResponseHeaderTimeout = s3Header
-	s := &S3{bucket: u.Host, spool: spool}
+	s := &S3{bucket: u.Host, spool: spool, look: look}
 	if p := strings.Trim(u.Path, "/"); p != "" {
 		s.prefix = p + "/"
 	}
@@ -79,9 +87,11 @@ func NewS3(ctx context.Context, address, spool string) (*S3, error) {
 	if err != nil {
 		return nil, outboard.Errorf(outboard.Invalid, "blob store: %w", err)
 	}
-	switch ok, err := s.client.BucketExists(ctx, s.bucket); {
+	asking, cancel := context.WithTimeout(ctx, look)
+	defer cancel()
+	switch ok, err := s.client.BucketExists(asking, s.bucket); {
 	case err != nil:
-		return nil, s.failed("looking for bucket", s.bucket, err)
+		return nil, s.ended(ctx, s.failed("looking for bucket", s.bucket, err))
 	case !ok:
 		return nil, outboard.Errorf(outboard.Invalid, "blob store: there is no bucket %q at %s", s.bucket, end.Host).WithHint("make it, or correct blob in the configuration")
 	}
@@ -94,6 +104,10 @@ func (s *S3) key(digest string) string {
 
 // failed is an error of the service. It is Unavailable: the same call works again once the service does.
 func (s *S3) failed(doing, what string, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) { // of look; the caller's is told by ended
+		return outboard.Errorf(outboard.Unavailable, "blob store: %s %s: %s did not answer within %s: %w", doing, what, s.client.EndpointURL().Host, s.look, err).
+			WithHint("check that an S3 service answers there, and the endpoint in blob of the configuration")
+	}
 	e := outboard.Errorf(outboard.Unavailable, "blob store: %s %s: %w", doing, what, err)
 	switch minio.ToErrorResponse(err).Code {
 	case "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch":
@@ -138,14 +152,18 @@ func (s *S3) Put(ctx context.Context, r io.Reader, limit int64) (outboard.BlobRe
 
 func (s *S3) send(ctx context.Context, ref outboard.BlobRef, r io.Reader, size int64) (outboard.BlobRef, error) {
 	key := s.key(ref.Digest)
-	if info, err := s.client.StatObject(ctx, s.bucket, key, minio.StatObjectOptions{}); err == nil && info.Size > 0 {
+	asking, cancel := context.WithTimeout(ctx, s.look)
+	info, err := s.client.StatObject(asking, s.bucket, key, minio.StatObjectOptions{})
+	cancel()
+	if err == nil && info.Size > 0 {
 		return ref, nil
-	} else if err != nil && !absent(err) {
+	}
+	if err != nil && !absent(err) {
 		return outboard.BlobRef{}, s.ended(ctx, s.failed("looking for", key, err))
 	}
 	// A checksum in the header, instead of a signature in each chunk, which not every service understands. Whoever reads compares the
 	// digest of the content.
-	_, err := s.client.PutObject(ctx, s.bucket, key, r, size, minio.PutObjectOptions{ContentType: "application/zstd", PartSize: s3Part,
+	_, err = s.client.PutObject(ctx, s.bucket, key, r, size, minio.PutObjectOptions{ContentType: "application/zstd", PartSize: s3Part,
 		SendContentMd5: true, DisableContentSha256: true})
 	if err != nil {
 		return outboard.BlobRef{}, s.ended(ctx, s.failed("storing", key, err))

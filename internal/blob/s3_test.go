@@ -2,13 +2,16 @@ package blob
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -116,5 +119,47 @@ func TestS3SpoolIsTidied(t *testing.T) {
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 1 || entries[0].Name() != "put-young" {
 		t.Errorf("left are %v, %v", entries, err)
+	}
+}
+
+// Broken if a service that takes connections and says nothing holds up a start, or a turn, for minutes, or if nobody is told what it is.
+func TestS3ThatSaysNothing(t *testing.T) {
+	real := newS3(t, rand.Text()).client.EndpointURL()
+	var silent atomic.Bool
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(real); r.Out.Host = r.In.Host }}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if silent.Load() {
+			<-r.Context().Done()
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	defer srv.Close()
+	address := "s3://outboard/" + rand.Text() + "?region=us-east-1&endpoint=" + url.QueryEscape(srv.URL)
+	const look = 300 * time.Millisecond
+	told := func(what string, err error) {
+		t.Helper()
+		if outboard.KindOf(err) != outboard.Unavailable || !strings.Contains(err.Error(), strings.TrimPrefix(srv.URL, "http://")+" did not answer within 300ms") ||
+			!strings.Contains(outboard.HintOf(err), "endpoint") {
+			t.Errorf("%s: %v, with the hint %q", what, err, outboard.HintOf(err))
+		}
+	}
+	s, err := openS3(t.Context(), address, t.TempDir(), time.Minute)
+	if err == nil {
+		_, err = s.Put(t.Context(), strings.NewReader("control"), 0)
+	}
+	if err != nil {
+		t.Fatal("control:", err)
+	}
+	silent.Store(true)
+	_, err = openS3(t.Context(), address, t.TempDir(), look)
+	told("at the start", err)
+	s.look = look
+	_, err = s.Put(t.Context(), strings.NewReader("lost"), 0)
+	told("storing", err)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err = s.Put(gone, strings.NewReader("lost"), 0); outboard.KindOf(err) != outboard.Canceled {
+		t.Errorf("by who went away: %v", err)
 	}
 }
