@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
 )
 
 // route is one method on one path.
@@ -218,7 +219,11 @@ func (s *server) routes() http.Handler {
 		methods[path] = append(methods[path], method)
 	}
 	for _, r := range s.built() {
-		add(r.method, r.path, s.handle(r.verb, queries[r.method+" "+r.path]))
+		h := s.handle(r.verb, queries[r.method+" "+r.path])
+		if removes(r.method, r.path) {
+			h = removal(h)
+		}
+		add(r.method, r.path, h)
 	}
 	for _, r := range s.open() {
 		add(r.method, r.path, s.handleOpen(r.verb))
@@ -244,6 +249,15 @@ func (s *server) routes() http.Handler {
 		s.fail(w, r, outboard.Errorf(outboard.NotFound, "there is nothing at %s", clip(r.URL.Path)))
 	})
 	return mux
+}
+
+// removes reports whether a route takes something away: what must work on a full disk as well.
+func removes(method, path string) bool {
+	return method == "DELETE" || method == "POST" && (strings.HasSuffix(path, "/prune") || path == "/v1/kills")
+}
+
+func removal(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) { h(w, r.WithContext(control.Removing(r.Context()))) }
 }
 
 // otherMethods are the methods a path does not have. HEAD comes with GET, but for streams, where it would open one.

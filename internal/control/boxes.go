@@ -288,6 +288,7 @@ func (c *Control) boxFor(ctx context.Context, by outboard.Caller, id outboard.Bo
 
 // KillBox ends a box.
 func (c *Control) KillBox(ctx context.Context, by outboard.Caller, id outboard.BoxID) error {
+	ctx = Removing(ctx) // from all doors
 	if _, err := c.boxFor(ctx, by, id); err != nil {
 		return err
 	}

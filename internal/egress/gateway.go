@@ -143,6 +143,9 @@ type port struct {
 func (g *Gateway) Prepare(id outboard.SandboxID) ([]byte, error) {
 	a, err := g.authority(id)
 	if err != nil {
+		if outboard.DiskFull(err) {
+			return nil, outboard.FullDisk("making a certificate authority for sandbox "+string(id), err)
+		}
 		return nil, outboard.Errorf(outboard.Unavailable, "making a certificate authority for sandbox %s: %w", id, err)
 	}
 	return a.pem, nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // keepBoxes ends boxes in time and looks at what they use, until ctx ends. What fails is logged and tried again at the next tick.
@@ -61,7 +62,7 @@ func (f *Fleet) expireBox(ctx context.Context, b outboard.Box) error {
 		}
 		return err
 	}
-	return f.endBox(ctx, b.ID, func(now outboard.Box) error {
+	return f.endBox(store.Removing(ctx), b.ID, func(now outboard.Box) error {
 		if err := over(&now); err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // A host that is gone for good leaves rows that nobody corrects, and that count in quotas. Nobody can tell it from one that is away, on which
@@ -44,6 +45,7 @@ func (f *Fleet) away(ctx context.Context, what, host, how string) error {
 // reapGone corrects the rows of hosts that no server has registered for: machines that no session and no box has any more, and boxes whose
 // time is over. What fails for one is logged and tried again the next time.
 func (f *Fleet) reapGone(ctx context.Context) error {
+	ctx = store.Removing(ctx)
 	hosts, err := f.cfg.Store.SandboxHosts(ctx)
 	if err != nil {
 		return err

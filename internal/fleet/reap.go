@@ -86,6 +86,7 @@ func (f *Fleet) Stop() {
 // row before it exists, so one that is missing from a later list is really gone. What fails for one machine is logged and
 // tried again the next time.
 func (f *Fleet) reap(ctx context.Context) error {
+	ctx = store.Removing(ctx)
 	rows, err := f.cfg.Store.Sandboxes(ctx, f.cfg.Host, "")
 	if err != nil {
 		return err

@@ -62,6 +62,17 @@ func (s *Store) Commit(ctx context.Context, c Commit) ([]outboard.Event, error) 
 	if err := c.check(); err != nil {
 		return nil, err
 	}
+	if err := s.ballast.refuses(ctx); err != nil {
+		return nil, err
+	}
+	events, err := s.commit(ctx, c)
+	if s.ballast.drops(ctx, err) {
+		return s.commit(ctx, c)
+	}
+	return events, err
+}
+
+func (s *Store) commit(ctx context.Context, c Commit) ([]outboard.Event, error) {
 	p := &pending{commit: c, done: make(chan struct{})}
 	q := s.queues[s.queueOf(c.Session)]
 	if done, err := s.commitAtOnce(ctx, q, p); done {

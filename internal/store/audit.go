@@ -86,6 +86,18 @@ func (s *Store) AuditWhile(ctx context.Context, r outboard.AuditRecord, while Ma
 	if ctx.Err() != nil {
 		return s.fail("writing an audit record", ctx.Err())
 	}
+	if err := s.ballast.refuses(ctx); err != nil {
+		return err
+	}
+	err := s.record(r, while)
+	if s.ballast.drops(ctx, err) {
+		return s.record(r, while)
+	}
+	return err
+}
+
+// record writes a record.
+func (s *Store) record(r outboard.AuditRecord, while Mark) error {
 	a := &auditing{record: r, while: while, salt: audit.Salt(), turn: make(chan bool, 1)}
 	a.fields = audit.DigestsOf(&a.record, a.salt)
 	write, err := s.audits.enter(a)
@@ -262,7 +274,7 @@ func (s *Store) appendAudit(ctx context.Context, group []*auditing) error {
 			return s.fail(doing, err)
 		}
 	}
-	err := s.update(ctx, doing, func(t tx) (err error) {
+	err := s.tryUpdate(ctx, doing, func(t tx) (err error) {
 		if next, err = s.auditTail(ctx, t); err != nil {
 			return err
 		}

@@ -220,6 +220,18 @@ const maxRetries = 8
 
 // update runs fn in a write transaction and commits it. fn may run more than once.
 func (s *Store) update(ctx context.Context, doing string, fn func(tx) error) error {
+	if err := s.ballast.refuses(ctx); err != nil {
+		return err
+	}
+	err := s.tryUpdate(ctx, doing, fn)
+	if s.ballast.drops(ctx, err) {
+		err = s.tryUpdate(ctx, doing, fn)
+	}
+	return err
+}
+
+// tryUpdate is update for what was admitted already: it never uses the ballast.
+func (s *Store) tryUpdate(ctx context.Context, doing string, fn func(tx) error) error {
 	var err error
 	for range maxRetries {
 		if err = s.updateOnce(ctx, fn); err == nil || !s.d.again(err) {

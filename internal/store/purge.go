@@ -220,6 +220,7 @@ func (s *Store) tidyRows(ctx context.Context, doing, find, remove string, before
 
 // tidying removes what nobody needs any more, until ctx ends.
 func (s *Store) tidying(ctx context.Context) {
+	ctx = Removing(ctx)
 	for next := tidyFirst; ; next = tidyEvery {
 		t := time.NewTimer(next)
 		select {

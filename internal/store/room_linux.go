@@ -1,15 +1,39 @@
 package store
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
 
 // leastRoom is less than any file of SQLite's grows by at once.
 const leastRoom = 32 << 10
 
 // noRoom reports whether a directory's file system has no room for more, or no inodes. What cannot be asked has room.
 func noRoom(dir string) bool {
+	left, ok := room(dir)
+	return ok && left < leastRoom
+}
+
+// room returns how many bytes a directory's file system has left for this user: none where there are no inodes. It is false where it cannot be
+// asked.
+func room(dir string) (uint64, bool) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return false
+		return 0, false
 	}
-	return st.Bavail*uint64(st.Bsize) < leastRoom || st.Files > 0 && st.Ffree == 0
+	if st.Files > 0 && st.Ffree == 0 {
+		return 0, true
+	}
+	return st.Bavail * uint64(st.Bsize), true
+}
+
+// allocate makes a file of nothing that has its room on the disk.
+func allocate(path string, size int64) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.NewSyscallError("fallocate", unix.Fallocate(int(f.Fd()), 0, 0, size)), f.Close())
 }

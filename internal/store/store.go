@@ -55,6 +55,8 @@ type Config struct {
 	URL    string           // postgres://...
 	Logger *slog.Logger     // nil = discard
 	Now    func() time.Time // the host's clock; nil = time.Now
+	// Ballast is how many bytes beside a SQLite file are kept for removals on a full disk; 0 = none.
+	Ballast int64
 	// TrustClock takes the host's clock for right even where the database has seen a later time: what had expired by then may be valid again.
 	TrustClock bool
 }
@@ -67,6 +69,7 @@ type Store struct {
 	now         func() time.Time // see Now
 	hostNow     func() time.Time
 	hub         hub
+	ballast     *ballast // nil = none
 	cache       cache
 	unbudgeted  unbudgeted
 
@@ -119,6 +122,10 @@ func openAt(ctx context.Context, cfg Config, schema, latest int) (*Store, error)
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.hub.init()
+	if cfg.URL == "" {
+		s.ballast = newBallast(cfg.Path, cfg.Ballast, s.log)
+	}
+	ctx = Removing(ctx) // a full disk may be what it is started for
 	if err := s.connect(ctx, cfg); err != nil {
 		cancel()
 		return nil, err
@@ -138,6 +145,10 @@ func openAt(ctx context.Context, cfg Config, schema, latest int) (*Store, error)
 		q := &queue{waiting: make(chan *pending, queueSize), size: 1}
 		s.queues = append(s.queues, q)
 		s.appends.Go(func() { s.writer(q) })
+	}
+	if s.ballast != nil {
+		_ = s.ballast.make() // keep says why not
+		s.loops.Go(func() { s.ballast.keep(s.closing) })
 	}
 	s.loops.Go(func() { s.poll(run) })
 	if schema == latest {
@@ -161,6 +172,9 @@ func (s *Store) connect(ctx context.Context, cfg Config) error {
 		return outboard.Errorf(outboard.Invalid, "no database: neither a file nor a URL was given")
 	}
 	d, err := openSQLite(ctx, cfg.Path)
+	if s.ballast.drops(ctx, err) {
+		d, err = openSQLite(ctx, cfg.Path)
+	}
 	if err != nil {
 		return err
 	}
