@@ -60,12 +60,13 @@ func (s *server) listenE2B(ctx, base context.Context) error {
 	}
 	scheme := "http"
 	if s.cfg.TLS != nil {
-		ln, scheme = tls.NewListener(ln, s.cfg.TLS), "https"
+		ln, scheme = tls.NewListener(ln, e2b.TLSConfig(s.cfg.TLS)), "https"
 	}
 	s.e2bURL = scheme + "://" + ln.Addr().String()
 	s.e2b = e2b.New(e2b.Config{Control: s.control, Logger: s.log, Domain: s.cfg.E2BDomain})
 	s.e2bHTTP = &http.Server{Handler: patientE2B(s.e2b), ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return base }}
+	e2b.Speak(s.e2bHTTP)
 	serving := s.e2bHTTP // Stop may be called before the goroutine runs
 	s.serving.Go(func() {
 		if err := serving.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
@@ -79,6 +80,10 @@ func (s *server) listenE2B(ctx, base context.Context) error {
 func patientE2B(next http.Handler) http.Handler {
 	ours, theirs := patient(next, bodyPause, bodyRest), patient(next, programPause, bodyRest)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if e2b.Conversation(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
 		if e2b.ForProgram(r) {
 			theirs.ServeHTTP(w, r)
 			return

@@ -46,6 +46,7 @@ type Server struct {
 	domain   string
 	routes   []route
 	ports    *http.Transport
+	grpc     *http.Transport
 	watchers watchers
 	unzipped int64 // of a compressed body, at most
 }
@@ -57,7 +58,7 @@ func New(cfg Config) *Server {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.routes = s.controlPlane()
-	s.ports = s.portTransport()
+	s.ports, s.grpc = s.portTransport(), s.grpcTransport()
 	s.watchers.init()
 	return s
 }
@@ -66,6 +67,7 @@ func New(cfg Config) *Server {
 func (s *Server) Close() {
 	s.watchers.close()
 	s.ports.CloseIdleConnections()
+	s.grpc.CloseIdleConnections()
 }
 
 // Limits of a request.
@@ -87,6 +89,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 		fail(w, err)
+	case r.ProtoMajor == 2 && (!ok || port == envdPort):
+		misdirected(w)
 	case ok:
 		s.box(w, r, id, port)
 	case r.URL.Path == "/files" && r.URL.Query().Has("signature"):
@@ -112,8 +116,7 @@ func (s *Server) recover(w http.ResponseWriter, r *http.Request) {
 func target(r *http.Request) (id outboard.BoxID, port uint16, ok bool, err error) {
 	box, number := r.Header.Get("E2b-Sandbox-Id"), r.Header.Get("E2b-Sandbox-Port")
 	if box == "" && number == "" {
-		label, _, found := strings.Cut(hostOf(r), ".")
-		if number, box, ok = strings.Cut(label, "-"); !found || !ok || number == "" || strings.Trim(number, "0123456789") != "" {
+		if number, box, ok = portName(hostOf(r)); !ok {
 			return "", 0, false, nil
 		}
 	}
@@ -123,6 +126,15 @@ func target(r *http.Request) (id outboard.BoxID, port uint16, ok bool, err error
 		return "", 0, false, outboard.Errorf(outboard.Invalid, "E2b-Sandbox-Id and E2b-Sandbox-Port must name a sandbox and a port")
 	}
 	return outboard.BoxID(strings.ToLower(box)), uint16(n), true, nil
+}
+
+// portName takes a host's name apart that is one of a box's port.
+func portName(host string) (number, box string, ok bool) {
+	label, _, found := strings.Cut(host, ".")
+	if number, box, ok = strings.Cut(label, "-"); !found || !ok || number == "" || strings.Trim(number, "0123456789") != "" {
+		return "", "", false
+	}
+	return number, box, true
 }
 
 // ForProgram reports whether a request is for a program that serves a port of a box, and none of this package.

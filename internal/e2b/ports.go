@@ -103,8 +103,12 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID,
 	if slices.Contains(b.TLSPorts, port) {
 		scheme = "https"
 	}
+	var transport http.RoundTripper = s.ports
+	if isGRPC(r) {
+		transport = hangingUp{s.grpc, http.NewResponseController(w)}
+	}
 	proxy := httputil.ReverseProxy{
-		Transport: s.ports,
+		Transport: transport,
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(&url.URL{Scheme: scheme, Host: net.JoinHostPort(string(id), strconv.Itoa(int(port)))})
 			p.SetXForwarded()
