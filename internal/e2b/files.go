@@ -33,10 +33,13 @@ const (
 // plain costs its client what it costs us.
 const maxUnzipped = 8 << 30
 
+// maxZippedExtra is how much larger a compressed body may be than what it unpacks to.
+const maxZippedExtra = 16 << 20
+
 // unzip holds a compressed body until it is known to be whole, and returns what it unpacks to: of one that breaks off, or that is followed by
 // something else, no file is touched. The caller closes it.
 func (s *Server) unzip(body io.Reader) (io.ReadCloser, error) {
-	from := &source{r: body}
+	from := &source{r: io.LimitReader(body, s.unzipped+maxZippedExtra)} // many empty parts unpack to nothing
 	whole, err := s.ctl.Hold(from, func(r io.Reader) error {
 		u, err := s.unpack(r)
 		if err == nil {

@@ -93,6 +93,7 @@ func TestCompressedBodyIsBounded(t *testing.T) {
 // If this fails, a compressed upload that broke off leaves a torn file, or some of its files, in the place of what was there.
 func TestCompressedBodyIsWholeOrNothing(t *testing.T) {
 	r := newRig(t)
+	r.srv.unzipped = 2 << 20
 	const old = "old"
 	text := strings.Repeat("new content that is long enough to be written in several pieces\n", 8<<10)
 	form := func(files ...string) string {
@@ -147,6 +148,7 @@ func TestCompressedBodyIsWholeOrNothing(t *testing.T) {
 		{"a file without its sum", "/files?path=there", "", zip(text)[:len(zip(text))-8], 400},
 		{"a file with another sum", "/files?path=there", "", sum(zip(text)), 400},
 		{"something behind it", "/files?path=there", "", append(zip(text), "more"...), 400},
+		{"members of nothing, for ever", "/files?path=there", "", bytes.Repeat(zip(""), 1_000_000), 400},
 		{"no gzip", "/files?path=there", "", []byte(text), 400},
 		{"nothing", "/files?path=there", "", nil, 400},
 		{"the second file breaks off", "/files", kind, zip(form("there", "new"))[:len(text)*3/2], 400},

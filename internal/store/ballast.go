@@ -89,6 +89,9 @@ func (b *ballast) keep(closing <-chan struct{}) {
 			had = has
 			b.log.Warn("room for removals on a full disk", "kept", has, "file", b.path, "bytes", b.size, "err", err)
 		}
+		if errors.Is(err, errors.ErrUnsupported) { // this file system keeps no room
+			return
+		}
 		select {
 		case <-closing:
 			return
