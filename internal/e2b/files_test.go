@@ -14,6 +14,23 @@ import (
 	"testing"
 )
 
+// content reads a file of the box.
+func (r *rig) content(name string) (status int, text string) {
+	r.t.Helper()
+	req := r.envd("/files?path="+name, "", nil)
+	req.Method, req.Body, req.ContentLength = "GET", nil, 0
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return res.StatusCode, string(b)
+}
+
 // If this fails, joining files loses the result, or what its name held before, or leaves the parts.
 func TestCompose(t *testing.T) {
 	r := newRig(t)
@@ -28,18 +45,8 @@ func TestCompose(t *testing.T) {
 	}
 	read := func(name string) string {
 		t.Helper()
-		req := r.envd("/files?path="+name, "", nil)
-		req.Method, req.Body, req.ContentLength = "GET", nil, 0
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		b, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return fmt.Sprint(res.StatusCode, " ", string(b))
+		status, text := r.content(name)
+		return fmt.Sprint(status, " ", text)
 	}
 	write("a", "one")
 	write("b", "two")
@@ -116,21 +123,11 @@ func TestCompressedBodyIsWholeOrNothing(t *testing.T) {
 		return b.Bytes()
 	}
 	read := func(name string) string {
-		req := r.envd("/files?path="+name, "", nil)
-		req.Method, req.Body, req.ContentLength = "GET", nil, 0
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		b, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if res.StatusCode == 404 {
+		status, text := r.content(name)
+		if status == 404 {
 			return ""
 		}
-		return string(b)
+		return text
 	}
 	const kind = "multipart/form-data; boundary=b"
 	sum := func(b []byte) []byte { b[len(b)-8]++; return b }
