@@ -329,12 +329,12 @@ type procStat struct {
 	zombie               bool
 }
 
-// diesOfInterrupt reports whether SIGINT would end a process: it neither handles nor ignores nor blocks it. It is false where /proc does not
-// tell: who handles it must not be interrupted twice, which many take for an order not to clean up.
-func diesOfInterrupt(pid int) bool {
+// diesOfInterrupt reports whether SIGINT would end a process: it neither handles nor ignores nor blocks it. told is false where /proc does not
+// say so, as gVisor's.
+func diesOfInterrupt(pid int) (dies, told bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
-		return false
+		return false, true // it is gone
 	}
 	const sigint = 1 << (syscall.SIGINT - 1)
 	masks := 0
@@ -344,12 +344,12 @@ func diesOfInterrupt(pid int) bool {
 		case "SigBlk", "SigIgn", "SigCgt":
 			mask, err := strconv.ParseUint(string(bytes.TrimSpace(value)), 16, 64)
 			if err != nil || mask&sigint != 0 {
-				return false
+				return false, true
 			}
 			masks++
 		}
 	}
-	return masks == 3
+	return masks == 3, masks > 0
 }
 
 // members returns the processes that belong to leader, itself excluded: those of its session and its descendants, made after

@@ -265,19 +265,24 @@ func (sh *shell) dropped(nonce string, since moment) bool {
 		if !errors.Is(err, context.DeadlineExceeded) {
 			return err == nil
 		}
-		signalAll(sh.unreached(struck, since, look >= interruptLooks/2), syscall.SIGINT)
+		signalAll(sh.unreached(struck, since, look), syscall.SIGINT)
 	}
 	return false
 }
 
 // unreached returns those that live on although an interrupt would end them. A child that bash has just forked still has bash's own
-// handler, which takes the interrupt and does nothing for the program that the child becomes; so some of struck are among them. With
-// fresh, so are children of the shell that were forked after the others had been looked for. Those may also be how a trap of the shell
-// cleans up, which is why they are given a while.
-func (sh *shell) unreached(struck []int, since moment, fresh bool) (pids []int) {
+// handler, which takes the interrupt and does nothing for the program that the child becomes; so some of struck are among them. From the half
+// of the looks on, so are children of the shell that were forked after the others had been looked for. Those may also be how a trap of the
+// shell cleans up, which is why they are given a while. Who handles it must not be interrupted twice, which many take for an order not to
+// clean up: where nobody can tell, it is done once, shortly before the shell would be replaced and all of it killed.
+func (sh *shell) unreached(struck []int, since moment, look int) (pids []int) {
+	fresh, late := look >= interruptLooks/2, look == interruptLooks*3/4
 	for _, pid := range members(sh.proc.pid, since) {
 		st, ok := readStat(pid)
-		if ok && (slices.Contains(struck, pid) || fresh && st.parent == sh.proc.pid) && diesOfInterrupt(pid) {
+		if !ok || !slices.Contains(struck, pid) && (!fresh || st.parent != sh.proc.pid) {
+			continue
+		}
+		if dies, told := diesOfInterrupt(pid); dies || !told && late {
 			pids = append(pids, pid)
 		}
 	}
