@@ -57,6 +57,16 @@ func HintOf(err error) string {
 	return ""
 }
 
+// HasCode reports whether an error of a chain has a code.
+func HasCode(err error, code string) bool {
+	for e, ok := errors.AsType[*Error](err); ok; e, ok = errors.AsType[*Error](e.Err) {
+		if e.Code == code {
+			return true
+		}
+	}
+	return false
+}
+
 // PublicOf is what a client is told of err: its text, with the first Public in its chain instead of what that stands for. Logs have the
 // text.
 func PublicOf(err error) string {

@@ -118,10 +118,10 @@ func runServe(ctx context.Context, a *app, o *serveOptions) error {
 	}
 }
 
-// databaseWait is how long a server waits at its start for a database that is away: one that is started with it, or anew. Looks is how far
-// apart its looks are, at first and at most.
 const (
-	databaseWait  = 30 * time.Second
+	// databaseWait is how long a server waits at its start for a database that is away: one that is started with it, or anew.
+	databaseWait = 30 * time.Second
+	// databaseLook and databaseLooks are how far apart it looks meanwhile, at first and at most.
 	databaseLook  = 250 * time.Millisecond
 	databaseLooks = 4 * time.Second
 )

@@ -181,10 +181,10 @@ func (s *server) start(ctx context.Context) error {
 	return nil
 }
 
-// openState opens what outlives the process, the models and the rules.
 // ballastBytes are kept beside the database for removals on a full disk. A deleted session takes some kilobytes of them until its rows go.
 const ballastBytes = 16 << 20
 
+// openState opens what outlives the process, the models and the rules.
 func (s *server) openState(ctx context.Context) (err error) {
 	s.store, err = store.Open(ctx, store.Config{Path: filepath.Join(s.cfg.Data, "outboard.db"), URL: s.cfg.Config.DB, Logger: s.log, TrustClock: s.cfg.TrustClock,
 		Ballast: ballastBytes})

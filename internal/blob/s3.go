@@ -25,9 +25,9 @@ import (
 type S3 struct {
 	client *minio.Client
 	bucket string
-	prefix string // "" or ending in a slash
-	spool  string // local directory for content whose digest is not known yet
-	look   time.Duration
+	prefix string        // "" or ending in a slash
+	spool  string        // local directory for content whose digest is not known yet
+	look   time.Duration // see s3Look
 }
 
 const (

@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"time"
-
-	"github.com/outboard-dev/outboard"
 )
 
 // Ports of boxes are reached over HTTP/2 as well, and programs that serve gRPC, which is made of it, are spoken to in it: from the first byte where
@@ -52,8 +50,8 @@ func isGRPC(r *http.Request) bool {
 
 // misdirected refuses what is not for a program and comes over HTTP/2.
 func misdirected(w http.ResponseWriter) {
-	err := outboard.Errorf(outboard.Invalid, "over HTTP/2 there are only the ports of sandboxes: ask on a connection of HTTP/1.1")
-	reply(w, http.StatusMisdirectedRequest, errorBody{http.StatusMisdirectedRequest, err.Error()})
+	reply(w, http.StatusMisdirectedRequest, errorBody{http.StatusMisdirectedRequest,
+		"over HTTP/2 there are only the ports of sandboxes: ask on a connection of HTTP/1.1"})
 }
 
 // grpcTransport is portTransport in HTTP/2. A program's streams share connections.

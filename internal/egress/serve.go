@@ -244,7 +244,7 @@ func (p *port) permit(ctx context.Context, req Request, r *http.Request) (*Injec
 // allowed asks for a verdict, and returns what a refusal says.
 func (p *port) allowed(ctx context.Context, req Request, decide func(context.Context, Request) (Verdict, error)) (Verdict, *refusal) {
 	v, err := decide(ctx, req)
-	if outboard.KindOf(err) == outboard.Unavailable && err != nil {
+	if outboard.KindOf(err) == outboard.Unavailable {
 		return v, refuse(http.StatusServiceUnavailable, "policy", "what the policies say of it cannot be read at the moment")
 	}
 	if err != nil {

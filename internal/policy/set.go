@@ -235,7 +235,7 @@ func (s *Set) Decide(r *Request) (v Verdict) {
 	switch {
 	case s == nil || s.broken == nil && len(s.layers) == 0:
 		return alarm("", "no policies are loaded")
-	case outboard.KindOf(s.broken) == outboard.Unavailable && s.broken != nil:
+	case outboard.KindOf(s.broken) == outboard.Unavailable:
 		v = alarm("", s.broken.Error())
 		v.Away = outboard.Errorf(outboard.Unavailable, "%w", s.broken)
 		return v

@@ -55,8 +55,8 @@ func (b *ballast) refuses(ctx context.Context) error {
 	if b == nil || !b.tight.Load() || removing(ctx) {
 		return nil
 	}
-	return outboard.Errorf(outboard.Unavailable, "the disk that holds %s is full, but for what is kept for removals", strings.TrimSuffix(b.path, ballastSuffix)).WithCode(outboard.CodeDiskFull).
-		WithHint(outboard.HintFullDisk).WithPublic("the disk that holds the database is full")
+	return outboard.Errorf(outboard.Unavailable, "the disk that holds %s is full, but for what is kept for removals", strings.TrimSuffix(b.path, ballastSuffix)).
+		WithCode(outboard.CodeDiskFull).WithHint(outboard.HintFullDisk).WithPublic("the disk that holds the database is full")
 }
 
 // drops reports whether a write that ended with err is worth another try, because the ballast was dropped for it.

@@ -74,14 +74,7 @@ func openPostgres(ctx context.Context, url string) (*postgresDialect, error) {
 const CodeAway = "database_away"
 
 // Away reports whether an error has CodeAway: what failed may work when it is tried again.
-func Away(err error) bool {
-	for e, ok := errors.AsType[*outboard.Error](err); ok; e, ok = errors.AsType[*outboard.Error](e.Err) {
-		if e.Code == CodeAway {
-			return true
-		}
-	}
-	return false
-}
+func Away(err error) bool { return outboard.HasCode(err, CodeAway) }
 
 // sentence is an error of the driver on one line.
 func sentence(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
