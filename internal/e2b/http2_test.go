@@ -19,7 +19,7 @@ import (
 
 // echo is a program that serves gRPC on a port: it answers each message with it, and says first that it is there. It tells of calls that end
 // without their client's having said all.
-func echo(t *testing.T) (*httptest.Server, <-chan struct{}) {
+func echo(t *testing.T, secure bool) (*httptest.Server, <-chan struct{}) {
 	t.Helper()
 	left := make(chan struct{}, 16)
 	program := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -53,9 +53,13 @@ func echo(t *testing.T) (*httptest.Server, <-chan struct{}) {
 		}
 		w.Header().Set(http.TrailerPrefix+"Grpc-Status", status) // not announced, as most programs do
 	}))
-	program.Config.Protocols = new(http.Protocols)
-	program.Config.Protocols.SetUnencryptedHTTP2(true)
-	program.Start()
+	if program.EnableHTTP2 = secure; secure {
+		program.StartTLS()
+	} else {
+		program.Config.Protocols = new(http.Protocols)
+		program.Config.Protocols.SetUnencryptedHTTP2(true)
+		program.Start()
+	}
 	t.Cleanup(func() { program.CloseClientConnections(); program.Close() })
 	return program, left
 }
@@ -154,7 +158,7 @@ func TestGRPCToPorts(t *testing.T) {
 	if status := r.api("POST", "/sandboxes", `{"templateID":"base","autoPause":true,"autoResume":{"enabled":true}}`, &box); status != http.StatusCreated {
 		t.Fatalf("a box that visits wake: %d", status)
 	}
-	program, left := echo(t)
+	program, left := echo(t, false)
 	host := fmt.Sprintf("%d-%s.localhost", program.Listener.Addr().(*net.TCPAddr).Port, box.SandboxID)
 	for scheme, base := range doors(t, r.srv) {
 		client := speaking(t, host, true)
@@ -197,6 +201,28 @@ func TestGRPCToPorts(t *testing.T) {
 		r.api(end.method, "/sandboxes/"+box.SandboxID+end.path, "", nil)
 		if b, err := io.ReadAll(c.res.Body); err == nil || c.res.Trailer.Get("Grpc-Status") != "" {
 			t.Errorf("%s: the call ends with %q, %v and the trailers %v", end.what, b, err, c.res.Trailer)
+		}
+	}
+}
+
+// If this fails, a program that serves gRPC over TLS of its own is not reached, though its box says that it does.
+func TestGRPCToTLSPorts(t *testing.T) {
+	r := newRig(t)
+	program, _ := echo(t, true)
+	port := program.Listener.Addr().(*net.TCPAddr).Port
+	var box sandboxOut
+	if status := r.api("POST", "/sandboxes", fmt.Sprintf(`{"templateID":"base","network":{"httpsPorts":[%d]}}`, port), &box); status != http.StatusCreated {
+		t.Fatalf("a box with a TLS port: %d", status)
+	}
+	host := fmt.Sprintf("%d-%s.localhost", port, box.SandboxID)
+	for scheme, base := range doors(t, r.srv) {
+		c := dial(t, t.Context(), speaking(t, host, true), base, host)
+		if got, err := c.say("one"); got != "one" {
+			t.Errorf("%s: %q, %v", scheme, got, err)
+		}
+		c.send.Close()
+		if b, err := io.ReadAll(c.res.Body); len(b) > 0 || err != nil || c.res.Trailer.Get("Grpc-Status") != "0" {
+			t.Errorf("%s: at the end %q, %v, and the trailers %v", scheme, b, err, c.res.Trailer)
 		}
 	}
 }
