@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"os/exec"
+	"runtime"
 	"syscall"
 	"testing"
 )
@@ -47,5 +48,29 @@ func TestNoCoreDumps(t *testing.T) {
 		case how == "safe" && dumped:
 			t.Error("it dumped core")
 		}
+	}
+}
+
+// If this fails, each command takes as much memory as the server's collector is told of, and the time to clear it.
+func TestBallastIsNoMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("with the race detector a process is larger than the ballast anyway, and that is what -short runs with")
+	}
+	for range 8 { // it depends on where the heap begins
+		cmd := exec.Command(os.Args[0], "version")
+		cmd.Env = append(os.Environ(), mainEnv+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if used, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); !ok || used.Maxrss >= ballastSize>>10 {
+			t.Fatalf("a command took %d KiB of memory", used.Maxrss)
+		}
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	ballast.Grow(ballastSize) // the control: this process has none yet, and the collector counts it
+	runtime.ReadMemStats(&after)
+	if after.HeapAlloc < before.HeapAlloc+ballastSize/2 {
+		t.Errorf("%d bytes of heap became %d", before.HeapAlloc, after.HeapAlloc)
 	}
 }
