@@ -30,6 +30,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/sftp"
 )
 
+// While packages are initialised there are two threads, the first of the process and the runtime's monitor, and this is the first.
+func init() { guest.Punctual() }
+
 func main() {
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "outboard-guest:", err)

@@ -75,10 +75,23 @@ func (c *children) start(path string, argv []string, attr *os.ProcAttr, wg *sync
 	return p, nil
 }
 
+// usualSlack is by how many nanoseconds the timers of a program may be late, if it asks for nothing else: the kernel's default.
+const usualSlack = 50_000
+
+// Punctual gives the calling thread the usual slack of timers, which what it starts inherits. The host has the guest executed with a larger one,
+// for the runtime's monitor; a thread that the monitor starts has it too.
+func Punctual() {
+	const prSetTimerSlack = 29
+	syscall.RawSyscall(syscall.SYS_PRCTL, prSetTimerSlack, usualSlack, 0) // where the kernel knows none, there is none to have
+}
+
 // fork starts a process and returns a descriptor of it, -1 where the kernel has none. Kernels that are not Linux may refuse to give one
 // instead of ignoring that they are asked.
 func (c *children) fork(path string, argv []string, a *syscall.ProcAttr) (pid, fd int, err error) {
 	fd = -1
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	Punctual()
 	if !c.plain.Load() {
 		a.Sys.PidFD = &fd
 		if pid, _, err = syscall.StartProcess(path, argv, a); err != syscall.EINVAL {
