@@ -88,7 +88,7 @@ func approvalState(p client.Approval) string {
 }
 
 func runApprovals(ctx context.Context, a *app, all bool) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func findApproval(ctx context.Context, c *client.Client, ref string) (client.App
 }
 
 func runApprovalShow(ctx context.Context, a *app, ref string) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func approvalVotes(p client.Approval) string {
 
 // runAnswerApproval answers with the digest of the request it has read, so that nothing can change in between.
 func runAnswerApproval(ctx context.Context, a *app, ref string, ans client.ApprovalAnswer) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -226,7 +226,7 @@ func runAnswerApproval(ctx context.Context, a *app, ref string, ans client.Appro
 }
 
 func runApprovalWatch(ctx context.Context, a *app) error {
-	c, err := a.connect(ctx, needWork)
+	c, err := a.connect(ctx, needWork|needThere)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ func newAttach(a *app) *cobra.Command {
 }
 
 func runAttach(ctx context.Context, a *app, ref string) error {
-	c, err := a.connect(ctx, needWork)
+	c, err := a.connect(ctx, needWork|needThere)
 	if err != nil {
 		return err
 	}

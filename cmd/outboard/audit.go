@@ -89,7 +89,7 @@ func runAuditList(ctx context.Context, a *app, f auditFilter) error {
 	if err != nil {
 		return err
 	}
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ type auditLine struct {
 }
 
 func runAuditCheckpoint(ctx context.Context, a *app, key bool) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func runAuditRedact(ctx context.Context, a *app, args []string, f auditFilter, f
 	if err != nil {
 		return err
 	}
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -215,7 +215,7 @@ func runAuditRedact(ctx context.Context, a *app, args []string, f auditFilter, f
 }
 
 func runAuditExport(ctx context.Context, a *app, out string) (err error) {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ func runAuditVerify(ctx context.Context, a *app, opt verifyOptions) error {
 	if opt.file != "" {
 		return opt.verifyFile(a)
 	}
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

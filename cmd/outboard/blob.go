@@ -26,7 +26,7 @@ func newBlobPrune(a *app) *cobra.Command {
 }
 
 func runBlobPrune(ctx context.Context, a *app, unused time.Duration, dry bool) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

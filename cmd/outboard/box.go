@@ -38,7 +38,7 @@ func newBoxList(a *app) *cobra.Command {
 }
 
 func runBoxList(ctx context.Context, a *app) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func findBox(ctx context.Context, c *client.Client, ref string) (client.Box, err
 func newBoxRemove(a *app) *cobra.Command {
 	return &cobra.Command{Use: "rm BOX...", Short: "Remove boxes with everything in them", Args: rangeArgs(1, -1, "a box"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.connect(cmd.Context(), needAnswers)
+			c, err := a.connect(cmd.Context(), needThere)
 			if err != nil {
 				return err
 			}
@@ -197,7 +197,7 @@ func runBoxCopy(ctx context.Context, a *app, from, to string) error {
 	if in == out {
 		return usagef("one of FROM and TO must be BOX:PATH, the other a path here")
 	}
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

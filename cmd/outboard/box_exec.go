@@ -47,7 +47,7 @@ func runBoxExec(ctx context.Context, a *app, o *boxExecOptions, ref string, argv
 	if o.tty && !term.IsTerminal(a.out) {
 		return usagef("-t needs a terminal here")
 	}
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

@@ -133,7 +133,7 @@ type budgetLine struct {
 }
 
 func runBudgets(ctx context.Context, a *app, session string) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -229,7 +229,7 @@ func orZero[T int64 | float64](p *T) T {
 }
 
 func runBudgetRemove(ctx context.Context, a *app, scope, ref string) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ type checkpointLine struct {
 }
 
 func runCheckpointList(ctx context.Context, a *app, ref string) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func newCheckpointDiff(a *app) *cobra.Command {
 }
 
 func runCheckpointDiff(ctx context.Context, a *app, args []string, patch bool) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -222,7 +222,7 @@ func newCheckpointRestore(a *app) *cobra.Command {
 }
 
 func runCheckpointRestore(ctx context.Context, a *app, ref, k string) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

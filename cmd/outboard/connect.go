@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,12 +14,14 @@ import (
 	"github.com/outboard-dev/outboard/internal/client"
 )
 
-// need says what a command wants of a server.
-type need int
+// need says what a command wants of a server, besides answers.
+type need uint8
 
 const (
-	needAnswers need = iota // somebody who answers is enough
-	needWork                // sessions must be run while the command lasts
+	needWork  need = 1 << iota // sessions must be run while the command lasts
+	needThere                  // it is about what is there already: a data directory whose name was mistyped is not made
+
+	needAnswers need = 0
 )
 
 // conn is a client, and the private server behind it if the command had to start one.
@@ -42,11 +45,29 @@ func (a *app) connect(ctx context.Context, want need) (*conn, error) {
 	if c != nil || err != nil {
 		return c, err
 	}
-	data, err := a.dataDir()
+	find := a.dataDir
+	if want&needThere != 0 {
+		find = a.dataThere
+	}
+	data, err := find()
 	if err != nil {
 		return nil, err
 	}
 	return a.connectPrivate(ctx, data, want)
+}
+
+// dataThere is dataDir for what is about the sessions of a server. It refuses a directory that --data names and that does not exist. Where
+// none is named there the directory is a setting, and empty as yet.
+func (a *app) dataThere() (string, error) {
+	data, err := a.dataDir()
+	if err != nil || a.data == "" || a.env("OUTBOARD_URL") != "" {
+		return data, err
+	}
+	if _, err := os.Stat(data); errors.Is(err, fs.ErrNotExist) { // what else is wrong with it is said where it is used
+		return "", outboard.Errorf(outboard.NotFound, "there is no data directory %s", data).
+			WithHint("--data names the one that outboard run or outboard serve used; without it, it is %s", cmp.Or(a.env("OUTBOARD_DATA"), a.defaultData()))
+	}
+	return data, nil
 }
 
 // connectRunning finds a server that is another process, or returns nil.
@@ -118,7 +139,7 @@ func (a *app) connectPrivate(ctx context.Context, data string, want need) (*conn
 		return nil, err
 	}
 	s, err := startServer(ctx, serverConfig{Data: data, Config: cfg, Env: a.env, Logger: a.privateLogger(),
-		Serve: true, Work: want == needWork, Slots: cfg.Limits.Slots, Grace: privateGrace, Listen: "127.0.0.1:0"})
+		Serve: true, Work: want&needWork != 0, Slots: cfg.Limits.Slots, Grace: privateGrace, Listen: "127.0.0.1:0"})
 	if err != nil {
 		return nil, err
 	}

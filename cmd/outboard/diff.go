@@ -118,7 +118,7 @@ func (h *home) diff(ctx context.Context, form worktree.Form) ([]byte, error) {
 
 // bringHome downloads a session's newest workspace and compares it with what was sent from here.
 func (a *app) bringHome(ctx context.Context, ref string) (*home, error) {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return nil, err
 	}

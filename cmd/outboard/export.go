@@ -39,7 +39,7 @@ func runExport(ctx context.Context, a *app, ref, out string, force bool) error {
 	if out == "-" && term.IsTerminal(a.out) {
 		return usagef("the export is not for terminals").WithHint("-o FILE names a file")
 	}
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

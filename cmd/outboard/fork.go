@@ -65,7 +65,7 @@ func runFork(ctx context.Context, a *app, n client.NewFork, ref string) error {
 		return usagef("-n must be 1 to %d", outboard.MaxForks)
 	}
 	n.Seq = seq
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ type rewindLine struct {
 }
 
 func runRewind(ctx context.Context, a *app, r client.Rewinding, ref string) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ func newGrant(a *app) *cobra.Command {
 }
 
 func runGrants(ctx context.Context, a *app, all bool) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func runGrantAdd(ctx context.Context, a *app, opt grantOptions) error {
 }
 
 func runGrantRemove(ctx context.Context, a *app, ids []string) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ type imageLine struct {
 }
 
 func runImageList(ctx context.Context, a *app) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func runImageImport(ctx context.Context, a *app, file, name string) error {
 }
 
 func runImageRemove(ctx context.Context, a *app, name string) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func newImagePrune(a *app) *cobra.Command {
 }
 
 func runImagePrune(ctx context.Context, a *app, unused time.Duration) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

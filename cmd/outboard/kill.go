@@ -65,7 +65,7 @@ func runKill(ctx context.Context, a *app, scope outboard.KillScope, ref string, 
 	if (scope == outboard.KillAll) != (ref == "") {
 		return usagef("outboard kill all takes no id, and every other scope takes one").WithHint("outboard kill session ID")
 	}
-	data, err := a.dataDir()
+	data, err := a.dataThere() // a kill that nobody obeys would be told as one in force
 	if err != nil {
 		return err
 	}
@@ -176,6 +176,9 @@ func showKillReport(a *app, r client.KillReport) error {
 }
 
 func runKills(ctx context.Context, a *app) error {
+	if _, err := a.dataThere(); err != nil {
+		return err
+	}
 	list, err := killsInForce(ctx, a)
 	if err != nil {
 		return err

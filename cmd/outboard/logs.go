@@ -32,9 +32,9 @@ func runLogs(ctx context.Context, a *app, o logsOptions, ref string) error {
 	if o.since < 0 {
 		return usagef("--since must not be negative")
 	}
-	want := needAnswers
+	want := needThere
 	if o.follow {
-		want = needWork
+		want |= needWork
 	}
 	c, err := a.connect(ctx, want)
 	if err != nil {

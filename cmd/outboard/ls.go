@@ -48,7 +48,7 @@ type sessionLine struct {
 }
 
 func runList(ctx context.Context, a *app, all bool) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

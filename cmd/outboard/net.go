@@ -61,7 +61,7 @@ func newNetAllow(a *app) *cobra.Command {
 
 // netSession connects and finds the session.
 func netSession(ctx context.Context, a *app, ref string) (*conn, client.Session, error) {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return nil, client.Session{}, err
 	}
@@ -83,7 +83,7 @@ type netHolder struct {
 // netOf connects and finds a session, or a box by the whole of its id.
 func netOf(ctx context.Context, a *app, ref string) (*conn, netHolder, error) {
 	if outboard.BoxID(ref).Valid() {
-		c, err := a.connect(ctx, needAnswers)
+		c, err := a.connect(ctx, needThere)
 		if err != nil {
 			return nil, netHolder{}, err
 		}

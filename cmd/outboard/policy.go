@@ -227,7 +227,7 @@ func runPolicyTest(ctx context.Context, a *app, tool, input string, opt policyTe
 const whySessions = 50
 
 func runPolicyWhy(ctx context.Context, a *app, event, ref string) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

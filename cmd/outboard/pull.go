@@ -57,7 +57,7 @@ func runPull(ctx context.Context, a *app, o pullOptions, ref string, paths []str
 	if err != nil {
 		return err
 	}
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ type sandboxLine struct {
 }
 
 func runSandboxList(ctx context.Context, a *app) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func runSandboxList(ctx context.Context, a *app) error {
 }
 
 func eachSandbox(ctx context.Context, a *app, refs []string, do func(context.Context, *client.Client, string) error) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

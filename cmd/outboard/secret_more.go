@@ -20,7 +20,7 @@ func newSecretList(a *app) *cobra.Command {
 }
 
 func runSecretList(ctx context.Context, a *app) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func runSecretList(ctx context.Context, a *app) error {
 
 // withSecret runs fn on a secret that is there.
 func withSecret(ctx context.Context, a *app, vault, name string, fn func(*conn, client.Credential) error) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func newSecretRotate(a *app) *cobra.Command {
 }
 
 func runSecretRotate(ctx context.Context, a *app) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ type showLine struct {
 }
 
 func runShow(ctx context.Context, a *app, ref string) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

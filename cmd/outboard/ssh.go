@@ -78,7 +78,7 @@ func runSSH(ctx context.Context, a *app, o *sshOptions, ref string, argv []strin
 	if len(argv) > 0 && argv[0] == "--" {
 		argv = argv[1:]
 	}
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ func newRemove(a *app) *cobra.Command {
 
 // endSessions brings each session to rest and ends it. All are tried; the first error decides the exit code.
 func endSessions(ctx context.Context, a *app, refs []string, what string, end func(context.Context, *conn, client.Session) error) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
