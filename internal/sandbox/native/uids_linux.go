@@ -22,11 +22,8 @@ import (
 // the name of its cgroups. It is one place for the whole host, because the uids are; a reboot clears it together with the sandboxes.
 const uidDir = "/run/outboard/uids"
 
-// unnamed begins the names of files in it that are no reservation yet, and unnamedFor is how old one gets whose maker lives.
-const (
-	unnamed    = ".new-"
-	unnamedFor = time.Hour
-)
+// unownedFor is how old a file in it without an owner gets whose maker lives.
+const unownedFor = time.Hour
 
 // uidPool hands out uid ranges that no sandbox of this host has.
 type uidPool struct {
@@ -103,7 +100,7 @@ func (o owner) writeTo(f *os.File) error {
 	return err
 }
 
-// read says whose a range is; the zero owner is that of one whose maker was killed, in an older version.
+// read says whose a range is; the zero owner is that of one that is being made, or whose maker was killed.
 func (u *uidPool) read(base uint32) (owner, error) {
 	data, err := readSmall(u.file(base))
 	dir, group, _ := strings.Cut(string(data), "\n")
@@ -114,29 +111,25 @@ func (u *uidPool) read(base uint32) (owner, error) {
 func (u *uidPool) hold(how int) (*os.File, error) { return lockFile(u.dir, how) }
 
 // reserve returns the first uid of a free range. Ranges are drawn at random, so that a new sandbox rarely gets the uids of the
-// last one, whose files might still be being removed. A reservation appears with its owner in it: one without would be nobody's to give back,
-// if its maker were killed.
+// last one, whose files might still be being removed. A reservation whose maker is killed before its owner is in it is nobody's to give back:
+// sweep does, an hour later.
 func (u *uidPool) reserve(o owner) (uint32, error) {
 	const tries = 4096
-	f, err := os.CreateTemp(u.dir, unnamed+"*")
-	if err != nil {
-		return 0, fmt.Errorf("reserving a uid range: %w", err)
-	}
-	defer os.Remove(f.Name())
-	if err := errors.Join(o.writeTo(f), f.Close()); err != nil {
-		return 0, fmt.Errorf("reserving a uid range: %w", err)
-	}
 	for range tries {
 		base := uint32(uidBase + rand.IntN(uidRanges)*uidRange)
 		if u.overlaps(uint64(base)) {
 			continue
 		}
-		err := os.Link(f.Name(), u.file(base))
+		fd, err := openSmall(u.file(base), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}
 		if err != nil {
 			return 0, fmt.Errorf("reserving a uid range: %w", err)
+		}
+		f := os.NewFile(uintptr(fd), u.file(base))
+		if err := errors.Join(o.writeTo(f), f.Close()); err != nil {
+			return 0, fmt.Errorf("reserving a uid range: %w", errors.Join(err, os.Remove(f.Name())))
 		}
 		return base, nil
 	}
@@ -217,7 +210,7 @@ func (p *Provider) sweep(ctx context.Context) error {
 
 // discard removes a file without an owner that a killed process has left; one that is young may be being made.
 func (u *uidPool) discard(e fs.DirEntry) {
-	if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > unnamedFor {
+	if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > unownedFor {
 		_ = os.Remove(filepath.Join(u.dir, e.Name()))
 	}
 }

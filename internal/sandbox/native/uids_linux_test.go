@@ -22,11 +22,11 @@ func TestReservationsOfTheKilled(t *testing.T) {
 	if o, err := pool.read(base); err != nil || o != mine {
 		t.Errorf("the reservation is of %+v, %v", o, err)
 	}
-	old := time.Now().Add(-2 * unnamedFor)
+	old := time.Now().Add(-2 * unownedFor)
 	if err := os.Chtimes(pool.file(base), old, old); err != nil {
 		t.Fatal(err)
 	}
-	for name, at := range map[string]time.Time{"131072": old, unnamed + "old": old, "196608": time.Now(), unnamed + "young": time.Now()} {
+	for name, at := range map[string]time.Time{"131072": old, "no number": old, "196608": time.Now()} {
 		path := filepath.Join(pool.dir, name)
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -39,7 +39,7 @@ func TestReservationsOfTheKilled(t *testing.T) {
 	if err := p.sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]bool{filepath.Base(pool.file(base)): true, "196608": true, unnamed + "young": true}
+	want := map[string]bool{filepath.Base(pool.file(base)): true, "196608": true}
 	entries, err := os.ReadDir(pool.dir)
 	if err != nil {
 		t.Fatal(err)
