@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"sync"
 	"syscall"
 
@@ -75,12 +76,24 @@ func (n *nurse) startLocked(program *os.File) error {
 	cmd := exec.CommandContext(context.Background(), fmt.Sprintf("/proc/self/fd/%d", nursery.ServeFD+1), "nursery")
 	cmd.Args[0], cmd.Env, cmd.Dir, cmd.ExtraFiles = "outboard-guest", []string{fmt.Sprintf("GOMAXPROCS=%d", nursery.Processors)}, "/", []*os.File{theirs, program}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // an interrupt at the terminal is for the server, which closes what it has
-	if err := cmd.Start(); err != nil {
+	if err := leisurely(cmd.Start); err != nil {
 		conn.Close()
 		return err
 	}
 	n.conn, n.cmd = conn, cmd
 	return nil
+}
+
+// leisurely calls start so that a Go program it starts has a monitor that looks seldom, see nursery.MonitorSlack: in a nursery no processor is
+// waited for. Where the kernel does not do so it is as usual.
+func leisurely(start func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if was, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err == nil && was > 0 {
+		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, nursery.MonitorSlack, 0, 0, 0)
+		defer func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(was), 0, 0, 0) }()
+	}
+	return start()
 }
 
 // endLocked ends a nursery. What it made lives on.
