@@ -25,6 +25,7 @@ const ballastSize = 64 << 20
 
 func main() {
 	ballast.Grow(ballastSize)
+	seldom()
 	if err := noCoreDumps(); err != nil {
 		fmt.Fprintln(os.Stderr, "outboard:", err)
 		os.Exit(1)

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package main
+
+// seldom is for Linux, where servers run.
+func seldom() {}
