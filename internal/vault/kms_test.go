@@ -403,8 +403,9 @@ func TestRotationKilled(t *testing.T) {
 		rounds = 12
 	}
 	during, kinds := 0, map[string]bool{}
+	span := rotationSpan(t, r.dir)
 	for round := range rounds {
-		if killRotation(t, r.dir) {
+		if killRotation(t, r.dir, mrand.N(span)) {
 			during++
 		}
 		t.Setenv(childEnv, "kms")
@@ -429,8 +430,8 @@ func TestRotationKilled(t *testing.T) {
 	t.Logf("%d of %d kills met a rotation; kinds met: %v", during, rounds, kinds)
 }
 
-// killRotation lets a process rotate keys, kills it after a random time, and reports whether it was in a rotation.
-func killRotation(t *testing.T, dir string) bool {
+// startRotations starts a process that rotates keys until it is killed, and returns once it has begun. Its lines say where it is.
+func startRotations(t *testing.T, dir string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"=rotate", "VAULT_DIR="+dir)
@@ -442,11 +443,35 @@ func killRotation(t *testing.T, dir string) bool {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	last := ""
 	lines := bufio.NewScanner(out)
-	lines.Scan() // it has begun
-	last = lines.Text()
-	kill := time.AfterFunc(time.Duration(mrand.Int64N(int64(80*time.Millisecond))), func() { cmd.Process.Kill() })
+	lines.Scan()
+	return cmd, lines
+}
+
+// rotationSpan is how long a rotation to each kind of key takes on this machine, one after the other.
+func rotationSpan(t *testing.T, dir string) time.Duration {
+	t.Helper()
+	cmd, lines := startRotations(t, dir)
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	begin := time.Now()
+	for left := len(rotationWay(dir)); left > 0; {
+		if !lines.Scan() {
+			t.Fatalf("the process ended with %d rotations left: %q", left, lines.Text())
+		}
+		if lines.Text() == "done" {
+			left--
+		}
+	}
+	return time.Since(begin)
+}
+
+// killRotation lets a process rotate keys, kills it a while after it has begun, and reports whether it was in a rotation.
+func killRotation(t *testing.T, dir string, after time.Duration) bool {
+	t.Helper()
+	cmd, lines := startRotations(t, dir)
+	last := lines.Text()
+	kill := time.AfterFunc(after, func() { cmd.Process.Kill() })
 	defer kill.Stop()
 	for lines.Scan() {
 		last = lines.Text()
