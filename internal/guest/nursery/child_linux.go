@@ -298,8 +298,8 @@ func (c *child) arrange() syscall.Errno {
 
 // MonitorSlack is by how many nanoseconds the timers of the guest's first thread may be late when it is executed, and so for good those of
 // the Go runtime's monitor, which is the first that it starts. The monitor looks every 20 us whether a system call holds the processor that
-// others wait for, for as long as the guest does anything; so often it took a third of the processor time of a start. With this it is as late
-// as half of what the runtime lets anybody compute for. No tool may have it of the guest: see guest.Punctual.
+// others wait for, for as long as the guest does anything; so often it took a third of the processor time of a start. It is less than the
+// 10 ms for which the runtime lets anybody compute. No tool may have it of the guest: see guest.Punctual.
 const MonitorSlack = 4_000_000
 
 // exec becomes the guest.
