@@ -13,6 +13,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/sandbox"
+	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
 
 // crowdWidth is how many sandboxes are made, used or destroyed at a time.
@@ -118,13 +119,11 @@ func (h *hands) remains() (r remains, err error) {
 		return r, err
 	}
 	r.files = max(0, len(fds)-maxOwnFiles)
-	reserved, _ := filepath.Glob("/run/outboard/uids/*")
-	for _, f := range reserved {
-		data, err := os.ReadFile(f)
-		owner, group, _ := strings.Cut(string(data), "\n")
-		if err != nil || !strings.HasPrefix(owner, h.Dir) {
-			continue
-		}
+	reserved, err := native.Reserved(h.Dir)
+	if err != nil {
+		return r, err
+	}
+	for _, group := range reserved {
 		groups, _ := filepath.Glob("/sys/fs/cgroup/*/outboard/" + group)
 		r.cgroups += 1 + len(groups)
 	}

@@ -66,8 +66,9 @@ type Config struct {
 	// Networked says that the host has made and furnished the network namespace. Else it is the clone's, and the guest does it.
 	Networked bool `json:"networked"`
 
-	TmpSize int64 `json:"tmp_size"` // bytes of /tmp
-	ShmSize int64 `json:"shm_size"` // bytes of /dev/shm
+	// TmpSize and ShmSize are the bytes for /tmp and for /dev/shm, which share the sum.
+	TmpSize int64 `json:"tmp_size"`
+	ShmSize int64 `json:"shm_size"`
 
 	Masked   []string `json:"masked"`    // paths below /proc that are hidden behind an empty file or directory
 	ReadOnly []string `json:"read_only"` // paths below /proc that are made read-only

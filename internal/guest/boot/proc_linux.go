@@ -41,12 +41,8 @@ func openDevices() ([]tree, error) {
 	return trees, nil
 }
 
-// buildDev mounts a fresh /dev with the devices, terminals and shared memory, read-only but for what is mounted in it.
-func buildDev(cfg *Config, nodes []tree) error {
-	dev, err := newFS("tmpfs", attrNoSuid|attrNoDev|attrNoExec, cfg.owned("mode=0755", "size=64k")...)
-	if err != nil {
-		return err
-	}
+// buildDev makes /dev with the devices, terminals and shared memory, read-only but for what is mounted in it. It closes the trees.
+func buildDev(cfg *Config, dev, shm tree, nodes []tree) error {
 	defer dev.close()
 	if err := mountPoint(cfg, "/dev", false); err != nil {
 		return err
@@ -71,26 +67,14 @@ func buildDev(cfg *Config, nodes []tree) error {
 	if cfg.ToolUID != 0 {
 		terminals = append(terminals, fmt.Sprintf("gid=%d", cfg.Base+5)) // group tty; without a range of ids there is none
 	}
-	for _, m := range []struct {
-		path, kind string
-		options    []string
-	}{
-		{"/dev/pts", "devpts", terminals},
-		{"/dev/shm", "tmpfs", cfg.owned("mode=1777", fmt.Sprintf("size=%d", cfg.ShmSize))},
-	} {
-		if err := os.Mkdir(m.path, 0o755); err != nil {
-			return fmt.Errorf("making a mount point: %w", err)
-		}
-		if err := cfg.own(m.path); err != nil {
-			return err
-		}
-		attrs := uintptr(attrNoSuid | attrNoExec)
-		if m.kind != "devpts" {
-			attrs |= attrNoDev
-		}
-		if err := mountNew(m.path, m.kind, attrs, m.options...); err != nil {
-			return err
-		}
+	if err := attachAt(cfg, shm, "/dev/shm", false); err != nil {
+		return err
+	}
+	if err := mountPoint(cfg, "/dev/pts", false); err != nil {
+		return err
+	}
+	if err := mountNew("/dev/pts", "devpts", attrNoSuid|attrNoExec, terminals...); err != nil {
+		return err
 	}
 	return dev.restrict(attrReadOnly, false)
 }
@@ -118,27 +102,68 @@ func (c covers) close() {
 	c.bootID.close()
 }
 
-// buildCovers makes them of a file system that stays where proc will lie over it: to unmount it would be to wait for a grace period of
-// the kernel, a good part of a sandbox's start.
-func buildCovers(cfg *Config) (c covers, err error) {
+// scratch is what a sandbox has in memory: the directories /tmp, /dev/shm and /dev, and what covers others. It is one file system, of which each is
+// a part: whenever a control group ends, the kernel looks at each file system that there is on the host, so that with one for each of them a
+// thousand sandboxes took a good part of their end. All share its size, of which /dev and the covers, which are read-only, take next to nothing.
+type scratch struct {
+	tmp, shm, dev tree
+	covers        covers
+}
+
+// scratchParts are its directories.
+var scratchParts = []struct {
+	name string
+	mode fs.FileMode
+}{{"tmp", 0o777 | fs.ModeSticky}, {"shm", 0o777 | fs.ModeSticky}, {"dev", 0o755}, {"dir", 0o555}}
+
+// buildScratch makes it where proc will lie over it, to stay there: to unmount it would be to wait for a grace period of the kernel, a good part
+// of a sandbox's start.
+func buildScratch(cfg *Config) (s scratch, err error) {
 	if err := mountPoint(cfg, "/proc", false); err != nil {
-		return c, err
+		return s, err
 	}
-	empty, err := newFS("tmpfs", attrNoSuid|attrNoDev|attrNoExec, cfg.owned("mode=0555", "size=4k")...)
+	const ours = 64 << 10 // bytes, of /dev and the covers
+	all, err := newFS("tmpfs", attrNoSuid|attrNoDev, cfg.owned("mode=0555", fmt.Sprintf("size=%d", cfg.TmpSize+cfg.ShmSize+ours))...)
 	if err != nil {
-		return c, err
+		return s, err
 	}
-	defer empty.close()
-	if err := empty.attach("/proc"); err != nil {
-		return c, err
+	defer all.close()
+	if err := all.attach("/proc"); err != nil {
+		return s, err
 	}
-	if err := errors.Join(os.Mkdir("/proc/dir", 0o555), os.WriteFile("/proc/file", nil, 0o444),
-		os.WriteFile("/proc/boot_id", []byte(cfg.BootID+"\n"), 0o444)); err != nil {
-		return c, fmt.Errorf("making a cover: %w", err)
+	for _, d := range scratchParts {
+		path := "/proc/" + d.name
+		if err := os.Mkdir(path, 0o700); err != nil {
+			return s, fmt.Errorf("making a directory in memory: %w", err)
+		}
+		if err := errors.Join(os.Chmod(path, d.mode), cfg.own(path)); err != nil {
+			return s, fmt.Errorf("making a directory in memory: %w", err)
+		}
 	}
-	if err := errors.Join(cfg.own("/proc/dir"), cfg.own("/proc/file"), cfg.own("/proc/boot_id"), empty.restrict(attrReadOnly, false)); err != nil {
-		return c, err
+	if err := errors.Join(os.WriteFile("/proc/file", nil, 0o444), os.WriteFile("/proc/boot_id", []byte(cfg.BootID+"\n"), 0o444),
+		cfg.own("/proc/file"), cfg.own("/proc/boot_id")); err != nil {
+		return s, fmt.Errorf("making a cover: %w", err)
 	}
+	if s.tmp, err = openTree("/proc/tmp"); err != nil { // the only one that programs may be in
+		return s, err
+	}
+	if err := all.restrict(attrNoExec, false); err != nil {
+		return s, err
+	}
+	if s.shm, err = openTree("/proc/shm"); err != nil {
+		return s, err
+	}
+	if s.dev, err = openTree("/proc/dev"); err != nil {
+		return s, err
+	}
+	if err := all.restrict(attrReadOnly, false); err != nil {
+		return s, err
+	}
+	s.covers, err = openCovers()
+	return s, err
+}
+
+func openCovers() (c covers, err error) {
 	if c.file, err = openTree("/proc/file"); err != nil {
 		return c, err
 	}

@@ -61,14 +61,14 @@ func openParts(cfg *Config, given []tree) (trees, devices []tree, err error) {
 // furnishRoot makes everything in a new root but what lies over /proc and /sys, and what to hide things with there. The host's tree is gone by
 // now, so that no symbolic link in a root file system can lead a mount, or us, back to the host.
 func furnishRoot(cfg *Config, devices, binds []tree) (covers, error) {
-	c, err := buildCovers(cfg)
+	s, err := buildScratch(cfg)
 	if err != nil {
 		return covers{}, err
 	}
-	if err := errors.Join(mountPoint(cfg, "/sys", false), buildDev(cfg, devices)); err != nil {
+	if err := errors.Join(mountPoint(cfg, "/sys", false), buildDev(cfg, s.dev, s.shm, devices)); err != nil {
 		return covers{}, err
 	}
-	if err := buildDirs(cfg); err != nil {
+	if err := buildDirs(cfg, s.tmp); err != nil {
 		return covers{}, err
 	}
 	for i, b := range binds { // after /tmp, which one of them may be in
@@ -76,7 +76,7 @@ func furnishRoot(cfg *Config, devices, binds []tree) (covers, error) {
 			return covers{}, err
 		}
 	}
-	return c, nil
+	return s.covers, nil
 }
 
 // Void makes a mount namespace of nothing but an empty directory that nobody can write to, for Ahead. It spends the calling thread.
@@ -269,13 +269,9 @@ func mountPoint(cfg *Config, path string, file bool) error {
 	return nil
 }
 
-// buildDirs mounts the remaining file system and makes the tool's directories.
-func buildDirs(cfg *Config) error {
-	if err := mountPoint(cfg, "/tmp", false); err != nil {
-		return err
-	}
-	// Room for temporary files, bounded: it counts as the sandbox's memory.
-	if err := mountNew("/tmp", "tmpfs", attrNoSuid|attrNoDev, cfg.owned("mode=1777", fmt.Sprintf("size=%d", cfg.TmpSize))...); err != nil {
+// buildDirs shows /tmp, whose room is bounded and counts as the sandbox's memory, and makes the tool's directories.
+func buildDirs(cfg *Config, tmp tree) error {
+	if err := attachAt(cfg, tmp, "/tmp", false); err != nil {
 		return err
 	}
 	for _, d := range cfg.Owned {

@@ -209,7 +209,8 @@ func (c *cgroups) settings(controller string, l outboard.SandboxLimits) []settin
 	case "pids":
 		return []setting{{file: "pids.max", value: pids}}
 	case "cpu":
-		return []setting{{file: "cpu.cfs_period_us", value: strconv.Itoa(period)}, {file: "cpu.cfs_quota_us", value: quota}}
+		// A new group has this period: to set it would be to have the kernel look at every group of the host once more.
+		return []setting{{file: "cpu.cfs_quota_us", value: quota}}
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -31,6 +32,7 @@ func (p *Provider) Destroy(ctx context.Context, id outboard.SandboxID) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, destroyTimeout)
 	defer cancel()
+	defer p.burial.ahead()()
 	unlock, err := b.lock(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		// Destroyed, perhaps by another process, which could not collect our child.
@@ -60,6 +62,44 @@ type burial struct {
 	running bool
 	again   bool // somebody asked since the last look
 	wg      sync.WaitGroup
+	ending  int           // Destroys under way
+	ended   chan struct{} // closed when there is none any more
+}
+
+// burialPatience is for how long what was destroyed lies there while more is being destroyed.
+const burialPatience = 2 * time.Second
+
+// ahead says that something is being destroyed, until what it returns is called.
+func (u *burial) ahead() (done func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.ending++; u.ending == 1 {
+		u.ended = make(chan struct{})
+	}
+	return func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if u.ending--; u.ending == 0 {
+			close(u.ended)
+		}
+	}
+}
+
+// rest lets Destroys go first, for whom somebody waits. It is also less to do then: when a control group ends, the kernel looks at every file
+// system that there still is of sandboxes.
+func (u *burial) rest() {
+	u.mu.Lock()
+	ending, ended := u.ending, u.ended
+	u.mu.Unlock()
+	if ending == 0 {
+		return
+	}
+	patience := time.NewTimer(burialPatience)
+	defer patience.Stop()
+	select {
+	case <-ended:
+	case <-patience.C:
+	}
 }
 
 // begin has everything buried that is in the graves now.
@@ -73,6 +113,7 @@ func (u *burial) begin(p *Provider) {
 	u.running = true
 	u.wg.Go(func() {
 		for u.next() {
+			u.rest()
 			if err := p.bury(); err != nil {
 				p.log.Warn("destroyed sandboxes not removed; the next look at the directory tries again", "err", err)
 			}

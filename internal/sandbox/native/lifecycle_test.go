@@ -219,18 +219,23 @@ func leftovers(t *testing.T, dir string) string {
 			out.WriteString(line)
 		}
 	}
-	for _, pattern := range []string{dir + "/*", dir + "/graves/*", dir + "/cache/.new-*", "/run/outboard/uids/*", "/sys/fs/cgroup/*/outboard/sbx_*", "/sys/fs/cgroup/outboard/sbx_*"} {
+	for _, pattern := range []string{dir + "/*", dir + "/graves/*", dir + "/cache/.new-*", "/sys/fs/cgroup/*/outboard/sbx_*", "/sys/fs/cgroup/outboard/sbx_*"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, f := range found {
-			if fi, err := os.Stat(f); err == nil && (fi.IsDir() || strings.HasPrefix(f, "/run")) && filepath.Base(f) != "cache" {
-				if data, err := os.ReadFile(f); err != nil || strings.HasPrefix(string(data), dir) || strings.HasPrefix(f, dir) {
-					out.WriteString(f + "\n")
-				}
+			if fi, err := os.Stat(f); err == nil && fi.IsDir() && filepath.Base(f) != "cache" {
+				out.WriteString(f + "\n")
 			}
 		}
+	}
+	reserved, err := native.Reserved(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for owner := range reserved {
+		out.WriteString("uids of " + owner + "\n")
 	}
 	return out.String()
 }

@@ -250,7 +250,7 @@ func (p *Provider) take(pl *plot, b box) error {
 	if p.uids == nil {
 		return nil
 	}
-	if err := p.uids.write(pl.state.UIDBase, owner{dir: b.dir, group: group}); err != nil {
+	if err := p.uids.change(pl.state.UIDBase, owner{dir: b.dir, group: group}); err != nil {
 		return fmt.Errorf("naming the owner of a uid range: %w", err)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -91,6 +92,25 @@ func ReserveUID(dir string, id outboard.SandboxID) (uint32, error) {
 	}
 	base, err := pool.reserve(owner{dir: dir, group: id})
 	return base + toolUID, err
+}
+
+// Reserved returns for each sandbox of this host in a directory below dir that has a range of uids the name of its control groups, by its directory.
+// Those of an ordinary user have none.
+func Reserved(dir string) (map[string]string, error) {
+	if !mapsRange() {
+		return nil, nil
+	}
+	owners, err := (&uidPool{dir: uidDir}).all()
+	if err != nil {
+		return nil, err
+	}
+	groups := map[string]string{}
+	for _, o := range owners {
+		if strings.HasPrefix(o.dir, dir+string(filepath.Separator)) {
+			groups[o.dir] = string(o.group)
+		}
+	}
+	return groups, nil
 }
 
 // ReleaseUID gives it back.

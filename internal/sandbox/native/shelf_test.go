@@ -96,14 +96,12 @@ func TestAheadTakenInVain(t *testing.T) {
 // ours returns the reservations of uid ranges for what is below dir, with the cgroups that they name where those exist.
 func ours(t *testing.T, dir string) []string {
 	t.Helper()
+	reserved, err := native.Reserved(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var out []string
-	files, _ := filepath.Glob("/run/outboard/uids/*")
-	for _, f := range files {
-		data, err := os.ReadFile(f)
-		owner, group, _ := strings.Cut(string(data), "\n")
-		if err != nil || !strings.HasPrefix(owner, dir) {
-			continue
-		}
+	for owner, group := range reserved {
 		out = append(out, owner)
 		if groups, _ := filepath.Glob("/sys/fs/cgroup/*/outboard/" + group); len(groups) > 0 {
 			out = append(out, groups...)

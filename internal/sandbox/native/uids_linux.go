@@ -2,28 +2,34 @@ package native
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard"
 )
 
-// uidDir holds one file per reserved uid range, named by the range and containing the directory of its sandbox and, on a second line,
-// the name of its cgroups. It is one place for the whole host, because the uids are; a reboot clears it together with the sandboxes.
+// uidDir holds the table of reserved uid ranges. It is one place for the whole host, because the uids are; a reboot clears it together with the
+// sandboxes.
 const uidDir = "/run/outboard/uids"
 
-// unownedFor is how old a file in it without an owner gets whose maker lives.
-const unownedFor = time.Hour
+// The table has one slot per range: the directory of the sandbox that has it and, on a second line, the name of its cgroups, filled up
+// with zeros. A free range is zeros. A slot is written whole, by one write that no kill can tear, under a lock of the file. A file for each range
+// would be made and removed with each sandbox, and where /run is on a disk to find an inode for it can be the dearest part of a start.
+const (
+	uidTable = "ranges"
+	slotSize = 1 << 10
+)
 
 // uidPool hands out uid ranges that no sandbox of this host has.
 type uidPool struct {
@@ -77,63 +83,138 @@ type owner struct {
 	group outboard.SandboxID // name of its cgroups
 }
 
-// write says whose a range is, in its file as it is: whoever looks for owners that are gone has the lock.
-func (u *uidPool) write(base uint32, o owner) error {
-	fd, err := openSmall(u.file(base), unix.O_WRONLY, 0)
+// table opens the slots and locks them, exclusively with unix.LOCK_EX, until they are closed.
+func (u *uidPool) table(how int) (*slots, error) {
+	path := filepath.Join(u.dir, uidTable)
+	fd, err := openSmall(path, unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), u.file(base))
-	return errors.Join(o.writeTo(f), f.Close())
+	if _, err := uninterrupted(func() (int, error) { return 0, unix.Flock(fd, how) }); err != nil {
+		unix.Close(fd)
+		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
+	}
+	return &slots{fd: fd, path: path}, nil
 }
 
-// writeTo makes an owner the content of a file, with one write that no kill can tear. A shorter one gets slashes after the directory,
-// which mean nothing there, so that nothing is left of the one before.
-func (o owner) writeTo(f *os.File) error {
-	fi, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	group := "\n" + string(o.group)
-	fill := max(0, int(fi.Size())-len(o.dir)-len(group))
-	_, err = f.WriteAt([]byte(o.dir+strings.Repeat("/", fill)+group), 0)
-	return err
+// slots is the open table.
+type slots struct {
+	fd   int
+	path string
 }
 
-// read says whose a range is; the zero owner is that of one that is being made, or whose maker was killed.
-func (u *uidPool) read(base uint32) (owner, error) {
-	data, err := readSmall(u.file(base))
-	dir, group, _ := strings.Cut(string(data), "\n")
-	return owner{dir: strings.TrimRight(dir, "/"), group: outboard.SandboxID(group)}, err
+func (t *slots) close() { unix.Close(t.fd) }
+
+func slotOf(base uint32) int64 { return int64(base-uidBase) / uidRange * slotSize }
+
+// get says whose a range is: nobody's is the zero owner.
+func (t *slots) get(base uint32) (owner, error) {
+	var slot [slotSize]byte
+	n, err := uninterrupted(func() (int, error) { return unix.Pread(t.fd, slot[:], slotOf(base)) })
+	if err != nil {
+		return owner{}, &os.PathError{Op: "read", Path: t.path, Err: err}
+	}
+	return parseOwner(slot[:n]), nil
+}
+
+// put says whose a range is from now on.
+func (t *slots) put(base uint32, o owner) error {
+	var slot [slotSize]byte
+	text := ""
+	if o != (owner{}) {
+		text = o.dir + "\n" + string(o.group)
+	}
+	if len(text) > len(slot) {
+		return fmt.Errorf("the directory of a sandbox has a name of %d bytes, and %d are too many", len(o.dir), len(slot)-len(o.group))
+	}
+	copy(slot[:], text)
+	n, err := uninterrupted(func() (int, error) { return unix.Pwrite(t.fd, slot[:], slotOf(base)) })
+	if err == nil && n < len(slot) {
+		err = unix.ENOSPC
+	}
+	if err != nil {
+		return &os.PathError{Op: "write", Path: t.path, Err: err}
+	}
+	return nil
+}
+
+func parseOwner(slot []byte) owner {
+	dir, group, _ := strings.Cut(string(bytes.TrimRight(slot, "\x00")), "\n")
+	return owner{dir: dir, group: outboard.SandboxID(group)}
+}
+
+// all returns the ranges that somebody has.
+func (u *uidPool) all() (map[uint32]owner, error) {
+	t, err := u.table(unix.LOCK_SH)
+	if err != nil {
+		return nil, fmt.Errorf("reading the uid ranges: %w", err)
+	}
+	f := os.NewFile(uintptr(t.fd), t.path)
+	defer f.Close()
+	owners := map[uint32]owner{}
+	r := bufio.NewReaderSize(f, 64*slotSize)
+	for base := uint32(uidBase); ; base += uidRange {
+		var slot [slotSize]byte
+		if _, err := io.ReadFull(r, slot[:]); err == io.EOF {
+			return owners, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("reading the uid ranges: %w", err)
+		}
+		if o := parseOwner(slot[:]); o != (owner{}) {
+			owners[base] = o
+		}
+	}
 }
 
 // hold locks the owners: shared by those who change one while its directory moves, exclusive for who looks for the directories.
 func (u *uidPool) hold(how int) (*os.File, error) { return lockFile(u.dir, how) }
 
+// change gives a range another owner.
+func (u *uidPool) change(base uint32, o owner) error {
+	t, err := u.table(unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	return t.put(base, o)
+}
+
+// firstRanges is among how many ranges the first are drawn, so that a table does not become larger than it has to.
+const firstRanges = 4096
+
 // reserve returns the first uid of a free range. Ranges are drawn at random, so that a new sandbox rarely gets the uids of the
-// last one, whose files might still be being removed. A reservation whose maker is killed before its owner is in it is nobody's to give back:
-// sweep does, an hour later.
-func (u *uidPool) reserve(o owner) (uint32, error) {
+// last one, whose files might still be being removed.
+func (u *uidPool) reserve(o owner) (base uint32, err error) {
+	t, err := u.table(unix.LOCK_EX)
+	if err != nil {
+		return 0, fmt.Errorf("reserving a uid range: %w", err)
+	}
+	defer t.close()
 	const tries = 4096
-	for range tries {
-		base := uint32(uidBase + rand.IntN(uidRanges)*uidRange)
-		if u.overlaps(uint64(base)) {
+	for i := range tries {
+		among := min(uidRanges, firstRanges<<(i/8))
+		base = uint32(uidBase + rand.IntN(among)*uidRange)
+		if u.overlaps(uint64(base)) || u.filed(base) {
 			continue
 		}
-		fd, err := openSmall(u.file(base), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
-		if errors.Is(err, fs.ErrExist) {
+		now, err := t.get(base)
+		if err == nil && now != (owner{}) {
 			continue
+		}
+		if err == nil {
+			err = t.put(base, o)
 		}
 		if err != nil {
 			return 0, fmt.Errorf("reserving a uid range: %w", err)
 		}
-		f := os.NewFile(uintptr(fd), u.file(base))
-		if err := errors.Join(o.writeTo(f), f.Close()); err != nil {
-			return 0, fmt.Errorf("reserving a uid range: %w", errors.Join(err, os.Remove(f.Name())))
-		}
 		return base, nil
 	}
 	return 0, fmt.Errorf("reserving a uid range: none of %d tried was free", tries)
+}
+
+// filed reports whether a range is reserved by a server of before there was the table: by a file of its name.
+func (u *uidPool) filed(base uint32) bool {
+	return unix.Access(filepath.Join(u.dir, strconv.FormatUint(uint64(base), 10)), unix.F_OK) == nil
 }
 
 func (u *uidPool) overlaps(base uint64) bool {
@@ -147,21 +228,15 @@ func (u *uidPool) overlaps(base uint64) bool {
 
 // release gives a range back, if it is still of dir: after a reboot it may have become another's.
 func (u *uidPool) release(base uint32, dir string) error {
-	now, err := u.read(base)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && now.dir != dir {
-		return nil
-	}
+	t, err := u.table(unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
-	if err := os.Remove(u.file(base)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	defer t.close()
+	if now, err := t.get(base); err != nil || now.dir != dir {
 		return err
 	}
-	return nil
-}
-
-func (u *uidPool) file(base uint32) string {
-	return filepath.Join(u.dir, strconv.FormatUint(uint64(base), 10))
+	return t.put(base, owner{})
 }
 
 // sweep looks at reservations whose sandbox has no directory any more, as when a data directory was deleted by hand. It thaws what
@@ -173,24 +248,11 @@ func (p *Provider) sweep(ctx context.Context) error {
 		return err
 	}
 	defer still.Close()
-	entries, err := os.ReadDir(p.uids.dir)
+	owners, err := p.uids.all()
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		base, err := strconv.ParseUint(e.Name(), 10, 32)
-		if err != nil {
-			p.uids.discard(e)
-			continue
-		}
-		o, err := p.uids.read(uint32(base))
-		if err != nil {
-			continue // gone
-		}
-		if o.dir == "" {
-			p.uids.discard(e)
-			continue
-		}
+	for base, o := range owners {
 		if _, err := os.Lstat(o.dir); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -201,16 +263,9 @@ func (p *Provider) sweep(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := errors.Join(g.remove(ctx), p.uids.release(uint32(base), o.dir)); err != nil {
+		if err := errors.Join(g.remove(ctx), p.uids.release(base, o.dir)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// discard removes a file without an owner that a killed process has left; one that is young may be being made.
-func (u *uidPool) discard(e fs.DirEntry) {
-	if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > unownedFor {
-		_ = os.Remove(filepath.Join(u.dir, e.Name()))
-	}
 }
