@@ -2,7 +2,9 @@ package native
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -101,6 +103,9 @@ func Reserved(dir string) (map[string]string, error) {
 		return nil, nil
 	}
 	owners, err := (&uidPool{dir: uidDir}).all()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}

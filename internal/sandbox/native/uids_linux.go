@@ -155,13 +155,15 @@ func (u *uidPool) all() (map[uint32]owner, error) {
 	r := bufio.NewReaderSize(f, 64*slotSize)
 	for base := uint32(uidBase); ; base += uidRange {
 		var slot [slotSize]byte
-		if _, err := io.ReadFull(r, slot[:]); err == io.EOF {
-			return owners, nil
-		} else if err != nil {
-			return nil, fmt.Errorf("reading the uid ranges: %w", err)
-		}
-		if o := parseOwner(slot[:]); o != (owner{}) {
+		n, err := io.ReadFull(r, slot[:])
+		if o := parseOwner(slot[:n]); o != (owner{}) {
 			owners[base] = o
+		}
+		if err == io.EOF || err == io.ErrUnexpectedEOF { // a full disk can cut the last one short
+			return owners, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading the uid ranges: %w", err)
 		}
 	}
 }
@@ -179,8 +181,13 @@ func (u *uidPool) change(base uint32, o owner) error {
 	return t.put(base, o)
 }
 
-// firstRanges is among how many ranges the first are drawn, so that a table does not become larger than it has to.
-const firstRanges = 4096
+// firstRanges is among how many ranges the first are drawn, so that a table does not become larger than it has to. After each triesAmong of them
+// in vain there are twice as many, up to all of them.
+const (
+	firstRanges = 4096
+	triesAmong  = 8
+	doublings   = 3
+)
 
 // reserve returns the first uid of a free range. Ranges are drawn at random, so that a new sandbox rarely gets the uids of the
 // last one, whose files might still be being removed.
@@ -192,7 +199,7 @@ func (u *uidPool) reserve(o owner) (base uint32, err error) {
 	defer t.close()
 	const tries = 4096
 	for i := range tries {
-		among := min(uidRanges, firstRanges<<(i/8))
+		among := min(uidRanges, firstRanges<<min(i/triesAmong, doublings))
 		base = uint32(uidBase + rand.IntN(among)*uidRange)
 		if u.overlaps(uint64(base)) || u.filed(base) {
 			continue

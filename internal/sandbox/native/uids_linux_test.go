@@ -2,6 +2,7 @@ package native
 
 import (
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -87,5 +88,20 @@ func TestReservationsAreExclusive(t *testing.T) {
 	}
 	if owners, err := two.all(); err != nil || len(owners) != 2*each {
 		t.Errorf("%d owners, %v", len(owners), err)
+	}
+	table := filepath.Join(dir, uidTable)
+	fi, err := os.Stat(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(table, fi.Size()-1); err != nil {
+		t.Fatal(err)
+	}
+	if owners, err := two.all(); err != nil || len(owners) != 2*each {
+		t.Errorf("of a table that is cut short: %d owners, %v", len(owners), err)
+	}
+	one.taken = [][2]uint64{{0, 1 << 32}}
+	if base, err := one.reserve(owner{dir: dir}); err == nil {
+		t.Errorf("range %d was given where all are taken", base)
 	}
 }
