@@ -7,18 +7,18 @@ import (
 	"syscall"
 )
 
-// openSources returns Config.Sources as detached, restricted mounts.
-func openSources(cfg *Config, trees []tree) ([]tree, error) {
+// openSources returns Config.Sources as detached, restricted mounts: those that were given, or what it opens.
+func openSources(h *trees, cfg *Config, given []tree) ([]tree, error) {
 	if cfg.Trees == 0 {
 		for _, path := range cfg.Sources() {
-			t, err := openTree(path)
+			t, err := h.add(openTree(path))
 			if err != nil {
 				return nil, err
 			}
-			trees = append(trees, t)
+			given = append(given, t)
 		}
 	}
-	for i, t := range trees {
+	for i, t := range given {
 		attrs := uint64(attrReadOnly | attrNoSuid | attrNoDev)
 		if i == 0 && cfg.Upper != "" {
 			attrs &^= attrReadOnly
@@ -27,7 +27,7 @@ func openSources(cfg *Config, trees []tree) ([]tree, error) {
 			return nil, fmt.Errorf("source %d: %w", i, err)
 		}
 	}
-	return trees, nil
+	return given, nil
 }
 
 // newRoot makes the writable root over the layers (the upper one first, if there is one), attached to nothing. A kernel that does not take
@@ -41,9 +41,6 @@ func newRoot(cfg *Config, layers []tree, stage string) (root tree, err error) {
 	}
 	if err != nil {
 		return -1, fmt.Errorf("mounting the root: %w", err)
-	}
-	for _, t := range layers {
-		t.close()
 	}
 	return root, nil
 }

@@ -21,8 +21,8 @@ var devLinks = map[string]string{
 	"ptmx":   "pts/ptmx",
 }
 
-func openDevices() ([]tree, error) {
-	trees := make([]tree, len(devices))
+func openDevices(h *trees) ([]tree, error) {
+	nodes := make([]tree, len(devices))
 	for i, name := range devices {
 		fi, err := os.Lstat("/dev/" + name)
 		if err != nil {
@@ -31,19 +31,18 @@ func openDevices() ([]tree, error) {
 		if fi.Mode()&fs.ModeCharDevice == 0 {
 			return nil, fmt.Errorf("/dev/%s of the host is not a character device", name)
 		}
-		if trees[i], err = openTree("/dev/" + name); err != nil {
+		if nodes[i], err = h.add(openTree("/dev/" + name)); err != nil {
 			return nil, err
 		}
-		if err := trees[i].restrict(attrNoSuid|attrNoExec, false); err != nil {
+		if err := nodes[i].restrict(attrNoSuid|attrNoExec, false); err != nil {
 			return nil, fmt.Errorf("device %s: %w", name, err)
 		}
 	}
-	return trees, nil
+	return nodes, nil
 }
 
-// buildDev makes /dev with the devices, terminals and shared memory, read-only but for what is mounted in it. It closes the trees.
+// buildDev makes /dev with the devices, terminals and shared memory, read-only but for what is mounted in it.
 func buildDev(cfg *Config, dev, shm tree, nodes []tree) error {
-	defer dev.close()
 	if err := mountPoint(cfg, "/dev", false); err != nil {
 		return err
 	}
@@ -117,8 +116,8 @@ var scratchParts = []struct {
 }{{"tmp", 0o777 | fs.ModeSticky}, {"shm", 0o777 | fs.ModeSticky}, {"dev", 0o755}, {"dir", 0o555}}
 
 // buildScratch makes it where proc will lie over it, to stay there: to unmount it would be to wait for a grace period of the kernel, a good part
-// of a sandbox's start.
-func buildScratch(cfg *Config) (s scratch, err error) {
+// of a sandbox's start. The caller closes the covers, the others are closed with h.
+func buildScratch(h *trees, cfg *Config) (s scratch, err error) {
 	if err := mountPoint(cfg, "/proc", false); err != nil {
 		return s, err
 	}
@@ -144,16 +143,16 @@ func buildScratch(cfg *Config) (s scratch, err error) {
 		cfg.own("/proc/file"), cfg.own("/proc/boot_id")); err != nil {
 		return s, fmt.Errorf("making a cover: %w", err)
 	}
-	if s.tmp, err = openTree("/proc/tmp"); err != nil { // the only one that programs may be in
+	if s.tmp, err = h.add(openTree("/proc/tmp")); err != nil { // the only one that programs may be in
 		return s, err
 	}
 	if err := all.restrict(attrNoExec, false); err != nil {
 		return s, err
 	}
-	if s.shm, err = openTree("/proc/shm"); err != nil {
+	if s.shm, err = h.add(openTree("/proc/shm")); err != nil {
 		return s, err
 	}
-	if s.dev, err = openTree("/proc/dev"); err != nil {
+	if s.dev, err = h.add(openTree("/proc/dev")); err != nil {
 		return s, err
 	}
 	if err := all.restrict(attrReadOnly, false); err != nil {
@@ -164,13 +163,19 @@ func buildScratch(cfg *Config) (s scratch, err error) {
 }
 
 func openCovers() (c covers, err error) {
-	if c.file, err = openTree("/proc/file"); err != nil {
+	var opened trees
+	defer func() {
+		if err != nil {
+			opened.close()
+		}
+	}()
+	if c.file, err = opened.add(openTree("/proc/file")); err != nil {
 		return c, err
 	}
-	if c.dir, err = openTree("/proc/dir"); err != nil {
+	if c.dir, err = opened.add(openTree("/proc/dir")); err != nil {
 		return c, err
 	}
-	c.bootID, err = openTree("/proc/boot_id")
+	c.bootID, err = opened.add(openTree("/proc/boot_id"))
 	return c, err
 }
 

@@ -5,19 +5,22 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 )
 
 // buildRoot makes the sandbox's file system tree and moves into it; where the host has made it ahead the process was born in it. The
 // new proc is taken while the host's is still in sight: the kernel allows a user namespace a new one only beside a visible old one.
-func buildRoot(cfg *Config, trees []tree) error {
+func buildRoot(cfg *Config, given []tree) error {
 	if cfg.Rooted {
 		proc, err := newProc(cfg)
 		if err != nil {
 			return err
 		}
-		return maskProc(cfg, proc, covers{trees[0], trees[1], trees[2]})
+		return maskProc(cfg, proc, covers{given[0], given[1], given[2]})
 	}
+	open := slices.Clone(trees(given))
+	defer open.close()
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
 	}
@@ -25,11 +28,11 @@ func buildRoot(cfg *Config, trees []tree) error {
 	if err != nil {
 		return err
 	}
-	trees, devices, err := openParts(cfg, trees)
+	sources, devices, err := openParts(&open, cfg, given)
 	if err != nil {
 		return err
 	}
-	root, err := newRoot(cfg, trees[:len(trees)-len(cfg.Binds)], hidden)
+	root, err := newRoot(cfg, sources[:len(sources)-len(cfg.Binds)], hidden)
 	if err != nil {
 		return err
 	}
@@ -40,7 +43,7 @@ func buildRoot(cfg *Config, trees []tree) error {
 	if err := pivot(root); err != nil {
 		return err
 	}
-	c, err := furnishRoot(cfg, devices, trees[len(trees)-len(cfg.Binds):])
+	c, err := furnishRoot(&open, cfg, devices, sources[len(sources)-len(cfg.Binds):])
 	if err != nil {
 		return err
 	}
@@ -51,20 +54,25 @@ func buildRoot(cfg *Config, trees []tree) error {
 const hidden = "/usr"
 
 // openParts takes what is needed of the host (mounts to show, device nodes) as detached mounts, so that it can be let go of.
-func openParts(cfg *Config, given []tree) (trees, devices []tree, err error) {
-	if trees, err = openSources(cfg, given); err == nil {
-		devices, err = openDevices()
+func openParts(h *trees, cfg *Config, given []tree) (sources, devices []tree, err error) {
+	if sources, err = openSources(h, cfg, given); err == nil {
+		devices, err = openDevices(h)
 	}
-	return trees, devices, err
+	return sources, devices, err
 }
 
 // furnishRoot makes everything in a new root but what lies over /proc and /sys, and what to hide things with there. The host's tree is gone by
 // now, so that no symbolic link in a root file system can lead a mount, or us, back to the host.
-func furnishRoot(cfg *Config, devices, binds []tree) (covers, error) {
-	s, err := buildScratch(cfg)
+func furnishRoot(h *trees, cfg *Config, devices, binds []tree) (c covers, err error) {
+	s, err := buildScratch(h, cfg)
 	if err != nil {
 		return covers{}, err
 	}
+	defer func() {
+		if err != nil {
+			s.covers.close()
+		}
+	}()
 	if err := errors.Join(mountPoint(cfg, "/sys", false), buildDev(cfg, s.dev, s.shm, devices)); err != nil {
 		return covers{}, err
 	}
@@ -120,13 +128,15 @@ type Place struct {
 //
 // The mount namespace is a copy of void (Void), over whose root the sandbox's is laid. A copy of the host's would have all its mounts
 // copied, and let go of again, which is to wait for a grace period of the kernel; and to exchange a root for another the kernel looks
-// at each thread of the host.
+// at each thread of the host. The sources are closed, also after an error.
 func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place, err error) {
 	given := make([]tree, len(sources))
 	for i, fd := range sources {
 		given[i] = tree(fd)
 	}
-	trees, devices, err := openParts(cfg, given)
+	open := slices.Clone(trees(given))
+	defer open.close()
+	all, devices, err := openParts(&open, cfg, given)
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +158,7 @@ func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place,
 	if p.Redirected, err = furnishNetwork(proc, connected); err != nil {
 		return nil, err
 	}
-	root, err := newRoot(cfg, trees[:len(trees)-len(cfg.Binds)], "/")
+	root, err := newRoot(cfg, all[:len(all)-len(cfg.Binds)], "/")
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +166,7 @@ func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place,
 	if err := root.enter(); err != nil {
 		return nil, err
 	}
-	c, err := furnishRoot(cfg, devices, trees[len(trees)-len(cfg.Binds):])
+	c, err := furnishRoot(&open, cfg, devices, all[len(all)-len(cfg.Binds):])
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +237,6 @@ func attachAt(cfg *Config, t tree, target string, file bool) error {
 	if err := mountPoint(cfg, target, file); err != nil {
 		return err
 	}
-	defer t.close()
 	return t.attach(target)
 }
 

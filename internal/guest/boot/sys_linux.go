@@ -70,6 +70,23 @@ type tree int
 
 func (t tree) close() { syscall.Close(int(t)) }
 
+// trees are closed together, by who opened them: whoever is handed one attaches it and leaves it open.
+type trees []tree
+
+func (h *trees) add(t tree, err error) (tree, error) {
+	if err == nil {
+		*h = append(*h, t)
+	}
+	return t, err
+}
+
+func (h *trees) close() {
+	for _, t := range *h {
+		t.close()
+	}
+	*h = nil
+}
+
 // openTree copies the mount at path, with the mounts below it, into a detached one.
 func openTree(path string) (tree, error) {
 	p, err := syscall.BytePtrFromString(path)
