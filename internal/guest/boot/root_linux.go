@@ -62,8 +62,8 @@ func openParts(h *trees, cfg *Config, given []tree) (sources, devices []tree, er
 }
 
 // furnishRoot makes everything in a new root but what lies over /proc and /sys, and what to hide things with there. The host's tree is gone by
-// now, so that no symbolic link in a root file system can lead a mount, or us, back to the host.
-func furnishRoot(h *trees, cfg *Config, devices, binds []tree) (c covers, err error) {
+// now, so that no symbolic link in a root file system can lead a mount, or us, back to the host. The caller closes the covers.
+func furnishRoot(h *trees, cfg *Config, devices, binds []tree) (_ covers, err error) {
 	s, err := buildScratch(h, cfg)
 	if err != nil {
 		return covers{}, err

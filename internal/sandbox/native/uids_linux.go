@@ -219,7 +219,8 @@ func (u *uidPool) reserve(o owner) (base uint32, err error) {
 	return 0, fmt.Errorf("reserving a uid range: none of %d tried was free", tries)
 }
 
-// filed reports whether a range is reserved by a server of before there was the table: by a file of its name.
+// filed reports whether a range is reserved by a server of before there was the table: by a file of its name. Nobody
+// takes that away before the host is started again.
 func (u *uidPool) filed(base uint32) bool {
 	return unix.Access(filepath.Join(u.dir, strconv.FormatUint(uint64(base), 10)), unix.F_OK) == nil
 }
