@@ -85,6 +85,22 @@ func testMemory(t *testing.T, r *rig) {
 	want(t, "after it", strings.HasSuffix(b.sh("echo alive"), "alive\n"), true)
 }
 
+// If this fails, many processes, of which none is as large as the guest, have the kernel end the guest, and the sandbox with it.
+func testMemoryOfMany(t *testing.T, r *rig) {
+	if !holds(r, "memory") {
+		return
+	}
+	b := r.create(t, func(s *sandbox.Spec) { s.Limits.MemoryBytes = 128 << 20 })
+	many := func(n int) string {
+		return fmt.Sprintf("bash -c 'for i in $(seq %d); do (x=$(head -c 4000000 /dev/zero | tr \"\\\\0\" x); sleep 2; echo ${#x}) & done; wait' 2>&1", n)
+	}
+	want(t, "what fits", b.sh(many(3)), strings.Repeat("4000000\n", 3))
+	if out := b.ends(many(40), 30*time.Second).Output; strings.Count(string(out), "4000000\n") == 40 {
+		t.Error("40 times 4 MB and more in a sandbox of 128 MiB")
+	}
+	b.serves(r)
+}
+
 // If this fails, a fork bomb takes the host.
 func testPids(t *testing.T, r *rig) {
 	if !holds(r, "pids") {

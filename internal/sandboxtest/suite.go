@@ -62,7 +62,7 @@ func Run(t *testing.T, c Config) {
 		{"Process", testProcess}, {"ProcessAttach", testProcessAttach}, {"ProcessHangUp", testProcessHangUp}, {"ProcessOutput", testProcessOutput}, {"Terminal", testTerminal},
 		{"ProcessEnd", testProcessEnd}, {"ProcessUser", testProcessUser}, {"DialPort", testDialPort}, {"Entries", testEntries},
 		{"EntryLinks", testEntryLinks}, {"EntryWhole", testEntryWhole}, {"Races", testRaces}, {"Watch", testWatch},
-		{"Freeze", testFreeze}, {"Memory", testMemory}, {"Pids", testPids}, {"Disk", testDisk}, {"CPU", testCPU},
+		{"Freeze", testFreeze}, {"Memory", testMemory}, {"MemoryOfMany", testMemoryOfMany}, {"Pids", testPids}, {"Disk", testDisk}, {"CPU", testCPU},
 		{"ForkBomb", testForkBomb}, {"Zombies", testZombies}, {"Files", testFiles}, {"LogFlood", testLogFlood}, {"DeepTree", testDeepTree},
 		{"KernelObjects", testKernelObjects}, {"Neighbours", testNeighbours}, {"OddNames", testOddNames},
 		{"PidReuse", testPidReuse}, {"Identity", testIdentity}, {"Network", testNetwork}, {"Isolation", testIsolation},
