@@ -14,10 +14,19 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// verb is a command that asks the server one thing and prints what it answers.
+// verb is a command that asks the server one thing about what is there, and prints what it answers.
 func verb(a *app, use, short string, args cobra.PositionalArgs, run func(ctx context.Context, c *conn, args []string) error) *cobra.Command {
+	return asking(a, needThere, use, short, args, run)
+}
+
+// maker is a verb that may be the first one about a data directory.
+func maker(a *app, use, short string, args cobra.PositionalArgs, run func(ctx context.Context, c *conn, args []string) error) *cobra.Command {
+	return asking(a, needAnswers, use, short, args, run)
+}
+
+func asking(a *app, want need, use, short string, args cobra.PositionalArgs, run func(ctx context.Context, c *conn, args []string) error) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, words []string) error {
-		c, err := a.connect(cmd.Context(), needAnswers)
+		c, err := a.connect(cmd.Context(), want)
 		if err != nil {
 			return err
 		}
@@ -34,7 +43,7 @@ func newOrg(a *app) *cobra.Command {
 				return []string{o.ID, term.Line(o.Name, 40), living(o.ArchivedAt, "archived")}
 			})
 		}),
-		verb(a, "create NAME", "Make an organization (only who runs the server)", exactArgs("a name"), func(ctx context.Context, c *conn, args []string) error {
+		maker(a, "create NAME", "Make an organization (only who runs the server)", exactArgs("a name"), func(ctx context.Context, c *conn, args []string) error {
 			o, err := c.CreateOrg(ctx, args[0])
 			return a.made(o, o.ID, err)
 		}),
@@ -59,7 +68,7 @@ func newUser(a *app) *cobra.Command {
 	})
 	ls.Flags().BoolVarP(&all, "all", "a", false, "removed ones too")
 	var name, role string
-	create := verb(a, "create EMAIL", "Add a person, who signs in with that address", exactArgs("an address"), func(ctx context.Context, c *conn, args []string) error {
+	create := maker(a, "create EMAIL", "Add a person, who signs in with that address", exactArgs("an address"), func(ctx context.Context, c *conn, args []string) error {
 		u, err := c.AddUser(ctx, args[0], name, role)
 		return a.made(u, u.ID, err)
 	})
@@ -128,7 +137,7 @@ func newKey(a *app) *cobra.Command {
 	ls.Flags().BoolVarP(&all, "all", "a", false, "revoked ones too")
 	var n client.NewKey
 	var last time.Duration
-	create := verb(a, "create NAME", "Make a key and print its secret, once", exactArgs("a name"), func(ctx context.Context, c *conn, args []string) error {
+	create := maker(a, "create NAME", "Make a key and print its secret, once", exactArgs("a name"), func(ctx context.Context, c *conn, args []string) error {
 		n.Name, n.Expires = args[0], int64(last.Seconds())
 		if strings.Contains(n.User, "@") {
 			id, err := findUser(ctx, c.Client, n.User)

@@ -96,7 +96,7 @@ func runPolicyLint(a *app, paths []string) error {
 }
 
 func runPolicyShow(ctx context.Context, a *app) error {
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func runPolicyTest(ctx context.Context, a *app, tool, input string, opt policyTe
 		}
 		body["text"] = text
 	}
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}

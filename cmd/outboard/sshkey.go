@@ -31,7 +31,7 @@ func newSSHKey(a *app) *cobra.Command {
 	ls.Flags().BoolVarP(&all, "all", "a", false, "revoked ones too")
 	var name string
 	var last time.Duration
-	add := verb(a, "add [FILE]", "Register a public key", rangeArgs(0, 1), func(ctx context.Context, c *conn, args []string) error {
+	add := maker(a, "add [FILE]", "Register a public key", rangeArgs(0, 1), func(ctx context.Context, c *conn, args []string) error {
 		public, err := a.publicKey(args)
 		if err != nil {
 			return err

@@ -133,7 +133,7 @@ func (u *burial) next() bool {
 func (p *Provider) Buried() { p.burial.wg.Wait() }
 
 // burialWidth is how many of the destroyed are removed at a time: while one waits for the disk or for a lock of the kernel, another goes on.
-const burialWidth = 2
+const burialWidth = 4
 
 // bury removes everything in the graves that no other process is at.
 func (p *Provider) bury() error {
