@@ -41,14 +41,50 @@ func openDevices(h *trees) ([]tree, error) {
 	return nodes, nil
 }
 
-// buildDev makes /dev with the devices, terminals and shared memory, read-only but for what is mounted in it.
-func buildDev(cfg *Config, dev, shm tree, nodes []tree) error {
+// buildDev makes a /dev that is this sandbox's alone, of the host's devices.
+func buildDev(cfg *Config, s scratch, nodes []tree) error {
+	if err := attachAt(cfg, s.dev, "/dev", false); err != nil {
+		return err
+	}
+	if err := fillDev(cfg, nodes); err != nil {
+		return err
+	}
+	if err := dressDev(cfg, s.shm); err != nil {
+		return err
+	}
+	return s.dev.restrict(attrReadOnly, false)
+}
+
+// sharedDev makes the /dev that all sandboxes see which are built on copies of void: it is read-only, and only what dressDev attaches differs.
+func sharedDev(nodes []tree) error {
+	cfg := new(Config)
 	if err := mountPoint(cfg, "/dev", false); err != nil {
 		return err
 	}
+	dev, err := newFS("tmpfs", attrNoSuid|attrNoDev|attrNoExec, "mode=0755", "size=64k")
+	if err != nil {
+		return err
+	}
+	defer dev.close()
 	if err := dev.attach("/dev"); err != nil {
 		return err
 	}
+	if err := fillDev(cfg, nodes); err != nil {
+		return err
+	}
+	return dev.restrict(attrReadOnly, false)
+}
+
+// takeDev moves a copy of void's /dev, which the caller has opened, into the sandbox's root.
+func takeDev(cfg *Config, s scratch, dev tree) error {
+	if err := attachAt(cfg, dev, "/dev", false); err != nil {
+		return err
+	}
+	return dressDev(cfg, s.shm)
+}
+
+// fillDev makes what is the same in every /dev: devices, links, and where terminals and shared memory go.
+func fillDev(cfg *Config, nodes []tree) error {
 	for i, name := range devices {
 		if err := attachAt(cfg, nodes[i], "/dev/"+name, true); err != nil {
 			return err
@@ -62,20 +98,19 @@ func buildDev(cfg *Config, dev, shm tree, nodes []tree) error {
 			return err
 		}
 	}
+	return errors.Join(mountPoint(cfg, "/dev/shm", false), mountPoint(cfg, "/dev/pts", false))
+}
+
+// dressDev attaches what a sandbox has of its own in /dev.
+func dressDev(cfg *Config, shm tree) error {
 	terminals := []string{"newinstance", "ptmxmode=0666", "mode=0620"}
 	if cfg.ToolUID != 0 {
 		terminals = append(terminals, fmt.Sprintf("gid=%d", cfg.Base+5)) // group tty; without a range of ids there is none
 	}
-	if err := attachAt(cfg, shm, "/dev/shm", false); err != nil {
+	if err := shm.attach("/dev/shm"); err != nil {
 		return err
 	}
-	if err := mountPoint(cfg, "/dev/pts", false); err != nil {
-		return err
-	}
-	if err := mountNew("/dev/pts", "devpts", attrNoSuid|attrNoExec, terminals...); err != nil {
-		return err
-	}
-	return dev.restrict(attrReadOnly, false)
+	return mountNew("/dev/pts", "devpts", attrNoSuid|attrNoExec, terminals...)
 }
 
 // newProc makes a proc of the new pid namespace, in which other identities' processes are invisible.
@@ -101,8 +136,8 @@ func (c covers) close() {
 	c.bootID.close()
 }
 
-// scratch is what a sandbox has in memory: the directories /tmp, /dev/shm and /dev, and what covers others. It is one file system, of which each is
-// a part: whenever a control group ends, the kernel looks at each file system that there is on the host, so that with one for each of them a
+// scratch is what a sandbox has in memory: the directories /tmp and /dev/shm, /dev where it has one of its own, and what covers others. It is one file
+// system, of which each is a part: whenever a control group ends, the kernel looks at each file system that there is on the host, so that with one for each of them a
 // thousand sandboxes took a good part of their end. All share its size, of which /dev and the covers, which are read-only, take next to nothing.
 type scratch struct {
 	tmp, shm, dev tree
@@ -113,11 +148,11 @@ type scratch struct {
 var scratchParts = []struct {
 	name string
 	mode fs.FileMode
-}{{"tmp", 0o777 | fs.ModeSticky}, {"shm", 0o777 | fs.ModeSticky}, {"dev", 0o755}, {"dir", 0o555}}
+}{{"tmp", 0o777 | fs.ModeSticky}, {"shm", 0o777 | fs.ModeSticky}, {"dir", 0o555}, {"dev", 0o755}}
 
 // buildScratch makes it where proc will lie over it, to stay there: to unmount it would be to wait for a grace period of the kernel, a good part
-// of a sandbox's start. The caller closes the covers, the others are closed with h.
-func buildScratch(h *trees, cfg *Config) (s scratch, err error) {
+// of a sandbox's start. The caller closes the covers, the others are closed with h. Without ownDev there is none for /dev.
+func buildScratch(h *trees, cfg *Config, ownDev bool) (s scratch, err error) {
 	if err := mountPoint(cfg, "/proc", false); err != nil {
 		return s, err
 	}
@@ -132,6 +167,9 @@ func buildScratch(h *trees, cfg *Config) (s scratch, err error) {
 	}
 	for _, d := range scratchParts {
 		path := "/proc/" + d.name
+		if d.name == "dev" && !ownDev {
+			continue
+		}
 		if err := os.Mkdir(path, 0o700); err != nil {
 			return s, fmt.Errorf("making a directory in memory: %w", err)
 		}
@@ -152,8 +190,10 @@ func buildScratch(h *trees, cfg *Config) (s scratch, err error) {
 	if s.shm, err = h.add(openTree("/proc/shm")); err != nil {
 		return s, err
 	}
-	if s.dev, err = h.add(openTree("/proc/dev")); err != nil {
-		return s, err
+	if ownDev {
+		if s.dev, err = h.add(openTree("/proc/dev")); err != nil {
+			return s, err
+		}
 	}
 	if err := all.restrict(attrReadOnly, false); err != nil {
 		return s, err

@@ -28,7 +28,11 @@ func buildRoot(cfg *Config, given []tree) error {
 	if err != nil {
 		return err
 	}
-	sources, devices, err := openParts(&open, cfg, given)
+	sources, err := openSources(&open, cfg, given)
+	if err != nil {
+		return err
+	}
+	devices, err := openDevices(&open)
 	if err != nil {
 		return err
 	}
@@ -43,7 +47,8 @@ func buildRoot(cfg *Config, given []tree) error {
 	if err := pivot(root); err != nil {
 		return err
 	}
-	c, err := furnishRoot(&open, cfg, devices, sources[len(sources)-len(cfg.Binds):])
+	own := func(s scratch) error { return buildDev(cfg, s, devices) }
+	c, err := furnishRoot(&open, cfg, true, own, sources[len(sources)-len(cfg.Binds):])
 	if err != nil {
 		return err
 	}
@@ -53,18 +58,11 @@ func buildRoot(cfg *Config, given []tree) error {
 // hidden is a directory of every host, for what goes with the old root.
 const hidden = "/usr"
 
-// openParts takes what is needed of the host (mounts to show, device nodes) as detached mounts, so that it can be let go of.
-func openParts(h *trees, cfg *Config, given []tree) (sources, devices []tree, err error) {
-	if sources, err = openSources(h, cfg, given); err == nil {
-		devices, err = openDevices(h)
-	}
-	return sources, devices, err
-}
-
 // furnishRoot makes everything in a new root but what lies over /proc and /sys, and what to hide things with there. The host's tree is gone by
-// now, so that no symbolic link in a root file system can lead a mount, or us, back to the host. The caller closes the covers.
-func furnishRoot(h *trees, cfg *Config, devices, binds []tree) (_ covers, err error) {
-	s, err := buildScratch(h, cfg)
+// now, so that no symbolic link in a root file system can lead a mount, or us, back to the host. dev makes /dev, with ownDev of a part of the
+// scratch. The caller closes the covers.
+func furnishRoot(h *trees, cfg *Config, ownDev bool, dev func(scratch) error, binds []tree) (_ covers, err error) {
+	s, err := buildScratch(h, cfg, ownDev)
 	if err != nil {
 		return covers{}, err
 	}
@@ -73,7 +71,7 @@ func furnishRoot(h *trees, cfg *Config, devices, binds []tree) (_ covers, err er
 			s.covers.close()
 		}
 	}()
-	if err := errors.Join(mountPoint(cfg, "/sys", false), buildDev(cfg, s.dev, s.shm, devices)); err != nil {
+	if err := errors.Join(mountPoint(cfg, "/sys", false), dev(s)); err != nil {
 		return covers{}, err
 	}
 	if err := buildDirs(cfg, s.tmp); err != nil {
@@ -87,7 +85,7 @@ func furnishRoot(h *trees, cfg *Config, devices, binds []tree) (_ covers, err er
 	return s.covers, nil
 }
 
-// Void makes a mount namespace of nothing but an empty directory that nobody can write to, for Ahead. It spends the calling thread.
+// Void makes a mount namespace for Ahead, of nothing but a directory that nobody can write to, with a /dev in it. It spends the calling thread.
 func Void() (*os.File, error) {
 	mine, err := syscall.Open("/proc/thread-self/ns", syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -100,7 +98,12 @@ func Void() (*os.File, error) {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return nil, fmt.Errorf("making mounts private: %w", err)
 	}
-	root, err := newFS("tmpfs", attrReadOnly|attrNoSuid|attrNoDev|attrNoExec, "mode=0555", "size=4k")
+	var nodes trees
+	defer nodes.close()
+	if _, err := openDevices(&nodes); err != nil {
+		return nil, err
+	}
+	root, err := newFS("tmpfs", attrNoSuid|attrNoDev|attrNoExec, "mode=0555", "size=4k")
 	if err != nil {
 		return nil, err
 	}
@@ -109,6 +112,12 @@ func Void() (*os.File, error) {
 		return nil, err
 	}
 	if err := pivot(root); err != nil {
+		return nil, err
+	}
+	if err := sharedDev(nodes); err != nil {
+		return nil, err
+	}
+	if err := root.restrict(attrReadOnly, false); err != nil {
 		return nil, err
 	}
 	return openNamespace(mine, "mnt")
@@ -136,7 +145,7 @@ func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place,
 	}
 	open := slices.Clone(trees(given))
 	defer open.close()
-	all, devices, err := openParts(&open, cfg, given)
+	all, err := openSources(&open, cfg, given)
 	if err != nil {
 		return nil, err
 	}
@@ -154,6 +163,11 @@ func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place,
 	if err := syscall.Unshare(syscall.CLONE_NEWNS | syscall.CLONE_NEWNET); err != nil {
 		return nil, os.NewSyscallError("unshare", err)
 	}
+	devFD, err := syscall.Open("/dev", pathOnly|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0) // void's
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: "/dev", Err: err}
+	}
+	dev, _ := open.add(tree(devFD), nil)
 	p := new(Place)
 	if p.Redirected, err = furnishNetwork(proc, connected); err != nil {
 		return nil, err
@@ -166,7 +180,8 @@ func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place,
 	if err := root.enter(); err != nil {
 		return nil, err
 	}
-	c, err := furnishRoot(&open, cfg, devices, all[len(all)-len(cfg.Binds):])
+	shared := func(s scratch) error { return takeDev(cfg, s, dev) }
+	c, err := furnishRoot(&open, cfg, false, shared, all[len(all)-len(cfg.Binds):])
 	if err != nil {
 		return nil, err
 	}

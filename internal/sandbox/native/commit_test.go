@@ -9,19 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard"
-	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
 // asRoot runs a script as root inside and returns how it ended.
 func (b *box) asRoot(t *testing.T, script string) int {
 	t.Helper()
-	_, exit, err := b.StartProcess(t.Context(), guest.ProcessStart{Argv: []string{"/bin/sh", "-c", script}, User: "root"},
-		func(e guest.ProcessEvent) error { t.Logf("%s", e.Data); return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	return exit.Code
+	out, code := b.runAs(t, "root", script)
+	t.Logf("%s", out)
+	return code
 }
 
 // TestCommit: what was built in one sandbox would be missing, or belong to somebody else, in the next one, or bring what must not be there.

@@ -98,7 +98,7 @@ func holdsUpper(dir string) bool {
 // filesFor returns how many files each of a number of processes may have open. What they can have together is bounded by the host's
 // own limit, which for everybody but an administrator's processes ends all work on the host when it is reached.
 func (p *Provider) filesFor(pids int) uint64 {
-	data, err := os.ReadFile("/proc/sys/fs/file-max")
+	data, err := readSmall("/proc/sys/fs/file-max")
 	if err != nil {
 		return minFiles
 	}

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
@@ -393,6 +394,53 @@ func TestLoopbackOnly(t *testing.T) {
 	got := b.hostile(t, "loopback")
 	if got["interface"] != "lo true" || got["127.0.0.1:80"] != "connected" || len(got) != 2 {
 		t.Errorf("loopback inside: %v", got)
+	}
+}
+
+// runAs runs a script as somebody, "" for the tool, and returns its output and exit status.
+func (b *box) runAs(t *testing.T, user, script string) (string, int) {
+	t.Helper()
+	var out strings.Builder
+	_, exit, err := b.StartProcess(t.Context(), guest.ProcessStart{Argv: []string{"/bin/sh", "-c", script}, User: user}, func(e guest.ProcessEvent) error {
+		out.Write(e.Data)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.String(), exit.Code
+}
+
+// TestSharedDev: /dev is one directory for all, so what one sandbox could change there another would see. What is a sandbox's own lies over it.
+func TestSharedDev(t *testing.T) {
+	p, _ := newProvider(t)
+	a, b := create(t, p, sandbox.Spec{}), create(t, p, sandbox.Spec{})
+	const state = `for f in /dev /dev/shm/.. /dev/fd /dev/ptmx; do stat -c '%n %a %s %Y %Z %h' $f; done; ls -a /dev; readlink /dev/stdout`
+	before := b.sh(t, state)
+	users := []string{""}
+	if p.Capabilities().SeparateID {
+		users = append(users, "root")
+	}
+	for _, try := range []string{"echo x > /dev/x", "mkdir /dev/d", "ln -s x /dev/l", "mkfifo /dev/p", "ln /dev/fd /dev/hard", "rm -f /dev/fd", "mv /dev/fd /dev/old", "rmdir /dev/pts",
+		"chmod 777 /dev", `chown -h "$(id -u)" /dev/fd`, "touch -c -d @1 /dev", "touch -h -c -d @1 /dev/stdin", "touch /dev/shm/../x"} {
+		for _, user := range users {
+			if out, code := b.runAs(t, user, try); code == 0 {
+				t.Errorf("%s by %q: it can be done: %s", try, user, out)
+			}
+			own := strings.ReplaceAll("rm -rf /dev; mkdir -p /dev/shm /dev/pts && ln -s x /dev/fd && ln -s x /dev/stdin && "+try, "/dev", "/tmp/dev"+user)
+			if out, code := a.runAs(t, user, own); code != 0 {
+				t.Errorf("control: %s by %q in a directory of its own: %s", try, user, out)
+			}
+		}
+	}
+	for _, s := range []*box{a, b} {
+		if after := s.sh(t, state); after != before {
+			t.Errorf("before:\n%s\nafter:\n%s", before, after)
+		}
+	}
+	look := "script -qec 'tty; ls /dev/pts' /dev/null | tr -d '\r'"
+	if x, y := a.sh(t, look), b.sh(t, look); x != y || !strings.HasPrefix(x, "/dev/pts/0\n") {
+		t.Errorf("terminals: %q and %q", x, y)
 	}
 }
 
