@@ -41,18 +41,18 @@ func openDevices(h *trees) ([]tree, error) {
 	return nodes, nil
 }
 
-// buildDev makes a /dev that is this sandbox's alone, of the host's devices.
-func buildDev(cfg *Config, s scratch, nodes []tree) error {
-	if err := attachAt(cfg, s.dev, "/dev", false); err != nil {
+// buildDev makes a /dev that is this sandbox's alone, of the host's devices and a part of the scratch.
+func buildDev(cfg *Config, nodes []tree) error {
+	if err := bindAt(cfg, "/proc/dev", "/dev"); err != nil {
 		return err
 	}
 	if err := fillDev(cfg, nodes); err != nil {
 		return err
 	}
-	if err := dressDev(cfg, s.shm); err != nil {
+	if err := dressDev(cfg); err != nil {
 		return err
 	}
-	return s.dev.restrict(attrReadOnly, false)
+	return makeReadOnly("/dev")
 }
 
 // sharedDev makes the /dev that all sandboxes see which are built on copies of void: it is read-only, and only what dressDev attaches differs.
@@ -76,11 +76,11 @@ func sharedDev(nodes []tree) error {
 }
 
 // takeDev moves a copy of void's /dev, which the caller has opened, into the sandbox's root.
-func takeDev(cfg *Config, s scratch, dev tree) error {
+func takeDev(cfg *Config, dev tree) error {
 	if err := attachAt(cfg, dev, "/dev", false); err != nil {
 		return err
 	}
-	return dressDev(cfg, s.shm)
+	return dressDev(cfg)
 }
 
 // fillDev makes what is the same in every /dev: devices, links, and where terminals and shared memory go.
@@ -102,12 +102,12 @@ func fillDev(cfg *Config, nodes []tree) error {
 }
 
 // dressDev attaches what a sandbox has of its own in /dev.
-func dressDev(cfg *Config, shm tree) error {
+func dressDev(cfg *Config) error {
 	terminals := []string{"newinstance", "ptmxmode=0666", "mode=0620"}
 	if cfg.ToolUID != 0 {
 		terminals = append(terminals, fmt.Sprintf("gid=%d", cfg.Base+5)) // group tty; without a range of ids there is none
 	}
-	if err := shm.attach("/dev/shm"); err != nil {
+	if err := bind("/proc/shm", "/dev/shm"); err != nil {
 		return err
 	}
 	return mountNew("/dev/pts", "devpts", attrNoSuid|attrNoExec, terminals...)
@@ -136,13 +136,9 @@ func (c covers) close() {
 	c.bootID.close()
 }
 
-// scratch is what a sandbox has in memory: the directories /tmp and /dev/shm, /dev where it has one of its own, and what covers others. It is one file
-// system, of which each is a part: whenever a control group ends, the kernel looks at each file system that there is on the host, so that with one for each of them a
-// thousand sandboxes took a good part of their end. All share its size, of which /dev and the covers, which are read-only, take next to nothing.
-type scratch struct {
-	tmp, shm, dev tree
-	covers        covers
-}
+// What a sandbox has in memory, the directories /tmp and /dev/shm, /dev where it has one of its own, and what covers others, is one file system, of
+// which each is a part: whenever a control group ends, the kernel looks at each file system that there is on the host, so that with one for each of
+// them a thousand sandboxes took a good part of their end. All share its size, of which /dev and the covers, which are read-only, take next to nothing.
 
 // scratchParts are its directories.
 var scratchParts = []struct {
@@ -151,55 +147,65 @@ var scratchParts = []struct {
 }{{"tmp", 0o777 | fs.ModeSticky}, {"shm", 0o777 | fs.ModeSticky}, {"dir", 0o555}, {"dev", 0o755}}
 
 // buildScratch makes it where proc will lie over it, to stay there: to unmount it would be to wait for a grace period of the kernel, a good part
-// of a sandbox's start. The caller closes the covers, the others are closed with h. Without ownDev there is none for /dev.
-func buildScratch(h *trees, cfg *Config, ownDev bool) (s scratch, err error) {
+// of a sandbox's start. Its parts are bound where they belong: a detached mount of each would cost several times as much, for the namespace that the
+// kernel makes for one. dev makes /dev, with ownDev of the part of that name.
+func buildScratch(cfg *Config, ownDev bool, dev func() error) (covers, error) {
 	if err := mountPoint(cfg, "/proc", false); err != nil {
-		return s, err
+		return covers{}, err
 	}
 	const ours = 64 << 10 // bytes, of /dev and the covers
 	all, err := newFS("tmpfs", attrNoSuid|attrNoDev, cfg.owned("mode=0555", fmt.Sprintf("size=%d", cfg.TmpSize+cfg.ShmSize+ours))...)
 	if err != nil {
-		return s, err
+		return covers{}, err
 	}
 	defer all.close()
 	if err := all.attach("/proc"); err != nil {
-		return s, err
+		return covers{}, err
 	}
+	if err := fillScratch(cfg, ownDev); err != nil {
+		return covers{}, err
+	}
+	if err := bindAt(cfg, "/proc/tmp", "/tmp"); err != nil { // the only one that programs may be in
+		return covers{}, err
+	}
+	if err := all.restrict(attrNoExec, false); err != nil {
+		return covers{}, err
+	}
+	if err := dev(); err != nil {
+		return covers{}, err
+	}
+	if err := all.restrict(attrReadOnly, false); err != nil {
+		return covers{}, err
+	}
+	return openCovers()
+}
+
+func fillScratch(cfg *Config, ownDev bool) error {
 	for _, d := range scratchParts {
 		path := "/proc/" + d.name
 		if d.name == "dev" && !ownDev {
 			continue
 		}
 		if err := os.Mkdir(path, 0o700); err != nil {
-			return s, fmt.Errorf("making a directory in memory: %w", err)
+			return fmt.Errorf("making a directory in memory: %w", err)
 		}
 		if err := errors.Join(os.Chmod(path, d.mode), cfg.own(path)); err != nil {
-			return s, fmt.Errorf("making a directory in memory: %w", err)
+			return fmt.Errorf("making a directory in memory: %w", err)
 		}
 	}
 	if err := errors.Join(os.WriteFile("/proc/file", nil, 0o444), os.WriteFile("/proc/boot_id", []byte(cfg.BootID+"\n"), 0o444),
 		cfg.own("/proc/file"), cfg.own("/proc/boot_id")); err != nil {
-		return s, fmt.Errorf("making a cover: %w", err)
+		return fmt.Errorf("making a cover: %w", err)
 	}
-	if s.tmp, err = h.add(openTree("/proc/tmp")); err != nil { // the only one that programs may be in
-		return s, err
+	return nil
+}
+
+// bindAt makes the mount point, a directory, and shows there what is at from.
+func bindAt(cfg *Config, from, target string) error {
+	if err := mountPoint(cfg, target, false); err != nil {
+		return err
 	}
-	if err := all.restrict(attrNoExec, false); err != nil {
-		return s, err
-	}
-	if s.shm, err = h.add(openTree("/proc/shm")); err != nil {
-		return s, err
-	}
-	if ownDev {
-		if s.dev, err = h.add(openTree("/proc/dev")); err != nil {
-			return s, err
-		}
-	}
-	if err := all.restrict(attrReadOnly, false); err != nil {
-		return s, err
-	}
-	s.covers, err = openCovers()
-	return s, err
+	return bind(from, target)
 }
 
 func openCovers() (c covers, err error) {
@@ -291,6 +297,11 @@ func readOnly(path string) error {
 	if err != nil {
 		return err
 	}
+	return makeReadOnly(path)
+}
+
+// makeReadOnly makes a mount read-only, and takes from it whatever else it could give.
+func makeReadOnly(path string) error {
 	const flags = syscall.MS_REMOUNT | syscall.MS_BIND | syscall.MS_RDONLY | syscall.MS_NOSUID | syscall.MS_NODEV | syscall.MS_NOEXEC
 	if err := syscall.Mount("", path, "", flags, ""); err != nil {
 		return fmt.Errorf("making %s read-only: %w", path, err)

@@ -1,7 +1,6 @@
 package boot
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -47,8 +46,8 @@ func buildRoot(cfg *Config, given []tree) error {
 	if err := pivot(root); err != nil {
 		return err
 	}
-	own := func(s scratch) error { return buildDev(cfg, s, devices) }
-	c, err := furnishRoot(&open, cfg, true, own, sources[len(sources)-len(cfg.Binds):])
+	own := func() error { return buildDev(cfg, devices) }
+	c, err := furnishRoot(cfg, true, own, sources[len(sources)-len(cfg.Binds):])
 	if err != nil {
 		return err
 	}
@@ -59,30 +58,32 @@ func buildRoot(cfg *Config, given []tree) error {
 const hidden = "/usr"
 
 // furnishRoot makes everything in a new root but what lies over /proc and /sys, and what to hide things with there. The host's tree is gone by
-// now, so that no symbolic link in a root file system can lead a mount, or us, back to the host. dev makes /dev, with ownDev of a part of the
-// scratch. The caller closes the covers.
-func furnishRoot(h *trees, cfg *Config, ownDev bool, dev func(scratch) error, binds []tree) (_ covers, err error) {
-	s, err := buildScratch(h, cfg, ownDev)
+// now, so that no symbolic link in a root file system can lead a mount, or us, back to the host. For ownDev and dev see buildScratch. The caller closes
+// the covers.
+func furnishRoot(cfg *Config, ownDev bool, dev func() error, binds []tree) (_ covers, err error) {
+	if err := mountPoint(cfg, "/sys", false); err != nil {
+		return covers{}, err
+	}
+	c, err := buildScratch(cfg, ownDev, dev)
 	if err != nil {
 		return covers{}, err
 	}
 	defer func() {
 		if err != nil {
-			s.covers.close()
+			c.close()
 		}
 	}()
-	if err := errors.Join(mountPoint(cfg, "/sys", false), dev(s)); err != nil {
-		return covers{}, err
-	}
-	if err := buildDirs(cfg, s.tmp); err != nil {
-		return covers{}, err
+	for _, d := range cfg.Owned {
+		if err := ownDir(cfg, d); err != nil {
+			return covers{}, err
+		}
 	}
 	for i, b := range binds { // after /tmp, which one of them may be in
 		if err := attachAt(cfg, b, cfg.Binds[i].Target, cfg.Binds[i].File); err != nil {
 			return covers{}, err
 		}
 	}
-	return s.covers, nil
+	return c, nil
 }
 
 // Void makes a mount namespace for Ahead, of nothing but a directory that nobody can write to, with a /dev in it. It spends the calling thread.
@@ -137,7 +138,7 @@ type Place struct {
 //
 // The mount namespace is a copy of void (Void), over whose root the sandbox's is laid. A copy of the host's would have all its mounts
 // copied, and let go of again, which is to wait for a grace period of the kernel; and to exchange a root for another the kernel looks
-// at each thread of the host. The sources are closed, also after an error.
+// at each thread of the host. sources are detached mounts of Config.Lower and Config.Binds; they are closed, also after an error.
 func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place, err error) {
 	given := make([]tree, len(sources))
 	for i, fd := range sources {
@@ -145,7 +146,13 @@ func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place,
 	}
 	open := slices.Clone(trees(given))
 	defer open.close()
-	all, err := openSources(&open, cfg, given)
+	layers, binds := given[:len(cfg.Lower)], given[len(cfg.Lower):]
+	for i, t := range given {
+		if err := t.restrict(attrReadOnly|attrNoSuid|attrNoDev, true); err != nil {
+			return nil, fmt.Errorf("source %d: %w", i, err)
+		}
+	}
+	root, layers, err := rootAhead(&open, cfg, layers)
 	if err != nil {
 		return nil, err
 	}
@@ -172,16 +179,16 @@ func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place,
 	if p.Redirected, err = furnishNetwork(proc, connected); err != nil {
 		return nil, err
 	}
-	root, err := newRoot(cfg, all[:len(all)-len(cfg.Binds)], "/")
-	if err != nil {
-		return nil, err
+	if root < 0 {
+		if root, err = open.add(stagedRoot(cfg, layers, "/")); err != nil {
+			return nil, fmt.Errorf("mounting the root: %w", err)
+		}
 	}
-	defer root.close()
 	if err := root.enter(); err != nil {
 		return nil, err
 	}
-	shared := func(s scratch) error { return takeDev(cfg, s, dev) }
-	c, err := furnishRoot(&open, cfg, false, shared, all[len(all)-len(cfg.Binds):])
+	shared := func() error { return takeDev(cfg, dev) }
+	c, err := furnishRoot(cfg, false, shared, binds)
 	if err != nil {
 		return nil, err
 	}
@@ -288,19 +295,6 @@ func mountPoint(cfg *Config, path string, file bool) error {
 			return fmt.Errorf("looking at a mount point: %w", err)
 		case last && file && !fi.Mode().IsRegular(), !(last && file) && !fi.IsDir():
 			return fmt.Errorf("mount point %s has a %s at %s", path, fi.Mode().Type(), part)
-		}
-	}
-	return nil
-}
-
-// buildDirs shows /tmp, whose room is bounded and counts as the sandbox's memory, and makes the tool's directories.
-func buildDirs(cfg *Config, tmp tree) error {
-	if err := attachAt(cfg, tmp, "/tmp", false); err != nil {
-		return err
-	}
-	for _, d := range cfg.Owned {
-		if err := ownDir(cfg, d); err != nil {
-			return err
 		}
 	}
 	return nil

@@ -117,14 +117,17 @@ func (p *Provider) build(pl *plot) error {
 	pl.userns = userns
 	cfg := p.config(pl, sandbox.Spec{})
 	cfg.Base = int(pl.state.UIDBase)
-	sources, err := openTrees(cfg, userns)
+	sources, mapped, err := openTrees(cfg.Sources()[1:], userns) // all but Upper
 	if err != nil {
 		closeFDs(sources)
 		return err
 	}
-	cfg.Trees = len(sources)
 	if len(pl.state.Root) > 0 {
-		if pl.work, err = p.startWork(&pl.fds, pl.box, pl.state, pl.shape.from, int(userns.Fd())); err != nil {
+		var root []int
+		if mapped {
+			root = sources[:len(cfg.Lower)]
+		}
+		if pl.work, err = p.startWork(&pl.fds, pl.box, pl.state, pl.shape.from, int(userns.Fd()), root); err != nil {
 			closeFDs(sources)
 			return err
 		}
@@ -269,7 +272,7 @@ func (p *Provider) begin(ctx context.Context, pl *plot, from outboard.Checkpoint
 		return fmt.Errorf("making the workspace: %w", err)
 	}
 	var fds, old descriptors
-	trees, err := p.startWork(&fds, pl.box, pl.state, from, userns)
+	trees, err := p.startWork(&fds, pl.box, pl.state, from, userns, nil)
 	switch {
 	case err != nil:
 	case pl.birth == nil: // attached when the guest is there
