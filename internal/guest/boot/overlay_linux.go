@@ -45,29 +45,6 @@ func newRoot(cfg *Config, layers []tree, stage string) (root tree, err error) {
 	return root, nil
 }
 
-// rootAhead makes the root where the host's paths are in sight, so that the writable layer needs no detached mount: to let go of one is to wait for a grace
-// period of the kernel. root is -1 where the kernel does not take the others as layers; then it returns all, for stagedRoot.
-func rootAhead(h *trees, cfg *Config, lower []tree) (root tree, layers []tree, err error) {
-	fd, err := syscall.Open(cfg.Upper, pathOnly|syscall.O_DIRECTORY|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, nil, fmt.Errorf("opening the writable layer: %w", err)
-	}
-	writable := tree(fd)
-	defer writable.close()
-	root, err = h.add(rootOver(lower, writable))
-	if err == nil {
-		return root, nil, nil
-	}
-	if err != syscall.EINVAL {
-		return -1, nil, fmt.Errorf("mounting the root: %w", err)
-	}
-	upper, err := h.add(openTree(cfg.Upper))
-	if err == nil {
-		err = upper.restrict(attrNoSuid|attrNoDev, true)
-	}
-	return -1, append([]tree{upper}, lower...), err
-}
-
 // rootFlags are options of the root's overlay. volatile: nothing of a disposable sandbox is worth a sync when it goes. userxattr: the only
 // kind of overlay xattr a user namespace may write.
 var rootFlags = []string{"volatile", "userxattr"}

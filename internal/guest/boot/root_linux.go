@@ -138,7 +138,7 @@ type Place struct {
 //
 // The mount namespace is a copy of void (Void), over whose root the sandbox's is laid. A copy of the host's would have all its mounts
 // copied, and let go of again, which is to wait for a grace period of the kernel; and to exchange a root for another the kernel looks
-// at each thread of the host. sources are detached mounts of Config.Lower and Config.Binds; they are closed, also after an error.
+// at each thread of the host. The sources are closed, also after an error.
 func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place, err error) {
 	given := make([]tree, len(sources))
 	for i, fd := range sources {
@@ -146,13 +146,7 @@ func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place,
 	}
 	open := slices.Clone(trees(given))
 	defer open.close()
-	layers, binds := given[:len(cfg.Lower)], given[len(cfg.Lower):]
-	for i, t := range given {
-		if err := t.restrict(attrReadOnly|attrNoSuid|attrNoDev, true); err != nil {
-			return nil, fmt.Errorf("source %d: %w", i, err)
-		}
-	}
-	root, layers, err := rootAhead(&open, cfg, layers)
+	all, err := openSources(&open, cfg, given)
 	if err != nil {
 		return nil, err
 	}
@@ -179,16 +173,16 @@ func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place,
 	if p.Redirected, err = furnishNetwork(proc, connected); err != nil {
 		return nil, err
 	}
-	if root < 0 {
-		if root, err = open.add(stagedRoot(cfg, layers, "/")); err != nil {
-			return nil, fmt.Errorf("mounting the root: %w", err)
-		}
+	root, err := newRoot(cfg, all[:len(all)-len(cfg.Binds)], "/")
+	if err != nil {
+		return nil, err
 	}
+	defer root.close()
 	if err := root.enter(); err != nil {
 		return nil, err
 	}
 	shared := func() error { return takeDev(cfg, dev) }
-	c, err := furnishRoot(cfg, false, shared, binds)
+	c, err := furnishRoot(cfg, false, shared, all[len(all)-len(cfg.Binds):])
 	if err != nil {
 		return nil, err
 	}

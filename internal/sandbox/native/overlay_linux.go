@@ -9,6 +9,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest"
+	"github.com/outboard-dev/outboard/internal/guest/boot"
 )
 
 // layout makes the directories that the guest gets, owned by its root.
@@ -36,18 +37,22 @@ func (b box) layout(uid uint32) error {
 	return guest.MakeJournal(b.path("state"), int(uid))
 }
 
-// openTrees returns detached copies of the mounts at paths, for a guest that has no right to them. Where the file system allows it they are mapped
-// into a user namespace, so that files of the host's root belong to the sandbox's root; elsewhere they show as nobody's, and mapped is false. The
-// caller closes the descriptors, also after an error.
-func openTrees(paths []string, userns *os.File) (fds []int, mapped bool, err error) {
+// openTrees returns detached copies of what cfg's file systems are made from, for a guest that has no right to their paths: of an overlay of
+// paths, the sandbox would be shown the host's. Where the file system allows it the read-only ones are mapped into a user namespace, so that files of
+// the host's root belong to the sandbox's root; elsewhere they show as nobody's, and mapped is false. The caller closes the descriptors, also after
+// an error.
+func openTrees(cfg *boot.Config, userns *os.File) (fds []int, mapped bool, err error) {
 	mapped = true
 	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())}
-	for _, path := range paths {
+	for i, path := range cfg.Sources() {
 		fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 		if err != nil {
 			return fds, false, outboard.Errorf(outboard.Unavailable, "copying the mount at %s: %w", path, err)
 		}
 		fds = append(fds, fd)
+		if i == 0 && cfg.Upper != "" {
+			continue // its files are the range's own
+		}
 		err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr)
 		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EPERM) {
 			return fds, false, outboard.Errorf(outboard.Unavailable, "mapping the owners of %s: %w", path, err)

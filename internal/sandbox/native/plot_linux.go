@@ -117,15 +117,16 @@ func (p *Provider) build(pl *plot) error {
 	pl.userns = userns
 	cfg := p.config(pl, sandbox.Spec{})
 	cfg.Base = int(pl.state.UIDBase)
-	sources, mapped, err := openTrees(cfg.Sources()[1:], userns) // all but Upper
+	sources, mapped, err := openTrees(cfg, userns)
 	if err != nil {
 		closeFDs(sources)
 		return err
 	}
+	cfg.Trees = len(sources)
 	if len(pl.state.Root) > 0 {
 		var root []int
 		if mapped {
-			root = sources[:len(cfg.Lower)]
+			root = sources[1 : 1+len(cfg.Lower)] // after Upper
 		}
 		if pl.work, err = p.startWork(&pl.fds, pl.box, pl.state, pl.shape.from, int(userns.Fd()), root); err != nil {
 			closeFDs(sources)
