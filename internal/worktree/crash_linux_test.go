@@ -61,7 +61,7 @@ func (c crashCase) run(t *testing.T) (string, error) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestCrashChild$")
-	cmd.Env = append(os.Environ(), "WORKTREE_CRASH="+string(b))
+	cmd.Env = append(os.Environ(), "WORKTREE_CRASH="+string(b), "TMPDIR="+t.TempDir()) // what a killed one leaves goes with the test
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
