@@ -269,7 +269,13 @@ func (d *drill) busy(ctx context.Context) error {
 		case <-time.After(drillLook):
 		}
 	}
-	d.visible = processesMarked(d.mark) >= drillProcesses
+	// The last ones may still be on their way to their program. Where none is seen, they are on another machine.
+	for end := time.Now().Add(drillPatience); ctx.Err() == nil && time.Now().Before(end); time.Sleep(drillLook) {
+		n := processesMarked(d.mark)
+		if d.visible = n >= drillProcesses; d.visible || n == 0 {
+			break
+		}
+	}
 	return nil
 }
 
