@@ -14,7 +14,7 @@ GUEST_BUILD = GOEXPERIMENT=$$(GOEXPERIMENT=nogreenteagc $(GO) env GOEXPERIMENT 2
 RUNSC_VERSION := v0.0.0-20260905035102-160fafc42237
 RUNSC_CACHE = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/outboard/runsc-$(RUNSC_VERSION)
 
-.PHONY: help build demo test check race fmt vet staticcheck fix cross sdk compat chaos bench deps runsc clean
+.PHONY: help build demo test check lint race fmt vet staticcheck fix cross sdk compat chaos bench deps runsc clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,7 +42,9 @@ test: deps build ## run every test
 	scripts/with-dockerd scripts/with-s3 $(GO) test -timeout 20m $(PKGS)
 	$(MAKE) --no-print-directory sdk
 
-check: fmt vet staticcheck fix cross race ## everything that must hold before a commit
+check: lint cross race ## everything that must hold before a commit
+
+lint: fmt vet staticcheck fix ## what of that needs no test to run
 
 fmt:
 	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); test -z "$$out" || { echo "gofmt needed:"; echo "$$out"; exit 1; }

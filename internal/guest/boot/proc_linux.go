@@ -41,8 +41,11 @@ func openDevices(h *trees) ([]tree, error) {
 	return nodes, nil
 }
 
-// buildDev makes a /dev that is this sandbox's alone, of the host's devices and a part of the scratch.
+// buildDev makes a /dev that is this sandbox's alone, of the host's devices and one more part of the scratch.
 func buildDev(cfg *Config, nodes []tree) error {
+	if err := scratchDir(cfg, "dev", 0o755); err != nil {
+		return err
+	}
 	if err := bindAt(cfg, "/proc/dev", "/dev"); err != nil {
 		return err
 	}
@@ -136,20 +139,18 @@ func (c covers) close() {
 	c.bootID.close()
 }
 
-// What a sandbox has in memory, the directories /tmp and /dev/shm, /dev where it has one of its own, and what covers others, is one file system, of
-// which each is a part: whenever a control group ends, the kernel looks at each file system that there is on the host, so that with one for each of
-// them a thousand sandboxes took a good part of their end. All share its size, of which /dev and the covers, which are read-only, take next to nothing.
-
-// scratchParts are its directories.
+// scratchParts are the directories of what a sandbox has in memory: /tmp, /dev/shm, and a cover; buildDev adds its /dev where it has one of its own. All is
+// one file system: whenever a control group ends, the kernel looks at each file system that there is on the host, so that with one for each of them
+// a thousand sandboxes took a good part of their end. They share its size, of which /dev and the covers, which are read-only, take next to nothing.
 var scratchParts = []struct {
 	name string
 	mode fs.FileMode
-}{{"tmp", 0o777 | fs.ModeSticky}, {"shm", 0o777 | fs.ModeSticky}, {"dir", 0o555}, {"dev", 0o755}}
+}{{"tmp", 0o777 | fs.ModeSticky}, {"shm", 0o777 | fs.ModeSticky}, {"dir", 0o555}}
 
 // buildScratch makes it where proc will lie over it, to stay there: to unmount it would be to wait for a grace period of the kernel, a good part
 // of a sandbox's start. Its parts are bound where they belong: a detached mount of each would cost several times as much, for the namespace that the
-// kernel makes for one. dev makes /dev, with ownDev of the part of that name.
-func buildScratch(cfg *Config, ownDev bool, dev func() error) (covers, error) {
+// kernel makes for one. dev makes /dev, while something can still be added.
+func buildScratch(cfg *Config, dev func() error) (covers, error) {
 	if err := mountPoint(cfg, "/proc", false); err != nil {
 		return covers{}, err
 	}
@@ -162,7 +163,7 @@ func buildScratch(cfg *Config, ownDev bool, dev func() error) (covers, error) {
 	if err := all.attach("/proc"); err != nil {
 		return covers{}, err
 	}
-	if err := fillScratch(cfg, ownDev); err != nil {
+	if err := fillScratch(cfg); err != nil {
 		return covers{}, err
 	}
 	if err := bindAt(cfg, "/proc/tmp", "/tmp"); err != nil { // the only one that programs may be in
@@ -180,22 +181,26 @@ func buildScratch(cfg *Config, ownDev bool, dev func() error) (covers, error) {
 	return openCovers()
 }
 
-func fillScratch(cfg *Config, ownDev bool) error {
+func fillScratch(cfg *Config) error {
 	for _, d := range scratchParts {
-		path := "/proc/" + d.name
-		if d.name == "dev" && !ownDev {
-			continue
-		}
-		if err := os.Mkdir(path, 0o700); err != nil {
-			return fmt.Errorf("making a directory in memory: %w", err)
-		}
-		if err := errors.Join(os.Chmod(path, d.mode), cfg.own(path)); err != nil {
-			return fmt.Errorf("making a directory in memory: %w", err)
+		if err := scratchDir(cfg, d.name, d.mode); err != nil {
+			return err
 		}
 	}
 	if err := errors.Join(os.WriteFile("/proc/file", nil, 0o444), os.WriteFile("/proc/boot_id", []byte(cfg.BootID+"\n"), 0o444),
 		cfg.own("/proc/file"), cfg.own("/proc/boot_id")); err != nil {
 		return fmt.Errorf("making a cover: %w", err)
+	}
+	return nil
+}
+
+func scratchDir(cfg *Config, name string, mode fs.FileMode) error {
+	path := "/proc/" + name
+	if err := os.Mkdir(path, 0o700); err != nil {
+		return fmt.Errorf("making a directory in memory: %w", err)
+	}
+	if err := errors.Join(os.Chmod(path, mode), cfg.own(path)); err != nil {
+		return fmt.Errorf("making a directory in memory: %w", err)
 	}
 	return nil
 }

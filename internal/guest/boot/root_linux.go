@@ -47,7 +47,7 @@ func buildRoot(cfg *Config, given []tree) error {
 		return err
 	}
 	own := func() error { return buildDev(cfg, devices) }
-	c, err := furnishRoot(cfg, true, own, sources[len(sources)-len(cfg.Binds):])
+	c, err := furnishRoot(cfg, own, sources[len(sources)-len(cfg.Binds):])
 	if err != nil {
 		return err
 	}
@@ -58,13 +58,13 @@ func buildRoot(cfg *Config, given []tree) error {
 const hidden = "/usr"
 
 // furnishRoot makes everything in a new root but what lies over /proc and /sys, and what to hide things with there. The host's tree is gone by
-// now, so that no symbolic link in a root file system can lead a mount, or us, back to the host. For ownDev and dev see buildScratch. The caller closes
-// the covers.
-func furnishRoot(cfg *Config, ownDev bool, dev func() error, binds []tree) (_ covers, err error) {
+// now, so that no symbolic link in a root file system can lead a mount, or us, back to the host. For dev see buildScratch. The caller closes the
+// covers.
+func furnishRoot(cfg *Config, dev func() error, binds []tree) (_ covers, err error) {
 	if err := mountPoint(cfg, "/sys", false); err != nil {
 		return covers{}, err
 	}
-	c, err := buildScratch(cfg, ownDev, dev)
+	c, err := buildScratch(cfg, dev)
 	if err != nil {
 		return covers{}, err
 	}
@@ -182,7 +182,7 @@ func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place,
 		return nil, err
 	}
 	shared := func() error { return takeDev(cfg, dev) }
-	c, err := furnishRoot(cfg, false, shared, all[len(all)-len(cfg.Binds):])
+	c, err := furnishRoot(cfg, shared, all[len(all)-len(cfg.Binds):])
 	if err != nil {
 		return nil, err
 	}

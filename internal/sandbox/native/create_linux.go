@@ -275,7 +275,7 @@ func (p *Provider) furnish(ctx context.Context, birth *birth, pl *plot, cfg *boo
 		return fmt.Errorf("opening the sandbox's user namespace: %w", err)
 	}
 	defer userns.Close()
-	fds, _, err := openTrees(cfg, userns)
+	fds, err := openTrees(cfg, userns)
 	defer closeFDs(fds)
 	if err != nil {
 		return err

@@ -38,28 +38,23 @@ func (d *descriptors) close() {
 	*d = nil
 }
 
-// mountWork makes the overlay of a sandbox's saved directories, attached to nothing: the layers of st over the root file system's, with
-// dir to write to. userns is one with the sandbox's ids; root is nil, or detached mounts of the root file system's layers that are mapped to it.
+// mountWork makes the overlay of a sandbox's saved directories, attached to nothing: layer names (top first) over the root file
+// system's, with dir to write to. userns is one with the sandbox's ids.
 //
 // It is the host's mount: a user namespace may not make one that renames directories of lower layers (redirect_dir), and programs
 // do rename directories that an earlier call made. The identity it writes with is the root of the sandbox's range, since the
 // layers' mounts know no other; it keeps the capabilities that copying files up takes.
-func (p *Provider) mountWork(s *state, st *stack, root []int, dir string, userns int) (mnt int, err error) {
+func (p *Provider) mountWork(s *state, names, root []string, dir string, userns int) (mnt int, err error) {
 	err = onThread(func() error {
 		if err := becomeRange(s.UIDBase); err != nil {
 			return err
 		}
 		var fds descriptors
 		defer fds.close()
-		paths := st.Root
-		if root != nil {
-			paths = nil
-		}
-		lower, err := p.openLayers(&fds, st.Below, paths, userns)
+		lower, err := p.openLayers(&fds, names, root, userns)
 		if err != nil {
 			return err
 		}
-		lower = append(lower, root...)
 		own, err := mappedTree(&fds, filepath.Dir(dir), userns)
 		if err != nil {
 			return err

@@ -37,29 +37,26 @@ func (b box) layout(uid uint32) error {
 	return guest.MakeJournal(b.path("state"), int(uid))
 }
 
-// openTrees returns detached copies of what cfg's file systems are made from, for a guest that has no right to their paths: of an overlay of
-// paths, the sandbox would be shown the host's. Where the file system allows it the read-only ones are mapped into a user namespace, so that files of
-// the host's root belong to the sandbox's root; elsewhere they show as nobody's, and mapped is false. The caller closes the descriptors, also after
-// an error.
-func openTrees(cfg *boot.Config, userns *os.File) (fds []int, mapped bool, err error) {
-	mapped = true
-	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())}
+// openTrees returns detached copies of what cfg's file systems are made from, for a guest that has no right to their paths, and because a
+// sandbox is shown the paths that its overlay was made of. Where the file system allows it the read-only ones are mapped into a user namespace, so that files of the host's root belong to the
+// sandbox's root; elsewhere they show as nobody's. The caller closes the descriptors, also after an error.
+func openTrees(cfg *boot.Config, userns *os.File) (fds []int, err error) {
+	mapped := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())}
 	for i, path := range cfg.Sources() {
 		fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 		if err != nil {
-			return fds, false, outboard.Errorf(outboard.Unavailable, "copying the mount at %s: %w", path, err)
+			return fds, outboard.Errorf(outboard.Unavailable, "copying the mount at %s: %w", path, err)
 		}
 		fds = append(fds, fd)
 		if i == 0 && cfg.Upper != "" {
 			continue // its files are the range's own
 		}
-		err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr)
+		err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, mapped)
 		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EPERM) {
-			return fds, false, outboard.Errorf(outboard.Unavailable, "mapping the owners of %s: %w", path, err)
+			return fds, outboard.Errorf(outboard.Unavailable, "mapping the owners of %s: %w", path, err)
 		}
-		mapped = mapped && err == nil
 	}
-	return fds, mapped, nil
+	return fds, nil
 }
 
 func closeFDs(fds []int) {

@@ -117,18 +117,14 @@ func (p *Provider) build(pl *plot) error {
 	pl.userns = userns
 	cfg := p.config(pl, sandbox.Spec{})
 	cfg.Base = int(pl.state.UIDBase)
-	sources, mapped, err := openTrees(cfg, userns)
+	sources, err := openTrees(cfg, userns)
 	if err != nil {
 		closeFDs(sources)
 		return err
 	}
 	cfg.Trees = len(sources)
 	if len(pl.state.Root) > 0 {
-		var root []int
-		if mapped {
-			root = sources[1 : 1+len(cfg.Lower)] // after Upper
-		}
-		if pl.work, err = p.startWork(&pl.fds, pl.box, pl.state, pl.shape.from, int(userns.Fd()), root); err != nil {
+		if pl.work, err = p.startWork(&pl.fds, pl.box, pl.state, pl.shape.from, int(userns.Fd())); err != nil {
 			closeFDs(sources)
 			return err
 		}
@@ -273,7 +269,7 @@ func (p *Provider) begin(ctx context.Context, pl *plot, from outboard.Checkpoint
 		return fmt.Errorf("making the workspace: %w", err)
 	}
 	var fds, old descriptors
-	trees, err := p.startWork(&fds, pl.box, pl.state, from, userns, nil)
+	trees, err := p.startWork(&fds, pl.box, pl.state, from, userns)
 	switch {
 	case err != nil:
 	case pl.birth == nil: // attached when the guest is there

@@ -21,7 +21,7 @@ import (
 
 // startWork makes the saved directories of a new sandbox: those of checkpoint from, or with "" of the root file system. It returns
 // their mounts, to attach to the sandbox.
-func (p *Provider) startWork(fds *descriptors, b box, s *state, from outboard.CheckpointID, userns int, root []int) (trees []int, err error) {
+func (p *Provider) startWork(fds *descriptors, b box, s *state, from outboard.CheckpointID, userns int) (trees []int, err error) {
 	unlock, err := p.lockLayers(unix.LOCK_SH)
 	if err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func (p *Provider) startWork(fds *descriptors, b box, s *state, from outboard.Ch
 		}
 		st.Below = append([]string{name}, below.Below...)
 	}
-	next, err := p.nextWork(b, s, st, 1, userns, root)
+	next, err := p.nextWork(b, s, st, 1, userns)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (w *work) close() { unix.Close(w.mnt) }
 
 // nextWork makes the writable layer n over a stack, the read-only one it will become, and their overlay. The directory is made after
 // the layer and taken away before it: whoever finds the directory that it made finds its layer too, wherever another process was killed.
-func (p *Provider) nextWork(b box, s *state, st *stack, n, userns int, root []int) (*work, error) {
+func (p *Provider) nextWork(b box, s *state, st *stack, n, userns int) (*work, error) {
 	name := layerName(b.id, n)
 	dir := b.next(n)
 	err := b.discard(n) // what is of a push that failed or was cut short, or of another process that is about to find out
@@ -85,7 +85,7 @@ func (p *Provider) nextWork(b box, s *state, st *stack, n, userns int, root []in
 	if err != nil {
 		return nil, fmt.Errorf("making a layer: %w", err)
 	}
-	mnt, err := p.mountWork(s, st, root, dir, userns)
+	mnt, err := p.mountWork(s, st.Below, st.Root, dir, userns)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ func (m *machine) overlayOver(n int) (*work, error) {
 		return nil, err
 	}
 	defer unix.Close(userns)
-	return m.p.nextWork(m.box, m.state, &stack{BootID: st.BootID, Root: st.Root, Below: append([]string{name}, m.p.shortened(m.box, st.Below)...)}, n+1, userns, nil)
+	return m.p.nextWork(m.box, m.state, &stack{BootID: st.BootID, Root: st.Root, Below: append([]string{name}, m.p.shortened(m.box, st.Below)...)}, n+1, userns)
 }
 
 // taken returns what was made ahead, or nil. It waits for what is being made, which takes the sandbox's lock: the caller has not.

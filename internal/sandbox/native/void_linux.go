@@ -25,7 +25,7 @@ func (v *void) open() (*os.File, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("making an empty mount namespace: %w", err)
+		return nil, fmt.Errorf("making the mount namespace that others are copies of: %w", err)
 	}
 	return v.ns, nil
 }
