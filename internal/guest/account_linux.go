@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -104,6 +105,9 @@ func (s *server) as(acc account, f func() error) error {
 func openTerminal(s *server, acc account, size Size) (master, slave *os.File, err error) {
 	err = s.as(acc, func() error {
 		fd, err := syscall.Open("/dev/ptmx", syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+		if err == syscall.ENOSPC { // of terminals
+			return &Error{Code: Busy, Message: "all terminals of this sandbox are in use; end a process that holds one"}
+		}
 		if err != nil {
 			return &os.PathError{Op: "open", Path: "/dev/ptmx", Err: err}
 		}
@@ -128,6 +132,9 @@ func openTerminal(s *server, acc account, size Size) (master, slave *os.File, er
 	}
 	if err != nil {
 		closeAll([]*os.File{master, slave})
+		if refusal, ok := errors.AsType[*Error](err); ok {
+			return nil, nil, refusal
+		}
 		return nil, nil, fmt.Errorf("making a terminal: %w", err)
 	}
 	return master, slave, nil

@@ -163,7 +163,10 @@ func (ps *processes) launch(p *proc, path string, a ProcessStart, acc account) e
 	kinds, theirs, err := p.files(s, a, acc, attr)
 	defer closeAll(theirs)
 	if err != nil {
-		closeAll(p.outs)
+		closeAll(append(slices.Clone(p.outs), p.in))
+		if refusal, ok := errors.AsType[*Error](err); ok {
+			return refusal
+		}
 		return internal(err)
 	}
 	if path != "" {

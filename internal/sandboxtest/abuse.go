@@ -211,6 +211,94 @@ func testKernelObjects(t *testing.T, r *rig) {
 	}
 }
 
+// hostsKernel reports whether sandboxes are processes of the host's kernel, whose objects they then share.
+func hostsKernel(r *rig) bool { return !strings.Contains(r.p.Capabilities().Isolation, "runsc") }
+
+// If this fails, the buffers of sockets, which some kernels count apart, have no bound.
+func testSocketBuffers(t *testing.T, r *rig) {
+	if !holds(r, "memory") || !hostsKernel(r) {
+		t.Skip("buffers of sockets are not limited here, or are memory like any other")
+	}
+	b := r.abused(t)
+	// Fills connections that nobody reads, and says how much they took, in MiB.
+	fill := func(n int) (mib int) {
+		t.Helper()
+		out := b.sh(fmt.Sprintf(`python3 - <<'E'
+import socket
+held, total = [], 0
+for i in range(%d):
+    s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(1)
+    a = socket.socket(); a.settimeout(5)
+    try: a.connect(s.getsockname()); held.append((s, a, s.accept()))
+    except OSError: break
+    a.setblocking(False)
+    try:
+        while True: total += a.send(b"x" * 16000)
+    except OSError: pass
+print(total >> 20)
+E`, n))
+		if _, err := fmt.Sscan(out, &mib); err != nil {
+			t.Fatalf("%d connections: %q", n, out)
+		}
+		return mib
+	}
+	if mib := fill(2); mib < 1 {
+		t.Errorf("control: two connections took %d MiB", mib)
+	}
+	if mib := fill(300); mib > 256 {
+		t.Errorf("300 connections took %d MiB in a sandbox of 256", mib)
+	}
+	b.serves(r)
+}
+
+// If this fails, one sandbox takes all terminals of the host.
+func testTerminals(t *testing.T, r *rig) {
+	isolation := r.p.Capabilities().Isolation
+	if !hostsKernel(r) || isolation == "none" || strings.Contains(isolation, "docker") {
+		t.Skip("terminals have no bound of the sandbox's own here")
+	}
+	a, b := r.abused(t), r.create(t)
+	terminal := guest.ProcessStart{Argv: shell("tty"), Terminal: &guest.Size{Rows: 24, Cols: 80}}
+	opens := func(b *box, what string) {
+		t.Helper()
+		x := b.start(terminal)
+		x.wait()
+		if out := x.stdout.String(); !strings.HasPrefix(out, "/dev/pts/") {
+			t.Errorf("a terminal%s: %q", what, out)
+		}
+	}
+	opens(a, ", control")
+	want(t, "taking all", a.sh(`cat > take.py <<'E'
+import os, time
+try:
+    held = []
+    while True: held.append(os.open("/dev/ptmx", os.O_RDWR))
+except OSError: print("refused", flush=True)
+time.sleep(600)
+E
+(python3 take.py > taken 2>&1 &); until [ -s taken ]; do sleep 0.05; done; cat taken`), "refused\n")
+	_, _, err := a.StartProcess(ctx(t), terminal, nil)
+	want(t, "a terminal where all are taken", refusal(err), guest.Busy)
+	opens(b, " in another sandbox")
+}
+
+// If this fails, a sandbox takes what the host has one share of: memory for programs that filter, contexts of asynchronous I/O.
+func testShares(t *testing.T, r *rig) {
+	b := r.abused(t)
+	want(t, "refusals, and the controls", b.sh(`python3 - <<'E'
+import ctypes, errno, platform, socket, struct
+c = ctypes.CDLL(None, use_errno=True)
+code = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0xffff))
+program = struct.pack("HxxxxxxQ", 1, ctypes.addressof(code))
+def said(r): return "done" if r == 0 else errno.errorcode[ctypes.get_errno()]
+s = socket.socket(type=socket.SOCK_DGRAM)
+for option, value in ((26, program), (51, program), (socket.SO_KEEPALIVE, struct.pack("i", 1))):
+    print(said(c.setsockopt(s.fileno(), socket.SOL_SOCKET, option, value, len(value))))
+print(said(c.prctl(22, 2, program)), said(c.prctl(15, b"name")))
+print(said(c.syscall(206 if platform.machine() == "x86_64" else 0, 1, ctypes.byref(ctypes.c_ulong(0)))))
+E`), "ENOPROTOOPT\nENOPROTOOPT\ndone\nEINVAL done\nENOSYS\n")
+}
+
 // If this fails, a sandbox that takes what the kernel gives each user leaves none of it to the others, or to the host's root.
 func testNeighbours(t *testing.T, r *rig) {
 	if os.Geteuid() != 0 {
@@ -221,7 +309,7 @@ func testNeighbours(t *testing.T, r *rig) {
 	want(t, "taking all", a.sh("cat > take.py <<'E'\n"+take+"\nE\n(python3 take.py > taken 2>&1 &); until [ -s taken ]; do sleep 0.05; done; cat taken"), "refused\n")
 	want(t, "another sandbox's program", b.sh("python3 -c 'import ctypes; print(ctypes.CDLL(None).inotify_init() >= 0)'"), "True\n")
 	over := errors.New("over")
-	if !strings.Contains(r.p.Capabilities().Isolation, "runsc") { // whose kernel has no such bound
+	if hostsKernel(r) { // the other's has no such bound
 		err := a.Watch(ctx(t), ref("."), false, func(guest.Change) error { return over })
 		want(t, "a watch where all are taken", refusal(err), guest.Busy) // else it would count against the host's root
 	}

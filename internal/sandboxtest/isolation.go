@@ -205,6 +205,10 @@ func testIsolation(t *testing.T, r *rig) {
 	want(t, "processes of the neighbour", b.sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep [1]000' || true"), "0\n")
 	want(t, "process 1 is the guest", b.sh("[ $(ls -d /proc/[0-9]* | wc -l) -lt 20 ] && echo ok"), "ok\n")
 	b.fails("echo x > /usr/outboard-probe")
+	b.fails("echo some 500000 1000000 > /proc/pressure/memory")
+	if line, err := os.ReadFile("/proc/cmdline"); err != nil || b.sh("cat /proc/cmdline") == string(line) {
+		t.Errorf("how the host was started is seen inside, or not outside: %v", err)
+	}
 	b.fails("mount -t tmpfs none /mnt")
 	b.fails("unshare -U true")
 	want(t, "no new privileges", b.sh("grep NoNewPrivs /proc/self/status"), "NoNewPrivs:\t1\n")

@@ -342,6 +342,12 @@ func testProcessUser(t *testing.T, r *rig) {
 	x.wait()
 	want(t, "root", x.stdout.String(), "0\n/root root\n"+strings.Repeat("0000000000000000\n", 3)+"x\nno\nno\nno\n")
 	b.fails("echo y > /etc/by-root")
+	if !hostsKernel(r) {
+		return // memory is its own affair there
+	}
+	x = b.start(guest.ProcessStart{Argv: shell("echo 900 > /proc/1/oom_score_adj; echo 15 > /proc/1/oom_adj; echo 1000 > /proc/self/oom_score_adj && cat /proc/1/oom_score_adj"), User: "root"})
+	x.wait()
+	want(t, "who ends first when memory does", x.stdout.String(), "200\n")
 }
 
 // testHalfClose has a connection whose client says all it has to say, and then waits for the rest of the answer.

@@ -64,8 +64,8 @@ func Run(t *testing.T, c Config) {
 		{"EntryLinks", testEntryLinks}, {"EntryWhole", testEntryWhole}, {"Races", testRaces}, {"Watch", testWatch},
 		{"Freeze", testFreeze}, {"Memory", testMemory}, {"MemoryOfMany", testMemoryOfMany}, {"Pids", testPids}, {"Disk", testDisk}, {"CPU", testCPU},
 		{"ForkBomb", testForkBomb}, {"Zombies", testZombies}, {"Files", testFiles}, {"LogFlood", testLogFlood}, {"DeepTree", testDeepTree},
-		{"KernelObjects", testKernelObjects}, {"Neighbours", testNeighbours}, {"OddNames", testOddNames},
-		{"PidReuse", testPidReuse}, {"Identity", testIdentity}, {"Network", testNetwork}, {"Isolation", testIsolation},
+		{"KernelObjects", testKernelObjects}, {"SocketBuffers", testSocketBuffers}, {"Terminals", testTerminals}, {"Shares", testShares},
+		{"Neighbours", testNeighbours}, {"OddNames", testOddNames}, {"PidReuse", testPidReuse}, {"Identity", testIdentity}, {"Network", testNetwork}, {"Isolation", testIsolation},
 	} {
 		if c.Part != nil && !c.Part(part.name) {
 			continue

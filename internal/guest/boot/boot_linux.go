@@ -206,9 +206,6 @@ func build(cfg *Config, trees []tree, up *link) error {
 	if err := buildRoot(cfg, trees); err != nil {
 		return err
 	}
-	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("200"), 0); err != nil { // which may not have been in sight before
-		return fmt.Errorf("volunteering for the memory killer: %w", err)
-	}
 	if err := up.connect(cfg); err != nil {
 		return err
 	}

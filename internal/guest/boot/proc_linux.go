@@ -104,9 +104,13 @@ func fillDev(cfg *Config, nodes []tree) error {
 	return errors.Join(mountPoint(cfg, "/dev/shm", false), mountPoint(cfg, "/dev/pts", false))
 }
 
+// MaxTerminals is how many pseudo-terminals a sandbox has at most. All that do not belong to the host's first mount namespace share one number
+// (kernel.pty.max less kernel.pty.reserve, 3072).
+const MaxTerminals = 64
+
 // dressDev attaches what a sandbox has of its own in /dev.
 func dressDev(cfg *Config) error {
-	terminals := []string{"newinstance", "ptmxmode=0666", "mode=0620"}
+	terminals := []string{"newinstance", "ptmxmode=0666", "mode=0620", fmt.Sprintf("max=%d", MaxTerminals)}
 	if cfg.ToolUID != 0 {
 		terminals = append(terminals, fmt.Sprintf("gid=%d", cfg.Base+5)) // group tty; without a range of ids there is none
 	}
@@ -235,6 +239,9 @@ func maskProc(cfg *Config, proc tree, c covers) error {
 	defer proc.close()
 	if err := proc.attach("/proc"); err != nil {
 		return err
+	}
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("200"), 0); err != nil { // before it is made read-only
+		return fmt.Errorf("volunteering for the memory killer: %w", err)
 	}
 	if !cfg.Networked {
 		redirected, err := Network(cfg.Network != nil)

@@ -212,6 +212,11 @@ func (p *Provider) create(ctx context.Context, dir string, spec sandbox.Spec, ro
 	if err := s.save(dir); err != nil {
 		return nil, err
 	}
+	if !p.tech.Relay() { // nothing has run yet that opens sockets
+		if err := native.LimitSockets(pid, plan.Limits.MemoryBytes); err != nil {
+			return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
+		}
+	}
 	m := &machine{p: p, dir: dir, state: s}
 	if err := m.ready(ctx); err != nil {
 		return nil, p.withLastWords(ctx, spec.ID, dir, err)

@@ -44,6 +44,7 @@ type cond struct {
 }
 
 func is(arg int, v uint32) cond               { return cond{arg: arg, in: []uint32{v}} }
+func isIn(arg int, v ...uint32) cond          { return cond{arg: arg, in: v} }
 func notIn(arg int, v ...uint32) cond         { return cond{arg: arg, in: v, not: true} }
 func masked(arg int, mask, value uint32) cond { return cond{arg: arg, mask: mask, in: []uint32{value}} }
 

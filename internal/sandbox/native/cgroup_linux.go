@@ -181,7 +181,40 @@ func (c *cgroups) makeGroup(g group, l outboard.SandboxLimits) error {
 
 type setting struct {
 	file, value string
-	optional    bool // absent on kernels without swap accounting
+	optional    bool // absent on some kernels: without swap accounting, without TCP
+}
+
+// socketLimit bounds, in version 1, what the buffers of TCP and UDP sockets take beside the limit on memory: it counts them apart, and only where
+// they have a limit. Version 2 counts them with the rest.
+const socketLimit = "memory.kmem.tcp.limit_in_bytes"
+
+func socketMemory(memory int64) string { return strconv.FormatInt(memory/4, 10) }
+
+// LimitSockets sets it for the group of a process, for who has its groups made by another program.
+func LimitSockets(pid int, memory int64) error {
+	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("looking for the control groups: %w", err)
+	}
+	top, ok := cgroupMounts(string(mountinfo))["memory"]
+	if !ok {
+		return nil
+	}
+	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return fmt.Errorf("looking for the control groups of process %d: %w", pid, err)
+	}
+	for line := range strings.Lines(string(groups)) {
+		_, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
+		controllers, path, _ := strings.Cut(rest, ":")
+		if !slices.Contains(strings.Split(controllers, ","), "memory") {
+			continue
+		}
+		if err := writeControl(filepath.Join(top, path), socketLimit, socketMemory(memory)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("limiting the buffers of sockets: %w", err)
+		}
+	}
+	return nil
 }
 
 // settings returns the files to write into one directory; controller is the hierarchy's mount name in version 1.
@@ -205,7 +238,8 @@ func (c *cgroups) settings(controller string, l outboard.SandboxLimits) []settin
 	switch root := c.rootOf(controller); root {
 	case "memory":
 		return []setting{{file: "memory.limit_in_bytes", value: memory},
-			{file: "memory.memsw.limit_in_bytes", value: memory, optional: true}}
+			{file: "memory.memsw.limit_in_bytes", value: memory, optional: true},
+			{file: socketLimit, value: socketMemory(l.MemoryBytes), optional: true}}
 	case "pids":
 		return []setting{{file: "pids.max", value: pids}}
 	case "cpu":

@@ -21,16 +21,19 @@ const (
 	toolHome = "/home/user"
 )
 
-// maskedPaths and readOnlyPaths are the parts of /proc that speak of the host: the list of the OCI runtime specification.
+// maskedPaths and readOnlyPaths are the parts of /proc that speak of the host: the list of the OCI runtime specification, and more. Anybody may
+// write to pressure, by which the kernel watches for them, and whoever ends then waits for that to be undone.
 var (
 	maskedPaths = []string{
 		"/proc/acpi", "/proc/asound", "/proc/scsi", // hardware
 		"/proc/interrupts", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/latency_stats", // side channels
 		"/proc/kcore", "/proc/keys", "/proc/key-users", // kernel memory and keyrings
 		"/proc/kallsyms", "/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags", "/proc/vmallocinfo", "/proc/iomem", "/proc/ioports", // addresses
-		"/proc/swaps", "/proc/partitions", "/proc/diskstats", "/proc/mdstat", "/proc/modules", // the host's devices and modules
+		"/proc/swaps", "/proc/partitions", "/proc/diskstats", "/proc/mdstat", "/proc/modules", "/proc/cmdline", // the host's devices, modules, how it was started
+		"/proc/pressure",
 	}
-	readOnlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/proc/mtrr"}
+	readOnlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/proc/mtrr",
+		"/proc/1/oom_score_adj", "/proc/1/oom_adj"} // the guest's, which what is root inside owns: it would be the first to end when memory does
 )
 
 // toolDirs are the directories that are written to. What was uploaded is put by the guest: were the directory the tool's, it could

@@ -21,6 +21,7 @@ type callGroup struct {
 //   - bpf, perf_event_open, userfaultfd, io_uring_*, process_vm_*, pidfd_getfd, kcmp: kernel surface with a history
 //   - keyctl, add_key, request_key: keyrings are not namespaced
 //   - open_by_handle_at, name_to_handle_at, fanotify_*, lookup_dcookie: reach files by other ways than their path
+//   - io_submit and its family, since io_setup is refused
 //   - kexec_*, *_module, reboot, swap*, syslog, acct, quotactl, *settime*, adjtimex: administration
 //
 // ptrace is on the list: debuggers are ordinary tools. It cannot reach the guest, which is not dumpable, and since Linux 4.8 the
@@ -49,8 +50,6 @@ var allowedCalls = []callGroup{
 		unix.SYS_PPOLL, unix.SYS_PSELECT6, unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EPOLL_PWAIT2,
 		unix.SYS_EVENTFD2, unix.SYS_SIGNALFD4, unix.SYS_TIMERFD_CREATE, unix.SYS_TIMERFD_SETTIME, unix.SYS_TIMERFD_GETTIME,
 		unix.SYS_INOTIFY_INIT1, unix.SYS_INOTIFY_ADD_WATCH, unix.SYS_INOTIFY_RM_WATCH}},
-	{"kernel asynchronous I/O, the old one: databases use it", []uint32{
-		unix.SYS_IO_SETUP, unix.SYS_IO_SUBMIT, unix.SYS_IO_CANCEL, unix.SYS_IO_GETEVENTS, unix.SYS_IO_PGETEVENTS, unix.SYS_IO_DESTROY}},
 	{"memory", []uint32{
 		unix.SYS_BRK, unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MREMAP, unix.SYS_MPROTECT, unix.SYS_MADVISE, unix.SYS_MINCORE,
 		unix.SYS_MLOCK, unix.SYS_MLOCK2, unix.SYS_MUNLOCK, unix.SYS_MLOCKALL, unix.SYS_MUNLOCKALL, unix.SYS_MEMBARRIER,
@@ -58,8 +57,8 @@ var allowedCalls = []callGroup{
 		unix.SYS_MSEAL, unix.SYS_MAP_SHADOW_STACK}},
 	{"processes", []uint32{
 		unix.SYS_EXECVE, unix.SYS_EXECVEAT, unix.SYS_EXIT, unix.SYS_EXIT_GROUP, unix.SYS_WAIT4, unix.SYS_WAITID, unix.SYS_GETPID,
-		unix.SYS_GETPPID, unix.SYS_GETTID, unix.SYS_GETPGID, unix.SYS_SETPGID, unix.SYS_GETSID, unix.SYS_SETSID, unix.SYS_PRCTL,
-		unix.SYS_SECCOMP, unix.SYS_PTRACE, unix.SYS_PIDFD_OPEN, unix.SYS_PIDFD_SEND_SIGNAL, unix.SYS_PROCESS_MRELEASE,
+		unix.SYS_GETPPID, unix.SYS_GETTID, unix.SYS_GETPGID, unix.SYS_SETPGID, unix.SYS_GETSID, unix.SYS_SETSID,
+		unix.SYS_PTRACE, unix.SYS_PIDFD_OPEN, unix.SYS_PIDFD_SEND_SIGNAL, unix.SYS_PROCESS_MRELEASE,
 		unix.SYS_SET_TID_ADDRESS, unix.SYS_RSEQ, unix.SYS_LANDLOCK_CREATE_RULESET, unix.SYS_LANDLOCK_ADD_RULE,
 		unix.SYS_LANDLOCK_RESTRICT_SELF}},
 	{"identities: the guest becomes the tool with them, and without capabilities they change nothing", []uint32{
@@ -86,7 +85,7 @@ var allowedCalls = []callGroup{
 	{"sockets, once made: socket itself is checked", []uint32{
 		unix.SYS_SOCKETPAIR, unix.SYS_BIND, unix.SYS_LISTEN, unix.SYS_ACCEPT, unix.SYS_ACCEPT4, unix.SYS_CONNECT,
 		unix.SYS_GETSOCKNAME, unix.SYS_GETPEERNAME, unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_SENDMMSG, unix.SYS_RECVFROM,
-		unix.SYS_RECVMSG, unix.SYS_RECVMMSG, unix.SYS_SHUTDOWN, unix.SYS_GETSOCKOPT, unix.SYS_SETSOCKOPT}},
+		unix.SYS_RECVMSG, unix.SYS_RECVMMSG, unix.SYS_SHUTDOWN, unix.SYS_GETSOCKOPT}},
 	{"System V and POSIX IPC, in a namespace of their own", []uint32{
 		unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMDT, unix.SYS_SHMCTL, unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP,
 		unix.SYS_SEMCTL, unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
@@ -109,6 +108,19 @@ var checkedCalls = []checked{
 		{when: []cond{masked(1, socketType, unix.SOCK_DGRAM), notIn(2, 0, unix.IPPROTO_UDP)}, then: errno(unix.EPROTONOSUPPORT)},
 		{when: []cond{masked(1, socketType, unix.SOCK_DGRAM)}, then: allow},
 	}, errno(unix.EPERM)}, // raw, seqpacket (SCTP), DCCP
+	// The kernel keeps every program of a filter in memory of which the whole host has one share (net.core.bpf_jit_limit), counted against
+	// no sandbox: who takes all of it keeps every other process of the host from installing one.
+	{unix.SYS_SETSOCKOPT, "all but programs that filter packets", []clause{
+		{when: []cond{is(1, unix.SOL_SOCKET), isIn(2, unix.SO_ATTACH_FILTER, unix.SO_ATTACH_BPF, unix.SO_ATTACH_REUSEPORT_CBPF,
+			unix.SO_ATTACH_REUSEPORT_EBPF)}, then: errno(unix.ENOPROTOOPT)},
+	}, allow},
+	{unix.SYS_SECCOMP, "asking what there is, and the strict mode, but no programs; what a kernel without them answers", []clause{
+		{when: []cond{is(0, unix.SECCOMP_SET_MODE_FILTER)}, then: errno(unix.EINVAL)},
+	}, allow},
+	{unix.SYS_PRCTL, "all but the older way to a program", []clause{
+		{when: []cond{is(0, unix.PR_SET_SECCOMP), is(1, unix.SECCOMP_MODE_FILTER)}, then: errno(unix.EINVAL)},
+	}, allow},
+	{unix.SYS_IO_SETUP, "of its contexts the whole host has a number (fs.aio-max-nr); databases do without", nil, errno(unix.ENOSYS)},
 	{unix.SYS_IOCTL, "all but putting input into a terminal, by which a child takes over its parent's", []clause{
 		{when: []cond{is(1, unix.TIOCSTI)}, then: errno(unix.EPERM)},
 		{when: []cond{is(1, unix.TIOCLINUX)}, then: errno(unix.EPERM)},

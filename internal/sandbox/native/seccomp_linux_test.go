@@ -110,6 +110,20 @@ func TestFilter(t *testing.T) {
 		{unix.SYS_PRLIMIT64, []uint32{0}, allow},
 		{unix.SYS_PRLIMIT64, []uint32{1}, errno(unix.EPERM)},
 		{unix.SYS_CLONE3, nil, errno(unix.ENOSYS)},
+		{unix.SYS_IO_SETUP, []uint32{1}, errno(unix.ENOSYS)},
+		{unix.SYS_SETSOCKOPT, []uint32{3, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER}, errno(unix.ENOPROTOOPT)},
+		{unix.SYS_SETSOCKOPT, []uint32{3, unix.SOL_SOCKET, unix.SO_ATTACH_BPF}, errno(unix.ENOPROTOOPT)},
+		{unix.SYS_SETSOCKOPT, []uint32{3, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF}, errno(unix.ENOPROTOOPT)},
+		{unix.SYS_SETSOCKOPT, []uint32{3, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_EBPF}, errno(unix.ENOPROTOOPT)},
+		{unix.SYS_SETSOCKOPT, []uint32{3, unix.SOL_SOCKET, unix.SO_DETACH_FILTER}, allow},
+		{unix.SYS_SETSOCKOPT, []uint32{3, unix.SOL_SOCKET, unix.SO_KEEPALIVE}, allow},
+		{unix.SYS_SETSOCKOPT, []uint32{3, unix.IPPROTO_TCP, unix.TCP_CC_INFO}, allow},
+		{unix.SYS_SETSOCKOPT, []uint32{3, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT}, allow}, // 51, too, of another level
+		{unix.SYS_SECCOMP, []uint32{unix.SECCOMP_SET_MODE_FILTER}, errno(unix.EINVAL)},
+		{unix.SYS_SECCOMP, []uint32{unix.SECCOMP_GET_ACTION_AVAIL}, allow},
+		{unix.SYS_PRCTL, []uint32{unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER}, errno(unix.EINVAL)},
+		{unix.SYS_PRCTL, []uint32{unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_STRICT}, allow},
+		{unix.SYS_PRCTL, []uint32{unix.PR_SET_NAME, unix.SECCOMP_MODE_FILTER}, allow},
 	} {
 		if got := verdict(t, auditArch, c.nr, c.args...); got != c.want {
 			t.Errorf("call %d %v: %#x, want %#x", c.nr, c.args, got, c.want)

@@ -101,6 +101,9 @@ func calls([]string) {
 		{"sethostname", unix.SYS_SETHOSTNAME, [5]uintptr{0, minus}},
 		{"vhangup", unix.SYS_VHANGUP, [5]uintptr{}},
 		{"ioctl TIOCSTI", unix.SYS_IOCTL, [5]uintptr{minus, unix.TIOCSTI}},
+		{"io_setup", unix.SYS_IO_SETUP, [5]uintptr{}},
+		{"seccomp filter", unix.SYS_SECCOMP, [5]uintptr{unix.SECCOMP_SET_MODE_FILTER}},
+		{"prctl filter", unix.SYS_PRCTL, [5]uintptr{unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER}},
 		{"personality", unix.SYS_PERSONALITY, [5]uintptr{0x0400000}},
 	} {
 		if c.name == "vhangup" && os.Getenv("CONTROL") != "" {
