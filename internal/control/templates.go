@@ -171,11 +171,6 @@ func (c *Control) StartTemplateBuild(ctx context.Context, by outboard.Caller, re
 	if err != nil {
 		return b, err
 	}
-	if c.able != nil {
-		if err := c.able(outboard.EnvConfig{Isolation: s.Isolation, Limits: s.Limits}); err != nil {
-			return b, err
-		}
-	}
 	if err := c.record(ctx, by, "template.build", string(m.ID), map[string]any{"build": id, "image": s.Image, "steps": len(s.Steps), "allowed_hosts": s.Hosts}); err != nil {
 		return b, err
 	}
@@ -193,6 +188,11 @@ func (c *Control) templateSpec(ctx context.Context, by outboard.Caller, m *outbo
 	}
 	if err := s.Limits.Check(); err != nil {
 		return s, invalid("limits.%w", err)
+	}
+	if c.able != nil {
+		if err := c.able(outboard.EnvConfig{Isolation: s.Isolation, Limits: s.Limits}); err != nil {
+			return s, err
+		}
 	}
 	env := outboard.EnvConfig{Kind: "cloud", Networking: outboard.Networking{Mode: "limited", AllowedHosts: p.Hosts}, Image: p.Image, Isolation: p.Isolation}
 	err := checkCloud(&env)
