@@ -180,3 +180,18 @@ type SandboxLimits struct {
 	Pids        int     `json:"pids,omitempty"`
 	DiskBytes   int64   `json:"disk_bytes,omitempty"`
 }
+
+// Check refuses limits that no sandbox can have, by the name of the field. Whether a provider keeps them is not asked here.
+func (l SandboxLimits) Check() error {
+	switch outside := "%s must be %v to %v, or 0 for the default, not %v"; {
+	case l.MemoryBytes != 0 && (l.MemoryBytes < MinMemoryBytes || l.MemoryBytes > MaxMemoryBytes):
+		return Errorf(Invalid, outside, "memory_bytes", MinMemoryBytes, int64(MaxMemoryBytes), l.MemoryBytes)
+	case l.CPUs != 0 && !(l.CPUs >= MinCPUs && l.CPUs <= MaxCPUs): // so that it refuses what is no number as well
+		return Errorf(Invalid, outside, "cpus", MinCPUs, MaxCPUs, l.CPUs)
+	case l.Pids != 0 && (l.Pids < MinPids || l.Pids > MaxPids):
+		return Errorf(Invalid, outside, "pids", MinPids, MaxPids, l.Pids)
+	case l.DiskBytes != 0 && (l.DiskBytes < MinDiskBytes || l.DiskBytes > MaxDiskBytes):
+		return Errorf(Invalid, outside, "disk_bytes", MinDiskBytes, int64(MaxDiskBytes), l.DiskBytes)
+	}
+	return nil
+}

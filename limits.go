@@ -39,6 +39,23 @@ const (
 	// MaxModelOutput bounds the bytes one model response may stream.
 	MaxModelOutput = 16 << 20
 
+	// MinMemoryBytes is the least memory limit of a sandbox: what the guest and a shell need for themselves, and no less would start.
+	MinMemoryBytes = 8 << 20
+	// MaxMemoryBytes bounds it, above what machines have.
+	MaxMemoryBytes = 64 << 40
+	// MinCPUs is the least share of a processor: the kernel gives no less than a millisecond of its period of a tenth of a second.
+	MinCPUs = .01
+	// MaxCPUs bounds it, above what machines have.
+	MaxCPUs = 1024
+	// MinPids is the least limit on processes and threads: a shell with a pipe, and a program with some threads.
+	MinPids = 16
+	// MaxPids bounds it, below the number of processes that a kernel knows apart.
+	MaxPids = 1_000_000
+	// MinDiskBytes is the least limit on a disk: what a file system and a shell need for themselves.
+	MinDiskBytes = 16 << 20
+	// MaxDiskBytes bounds it: a file in which the disk is kept cannot be larger than 16 TiB on ext4, itself included.
+	MaxDiskBytes = 8 << 40
+
 	// LeaseTTL is how long a silent worker keeps its sessions. The epoch, not the clock, is what makes this safe.
 	LeaseTTL = 15 * time.Second
 	// RenewEvery leaves two renewals to miss before a lease ends.

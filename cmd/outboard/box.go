@@ -91,7 +91,7 @@ func newBoxCreate(a *app) *cobra.Command {
 	f.StringVar(&o.template, "template", o.template, "what it is made from: base, a snapshot, or a template (NAME or NAME:TAG)")
 	f.StringVar(&o.image, "image", "", "OCI image it begins with, instead of the host's programs")
 	f.DurationVar(&o.ttl, "ttl", o.ttl, "how long it lives")
-	f.BoolVar(&o.pause, "pause", false, "pause it then, instead of removing it; any use wakes it")
+	f.BoolVar(&o.pause, "pause", false, "pause it then, instead of removing it; any use wakes it, for 5 minutes at least")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=VALUE in the environment of every process")
 	f.StringArrayVarP(&o.meta, "metadata", "m", nil, "NAME=VALUE to find it by")
 	return cmd

@@ -22,7 +22,7 @@ type boxExecOptions struct {
 func newBoxExec(a *app) *cobra.Command {
 	var o boxExecOptions
 	cmd := &cobra.Command{Use: "exec [flags] BOX [--] COMMAND [ARG...]", Short: "Run a program in a box", Args: rangeArgs(2, -1, "a box", "a command"),
-		Long: "Run a program in a box and end with its exit code. What it says is made harmless on a terminal, unless -t gives it one.",
+		Long: "Run a program in a box and end with its exit code, or 128 and the number of the signal that ended it. What it says is made harmless on a terminal, unless -t gives it one.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if args[1] == "--" && len(args) > 2 {
 				args = append(args[:1:1], args[2:]...)
@@ -149,10 +149,10 @@ func (x *boxExec) end(ctx context.Context) {
 	}
 }
 
-// ended turns a program's end into an exit code.
+// ended turns a program's end into an exit code, as a shell does.
 func ended(e client.ProcessEvent) error {
 	if e.ExitCode == nil {
-		return &exitError{code: 128, err: outboard.Errorf(outboard.Canceled, "the program was ended by a signal: %s", e.Signal)}
+		return &exitError{code: 128 + e.SignalNo, err: outboard.Errorf(outboard.Canceled, "the program was ended by a signal: %s", e.Signal)}
 	}
 	if *e.ExitCode != 0 {
 		return &exitError{code: *e.ExitCode}

@@ -56,16 +56,20 @@ func (a *app) connect(ctx context.Context, want need) (*conn, error) {
 	return a.connectPrivate(ctx, data, want)
 }
 
-// dataThere is dataDir for what is about the sessions of a server. It refuses a directory that --data names and that does not exist. Where
-// none is named there the directory is a setting, and empty as yet.
+// dataThere is dataDir for what is about the sessions of a server. It refuses a directory that --data or OUTBOARD_DATA names and that does
+// not exist. Where neither names one it is the default, and empty as yet.
 func (a *app) dataThere() (string, error) {
 	data, err := a.dataDir()
-	if err != nil || a.data == "" || a.env("OUTBOARD_URL") != "" {
+	name, without := "--data", cmp.Or(a.env("OUTBOARD_DATA"), a.defaultData())
+	if a.data == "" {
+		name, without = "OUTBOARD_DATA", a.defaultData()
+	}
+	if err != nil || a.data == "" && a.env("OUTBOARD_DATA") == "" || a.env("OUTBOARD_URL") != "" {
 		return data, err
 	}
 	if _, err := os.Stat(data); errors.Is(err, fs.ErrNotExist) { // what else is wrong with it is said where it is used
 		return "", outboard.Errorf(outboard.NotFound, "there is no data directory %s", data).
-			WithHint("--data names the one that outboard run or outboard serve used; without it, it is %s", cmp.Or(a.env("OUTBOARD_DATA"), a.defaultData()))
+			WithHint("%s names the one that outboard run or outboard serve used; without it, it is %s", name, without)
 	}
 	return data, nil
 }

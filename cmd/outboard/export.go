@@ -71,7 +71,7 @@ func runExport(ctx context.Context, a *app, ref, out string, force bool) error {
 		return a.object(map[string]any{"type": "export", "session_id": s.ID, "seq": body.Seq, "file": out, "size_bytes": n, "signed_by": body.SignedBy,
 			"left_behind": body.LeftBehind})
 	}
-	a.say("%s at %s in %s (%s), %s", sessionName(s.ID), body.Seq, out, formatBytes(n), signedBy(body.SignedBy))
+	a.say("%s at %d in %s (%s), %s", sessionName(s.ID), body.Seq, out, formatBytes(n), signedBy(body.SignedBy))
 	if body.LeftBehind != "" {
 		a.say("what bounds it here is not in the file: %s; where it is imported, set it anew", term.Line(body.LeftBehind, 0))
 	}
@@ -136,6 +136,9 @@ func runImport(ctx context.Context, a *app, name string, in client.Importing) er
 			return err
 		}
 		defer f.Close()
+		if info, err := f.Stat(); err == nil && info.IsDir() {
+			return outboard.Errorf(outboard.Invalid, "%s is a directory; an export is one file", term.Line(name, 0))
+		}
 		r = f
 	}
 	c, err := a.connect(ctx, needAnswers)

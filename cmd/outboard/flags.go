@@ -14,6 +14,7 @@ var fields = map[string]map[string]string{
 	"outboard key create":     {"for": "expires_in_seconds", "scope": "scopes"},
 	"outboard ssh-key add":    {"for": "expires_in_seconds"},
 	"outboard grant add":      {"for": "expires_at", "uses": "max_uses", "action": "actions", "resource": "resources"},
+	"outboard box create":     {"ttl": "timeout"},
 	"outboard fork":           {"number": "count"},
 	"outboard run":            {"vault": "vault_ids"},
 	"outboard audit redact":   {"field": "fields", "why": "reason"},

@@ -286,7 +286,7 @@ func TestIsolationRefused(t *testing.T) {
 		"namespace": {own: map[string]any{"isolation": "namespace"}},
 		"missing":   {own: map[string]any{"isolation": "gvisor"}, hint: "make runsc"},
 		"unknown":   {own: map[string]any{"isolation": "vmware"}, hint: "outboard doctor"},
-		"disk":      {own: map[string]any{"isolation": "container", "limits": map[string]any{"disk_bytes": 1 << 20}}, hint: "leave the limit out"},
+		"disk":      {own: map[string]any{"isolation": "container", "limits": map[string]any{"disk_bytes": 1 << 30}}, hint: "leave the limit out"},
 		"packages":  {own: map[string]any{"isolation": "container"}, packages: map[string]any{"npm": []string{"left-pad"}}},
 	} {
 		_, err := w.environment(name, c.own, c.packages)

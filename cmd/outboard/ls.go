@@ -29,7 +29,7 @@ func newList(a *app) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{Use: "ls", Aliases: []string{"ps"}, Short: "List sessions", Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runList(cmd.Context(), a, all) }}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, fmt.Sprintf("every session, archived ones too (default: the newest %d)", listed))
+	cmd.Flags().BoolVarP(&all, "all", "a", false, fmt.Sprintf("every session, stopped ones too (default: the newest %d)", listed))
 	return cmd
 }
 
@@ -133,7 +133,7 @@ func describeSession(ctx context.Context, c *client.Client, s client.Session) (s
 		Created: s.CreatedAt, Tokens: s.Usage.Input + s.Usage.CacheRead + s.Usage.Output, Active: s.Stats.Active}
 	switch {
 	case s.ArchivedAt != nil || s.Status == "terminated":
-		l.State = "archived"
+		l.State = "stopped" // by outboard stop, or archived by a program
 		return l, nil
 	case s.Status == "rescheduling":
 		l.State = "retrying"

@@ -18,6 +18,7 @@ type ownPayload struct {
 	ExitCode   *int   `json:"exit_code"`
 	IsError    bool   `json:"is_error"`
 	DurationUs int64  `json:"duration_us"`
+	Truncated  bool   `json:"truncated"`
 	Sandbox    string `json:"sandbox"`
 	Isolation  string `json:"isolation"`
 	User       string `json:"user"`

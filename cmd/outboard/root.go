@@ -2,16 +2,19 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/term"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // app is what every command shares: the process's streams and environment, and the global flags.
@@ -95,9 +98,22 @@ func groupRun(cmd *cobra.Command, args []string) error {
 	return usagef("%s has no command %q", cmd.Name(), args[0]).WithHint("%s %s", cmd.CommandPath(), strings.Join(names, "|"))
 }
 
+// values says what is wrong with a value, by the type of its flag: what the parsers say is for programmers.
+var values = map[string]string{"int": "not a whole number", "int64": "not a whole number", "uint16": "not a whole number from 0", "float64": "not a number",
+	"duration": "not a duration such as 90s or 1h30m", "bool": "not true or false"}
+
 // flagError explains a flag that is none; most often it is a task or message that begins with a dash.
 func flagError(cmd *cobra.Command, err error) error {
 	e := usagef("%v", err)
+	if value, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		what := values[value.GetFlag().Value.Type()]
+		if errors.Is(err, strconv.ErrRange) {
+			what = "out of range"
+		}
+		if what != "" {
+			e = usagef("--%s %q is %s", value.GetFlag().Name, value.GetValue(), what)
+		}
+	}
 	if strings.Contains(err.Error(), "shorthand flag: ' '") {
 		return e.WithHint("put -- before an argument that begins with a dash, or give - and the text on standard input")
 	}

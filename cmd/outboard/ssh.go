@@ -218,11 +218,11 @@ func (a *app) terminal(s *ssh.Session) (restore, stop func(), err error) {
 	}), nil
 }
 
-// sshEnded turns the end of a program into an exit code.
+// sshEnded turns the end of a program into an exit code: after a signal 128 and its number, which package ssh finds.
 func sshEnded(ctx context.Context, err error) error {
 	if exit, ok := errors.AsType[*ssh.ExitError](err); ok {
 		if exit.Signal() != "" {
-			return &exitError{code: 128, err: outboard.Errorf(outboard.Canceled, "the program was ended by a signal: SIG%s", exit.Signal())}
+			return &exitError{code: exit.ExitStatus(), err: outboard.Errorf(outboard.Canceled, "the program was ended by a signal: SIG%s", exit.Signal())}
 		}
 		return &exitError{code: exit.ExitStatus()}
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -254,7 +256,7 @@ func (t *timeline) finished(ev client.Event, p ownPayload) error {
 	if c.text == "" || !t.output && !refused {
 		return nil
 	}
-	return t.block(c.text, shownOutput)
+	return t.block(c.text, shownOutput, p.Truncated)
 }
 
 // waiting returns the calls that a person or client must answer, in order.
@@ -316,15 +318,24 @@ func (t *timeline) text(at time.Time, who, text string) error {
 	if _, err := fmt.Fprintf(t.out, "  %s  %-6s %s\n", t.st.Dim(t.stamp(at)), who, first); err != nil || rest == "" {
 		return err
 	}
-	return t.block(rest, 0)
+	return t.block(rest, 0, false)
 }
 
-// block prints foreign lines below a row; limit 0 prints all.
-func (t *timeline) block(text string, limit int) error {
+// leftOut is what stands in a text where the guest, or the runner, has left out its middle.
+var leftOut = regexp.MustCompile(`(?m)^\[(?:\.\.\. )?(\d+) (?:of \d+ )?bytes left out`)
+
+// block prints foreign lines below a row; limit 0 prints all. cut is that the log does not have all of the text.
+func (t *timeline) block(text string, limit int, cut bool) error {
 	lines := strings.Split(strings.TrimRight(term.Clean(text), "\n"), "\n")
-	more := 0
+	more, dropped := 0, int64(0)
 	if limit > 0 && len(lines) > limit {
 		more = len(lines) - limit
+		if cut {
+			for _, m := range leftOut.FindAllStringSubmatch(strings.Join(lines[limit:], "\n"), -1) {
+				n, _ := strconv.ParseInt(m[1], 10, 64) // 0 of what is no number
+				dropped += max(0, n)
+			}
+		}
 		lines = lines[:limit]
 	}
 	for _, l := range lines {
@@ -335,7 +346,11 @@ func (t *timeline) block(text string, limit int) error {
 	if more == 0 {
 		return nil
 	}
-	_, err := fmt.Fprintf(t.out, "%s%s\n", indent, t.st.Dim(fmt.Sprintf("… %d more lines", more)))
+	rest := fmt.Sprintf("… %d more lines", more)
+	if dropped > 0 {
+		rest += fmt.Sprintf(", and between them %s that the log does not have", formatBytes(dropped))
+	}
+	_, err := fmt.Fprintf(t.out, "%s%s\n", indent, t.st.Dim(rest))
 	return err
 }
 

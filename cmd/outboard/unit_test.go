@@ -154,6 +154,26 @@ func TestTimelineColumns(t *testing.T) {
 	}
 }
 
+// If this fails, the log says that it has the lines of an output that it has lost, or loses some where it has them all.
+func TestTimelineMoreLines(t *testing.T) {
+	long := strings.Repeat("x\n", shownOutput+9)
+	for _, c := range []struct {
+		text, want string
+		cut        bool
+	}{
+		{long, "… 9 more lines\n", false}, // control
+		{long + "[5242880 of 9999999 bytes left out here; the whole output is in /f]\ny\n", "… 11 more lines, and between them 5.0 MiB that the log does not have\n", true},
+		{long + "[... 2048 bytes left out ...]\ny\n", "… 11 more lines, and between them 2.0 KiB that the log does not have\n", true},
+		{long + "[... 2048 bytes left out ...]\ny\n", "… 11 more lines\n", false}, // a program's own words
+		{"[... 2048 bytes left out ...]\n" + long, "… 10 more lines\n", true},     // it is shown
+	} {
+		var out bytes.Buffer
+		if err := (&timeline{out: &out, width: plainWidth, zone: time.UTC}).block(c.text, shownOutput, c.cut); err != nil || !strings.HasSuffix(out.String(), c.want) {
+			t.Errorf("cut %v: %v, ...%q, want ...%q", c.cut, err, out.String()[max(0, out.Len()-120):], c.want)
+		}
+	}
+}
+
 // A listen address that means more than it says would put a server with one key onto the network.
 func TestSplitListen(t *testing.T) {
 	tests := []struct {

@@ -209,6 +209,7 @@ type processEvent struct {
 	Cursor   int64  `json:"cursor"`           // where to attach again
 	ExitCode *int   `json:"exit_code,omitempty"`
 	Signal   string `json:"signal,omitempty"`
+	SignalNo int    `json:"signal_number,omitempty"`
 	TimedOut bool   `json:"timed_out,omitempty"`
 }
 
@@ -347,7 +348,7 @@ func (s *server) processStream(r *request, run func(context.Context, func(contro
 	}
 	out := processEvent{Type: "process.ended", Cursor: cursor, TimedOut: exit.Timeout}
 	if exit.Signal != 0 {
-		out.Signal = syscall.Signal(exit.Signal).String()
+		out.Signal, out.SignalNo = syscall.Signal(exit.Signal).String(), exit.Signal
 	} else {
 		out.ExitCode = &exit.Code
 	}

@@ -52,3 +52,23 @@ func TestTemplateRoutes(t *testing.T) {
 	b.refused(400, "page", "GET", "/v1/templates/t1/builds?page="+first.str("next_page"), nil)
 	b.refused(404, `no template "n"`, "GET", "/v1/templates/n", nil) // what was refused left none behind
 }
+
+// Fails if limits that no sandbox can have are saved with an environment, a template or a sandbox, and then fail wherever they are used; or
+// if the answer does not say which of them it was.
+func TestLimitsRefused(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	env := b.ok("POST", "/v1/environments", `{"name":"edge","config":{"type":"cloud","outboard":{"limits":{"pids":16,"memory_bytes":8388608,"cpus":0.01}}}}`).str("id")
+	for limit, want := range map[string]string{
+		`"pids":1`: "limits.pids must be 16 to 1000000", `"pids":-1`: "limits.pids must be", `"disk_bytes":9000000000000000000`: "limits.disk_bytes must be",
+		`"cpus":0.000001`: "limits.cpus must be 0.01 to 1024", `"memory_bytes":8388607`: "limits.memory_bytes must be",
+	} {
+		b.refused(400, "config.outboard."+want, "POST", "/v1/environments", `{"name":"e","config":{"type":"cloud","outboard":{"limits":{`+limit+`}}}}`)
+		b.refused(400, "config.outboard."+want, "POST", "/v1/environments/"+env, `{"config":{"type":"cloud","outboard":{"limits":{`+limit+`}}}}`)
+		b.refused(400, want, "POST", "/v1/sandboxes", `{"limits":{`+limit+`}}`)
+		b.refused(400, want, "POST", "/v1/templates", `{"name":"n","limits":{`+limit+`}}`)
+	}
+	if got := b.ok("GET", "/v1/environments/"+env, nil); got.get("config.outboard.limits.pids") != 16.0 {
+		t.Errorf("after what was refused: %s", got.body)
+	}
+	b.refused(404, `no template "n"`, "GET", "/v1/templates/n", nil)
+}

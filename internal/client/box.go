@@ -37,6 +37,7 @@ type ProcessEvent struct {
 	Cursor   int64  `json:"cursor"`
 	ExitCode *int   `json:"exit_code"`
 	Signal   string `json:"signal"`
+	SignalNo int    `json:"signal_number"` // as Linux counts
 	TimedOut bool   `json:"timed_out"`
 }
 

@@ -2,11 +2,14 @@ package client
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/outboard-dev/outboard"
 )
 
 // NewFork says what forks of a session begin with.
@@ -101,7 +104,7 @@ func (c *Client) CompareCheckpoints(ctx context.Context, id, from, to string, pa
 // Exported is a session as one file; whoever has it closes it.
 type Exported struct {
 	io.ReadCloser        // a file that was not sent whole ends in an error
-	Seq           string // position of its last event
+	Seq           int64  // position of its last event
 	SignedBy      string // the server's public key, "" = it is not signed
 	LeftBehind    string // the policies and budgets that bound it here and do not go along, such as "policy session:ID, budget session:ID"
 }
@@ -116,7 +119,11 @@ func (c *Client) Export(ctx context.Context, id string, seq int64) (Exported, er
 	if err != nil {
 		return Exported{}, err
 	}
-	return Exported{resp.Body, resp.Header.Get("Outboard-Seq"), resp.Header.Get("Outboard-Signed-By"), resp.Header.Get("Outboard-Left-Behind")}, nil
+	at, err := strconv.ParseInt(resp.Header.Get("Outboard-Seq"), 10, 64)
+	if err != nil {
+		return Exported{}, errors.Join(outboard.Errorf(outboard.Unavailable, "reading an export: the server does not say up to where it goes"), resp.Body.Close())
+	}
+	return Exported{resp.Body, at, resp.Header.Get("Outboard-Signed-By"), resp.Header.Get("Outboard-Left-Behind")}, nil
 }
 
 // Importing says what an imported session is given in place of what its file has ("" = nothing), and whose files are taken.

@@ -218,8 +218,8 @@ func (p *BoxSpec) check() error {
 			return invalid("image: %w", err)
 		}
 	}
-	if l := p.Limits; l.MemoryBytes < 0 || l.CPUs < 0 || l.Pids < 0 || l.DiskBytes < 0 {
-		return invalid("limits must not be negative")
+	if err := p.Limits.Check(); err != nil {
+		return invalid("limits.%w", err)
 	}
 	if p.OnTimeout.DropMemory && (!p.OnTimeout.Pause || p.OnTimeout.Resume) {
 		return invalid("dropping the memory at the timeout needs a pause there, and excludes resuming by itself")

@@ -328,9 +328,8 @@ func checkMachine(cfg *outboard.EnvConfig) error {
 	if err := length("config.outboard.isolation", cfg.Isolation, 0, maxMetaKey); err != nil {
 		return err
 	}
-	l := cfg.Limits
-	if l.MemoryBytes < 0 || l.CPUs < 0 || l.Pids < 0 || l.DiskBytes < 0 {
-		return invalid("config.outboard.limits must not be negative")
+	if err := cfg.Limits.Check(); err != nil {
+		return invalid("config.outboard.limits.%w", err)
 	}
 	if l := cfg.Lifecycle; max(l.StopAfterSec, l.DropAfterSec, l.MaxAgeSec) > maxRest || l.StopAfterSec > 0 && l.DropAfterSec > 0 && l.DropAfterSec < l.StopAfterSec {
 		return invalid("config.outboard.lifecycle: drop_after_seconds must not be before stop_after_seconds, and none over %d", int64(maxRest))

@@ -387,6 +387,9 @@ func (c *Control) rewind(ctx context.Context, by outboard.Caller, s *Session, r 
 		return nil, err
 	}
 	ev := &outboard.SessionRewound{To: pos.seq, Conversation: r.Conversation, Machine: r.Machine, By: by.Name}
+	if r.Checkpoint != "" {
+		ev.To = r.Seq // where its owner finds it in a list; the conversation, which can stand at fewer places, stays
+	}
 	if !r.Machine {
 		return ev, nil
 	}

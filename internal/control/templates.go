@@ -100,6 +100,9 @@ func (c *Control) RequestTemplateBuild(ctx context.Context, by outboard.Caller, 
 	if len(name) > maxTemplateName || !templateName.MatchString(name) || slices.Contains([]string{BaseTemplate, "tags", "aliases"}, name) || outboard.TemplateID(name).Valid() || outboard.SnapshotID(name).Valid() {
 		return outboard.Template{}, b, invalid("a template cannot be called %s: use lower-case letters, digits, - and _", quote(name))
 	}
+	if err := limits.Check(); err != nil {
+		return outboard.Template{}, b, invalid("limits.%w", err)
+	}
 	if tags = slices.Clone(tags); tagged {
 		tags = append(tags, tag)
 	}
@@ -168,11 +171,6 @@ func (c *Control) StartTemplateBuild(ctx context.Context, by outboard.Caller, re
 	if err != nil {
 		return b, err
 	}
-	if c.able != nil {
-		if err := c.able(outboard.EnvConfig{Isolation: s.Isolation, Limits: s.Limits}); err != nil {
-			return b, err
-		}
-	}
 	if err := c.record(ctx, by, "template.build", string(m.ID), map[string]any{"build": id, "image": s.Image, "steps": len(s.Steps), "allowed_hosts": s.Hosts}); err != nil {
 		return b, err
 	}
@@ -188,8 +186,13 @@ func (c *Control) templateSpec(ctx context.Context, by outboard.Caller, m *outbo
 	if p.Limits != (outboard.SandboxLimits{}) {
 		s.Limits = p.Limits
 	}
-	if l := s.Limits; l.MemoryBytes < 0 || l.CPUs < 0 || l.Pids < 0 || l.DiskBytes < 0 {
-		return s, invalid("limits must not be negative")
+	if err := s.Limits.Check(); err != nil {
+		return s, invalid("limits.%w", err)
+	}
+	if c.able != nil {
+		if err := c.able(outboard.EnvConfig{Isolation: s.Isolation, Limits: s.Limits}); err != nil {
+			return s, err
+		}
 	}
 	env := outboard.EnvConfig{Kind: "cloud", Networking: outboard.Networking{Mode: "limited", AllowedHosts: p.Hosts}, Image: p.Image, Isolation: p.Isolation}
 	err := checkCloud(&env)

@@ -43,8 +43,8 @@ func (s *Server) requestBuild(r *request) (int, any, error) {
 	if in.Name == "" {
 		in.Name = in.Alias
 	}
-	if in.CPUCount < 0 || in.MemoryMB < 0 || in.MemoryMB > 1<<40 {
-		return 0, nil, outboard.Errorf(outboard.Invalid, "cpuCount and memoryMB must be numbers of CPUs and megabytes")
+	if err := checkSize(in.CPUCount, in.MemoryMB); err != nil {
+		return 0, nil, err
 	}
 	limits := outboard.SandboxLimits{CPUs: in.CPUCount, MemoryBytes: in.MemoryMB << 20}
 	m, b, err := s.ctl.RequestTemplateBuild(r.Context(), r.by, strings.TrimPrefix(in.Name, namespace), in.Tags, limits)
@@ -53,6 +53,18 @@ func (s *Server) requestBuild(r *request) (int, any, error) {
 	}
 	return http.StatusAccepted, buildRequestOut{TemplateID: string(m.ID), BuildID: string(b.ID), Names: []string{namespace + m.Name}, Tags: b.Tags,
 		Aliases: []string{m.Name}}, nil
+}
+
+// checkSize is SandboxLimits.Check in the words of the wire.
+func checkSize(cpus float64, mb int64) error {
+	const outside = "%s must be %v to %v, or 0 for the default, not %v"
+	if cpus != 0 && !(cpus >= outboard.MinCPUs && cpus <= outboard.MaxCPUs) {
+		return outboard.Errorf(outboard.Invalid, outside, "cpuCount", outboard.MinCPUs, outboard.MaxCPUs, cpus)
+	}
+	if mb != 0 && (mb < outboard.MinMemoryBytes>>20 || mb > outboard.MaxMemoryBytes>>20) {
+		return outboard.Errorf(outboard.Invalid, outside, "memoryMB", outboard.MinMemoryBytes>>20, outboard.MaxMemoryBytes>>20, mb)
+	}
+	return nil
 }
 
 type buildIn struct {

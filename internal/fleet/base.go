@@ -45,7 +45,7 @@ func (f *Fleet) system(ctx context.Context, st *stack, env outboard.EnvConfig) e
 	return f.build(ctx, st, string(key), where, func(ctx context.Context, m *machine) (built, error) {
 		code, said, err := command(ctx, m, ProcessStart{Argv: []string{"/bin/sh", "-c", setUp}, User: "0", Cwd: "/"})
 		if err == nil && code != 0 {
-			err = outboard.Errorf(outboard.Unavailable, "setting up a root file system of %s: debootstrap ended with status %d and said:\n%s", b.Suite, code, said)
+			err = outboard.Errorf(outboard.Unavailable, "setting up a root file system of %s: debootstrap ended with status %d%s", b.Suite, code, andSaid(said))
 		}
 		return built{}, err
 	})

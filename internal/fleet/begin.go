@@ -52,8 +52,8 @@ func (f *Fleet) begin(ctx context.Context, m *machine, st stack) error {
 		if context.Cause(ctx) != context.DeadlineExceeded {
 			return context.Cause(ctx)
 		}
-		return outboard.Errorf(outboard.Unavailable, "the template's ready command did not succeed within %v: it ended with status %d and said:\n%s\nthe start command said:\n%s",
-			ReadyTimeout, code, said, f.output(context.WithoutCancel(ctx), m, pid))
+		return outboard.Errorf(outboard.Unavailable, "the template's ready command did not succeed within %v: it ended with status %d%s%s",
+			ReadyTimeout, code, andSaid(said), words("\nthe start command said:\n", f.output(context.WithoutCancel(ctx), m, pid)))
 	}
 }
 
@@ -144,7 +144,7 @@ func (f *Fleet) ended(ctx context.Context, m *machine, pid int) error {
 	}
 	for _, p := range list {
 		if p.Pid == pid && p.Exit != nil && (p.Exit.Code != 0 || p.Exit.Signal != 0) {
-			return outboard.Errorf(outboard.Unavailable, "the template's start command ended with status %d before it was ready, and said:\n%s", p.Exit.Code, f.output(ctx, m, pid))
+			return outboard.Errorf(outboard.Unavailable, "the template's start command ended with status %d before it was ready%s", p.Exit.Code, words(", and said:\n", f.output(ctx, m, pid)))
 		}
 	}
 	return nil

@@ -153,8 +153,8 @@ func install(ctx context.Context, m *machine, name string, pm manager, vars map[
 		return fmt.Errorf("running %s: %w", name, err)
 	}
 	if code != 0 {
-		return outboard.Errorf(outboard.Invalid, "installing the %s packages of the environment (%s): %s ended with status %d and said:\n%s",
-			name, strings.Join(list, " "), name, code, said)
+		return outboard.Errorf(outboard.Invalid, "installing the %s packages of the environment (%s): %s ended with status %d%s",
+			name, strings.Join(list, " "), name, code, andSaid(said))
 	}
 	return nil
 }

@@ -189,6 +189,7 @@ func TestTemplateRefused(t *testing.T) {
 		want  string
 	}{
 		"a command that fails": {[]outboard.TemplateStep{runStep("true"), runStep("{ echo going; echo gone wrong; } >&2; exit 3")}, 2, "step 2, RUN { echo going; echo gone wrong; } >&2; exit 3: it ended with status 3 and said:\ngoing\ngone wrong"},
+		"one without words":    {[]outboard.TemplateStep{runStep("exit 3")}, 1, "step 1, RUN exit 3: it ended with status 3$"},
 		"one long line":        {[]outboard.TemplateStep{runStep("yes no | head -c 100000 | tr -d '\\n'; exit 3")}, 1, "nononononono"},
 		"a signal":             {[]outboard.TemplateStep{runStep("kill -9 $$")}, 1, "ended by signal 9"},
 		"a user nobody is":     {[]outboard.TemplateStep{{Kind: outboard.StepUser, User: "nobody-at-all"}, runStep("true")}, 2, "invalid username: 'nobody-at-all'"},
@@ -207,7 +208,7 @@ func TestTemplateRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, log := r.build(t, f, outboard.TemplateSpec{Steps: c.steps})
-			if b.State != outboard.TemplateFailed || b.ErrorStep != c.step || !strings.Contains(b.Error, c.want) {
+			if b.State != outboard.TemplateFailed || b.ErrorStep != c.step || !strings.Contains(b.Error+"$", c.want) { // $ = the end
 				t.Errorf("%s at step %d: %q; want step %d, ...%s...", b.State, b.ErrorStep, b.Error, c.step, c.want)
 			}
 			if !strings.Contains(log, "error step") {

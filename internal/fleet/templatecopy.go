@@ -5,7 +5,6 @@ import (
 	"bufio"
 	"compress/gzip"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -295,7 +294,7 @@ func (c *copying) program(ctx context.Context, m *machine, user string, argv []s
 		return plain(err)
 	}
 	if code != 0 {
-		return errors.New(argv[0] + " ended with status " + strconv.Itoa(code) + " and said: " + said)
+		return fmt.Errorf("%s ended with status %d%s", argv[0], code, words(" and said: ", said))
 	}
 	return nil
 }

@@ -212,11 +212,22 @@ func (x *stepRun) run(ctx context.Context, m *machine, command string) error {
 	case err != nil:
 		return plain(err)
 	case exit.Signal != 0:
-		return outboard.Errorf(outboard.Invalid, "it was ended by signal %d and said:\n%s", exit.Signal, t.String())
+		return outboard.Errorf(outboard.Invalid, "it was ended by signal %d%s", exit.Signal, andSaid(t.String()))
 	case exit.Code != 0:
-		return outboard.Errorf(outboard.Invalid, "it ended with status %d and said:\n%s", exit.Code, t.String())
+		return outboard.Errorf(outboard.Invalid, "it ended with status %d%s", exit.Code, andSaid(t.String()))
 	}
 	return nil
+}
+
+// andSaid is the end of a sentence about a program: what it said, or nothing where it said nothing.
+func andSaid(said string) string { return words(" and said:\n", said) }
+
+// words puts an introduction before what a program said, if it said anything.
+func words(intro, said string) string {
+	if strings.TrimSpace(said) == "" {
+		return ""
+	}
+	return intro + said
 }
 
 // basePath is what PATH means where nothing has set it.

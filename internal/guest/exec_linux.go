@@ -54,6 +54,23 @@ func (s *server) env() []string {
 	}, s.cfg.Env...)
 }
 
+// lastOfEach keeps the last value of every name, where it stands. A program that is given two looks at the first or the last as it likes;
+// only shells make one of them.
+func lastOfEach(env []string) []string {
+	last := make(map[string]int, len(env))
+	for i, kv := range env {
+		name, _, _ := strings.Cut(kv, "=")
+		last[name] = i
+	}
+	out := make([]string, 0, len(last))
+	for i, kv := range env {
+		if name, _, _ := strings.Cut(kv, "="); last[name] == i {
+			out = append(out, kv)
+		}
+	}
+	return out
+}
+
 // exec runs one process without a shell.
 func (s *server) exec(ctx context.Context, durable <-chan struct{}, c Start, k *sink) outcome {
 	var in execInput

@@ -46,7 +46,7 @@ func (c *children) start(path string, argv []string, attr *os.ProcAttr, wg *sync
 	if attr.Sys != nil {
 		sys = *attr.Sys
 	}
-	a := &syscall.ProcAttr{Dir: attr.Dir, Env: attr.Env, Sys: &sys}
+	a := &syscall.ProcAttr{Dir: attr.Dir, Env: lastOfEach(attr.Env), Sys: &sys}
 	for _, f := range attr.Files {
 		a.Files = append(a.Files, f.Fd())
 	}

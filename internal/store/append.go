@@ -29,7 +29,7 @@ type Commit struct {
 	Expect     int64 // the head it was decided on; Any to append wherever the head is
 	Events     []outboard.Event
 	Release    bool                    // give up the lease in the same transaction
-	Checkpoint *outboard.Checkpoint    // row to insert; its Seq is set to the new head
+	Checkpoint *outboard.Checkpoint    // row to insert; its Seq is set to where the events name it, or to the new head
 	Files      []outboard.File         // rows to insert
 	Config     *outboard.SessionConfig // replaces the stored config (after session.updated)
 	Approvals  []outboard.Approval     // rows to insert, of calls that ask

@@ -233,6 +233,47 @@ func TestForkOutlivesItsParent(t *testing.T) {
 	})
 }
 
+// A commit may go on after the events that name its checkpoint: the next model call begins in it. A fork at those events, after which the
+// conversation can be taken up, begins with the checkpoint and must have it, also when the parent is gone.
+func TestForkAtItsCheckpoint(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		for what, c := range map[string]struct {
+			events []outboard.Event
+			want   int64
+		}{
+			"after two calls": {[]outboard.Event{said("x"), outboard.NewEvent("", &outboard.CallFinished{Call: "c1", Outcome: outboard.OutcomeOK, Checkpoint: "ckpt_1"}),
+				outboard.NewEvent("", &outboard.CallFinished{Call: "c2", Outcome: outboard.OutcomeOK, Checkpoint: "ckpt_1"}),
+				outboard.NewEvent("", &outboard.CheckpointCreated{Checkpoint: "ckpt_1"}), said("next")}, 4},
+			"at rest":            {[]outboard.Event{outboard.NewEvent("", &outboard.CheckpointCreated{Checkpoint: "ckpt_1"}), said("next")}, 2},
+			"without its events": {[]outboard.Event{said("x"), outboard.NewEvent("", &outboard.CheckpointCreated{Checkpoint: "ckpt_0"})}, 3},
+		} {
+			a := newSession(t, s)
+			at := time.UnixMicro(5).UTC()
+			if _, err := s.Commit(t.Context(), store.Commit{Session: a.ID, Expect: store.Any, Events: c.events, Checkpoint: &outboard.Checkpoint{ID: "ckpt_1", CreatedAt: at}}); err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			if k, err := s.Checkpoint(t.Context(), "ckpt_1"); err != nil || k.Seq != c.want {
+				t.Errorf("%s: %+v, %v, want it at %d", what, k, err, c.want)
+			}
+			before, f := forkOf(t, s, a.ID, c.want-1), forkOf(t, s, a.ID, c.want)
+			if err := s.DeleteSession(t.Context(), a.ID); err != nil {
+				t.Fatal(err)
+			}
+			if list, err := s.Checkpoints(t.Context(), f.ID); err != nil || len(list) != 1 {
+				t.Errorf("%s: a fork there has %v, %v", what, list, err)
+			}
+			if list, err := s.Checkpoints(t.Context(), before.ID); err != nil || len(list) != 0 {
+				t.Errorf("%s: control: a fork before it has %v, %v", what, list, err)
+			}
+			for _, id := range []outboard.SessionID{f.ID, before.ID} {
+				if err := s.DeleteSession(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	})
+}
+
 // A follower of a fork gets the shared events, its own, and those that come, once each.
 func TestForkFollow(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"iter"
 	"time"
@@ -72,6 +74,30 @@ func plan(group []*pending, rows map[outboard.SessionID]*row, taken map[onceKey]
 		*r = next
 	}
 	return refused
+}
+
+// savedAt is where the log has come to have a checkpoint of this commit: with the last call that says so, else with the event that says that
+// it was made. What follows in the commit, such as the next request, comes after it: a fork in between has it.
+func (p *pending) savedAt(k outboard.CheckpointID) int64 {
+	at := int64(0)
+	for i := range p.events {
+		e := &p.events[i]
+		call := e.Type == outboard.TypeCallFinished
+		if !call && (e.Type != outboard.TypeCheckpointCreated || at > 0) || !bytes.Contains(e.Data, []byte(k)) {
+			continue
+		}
+		switch v, _ := e.Decode(); v := v.(type) { // what cannot be decoded names nothing
+		case *outboard.CallFinished:
+			if v.Checkpoint == k {
+				at = e.Seq
+			}
+		case *outboard.CheckpointCreated:
+			if v.Checkpoint == k {
+				at = e.Seq
+			}
+		}
+	}
+	return cmp.Or(at, p.head)
 }
 
 // take marks the commit's once-only events as existing, or changes nothing.
@@ -155,7 +181,7 @@ func (p *pending) extras(num int64) []statement {
 	var out []statement
 	c := &p.commit
 	if k := c.Checkpoint; k != nil {
-		out = append(out, statement{insertCheckpointSQL, checkpointArgs(k, c.Session, p.head)})
+		out = append(out, statement{insertCheckpointSQL, checkpointArgs(k, c.Session, p.savedAt(k.ID))})
 	}
 	for i := range c.Files {
 		out = append(out, statement{insertFileSQL, fileArgs(&c.Files[i])})

@@ -132,16 +132,16 @@ func (s *state) save(dir string) error {
 }
 
 func (p *Provider) check(spec sandbox.Spec) error {
-	l := spec.Limits
 	switch caps := p.Capabilities(); {
 	case spec.Generation == "":
 		return outboard.Errorf(outboard.Invalid, "a sandbox needs a generation")
 	case spec.Isolation != "" && spec.Isolation != caps.Isolation:
 		return outboard.Errorf(outboard.Unavailable, "isolation %q is not what %s gives (%q)", spec.Isolation, p.Name(), caps.Isolation)
-	case l.MemoryBytes < 0 || l.Pids < 0 || l.CPUs < 0 || l.DiskBytes < 0:
-		return outboard.Errorf(outboard.Invalid, "a sandbox limit is negative")
 	case spec.From != "":
 		return outboard.Errorf(outboard.Invalid, "%s sandboxes cannot begin with layers of this host", p.Name())
+	}
+	if err := spec.Limits.Check(); err != nil {
+		return outboard.Errorf(outboard.Invalid, "the limits of a sandbox: %w", err)
 	}
 	return sandbox.Refuse(p, spec)
 }

@@ -289,7 +289,7 @@ func TestLastWords(t *testing.T) {
 func TestRefused(t *testing.T) {
 	p := newProvider(t, socket(t), filepath.Join(t.TempDir(), "s"))
 	create(t, p, sandbox.Spec{Limits: outboard.SandboxLimits{MemoryBytes: 256 << 20, CPUs: 1, Pids: 50}}) // the control
-	for name, spec := range map[string]sandbox.Spec{"disk": {Limits: outboard.SandboxLimits{DiskBytes: 1 << 20}}, "packages": {Build: true}} {
+	for name, spec := range map[string]sandbox.Spec{"disk": {Limits: outboard.SandboxLimits{DiskBytes: 1 << 30}}, "packages": {Build: true}} {
 		spec.ID, spec.Generation = outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), "g"
 		if sb, err := p.Create(t.Context(), spec); outboard.KindOf(err) != outboard.Unavailable {
 			t.Errorf("%s: %v", name, err)

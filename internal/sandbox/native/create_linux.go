@@ -138,14 +138,8 @@ func (p *Provider) check(spec sandbox.Spec) error {
 		return outboard.Errorf(outboard.Invalid, "a sandbox that builds a layer has no disk limit and begins with no checkpoint")
 	}
 	l := spec.Limits
-	if l.MemoryBytes < 0 || l.Pids < 0 || l.CPUs < 0 || l.DiskBytes < 0 {
-		return outboard.Errorf(outboard.Invalid, "a sandbox limit is negative")
-	}
-	if l.MemoryBytes > 0 && l.MemoryBytes < minMemory {
-		return outboard.Errorf(outboard.Invalid, "a memory limit of %d bytes: a sandbox needs %d", l.MemoryBytes, minMemory)
-	}
-	if l.DiskBytes > 0 && l.DiskBytes < minDisk {
-		return outboard.Errorf(outboard.Invalid, "a disk limit of %d bytes: a sandbox needs %d", l.DiskBytes, minDisk)
+	if err := l.Check(); err != nil {
+		return outboard.Errorf(outboard.Invalid, "the limits of a sandbox: %w", err)
 	}
 	if l.DiskBytes > 0 && !slices.Contains(p.caps.Limits, "disk") {
 		return unavailable("a disk limit does not hold here: %w", p.disks())

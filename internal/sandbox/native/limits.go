@@ -13,11 +13,6 @@ const (
 	DefaultPids   = sandbox.DefaultPids
 	DefaultCPUs   = 2
 
-	// minMemory is the least memory limit: what the guest and a shell need for themselves, and no less would start.
-	minMemory = 8 << 20
-	// minDisk is the least disk limit: what a file system and a shell need for themselves.
-	minDisk = 16 << 20
-
 	// guestPids is room above the pids limit that tools cannot take, so that the guest can still start a thread to kill them.
 	guestPids = 64
 	// maxFiles and minFiles bound RLIMIT_NOFILE inside: enough for any build tool, and no less than one needs.

@@ -95,7 +95,7 @@ func TestCgroupsAreClosed(t *testing.T) {
 func TestLeastMemory(t *testing.T) {
 	p, _ := newProvider(t)
 	spec := sandbox.Spec{ID: newID(), Generation: "g", Limits: outboard.SandboxLimits{MemoryBytes: 64 << 10}}
-	if _, err := p.Create(t.Context(), spec); outboard.KindOf(err) != outboard.Invalid || !strings.Contains(err.Error(), "needs 8388608") {
+	if _, err := p.Create(t.Context(), spec); outboard.KindOf(err) != outboard.Invalid || !strings.Contains(err.Error(), "memory_bytes must be 8388608 to") {
 		t.Errorf("64 KiB: %v", err)
 	}
 	if !slices.Contains(p.Capabilities().Limits, "memory") {

@@ -187,9 +187,9 @@ func TestLinkedSocket(t *testing.T) {
 func TestRefused(t *testing.T) {
 	each(t, func(t *testing.T, p *container.Provider, _ string) {
 		create(t, p, sandbox.Spec{Limits: outboard.SandboxLimits{MemoryBytes: 256 << 20, CPUs: 1}}) // the control
-		specs := map[string]sandbox.Spec{"disk": {Limits: outboard.SandboxLimits{DiskBytes: 1 << 20}}}
+		specs := map[string]sandbox.Spec{"disk": {Limits: outboard.SandboxLimits{DiskBytes: 1 << 30}}}
 		if !slices.Contains(p.Capabilities().Limits, "pids") {
-			specs["pids"] = sandbox.Spec{Limits: outboard.SandboxLimits{Pids: 10}}
+			specs["pids"] = sandbox.Spec{Limits: outboard.SandboxLimits{Pids: 50}}
 		}
 		for name, spec := range specs {
 			spec.ID, spec.Generation = outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), "g"
