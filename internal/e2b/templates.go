@@ -223,6 +223,16 @@ type reasonOut struct {
 	LogEntries []buildLineOut `json:"logEntries"`
 }
 
+// whyFailed is why a build failed, in E2B's own words where programs look for them.
+func whyFailed(b *outboard.TemplateBuild) string {
+	const nobody = "invalid username: "
+	_, who, ok := strings.Cut(b.Error, ": "+nobody)
+	if n := b.ErrorStep; ok && n > 0 && n <= len(b.Spec.Steps) && b.Spec.Steps[n-1].Kind == outboard.StepRun {
+		return fmt.Sprintf("failed to run command '%s': command failed: unauthenticated: %s%s", b.Spec.Steps[n-1].Command, nobody, who)
+	}
+	return b.Error
+}
+
 // number reads a parameter that counts.
 func (r *request) number(name string) (int, error) {
 	text := r.URL.Query().Get(name)
@@ -251,7 +261,7 @@ func (s *Server) buildStatus(r *request) (int, any, error) {
 	}
 	out := map[string]any{"templateID": m.ID, "buildID": b.ID, "status": b.State, "logEntries": showLines(lines), "logs": plain}
 	if b.State == outboard.TemplateFailed {
-		reason := reasonOut{Message: b.Error, LogEntries: []buildLineOut{}}
+		reason := reasonOut{Message: whyFailed(&b), LogEntries: []buildLineOut{}}
 		if b.ErrorStep > 0 {
 			reason.Step = strconv.Itoa(max(0, b.ErrorStep-b.Spec.Inherited))
 		}

@@ -266,6 +266,31 @@ func TestRefusedBuilds(t *testing.T) {
 	r.refused("POST", "/v2/templates/none/builds/"+out.BuildID, "{", 404)
 }
 
+// If this fails, a program that looks for E2B's words when a command runs as nobody does not find them, or finds them elsewhere.
+func TestNobodysCommand(t *testing.T) {
+	r := newRig(t)
+	for _, c := range []struct {
+		step      outboard.TemplateStep
+		err, want string
+	}{
+		{outboard.TemplateStep{Kind: outboard.StepRun, Command: "whoami"}, "step 1, RUN whoami: invalid username: 'root123'", "failed to run command 'whoami': command failed: unauthenticated: invalid username: 'root123'"},
+		{outboard.TemplateStep{Kind: outboard.StepRun, Command: "false"}, "step 1, RUN false: it ended with status 1", "step 1, RUN false: it ended with status 1"},
+		{outboard.TemplateStep{Kind: outboard.StepWorkdir, Target: "/x"}, "step 1, WORKDIR /x: invalid username: 'x'", "step 1, WORKDIR /x: invalid username: 'x'"},
+	} {
+		out := r.request(`{"name":"web"}`)
+		if _, err := r.back.Store.ChangeTemplateBuild(t.Context(), outboard.TemplateBuildID(out.BuildID), func(b *outboard.TemplateBuild) error {
+			b.State, b.Error, b.ErrorStep, b.Spec.Steps = outboard.TemplateFailed, c.err, 1, []outboard.TemplateStep{c.step}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		var status struct{ Reason reasonOut }
+		if r.api("GET", "/templates/web/builds/"+out.BuildID+"/status", "", &status); status.Reason.Message != c.want || status.Reason.Step != "1" {
+			t.Errorf("%q is told as %+v", c.err, status.Reason)
+		}
+	}
+}
+
 // If this fails, somebody who mistypes a filter takes the answer for what they asked.
 func TestUnknownFilters(t *testing.T) {
 	r := newRig(t)
