@@ -2,13 +2,13 @@ package api
 
 import (
 	"encoding/json"
-	"errors"
 	"reflect"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
 )
 
 // maxDepth bounds the nesting of a request body. The deepest thing a client legitimately sends is a tool's JSON schema.
@@ -44,7 +44,7 @@ func checkDocument(b []byte) error {
 		return nil
 	}
 	var why json.RawMessage
-	return bad("the request body: %s", reason(json.Unmarshal(b, &why)))
+	return bad("the request body: %s", control.WhyJSON(json.Unmarshal(b, &why)))
 }
 
 // object decodes a JSON object into the struct v points at, strictly: field names must match exactly, none may be unknown or
@@ -75,7 +75,7 @@ func object(path string, b []byte, v any) error {
 			continue
 		}
 		if err := json.Unmarshal(raw, to); err != nil {
-			return bad("%s: %s", join(path, name), reason(err))
+			return bad("%s: %s", join(path, name), control.WhyJSON(err))
 		}
 	}
 	for name := range fields {
@@ -100,7 +100,7 @@ func members(path string, b []byte) (map[string]json.RawMessage, error) {
 		end := skipValue(b, i)
 		var name string
 		if err := json.Unmarshal(b[i:end], &name); err != nil {
-			return nil, bad("%s: %s", path, reason(err))
+			return nil, bad("%s: %s", path, control.WhyJSON(err))
 		}
 		i = skipSpace(b, skipSpace(b, end)+1) // over the colon
 		end = skipValue(b, i)
@@ -148,40 +148,6 @@ func skipValue(b []byte, i int) int {
 		}
 	}
 	return len(b)
-}
-
-// reason says in plain words why decoding failed.
-func reason(err error) string {
-	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		s := "expected " + jsonType(t.Type) + ", got " + t.Value
-		if t.Field != "" {
-			s = t.Field + ": " + s
-		}
-		return s
-	}
-	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
-		if s.Error() == "unexpected end of JSON input" {
-			return "the JSON ends too early"
-		}
-		return "malformed JSON at byte " + strconv.FormatInt(s.Offset, 10) + ": " + s.Error()
-	}
-	return err.Error()
-}
-
-func jsonType(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Bool:
-		return "a boolean"
-	case reflect.String:
-		return "a string"
-	case reflect.Slice, reflect.Array:
-		return "an array"
-	case reflect.Map, reflect.Struct:
-		return "an object"
-	case reflect.Float32, reflect.Float64:
-		return "a number"
-	}
-	return "an integer"
 }
 
 // join makes the path of a member.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
 )
 
 // toolsetType is the wire's name of the built-in toolset.
@@ -157,7 +158,7 @@ func decodeToolConfig(path string, raw json.RawMessage, kind string, def outboar
 	}
 	head, err := json.Marshal(map[string]json.RawMessage{"name": fields["name"]})
 	if err != nil {
-		return def, bad("%s.name: %s", path, reason(err))
+		return def, bad("%s.name: %s", path, control.WhyJSON(err))
 	}
 	if err := object(path, head, &name); err != nil {
 		return def, err
@@ -177,7 +178,7 @@ func decodeToolConfig(path string, raw json.RawMessage, kind string, def outboar
 	}
 	rest, err := json.Marshal(fields)
 	if err != nil {
-		return def, bad("%s: %s", path, reason(err))
+		return def, bad("%s: %s", path, control.WhyJSON(err))
 	}
 	var c toolConfigIn
 	if err := object(path, rest, &c); err != nil {

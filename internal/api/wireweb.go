@@ -5,6 +5,7 @@ import (
 	"maps"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
 )
 
 // webIn is what web_fetch and web_search take besides the common fields. It is stored as given, with shorthands written out.
@@ -45,7 +46,7 @@ func decodeWeb(path, tool string, fields map[string]json.RawMessage) (outboard.R
 	}
 	b, err := json.Marshal(own)
 	if err != nil {
-		return nil, bad("%s: %s", path, reason(err))
+		return nil, bad("%s: %s", path, control.WhyJSON(err))
 	}
 	var in webIn
 	if err := object(path, b, &in); err != nil {

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,8 +58,18 @@ func New(cfg Config) *Server {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	allowed := map[string][]string{} // methods by path
 	for route, verb := range s.routes() {
 		s.mux.HandleFunc(route, s.handle(verb))
+		method, path, _ := strings.Cut(route, " ")
+		allowed[path] = append(allowed[path], method)
+	}
+	for path, methods := range allowed { // the pattern of all paths would take these too
+		slices.Sort(methods)
+		s.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", strings.Join(methods, ", "))
+			reply(w, http.StatusMethodNotAllowed, errorBody{r.Method + " is not allowed here, but " + strings.Join(methods, " and "), "method_not_allowed"})
+		})
 	}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, outboard.Errorf(outboard.NotFound, "there is nothing at %s %s", r.Method, r.URL.Path))

@@ -73,7 +73,7 @@ func badBody(err error) error {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return outboard.Errorf(outboard.TooLarge, "the request body is larger than %d bytes", maxJSON)
 	}
-	return outboard.Errorf(outboard.Invalid, "the request body is not what is expected here: %w", err)
+	return outboard.Errorf(outboard.Invalid, "the request body: %s", control.WhyJSON(err))
 }
 
 // code is how a shell tells of an end.

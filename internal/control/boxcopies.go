@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -10,18 +9,16 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-var snapshotName = regexp.MustCompile(`^[a-z0-9_-]+$`)
-
 // SnapshotBox saves the files of a box. A snapshot of the same name is replaced.
 func (c *Control) SnapshotBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, name string) (outboard.BoxSnapshot, error) {
 	var n outboard.BoxSnapshot
 	if _, err := c.boxFor(ctx, by, id); err != nil {
 		return n, err
 	}
-	if name != "" && (len(name) > maxSnapName || !snapshotName.MatchString(name) || name == BaseTemplate || outboard.SnapshotID(name).Valid()) {
-		return n, invalid("a snapshot cannot be called %s: use lower-case letters, digits, - and _", quote(name))
-	}
 	if name != "" {
+		if err := checkTemplateName("snapshot", name); err != nil {
+			return n, err
+		}
 		if _, err := c.store.Template(ctx, by.In(), name); err == nil {
 			return n, outboard.Errorf(outboard.Conflict, "there is a template called %s", quote(name))
 		} else if outboard.KindOf(err) != outboard.NotFound {
@@ -52,7 +49,7 @@ func (c *Control) Snapshot(ctx context.Context, by outboard.Caller, ref string) 
 	if err := known(by); err != nil {
 		return outboard.BoxSnapshot{}, err
 	}
-	if len(ref) > maxSnapName || strings.ContainsRune(ref, 0) {
+	if len(ref) > maxTemplateName || strings.ContainsRune(ref, 0) {
 		return outboard.BoxSnapshot{}, missing("template", ref)
 	}
 	n, err := c.store.Snapshot(ctx, by.In(), ref)

@@ -70,9 +70,8 @@ const (
 	maxBoxText   = 64 << 10            // of each of them together
 	maxForks     = 100                 // of one request, as E2B has it
 	forksAtOnce  = 4                   // each loads files and starts a machine
-	maxSnapName  = 128
-	secretLength = 32 // bytes: nobody guesses it
-	maxOpenPorts = 64 // of a box, to everybody
+	secretLength = 32                  // bytes: nobody guesses it
+	maxOpenPorts = 64                  // of a box, to everybody
 )
 
 // BoxSpec describes a box to make.
@@ -142,6 +141,11 @@ func (c *Control) fromTemplate(ctx context.Context, by outboard.Caller, b *outbo
 	}
 	if outboard.KindOf(err) != outboard.NotFound {
 		return files, err
+	}
+	if name, tag, tagged := strings.Cut(ref, ":"); tagged {
+		if _, err := c.Snapshot(ctx, by, name); err == nil {
+			return files, onlyDefault("snapshot", name, tag)
+		}
 	}
 	m, build, err := c.templateFor(ctx, by, ref)
 	if err != nil {

@@ -82,9 +82,48 @@ func checkTags(tags []string) error {
 		return invalid("tags: at most %d", maxTemplateTags)
 	}
 	for _, t := range tags {
-		if len(t) > maxTemplateName || !templateTag.MatchString(t) || looksLikeID.MatchString(t) {
+		switch {
+		case t == "":
+			return invalid("a tag needs a name")
+		case len(t) > maxTemplateName:
+			return tooLongName("tag", t)
+		case !templateTag.MatchString(t):
 			return invalid("a tag cannot be called %s: use lower-case letters, digits, and _ . -", quote(t))
+		case looksLikeID.MatchString(t):
+			return invalid("a tag cannot be called %s: ids of builds look like that", quote(t))
 		}
+	}
+	return nil
+}
+
+// reservedNames are what no template or snapshot can be called, with the reason.
+var reservedNames = map[string]string{BaseTemplate: "that is the server's own template", "tags": "the API has a path of that name", "aliases": "the API has a path of that name"}
+
+func tooLongName(what, name string) error {
+	return invalid("a %s cannot be called %s: that has %d bytes, and a name has at most %d", what, quote(name), len(name), maxTemplateName)
+}
+
+// checkTemplateName says why nothing of a kind can be called so.
+func checkTemplateName(kind, name string) error {
+	switch why := reservedNames[name]; {
+	case name == "":
+		return invalid("a %s needs a name", kind)
+	case len(name) > maxTemplateName:
+		return tooLongName(kind, name)
+	case !templateName.MatchString(name):
+		return invalid("a %s cannot be called %s: use lower-case letters, digits, - and _", kind, quote(name))
+	case why != "":
+		return invalid("a %s cannot be called %s: %s", kind, quote(name), why)
+	case outboard.TemplateID(name).Valid(), outboard.SnapshotID(name).Valid():
+		return invalid("a %s cannot be called %s: ids look like that", kind, quote(name))
+	}
+	return nil
+}
+
+// changeable refuses to change what is the server's own.
+func changeable(name string) error {
+	if name == BaseTemplate {
+		return outboard.Errorf(outboard.Denied, "template %s is the server's own, and nobody changes it", BaseTemplate)
 	}
 	return nil
 }
@@ -97,8 +136,8 @@ func (c *Control) RequestTemplateBuild(ctx context.Context, by outboard.Caller, 
 		return outboard.Template{}, b, err
 	}
 	name, tag, tagged := strings.Cut(ref, ":")
-	if len(name) > maxTemplateName || !templateName.MatchString(name) || slices.Contains([]string{BaseTemplate, "tags", "aliases"}, name) || outboard.TemplateID(name).Valid() || outboard.SnapshotID(name).Valid() {
-		return outboard.Template{}, b, invalid("a template cannot be called %s: use lower-case letters, digits, - and _", quote(name))
+	if err := checkTemplateName("template", name); err != nil {
+		return outboard.Template{}, b, err
 	}
 	if err := limits.Check(); err != nil {
 		return outboard.Template{}, b, invalid("limits.%w", err)
@@ -155,7 +194,7 @@ func (c *Control) BuildTemplate(ctx context.Context, by outboard.Caller, ref str
 	return m, b, err
 }
 
-// StartTemplateBuild says what a build that waits is to build, and has it begin.
+// StartTemplateBuild says what a build that waits is to build, and has it begin. A build that is refused has failed, with the reason.
 func (c *Control) StartTemplateBuild(ctx context.Context, by outboard.Caller, ref string, id outboard.TemplateBuildID, p TemplateBuildSpec) (outboard.TemplateBuild, error) {
 	if err := c.boxes(by); err != nil {
 		return outboard.TemplateBuild{}, err
@@ -164,10 +203,54 @@ func (c *Control) StartTemplateBuild(ctx context.Context, by outboard.Caller, re
 	if err != nil {
 		return b, err
 	}
+	if b, err = c.startBuild(ctx, by, &m, b, p); err != nil {
+		c.refuseBuild(ctx, id, err)
+	}
+	return b, err
+}
+
+// RefuseTemplateBuild is for who cannot read what a build that waits is to build: it has failed.
+func (c *Control) RefuseTemplateBuild(ctx context.Context, by outboard.Caller, ref string, id outboard.TemplateBuildID, why error) error {
+	if err := c.boxes(by); err != nil {
+		return err
+	}
+	if _, _, err := c.TemplateBuild(ctx, by, ref, id); err != nil {
+		return err
+	}
+	c.refuseBuild(ctx, id, why)
+	return nil
+}
+
+// refuseBuild says of a build that waits that it has failed: nobody would tell it anything else. A build that was begun is none of this.
+func (c *Control) refuseBuild(ctx context.Context, id outboard.TemplateBuildID, why error) {
+	text := outboard.PublicOf(why)
+	switch outboard.KindOf(why) {
+	case outboard.Conflict, outboard.Canceled: // it was begun, or who asks has gone: it says nothing of the build
+		return
+	case outboard.Internal:
+		text = "internal error; the server's log says what it was"
+	}
+	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "?")
+	_, err := c.store.ChangeTemplateBuild(context.WithoutCancel(ctx), id, func(b *outboard.TemplateBuild) error {
+		if b.State == outboard.TemplateWaiting {
+			b.State, b.Error, b.EndedAt = outboard.TemplateFailed, text, c.clock()
+		}
+		return nil
+	})
+	if err != nil {
+		c.log.Warn("a build that was refused waits on", "build", id, "err", err)
+	}
+}
+
+func (c *Control) startBuild(ctx context.Context, by outboard.Caller, m *outboard.Template, b outboard.TemplateBuild, p TemplateBuildSpec) (outboard.TemplateBuild, error) {
+	id := b.ID
+	if b.State != outboard.TemplateWaiting {
+		return b, outboard.Errorf(outboard.Conflict, "build %s does not wait to be begun: its state is %s", id, b.State)
+	}
 	if err := c.alive(ctx, outboard.KillSubject{Owner: by.Key, Person: by.User}); err != nil {
 		return b, err
 	}
-	s, err := c.templateSpec(ctx, by, &m, &b, p)
+	s, err := c.templateSpec(ctx, by, m, &b, p)
 	if err != nil {
 		return b, err
 	}
@@ -312,16 +395,45 @@ func (c *Control) Templates(ctx context.Context, by outboard.Caller) ([]outboard
 	return c.store.Templates(ctx, by.In())
 }
 
-// Template returns one by its id or name.
+// Template returns one by its id or name. A tag behind that is one it has. BaseTemplate is none of these: nobody built it.
 func (c *Control) Template(ctx context.Context, by outboard.Caller, ref string) (outboard.Template, error) {
 	if err := known(by); err != nil {
 		return outboard.Template{}, err
 	}
-	if len(ref) > maxTemplateName || strings.ContainsRune(ref, 0) {
-		return outboard.Template{}, missing("template", ref)
+	name, tag, tagged := strings.Cut(ref, ":")
+	if name == BaseTemplate {
+		if tagged && tag != outboard.DefaultTag {
+			return outboard.Template{}, onlyDefault("template", name, tag)
+		}
+		return outboard.Template{}, outboard.Errorf(outboard.NotFound, "template %s is the server's own: it has no builds", name)
 	}
-	m, err := c.store.Template(ctx, by.In(), ref)
-	return m, look("template", ref, err)
+	if len(name) > maxTemplateName || strings.ContainsRune(ref, 0) {
+		return outboard.Template{}, missing("template", name)
+	}
+	m, err := c.store.Template(ctx, by.In(), name)
+	if err := look("template", name, err); err != nil || !tagged {
+		return m, err
+	}
+	_, err = tagOf(&m, tag)
+	return m, err
+}
+
+// tagOf returns what a tag of a template means.
+func tagOf(m *outboard.Template, tag string) (outboard.TemplateTag, error) {
+	t, ok := m.Tags[tag]
+	if ok {
+		return t, nil
+	}
+	have := slices.Sorted(maps.Keys(m.Tags))
+	if len(have) == 0 {
+		return t, outboard.Errorf(outboard.NotFound, "template %s has no build that is ready yet", m.Name).WithHint("outboard template show %s", m.Name)
+	}
+	return t, outboard.Errorf(outboard.NotFound, "template %s has no build that is ready with the tag %s; it has %s", m.Name, quote(tag), quote(strings.Join(have, " ")))
+}
+
+// onlyDefault says that what has no builds has no other tag.
+func onlyDefault(kind, name, tag string) error {
+	return outboard.Errorf(outboard.NotFound, "%s %s has no tag %s; it has %s only", kind, name, quote(tag), outboard.DefaultTag)
 }
 
 // TemplateBuild returns one build of a template.
@@ -363,19 +475,11 @@ func (c *Control) TemplateLog(ctx context.Context, by outboard.Caller, ref strin
 // templateFor returns what NAME[:TAG] or an id means: a template and a build of it that is ready.
 func (c *Control) templateFor(ctx context.Context, by outboard.Caller, ref string) (outboard.Template, outboard.TemplateBuild, error) {
 	name, tag := cutTag(ref)
-	m, err := c.Template(ctx, by, name)
+	m, err := c.Template(ctx, by, name+":"+tag)
 	if err != nil {
 		return m, outboard.TemplateBuild{}, err
 	}
-	t, ok := m.Tags[tag]
-	if !ok {
-		have := slices.Sorted(maps.Keys(m.Tags))
-		if len(have) == 0 {
-			return m, outboard.TemplateBuild{}, outboard.Errorf(outboard.NotFound, "template %s has no build that is ready yet", m.Name).
-				WithHint("outboard template show %s", m.Name)
-		}
-		return m, outboard.TemplateBuild{}, outboard.Errorf(outboard.NotFound, "template %s has no build that is ready with the tag %s; it has %s", m.Name, quote(tag), quote(strings.Join(have, " ")))
-	}
+	t := m.Tags[tag]
 	b, err := c.store.TemplateBuild(ctx, t.Build)
 	return m, b, err
 }
@@ -413,6 +517,9 @@ func (c *Control) TagTemplate(ctx context.Context, by outboard.Caller, target st
 	if err := checkTags(tags); err != nil {
 		return outboard.TemplateBuild{}, err
 	}
+	if name, _ := cutTag(target); name == BaseTemplate {
+		return outboard.TemplateBuild{}, changeable(name)
+	}
 	m, b, err := c.templateFor(ctx, by, target)
 	if err != nil {
 		return b, err
@@ -439,6 +546,9 @@ func (c *Control) UntagTemplate(ctx context.Context, by outboard.Caller, ref str
 		return err
 	}
 	name, _ := cutTag(ref)
+	if err := changeable(name); err != nil {
+		return err
+	}
 	m, err := c.Template(ctx, by, name)
 	if err != nil {
 		return err
@@ -461,9 +571,16 @@ func (c *Control) DeleteTemplate(ctx context.Context, by outboard.Caller, ref st
 	if err := works(by, scopeSandboxes); err != nil {
 		return err
 	}
+	name, tag := cutTag(ref)
+	if err := changeable(name); err != nil {
+		return err
+	}
 	m, err := c.Template(ctx, by, ref)
 	if err != nil {
 		return err
+	}
+	if tag != outboard.DefaultTag {
+		return invalid("%s names a tag, and a template is removed with all it has: name it without the tag, or take the tag away", quote(ref))
 	}
 	if err := c.record(ctx, by, "template.delete", string(m.ID), nil); err != nil {
 		return err
@@ -483,6 +600,9 @@ func (c *Control) DeleteTemplate(ctx context.Context, by outboard.Caller, ref st
 // HasTemplateUpload reports whether something was uploaded for a template under a name.
 func (c *Control) HasTemplateUpload(ctx context.Context, by outboard.Caller, ref, hash string) (outboard.Template, bool, error) {
 	if err := works(by, scopeSandboxes); err != nil {
+		return outboard.Template{}, false, err
+	}
+	if err := changeable(ref); err != nil {
 		return outboard.Template{}, false, err
 	}
 	m, err := c.Template(ctx, by, ref)

@@ -49,11 +49,12 @@ type Server struct {
 	grpc     *http.Transport
 	watchers watchers
 	unzipped int64 // of a compressed body, at most
+	began    time.Time
 }
 
 // New returns a server.
 func New(cfg Config) *Server {
-	s := &Server{ctl: cfg.Control, log: cfg.Logger, domain: cfg.Domain, unzipped: maxUnzipped}
+	s := &Server{ctl: cfg.Control, log: cfg.Logger, domain: cfg.Domain, unzipped: maxUnzipped, began: time.Now().UTC()}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

@@ -139,11 +139,12 @@ func TestPages(t *testing.T) {
 
 // rig is a server with one box.
 type rig struct {
-	t   *testing.T
-	srv *Server
-	url string
-	key string
-	box sandboxOut
+	t    *testing.T
+	srv  *Server
+	back *outboardtest.Server
+	url  string
+	key  string
+	box  sandboxOut
 }
 
 func newRig(t *testing.T) *rig {
@@ -151,7 +152,7 @@ func newRig(t *testing.T) *rig {
 	s := New(Config{Control: srv.Control})
 	h := httptest.NewServer(s)
 	t.Cleanup(func() { h.CloseClientConnections(); h.Close(); s.Close() })
-	r := &rig{t: t, srv: s, url: h.URL, key: APIKey(srv.Key)}
+	r := &rig{t: t, srv: s, back: srv, url: h.URL, key: APIKey(srv.Key)}
 	if status := r.api("POST", "/sandboxes", `{"templateID":"base"}`, &r.box); status != http.StatusCreated {
 		t.Fatalf("creating a sandbox: %d", status)
 	}

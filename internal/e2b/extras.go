@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -30,17 +31,19 @@ func showSnapshot(n *outboard.BoxSnapshot) snapshotOut {
 	return snapshotOut{name, []string{name}}
 }
 
-// templateRef takes the parts off a template's name that mean nothing here.
-func templateRef(s string) string {
-	return strings.TrimPrefix(strings.TrimSuffix(s, defaultTag), namespace)
-}
-
 func (s *Server) snapshot(r *request) (int, any, error) {
 	in, err := r.ttl()
 	if err != nil {
 		return 0, nil, err
 	}
-	n, err := s.ctl.SnapshotBox(r.Context(), r.by, r.id(), templateRef(in.Name))
+	name, tag, tagged, err := ownName(in.Name)
+	if err == nil && tagged && tag != outboard.DefaultTag {
+		err = outboard.Errorf(outboard.Unimplemented, "a snapshot has no tag but %s here: leave %q out", outboard.DefaultTag, ":"+clip(tag))
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	n, err := s.ctl.SnapshotBox(r.Context(), r.by, r.id(), name)
 	return http.StatusCreated, showSnapshot(&n), err
 }
 
@@ -67,24 +70,29 @@ type aliasOut struct {
 	Public     bool   `json:"public"`
 }
 
-// alias says whether there is a template of a name.
+// alias says whether there is a template of a name, and with the tag where it is given.
 func (s *Server) alias(r *request) (int, any, error) {
-	name := templateRef(r.parts[0])
-	if name == control.BaseTemplate {
+	ref := templateRef(r.parts[0])
+	if ref == control.BaseTemplate {
 		return http.StatusOK, aliasOut{control.BaseTemplate, true}, nil
 	}
-	n, err := s.ctl.Snapshot(r.Context(), r.by, name)
+	n, err := s.ctl.Snapshot(r.Context(), r.by, ref)
 	if outboard.KindOf(err) != outboard.NotFound {
 		return http.StatusOK, aliasOut{TemplateID: string(n.ID)}, err
 	}
-	name, _, _ = strings.Cut(name, ":")
-	m, err := s.ctl.Template(r.Context(), r.by, name)
+	if name, tag, tagged := cutName(r.parts[0]); tagged {
+		ref = name + ":" + tag // also the one that a name means anyway: it may have no build yet
+	}
+	m, err := s.ctl.Template(r.Context(), r.by, ref)
 	return http.StatusOK, aliasOut{TemplateID: string(m.ID)}, err
 }
 
 // deleteTemplate removes a snapshot or a template: to clients they are one thing.
 func (s *Server) deleteTemplate(r *request) (int, any, error) {
 	ref := templateRef(r.parts[0])
+	if ref == "" {
+		return 0, nil, outboard.Errorf(outboard.Invalid, "there is no template without a name")
+	}
 	err := s.ctl.DeleteSnapshot(r.Context(), r.by, ref)
 	if outboard.KindOf(err) == outboard.NotFound {
 		err = s.ctl.DeleteTemplate(r.Context(), r.by, ref)
@@ -150,8 +158,8 @@ func (s *Server) metrics(r *request) (int, any, error) {
 // metricsOf returns the newest sample of each of some boxes.
 func (s *Server) metricsOf(r *request) (int, any, error) {
 	ids := splitList(r.URL.Query()["sandbox_ids"])
-	if len(ids) > 100 {
-		return 0, nil, outboard.Errorf(outboard.Invalid, "at most 100 sandboxes at a time")
+	if len(ids) == 0 || len(ids) > 100 {
+		return 0, nil, outboard.Errorf(outboard.Invalid, "sandbox_ids must be the ids of 1 to 100 sandboxes, with commas between them, not of %d", len(ids))
 	}
 	out := map[string]metricOut{}
 	for _, id := range ids {
@@ -173,39 +181,56 @@ type logOut struct {
 	Fields    map[string]string `json:"fields"`
 }
 
+// maxLines and maxSearch bound what is asked of a box's log at a time, as E2B has it.
+const (
+	maxLines  = 1000
+	maxSearch = 256
+)
+
 // lines returns a part of a box's log.
-func (s *Server) lines(r *request, cursor string) ([]logOut, error) {
+func (s *Server) lines(r *request, cursor string, most int) ([]logOut, error) {
 	from, err := r.unix(cursor, time.Millisecond)
 	if err != nil {
 		return nil, err
+	}
+	direction, err := r.oneOf("direction", "forward", "backward")
+	if err != nil {
+		return nil, err
+	}
+	level, err := r.level()
+	if err != nil {
+		return nil, err
+	}
+	limit, err := r.limit(maxLines, most)
+	if err != nil {
+		return nil, err
+	}
+	search := r.URL.Query().Get("search")
+	if len(search) > maxSearch {
+		return nil, outboard.Errorf(outboard.Invalid, "search must have at most %d bytes, not %d", maxSearch, len(search))
 	}
 	log, err := s.ctl.BoxLog(r.Context(), r.by, r.id())
 	if err != nil {
 		return nil, err
 	}
-	q := r.URL.Query()
-	limit := 1000
-	if n, err := strconv.Atoi(q.Get("limit")); err == nil && n >= 0 {
-		limit = min(n, limit)
-	}
-	back := q.Get("direction") == "backward"
+	back := direction == "backward"
 	out := []logOut{}
 	for _, l := range log {
 		at := l.At.Truncate(time.Millisecond)
 		if from.IsZero() || back && !at.After(from) || !back && !at.Before(from) {
-			if strings.Contains(l.Message, q.Get("search")) {
-				out = append(out, logOut{l.At, l.Message, "info", l.Fields})
+			if strings.Contains(l.Message, search) && level <= infoLevel {
+				out = append(out, logOut{l.At, l.Message, levels[infoLevel], l.Fields})
 			}
 		}
 	}
 	if back {
 		slices.Reverse(out)
 	}
-	return out[:min(limit, len(out))], nil
+	return out[:min(limit, maxLines, len(out))], nil
 }
 
 func (s *Server) logs(r *request) (int, any, error) {
-	out, err := s.lines(r, "cursor")
+	out, err := s.lines(r, "cursor", maxLines)
 	return http.StatusOK, map[string]any{"logs": out}, err
 }
 
@@ -214,7 +239,7 @@ func (s *Server) logsV1(r *request) (int, any, error) {
 		Timestamp time.Time `json:"timestamp"`
 		Line      string    `json:"line"`
 	}
-	entries, err := s.lines(r, "start")
+	entries, err := s.lines(r, "start", math.MaxInt32) // which never had a bound
 	lines := make([]line, len(entries))
 	for i, e := range entries {
 		lines[i] = line{e.Timestamp, e.Message}

@@ -1,6 +1,8 @@
 package e2b
 
 import (
+	"cmp"
+	"encoding/json"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -116,17 +118,21 @@ func network(s string) (netip.Prefix, error) {
 
 // setNetwork replaces what a sandbox may reach; what is left out is as if it was never said.
 func (s *Server) setNetwork(r *request) (int, any, error) {
-	var in struct {
-		networkIn
+	var in networkIn
+	var more struct {
 		AllowInternet *bool `json:"allow_internet_access"`
 	}
-	if err := decode(r.w, r.Request, &in); err != nil {
+	body := json.RawMessage("{}")
+	if err := decode(r.w, r.Request, &body); err != nil {
+		return 0, nil, err
+	}
+	if err := cmp.Or(unmarshal(body, &in), unmarshal(body, &more)); err != nil {
 		return 0, nil, err
 	}
 	if len(in.HTTPSPorts) > 0 {
 		return 0, nil, outboard.Errorf(outboard.Invalid, "network.httpsPorts are said when a sandbox is made")
 	}
-	n, err := in.settings(in.AllowInternet)
+	n, err := in.settings(more.AllowInternet)
 	if err != nil {
 		return 0, nil, err
 	}

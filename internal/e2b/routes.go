@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
 )
 
 // request is one request of the control plane.
@@ -176,8 +177,13 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	if len(b) == 0 {
 		return nil
 	}
+	return unmarshal(b, v)
+}
+
+// unmarshal decodes JSON, and says in plain words what is wrong with it.
+func unmarshal(b []byte, v any) error {
 	if err := json.Unmarshal(b, v); err != nil {
-		return outboard.Errorf(outboard.Invalid, "the request body is not what is expected here: %w", err)
+		return outboard.Errorf(outboard.Invalid, "the request body: %s", control.WhyJSON(err))
 	}
 	return nil
 }

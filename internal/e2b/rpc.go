@@ -115,7 +115,7 @@ func message(body []byte, v any) error {
 		return nil
 	}
 	if err := json.Unmarshal(body, v); err != nil {
-		return &rpcError{"invalid_argument", "the message is not what is expected: " + err.Error()}
+		return &rpcError{"invalid_argument", "the message: " + control.WhyJSON(err)}
 	}
 	return nil
 }

@@ -310,15 +310,29 @@ func (s *Server) listRunning(r *request) (int, any, error) {
 func (s *Server) list(r *request) (int, any, error) {
 	q := r.URL.Query()
 	states := splitList(q["state"])
+	all := []string{string(outboard.BoxRunning), string(outboard.BoxPaused)}
 	if len(states) == 0 {
-		states = []string{string(outboard.BoxRunning), string(outboard.BoxPaused)}
+		states = all
+	}
+	for _, state := range states {
+		if !slices.Contains(all, state) {
+			return 0, nil, outboard.Errorf(outboard.Invalid, "state must be running, paused or running,paused, not %q", clip(state))
+		}
+	}
+	order, err := r.oneOf("order", "desc", "asc")
+	if err != nil {
+		return 0, nil, err
 	}
 	out, err := s.matching(r, states)
 	if err != nil {
 		return 0, nil, err
 	}
 	if t := q.Get("template"); t != "" {
-		out = slices.DeleteFunc(out, func(b listedOut) bool { return b.TemplateID != t })
+		id, err := s.templateID(r, t)
+		if err != nil {
+			return 0, nil, err
+		}
+		out = slices.DeleteFunc(out, func(b listedOut) bool { return b.TemplateID != id })
 	}
 	if after := q.Get("startedAfter"); after != "" {
 		from, err := time.Parse(time.RFC3339Nano, after)
@@ -337,8 +351,31 @@ func (s *Server) list(r *request) (int, any, error) {
 		r.w.Header().Set("X-Total-Running", strconv.Itoa(running))
 	}
 	key := func(b listedOut) pageKey { return pageKey{b.StartedAt, b.SandboxID} }
-	out, err = page(r, out, key, q.Get("order") == "asc")
+	out, err = page(r, out, key, order == "asc")
 	return http.StatusOK, out, err
+}
+
+// templateID is what boxes say that began with a template or a snapshot, "" where there is none of the name.
+func (s *Server) templateID(r *request, name string) (string, error) {
+	ref, _, tagged := cutName(name)
+	if tagged {
+		return "", outboard.Errorf(outboard.Invalid, "template must be a name or an id, without a tag: sandboxes do not say which tag they began with")
+	}
+	if ref == control.BaseTemplate {
+		return ref, nil
+	}
+	n, err := s.ctl.Snapshot(r.Context(), r.by, ref)
+	if err == nil {
+		return string(n.ID), nil
+	}
+	if outboard.KindOf(err) != outboard.NotFound {
+		return "", err
+	}
+	m, err := s.ctl.Template(r.Context(), r.by, ref)
+	if outboard.KindOf(err) == outboard.NotFound {
+		return "", nil
+	}
+	return string(m.ID), err
 }
 
 // matching returns the boxes of some states with the metadata that is asked for.

@@ -2,6 +2,7 @@ package e2b
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -22,8 +23,31 @@ type buildRequestIn struct {
 	Name     string   `json:"name"`
 	Alias    string   `json:"alias"` // as older clients call it
 	Tags     []string `json:"tags"`
-	CPUCount float64  `json:"cpuCount"`
-	MemoryMB int64    `json:"memoryMB"`
+	CPUCount *int64   `json:"cpuCount"`
+	MemoryMB *int64   `json:"memoryMB"`
+}
+
+// What the sandboxes of a template may have: at least what E2B's own description of its API says, and no more than any host has.
+const (
+	minCPUs, maxCPUs         = 1, 1024
+	minMemoryMB, maxMemoryMB = 128, 8 << 20
+)
+
+// limits checks what is asked for here, where it has the names that the client gave it.
+func (in *buildRequestIn) limits() (l outboard.SandboxLimits, err error) {
+	if n := in.CPUCount; n != nil {
+		if *n < minCPUs || *n > maxCPUs {
+			return l, outboard.Errorf(outboard.Invalid, "cpuCount must be %d to %d, not %d", minCPUs, maxCPUs, *n)
+		}
+		l.CPUs = float64(*n)
+	}
+	if n := in.MemoryMB; n != nil {
+		if *n < minMemoryMB || *n > maxMemoryMB {
+			return l, outboard.Errorf(outboard.Invalid, "memoryMB must be %d to %d, not %d", minMemoryMB, maxMemoryMB, *n)
+		}
+		l.MemoryBytes = *n << 20
+	}
+	return l, nil
 }
 
 type buildRequestOut struct {
@@ -40,31 +64,23 @@ func (s *Server) requestBuild(r *request) (int, any, error) {
 	if err := decode(r.w, r.Request, &in); err != nil {
 		return 0, nil, err
 	}
-	if in.Name == "" {
-		in.Name = in.Alias
-	}
-	if err := checkSize(in.CPUCount, in.MemoryMB); err != nil {
+	limits, err := in.limits()
+	if err != nil {
 		return 0, nil, err
 	}
-	limits := outboard.SandboxLimits{CPUs: in.CPUCount, MemoryBytes: in.MemoryMB << 20}
-	m, b, err := s.ctl.RequestTemplateBuild(r.Context(), r.by, strings.TrimPrefix(in.Name, namespace), in.Tags, limits)
+	name, tag, tagged, err := ownName(cmp.Or(in.Name, in.Alias))
+	if err != nil {
+		return 0, nil, err
+	}
+	if tagged {
+		in.Tags = append(in.Tags, tag)
+	}
+	m, b, err := s.ctl.RequestTemplateBuild(r.Context(), r.by, name, cleanTags(in.Tags), limits)
 	if err != nil {
 		return 0, nil, err
 	}
 	return http.StatusAccepted, buildRequestOut{TemplateID: string(m.ID), BuildID: string(b.ID), Names: []string{namespace + m.Name}, Tags: b.Tags,
 		Aliases: []string{m.Name}}, nil
-}
-
-// checkSize is SandboxLimits.Check in the words of the wire.
-func checkSize(cpus float64, mb int64) error {
-	const outside = "%s must be %v to %v, or 0 for the default, not %v"
-	if cpus != 0 && !(cpus >= outboard.MinCPUs && cpus <= outboard.MaxCPUs) {
-		return outboard.Errorf(outboard.Invalid, outside, "cpuCount", outboard.MinCPUs, outboard.MaxCPUs, cpus)
-	}
-	if mb != 0 && (mb < outboard.MinMemoryBytes>>20 || mb > outboard.MaxMemoryBytes>>20) {
-		return outboard.Errorf(outboard.Invalid, outside, "memoryMB", outboard.MinMemoryBytes>>20, outboard.MaxMemoryBytes>>20, mb)
-	}
-	return nil
 }
 
 type buildIn struct {
@@ -144,25 +160,43 @@ func (in stepIn) step() (control.TemplateStep, error) {
 	return s, nil
 }
 
+// buildID is the build that the path names.
+func (r *request) buildID() outboard.TemplateBuildID {
+	return outboard.TemplateBuildID(clean(r.parts[1]))
+}
+
+// startBuild has a build begin. One that is refused has failed: nobody who asks for its status is to wait.
 func (s *Server) startBuild(r *request) (int, any, error) {
+	ref := templateRef(r.parts[0])
+	p, err := s.readBuild(r)
+	if err != nil {
+		return 0, nil, cmp.Or(s.ctl.RefuseTemplateBuild(r.Context(), r.by, ref, r.buildID(), err), err)
+	}
+	_, err = s.ctl.StartTemplateBuild(r.Context(), r.by, ref, r.buildID(), p)
+	return http.StatusAccepted, struct{}{}, err
+}
+
+func (s *Server) readBuild(r *request) (p control.TemplateBuildSpec, err error) {
 	var in buildIn
 	if err := decode(r.w, r.Request, &in); err != nil {
-		return 0, nil, err
+		return p, err
+	}
+	if in.FromImage == "" && clean(in.FromTemplate) == "" { // as E2B has it: what a template begins with is too much to be guessed
+		return p, outboard.Errorf(outboard.Invalid, "a build begins with fromImage or fromTemplate; fromTemplate %q is this server's own programs", control.BaseTemplate)
 	}
 	login, err := in.Registry.login()
 	if err != nil {
-		return 0, nil, err
+		return p, err
 	}
-	p := control.TemplateBuildSpec{Image: in.FromImage, Login: login, From: templateRef(in.FromTemplate), Start: in.Start, Ready: in.Ready, Force: in.Force}
+	p = control.TemplateBuildSpec{Image: in.FromImage, Login: login, From: templateRef(in.FromTemplate), Start: in.Start, Ready: in.Ready, Force: in.Force}
 	for i, one := range in.Steps {
 		step, err := one.step()
 		if err != nil {
-			return 0, nil, outboard.Errorf(outboard.KindOf(err), "steps[%d]: %w", i, err)
+			return p, outboard.Errorf(outboard.KindOf(err), "steps[%d]: %w", i, err)
 		}
 		p.Steps = append(p.Steps, step)
 	}
-	_, err = s.ctl.StartTemplateBuild(r.Context(), r.by, r.parts[0], outboard.TemplateBuildID(r.parts[1]), p)
-	return http.StatusAccepted, struct{}{}, err
+	return p, nil
 }
 
 type buildLineOut struct {
@@ -189,6 +223,16 @@ type reasonOut struct {
 	LogEntries []buildLineOut `json:"logEntries"`
 }
 
+// whyFailed is why a build failed, in E2B's own words where programs look for them.
+func whyFailed(b *outboard.TemplateBuild) string {
+	const nobody = "invalid username: "
+	_, who, ok := strings.Cut(b.Error, ": "+nobody)
+	if n := b.ErrorStep; ok && n > 0 && n <= len(b.Spec.Steps) && b.Spec.Steps[n-1].Kind == outboard.StepRun {
+		return fmt.Sprintf("failed to run command '%s': command failed: unauthenticated: %s%s", b.Spec.Steps[n-1].Command, nobody, who)
+	}
+	return b.Error
+}
+
 // number reads a parameter that counts.
 func (r *request) number(name string) (int, error) {
 	text := r.URL.Query().Get(name)
@@ -207,8 +251,7 @@ func (s *Server) buildStatus(r *request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	id := outboard.TemplateBuildID(r.parts[1])
-	m, b, lines, err := s.ctl.TemplateLog(r.Context(), r.by, r.parts[0], id, from)
+	m, b, lines, err := s.ctl.TemplateLog(r.Context(), r.by, templateRef(r.parts[0]), r.buildID(), from)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -218,7 +261,7 @@ func (s *Server) buildStatus(r *request) (int, any, error) {
 	}
 	out := map[string]any{"templateID": m.ID, "buildID": b.ID, "status": b.State, "logEntries": showLines(lines), "logs": plain}
 	if b.State == outboard.TemplateFailed {
-		reason := reasonOut{Message: b.Error, LogEntries: []buildLineOut{}}
+		reason := reasonOut{Message: whyFailed(&b), LogEntries: []buildLineOut{}}
 		if b.ErrorStep > 0 {
 			reason.Step = strconv.Itoa(max(0, b.ErrorStep-b.Spec.Inherited))
 		}
@@ -228,65 +271,8 @@ func (s *Server) buildStatus(r *request) (int, any, error) {
 }
 
 func (s *Server) buildLogs(r *request) (int, any, error) {
-	_, _, lines, err := s.ctl.TemplateLog(r.Context(), r.by, r.parts[0], outboard.TemplateBuildID(r.parts[1]), 0)
+	_, _, lines, err := s.ctl.TemplateLog(r.Context(), r.by, templateRef(r.parts[0]), r.buildID(), 0)
 	return http.StatusOK, map[string]any{"logs": showLines(lines)}, err
-}
-
-type templateOut struct {
-	TemplateID  string    `json:"templateID"`
-	BuildID     string    `json:"buildID"`
-	CPUCount    int64     `json:"cpuCount"`
-	MemoryMB    int64     `json:"memoryMB"`
-	DiskSizeMB  int64     `json:"diskSizeMB"`
-	Public      bool      `json:"public"`
-	Aliases     []string  `json:"aliases"`
-	Names       []string  `json:"names"`
-	CreatedAt   time.Time `json:"createdAt"`
-	UpdatedAt   time.Time `json:"updatedAt"`
-	SpawnCount  int       `json:"spawnCount"`
-	BuildCount  int       `json:"buildCount"`
-	EnvdVersion string    `json:"envdVersion"`
-	BuildStatus string    `json:"buildStatus"`
-}
-
-func (s *Server) showTemplate(r *request, m *outboard.Template) (templateOut, error) {
-	out := templateOut{TemplateID: string(m.ID), CPUCount: defaultCPUs, MemoryMB: defaultMemoryMB, DiskSizeMB: defaultDiskMB, Aliases: []string{m.Name},
-		Names: []string{namespace + m.Name}, CreatedAt: m.CreatedAt, UpdatedAt: m.UpdatedAt, EnvdVersion: envdVersion}
-	_, builds, err := s.ctl.TemplateBuilds(r.Context(), r.by, string(m.ID))
-	if err != nil || len(builds) == 0 {
-		return out, err
-	}
-	out.BuildCount, out.BuildID, out.BuildStatus = len(builds), string(builds[0].ID), string(builds[0].State)
-	if t, ok := m.Tags[outboard.DefaultTag]; ok {
-		out.BuildID = string(t.Build)
-	}
-	return out, nil
-}
-
-func (s *Server) listTemplates(r *request) (int, any, error) {
-	all, err := s.ctl.Templates(r.Context(), r.by)
-	if err != nil {
-		return 0, nil, err
-	}
-	if all, err = page(r, all, func(m outboard.Template) pageKey { return pageKey{m.CreatedAt, string(m.ID)} }, false); err != nil {
-		return 0, nil, err
-	}
-	out := make([]templateOut, len(all))
-	for i := range all {
-		if out[i], err = s.showTemplate(r, &all[i]); err != nil {
-			return 0, nil, err
-		}
-	}
-	return http.StatusOK, out, nil
-}
-
-func (s *Server) getTemplate(r *request) (int, any, error) {
-	m, err := s.ctl.Template(r.Context(), r.by, templateRef(r.parts[0]))
-	if err != nil {
-		return 0, nil, err
-	}
-	out, err := s.showTemplate(r, &m)
-	return http.StatusOK, out, err
 }
 
 type tagsIn struct {
@@ -300,8 +286,9 @@ func (s *Server) assignTags(r *request) (int, any, error) {
 	if err := decode(r.w, r.Request, &in); err != nil {
 		return 0, nil, err
 	}
-	b, err := s.ctl.TagTemplate(r.Context(), r.by, strings.TrimPrefix(in.Target, namespace), in.Tags)
-	return http.StatusCreated, map[string]any{"buildID": b.ID, "tags": in.Tags}, err
+	tags := cleanTags(in.Tags)
+	b, err := s.ctl.TagTemplate(r.Context(), r.by, templateRef(in.Target), tags)
+	return http.StatusCreated, map[string]any{"buildID": b.ID, "tags": tags}, err
 }
 
 func (s *Server) removeTags(r *request) (int, any, error) {
@@ -309,30 +296,22 @@ func (s *Server) removeTags(r *request) (int, any, error) {
 	if err := decode(r.w, r.Request, &in); err != nil {
 		return 0, nil, err
 	}
-	return http.StatusNoContent, nil, s.ctl.UntagTemplate(r.Context(), r.by, strings.TrimPrefix(in.Name, namespace), in.Tags)
-}
-
-func (s *Server) listTags(r *request) (int, any, error) {
-	m, err := s.ctl.Template(r.Context(), r.by, templateRef(r.parts[0]))
-	if err != nil {
-		return 0, nil, err
+	name, _, tagged := cutName(in.Name)
+	tags := cleanTags(in.Tags)
+	switch {
+	case tagged:
+		return 0, nil, outboard.Errorf(outboard.Invalid, "name must be without a tag: tags says which are taken away")
+	case len(tags) == 0:
+		return 0, nil, outboard.Errorf(outboard.Invalid, "tags must not be empty")
+	case slices.Contains(tags, outboard.DefaultTag): // a name without a tag would mean nothing any more
+		return 0, nil, outboard.Errorf(outboard.Invalid, "the tag %s cannot be taken away", outboard.DefaultTag)
 	}
-	type tagOut struct {
-		Tag       string    `json:"tag"`
-		BuildID   string    `json:"buildID"`
-		CreatedAt time.Time `json:"createdAt"`
-	}
-	out := []tagOut{}
-	for tag, t := range m.Tags {
-		out = append(out, tagOut{tag, string(t.Build), t.At})
-	}
-	slices.SortFunc(out, func(a, b tagOut) int { return strings.Compare(a.Tag, b.Tag) })
-	return http.StatusOK, out, nil
+	return http.StatusNoContent, nil, s.ctl.UntagTemplate(r.Context(), r.by, name, tags)
 }
 
 // uploadLink says whether something was uploaded already, and gives a link to upload it: whoever has the link needs no key.
 func (s *Server) uploadLink(r *request) (int, any, error) {
-	m, present, err := s.ctl.HasTemplateUpload(r.Context(), r.by, r.parts[0], r.parts[1])
+	m, present, err := s.ctl.HasTemplateUpload(r.Context(), r.by, templateRef(r.parts[0]), r.parts[1])
 	if err != nil {
 		return 0, nil, err
 	}

@@ -131,8 +131,7 @@ func (f *Fleet) CreateBox(ctx context.Context, b outboard.Box, files outboard.Bl
 		b.User, b.Workdir = u.machine.habits.user, u.machine.habits.dir
 		b.Host, b.State, b.Machine, b.StartedAt, b.CreatedAt = f.cfg.Host, outboard.BoxRunning, row.ID, row.CreatedAt, row.CreatedAt
 		if err = f.cfg.Store.AddBox(ctx, b); err != nil {
-			err = f.unmake(ctx, row, u.machine, err)
-			f.letGo(u.held)
+			err = f.unmakeAside(ctx, row, u.machine, u.held, err)
 		}
 	}
 	if err != nil {
@@ -162,15 +161,16 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 	var sb sandbox.Sandbox
 	defer func() {
 		if err != nil {
-			err = f.unmake(ctx, row, sb, err)
-			f.letGo(h)
+			err = f.unmakeAside(ctx, row, sb, h, err)
 		}
 	}()
 	if err := f.add(ctx, &row, b.Org, b.Env); err != nil {
 		return nil, row, err
 	}
 	b.Env.Networking = f.boxNetworking(&b)
-	if sb, err = f.create(ctx, row, outboard.SessionConfig{Env: b.Env}, st, b.Vars, origin{}); err != nil {
+	if sb, err = f.create(ctx, row, outboard.SessionConfig{Env: b.Env}, st, b.Vars, origin{}); sandbox.Gone(err) {
+		return nil, row, unstarted(err)
+	} else if err != nil {
 		return nil, row, err
 	}
 	if f.networked(b.Env.Networking) {
@@ -178,21 +178,33 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 	}
 	f.own(row.ID, b.Subject())
 	m := newMachine(sb)
-	if files.Digest != "" {
-		if err := f.load(ctx, m, files.Digest, files); err != nil {
-			return nil, row, err
-		}
-	}
-	if err := f.settle(ctx, m, st.habits()); err != nil {
-		return nil, row, err
-	}
-	if err := f.begin(ctx, m, st); err != nil {
+	if err := f.furnishBox(ctx, m, st, files); err != nil && !m.usable() {
+		return nil, row, unstarted(err)
+	} else if err != nil {
 		return nil, row, err
 	}
 	if err := f.put(ctx, &row, stateLive); err != nil {
 		return nil, row, err
 	}
 	return &use{machine: m, held: h}, row, nil
+}
+
+// unstarted is about a machine that ended while it was made: nothing that its client named is missing.
+func unstarted(err error) error {
+	return outboard.Errorf(outboard.Unavailable, "the sandbox ended before it was ready, as it does when its limits leave it too little: %w", err)
+}
+
+// furnishBox puts into a new machine what a box has from its beginning.
+func (f *Fleet) furnishBox(ctx context.Context, m *machine, st stack, files outboard.BlobRef) error {
+	if files.Digest != "" {
+		if err := f.load(ctx, m, files.Digest, files); err != nil {
+			return err
+		}
+	}
+	if err := f.settle(ctx, m, st.habits()); err != nil {
+		return err
+	}
+	return f.begin(ctx, m, st)
 }
 
 // By is who wants something of a box, and why it may be, as the audit shows it.

@@ -73,9 +73,17 @@ type Fleet struct {
 
 	maxCheckpoint int64 // MaxCheckpoint, but in tests
 
-	reaper reaper
-	keeper keeper
-	builds *builds
+	reaper   reaper
+	keeper   keeper
+	builds   *builds
+	unmaking unmaking
+}
+
+// unmaking is the removal of machines that could not be made.
+type unmaking struct {
+	ctx  context.Context // over when Stop was called
+	stop context.CancelFunc
+	wg   sync.WaitGroup
 }
 
 // New returns a fleet; Start runs the reaper once before it returns, then on a timer until Stop.
@@ -89,7 +97,7 @@ func New(cfg Config) *Fleet {
 	if cfg.RestEvery <= 0 {
 		cfg.RestEvery = ReapEvery
 	}
-	return &Fleet{
+	f := &Fleet{
 		cfg:           cfg,
 		log:           cfg.Logger,
 		slots:         map[outboard.SessionID]*slot{},
@@ -101,6 +109,8 @@ func New(cfg Config) *Fleet {
 		keeper: keeper{expected: map[outboard.CheckpointID]time.Time{}, strange: map[outboard.CheckpointID]time.Time{}, committed: map[outboard.CheckpointID]bool{},
 			wake: make(chan struct{}, 1)},
 	}
+	f.unmaking.ctx, f.unmaking.stop = context.WithCancel(context.Background())
+	return f
 }
 
 // Box is a session's sandbox, connected. Release it when the turn ends. Every call on it has a deadline.

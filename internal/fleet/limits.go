@@ -21,6 +21,8 @@ const (
 	MakeTimeout = 10 * time.Minute
 	// DestroyTimeout bounds killing and removing one machine.
 	DestroyTimeout = time.Minute
+	// unmakePatience is how long who asked for a machine waits for the removal of one that could not be made.
+	unmakePatience = 2 * time.Second
 	// CallTimeout bounds the short requests: start, kill, acknowledge, list, freeze, thaw.
 	CallTimeout = 20 * time.Second
 	// TransferTimeout bounds moving one file or one workspace in or out: 500 MB at 2 MB/s.

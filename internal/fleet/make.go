@@ -9,6 +9,7 @@ import (
 	"maps"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/blob"
@@ -208,8 +209,7 @@ func (f *Fleet) makeOne(ctx context.Context, r Request, b *Box) (err error) {
 	var sb sandbox.Sandbox
 	defer func() {
 		if err != nil {
-			err = f.unmake(ctx, row, sb, err)
-			f.letGo(h)
+			err = f.unmakeAside(ctx, row, sb, h, err)
 		}
 	}()
 	if err := f.add(ctx, &row, r.Config.Owner.Org, r.Config.Env); err != nil {
@@ -351,7 +351,10 @@ func (f *Fleet) environment(ctx context.Context, id outboard.SessionID, cfg outb
 
 // unmake undoes a failed make and returns its cause.
 func (f *Fleet) unmake(ctx context.Context, row outboard.Sandbox, sb sandbox.Sandbox, cause error) error {
-	ctx = context.WithoutCancel(ctx)
+	return f.unmakeWith(context.WithoutCancel(ctx), row, sb, cause)
+}
+
+func (f *Fleet) unmakeWith(ctx context.Context, row outboard.Sandbox, sb sandbox.Sandbox, cause error) error {
 	if row.State == "" {
 		f.removeLock(row.ID)
 		return cause
@@ -361,6 +364,36 @@ func (f *Fleet) unmake(ctx context.Context, row outboard.Sandbox, sb sandbox.San
 	}
 	if err := f.destroy(ctx, row); err != nil {
 		f.log.Error("half-made sandbox left to the reaper", "sandbox", row.ID, "err", err)
+	}
+	return cause
+}
+
+// unmakeAside is unmake, and lets go: beside the caller where it takes long. Who waits for the sandbox is told as soon as it is known that
+// there will be none. A server that stops leaves what is not removed by then to the reaper of the next.
+func (f *Fleet) unmakeAside(ctx context.Context, row outboard.Sandbox, sb sandbox.Sandbox, h *held, cause error) error {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(f.unmaking.ctx, func() {
+		last := time.NewTimer(unmakePatience)
+		defer last.Stop()
+		select {
+		case <-last.C:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	done := make(chan struct{})
+	f.unmaking.wg.Go(func() {
+		defer close(done)
+		defer cancel()
+		defer stop()
+		_ = f.unmakeWith(ctx, row, sb, cause) // it is the cause, which the caller has
+		f.letGo(h)
+	})
+	patience := time.NewTimer(unmakePatience)
+	defer patience.Stop()
+	select {
+	case <-done:
+	case <-patience.C:
 	}
 	return cause
 }

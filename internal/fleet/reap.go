@@ -72,6 +72,8 @@ func (f *Fleet) tidy(ctx context.Context) {
 // Stop waits for the reaper, and lets go of the boxes: they live on. It may be called twice, and before Start.
 func (f *Fleet) Stop() {
 	f.stopBuilds()
+	f.unmaking.stop()
+	f.unmaking.wg.Wait()
 	f.reaper.mu.Lock()
 	defer f.reaper.mu.Unlock()
 	defer f.releaseBoxes()

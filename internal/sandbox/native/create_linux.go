@@ -76,20 +76,40 @@ func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (_ sandbox.San
 		return nil, err
 	}
 	defer p.shelf.want(shape)
-	defer unlock()
 	m, err := p.create(ctx, pl, spec)
 	if err != nil {
 		err = died(ctx, pl, err)
-		pl.close()
-		p.undo(ctx, b)
+		p.undoAside(ctx, pl, b, unlock)
 		return nil, err
 	}
+	defer unlock()
 	if len(pl.fds) == 0 { // of a guest that waited
 		pl.close()
 	} else { // to let go of a mount is to wait for a grace period
 		p.burial.wg.Go(pl.close)
 	}
 	return m, nil
+}
+
+// undoPatience is how long who is told that a sandbox could not be made waits for the rest of it to be removed.
+const undoPatience = time.Second
+
+// undoAside removes a sandbox that came to nothing, and gives up its lock: beside the caller where that takes long, as it does where
+// processes get so little of the processor that they do not even end.
+func (p *Provider) undoAside(ctx context.Context, pl *plot, b box, unlock func()) {
+	done := make(chan struct{})
+	p.burial.wg.Go(func() {
+		defer close(done)
+		defer unlock()
+		pl.close()
+		p.undo(ctx, b)
+	})
+	patience := time.NewTimer(undoPatience)
+	defer patience.Stop()
+	select {
+	case <-done:
+	case <-patience.C:
+	}
 }
 
 // diedWait is how long the init of a sandbox may take to end after what it held open was closed.
@@ -236,8 +256,8 @@ func attachAside(s *state, trees []int) (wait func() error) {
 }
 
 // warm starts a guest on a plot made ahead, which waits to be told whose it is. It ends when this process does before that.
-func (p *Provider) warm(pl *plot) error {
-	ctx, cancel := context.WithTimeout(context.Background(), createTimeout)
+func (p *Provider) warm(ctx context.Context, pl *plot) error {
+	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
 	var spec sandbox.Spec
 	if pl.shape.connected {

@@ -1,6 +1,8 @@
 package native
 
 import (
+	"time"
+
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
@@ -28,6 +30,15 @@ func (p *Provider) TakeInVain() bool {
 	p.shelf.put(pl)
 	p.Stocked()
 	return true
+}
+
+// ForgetPutOff makes the time come of all kinds that were put off.
+func (p *Provider) ForgetPutOff() {
+	p.shelf.mu.Lock()
+	defer p.shelf.mu.Unlock()
+	for _, k := range p.shelf.kinds {
+		k.after = time.Time{}
+	}
 }
 
 // ChooseRun is chooseRun.

@@ -55,6 +55,10 @@ const (
 	aheadDelay = 20 * time.Millisecond
 	// refillDelay is how long what was taken waits to be made again: who took it is about to use it, and needs the processors.
 	refillDelay = 100 * time.Millisecond
+	// plotPause is how long a kind of places is put off of which one could not be made; each time twice as long as before, up to
+	// maxPlotPause: so soon it is noticed that it can be.
+	plotPause    = time.Second
+	maxPlotPause = 10 * time.Minute
 	// maxWarm bounds the guests that wait: each has some 3 MiB with its shell.
 	maxWarm = 64
 

@@ -38,7 +38,8 @@ type shelf struct {
 	kinds  []*kind // last asked for first; besides those that are kept, at most maxKinds
 	making bool
 	closed bool
-	stop   chan struct{}  // closed with closed
+	ctx    context.Context // of what is being made; over with closed
+	stop   context.CancelFunc
 	wg     sync.WaitGroup // of refill
 }
 
@@ -48,6 +49,15 @@ type kind struct {
 	ready []*plot
 	warm  []*plot
 	keep  int // plots with a guest that waits, whoever asked for it lately; 0 = as for the others
+
+	pause time.Duration // after the next failure, while none could be made; 0 = the last one could
+	after time.Time     // none is made before
+}
+
+// putOff says that none could be made now.
+func (k *kind) putOff(now time.Time) {
+	k.pause = min(max(plotPause, 2*k.pause), maxPlotPause)
+	k.after = now.Add(k.pause)
 }
 
 // guests is how many plots of a kind have a guest that waits, once there are enough.
@@ -59,7 +69,8 @@ func (p *Provider) newShelf(size, warm int) (*shelf, error) {
 		return nil, err
 	}
 	defer parent.Close()
-	s := &shelf{p: p, size: size, hot: warm, stop: make(chan struct{}), dir: filepath.Join(p.dir, shelfDir, rand.Text())}
+	s := &shelf{p: p, size: size, hot: warm, dir: filepath.Join(p.dir, shelfDir, rand.Text())}
+	s.ctx, s.stop = context.WithCancel(context.Background())
 	if err := os.Mkdir(s.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making a shelf: %w", err)
 	}
@@ -274,18 +285,21 @@ func (p *Provider) Keep(stock []sandbox.Stock) error {
 	return nil
 }
 
-// refill makes plots until every kind has enough of them, those with a guest first. A failure ends it: the next Create meets the
-// same, and says so.
+// refill makes plots until every kind has enough of them, those with a guest first. A kind of which one cannot be made is put off, longer
+// each time: whoever asks for plots next, a Create or Keep, has it tried again once that is over.
 func (s *shelf) refill() {
 	delay := time.NewTimer(refillDelay)
 	defer delay.Stop()
 	select {
 	case <-delay.C:
-	case <-s.stop:
+	case <-s.ctx.Done():
 	}
 	for {
 		s.mu.Lock()
-		i := slices.IndexFunc(s.kinds, func(k *kind) bool { return len(k.warm) < s.guests(k) || len(k.ready) < s.size })
+		now := time.Now()
+		i := slices.IndexFunc(s.kinds, func(k *kind) bool {
+			return (len(k.warm) < s.guests(k) || len(k.ready) < s.size) && !now.Before(k.after)
+		})
 		if i < 0 || s.closed {
 			s.making = false
 			s.mu.Unlock()
@@ -304,16 +318,24 @@ func (s *shelf) refill() {
 			pl, err = s.make(k)
 		}
 		if err == nil && warm {
-			if err = s.p.warm(pl); err != nil {
+			if err = s.p.warm(s.ctx, pl); err != nil {
 				s.discard(pl)
 			}
 		}
+		if s.ctx.Err() != nil && err != nil {
+			continue // it was given up
+		}
+		s.mu.Lock()
+		if err == nil {
+			k.pause = 0
+		} else {
+			k.putOff(time.Now())
+		}
+		pause := k.pause
+		s.mu.Unlock()
 		if err != nil {
-			s.p.log.Warn("plot not made", "err", err)
-			s.mu.Lock()
-			s.making = false
-			s.mu.Unlock()
-			return
+			s.p.log.Warn("plot not made", "err", err, "again", pause)
+			continue
 		}
 		s.put(pl)
 	}
@@ -356,7 +378,7 @@ func (s *shelf) close() error {
 		return nil
 	}
 	s.closed = true
-	close(s.stop)
+	s.stop()
 	for _, k := range s.kinds {
 		for _, pl := range slices.Concat(k.ready, k.warm) {
 			s.wg.Go(func() { s.discard(pl) })

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -325,6 +326,9 @@ func (b *birth) silent(ctx context.Context, err error) error {
 	}
 	if why := b.gate.failure(); why != nil {
 		return unavailable("the sandbox could not be built: %w", why)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return outboard.Errorf(outboard.Unavailable, "the sandbox was not ready within %v: the host has much to do, or the sandbox's limits leave it too little", createTimeout)
 	}
 	return fmt.Errorf("waiting for the guest: %w", err)
 }
