@@ -25,10 +25,12 @@ import (
 // GuestCapabilities are what a guest keeps that runs as root of its sandbox, as a bit set.
 const GuestCapabilities = guestKeeps
 
-// MaxFiles is RLIMIT_NOFILE inside. GuestPids is room for the guest above the limit on processes.
+// MaxFiles is RLIMIT_NOFILE inside. GuestPids is room for the guest above the limit on processes. MaxTerminals is how many pseudo-terminals there
+// may be.
 const (
-	MaxFiles  = maxFiles
-	GuestPids = guestPids
+	MaxFiles     = maxFiles
+	GuestPids    = guestPids
+	MaxTerminals = boot.MaxTerminals
 )
 
 // Hostname is every sandbox's.

@@ -3,7 +3,6 @@ package oci
 import (
 	"fmt"
 
-	"github.com/outboard-dev/outboard/internal/guest/boot"
 	"github.com/outboard-dev/outboard/internal/sandbox/container"
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
@@ -131,7 +130,7 @@ func (r *Runtime) mounts(plan *container.Plan) []mount {
 	if r.gvisor {
 		out[0].Options = out[0].Options[:3] // its kernel has no such option, and no processes of others
 	} else {
-		out[2].Options = append(out[2].Options, fmt.Sprintf("max=%d", boot.MaxTerminals)) // of the host's, which are few
+		out[2].Options = append(out[2].Options, fmt.Sprintf("max=%d", native.MaxTerminals)) // of the host's, which are few
 	}
 	for _, m := range plan.Mounts {
 		if m.Type == "tmpfs" {
