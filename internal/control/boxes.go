@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -208,8 +209,11 @@ func (p *BoxSpec) check() error {
 	for what, m := range map[string]map[string]string{"metadata": p.Metadata, "env": p.Vars} {
 		n := 0
 		for k, v := range m {
-			if k == "" || strings.ContainsRune(k+v, 0) || what == "env" && strings.ContainsRune(k, '=') {
+			if k == "" || strings.ContainsRune(k, 0) || what == "env" && strings.ContainsRune(k, '=') {
 				return invalid("%s: the name %s is not usable", what, quote(k))
+			}
+			if strings.ContainsRune(v, 0) {
+				return invalid("%s: what %s holds has a NUL character", what, quote(k))
 			}
 			n += len(k) + len(v)
 		}
@@ -231,12 +235,21 @@ func (p *BoxSpec) check() error {
 	if len(p.TLSPorts) > maxBoxPairs {
 		return invalid("tls_ports: at most %d, not %d", maxBoxPairs, len(p.TLSPorts))
 	}
-	return length("mask_host", p.MaskHost, 0, maxName)
+	if err := length("mask_host", p.MaskHost, 0, maxName); err != nil {
+		return err
+	}
+	if p.MaskHost != "" && !maskedHost.MatchString(strings.ReplaceAll(p.MaskHost, "${PORT}", "1")) {
+		return invalid("mask_host must be the name of a host, with a port or without, not %s", quote(p.MaskHost))
+	}
+	return nil
 }
+
+// maskedHost is what a request may call its host.
+var maskedHost = regexp.MustCompile(`^([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`)
 
 func checkTTL(d time.Duration, least time.Duration) error {
 	if d < least || d > maxBoxTTL {
-		return invalid("timeout must be 1 to %d seconds, not %d", int(maxBoxTTL.Seconds()), int(d.Seconds()))
+		return invalid("timeout must be %d to %d seconds, not %d", min(1, least), int(maxBoxTTL.Seconds()), int(d.Seconds()))
 	}
 	return nil
 }
@@ -332,13 +345,19 @@ func (c *Control) moveEnd(ctx context.Context, by outboard.Caller, id outboard.B
 	}
 	b, err = c.store.ChangeBox(ctx, id, func(b *outboard.Box) error {
 		if b.State != outboard.BoxRunning {
-			return missing("running sandbox", string(id))
+			return errPaused
 		}
 		b.EndAt = choose(b.EndAt, c.clock().Add(ttl))
 		return nil
 	})
+	if errors.Is(err, errPaused) {
+		return b, outboard.Errorf(outboard.NotFound, "sandbox %s does not run: it is paused, and its time goes on when it is resumed", id)
+	}
 	return b, look("sandbox", string(id), err)
 }
+
+// errPaused says that a box has no time that passes.
+var errPaused = errors.New("the box is paused")
 
 // OpenPort lets everybody who can reach the proxy for ports visit one of a private box's, or nobody without its token any more.
 func (c *Control) OpenPort(ctx context.Context, by outboard.Caller, id outboard.BoxID, port uint16, open bool) (outboard.Box, error) {

@@ -169,6 +169,8 @@ func look(what, id string, err error) error {
 		return nil
 	case outboard.KindOf(err) == outboard.NotFound:
 		return missing(what, id)
+	case outboard.KindOf(err) == outboard.Conflict:
+		return err // it was read, and says what it is
 	}
 	return outboard.Errorf(outboard.KindOf(err), "reading %s %s: %w", what, id, err)
 }

@@ -73,6 +73,15 @@ func (s *Server) controlPlane() []route {
 	}
 }
 
+// unbuilt is what E2B has besides on the same subjects, and unbuiltParts are the subjects that it has besides.
+var (
+	unbuilt = []route{
+		at("POST", "/templates", nil), at("POST", "/v2/templates", nil), at("POST", "/templates/{}", nil), at("POST", "/templates/{}/builds/{}", nil),
+		at("PATCH", "/templates/{}", nil), at("PATCH", "/v2/templates/{}", nil),
+	}
+	unbuiltParts = []string{"volumes", "volumecontent", "secrets", "teams", "nodes", "admin", "access-tokens", "api-keys"}
+)
+
 // control answers a request of the control plane.
 func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/health" {
@@ -86,6 +95,10 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 	by, err := s.ctl.Authenticate(r.Context(), apiKey(r))
 	if err != nil {
 		fail(w, err)
+		return
+	}
+	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil { // what cannot be read is left out of Query, as if nobody had asked
+		fail(w, outboard.Errorf(outboard.Invalid, "the query cannot be read: %w", err))
 		return
 	}
 	parts := strings.Split(r.URL.EscapedPath(), "/")[1:]
@@ -108,13 +121,13 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	if slices.ContainsFunc(s.routes, func(rt route) bool { _, ok := rt.match(parts); return ok }) {
+	known := func(rt route) bool { _, ok := rt.match(parts); return ok }
+	if slices.ContainsFunc(s.routes, known) && !slices.ContainsFunc(unbuilt, func(rt route) bool { return rt.method == r.Method && known(rt) }) {
 		reply(w, http.StatusMethodNotAllowed, errorBody{http.StatusMethodNotAllowed, r.Method + " is not allowed here"})
 		return
 	}
-	switch first := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/v2"), "/v3"); {
-	case strings.HasPrefix(first, "/templates"), strings.HasPrefix(first, "/sandboxes/"), strings.HasPrefix(first, "/volumes"),
-		strings.HasPrefix(first, "/secrets"), strings.HasPrefix(first, "/teams"):
+	switch {
+	case slices.ContainsFunc(unbuilt, known), slices.Contains(unbuiltParts, parts[0]):
 		fail(w, outboard.Errorf(outboard.Unimplemented, "%s %s is part of the E2B API and not built here", r.Method, r.URL.Path))
 	default:
 		fail(w, outboard.Errorf(outboard.NotFound, "there is nothing at %s", r.URL.Path))

@@ -343,3 +343,33 @@ func TestWrongTypes(t *testing.T) {
 		t.Errorf("a message: %d %+v", status, e)
 	}
 }
+
+// If this fails, somebody whose sandbox is paused, or who said too little, is told something that is not so.
+func TestPausedIsSaid(t *testing.T) {
+	r := newRig(t)
+	box := "/sandboxes/" + r.box.SandboxID
+	r.refused("POST", box+"/timeout", `{"timeout":-1}`, 400, "timeout must be 0 to")
+	r.refused("POST", "/sandboxes", `{"templateID":"base","timeout":0}`, 400, "timeout must be 1 to")
+	r.refused("POST", "/sandboxes", `{"templateID":"base","metadata":{"a":"\u0000"}}`, 400, "metadata", `"a"`, "NUL")
+	for _, host := range []string{"localhost:${PORT}", "app_1.example.com", "[::1]:80"} {
+		var out sandboxOut
+		if status := r.api("POST", "/sandboxes", `{"templateID":"base","network":{"maskRequestHost":"`+host+`"}}`, &out); status != http.StatusCreated {
+			t.Errorf("control: %s: %d", host, status)
+		}
+		r.api("DELETE", "/sandboxes/"+out.SandboxID, "", nil)
+	}
+	for _, call := range []string{"/timeout", "/refreshes"} {
+		if status := r.api("POST", box+call, `{"timeout":600}`, nil); status != http.StatusNoContent {
+			t.Errorf("control: %s of one that runs: %d", call, status)
+		}
+	}
+	if status := r.api("POST", box+"/pause", "", nil); status != http.StatusNoContent {
+		t.Fatalf("pausing: %d", status)
+	}
+	r.refused("POST", box+"/timeout", `{"timeout":60}`, 404, "paused")
+	r.refused("POST", box+"/refreshes", `{"duration":60}`, 404, "paused")
+	var e errorBody
+	if status := r.api("POST", box+"/pause", "", &e); status != 409 || strings.Contains(e.Message, "reading") || !strings.Contains(e.Message, "paused already") {
+		t.Errorf("pausing again: %d %+v", status, e)
+	}
+}

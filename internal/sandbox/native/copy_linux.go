@@ -15,8 +15,7 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// copyLayer makes a layer of what is in work/<n>/up, whose sandbox is frozen, and returns its name, or that of the last copy when that
-// is the same. The next copy of the same
+// copyLayer makes a layer of what is in work/<n>/up, whose sandbox is frozen, and returns its name. The next copy of the same
 // writable layer is another one: what has not changed since the last is not copied again but linked, which is safe because
 // nothing writes to a layer.
 func (m *machine) copyLayer(n int) (string, error) {
@@ -24,7 +23,7 @@ func (m *machine) copyLayer(n int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	base := layerName(m.id, n) + copyMark
+	base := copyBase(m.id, n)
 	last, k := "", 0
 	for {
 		name := base + strconv.Itoa(k)
@@ -42,19 +41,18 @@ func (m *machine) copyLayer(n int) (string, error) {
 	if err != nil {
 		return "", errors.Join(fmt.Errorf("copying what changed: %w", err), removeTree(m.p.layer(name)))
 	}
-	if last != "" && !c.differs {
-		return last, removeTree(m.p.layer(name))
-	}
 	return name, nil
 }
+
+// copyBase begins the names of the copies of a writable layer.
+func copyBase(id outboard.SandboxID, n int) string { return layerName(id, n) + copyMark }
 
 // copier copies a writable layer with everything an overlay reads from it: whiteouts, its attributes, owners, modes, times.
 type copier struct {
 	bytes, entries int64
-	since          unix.Timespec // when the last copy was begun, less the grain of the kernel's clock
+	since          unix.Timespec // copiedAt of the last copy
 	links          map[uint64]string
-	differs        bool // from the last copy
-	to             int  // the new layer's directory, for links
+	to             int // the new layer's directory, for links
 }
 
 func (c *copier) run(from, to, last string, linked bool) error {
@@ -79,14 +77,20 @@ func (c *copier) run(from, to, last string, linked bool) error {
 		if old, err = open(filepath.Join(last, "fs")); err != nil {
 			return err
 		}
-		var st unix.Stat_t
-		if err := unix.Lstat(filepath.Join(last, "stack.json"), &st); err != nil {
+		if c.since, err = copiedAt(last); err != nil {
 			return err
 		}
-		c.since = unix.NsecToTimespec(st.Ctim.Nano() - copyGrain.Nanoseconds())
 	}
 	c.links = make(map[uint64]string)
 	return c.dir(src, c.to, old, "")
+}
+
+// copiedAt returns since when what changed in a writable layer may not be in a copy of it: when that was begun, less the grain of the
+// kernel's clock.
+func copiedAt(layer string) (unix.Timespec, error) {
+	var st unix.Stat_t
+	err := unix.Lstat(filepath.Join(layer, "stack.json"), &st)
+	return unix.NsecToTimespec(st.Ctim.Nano() - copyGrain.Nanoseconds()), err
 }
 
 // dir copies the names of one directory. old is the same directory of the last copy, or -1.
@@ -97,13 +101,6 @@ func (c *copier) dir(from, to, old int, path string) error {
 	names, err := readNames(from)
 	if err != nil {
 		return err
-	}
-	if old >= 0 {
-		was, err := readNames(old)
-		if err != nil {
-			return err
-		}
-		c.differs = c.differs || len(was) != len(names) // a name for another one shows below
 	}
 	for _, name := range names {
 		if err := c.entry(from, to, old, name, path+name); err != nil {
@@ -121,11 +118,6 @@ func (c *copier) entry(from, to, old int, name, path string) error {
 	if err := unix.Fstatat(from, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
 	}
-	var was unix.Stat_t
-	if old < 0 || unix.Fstatat(old, name, &was, unix.AT_SYMLINK_NOFOLLOW) != nil || was.Mode != st.Mode || was.Mtim != st.Mtim ||
-		was.Uid != st.Uid || was.Gid != st.Gid {
-		c.differs = true
-	}
 	kind := st.Mode & unix.S_IFMT
 	if st.Nlink > 1 && (kind == unix.S_IFREG || kind == unix.S_IFLNK || kind == unix.S_IFIFO) { // whiteouts are made anew
 		if first, ok := c.links[st.Ino]; ok {
@@ -140,7 +132,6 @@ func (c *copier) entry(from, to, old int, name, path string) error {
 		if old >= 0 && c.unchanged(from, old, name, &st) {
 			return unix.Linkat(old, name, to, name, 0)
 		}
-		c.differs = true
 		if err := c.file(from, to, name, &st); err != nil {
 			return err
 		}
@@ -308,25 +299,36 @@ func setAttributes(dir int, name string, st *unix.Stat_t) error {
 	return unix.UtimesNanoAt(dir, name, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// copyXattrs copies the attributes of a file or directory but where it came from, which is true of the original only.
+// copyXattrs copies attributes of a file or directory.
 func copyXattrs(from, to int) error {
-	names, err := xattrNames(from)
+	attrs, err := copiedXattrs(from)
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		if name == "trusted.overlay.origin" || name == "trusted.overlay.nlink" || name == "trusted.overlay.impure" {
-			continue
-		}
-		value, err := xattr(from, name)
-		if err != nil {
-			return err
-		}
+	for name, value := range attrs {
 		if err := unix.Fsetxattr(to, name, value, 0); err != nil && err != unix.EOPNOTSUPP {
 			return fmt.Errorf("setting %s: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// copiedXattrs returns the attributes of a file or directory but where it came from, which is true of the original only.
+func copiedXattrs(fd int) (map[string][]byte, error) {
+	names, err := xattrNames(fd)
+	if err != nil {
+		return nil, err
+	}
+	attrs := make(map[string][]byte)
+	for _, name := range names {
+		if name == "trusted.overlay.origin" || name == "trusted.overlay.nlink" || name == "trusted.overlay.impure" {
+			continue
+		}
+		if attrs[name], err = xattr(fd, name); err != nil {
+			return nil, err
+		}
+	}
+	return attrs, nil
 }
 
 func xattrNames(fd int) ([]string, error) {

@@ -235,6 +235,8 @@ func (p *Provider) start(ctx context.Context, pl *plot, spec sandbox.Spec, later
 	if err := attached(); err != nil {
 		return nil, err
 	}
+	pl.fds.letGo(pl.work) // what is held open is in use, to the Push that may come before the rest is closed
+	pl.work = nil
 	return birth, nil
 }
 
@@ -268,7 +270,7 @@ func (p *Provider) warm(ctx context.Context, pl *plot) error {
 		return err
 	}
 	pl.close() // the guest has it all
-	pl.work, pl.net, pl.birth = nil, network{}, birth
+	pl.net, pl.birth = network{}, birth
 	return nil
 }
 

@@ -91,21 +91,20 @@ func (x *exchange) thaw() error {
 }
 
 // end lets go of what was opened and made. What the kernel knows of every file of an overlay takes long to forget: nobody waits for that.
-func (x *exchange) end() (err error) {
+func (x *exchange) end() error {
 	x.fds.close()
 	exchanged := x.attached || x.lost
 	if !exchanged {
+		x.old.close() // attached still: the next Push would find them in use
 		x.next.close()
-		err = x.m.drop(x.next.n)
+		return x.m.drop(x.next.n)
 	}
 	go func() {
 		x.old.close()
-		if exchanged {
-			x.next.close()
-			_ = removeTree(x.m.path(filepath.Join(workDir, strconv.Itoa(x.n)+".was"))) // what stays goes with the sandbox
-		}
+		x.next.close()
+		_ = removeTree(x.m.path(filepath.Join(workDir, strconv.Itoa(x.n)+".was"))) // what stays goes with the sandbox
 	}()
-	return err
+	return nil
 }
 
 // run does it. It closes settled early: the caller has a name to give, and to wake it takes a while. It leaves it to the caller to let the

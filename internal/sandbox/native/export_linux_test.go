@@ -1,6 +1,7 @@
 package native
 
 import (
+	"context"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -56,6 +57,29 @@ func (p *Provider) NurseryPid() int {
 
 // WithoutFreezer makes a sandbox one of a host where processes cannot be stopped.
 func WithoutFreezer(s sandbox.Sandbox) { s.(*machine).freezable = false }
+
+// CreateOnly is Create but for what it does last, in the background: to close what it opened. The caller does that.
+func (p *Provider) CreateOnly(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, func(), error) {
+	b, err := p.box(spec.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	root, err := p.rootfs(spec.Rootfs, spec.Layers, spec.User)
+	if err != nil {
+		return nil, nil, err
+	}
+	pl, unlock, err := p.place(ctx, b, shape{root: root, limits: withDefaults(spec.Limits), from: spec.From})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unlock()
+	m, err := p.create(ctx, pl, spec)
+	if err != nil {
+		pl.close()
+		return nil, nil, err
+	}
+	return m, pl.close, nil
+}
 
 // Full is full.
 func (p *Provider) Full(err error) error { return p.full(err) }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -36,6 +37,12 @@ func (d *descriptors) close() {
 		unix.Close(fd)
 	}
 	*d = nil
+}
+
+// letGo closes some of them before the others.
+func (d *descriptors) letGo(fds []int) {
+	*d = slices.DeleteFunc(*d, func(fd int) bool { return slices.Contains(fds, fd) })
+	closeFDs(fds)
 }
 
 // mountWork makes the overlay of a sandbox's saved directories, attached to nothing: layer names (top first) over the root file

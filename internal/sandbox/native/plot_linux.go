@@ -268,25 +268,22 @@ func (p *Provider) begin(ctx context.Context, pl *plot, from outboard.Checkpoint
 	if err := os.Rename(first, pl.box.path(filepath.Join(workDir, "plot"))); err != nil { // goes with the sandbox
 		return fmt.Errorf("making the workspace: %w", err)
 	}
-	var fds, old descriptors
-	trees, err := p.startWork(&fds, pl.box, pl.state, from, userns)
+	trees, err := p.startWork(&pl.fds, pl.box, pl.state, from, userns) // Create closes what is of the overlay before, too
 	switch {
 	case err != nil:
 	case pl.birth == nil: // attached when the guest is there
-		old, pl.fds, pl.work = pl.fds, fds, trees
-		fds = nil
+		pl.work = trees
 	default:
 		err = inside(pl.state, func() error {
-			if _, err := detachTrees(&old); err != nil {
+			if _, err := detachTrees(&pl.fds); err != nil {
 				return err
 			}
 			return attachTrees(trees)
 		})
+		if err == nil {
+			pl.fds.letGo(trees) // as start does
+		}
 	}
-	go func() { // to let go of a mount is to wait for a grace period
-		old.close()
-		fds.close()
-	}()
 	if err != nil && !errors.Is(err, errInUse) {
 		err = died(ctx, pl, err)
 	}

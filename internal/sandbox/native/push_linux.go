@@ -293,6 +293,9 @@ func (m *machine) pushWritten(ctx context.Context, id, parent outboard.Checkpoin
 	if isEmpty(m.workPath(n, "up")) {
 		return m.unwritten(id, parent, n)
 	}
+	if m.copied(parent, n) {
+		return sandbox.Pushed{}, nil
+	}
 	if st, err := m.p.loadStack(layerName(m.id, n)); err != nil || len(st.Below) >= maxLayers { // also where the next one was made before it was damaged
 		if err == nil {
 			err = outboard.Errorf(outboard.Unimplemented, "sandbox %s has %d layers, which is the limit", m.id, len(st.Below))
@@ -304,7 +307,7 @@ func (m *machine) pushWritten(ctx context.Context, id, parent outboard.Checkpoin
 	if err != nil {
 		return sandbox.Pushed{}, err
 	}
-	return m.push(ctx, id, parent, n, next)
+	return m.push(ctx, id, n, next)
 }
 
 // unwritten is Push where nothing was written since the last one. Whoever called that may have died before it could commit what it
@@ -327,7 +330,7 @@ func (m *machine) workPath(n int, name string) string {
 }
 
 // push exchanges the mounts. The overlay that comes next was made before anything stops.
-func (m *machine) push(ctx context.Context, id, parent outboard.CheckpointID, n int, next *work) (pushed sandbox.Pushed, err error) {
+func (m *machine) push(ctx context.Context, id outboard.CheckpointID, n int, next *work) (pushed sandbox.Pushed, err error) {
 	x := &exchange{m: m, n: n, next: next, settled: make(chan struct{}), placed: make(chan struct{})}
 	defer func() {
 		err = errors.Join(err, x.thaw(), x.end())
@@ -351,7 +354,7 @@ func (m *machine) push(ctx context.Context, id, parent outboard.CheckpointID, n 
 		err = thawed
 	}
 	if errors.Is(err, errInUse) {
-		return m.pushCopy(id, parent, n)
+		return m.pushCopy(id, n)
 	}
 	if err != nil {
 		return sandbox.Pushed{}, fmt.Errorf("exchanging the workspace: %w", err)
@@ -360,13 +363,10 @@ func (m *machine) push(ctx context.Context, id, parent outboard.CheckpointID, n 
 }
 
 // pushCopy is Push of a sandbox that is stopped, and whose workspace cannot be exchanged.
-func (m *machine) pushCopy(id, parent outboard.CheckpointID, n int) (sandbox.Pushed, error) {
+func (m *machine) pushCopy(id outboard.CheckpointID, n int) (sandbox.Pushed, error) {
 	name, err := m.copyLayer(n)
 	if err != nil {
 		return sandbox.Pushed{}, err
-	}
-	if last, _, err := m.p.checkpointLayer(parent); err == nil && last == name {
-		return sandbox.Pushed{}, nil
 	}
 	return sandbox.Pushed{Changed: true, Copied: true}, m.p.nameCheckpoint(id, name)
 }

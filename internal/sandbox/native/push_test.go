@@ -226,6 +226,108 @@ func TestPushHeld(t *testing.T) {
 	}
 }
 
+// Broken if a checkpoint is made although nothing has changed since one that was copied, or none although something has.
+func TestPushAfterCopy(t *testing.T) {
+	p := layered(t)
+	m := start(t, p, "")
+	bash(t, m, "cd /workspace; mkdir d; echo one > d/f; ln -s one l; mkfifo p; touch -d @1000 d/f; chmod 600 d/f")
+	bash(t, m, "cd /workspace; ! type python3 || python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"s\")'; (cd d; exec sleep 1000) & until grep -qa 1000 /proc/$!/cmdline; do sleep 0.01; done")
+	if _, pushed := push(t, m); pushed != (sandbox.Pushed{Changed: true, Copied: true}) {
+		t.Fatalf("while it is held: %+v", pushed)
+	}
+	if _, pushed := push(t, m); pushed.Changed {
+		t.Errorf("still held, and nothing changed: %+v", pushed)
+	}
+	bash(t, m, "kill $!; wait; cat /workspace/d/f")
+	for range 2 {
+		if _, pushed := push(t, m); pushed.Changed {
+			t.Errorf("let go of, and nothing changed: %+v", pushed)
+		}
+	}
+	for _, change := range []string{
+		"echo two > d/f; touch -d @1000 d/f", // of the same size, with the same time
+		"chmod 640 d/f",
+		"touch -h -d @2000 l",
+		"ln -sfn two l",
+		"touch d/new",
+		"rm p",
+		"mkdir e; touch -d @1 .",
+		"mv d/f d/g",
+	} {
+		bash(t, m, "cd /workspace/d; sleep 1000 & cd ..; until grep -qa 1000 /proc/$!/cmdline; do sleep 0.01; done; date > again")
+		if _, pushed := push(t, m); pushed != (sandbox.Pushed{Changed: true, Copied: true}) {
+			t.Fatalf("before %s: %+v", change, pushed)
+		}
+		bash(t, m, "kill $!; wait; cd /workspace; "+change)
+		want := bash(t, m, "cd /workspace; find . ! -type s -printf '%p %m %l %T@\\n' | sort; cat d/*")
+		id, pushed := push(t, m)
+		if pushed != (sandbox.Pushed{Changed: true}) {
+			t.Errorf("after %s: %+v", change, pushed)
+			continue
+		}
+		if out := bash(t, start(t, p, id), "cd /workspace; find . ! -type s -printf '%p %m %l %T@\\n' | sort; cat d/*"); out != want {
+			t.Errorf("after %s: %q, want %q", change, out, want)
+		}
+		bash(t, m, "cd /workspace; rm -rf d e l p; mkdir d; echo one > d/f; ln -s one l; mkfifo p; touch -d @1000 d/f; chmod 600 d/f")
+	}
+}
+
+// Broken if a checkpoint lacks what a process has written through a mapping of a file, which the file's times do not show until the kernel has
+// looked at its pages anew.
+func TestPushMapped(t *testing.T) {
+	p := layered(t)
+	m := start(t, p, "")
+	hostile, err := os.ReadFile(hostilePath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Put(t.Context(), "/mnt/session/outputs/hostile", 0o755, false, bytes.NewReader(hostile)); err != nil {
+		t.Fatal(err)
+	}
+	bash(t, m, "cd /workspace; head -c 4096 /dev/zero > f; (exec /mnt/session/outputs/hostile mapped f > /tmp/said) & until grep -q 'wrote a' /tmp/said; do sleep 0.01; done")
+	for _, wrote := range []string{"a", "b", "c"} {
+		id, pushed := push(t, m)
+		if pushed != (sandbox.Pushed{Changed: true, Copied: true}) {
+			t.Errorf("with %s written: %+v", wrote, pushed)
+			continue
+		}
+		if out := bash(t, start(t, p, id), "head -c 1 /workspace/f"); out != wrote {
+			t.Errorf("of the checkpoint with %s written: %q", wrote, out)
+		}
+		bash(t, m, "kill -USR1 $!; until tail -n 1 /tmp/said | grep -qv 'wrote "+wrote+"'; do sleep 0.01; done")
+	}
+}
+
+// Broken if a new sandbox's first checkpoint is a copy because what made the sandbox has its workspace open still, for as long as it is
+// left to be closed in the background.
+func TestPushAfterCreate(t *testing.T) {
+	for what, warm := range map[string]int{"made from the ground": 0, "made ahead": 1} {
+		t.Run(what, func(t *testing.T) {
+			layered(t)
+			p := openProvider(t, native.Config{Dir: filepath.Join(t.TempDir(), "s"), Warm: warm})
+			m := start(t, p, "")
+			bash(t, m, "echo 1 > /workspace/f")
+			saved, _ := push(t, m)
+			for _, from := range []outboard.CheckpointID{"", saved} {
+				start(t, p, "")
+				p.Stocked() // the guest of the next, if any may wait
+				id := newID()
+				s, last, err := p.CreateOnly(t.Context(), sandbox.Spec{ID: id, Generation: "g-" + string(id), From: from})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { s.Close() })
+				t.Cleanup(last)
+				m := &box{Sandbox: s, last: from}
+				bash(t, m, "echo 2 > /workspace/g")
+				if _, pushed := push(t, m); pushed != (sandbox.Pushed{Changed: true}) {
+					t.Errorf("from %q: %+v", from, pushed)
+				}
+			}
+		})
+	}
+}
+
 // Broken if checkpoints lose or tear something where the host has no freezer.
 func TestPushUnstopped(t *testing.T) {
 	p := layered(t)

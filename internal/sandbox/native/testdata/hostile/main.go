@@ -26,7 +26,7 @@ import (
 func main() {
 	commands := map[string]func([]string){
 		"calls": calls, "sockets": sockets, "guest": guest, "fork": fork, "sleep": sleep, "memory": memory, "ids": ids,
-		"dial": dial, "loopback": loopback, "fds": fds, "spin": spin, "nest": nest, "cat": cat, "signal": sendSignal,
+		"dial": dial, "loopback": loopback, "fds": fds, "spin": spin, "nest": nest, "cat": cat, "signal": sendSignal, "mapped": mapped,
 	}
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
 		fmt.Fprintln(os.Stderr, "hostile: unknown subcommand")
@@ -262,6 +262,27 @@ func memory(args []string) {
 		b[i] = 1
 	}
 	fmt.Println("touched", n)
+}
+
+// mapped keeps a page of a file mapped, and writes into it each time a signal comes, which no system call shows.
+func mapped(args []string) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR1)
+	f, err := os.OpenFile(args[0], os.O_RDWR, 0)
+	if err != nil {
+		report("mapped", err)
+		os.Exit(1)
+	}
+	b, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		report("mapped", err)
+		os.Exit(1)
+	}
+	for i := byte('a'); ; i++ {
+		b[0] = i
+		fmt.Println("wrote", string(rune(i)))
+		<-signals
+	}
 }
 
 // ids prints who this process is after whatever its file's bits did.
