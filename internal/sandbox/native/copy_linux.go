@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -86,8 +87,12 @@ func (c *copier) run(from, to, last string, linked bool) error {
 }
 
 // copiedAt returns since when what changed in a writable layer may not be in a copy of it: when that was begun, less the grain of the
-// kernel's clock.
+// kernel's clock. In memory, where times do not show every write, it may have been at any time.
 func copiedAt(layer string) (unix.Timespec, error) {
+	var at unix.Statfs_t
+	if err := unix.Statfs(layer, &at); err != nil || at.Type == unix.TMPFS_MAGIC {
+		return unix.Timespec{}, err
+	}
 	var st unix.Stat_t
 	err := unix.Lstat(filepath.Join(layer, "stack.json"), &st)
 	return unix.NsecToTimespec(st.Ctim.Nano() - copyGrain.Nanoseconds()), err
@@ -203,10 +208,24 @@ func (c *copier) unchanged(from, old int, name string, st *unix.Stat_t) bool {
 	now, then := openFile(from, name), openFile(old, name)
 	defer now.Close()
 	defer then.Close()
-	if c.bytes += st.Size; c.bytes > maxCopyBytes {
+	if c.bytes += st.Size; c.bytes > maxCopyBytes || watchWrites(now) != nil {
 		return false // to copy it fails, and says why
 	}
 	return sameContent(now, then)
+}
+
+// watchWrites has the kernel note the time of the next write to a file also where it comes through a mapping: of a page that waits to be
+// written to the disk it notes no further one (clear_page_dirty_for_io in Linux's mm/page-writeback.c, which protects it anew), so the pages
+// are sent there. Where no disk is, no write through a mapping is ever noted: see copiedAt.
+func watchWrites(f *os.File) error {
+	if f == nil {
+		return fs.ErrNotExist
+	}
+	err := unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE)
+	if err != nil {
+		return os.NewSyscallError("sync_file_range", err)
+	}
+	return nil
 }
 
 // openFile opens a regular file, or returns nil, which reads as an error.
@@ -239,6 +258,9 @@ func (c *copier) file(from, to int, name string, st *unix.Stat_t) error {
 	}
 	src := os.NewFile(uintptr(in), name)
 	defer src.Close()
+	if err := watchWrites(src); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
 	out, err := unix.Openat(to, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@
 package native_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -281,10 +282,10 @@ func TestPushMapped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Put(t.Context(), "/mnt/session/outputs/hostile", 0o755, false, bytes.NewReader(hostile)); err != nil {
+	if err := m.Put(t.Context(), "/workspace/hostile", 0o755, false, bytes.NewReader(hostile)); err != nil {
 		t.Fatal(err)
 	}
-	bash(t, m, "cd /workspace; head -c 4096 /dev/zero > f; (exec /mnt/session/outputs/hostile mapped f > /tmp/said) & until grep -q 'wrote a' /tmp/said; do sleep 0.01; done")
+	bash(t, m, "cd /workspace; mv hostile /tmp; head -c 4096 /dev/zero > f; (exec /tmp/hostile mapped f > /tmp/said) & until grep -q 'wrote a' /tmp/said; do sleep 0.01; done")
 	for _, wrote := range []string{"a", "b", "c"} {
 		id, pushed := push(t, m)
 		if pushed != (sandbox.Pushed{Changed: true, Copied: true}) {
