@@ -346,6 +346,41 @@ func testSaveDelta(t *testing.T, r *rig) {
 	want(t, "Save without a label", refusal(err), guest.Invalid)
 }
 
+// If this fails, what a process writes through a mapping of a file is in no checkpoint.
+func testSaveMapped(t *testing.T, r *rig) {
+	if !hostsKernel(r) {
+		t.Skip("gVisor notes no such write: see docs/sandboxes.md")
+	}
+	a := r.create(t)
+	if res := a.run(a.bash("type python3")); res.ExitCode == nil || *res.ExitCode != 0 {
+		t.Skip("no python3 inside")
+	}
+	a.sh(`cat > /tmp/mapped.py <<'E'
+import mmap, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+f = open("f", "r+b")
+page = mmap.mmap(f.fileno(), 4096)
+for c in b"abc":
+    page[0] = c
+    print("wrote", chr(c), flush=True)
+    signal.sigwait([signal.SIGUSR1])
+E
+head -c 4096 /dev/zero > f; (exec python3 /tmp/mapped.py > /tmp/said) & until grep -q 'wrote a' /tmp/said; do sleep 0.01; done`)
+	base, tars := "", [][]byte(nil)
+	for _, wrote := range []string{"a", "b", "c"} {
+		saved, tar := a.save(base, wrote)
+		if !saved.Changed {
+			t.Errorf("with %s written: %+v", wrote, saved)
+			continue
+		}
+		base, tars = wrote, append(tars, tar)
+		b := r.create(t)
+		b.load(base, tars...)
+		want(t, "restored with "+wrote+" written", b.sh("head -c 1 f"), wrote)
+		a.sh("kill -USR1 $!; [ " + wrote + " = c ] || until tail -n 1 /tmp/said | grep -qv 'wrote " + wrote + "'; do sleep 0.01; done")
+	}
+}
+
 // If this fails, files that change while they are saved break a checkpoint, or their last state is never saved.
 func testSaveHostile(t *testing.T, r *rig) {
 	a := r.create(t)

@@ -58,6 +58,7 @@ func Run(t *testing.T, c Config) {
 		{"Background", testBackground}, {"Timeout", testTimeout}, {"Kill", testKill}, {"Output", testOutput}, {"Exec", testExec},
 		{"FileTools", testFileTools}, {"EditTool", testEditTool}, {"SearchTools", testSearchTools}, {"FileRefusals", testFileRefusals},
 		{"Transfer", testTransfer}, {"Uploads", testUploads}, {"List", testList}, {"SaveLoad", testSaveLoad}, {"SaveDelta", testSaveDelta},
+		{"SaveMapped", testSaveMapped},
 		{"SaveHostile", testSaveHostile}, {"LoadRefusals", testLoadRefusals},
 		{"Process", testProcess}, {"ProcessAttach", testProcessAttach}, {"ProcessHangUp", testProcessHangUp}, {"ProcessOutput", testProcessOutput}, {"Terminal", testTerminal},
 		{"ProcessEnd", testProcessEnd}, {"ProcessUser", testProcessUser}, {"DialPort", testDialPort}, {"Entries", testEntries},
