@@ -36,9 +36,14 @@ func due(l outboard.Lifecycle, rested, age time.Duration) string {
 	case over(l.StopAfterSec, rested):
 		return fmt.Sprintf("it was stopped after %v without a turn; its files were kept", time.Duration(l.StopAfterSec)*time.Second)
 	case over(l.DropAfterSec, rested):
-		return fmt.Sprintf("it was dropped after %v without a turn; its files were kept", time.Duration(l.DropAfterSec)*time.Second)
+		return dropping(l)
 	}
 	return ""
+}
+
+// dropping is why a sandbox is stopped that nothing but its time to be dropped has stopped.
+func dropping(l outboard.Lifecycle) string {
+	return fmt.Sprintf("it was dropped after %v without a turn; its files were kept", time.Duration(l.DropAfterSec)*time.Second)
 }
 
 // rest stops and drops the sandboxes of this host that were left alone for long enough. What fails for one is tried again the next time.
@@ -81,8 +86,11 @@ func (f *Fleet) restOne(ctx context.Context, row outboard.Sandbox) error {
 		return f.stop(ctx, row.ID, By{}, because(cmp.Or(row.Why, "it was stopped; its files were kept")))
 	case stateStopped:
 		rest := l.DropAfterSec
-		if l.StopAfterSec > 0 {
-			rest -= l.StopAfterSec // it has rested for that long when it was stopped
+		switch { // it has rested for a while when it was stopped
+		case l.StopAfterSec > 0:
+			rest -= l.StopAfterSec
+		case row.Why == dropping(l):
+			rest = 0
 		}
 		if l.DropAfterSec > 0 && now.Sub(row.UpdatedAt) >= time.Duration(rest)*time.Second {
 			return f.dropStopped(ctx, row)

@@ -98,7 +98,7 @@ func TestStopAndDrop(t *testing.T) {
 	}
 }
 
-// Broken if a sandbox older than its environment allows lives on, one whose environment switched stopping off is stopped, or a provider
+// Broken if a sandbox older than its environment allows, or one that is to be dropped without having been stopped, lives on, one whose environment switched stopping off is stopped, or a provider
 // without layers loses files.
 func TestLifecycleOfEnvironment(t *testing.T) {
 	r := newRig(t)
@@ -112,6 +112,15 @@ func TestLifecycleOfEnvironment(t *testing.T) {
 		return b.ID()
 	}
 	off, old := lives(outboard.Lifecycle{StopAfterSec: -1, DropAfterSec: -1}), lives(outboard.Lifecycle{StopAfterSec: -1, DropAfterSec: -1, MaxAgeSec: 60})
+	dropped := lives(outboard.Lifecycle{StopAfterSec: -1, DropAfterSec: 3600})
+	for _, want := range []string{stateLive, stateDestroyed} {
+		clock = clock.Add(31 * time.Minute)
+		restAll(t, f)
+		restAll(t, f)
+		if row := r.row(t, dropped); row.State != want {
+			t.Errorf("to be dropped after an hour, at %v: %+v, want it %s", clock, row, want)
+		}
+	}
 	clock = clock.Add(time.Hour * 100)
 	restAll(t, f)
 	if a, b := r.row(t, off).State, r.row(t, old); a != stateLive || b.State != stateStopped || !strings.Contains(b.Why, "older than 1m0s") {
