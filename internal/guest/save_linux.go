@@ -27,11 +27,11 @@ func (s *server) save(ctx context.Context, a Save, st *stream) (Saved, error) {
 	}
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
-	base := s.store.find(a.Base)
 	now, err := s.look(a.Next)
 	if err != nil {
 		return Saved{}, internal(err)
 	}
+	base := s.store.find(a.Base)
 	changed, deleted := now.order, []string(nil)
 	if base != nil {
 		if changed, deleted, err = s.diff(base, now); err != nil {
@@ -44,7 +44,7 @@ func (s *server) save(ctx context.Context, a Save, st *stream) (Saved, error) {
 	}
 	w := &sender{ctx: ctx, s: st}
 	tw := tar.NewWriter(w)
-	p := &packer{s: s, now: now, tw: tw, sparse: NewSparse(w, tw), links: make(map[[2]uint64]*item)}
+	p := &packer{s: s, now: now, tw: tw, sparse: NewSparse(w, tw), links: make(map[inode]*item)}
 	if err := p.pack(changed, deleted, base != nil); err != nil {
 		return Saved{}, err
 	}
@@ -81,7 +81,9 @@ func (ws *workspace) keep(base, now *scan) {
 
 // adopt replaces a scan's knowledge by a newer look that found no change: what was looked at too early then may be certain now.
 func (sc *scan) adopt(now *scan) {
-	sc.at, sc.order, sc.byPath = now.at, now.order, now.byPath
+	label := sc.label
+	*sc = *now
+	sc.label = label
 }
 
 // packer writes items as a tar.
@@ -90,7 +92,7 @@ type packer struct {
 	now    *scan
 	tw     *tar.Writer
 	sparse *Sparse
-	links  map[[2]uint64]*item // device and inode of what was written and has several names: the first one
+	links  map[inode]*item // what was written and has several names: the first one
 }
 
 func (p *packer) pack(items []*item, deleted []string, delta bool) error {
@@ -125,7 +127,7 @@ func (p *packer) item(it *item) error {
 		return p.tw.WriteHeader(h)
 	}
 	if it.mark.nlink > 1 {
-		id := [2]uint64{it.mark.dev, it.mark.ino}
+		id := it.mark.inode()
 		if first, ok := p.links[id]; ok {
 			h.Typeflag, h.Linkname = tar.TypeLink, first.path
 			it.racy, it.sum = first.racy, first.sum
@@ -153,12 +155,12 @@ func (p *packer) file(it *item, h *tar.Header) error {
 		return internal(err)
 	}
 	if f == nil {
-		delete(p.links, [2]uint64{it.mark.dev, it.mark.ino})
+		delete(p.links, it.mark.inode())
 		it.mark = mark{} // gone since the scan: the next Save finds it deleted, or changed
 		return nil
 	}
 	defer f.Close()
-	if !p.now.early(it) {
+	if !p.now.uncertain(it) {
 		return p.content(h, f, nil)
 	}
 	sum := sha256.New()

@@ -16,8 +16,9 @@ import (
 
 // workspace knows the state of the saved directories at up to two labels, so that Save can tell what changed.
 type workspace struct {
-	mu    sync.Mutex // one Save or Load at a time
-	scans []*scan    // the newest last
+	mu      sync.Mutex // one Save or Load at a time
+	scans   []*scan    // the newest last
+	witness *witness   // nil where times tell of every write
 }
 
 const (
@@ -34,6 +35,11 @@ type scan struct {
 	at     time.Time // when it began
 	order  []*item   // parents before children, names in order
 	byPath map[string]*item
+
+	// What a witness knows, each empty without one.
+	watches map[int32]string // watch -> the directory's path
+	held    map[inode]bool   // files that could be written without a sign as the look began
+	closed  map[inode]bool   // those that somebody who could write to them has let go of since
 }
 
 // item is one name under a saved directory. Two looks at an unchanged one are equal in the fields of its mark.
@@ -41,7 +47,7 @@ type item struct {
 	path string // as the tar has it: the name inside the sandbox, without the leading slash
 	mark mark
 	link string   // of symbolic links
-	sum  [32]byte // of the content, when the look came too soon after the last change to tell the next one by times
+	sum  [32]byte // of the content, when times may not tell of the next change
 	racy bool     // sum counts
 }
 
@@ -72,7 +78,13 @@ func (m *mark) saved() bool {
 
 // look scans the saved directories. Roots that do not exist, and roots inside others, are passed over.
 func (s *server) look(label string) (*scan, error) {
-	sc := &scan{label: label, at: time.Now(), byPath: make(map[string]*item)}
+	sc := &scan{label: label, at: time.Now(), byPath: make(map[string]*item), closed: make(map[inode]bool)}
+	w := s.store.witness
+	if w != nil {
+		if err := w.begin(sc); err != nil {
+			return nil, err
+		}
+	}
 	for _, root := range s.roots() {
 		at, err := s.resolve(root, 0)
 		if err != nil {
@@ -83,6 +95,9 @@ func (s *server) look(label string) (*scan, error) {
 		if err != nil {
 			return nil, fmt.Errorf("scanning %s: %w", root, err)
 		}
+	}
+	if w != nil && !w.end(sc, s.store.scans) {
+		s.store.scans = nil
 	}
 	return sc, nil
 }
@@ -112,6 +127,9 @@ func (s *server) lookAt(sc *scan, root string, at place) error {
 	if err := syscall.Fstat(fd, &st); err != nil {
 		return err
 	}
+	if err := s.watchFor(sc, at.dir, at.name, prefix); err != nil {
+		return err
+	}
 	sc.add(&item{path: prefix, mark: markOf(&st)})
 	var reclose []func()
 	defer func() {
@@ -139,9 +157,22 @@ func (s *server) lookAt(sc *scan, root string, at place) error {
 			syscall.Fchmodat(n.dir, n.name, n.st.Mode&0o7777|0o500, 0)
 			reclose = append(reclose, func() { s.reclose(it) })
 		}
+		if n.is(syscall.S_IFDIR) {
+			if err := s.watchFor(sc, n.dir, n.name, it.path); err != nil {
+				return false, err
+			}
+		}
 		sc.add(it)
 		return true, nil
 	}, gone)
+}
+
+// watchFor has the witness watch a directory, if there is one.
+func (s *server) watchFor(sc *scan, dir int, name, path string) error {
+	if s.store.witness == nil {
+		return nil
+	}
+	return s.store.witness.watch(sc, dir, name, path)
 }
 
 // reclose gives an item's name its mode back.
@@ -166,9 +197,15 @@ func (sc *scan) add(it *item) {
 	sc.byPath[it.path] = it
 }
 
-// early reports whether the scan came too soon after the item's last change to see a next one by its times.
-func (sc *scan) early(it *item) bool {
-	return it.mark.is(syscall.S_IFREG) && !time.Unix(it.mark.ctime.Unix()).Before(sc.at.Add(-granule))
+// uncertain reports whether times may not tell of the item's next change: the scan came too soon after its last one, or somebody holds it.
+func (sc *scan) uncertain(it *item) bool {
+	return it.mark.is(syscall.S_IFREG) && (sc.held[it.mark.inode()] || !time.Unix(it.mark.ctime.Unix()).Before(sc.at.Add(-granule)))
+}
+
+// unseen reports whether an item that looks the same in a newer scan may have been written since.
+func (sc *scan) unseen(now *scan, it *item) bool {
+	id := it.mark.inode()
+	return it.mark.is(syscall.S_IFREG) && (now.held[id] || sc.closed[id])
 }
 
 // diff compares with an older scan: what is new or different, and what is no more (of a removed directory, only itself). Unchanged
@@ -186,9 +223,11 @@ func (s *server) diff(base, now *scan) (changed []*item, deleted []string, err e
 			}
 			if sum != old.sum {
 				changed = append(changed, it)
-			} else if now.early(it) {
+			} else if now.uncertain(it) {
 				it.racy, it.sum = true, sum
 			}
+		case base.unseen(now, it):
+			changed = append(changed, it)
 		}
 	}
 	for _, it := range base.order {
@@ -208,10 +247,10 @@ func (s *server) diff(base, now *scan) (changed []*item, deleted []string, err e
 
 func sameKind(a, b *item) bool { return a.mark.mode&syscall.S_IFMT == b.mark.mode&syscall.S_IFMT }
 
-// settle notes the content of files that the scan saw too early, after a Load: nothing else runs then.
+// settle notes the content of files whose times may not tell, after a Load: nothing else runs then.
 func (s *server) settle(sc *scan) (err error) {
 	for _, it := range sc.order {
-		if sc.early(it) {
+		if sc.uncertain(it) {
 			it.racy = true
 			if it.sum, err = s.sum(it); err != nil {
 				return err
@@ -239,7 +278,7 @@ func (s *server) sum(it *item) (sum [32]byte, err error) {
 // reach opens the regular file of an item to be read, or returns nil when there is none at its path any more. A write after that changes
 // its times, also one through a mapping: of a page that waits to be written to the disk the kernel notes no further one
 // (clear_page_dirty_for_io in Linux's mm/page-writeback.c, which protects it anew), so the pages are sent there. This advice does so below an
-// overlay as well, where sync_file_range does nothing. What has no disk, and gVisor, note no write through a mapping.
+// overlay as well, where sync_file_range does nothing. What has no disk notes no write through a mapping; for gVisor, which notes none, there is the witness.
 func (s *server) reach(it *item) (*os.File, error) {
 	f, err := s.find(it)
 	if f == nil || err != nil {

@@ -59,8 +59,14 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 		return err
 	}
 	s.table = t
-	rehearse()
 	quit := make(chan struct{})
+	if cfg.Witness {
+		if s.store.witness, err = newWitness(); err != nil {
+			return err
+		}
+		s.wg.Go(func() { s.store.witness.run(quit) })
+	}
+	rehearse()
 	if cfg.Init {
 		go s.children.reap(quit) // not waited for: what goes on living, nobody ends
 	}
@@ -75,6 +81,7 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 	s.pipes.stop()
 	close(quit)
 	s.wg.Wait()
+	s.store.witness.close()
 	return errors.Join(err, s.table.journal.close())
 }
 

@@ -33,9 +33,10 @@ import (
 type Technology interface {
 	// Name is the provider's.
 	Name() string
-	// Capabilities says what its sandboxes can do. Relay, beside it, says that sockets cannot leave one.
+	// Capabilities says what its sandboxes can do. OwnKernel, beside it, says that each has a kernel of its own: sockets cannot leave it,
+	// and times of files do not tell of every write.
 	Capabilities() sandbox.Capabilities
-	Relay() bool
+	OwnKernel() bool
 	// Start makes and starts the container of a plan and returns the host's process that lives as long as it does. What it made when it
 	// fails is removed by Remove.
 	Start(ctx context.Context, plan *Plan) (pid int, err error)

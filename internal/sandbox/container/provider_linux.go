@@ -212,7 +212,7 @@ func (p *Provider) create(ctx context.Context, dir string, spec sandbox.Spec, ro
 	if err := s.save(dir); err != nil {
 		return nil, err
 	}
-	if !p.tech.Relay() { // nothing has run yet that opens sockets
+	if !p.tech.OwnKernel() { // nothing has run yet that opens sockets
 		if err := native.LimitSockets(pid, plan.Limits.MemoryBytes); err != nil {
 			return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
 		}
@@ -245,7 +245,7 @@ func (p *Provider) plan(dir string, spec sandbox.Spec, root *native.Root, tool i
 	if err != nil {
 		return nil, fmt.Errorf("laying out the sandbox: %w", err)
 	}
-	plan := &Plan{ID: spec.ID, Dir: dir, Lower: root.Lower, Changing: root.Changing, Args: []string{boot.Program, "contained"}, Caps: guestCaps(spec.Network != nil),
+	plan := &Plan{ID: spec.ID, Dir: dir, Lower: root.Lower, Changing: root.Changing, Args: []string{boot.Program, "contained"}, Caps: guestCaps(spec.Network != nil, p.tech.OwnKernel()),
 		Inherit: spec.Build, Hostname: native.Hostname, Limits: limits, Pids: int(limits.Pids) + native.GuestPids, Log: log,
 		// Tools have no capability, so let them bind any port of their own loopback.
 		Sysctls: map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"},
@@ -256,12 +256,15 @@ func (p *Provider) plan(dir string, spec sandbox.Spec, root *native.Root, tool i
 
 // config is what the guest is told.
 func (p *Provider) config(spec sandbox.Spec, root *native.Root, limits outboard.SandboxLimits, tool int) *boot.ContainedConfig {
-	c := &boot.ContainedConfig{Relay: p.tech.Relay(), Config: boot.Config{
+	c := &boot.ContainedConfig{Relay: p.tech.OwnKernel(), Witness: p.tech.OwnKernel(), Config: boot.Config{
 		Generation: spec.Generation, Hostname: native.Hostname, Env: native.Env(spec, root), ToolUID: tool, ToolGID: tool, Owned: native.ToolDirs(),
 		Files: native.MaxFiles, Processes: uint64(limits.Pids), Keep: native.GuestCapabilities, Filter: native.Filter(),
 	}}
 	if spec.Build {
 		c.Inherit = native.GuestCapabilities
+	}
+	if c.Witness { // to see what processes hold, as whoever it may become anyway
+		c.Keep |= 1 << unix.CAP_SYS_PTRACE
 	}
 	if spec.Network != nil {
 		c.Network = &boot.Uplink{CA: string(spec.Network.CA)}
@@ -284,10 +287,13 @@ func (p *Provider) mounts(host string, root *native.Root, memory int64, connecte
 }
 
 // guestCaps are what the guest starts with: what it keeps, and what it needs to be rid of the rest and to make its network.
-func guestCaps(connected bool) []string {
+func guestCaps(connected, witness bool) []string {
 	caps := []string{"CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_CHOWN", "CAP_FOWNER", "CAP_FSETID", "CAP_DAC_OVERRIDE", "CAP_SETPCAP"}
 	if connected {
 		caps = append(caps, "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE")
+	}
+	if witness {
+		caps = append(caps, "CAP_SYS_PTRACE")
 	}
 	return caps
 }

@@ -32,7 +32,7 @@ func (p *Provider) Listen(ctx context.Context, id outboard.SandboxID, ca []byte)
 	if err != nil {
 		return nil, m.explain(err)
 	}
-	if p.tech.Relay() {
+	if p.tech.OwnKernel() {
 		l, err := listenRelayed(ctx, m, conn, ca)
 		if err != nil {
 			return nil, m.explain(err)

@@ -76,8 +76,8 @@ func (e *Engine) Name() string { return Name }
 // Version is what the engine says of itself.
 func (e *Engine) Version() string { return e.about.Version }
 
-// Relay is false: containers share the host's kernel.
-func (e *Engine) Relay() bool { return false }
+// OwnKernel is false: containers share the host's.
+func (e *Engine) OwnKernel() bool { return false }
 
 // Capabilities says what sandboxes of the engine can do.
 func (e *Engine) Capabilities() sandbox.Capabilities {

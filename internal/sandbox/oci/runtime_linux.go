@@ -121,8 +121,8 @@ func (r *Runtime) Version() string { return r.version }
 // Program is where it is.
 func (r *Runtime) Program() string { return r.program }
 
-// Relay reports whether containers have a kernel of their own.
-func (r *Runtime) Relay() bool { return r.gvisor }
+// OwnKernel reports whether the runtime is gVisor's.
+func (r *Runtime) OwnKernel() bool { return r.gvisor }
 
 // Capabilities says what sandboxes of the runtime can do.
 func (r *Runtime) Capabilities() sandbox.Capabilities {
