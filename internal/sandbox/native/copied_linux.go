@@ -23,8 +23,11 @@ func (m *machine) copied(parent outboard.CheckpointID, n int) bool {
 	if parent == "" {
 		return false
 	}
-	name, _, err := m.p.checkpointLayer(parent)
-	if err != nil || !strings.HasPrefix(name, copyBase(m.id, n)) {
+	name, err := m.p.namedLayer(parent)
+	if err != nil || !strings.HasPrefix(name, copyBase(m.id, n)) { // as most often: no more is read of it
+		return false
+	}
+	if _, _, err := m.p.checkpointLayer(parent); err != nil {
 		return false
 	}
 	var fds descriptors

@@ -101,10 +101,7 @@ func (p *Provider) checkpointLayer(id outboard.CheckpointID) (string, *stack, er
 	missing := func(err error) (string, *stack, error) {
 		return "", nil, outboard.Errorf(outboard.NotFound, "checkpoint %s has no layers on this host: %w", id, err)
 	}
-	if !outboard.ValidID(outboard.PrefixCheckpoint, string(id)) {
-		return missing(errors.New("not a checkpoint id"))
-	}
-	name, err := os.Readlink(filepath.Join(p.dir, checkpointsDir, string(id)))
+	name, err := p.namedLayer(id)
 	if err != nil {
 		return missing(err)
 	}
@@ -121,6 +118,14 @@ func (p *Provider) checkpointLayer(id outboard.CheckpointID) (string, *stack, er
 		}
 	}
 	return name, s, nil
+}
+
+// namedLayer returns the layer on top of a checkpoint, which may not be usable any more.
+func (p *Provider) namedLayer(id outboard.CheckpointID) (string, error) {
+	if !outboard.ValidID(outboard.PrefixCheckpoint, string(id)) {
+		return "", errors.New("not a checkpoint id")
+	}
+	return os.Readlink(filepath.Join(p.dir, checkpointsDir, string(id)))
 }
 
 // Keeps implements sandbox.Layers.
