@@ -60,11 +60,12 @@ fix:
 
 # The largest packages of others are not optimized where the result is thrown away: a third less to wait for. The host's own build
 # is the one of `build`.
-UNOPTIMIZED := $(foreach p,github.com/anthropics github.com/openai modernc.org,"-gcflags=$(p)/...=-N -l")
+unoptimized = $(foreach p,$(1),"-gcflags=$(p)/...=-N -l")
+CLIENTS := github.com/anthropics github.com/openai
 
 cross: ## compile the server for linux, the client commands also for macOS and Windows
 	@own=$$($(GO) env GOHOSTOS)/$$($(GO) env GOHOSTARCH); for t in $(SERVER_TARGETS) $(CLIENT_TARGETS); do echo "build $$t"; \
-	  flags=($(UNOPTIMIZED)); [ $$t != $$own ] || flags=(); \
+	  flags=($(call unoptimized,$(CLIENTS) modernc.org)); [ $$t != $$own ] || flags=(); \
 	  GOOS=$${t%/*} GOARCH=$${t#*/} $(GO) build "$${flags[@]}" -o /dev/null ./cmd/outboard || exit 1; done
 	@for t in $(SERVER_TARGETS); do GOOS=linux GOARCH=$${t#*/} $(GUEST_BUILD) -o /dev/null ./cmd/outboard-guest || exit 1; done
 
@@ -72,7 +73,7 @@ cross: ## compile the server for linux, the client commands also for macOS and W
 # half the time. Everything above it is. A package left out must hold no instance of a generic type: the linker keeps one copy of each, and
 # one of sync/atomic's that is not instrumented makes false reports.
 race: deps build ## tests under the race detector (needs a C compiler)
-	CGO_ENABLED=1 scripts/with-dockerd scripts/with-s3 $(GO) test -race -gcflags=modernc.org/sqlite/lib=-race=false -short -timeout 25m $(PKGS)
+	CGO_ENABLED=1 scripts/with-dockerd scripts/with-s3 $(GO) test -race $(call unoptimized,$(CLIENTS)) -gcflags=modernc.org/sqlite/lib=-race=false -short -timeout 25m $(PKGS)
 
 sdk: build ## the official SDKs against a real server
 	@scripts/sdk
