@@ -72,20 +72,13 @@ func (m *machine) busy() bool {
 	return len(m.running) > 0
 }
 
-// watched is a sandbox that says when the connection to it ends, without being asked anything.
-type watched interface{ Gone() <-chan struct{} }
-
 // usable reports whether nothing has shown yet that the machine or the connection to it is gone.
 func (m *machine) usable() bool {
 	m.mu.Lock()
 	broken := m.broken
 	m.mu.Unlock()
-	if w, ok := m.Sandbox.(watched); ok && !broken {
-		select {
-		case <-w.Gone():
-			broken = true
-		default:
-		}
+	if c, ok := m.Sandbox.(interface{ Connected() bool }); ok && !broken {
+		broken = !c.Connected()
 	}
 	if l, ok := m.Sandbox.(interface{ Alive() bool }); ok && !broken {
 		broken = !l.Alive()

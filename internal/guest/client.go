@@ -74,8 +74,15 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Gone is closed when the connection is lost or closed.
-func (c *Client) Gone() <-chan struct{} { return c.gone }
+// Connected reports whether neither side has closed the connection yet. It asks the kernel of this host, not the guest.
+func (c *Client) Connected() bool {
+	select {
+	case <-c.gone:
+		return false
+	default:
+		return !hungUp(c.w.conn) // the reader learns of that a moment later
+	}
+}
 
 func (c *Client) fail(err error) {
 	c.mu.Lock()

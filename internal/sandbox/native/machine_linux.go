@@ -44,8 +44,8 @@ func (m *machine) Generation() string { return m.state.Generation }
 // Isolation names what isolates it.
 func (m *machine) Isolation() string { return m.state.Isolation }
 
-// Gone is closed when the connection to the guest is lost or closed.
-func (m *machine) Gone() <-chan struct{} { return m.client.Gone() }
+// Connected reports whether neither side has closed the connection to the guest yet.
+func (m *machine) Connected() bool { return m.client.Connected() }
 
 // alive returns NotFound when init is gone.
 func (m *machine) alive() error {
