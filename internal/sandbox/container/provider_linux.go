@@ -389,6 +389,13 @@ func (p *Provider) remove(ctx context.Context, id outboard.SandboxID, dir string
 	if err != nil {
 		s = &state{}
 	}
+	if p.tech.OwnKernel() {
+		// Its technology asks that kernel for its state, and one that has no file left to open does not answer: tools can bring that about.
+		if err := errors.Join(s.Kill(), s.Process.Wait(ctx)); err != nil {
+			return fmt.Errorf("ending the sandbox's kernel: %w", err)
+		}
+		reap(s.Pid)
+	}
 	if err := p.end(ctx, s, id); err != nil {
 		return err
 	}
