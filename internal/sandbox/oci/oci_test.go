@@ -34,7 +34,13 @@ import (
 
 var guestPath string
 
-func TestMain(m *testing.M) { os.Exit(sandboxtest.Main(m, &guestPath)) }
+func TestMain(m *testing.M) {
+	// A host that lets a process open few files: what gVisor's kernel opens for a sandbox is a matter of this.
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 4096, Max: 4096}); err != nil {
+		panic(err)
+	}
+	os.Exit(sandboxtest.Main(m, &guestPath))
+}
 
 // runtimeFor returns a runtime's program, or skips. In CI it must be there.
 func runtimeFor(t *testing.T, name string) string {
