@@ -46,7 +46,7 @@ func runContained(ctx context.Context) error {
 func serveSandbox(ctx context.Context, env *boot.Env, listener net.Listener, first net.Conn) error {
 	cfg := guest.ServerConfig{
 		Listener: listener, First: first, Generation: env.Generation, State: env.StateDir, Volatile: true, Run: "/run/outboard",
-		ToolUID: env.ToolUID, ToolGID: env.ToolGID, ToolName: env.ToolName, Init: true, Witness: env.Witness,
+		ToolUID: env.ToolUID, ToolGID: env.ToolGID, ToolName: env.ToolName, Init: true, Watches: env.Watches,
 	}
 	if env.Later {
 		cfg.Await = func(ctx context.Context) (string, []string, error) { return env.Await(ctx, first) }

@@ -42,9 +42,10 @@ type ServerConfig struct {
 	Env []string `json:"env,omitempty"`
 	// Init makes the server reap orphans, as process 1 (or a subreaper) must.
 	Init bool `json:"init,omitempty"`
-	// Witness is for a kernel that gives a file no new time when it is written through a shared mapping, as gVisor's. Save then looks at what
-	// processes hold, for which the guest needs CAP_SYS_PTRACE.
-	Witness bool `json:"witness,omitempty"`
+	// Watches is for a kernel that gives a file no new time when it is written through a shared mapping, as gVisor's. Save then looks at what
+	// processes hold, for which the guest needs CAP_SYS_PTRACE, and watches this many directories; files elsewhere are read each time. 0 is
+	// for all other kernels.
+	Watches int `json:"watches,omitempty"`
 	// Map shows directories under other names: a path below From means the same path below To. It exists for guests that run
 	// without a root file system of their own, in tests; Workspace, Home and Roots are names on the From side.
 	Map []Mapping `json:"map,omitempty"`

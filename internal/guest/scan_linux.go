@@ -38,6 +38,7 @@ type scan struct {
 
 	// What a witness knows, each empty without one.
 	watches map[int32]string // watch -> the directory's path
+	watched map[string]bool  // those paths
 	held    map[inode]bool   // files that could be written without a sign as the look began
 	closed  map[inode]bool   // those that somebody who could write to them has let go of since
 }
@@ -81,9 +82,7 @@ func (s *server) look(label string) (*scan, error) {
 	sc := &scan{label: label, at: time.Now(), byPath: make(map[string]*item), closed: make(map[inode]bool)}
 	w := s.store.witness
 	if w != nil {
-		if err := w.begin(sc); err != nil {
-			return nil, err
-		}
+		w.begin(sc)
 	}
 	for _, root := range s.roots() {
 		at, err := s.resolve(root, 0)
@@ -127,9 +126,7 @@ func (s *server) lookAt(sc *scan, root string, at place) error {
 	if err := syscall.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if err := s.watchFor(sc, at.dir, at.name, prefix); err != nil {
-		return err
-	}
+	s.watchFor(sc, at.dir, at.name, prefix)
 	sc.add(&item{path: prefix, mark: markOf(&st)})
 	var reclose []func()
 	defer func() {
@@ -158,21 +155,21 @@ func (s *server) lookAt(sc *scan, root string, at place) error {
 			reclose = append(reclose, func() { s.reclose(it) })
 		}
 		if n.is(syscall.S_IFDIR) {
-			if err := s.watchFor(sc, n.dir, n.name, it.path); err != nil {
-				return false, err
-			}
+			s.watchFor(sc, n.dir, n.name, it.path)
 		}
 		sc.add(it)
+		if w := s.store.witness; w != nil {
+			w.see(sc, it)
+		}
 		return true, nil
 	}, gone)
 }
 
 // watchFor has the witness watch a directory, if there is one.
-func (s *server) watchFor(sc *scan, dir int, name, path string) error {
-	if s.store.witness == nil {
-		return nil
+func (s *server) watchFor(sc *scan, dir int, name, path string) {
+	if s.store.witness != nil {
+		s.store.witness.watch(sc, dir, name, path)
 	}
-	return s.store.witness.watch(sc, dir, name, path)
 }
 
 // reclose gives an item's name its mode back.

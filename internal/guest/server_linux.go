@@ -60,8 +60,8 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 	}
 	s.table = t
 	quit := make(chan struct{})
-	if cfg.Witness {
-		if s.store.witness, err = newWitness(); err != nil {
+	if cfg.Watches > 0 {
+		if s.store.witness, err = newWitness(cfg.Watches); err != nil {
 			return err
 		}
 		s.wg.Go(func() { s.store.witness.run(quit) })

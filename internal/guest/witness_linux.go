@@ -14,14 +14,18 @@ import (
 
 // witness tells which files may have been written without a sign in their times, for a kernel that gives none to what is written through
 // a shared mapping: gVisor's (regular_file.go of its pkg/sentry/fsimpl/gofer changes them in calls alone). Those are the files that somebody
-// who could write to them holds as a look begins, or has let go of since the last one.
+// who could write to them holds as a look begins, or has let go of since the last one. Files of directories that are not watched count as held.
 type witness struct {
-	fd int // an inotify instance, not the poller's: that would wake for every file that is closed
+	fd   int    // an inotify instance, not the poller's: that would wake for every file that is closed
+	max  int    // how many directories are watched: that kernel keeps two files of the host open for each, of which it has a limited number
+	proc string // /proc
 
 	mu     sync.Mutex
 	dirs   map[int32]string // watch -> the directory's path as the tar has it, of the last look
+	paths  map[string]bool  // those
+	room   int              // how many more may be watched, during a look
 	closed map[closing]bool // since the last look
-	lost   bool             // some closings are not known
+	lost   bool             // some closings or holders are not known
 }
 
 // closing is that of a file, named by its directory's watch and its name there.
@@ -38,16 +42,19 @@ func (m *mark) inode() inode { return inode{m.dev, m.ino} }
 // maxClosings bounds what is remembered between two looks; beyond, the next state is saved whole.
 const maxClosings = 1 << 16
 
+// maxRounds is how often holders looks for processes that were made meanwhile: a shell's loop makes them without end.
+const maxRounds = 8
+
 // takeEvery is how long the kernel keeps what it has to tell.
 const takeEvery = 10 * time.Second
 
-// newWitness watches nothing yet.
-func newWitness() (*witness, error) {
+// newWitness watches nothing yet, and later up to so many directories.
+func newWitness(directories int) (*witness, error) {
 	fd, err := syscall.InotifyInit1(syscall.IN_CLOEXEC | syscall.IN_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
-	return &witness{fd: fd, closed: make(map[closing]bool)}, nil
+	return &witness{fd: fd, max: directories, proc: "/proc", closed: make(map[closing]bool)}, nil
 }
 
 // run takes what the kernel has to tell now and then, so that it need not keep it, until stop is closed.
@@ -105,22 +112,38 @@ func (w *witness) note(e inotifyEvent) {
 	}
 }
 
-// begin is called as a look begins.
-func (w *witness) begin(sc *scan) (err error) {
-	sc.watches = make(map[int32]string)
-	sc.held, err = holders()
-	return err
+// begin is called as a look begins. What holds files and cannot be known makes the next state a whole one, as closings do that are lost.
+func (w *witness) begin(sc *scan) {
+	sc.watches, sc.watched = make(map[int32]string), make(map[string]bool)
+	held, known := holders(w.proc)
+	sc.held = held
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lost = w.lost || !known
+	w.room = w.max - len(w.dirs)
 }
 
-// watch is called for each directory, before its names are read: name in the open directory dir.
-func (w *witness) watch(sc *scan, dir int, name, path string) error {
+// watch is called for each directory, before its names are read: name in the open directory dir. Those that were watched remain so: a file
+// is sent again when its directory is watched no more.
+func (w *witness) watch(sc *scan, dir int, name, path string) {
+	if !w.paths[path] {
+		if w.room <= 0 {
+			return
+		}
+		w.room--
+	}
 	at := "/proc/self/fd/" + strconv.Itoa(dir) + "/" + name
 	wd, err := syscall.InotifyAddWatch(w.fd, at, syscall.IN_CLOSE_WRITE|syscall.IN_ONLYDIR|syscall.IN_DONT_FOLLOW)
-	if err != nil {
-		return gone(path, os.NewSyscallError("inotify_add_watch", err))
+	if err == nil { // else the kernel has no more for us, or it is gone
+		sc.watches[int32(wd)], sc.watched[path] = path, true
 	}
-	sc.watches[int32(wd)] = path
-	return nil
+}
+
+// see is called for each file: what lies where nothing is watched could have been written at any time.
+func (w *witness) see(sc *scan, it *item) {
+	if it.mark.is(syscall.S_IFREG) && !sc.watched[path.Dir(it.path)] {
+		sc.held[it.mark.inode()] = true
+	}
 }
 
 // end is called when a look is over: older ones learn what was let go of until now. It reports whether all of that is known.
@@ -141,26 +164,55 @@ func (w *witness) end(now *scan, older []*scan) bool {
 			}
 		}
 	}
+	elsewhere(now)
 	known := !w.lost
-	w.dirs, w.lost = now.watches, false
+	w.dirs, w.paths, w.lost = now.watches, now.watched, false
 	clear(w.closed)
 	return known
 }
 
-// holders finds the files that other processes hold so that they can write to them through a mapping: those they opened to be read and
-// written, and those they have mapped shared, whatever they may do there now.
-func holders() (map[inode]bool, error) {
-	held := make(map[inode]bool)
-	for _, pid := range pids() {
-		if pid == os.Getpid() {
-			continue
-		}
-		proc := "/proc/" + strconv.Itoa(pid)
-		if err := errors.Join(opened(proc, held), mapped(proc, held)); err != nil {
-			return nil, fmt.Errorf("what process %d holds: %w", pid, err)
+// elsewhere counts files as held of which another name is not in a watched directory.
+func elsewhere(sc *scan) {
+	seen := make(map[inode]uint64)
+	for _, it := range sc.order {
+		if it.mark.nlink > 1 && sc.watched[path.Dir(it.path)] {
+			seen[it.mark.inode()]++
 		}
 	}
-	return held, nil
+	for _, it := range sc.order {
+		if it.mark.nlink > 1 && seen[it.mark.inode()] < it.mark.nlink {
+			sc.held[it.mark.inode()] = true
+		}
+	}
+}
+
+// holders finds the files that other processes hold so that they can write to them through a mapping: those they opened to be read and
+// written, and those they have mapped shared, whatever they may do there now. It reports whether every process could be asked. Processes
+// that were made meanwhile are asked too: one may have what another, which is gone, held.
+func holders(proc string) (held map[inode]bool, known bool) {
+	held, known = make(map[inode]bool), true
+	asked := map[string]bool{strconv.Itoa(os.Getpid()): true}
+	for range maxRounds {
+		entries, err := os.ReadDir(proc)
+		if err != nil {
+			return held, false
+		}
+		fresh := false
+		for _, e := range entries {
+			if _, err := strconv.Atoi(e.Name()); err != nil || asked[e.Name()] {
+				continue
+			}
+			fresh, asked[e.Name()] = true, true
+			of := proc + "/" + e.Name()
+			if err := errors.Join(opened(of, held), mapped(of, held)); err != nil {
+				known = false
+			}
+		}
+		if !fresh {
+			break
+		}
+	}
+	return held, known
 }
 
 func opened(proc string, held map[inode]bool) error {

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,21 +12,21 @@ import (
 // witnessed makes a witness that watches dir as "w", and a scan with the names there.
 func witnessed(t *testing.T, dir string) (*witness, func() *scan) {
 	t.Helper()
-	w, err := newWitness()
+	w, err := newWitness(64)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.close)
+	w.proc = t.TempDir() // no processes
 	return w, func() *scan {
-		sc := &scan{byPath: make(map[string]*item), watches: make(map[int32]string), closed: make(map[inode]bool)}
+		sc := &scan{byPath: make(map[string]*item), closed: make(map[inode]bool)}
+		w.begin(sc)
 		at, err := os.Open(filepath.Dir(dir))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer at.Close()
-		if err := w.watch(sc, int(at.Fd()), filepath.Base(dir), "w"); err != nil {
-			t.Fatal(err)
-		}
+		w.watch(sc, int(at.Fd()), filepath.Base(dir), "w")
 		entries, _ := os.ReadDir(dir)
 		for _, e := range entries {
 			var st syscall.Stat_t
@@ -128,5 +129,96 @@ func TestHolders(t *testing.T) {
 	}
 	if err := syscall.Munmap(page); err != nil || holds() {
 		t.Errorf("held after munmap, %v", err)
+	}
+}
+
+// If this fails, a state lacks what was written where nothing is watched, or a look takes more watches than it may.
+func TestWitnessFull(t *testing.T) {
+	root := t.TempDir()
+	at, err := os.Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer at.Close()
+	file := func(name string) string { return filepath.Join(root, name) }
+	for _, dir := range []string{"b", "c", "d"} {
+		if err := errors.Join(os.Mkdir(file(dir), 0o700), os.WriteFile(file(dir+"/f"), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w, err := newWitness(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.close)
+	w.proc = t.TempDir() // no processes
+	look := func(dirs ...string) (held string) {
+		sc := &scan{byPath: make(map[string]*item), closed: make(map[inode]bool)}
+		w.begin(sc)
+		for _, dir := range dirs {
+			w.watch(sc, int(at.Fd()), dir, dir)
+			entries, _ := os.ReadDir(file(dir))
+			for _, e := range entries {
+				var st syscall.Stat_t
+				if err := syscall.Lstat(file(dir+"/"+e.Name()), &st); err != nil {
+					t.Fatal(err)
+				}
+				it := &item{path: dir + "/" + e.Name(), mark: markOf(&st)}
+				sc.add(it)
+				w.see(sc, it)
+			}
+		}
+		w.end(sc, nil)
+		if len(w.dirs) > 2 {
+			t.Errorf("%d watches", len(w.dirs))
+		}
+		for _, it := range sc.order {
+			if sc.held[it.mark.inode()] {
+				held += it.path + " "
+			}
+		}
+		return held
+	}
+	want := func(got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("held: %q, not %q", got, want)
+		}
+	}
+	want(look("b", "c", "d"), "d/f ")
+	if err := errors.Join(os.Mkdir(file("a"), 0o700), os.WriteFile(file("a/f"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	want(look("a", "b", "c", "d"), "a/f d/f ") // not those that were watched
+	want(look("a", "c", "d"), "a/f d/f ")      // a watch is free from the next look on
+	want(look("a", "c", "d"), "d/f ")
+	if err := os.Link(file("c/f"), file("d/g")); err != nil { // c/f may be written under its other name
+		t.Fatal(err)
+	}
+	want(look("a", "c", "d"), "c/f d/f d/g ")
+	want(look("a", "c"), "c/f ")
+	if err := os.Link(file("a/f"), file("c/g")); err != nil { // both names are watched
+		t.Fatal(err)
+	}
+	want(look("a", "c"), "c/f ")
+}
+
+// If this fails, a process that cannot be asked keeps a state from being saved, or hides what it wrote.
+func TestHoldersUnknown(t *testing.T) {
+	proc := t.TempDir()
+	if err := errors.Join(os.MkdirAll(proc+"/7/fd", 0o700), os.WriteFile(proc+"/7/maps", nil, 0o600), os.Mkdir(proc+"/8", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if _, known := holders(proc); !known { // 8 has ended meanwhile
+		t.Error("the processes could be asked")
+	}
+	if err := os.WriteFile(proc+"/8/fd", nil, 0o600); err != nil { // which is no directory
+		t.Fatal(err)
+	}
+	if _, known := holders(proc); known {
+		t.Error("a process could not be asked")
+	}
+	if _, known := holders(proc + "/none"); known {
+		t.Error("there is no /proc")
 	}
 }

@@ -147,13 +147,13 @@ const (
 type ContainedConfig struct {
 	Config
 	Relay   bool `json:"relay"`   // the network's sockets cannot leave the sandbox: carry their connections one by one
-	Witness bool `json:"witness"` // as the server's configuration has it
+	Watches int  `json:"watches"` // as the server's configuration has it
 }
 
 // Env is what a booted guest serves with.
 type Env struct {
 	Config
-	Witness  bool     // of a ContainedConfig
+	Watches  int      // of a ContainedConfig
 	Control  *os.File // the host's first connection, once it has the report; nil in a container
 	StateDir string   // path of the receipts directory, usable by this process only
 	stateDir *os.File // holds it, in a container

@@ -24,7 +24,7 @@ func Contained() (*Env, net.Listener, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the configuration: %w", err)
 	}
-	env := &Env{Config: c.Config, relay: c.Relay, Witness: c.Witness}
+	env := &Env{Config: c.Config, relay: c.Relay, Watches: c.Watches}
 	if err := tidy(&c.Config); err != nil {
 		return nil, nil, fmt.Errorf("laying out the sandbox: %w", err)
 	}

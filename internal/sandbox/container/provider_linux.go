@@ -256,14 +256,16 @@ func (p *Provider) plan(dir string, spec sandbox.Spec, root *native.Root, tool i
 
 // config is what the guest is told.
 func (p *Provider) config(spec sandbox.Spec, root *native.Root, limits outboard.SandboxLimits, tool int) *boot.ContainedConfig {
-	c := &boot.ContainedConfig{Relay: p.tech.OwnKernel(), Witness: p.tech.OwnKernel(), Config: boot.Config{
+	c := &boot.ContainedConfig{Relay: p.tech.OwnKernel(), Config: boot.Config{
 		Generation: spec.Generation, Hostname: native.Hostname, Env: native.Env(spec, root), ToolUID: tool, ToolGID: tool, Owned: native.ToolDirs(),
 		Files: native.MaxFiles, Processes: uint64(limits.Pids), Keep: native.GuestCapabilities, Filter: native.Filter(),
 	}}
 	if spec.Build {
 		c.Inherit = native.GuestCapabilities
 	}
-	if c.Witness { // to see what processes hold, as whoever it may become anyway
+	if p.tech.OwnKernel() {
+		c.Watches = watches()
+		// To see what processes hold, as whoever it may become anyway.
 		c.Keep |= 1 << unix.CAP_SYS_PTRACE
 	}
 	if spec.Network != nil {
@@ -284,6 +286,16 @@ func (p *Provider) mounts(host string, root *native.Root, memory int64, connecte
 		mounts = append(mounts, Mount{Target: uplink.TrustDir, Type: "tmpfs", Write: true, Size: 16 << 20, Mode: "0755"})
 	}
 	return mounts
+}
+
+// watches is how many directories a guest watches: those take at most a quarter of the files that its kernel can open, or half while
+// a tree is renamed.
+func watches() int {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return minWatches
+	}
+	return int(min(max(l.Max/8, minWatches), maxWatches))
 }
 
 // guestCaps are what the guest starts with: what it keeps, and what it needs to be rid of the rest and to make its network.
@@ -388,6 +400,13 @@ func (p *Provider) remove(ctx context.Context, id outboard.SandboxID, dir string
 	s, err := load(dir)
 	if err != nil {
 		s = &state{}
+	}
+	if p.tech.OwnKernel() {
+		// Its technology asks that kernel for its state, and one that has no file left to open does not answer: tools can bring that about.
+		if err := errors.Join(s.Kill(), s.Process.Wait(ctx)); err != nil {
+			return fmt.Errorf("ending the sandbox's kernel: %w", err)
+		}
+		reap(s.Pid)
 	}
 	if err := p.end(ctx, s, id); err != nil {
 		return err

@@ -17,9 +17,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest"
@@ -31,7 +34,13 @@ import (
 
 var guestPath string
 
-func TestMain(m *testing.M) { os.Exit(sandboxtest.Main(m, &guestPath)) }
+func TestMain(m *testing.M) {
+	// A host that lets a process open few files: what gVisor's kernel opens for a sandbox is a matter of this.
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 4096, Max: 4096}); err != nil {
+		panic(err)
+	}
+	os.Exit(sandboxtest.Main(m, &guestPath))
+}
 
 // runtimeFor returns a runtime's program, or skips. In CI it must be there.
 func runtimeFor(t *testing.T, name string) string {
@@ -180,6 +189,41 @@ func TestLinkedSocket(t *testing.T) {
 	if again, err = p.Open(t.Context(), sb.ID()); err == nil {
 		again.Close()
 		t.Error("the host followed a link")
+	}
+}
+
+// If this fails, tools that hold all files which a sandbox's kernel can open keep the sandbox from being removed, and so from being killed.
+func TestExhaustedKernel(t *testing.T) {
+	program := runtimeFor(t, "runsc")
+	dir := filepath.Join(t.TempDir(), "s")
+	p := newProvider(t, program, dir)
+	for _, frozen := range []bool{false, true} {
+		sb := create(t, p, sandbox.Spec{})
+		if got := sandboxtest.Bash(t, sb, "before", "echo served > f; cat f"); got != "served\n" { // the control
+			t.Fatalf("before: %q", got)
+		}
+		if frozen {
+			if err := sb.Freeze(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		text, err := os.ReadFile(filepath.Join(dir, string(sb.ID()), "pid"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid, err := strconv.Atoi(string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// What thousands of open files come to, whatever the host allows.
+		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: 3}, nil); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		if err := p.Destroy(ctx, sb.ID()); err != nil {
+			t.Errorf("frozen %v: %v", frozen, err)
+		}
 	}
 }
 
