@@ -280,6 +280,8 @@ func testBridgeSessions(t *testing.T, w *worker) {
 		method, path, body string
 		want               int
 	}{{"POST", "", `{"id":"two"}`, 409}, {"POST", "", `{"id":"../two"}`, 400}, {"POST", "", `{"env":{"A-B":"x"}}`, 400}, {"POST", "", `{`, 400},
+		{"POST", "", `{"id":"astray","cwd":"/nowhere"}`, 400}, {"POST", "", `{"id":"astray","cwd":"/etc/passwd"}`, 400}, {"DELETE", "/astray", "", 404},
+		{"POST", "", `{"id":"astray","cwd":"/tmp"}`, 200}, {"DELETE", "/astray", "", 200},
 		{"DELETE", "/two", "", 200}, {"DELETE", "/two", "", 404}, {"DELETE", "/a%2Fb", "", 400}} {
 		if status, b := w.ask(c.method, "/"+w.id+"/session"+c.path, strings.NewReader(c.body)); status != c.want {
 			t.Errorf("%s %s %s: %d %s, want %d", c.method, c.path, c.body, status, b, c.want)

@@ -132,6 +132,15 @@ func (s *Server) newSession(r *request) error {
 	} else if outboard.KindOf(err) != outboard.NotFound {
 		return err
 	}
+	// Whether its commands can begin there is asked by beginning one: only the box knows, and a session that cannot be used would say so late.
+	exit, err := run(r.Context(), m, control.ProcessStart{Argv: []string{"/bin/sh", "-c", "exit 0"}, Cwd: in.Cwd, TimeoutMs: endTimeout.Milliseconds()},
+		func(control.ProcessEvent) error { return nil })
+	if err != nil {
+		return control.BoxError(err)
+	}
+	if exit.Timeout || code(exit) != 0 {
+		return outboard.Errorf(outboard.Unavailable, "cwd: whether commands can begin in %q is not known, as one that tried did not end well", clip(in.Cwd))
+	}
 	if _, err := m.WriteFile(r.Context(), sessionFile(in.ID), nil, strings.NewReader(text)); err != nil {
 		return control.BoxError(err)
 	}

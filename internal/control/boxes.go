@@ -392,6 +392,15 @@ func (c *Control) PauseBox(ctx context.Context, by outboard.Caller, id outboard.
 
 // ResumeBox makes sure that a box runs, for at least ttl, and reports whether it was paused.
 func (c *Control) ResumeBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration) (outboard.Box, bool, error) {
+	return c.resumeBox(ctx, by, id, ttl, false)
+}
+
+// RebootBox is ResumeBox of what is kept in files: a paused box begins anew with them, without the processes that were frozen.
+func (c *Control) RebootBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration) (outboard.Box, bool, error) {
+	return c.resumeBox(ctx, by, id, ttl, true)
+}
+
+func (c *Control) resumeBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration, dropMemory bool) (outboard.Box, bool, error) {
 	if b, err := c.boxFor(ctx, by, id); err != nil {
 		return b, false, err
 	} else if err := c.alive(ctx, b.Subject()); err != nil {
@@ -400,7 +409,7 @@ func (c *Control) ResumeBox(ctx context.Context, by outboard.Caller, id outboard
 	if err := checkTTL(ttl, 0); err != nil {
 		return outboard.Box{}, false, err
 	}
-	b, resumed, err := c.fleet.ResumeBox(ctx, asKey(by), id, func(b *outboard.Box) time.Time {
+	b, resumed, err := c.fleet.ResumeBox(ctx, asKey(by), id, dropMemory, func(b *outboard.Box) time.Time {
 		return laterOf(b.EndAt, c.clock().Add(ttl))
 	})
 	return b, resumed, look("sandbox", string(id), err)

@@ -32,6 +32,22 @@ func (c *Control) Authenticate(ctx context.Context, secret string) (outboard.Cal
 	return outboard.Caller{}, outboard.Errorf(outboard.KindOf(err), "checking the API key: %w", err)
 }
 
+// IsKey reports whether a text is the secret of a key of this server, of one as well that opens nothing any more or not yet again: its holder may be
+// let in once more.
+func (c *Control) IsKey(ctx context.Context, text string) (bool, error) {
+	if !strings.HasPrefix(text, keyPrefix) || len(text) > maxSecret {
+		return false, nil
+	}
+	_, err := c.store.KeyByHash(ctx, HashSecret(text))
+	if outboard.KindOf(err) == outboard.NotFound {
+		return false, nil
+	}
+	if err != nil {
+		return false, outboard.Errorf(outboard.KindOf(err), "looking for an API key: %w", err)
+	}
+	return true, nil
+}
+
 // holder returns who holds a key now.
 func (c *Control) holder(ctx context.Context, k *outboard.Key) (outboard.Caller, error) {
 	if !k.Alive(c.now()) {

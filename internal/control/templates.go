@@ -226,6 +226,13 @@ func (c *Control) templateSpec(ctx context.Context, by outboard.Caller, m *outbo
 			return s, invalid("a template begins with an image or with another template, not with both")
 		}
 		_, base, err := c.templateFor(ctx, by, p.From)
+		if outboard.KindOf(err) == outboard.NotFound {
+			name, _, _ := strings.Cut(p.From, ":")
+			if _, none := c.Snapshot(ctx, by, name); none == nil {
+				return s, outboard.Errorf(outboard.Unimplemented, "%s is a snapshot: sandboxes begin with it, and templates do not here", name).
+					WithHint("make a sandbox of it, or put what it has into the steps of a build")
+			}
+		}
 		if err != nil {
 			return s, err
 		}

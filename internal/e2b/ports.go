@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -92,6 +93,10 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID,
 		reply(w, http.StatusForbidden, goneBody{SandboxID: string(id), Message: "The traffic access token is missing or wrong", Code: http.StatusForbidden})
 		return
 	}
+	var own http.Header
+	if err == nil {
+		own, err = s.ownCredentials(r.Context(), r.Header, &b)
+	}
 	if err != nil {
 		fail(w, err)
 		return
@@ -116,6 +121,10 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID,
 			if b.MaskHost != "" {
 				p.Out.Host = strings.ReplaceAll(b.MaskHost, "${PORT}", strconv.Itoa(int(port)))
 			}
+			for _, name := range credentialHeaders {
+				p.Out.Header.Del(name)
+			}
+			maps.Copy(p.Out.Header, own)
 			p.Out.Header.Del(trafficHeader)
 			p.Out.Header.Del("E2b-Sandbox-Id")
 			p.Out.Header.Del("E2b-Sandbox-Port")

@@ -164,12 +164,7 @@ func apiKey(r *http.Request) string {
 	if scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " "); key == "" && ok && strings.EqualFold(scheme, "Bearer") {
 		key = strings.TrimSpace(token)
 	}
-	if digits, ok := strings.CutPrefix(key, keyPrefix); ok {
-		if b, err := hex.DecodeString(digits); err == nil {
-			return string(b)
-		}
-	}
-	return key
+	return plainKey(key)
 }
 
 // id returns the box that the path names.

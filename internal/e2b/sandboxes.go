@@ -212,13 +212,17 @@ type ttlIn struct {
 
 func (r *request) ttl() (in ttlIn, err error) { return in, decode(r.w, r.Request, &in) }
 
-// connect makes sure that a box runs.
+// connect makes sure that a box runs, without what it had in memory where the client wants that.
 func (s *Server) connect(r *request) (int, any, error) {
 	in, err := r.ttl()
 	if err != nil {
 		return 0, nil, err
 	}
-	b, resumed, err := s.ctl.ResumeBox(r.Context(), r.by, r.id(), seconds(in.Timeout, 300*time.Second))
+	run := s.ctl.ResumeBox
+	if in.Memory != nil && !*in.Memory {
+		run = s.ctl.RebootBox
+	}
+	b, resumed, err := run(r.Context(), r.by, r.id(), seconds(in.Timeout, 300*time.Second))
 	if err != nil {
 		return 0, nil, err
 	}

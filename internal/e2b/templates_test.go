@@ -236,7 +236,14 @@ func TestLimitsAtTheDoor(t *testing.T) {
 // If this fails, a client waits for a build that was refused, or a template begins with something that nobody said.
 func TestRefusedBuilds(t *testing.T) {
 	r := newRig(t)
+	var snap struct {
+		SnapshotID string `json:"snapshotID"`
+	}
+	if status := r.api("POST", "/sandboxes/"+r.box.SandboxID+"/snapshots", `{"name":"kept"}`, &snap); status != http.StatusCreated {
+		t.Fatalf("a snapshot: %d", status)
+	}
 	for body, words := range map[string][]string{
+		`{"fromTemplate":"` + snap.SnapshotID + `"}`: {"is a snapshot"}, `{"fromTemplate":"Kept"}`: {"kept is a snapshot"},
 		`{}`: {"fromImage", "fromTemplate", "base"}, `{"fromImage":"","fromTemplate":" "}`: {"fromImage"}, `{"fromTemplate":"none"}`: {`no template "none"`},
 		`{"fromTemplate":"base:nope"}`: {"tag", "nope"}, `{"fromTemplate":"base","steps":[{"type":"FLY"}]}`: {"steps[0]", "FLY"}, `{"fromImage":5}`: {"fromImage: expected a string, got number"},
 		`{"fromTemplate":"base","steps":[{"type":"COPY","args":["a","b"],"filesHash":"none"}]}`: {"nothing was uploaded"},
@@ -253,8 +260,11 @@ func TestRefusedBuilds(t *testing.T) {
 			t.Fatalf("control: a build that nobody began is %q", status.Status)
 		}
 		want := 400
-		if strings.Contains(words[0], "no template") || strings.Contains(words[0], "tag") {
+		switch {
+		case strings.Contains(words[0], "no template"), strings.Contains(words[0], "tag"):
 			want = 404
+		case strings.Contains(words[0], "snapshot"):
+			want = 501
 		}
 		r.refused("POST", "/v2"+path, body, want, words...)
 		if r.api("GET", path+"/status", "", &status); status.Status != "error" || !strings.Contains(status.Reason.Message, words[0]) {

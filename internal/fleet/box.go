@@ -396,8 +396,9 @@ func (f *Fleet) saveFiles(ctx context.Context, m *machine) (outboard.BlobRef, er
 	})
 }
 
-// ResumeBox makes sure that a box runs and gives it an end; resumed says that it did not run before.
-func (f *Fleet) ResumeBox(ctx context.Context, by By, id outboard.BoxID, end func(b *outboard.Box) time.Time) (b outboard.Box, resumed bool, err error) {
+// ResumeBox makes sure that a box runs and gives it an end; resumed says that it did not run before. With dropMemory a paused one begins with its
+// files only, whatever was kept.
+func (f *Fleet) ResumeBox(ctx context.Context, by By, id outboard.BoxID, dropMemory bool, end func(b *outboard.Box) time.Time) (b outboard.Box, resumed bool, err error) {
 	l, err := f.enterBox(ctx, id)
 	if err != nil {
 		return b, false, err
@@ -407,8 +408,13 @@ func (f *Fleet) ResumeBox(ctx context.Context, by By, id outboard.BoxID, end fun
 		return b, false, err
 	}
 	if resumed = b.State == outboard.BoxPaused; resumed {
-		if err := f.recordBox(ctx, &b, by, "box.resume", nil); err != nil {
+		if err := f.recordBox(ctx, &b, by, "box.resume", map[string]bool{"drop_memory": dropMemory}); err != nil {
 			return b, false, err
+		}
+		if dropMemory {
+			if err := f.forgetMemory(ctx, l, &b); err != nil {
+				return b, false, err
+			}
 		}
 	}
 	if _, err := f.connect(ctx, l, &b); err != nil {
@@ -453,7 +459,7 @@ func (f *Fleet) UseBox(ctx context.Context, by By, id outboard.BoxID, wake bool)
 	if !wake && !b.OnTimeout.Resume {
 		return nil, outboard.Errorf(outboard.Conflict, "box %s is paused", id).WithHint("resume it first")
 	}
-	if _, _, err := f.ResumeBox(ctx, by, id, func(b *outboard.Box) time.Time { return later(b.EndAt, f.now().Add(WakeTTL)) }); err != nil {
+	if _, _, err := f.ResumeBox(ctx, by, id, false, func(b *outboard.Box) time.Time { return later(b.EndAt, f.now().Add(WakeTTL)) }); err != nil {
 		return nil, err
 	}
 	return f.UseBox(ctx, by, id, false)

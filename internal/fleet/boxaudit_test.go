@@ -45,7 +45,7 @@ func TestBoxAudit(t *testing.T) {
 		t.Errorf("a visitor whom the policy does not let wake it: %v", err)
 	}
 	for range 2 { // the second finds it running
-		if _, _, err := f.ResumeBox(t.Context(), tester, b.ID, end); err != nil {
+		if _, _, err := f.ResumeBox(t.Context(), tester, b.ID, false, end); err != nil {
 			t.Fatal(err)
 		}
 	}

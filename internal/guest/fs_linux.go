@@ -131,6 +131,9 @@ func (f *fsCall) stat() (e Entry, err error) {
 		e, err = f.entry(at.dir, at.name, f.path)
 		return err
 	})
+	if errors.Is(err, syscall.ENOTDIR) { // below a file there is nothing, which is an answer, and no mistake in the question
+		err = &Error{Code: NotFound, Message: fmt.Sprintf("%q: %s", f.path, plain(err))}
+	}
 	return e, err
 }
 

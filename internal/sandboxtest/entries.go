@@ -80,6 +80,7 @@ func testEntries(t *testing.T, r *rig) {
 	}
 	for what, c := range map[string]struct{ err, code string }{
 		"a file that is not there": {refusal(second(b.Stat(ctx(t), ref("a/moved/b")))), guest.NotFound},
+		"what is below a file":     {refusal(second(b.Stat(ctx(t), ref("a/d/e/x/y")))), guest.NotFound},
 		"a directory that is":      {refusal(second(b.Mkdir(ctx(t), ref("a/new")))), guest.Conflict},
 		"a file in the way":        {refusal(second(b.Mkdir(ctx(t), ref("a/d/e/x/y")))), guest.Invalid},
 		"listing a file":           {refusal(second(b.ReadDir(ctx(t), ref("a/d/e/x"), 1))), guest.Invalid},

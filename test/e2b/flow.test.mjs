@@ -135,6 +135,15 @@ for (const sdk of ['e2b', 'e2b-2.51']) {
       assert.ok((await sbx.commands.list()).some((p) => p.pid === cmd.pid))
     })
 
+    test('a paused sandbox is begun anew with its files', { skip: sdk === 'e2b' && 'this generation cannot ask for it' }, async () => {
+      await sbx.files.write('kept.txt', 'kept')
+      const cmd = await sbx.commands.run('sleep 1000', { background: true })
+      assert.equal(await sbx.pause(), true)
+      await sbx.connect({ onResume: 'reboot' })
+      assert.equal(await sbx.files.read('kept.txt'), 'kept')
+      assert.equal((await sbx.commands.list()).some((p) => p.pid === cmd.pid), false)
+    })
+
     test('snapshots and forks have the files and lives of their own', async () => {
       await sbx.files.write('state.txt', 'before')
       const snap = await sbx.createSnapshot()
