@@ -118,6 +118,9 @@ func runBoxCreate(ctx context.Context, a *app, o *boxCreateOptions) error {
 	}
 	b, err := c.CreateBox(ctx, body)
 	if err != nil {
+		if o.image == "" { // an image is of no template
+			err = templateError(err)
+		}
 		return err
 	}
 	if a.json {
@@ -170,16 +173,13 @@ func newBoxRemove(a *app) *cobra.Command {
 				return err
 			}
 			defer c.Close()
-			for _, ref := range args {
+			return eachOf(cmd.Context(), args, func(ref string) error {
 				b, err := findBox(cmd.Context(), c.Client, ref)
 				if err == nil {
 					err = c.DeleteBox(cmd.Context(), b.ID)
 				}
-				if err != nil {
-					return err
-				}
-			}
-			return nil
+				return a.done(map[string]string{"type": "box_deleted", "id": b.ID}, b.ID+": removed", err)
+			})
 		}}
 }
 

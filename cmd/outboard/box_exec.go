@@ -122,6 +122,9 @@ func (x *boxExec) run(ctx context.Context, body any) error {
 		case "process.lost":
 			x.a.say("some output came too fast and was lost")
 		case "process.ended":
+			if e.MemoryLimit != 0 {
+				x.a.say("the box's memory limit of %s was hit, and the kernel ended a program", formatBytes(e.MemoryLimit))
+			}
 			return ended(e)
 		}
 	}

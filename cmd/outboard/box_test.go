@@ -124,3 +124,27 @@ func TestCopyIntoAPipe(t *testing.T) {
 		t.Errorf("the pipe has %q, %v", b, err)
 	}
 }
+
+// Broken if who runs a program in a box is not told that the memory limit ended it, or is told so of one that was killed.
+func TestBoxExecMemoryLimit(t *testing.T) {
+	for what, limit := range map[string]string{"hit": `,"memory_limit_bytes":134217728`, "not hit": ""} {
+		mux := http.NewServeMux()
+		mux.HandleFunc("GET /v1/sandboxes", func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprint(w, `{"data":[{"id":"boxa","state":"running"}]}`)
+		})
+		mux.HandleFunc("GET /v1/sandboxes/boxa", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"id":"boxa","state":"running"}`) })
+		mux.HandleFunc("POST /v1/sandboxes/boxa/processes", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprintf(w, "data: {\"type\":\"process.started\",\"pid\":7,\"cursor\":0}\n\ndata: {\"type\":\"process.ended\",\"cursor\":0,\"signal\":\"killed\",\"signal_number\":9%s}\n\n", limit)
+		})
+		srv := httptest.NewServer(mux)
+		var out, errs bytes.Buffer
+		vars := map[string]string{"OUTBOARD_URL": srv.URL, "OUTBOARD_API_KEY": "key", "OUTBOARD_DATA": t.TempDir()}
+		code := run([]string{"box", "exec", "boxa", "--", "big"}, strings.NewReader(""), &out, &errs, func(name string) string { return vars[name] })
+		srv.Close()
+		said := strings.Contains(errs.String(), "the box's memory limit of 128.0 MiB was hit")
+		if code != 137 || !strings.Contains(errs.String(), "ended by a signal: killed") || said != (limit != "") {
+			t.Errorf("%s: exit %d, said %q", what, code, errs.String())
+		}
+	}
+}

@@ -19,6 +19,9 @@ func point(ref string) (session string, seq int64, err error) {
 	if !ok {
 		return ref, 0, nil
 	}
+	if session == "" {
+		return "", 0, usagef("%q names no session: SESSION@SEQ", ref).WithHint("outboard ls -a lists them")
+	}
 	if seq, err = strconv.ParseInt(at, 10, 64); err != nil || seq < 1 {
 		return "", 0, usagef("%q is not a position: it is a number from 1", at).WithHint("outboard logs --seq %s shows them", session)
 	}

@@ -160,18 +160,8 @@ func runGrantRemove(ctx context.Context, a *app, ids []string) error {
 		return err
 	}
 	defer c.Close()
-	for _, id := range ids {
+	return eachOf(ctx, ids, func(id string) error {
 		g, err := c.RevokeGrant(ctx, id)
-		if err != nil {
-			return err
-		}
-		if a.json {
-			if err := a.object(grantLine{"grant", g}); err != nil {
-				return err
-			}
-			continue
-		}
-		a.say("%s: revoked", g.ID)
-	}
-	return nil
+		return a.done(grantLine{"grant", g}, string(g.ID)+": revoked", err)
+	})
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"iter"
 	"strings"
@@ -67,4 +68,18 @@ func pickSession(ref string, all iter.Seq2[client.Session, error]) (client.Sessi
 	}
 	return client.Session{}, outboard.Errorf(outboard.Invalid, "%q means %d sessions: %s", ref, len(found), strings.Join(names, ", ")).
 		WithHint("write more of the name")
+}
+
+// eachOf does something with each of what was named, as rm does. All are tried, and what could not be done is told together at the end, the first
+// deciding the exit code; but for a server that is gone, of which once is enough.
+func eachOf(ctx context.Context, refs []string, do func(ref string) error) error {
+	var all error
+	for _, ref := range refs {
+		err := do(ref)
+		all = errors.Join(all, err)
+		if _, gone := errors.AsType[*client.TransportError](err); gone || ctx.Err() != nil {
+			break
+		}
+	}
+	return all
 }

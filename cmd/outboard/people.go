@@ -76,17 +76,14 @@ func newUser(a *app) *cobra.Command {
 	create.Flags().StringVar(&role, "role", outboard.RoleDeveloper, strings.Join(outboard.Roles, ", "))
 	change := func(use, short, done string, ask func(*conn, context.Context, string) (client.User, error)) *cobra.Command {
 		return verb(a, use, short, rangeArgs(1, -1, "a user"), func(ctx context.Context, c *conn, args []string) error {
-			for _, ref := range args {
+			return eachOf(ctx, args, func(ref string) error {
 				id, err := findUser(ctx, c.Client, ref)
 				if err != nil {
 					return err
 				}
 				u, err := ask(c, ctx, id)
-				if err := a.done(u, u.Email+": "+done, err); err != nil {
-					return err
-				}
-			}
-			return nil
+				return a.done(u, u.Email+": "+done, err)
+			})
 		})
 	}
 	cmd.AddCommand(ls, create,
@@ -165,7 +162,7 @@ func newKey(a *app) *cobra.Command {
 			revoke = c.RevokeKeyAndMade
 		}
 		var left []string
-		for _, id := range args {
+		err := eachOf(ctx, args, func(id string) error {
 			k, err := revoke(ctx, id)
 			if err := a.done(k, k.ID+": revoked", err); err != nil {
 				return err
@@ -178,11 +175,12 @@ func newKey(a *app) *cobra.Command {
 					a.say("%s (%s), made with it: revoked", m.ID, term.Line(m.Name, 30))
 				}
 			}
-		}
+			return nil
+		})
 		if len(left) > 0 {
 			a.say("hint: if somebody else has had the secret, they may know those too: outboard key rm %s", strings.Join(left, " "))
 		}
-		return nil
+		return err
 	})
 	rm.Flags().BoolVar(&made, "made", false, "also the keys that were made with them, and with those")
 	cmd.AddCommand(ls, create, rm)

@@ -79,16 +79,13 @@ func eachSandbox(ctx context.Context, a *app, refs []string, do func(context.Con
 		return err
 	}
 	defer c.Close()
-	for _, ref := range refs {
+	return eachOf(ctx, refs, func(ref string) error {
 		id, err := findSandbox(ctx, c.Client, ref)
 		if err == nil {
 			err = do(ctx, c.Client, id)
 		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		return err
+	})
 }
 
 // findSandbox returns the id of the sandbox that ref names. Of a session's sandboxes it is the newest.

@@ -110,7 +110,7 @@ func runSSH(ctx context.Context, a *app, o *sshOptions, ref string, argv []strin
 			a.say("the key of this connection lasts for %v: outboard ssh-key rm %s (%v)", sshKeyLasts, key.ID, rerr)
 		}
 	}()
-	conn, err := dialSSH(ctx, o.dial(c.URL(), door.Address), door.HostKey, id, signer)
+	conn, err := o.dialSSH(ctx, o.dial(c.URL(), door.Address), door.HostKey, id, signer)
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (o *sshOptions) dial(api, listens string) string {
 }
 
 // dialSSH connects, to nobody but the holder of the host key that the API named.
-func dialSSH(ctx context.Context, address, hostKey, user string, signer ssh.Signer) (*ssh.Client, error) {
+func (o *sshOptions) dialSSH(ctx context.Context, address, hostKey, user string, signer ssh.Signer) (*ssh.Client, error) {
 	want, _, _, _, err := ssh.ParseAuthorizedKey([]byte(hostKey))
 	if err != nil {
 		return nil, outboard.Errorf(outboard.Internal, "the server names a host key that is none: %w", err)
@@ -146,7 +146,7 @@ func dialSSH(ctx context.Context, address, hostKey, user string, signer ssh.Sign
 	defer cancel()
 	nc, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, &client.TransportError{URL: "ssh://" + address, Err: err}
+		return nil, o.unreached(address, err)
 	}
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	defer stop()
@@ -157,6 +157,15 @@ func dialSSH(ctx context.Context, address, hostKey, user string, signer ssh.Sign
 		return nil, outboard.Errorf(outboard.Denied, "opening an SSH connection to %s: %w", address, err).WithHint("the audit says why: outboard audit ls --action ssh.connect")
 	}
 	return ssh.NewClient(sc, chans, reqs), nil
+}
+
+// unreached is the error of an address that cannot be dialled. The API answered, so where that is needs no look.
+func (o *sshOptions) unreached(address string, err error) error {
+	hint := "a firewall or proxy may be between: name an address that leads there with --address HOST:PORT"
+	if o.address != "" {
+		hint = "check --address, or leave it out to dial what the server says"
+	}
+	return &exitError{exitTransport, outboard.Errorf(outboard.Unavailable, "reaching ssh://%s: %w", address, err).WithHint("%s", hint)}
 }
 
 // overSSH runs a command, or a login shell on a terminal, and ends with its exit code.

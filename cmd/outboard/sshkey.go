@@ -44,13 +44,10 @@ func newSSHKey(a *app) *cobra.Command {
 	add.Flags().StringVar(&name, "name", "", "what to call it (default: its comment)")
 	add.Flags().DurationVar(&last, "for", 0, "how long it lasts (default: until it is removed)")
 	cmd.AddCommand(ls, add, verb(a, "rm KEY...", "End SSH keys, and within a second the connections they opened", rangeArgs(1, -1, "an SSH key"), func(ctx context.Context, c *conn, args []string) error {
-		for _, id := range args {
+		return eachOf(ctx, args, func(id string) error {
 			k, err := c.RevokeSSHKey(ctx, id)
-			if err := a.done(k, k.ID+": revoked", err); err != nil {
-				return err
-			}
-		}
-		return nil
+			return a.done(k, k.ID+": revoked", err)
+		})
 	}))
 	return cmd
 }

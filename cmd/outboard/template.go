@@ -322,15 +322,10 @@ func findBuild(ctx context.Context, c *client.Client, ref, build string) (client
 
 func newTemplateRemove(a *app) *cobra.Command {
 	cmd := verb(a, "rm TEMPLATE...", "Remove templates; what began with them goes on", rangeArgs(1, -1, "a template"), func(ctx context.Context, c *conn, args []string) error {
-		for _, ref := range args {
-			if err := c.DeleteTemplate(ctx, ref); err != nil {
-				return templateError(err)
-			}
-			if err := a.done(map[string]string{"type": "template_deleted", "id": ref}, ref+": removed", nil); err != nil {
-				return err
-			}
-		}
-		return nil
+		return eachOf(ctx, args, func(ref string) error {
+			err := templateError(c.DeleteTemplate(ctx, ref))
+			return a.done(map[string]string{"type": "template_deleted", "id": ref}, ref+": removed", err)
+		})
 	})
 	return cmd
 }

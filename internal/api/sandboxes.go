@@ -211,6 +211,8 @@ type processEvent struct {
 	Signal   string `json:"signal,omitempty"`
 	SignalNo int    `json:"signal_number,omitempty"`
 	TimedOut bool   `json:"timed_out,omitempty"`
+
+	MemoryLimit int64 `json:"memory_limit_bytes,omitempty"` // it was hit meanwhile, and a program ended for it
 }
 
 // startProcess starts a process and streams what it does. The client's leaving does not end it.
@@ -346,7 +348,7 @@ func (s *server) processStream(r *request, run func(context.Context, func(contro
 	case err != nil:
 		s.cut(r, err)
 	}
-	out := processEvent{Type: "process.ended", Cursor: cursor, TimedOut: exit.Timeout}
+	out := processEvent{Type: "process.ended", Cursor: cursor, TimedOut: exit.Timeout, MemoryLimit: exit.MemoryLimit}
 	if exit.Signal != 0 {
 		out.Signal, out.SignalNo = syscall.Signal(exit.Signal).String(), exit.Signal
 	} else {

@@ -39,6 +39,8 @@ type ProcessEvent struct {
 	Signal   string `json:"signal"`
 	SignalNo int    `json:"signal_number"` // as Linux counts
 	TimedOut bool   `json:"timed_out"`
+
+	MemoryLimit int64 `json:"memory_limit_bytes"` // the box's, where it was hit meanwhile and a program ended for it
 }
 
 // BoxFile describes a file of a box.

@@ -439,7 +439,8 @@ func (c *Control) edit(ctx context.Context, by outboard.Caller, id outboard.Sess
 }
 
 func archived(id outboard.SessionID) error {
-	return invalid("session %s is archived and read-only", id)
+	return invalid("session %s was stopped (archived): its log stays, and it takes nothing more", id).
+		WithHint("outboard fork %s goes on in a new session, with its conversation and its files", id)
 }
 
 // commitErr says what a refused commit means to a client.

@@ -33,7 +33,8 @@ func (f *Fleet) visit(ctx context.Context, id outboard.SessionID, may func(conte
 		return nil, err
 	}
 	if h.Phase == outboard.PhaseTerminated {
-		return nil, outboard.Errorf(outboard.Conflict, "session %s is archived", id)
+		return nil, outboard.Errorf(outboard.Conflict, "session %s was stopped (archived) and gets no sandbox any more", id).
+			WithHint("outboard fork %s goes on in a new session, with its conversation and its files", id)
 	}
 	cfg, err := f.cfg.Store.SessionConfig(ctx, id)
 	if err != nil {

@@ -26,6 +26,9 @@ type Client struct {
 	// connection says about the machine.
 	Lost func(error) error
 
+	// Memory, when set before the first use, counts what the sandbox's limit on memory has done; false = it is not known.
+	Memory func() (MemoryCount, bool)
+
 	w    *wire
 	gone chan struct{} // closed by fail
 	wg   sync.WaitGroup
@@ -34,6 +37,7 @@ type Client struct {
 	err     error // why gone is closed
 	last    uint32
 	pending map[uint32]*exchange
+	marks   map[string]MemoryCount // of calls under way that were started here, by their key
 }
 
 // exchange is one request under way.

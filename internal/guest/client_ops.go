@@ -65,17 +65,23 @@ func (c *Client) Start(ctx context.Context, s Start) (Result, error) {
 	if len(input) > maxInput {
 		return Result{}, &Error{Code: Invalid, Message: fmt.Sprintf("input of %d bytes; at most %d", len(input), maxInput)}
 	}
-	return c.result(ctx, request{op: opStart, arg: s, body: input}, s.Key)
+	before, known := c.memory()
+	r, err := c.result(ctx, request{op: opStart, arg: s, body: input}, s.Key)
+	return c.measured(r, err, before, known)
 }
 
 // Wait returns when the call is no longer running: done, killed, or accepted (before a restart of the guest: outcome unknown).
 func (c *Client) Wait(ctx context.Context, key string, epoch int64) (Result, error) {
-	return c.result(ctx, request{op: opWait, arg: keyArg{key, epoch}}, key)
+	before, known := c.marked(key)
+	r, err := c.result(ctx, request{op: opWait, arg: keyArg{key, epoch}}, key)
+	return c.measured(r, err, before, known)
 }
 
 // Kill ends a call and returns what became of it. A key that was never started can never be started afterwards.
 func (c *Client) Kill(ctx context.Context, key string, epoch int64) (Result, error) {
-	return c.result(ctx, request{op: opKill, arg: keyArg{key, epoch}}, key)
+	before, known := c.marked(key)
+	r, err := c.result(ctx, request{op: opKill, arg: keyArg{key, epoch}}, key)
+	return c.measured(r, err, before, known)
 }
 
 // Ack lets the guest drop a call's output. It is idempotent.

@@ -68,6 +68,9 @@ type ProcessExit struct {
 	Code    int  `json:"code"`             // -1 when a signal ended it
 	Signal  int  `json:"signal,omitempty"` // that signal
 	Timeout bool `json:"timeout,omitempty"`
+
+	// MemoryLimit is that of Result, of the time that somebody was attached.
+	MemoryLimit int64 `json:"-"`
 }
 
 // ProcessEvent is one piece of a process's life. Cursor is where the output stands after it: attaching from there continues.
@@ -137,7 +140,11 @@ func (c *Client) AttachProcess(ctx context.Context, ref ProcessRef, from int64, 
 func (c *Client) follow(ctx context.Context, q request, f func(ProcessEvent) error) (ProcessExit, error) {
 	var exit ProcessExit
 	q.out = &eventWriter{f: f}
+	before, known := c.memory()
 	err := c.ask(ctx, q, &exit)
+	if err == nil {
+		exit.MemoryLimit = c.since(before, known)
+	}
 	return exit, err
 }
 

@@ -75,6 +75,10 @@ type Result struct {
 	Truncated  bool   `json:"truncated,omitempty"`
 	FullPath   string `json:"full_path,omitempty"` // file in the sandbox that holds all of it, when truncated
 	DurationUs int64  `json:"duration_us,omitempty"`
+
+	// MemoryLimit is the sandbox's limit, in bytes, where it was hit while the call ran and the kernel ended a program for it; 0 = it was not, or
+	// that is not known. The host sets it.
+	MemoryLimit int64 `json:"-"`
 }
 
 // Causes of a done call.

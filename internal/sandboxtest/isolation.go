@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
@@ -83,6 +84,41 @@ func testMemory(t *testing.T, r *rig) {
 		t.Error("390 MB in a sandbox of 128 MiB")
 	}
 	want(t, "after it", strings.HasSuffix(b.sh("echo alive"), "alive\n"), true)
+}
+
+// If this fails, a program that the limit on memory ended is told by exit code 137 alone, as one that somebody killed, or the limit is blamed for
+// what it did not do.
+func testMemoryTold(t *testing.T, r *rig) {
+	if !holds(r, "memory") {
+		return
+	}
+	const limit = 128 << 20
+	b := r.create(t, func(s *sandbox.Spec) { s.Limits.MemoryBytes = limit })
+	const hog = "head -c 110000000 /dev/zero | tail -c 100000000 | tail -c 100000000 | wc -c" // two programs, each of which may have that much
+	want(t, "an ordinary call", b.run(b.bash("true")).MemoryLimit, 0)
+	want(t, "a call that was killed", b.run(b.bash("sh -c 'kill -9 $$'")).MemoryLimit, 0)
+	want(t, "a call that hit the limit", b.run(b.bash(hog)).MemoryLimit, limit)
+	want(t, "the call after it", b.run(b.bash("sh -c 'kill -9 $$'")).MemoryLimit, 0)
+	c := b.bash("until [ -e go ]; do sleep 0.02; done; " + hog) // it is waited for by another request than the one that starts it
+	if _, err := b.Start(ctx(t), c); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "a process that was killed", b.start(guest.ProcessStart{Argv: shell("kill -9 $$")}).wait(), guest.ProcessExit{Code: -1, Signal: 9})
+	beside := b.call("write", map[string]any{"file_path": "go", "content": ""})
+	beside.Shell = "beside"
+	b.run(beside)
+	want(t, "a call that goes on for a while", b.wait(c).MemoryLimit, limit)
+	late, err := r.p.Open(ctx(t), b.spec.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	res, err := late.Wait(ctx(t), c.Key, c.Epoch)
+	if err != nil || res.State != guest.StateDone || res.MemoryLimit != 0 {
+		t.Errorf("who came when all was over is told of what it cannot know: %s, limit %d, %v", show(res), res.MemoryLimit, err)
+	}
+	want(t, "a process that hit the limit", b.start(guest.ProcessStart{Argv: shell(hog)}).wait().MemoryLimit, limit)
+	b.serves(r)
 }
 
 // If this fails, many processes, of which none is as large as the guest, have the kernel end the guest, and the sandbox with it.

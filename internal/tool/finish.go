@@ -33,7 +33,7 @@ func Finish(call outboard.CallID, res guest.Result, pids int) outboard.CallFinis
 	if res.Truncated && fin.FullOutput != "" && !strings.Contains(string(res.Output), res.FullPath) {
 		notes = append(notes, fmt.Sprintf("(output truncated; all of it is in %s)", fin.FullOutput))
 	}
-	for _, n := range []string{crowdedHint(res.Output, pids), note} {
+	for _, n := range []string{crowdedHint(res.Output, pids), memoryNote(res.MemoryLimit), note} {
 		if n != "" {
 			notes = append(notes, n)
 		}
@@ -91,6 +91,19 @@ func conclude(fin *outboard.CallFinished, res guest.Result) string {
 	}
 	fin.IsError = false
 	return ""
+}
+
+// memoryNote says that the sandbox's limit on memory was hit, which an exit code does not, or is "". The program that the kernel ended need not be
+// the one whose exit code is told: it may have been one of many, or of another call at the same time.
+func memoryNote(limit int64) string {
+	if limit == 0 {
+		return ""
+	}
+	size := fmt.Sprintf("%d bytes", limit)
+	if limit%(1<<20) == 0 {
+		size = fmt.Sprintf("%d MiB", limit>>20)
+	}
+	return fmt.Sprintf("(the sandbox's memory limit of %s was hit while this ran, and the kernel ended a program)", size)
 }
 
 // told reports whether the last line of the output is the guest's own word on how the call ended, such as

@@ -164,7 +164,7 @@ func (c *cgroups) groupOf(s *state) group { return group{version: c.version, dir
 func (c *cgroups) makeGroup(g group, l outboard.SandboxLimits) error {
 	for _, dir := range g.dirs {
 		if err := os.Mkdir(dir, 0o755); err != nil {
-			return fmt.Errorf("making cgroup: %w", err)
+			return groupError("making the sandbox's control group", err)
 		}
 		for _, s := range c.settings(filepath.Base(filepath.Dir(filepath.Dir(dir))), l) {
 			err := writeControl(dir, s.file, s.value)
@@ -172,11 +172,21 @@ func (c *cgroups) makeGroup(g group, l outboard.SandboxLimits) error {
 				continue
 			}
 			if err != nil {
-				return fmt.Errorf("setting cgroup limit: %w", err)
+				return groupError("setting the sandbox's limits", err)
 			}
 		}
 	}
 	return nil
+}
+
+// groupError is an Unavailable error: this host did not let us use control groups as it did when the server began. err, which names a path of the
+// host, is for the log; clients are told the reason.
+func groupError(doing string, err error) *outboard.Error {
+	reason := err
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		reason = e.Err
+	}
+	return outboard.Errorf(outboard.Unavailable, "%s: %w", doing, err).WithPublic("%s: %v", doing, reason).WithHint(doctorHint)
 }
 
 type setting struct {
@@ -192,26 +202,13 @@ func socketMemory(memory int64) string { return strconv.FormatInt(memory/4, 10) 
 
 // LimitSockets sets it for the group of a process, for who has its groups made by another program.
 func LimitSockets(pid int, memory int64) error {
-	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return fmt.Errorf("looking for the control groups: %w", err)
+	g, err := memoryGroup(pid)
+	if err != nil || g.version != 1 {
+		return err
 	}
-	top, ok := cgroupMounts(string(mountinfo))["memory"]
-	if !ok {
-		return nil
-	}
-	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	if err != nil {
-		return fmt.Errorf("looking for the control groups of process %d: %w", pid, err)
-	}
-	for line := range strings.Lines(string(groups)) {
-		_, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
-		controllers, path, _ := strings.Cut(rest, ":")
-		if !slices.Contains(strings.Split(controllers, ","), "memory") {
-			continue
-		}
-		if err := writeControl(filepath.Join(top, path), socketLimit, socketMemory(memory)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("limiting the buffers of sockets: %w", err)
+	for _, dir := range g.dirs {
+		if err := writeControl(dir, socketLimit, socketMemory(memory)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return groupError("limiting the buffers of sockets", err)
 		}
 	}
 	return nil
@@ -268,7 +265,7 @@ func (g group) doors() (files []*os.File, err error) {
 	for _, dir := range g.dirs {
 		fd, err := unix.Open(filepath.Join(dir, "tasks"), unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return files, fmt.Errorf("opening cgroup %s: %w", dir, err)
+			return files, groupError("opening the sandbox's control group", &fs.PathError{Op: "open", Path: dir, Err: err})
 		}
 		files = append(files, os.NewFile(uintptr(fd), "tasks"))
 	}
@@ -282,7 +279,7 @@ func (g group) attach(pid int) error {
 	}
 	for _, dir := range g.dirs {
 		if err := writeControl(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil {
-			return fmt.Errorf("entering cgroup: %w", err)
+			return groupError("entering the sandbox's control group", err)
 		}
 	}
 	return nil
@@ -317,7 +314,7 @@ func (g group) brake() (*brake, error) {
 		}
 		if err != nil {
 			b.close()
-			return nil, fmt.Errorf("opening the freezer: %w", err)
+			return nil, groupError("opening the sandbox's freezer", err)
 		}
 		break
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -69,5 +70,30 @@ func TestUnifiedCgroup(t *testing.T) {
 	}
 	if _, err := os.Stat(g.dirs[0]); !os.IsNotExist(err) {
 		t.Errorf("the group is still there: %v", err)
+	}
+}
+
+// TestControlGroupPaths: a client would be told a path of the server's host when a control group cannot be made, or nobody why it cannot.
+func TestControlGroupPaths(t *testing.T) {
+	top := t.TempDir() // what is there now and is not when it is needed
+	id := outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox)
+	c := cgroups{version: 2, root: filepath.Join(top, "gone"), limits: []string{"memory"}}
+	there := cgroups{version: 2, root: top}
+	made := there.plan(id)
+	if err := there.makeGroup(made, outboard.SandboxLimits{}); err != nil {
+		t.Fatal("control:", err)
+	}
+	limited := cgroups{version: 2, root: filepath.Join(top, string(id)), limits: []string{"memory"}} // a directory has no memory.max to write to
+	enter := group{version: 2, dirs: []string{filepath.Join(top, "gone")}}
+	_, doors := group{version: 1, dirs: enter.dirs}.doors()
+	for what, err := range map[string]error{
+		"making one": c.makeGroup(c.plan(id), outboard.SandboxLimits{}), "limiting one": limited.makeGroup(limited.plan(id), outboard.SandboxLimits{}),
+		"entering one": enter.attach(os.Getpid()), "opening one": doors,
+	} {
+		err = outboard.Errorf(outboard.Unavailable, "sandbox: %w", err)
+		told := outboard.PublicOf(err)
+		if !strings.Contains(err.Error(), top) || strings.Contains(told, "/") || !strings.Contains(told, "no such file or directory") || outboard.HintOf(err) != doctorHint {
+			t.Errorf("%s: the log has %q, a client is told %q, with the hint %q", what, err, told, outboard.HintOf(err))
+		}
 	}
 }

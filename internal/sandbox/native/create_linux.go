@@ -195,6 +195,7 @@ func (p *Provider) create(ctx context.Context, pl *plot, spec sandbox.Spec) (*ma
 	}
 	m := &machine{box: pl.box, state: s, group: pl.group, freezable: p.caps.Freeze, p: p}
 	m.client = birth.client()
+	m.client.Memory = m.group.memory
 	return m, nil
 }
 

@@ -82,6 +82,7 @@ func (m *machine) connect(ctx context.Context) error {
 		return m.explain(err)
 	}
 	c := guest.NewClient(conn)
+	c.Memory = m.group.memory
 	h, err := c.Hello(ctx)
 	if err == nil && h.Generation != m.state.Generation {
 		err = outboard.Errorf(outboard.NotFound, "sandbox %s is of another generation", m.id)

@@ -85,7 +85,7 @@ func (p *Provider) plant(b box, k shape) (_ *plot, err error) {
 		return nil, fmt.Errorf("laying out the sandbox: %w", err)
 	}
 	if err := p.cgroups.makeGroup(pl.group, k.limits); err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
+		return nil, err
 	}
 	if pl.files, err = p.files(b); err != nil {
 		return nil, err
