@@ -58,8 +58,8 @@ staticcheck:
 fix:
 	@$(GO) fix -diff $(PKGS)
 
-# The largest packages of others are not optimized where the result is thrown away: a third less to wait for. The host's own build
-# is the one of `build`.
+# The largest packages of others are not optimized where the result is thrown away, or tests run little of them: a third less to wait for.
+# The host's own build is the one of `build`.
 unoptimized = $(foreach p,$(1),"-gcflags=$(p)/...=-N -l")
 CLIENTS := github.com/anthropics github.com/openai
 

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"maps"
 	"regexp"
 	"slices"
@@ -93,4 +94,14 @@ func tagOf(m *outboard.Template, tag string) (outboard.TemplateTag, error) {
 // onlyDefault says that what has no builds has no other tag.
 func onlyDefault(kind, name, tag string) error {
 	return outboard.Errorf(outboard.NotFound, "%s %s has no tag %s; it has %s only", kind, name, quote(tag), outboard.DefaultTag)
+}
+
+// unlessSnapshot is err, that there is no template of a name, but where a snapshot is called that.
+func (c *Control) unlessSnapshot(ctx context.Context, by outboard.Caller, name string, err error) error {
+	name, _, _ = strings.Cut(name, ":")
+	if _, none := c.Snapshot(ctx, by, name); none != nil {
+		return err
+	}
+	return outboard.Errorf(outboard.Unimplemented, "%s is a snapshot: sandboxes begin with it, and templates do not here", name).
+		WithHint("make a sandbox of it, or put what it has into the steps of a build")
 }

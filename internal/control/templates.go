@@ -227,11 +227,7 @@ func (c *Control) templateSpec(ctx context.Context, by outboard.Caller, m *outbo
 		}
 		_, base, err := c.templateFor(ctx, by, p.From)
 		if outboard.KindOf(err) == outboard.NotFound {
-			name, _, _ := strings.Cut(p.From, ":")
-			if _, none := c.Snapshot(ctx, by, name); none == nil {
-				return s, outboard.Errorf(outboard.Unimplemented, "%s is a snapshot: sandboxes begin with it, and templates do not here", name).
-					WithHint("make a sandbox of it, or put what it has into the steps of a build")
-			}
+			err = c.unlessSnapshot(ctx, by, p.From, err)
 		}
 		if err != nil {
 			return s, err
