@@ -14,11 +14,11 @@ import (
 // spillSteps are the sizes above which a block moves to blob, tried in turn until an event's payload fits in the log.
 var spillSteps = []int{outboard.MaxInlineContent, 4 << 10, 256}
 
-// spillAll makes events of payloads, with large content moved to blob.
-func (c *Control) spillAll(ctx context.Context, thread outboard.ThreadID, ps []outboard.Payload) ([]outboard.Event, error) {
+// spillAll makes events of payloads, with large content moved to blob. They go into a session of org.
+func (c *Control) spillAll(ctx context.Context, org outboard.OrgID, thread outboard.ThreadID, ps []outboard.Payload) ([]outboard.Event, error) {
 	var out []outboard.Event
 	for _, p := range ps {
-		ev, err := c.spillEvent(ctx, thread, p)
+		ev, err := c.spillEvent(ctx, org, thread, p)
 		if err != nil {
 			return nil, err
 		}
@@ -28,13 +28,13 @@ func (c *Control) spillAll(ctx context.Context, thread outboard.ThreadID, ps []o
 }
 
 // spillEvent checks the content of an input and makes its event.
-func (c *Control) spillEvent(ctx context.Context, thread outboard.ThreadID, p outboard.Payload) (outboard.Event, error) {
+func (c *Control) spillEvent(ctx context.Context, org outboard.OrgID, thread outboard.ThreadID, p outboard.Payload) (outboard.Event, error) {
 	blocks := contentOf(p)
 	if blocks == nil {
 		return outboard.NewEvent(thread, p), nil
 	}
 	for i := range *blocks {
-		if err := c.checkBlock(ctx, &(*blocks)[i]); err != nil {
+		if err := c.checkBlock(ctx, org, &(*blocks)[i]); err != nil {
 			return outboard.Event{}, err
 		}
 	}
@@ -66,7 +66,7 @@ func contentOf(p outboard.Payload) *[]outboard.Content {
 }
 
 // checkBlock validates what the wire layer cannot: files that exist, base64 that decodes, URLs a model provider can fetch.
-func (c *Control) checkBlock(ctx context.Context, b *outboard.Content) error {
+func (c *Control) checkBlock(ctx context.Context, org outboard.OrgID, b *outboard.Content) error {
 	s := b.Source
 	if s == nil {
 		return nil
@@ -83,9 +83,9 @@ func (c *Control) checkBlock(ctx context.Context, b *outboard.Content) error {
 			return invalid("url of the %s must be an http(s) URL, not %s", b.Type, quote(s.URL))
 		}
 	case "file":
-		f, err := c.store.File(ctx, s.File)
+		f, err := c.fileOf(ctx, org, s.File)
 		if err != nil && outboard.KindOf(err) != outboard.NotFound {
-			return outboard.Errorf(outboard.KindOf(err), "reading file %s: %w", s.File, err)
+			return err
 		}
 		if err != nil || c.expired(f) {
 			return invalid("there is no file %s for the %s", quote(string(s.File)), b.Type)

@@ -111,7 +111,7 @@ func (c *Control) Export(ctx context.Context, by outboard.Caller, id outboard.Se
 	if err := x.addChain(ctx); err != nil {
 		return nil, err
 	}
-	if err := x.addFiles(ctx); err != nil {
+	if err := x.addFiles(ctx, h.Org); err != nil {
 		return nil, err
 	}
 	if err := x.leave(ctx, &h); err != nil {
@@ -144,7 +144,7 @@ func (x *Export) addChain(ctx context.Context) error {
 }
 
 // addFiles takes the files that the session's config and metadata name, and its deliverables up to the position.
-func (x *Export) addFiles(ctx context.Context) error {
+func (x *Export) addFiles(ctx context.Context, org outboard.OrgID) error {
 	var ids []outboard.FileID
 	for _, r := range x.session.Config.Resources {
 		ids = append(ids, r.File)
@@ -171,12 +171,12 @@ func (x *Export) addFiles(ctx context.Context) error {
 		q.After = page[len(page)-1].Seq
 	}
 	for _, id := range ids {
-		f, err := x.c.store.File(ctx, id)
+		f, err := x.c.fileOf(ctx, org, id)
 		if outboard.KindOf(err) == outboard.NotFound && err != nil {
 			continue // deleted: the session does without it here as well
 		}
 		if err != nil {
-			return outboard.Errorf(outboard.KindOf(err), "reading file %s: %w", id, err)
+			return err
 		}
 		x.files = append(x.files, f)
 		x.blobs[f.Blob.Digest] = f.Blob

@@ -242,7 +242,7 @@ func (c *Control) fork(ctx context.Context, h *outboard.Header, r ForkRequest, p
 		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread), Title: *r.Title, Metadata: r.Metadata, AgentID: h.AgentID,
 		AgentVersion: h.AgentVersion, EnvironmentID: h.EnvironmentID, CreatedAt: now, UpdatedAt: now, Org: h.Org, User: cfg.Owner.User}}
 	var err error
-	if f.Config.Resources, f.Files, err = c.copyResources(ctx, cfg.Resources, f.Header.ID); err != nil {
+	if f.Config.Resources, f.Files, err = c.copyResources(ctx, cfg.Resources, &f.Header); err != nil {
 		return f, err
 	}
 	if err := c.copySent(ctx, &f); err != nil {
@@ -260,7 +260,7 @@ func (c *Control) fork(ctx context.Context, h *outboard.Header, r ForkRequest, p
 	if r.Prompt == "" {
 		return f, nil
 	}
-	prompt, err := c.spillEvent(ctx, f.Header.Thread, &outboard.InputMessage{Content: []outboard.Content{outboard.Text(r.Prompt)}})
+	prompt, err := c.spillEvent(ctx, f.Header.Org, f.Header.Thread, &outboard.InputMessage{Content: []outboard.Content{outboard.Text(r.Prompt)}})
 	f.Events = append(f.Events, prompt)
 	return f, err
 }
@@ -275,17 +275,17 @@ func (c *Control) turnAt(ctx context.Context, id outboard.SessionID, seq int64) 
 }
 
 // copyResources gives a fork its own copies of the files that are mounted into its parent. One that was deleted is left out.
-func (c *Control) copyResources(ctx context.Context, rs []outboard.Resource, id outboard.SessionID) (out []outboard.Resource, files []outboard.File, err error) {
+func (c *Control) copyResources(ctx context.Context, rs []outboard.Resource, h *outboard.Header) (out []outboard.Resource, files []outboard.File, err error) {
 	now := c.clock()
 	for _, r := range rs {
-		f, err := c.store.File(ctx, r.File)
+		f, err := c.fileOf(ctx, h.Org, r.File)
 		if outboard.KindOf(err) == outboard.NotFound {
 			continue
 		}
 		if err != nil {
-			return nil, nil, outboard.Errorf(outboard.KindOf(err), "copying file %s: %w", r.File, err)
+			return nil, nil, err
 		}
-		f.ID, f.Session, f.CreatedAt, f.ExpiresAt = outboard.NewID[outboard.FileID](outboard.PrefixFile), id, now, time.Time{}
+		f.ID, f.Session, f.CreatedAt, f.ExpiresAt = outboard.NewID[outboard.FileID](outboard.PrefixFile), h.ID, now, time.Time{}
 		r.ID, r.File = outboard.NewID[outboard.ResourceID](outboard.PrefixResource), f.ID
 		r.CreatedAt, r.UpdatedAt = now, now
 		out, files = append(out, r), append(files, f)
@@ -300,12 +300,12 @@ func (c *Control) copySent(ctx context.Context, f *store.Fork) error {
 	if !ok {
 		return nil
 	}
-	file, err := c.store.File(ctx, outboard.FileID(id))
+	file, err := c.fileOf(ctx, f.Header.Org, outboard.FileID(id))
 	if outboard.KindOf(err) == outboard.NotFound && err != nil {
 		return nil // the parent could not have been made again either
 	}
 	if err != nil {
-		return outboard.Errorf(outboard.KindOf(err), "copying file %s: %w", id, err)
+		return err
 	}
 	file.ID, file.Session, file.Downloadable = outboard.NewID[outboard.FileID](outboard.PrefixFile), f.Header.ID, false
 	file.CreatedAt, file.ExpiresAt = f.Header.CreatedAt, time.Time{}

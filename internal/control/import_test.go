@@ -30,7 +30,13 @@ type part struct {
 // partsOf takes an export apart, but for its manifest.
 func partsOf(t testing.TB, c *control.Control, id outboard.SessionID) []part {
 	t.Helper()
-	x, err := c.Export(t.Context(), admin, id, 0)
+	return partsBy(t, c, admin, id)
+}
+
+// partsBy takes somebody's export apart.
+func partsBy(t testing.TB, c *control.Control, by outboard.Caller, id outboard.SessionID) []part {
+	t.Helper()
+	x, err := c.Export(t.Context(), by, id, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func (c *Control) Send(ctx context.Context, by outboard.Caller, id outboard.Sess
 	if ps, err = c.resolve(ctx, id, ps); err != nil {
 		return nil, err
 	}
-	events, err := c.spillAll(ctx, h.Thread, ps)
+	events, err := c.spillAll(ctx, h.Org, h.Thread, ps)
 	if err != nil {
 		return nil, err
 	}

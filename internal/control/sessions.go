@@ -81,7 +81,7 @@ func (c *Control) CreateSession(ctx context.Context, by outboard.Caller, r Sessi
 	cfg := outboard.SessionConfig{Agent: agent, Environment: env.ID, Env: env.Config, VaultIDs: r.VaultIDs, Budget: r.Budget,
 		Owner: by.Owner()}
 
-	inputs, err := c.spillAll(ctx, h.Thread, r.Initial)
+	inputs, err := c.spillAll(ctx, h.Org, h.Thread, r.Initial)
 	if err != nil {
 		return Session{}, err
 	}

@@ -31,11 +31,11 @@ func (f *Fleet) seed(ctx context.Context, m *machine, r Request) error {
 		return outboard.Errorf(outboard.Invalid, "metadata %s must be \"<file id>:tar\", not %q", WorkspaceKey, ref)
 	}
 	file, err := f.cfg.Store.File(ctx, outboard.FileID(id))
+	if err == nil && (file.Org != h.Org || file.Session != "" && file.Session != r.Session) || outboard.KindOf(err) == outboard.NotFound {
+		err = outboard.Errorf(outboard.NotFound, "there is no file %q", id) // as good as none, to the byte
+	}
 	if err != nil {
 		return fmt.Errorf("finding the work that was sent: %w", err)
-	}
-	if file.Session != "" && file.Session != r.Session {
-		return outboard.Errorf(outboard.NotFound, "finding the work that was sent: there is no file %q", id)
 	}
 	body, err := f.cfg.Blob.Open(ctx, file.Blob)
 	if err != nil {

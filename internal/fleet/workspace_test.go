@@ -3,13 +3,16 @@
 package fleet
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// Broken if work that was sent along is not in the first machine, comes back over a checkpoint, or can be another session's file.
+// Broken if work that was sent along is not in the first machine, comes back over a checkpoint, or can be the file of another session or
+// organization, of which it even says that there is one.
 func TestSeed(t *testing.T) {
 	r := newRig(t)
 	f := r.fleet()
@@ -20,7 +23,9 @@ func TestSeed(t *testing.T) {
 	file := outboard.File{ID: outboard.NewID[outboard.FileID](outboard.PrefixFile), Filename: "work.tar", Blob: saved.Delta}
 	foreign := file
 	foreign.ID, foreign.Session = outboard.NewID[outboard.FileID](outboard.PrefixFile), from
-	for _, file := range []outboard.File{file, foreign} {
+	others := file
+	others.ID, others.Org = outboard.NewID[outboard.FileID](outboard.PrefixFile), "org_01other"
+	for _, file := range []outboard.File{file, foreign, others} {
 		if err := r.store.PutFile(t.Context(), file); err != nil {
 			t.Fatal(err)
 		}
@@ -50,10 +55,16 @@ func TestSeed(t *testing.T) {
 		string(file.ID) + ":zip":    outboard.Invalid,
 		"file_01nothing:tar":        outboard.NotFound,
 		string(foreign.ID) + ":tar": outboard.NotFound,
+		string(others.ID) + ":tar":  outboard.NotFound,
 	} {
 		id := with(ref)
-		if _, err := f.Acquire(t.Context(), r.request(t, id)); outboard.KindOf(err) != kind {
+		_, err := f.Acquire(t.Context(), r.request(t, id))
+		if outboard.KindOf(err) != kind {
 			t.Errorf("%s: %v", ref, err)
+		}
+		file, _, _ := strings.Cut(ref, ":")
+		if kind == outboard.NotFound && !strings.HasSuffix(fmt.Sprint(err), "finding the work that was sent: there is no file \""+file+"\"") {
+			t.Errorf("%s: it says %v", ref, err)
 		}
 		if rows := r.rows(t, id); len(rows) != 0 {
 			t.Errorf("%s: left %+v", ref, rows)
