@@ -371,6 +371,9 @@ func (m *importing) check(ctx context.Context, by outboard.Caller) error {
 		}
 	}
 	s.Config.VaultIDs, s.Config.Owner = nil, by.Owner()
+	if err := m.ownIDs(ctx, by); err != nil {
+		return err
+	}
 	if err := m.checkFiles(); err != nil {
 		return err
 	}
@@ -504,9 +507,8 @@ func (m *importing) event(line []byte) (e outboard.Event, p outboard.Payload, er
 			return e, nil, broken("event %d names content that is not in the file: %s", e.Seq, quote(ref.Digest))
 		}
 	}
-	if c, ok := p.(*outboard.ContextCompacted); ok && c.Base != nil { // nobody has checked it against the log
-		c.Base = nil
-		e.Data = outboard.NewEvent(e.Thread, c).Data
+	if m.rename(p) {
+		e.Data = outboard.NewEvent(e.Thread, p).Data
 	}
 	e.Session, e.Ref = m.newID, p.RefID()
 	if e.Thread == m.session.Thread {
