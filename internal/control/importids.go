@@ -43,6 +43,12 @@ func (m *importing) rename(p outboard.Payload) bool {
 		m.owned(&p.Config)
 	case *outboard.SessionForked:
 		m.owned(&p.Config)
+	case *outboard.FileHarvested: // or the next export would look for the file under a name that only the first server knows
+		id, came := m.newFiles[p.File]
+		if came {
+			p.File = id
+		}
+		return came
 	case *outboard.ContextCompacted: // nobody has checked its base against the log
 		had := p.Base != nil
 		p.Base = nil
