@@ -27,7 +27,7 @@ const maxBaseInputs = 32
 
 // Base returns the state's base, nil where something is half done or so much waits that the log is better read.
 func (s *State) Base() *Base {
-	if !s.Settled() || s.Failed != nil || len(s.draft.Content) > 0 || len(s.Waiting) > maxBaseInputs {
+	if !s.Settled() || s.Failed != nil || len(s.draft.Content) > 0 || len(s.draft.Uses) > 0 || len(s.Waiting) > maxBaseInputs {
 		return nil
 	}
 	b := &Base{Header: s.Header, Config: s.Config, Turn: s.Turn, TurnSeq: s.TurnSeq, InTurn: s.InTurn, ModelCalls: s.ModelCalls,

@@ -124,6 +124,16 @@ func TestBaseOnlyWhereThereIsOne(t *testing.T) {
 	if l.fold(t).Base() != nil {
 		t.Error("a session with an open call has a base")
 	}
+	l = newLog()
+	c := call("builtin", outboard.Allow)
+	l.finish(l.add(&c), "ok") // before the response that asked for it has ended
+	if l.fold(t).Base() != nil {
+		t.Error("half a response with a call has a base")
+	}
+	l.add(&outboard.ModelFinished{Provider: "script", Stop: "tool_use"})
+	if l.fold(t).Base() == nil {
+		t.Error("a session whose response has ended has no base")
+	}
 	for head, want := range map[int64]bool{-1: false, 0: false, 1: true, 4: true, 5: false, 6: false} {
 		e := outboard.NewEvent("", &outboard.ContextCompacted{Base: &outboard.Base{Header: outboard.Header{Head: head}}})
 		e.Seq = 5

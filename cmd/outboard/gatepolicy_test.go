@@ -205,7 +205,7 @@ func TestTaintOfALongSession(t *testing.T) {
 		if _, err := s.Append(t.Context(), h.ID, 0, store.Any, req); err != nil {
 			t.Fatal(err)
 		}
-		add(&outboard.CallFinished{Call: req.ID, Outcome: outboard.OutcomeOK, Taint: x})
+		add(&outboard.ModelFinished{}, &outboard.CallFinished{Call: req.ID, Outcome: outboard.OutcomeOK, Taint: x})
 	}
 	call(outboard.Taint{Private: true})
 	for range 100 {
