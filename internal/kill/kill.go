@@ -185,11 +185,17 @@ func (s *Switch) here(who outboard.KillSubject) outboard.KillSubject {
 	return who
 }
 
-// Active returns what is known to be in force.
+// Active returns what is known to be in force, each kill once: while one that was a file is made a row it is both.
 func (s *Switch) Active() []outboard.Kill {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Concat(s.files, s.rows)
+	var out []outboard.Kill
+	for _, k := range slices.Concat(s.rows, s.files) {
+		if !slices.ContainsFunc(out, func(had outboard.Kill) bool { return had.ID == k.ID }) {
+			out = append(out, k)
+		}
+	}
+	return out
 }
 
 // Files returns the kills that are files, to be made rows.

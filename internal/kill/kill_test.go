@@ -150,6 +150,22 @@ func TestLooks(t *testing.T) {
 	wait("lifted", 0)
 }
 
+// If this fails, a kill is listed twice while it is made a row of a file.
+func TestActiveOnce(t *testing.T) {
+	dir, src := t.TempDir(), &table{}
+	s := New(Config{Source: src, Dir: dir})
+	k, other := killOf(outboard.KillAll, "", outboard.KillPause), killOf(outboard.KillAll, "", outboard.KillPause)
+	if err := WriteFile(dir, k); err != nil {
+		t.Fatal(err)
+	}
+	s.Hold(k)
+	src.set(nil, k, other)
+	s.Refresh(t.Context())
+	if active := s.Active(); len(active) != 2 || active[0].ID == active[1].ID {
+		t.Errorf("of a kill in three places and one in one there are %+v", active)
+	}
+}
+
 // hung is a database that answers nobody.
 type hung struct{ asked chan struct{} }
 
