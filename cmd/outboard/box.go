@@ -119,7 +119,7 @@ func runBoxCreate(ctx context.Context, a *app, o *boxCreateOptions) error {
 	b, err := c.CreateBox(ctx, body)
 	if err != nil {
 		if o.image == "" { // an image is of no template
-			err = templateError(err)
+			err = orListed(err, "outboard template ls")
 		}
 		return err
 	}

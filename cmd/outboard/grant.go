@@ -162,6 +162,6 @@ func runGrantRemove(ctx context.Context, a *app, ids []string) error {
 	defer c.Close()
 	return eachOf(ctx, ids, func(id string) error {
 		g, err := c.RevokeGrant(ctx, id)
-		return a.done(grantLine{"grant", g}, string(g.ID)+": revoked", err)
+		return a.done(grantLine{"grant", g}, string(g.ID)+": revoked", orListed(err, "outboard grant ls"))
 	})
 }

@@ -91,6 +91,12 @@ func runKill(ctx context.Context, a *app, scope outboard.KillScope, ref string, 
 			}
 			return errors.Join(kill.RemoveFile(killDir(data), k.ID), showKillReport(a, r)) // the row is in force
 		}
+		switch scope {
+		case outboard.KillOwner:
+			err = orListed(err, "outboard key ls, outboard user ls")
+		case outboard.KillCredential:
+			err = orListed(err, "outboard secret ls")
+		}
 	}
 	if a.env("OUTBOARD_URL") != "" {
 		return err

@@ -70,6 +70,14 @@ func pickSession(ref string, all iter.Seq2[client.Session, error]) (client.Sessi
 		WithHint("write more of the name")
 }
 
+// orListed says of what there is none of by that name which command lists what there is.
+func orListed(err error, command string) error {
+	if e, ok := errors.AsType[*outboard.Error](err); ok && e.Kind == outboard.NotFound && e.Hint == "" {
+		return e.WithHint("%s", command)
+	}
+	return err
+}
+
 // eachOf does something with each of what was named, as rm does. All are tried, and what could not be done is told together at the end, the first
 // deciding the exit code; but for a server that is gone, of which once is enough.
 func eachOf(ctx context.Context, refs []string, do func(ref string) error) error {

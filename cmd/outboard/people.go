@@ -49,7 +49,7 @@ func newOrg(a *app) *cobra.Command {
 		}),
 		verb(a, "rm ORGANIZATION", "End an organization: its keys and logins are refused, and its sessions stop, at once", exactArgs("an organization"), func(ctx context.Context, c *conn, args []string) error {
 			o, err := c.ArchiveOrg(ctx, args[0])
-			return a.done(o, o.Name+": archived", err)
+			return a.done(o, o.Name+": archived", orListed(err, "outboard org ls"))
 		}))
 	return cmd
 }
@@ -82,7 +82,7 @@ func newUser(a *app) *cobra.Command {
 					return err
 				}
 				u, err := ask(c, ctx, id)
-				return a.done(u, u.Email+": "+done, err)
+				return a.done(u, u.Email+": "+done, orListed(err, "outboard user ls -a"))
 			})
 		})
 	}
@@ -93,7 +93,7 @@ func newUser(a *app) *cobra.Command {
 				return err
 			}
 			u, err := c.SetRole(ctx, id, args[1])
-			return a.done(u, u.Email+": "+u.Role, err)
+			return a.done(u, u.Email+": "+u.Role, orListed(err, "outboard user ls"))
 		}),
 		change("rm USER...", "End everything of a person: keys, also those they made, logins, grants, running sessions", "removed",
 			func(c *conn, ctx context.Context, id string) (client.User, error) { return c.RemoveUser(ctx, id) }),
@@ -164,7 +164,7 @@ func newKey(a *app) *cobra.Command {
 		var left []string
 		err := eachOf(ctx, args, func(id string) error {
 			k, err := revoke(ctx, id)
-			if err := a.done(k, k.ID+": revoked", err); err != nil {
+			if err := a.done(k, k.ID+": revoked", orListed(err, "outboard key ls")); err != nil {
 				return err
 			}
 			for _, m := range k.Made {

@@ -46,7 +46,7 @@ func newSSHKey(a *app) *cobra.Command {
 	cmd.AddCommand(ls, add, verb(a, "rm KEY...", "End SSH keys, and within a second the connections they opened", rangeArgs(1, -1, "an SSH key"), func(ctx context.Context, c *conn, args []string) error {
 		return eachOf(ctx, args, func(id string) error {
 			k, err := c.RevokeSSHKey(ctx, id)
-			return a.done(k, k.ID+": revoked", err)
+			return a.done(k, k.ID+": revoked", orListed(err, "outboard ssh-key ls"))
 		})
 	}))
 	return cmd

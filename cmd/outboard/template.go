@@ -252,7 +252,7 @@ func newTemplateShow(a *app) *cobra.Command {
 	return verb(a, "show TEMPLATE", "Show a template's tags and its newest builds", exactArgs("a template"), func(ctx context.Context, c *conn, args []string) error {
 		t, err := c.Template(ctx, args[0])
 		if err != nil {
-			return templateError(err)
+			return orListed(err, "outboard template ls")
 		}
 		if a.json {
 			if err := a.object(t); err != nil {
@@ -285,7 +285,7 @@ func newTemplateLogs(a *app) *cobra.Command {
 	cmd := verb(a, "logs TEMPLATE [BUILD]", "Show what a build said", rangeArgs(1, 2, "a template"), func(ctx context.Context, c *conn, args []string) error {
 		b, err := findBuild(ctx, c.Client, args[0], append(args, "")[1])
 		if err != nil {
-			return templateError(err)
+			return orListed(err, "outboard template ls")
 		}
 		if follow {
 			return a.followBuild(ctx, c, args[0], b)
@@ -323,19 +323,11 @@ func findBuild(ctx context.Context, c *client.Client, ref, build string) (client
 func newTemplateRemove(a *app) *cobra.Command {
 	cmd := verb(a, "rm TEMPLATE...", "Remove templates; what began with them goes on", rangeArgs(1, -1, "a template"), func(ctx context.Context, c *conn, args []string) error {
 		return eachOf(ctx, args, func(ref string) error {
-			err := templateError(c.DeleteTemplate(ctx, ref))
+			err := orListed(c.DeleteTemplate(ctx, ref), "outboard template ls")
 			return a.done(map[string]string{"type": "template_deleted", "id": ref}, ref+": removed", err)
 		})
 	})
 	return cmd
-}
-
-// templateError says where the names are.
-func templateError(err error) error {
-	if e, ok := errors.AsType[*outboard.Error](err); ok && e.Kind == outboard.NotFound && e.Hint == "" {
-		return e.WithHint("outboard template ls")
-	}
-	return err
 }
 
 // readRecipe reads a file with steps.

@@ -40,6 +40,22 @@ func TestSessionNames(t *testing.T) {
 	}
 }
 
+// Who misspells a name must learn where the names are, and nothing else, or something better, must be hidden by that.
+func TestOrListed(t *testing.T) {
+	none := outboard.Errorf(outboard.NotFound, "there is no key \"x\"")
+	for _, c := range []struct {
+		err  error
+		hint string
+	}{{none, "outboard key ls"}, {none.WithHint("100%% better"), "100% better"}, {outboard.Errorf(outboard.Denied, "no"), ""}, {errors.New("x"), ""}} {
+		if got := orListed(c.err, "outboard key ls"); got.Error() != c.err.Error() || outboard.KindOf(got) != outboard.KindOf(c.err) || outboard.HintOf(got) != c.hint {
+			t.Errorf("%v: %v, hint %q", c.err, got, outboard.HintOf(got))
+		}
+	}
+	if orListed(nil, "x") != nil {
+		t.Error("no error becomes one")
+	}
+}
+
 // The beginning of a name must find its one session, and refuse to guess between two.
 func TestPickSession(t *testing.T) {
 	var all []client.Session
