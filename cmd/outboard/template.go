@@ -131,6 +131,9 @@ func (a *app) beginBuild(ctx context.Context, c *conn, o *templateBuildOptions, 
 // followBuild shows the log of a build from its beginning to its end. Ctrl-C ends the showing, not the build.
 func (a *app) followBuild(ctx context.Context, c *conn, name string, b client.TemplateBuild) error {
 	again := fmt.Sprintf("outboard template logs -f %s %s", name, b.ID)
+	if b.State == "waiting" {
+		a.say("build %s waits to be begun", b.ID)
+	}
 	err := a.buildLog(ctx, c.Client, name, b.ID, true)
 	switch {
 	case detached(ctx) && c.private != nil:
@@ -191,11 +194,11 @@ func (a *app) buildLog(ctx context.Context, c *client.Client, ref, build string,
 			}
 		}
 		from = l.NextFrom
-		over := l.State != "building"
+		last := l.Over() || !follow
 		switch {
-		case len(l.Data) > 0 && (over || !follow):
+		case len(l.Data) > 0 && last:
 			continue // there may be more of it
-		case over || !follow:
+		case last:
 			return nil
 		}
 		select {

@@ -5,12 +5,18 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/outboard-dev/outboard/internal/client"
 )
 
 // If this failed, a file that Docker's users wrote would build something else than they mean.
@@ -66,6 +72,39 @@ func TestParseRecipe(t *testing.T) {
 		if _, err := parseRecipe(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want ...%s...", text, err, want)
 		}
+	}
+}
+
+// If this failed, a build that nobody has begun yet would be told as one that is ready.
+func TestFollowWaitingBuild(t *testing.T) {
+	states := []string{"waiting", "waiting", "building", "ready"}
+	var asked atomic.Int32
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/templates/web/builds/b1/log", func(w http.ResponseWriter, r *http.Request) {
+		n := int(asked.Add(1))
+		state, data := states[min(n, len(states))-1], "[]"
+		if n == 3 {
+			data = `[{"message":"a line"}]`
+		}
+		fmt.Fprintf(w, `{"data":%s,"next_from":0,"state":%q}`, data, state)
+	})
+	mux.HandleFunc("GET /v1/templates/web/builds/b1", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, `{"id":"b1","name":"web","state":%q,"tags":["default"]}`, states[min(int(asked.Load()), len(states))-1])
+	})
+	srv := httptest.NewServer(mux)
+	defer srv.Close()
+	c, err := client.New(client.Config{URL: srv.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var out, errs bytes.Buffer
+	a := &app{out: &out, errs: &errs, env: func(string) string { return "" }}
+	if err := a.followBuild(t.Context(), &conn{Client: c}, "web", client.TemplateBuild{ID: "b1", State: "waiting"}); err != nil {
+		t.Fatal(err)
+	}
+	if int(asked.Load()) != len(states) || out.String() != "a line\n" || !strings.Contains(errs.String(), "waits to be begun") || !strings.Contains(errs.String(), "web:default ready") {
+		t.Errorf("asked %d times, it says %q and %q", asked.Load(), out.String(), errs.String())
 	}
 }
 

@@ -43,7 +43,9 @@ type TemplateBuild struct {
 }
 
 // Over reports whether nothing of the build is going on any more.
-func (b *TemplateBuild) Over() bool { return b.State == "ready" || b.State == "error" }
+func (b *TemplateBuild) Over() bool { return over(b.State) }
+
+func over(state string) bool { return state == "ready" || state == "error" }
 
 // TemplateError is why a build failed.
 type TemplateError struct {
@@ -65,6 +67,9 @@ type TemplateLog struct {
 	NextFrom int            `json:"next_from"`
 	State    string         `json:"state"`
 }
+
+// Over reports whether the log grows no more.
+func (l *TemplateLog) Over() bool { return over(l.State) }
 
 func templatePath(ref, rest string) string { return "/v1/templates/" + url.PathEscape(ref) + rest }
 
