@@ -230,7 +230,8 @@ func TestKillSandbox(t *testing.T) {
 	}
 }
 
-// Broken if sessions that begin at the same time get more sandboxes than an environment may have, or a box is not counted.
+// Broken if sessions that begin at the same time get more sandboxes than an environment may have, a box is not counted, or who is refused is
+// not told where the limit stands.
 func TestQuota(t *testing.T) {
 	r := newRig(t)
 	f := r.fleet(func(c *Config) { c.Lifecycle.MaxSandboxes, c.MaxPerOwner = 3, 3 })
@@ -253,8 +254,13 @@ func TestQuota(t *testing.T) {
 	if len(made) != 3 || len(refused) != 5 {
 		t.Fatalf("%d made, %d refused", len(made), len(refused))
 	}
-	if err := <-refused; outboard.KindOf(err) != outboard.Exhausted || !strings.Contains(err.Error(), "environment env_1 has 3 sandboxes alive, and may have 3") {
+	if err := <-refused; outboard.KindOf(err) != outboard.Exhausted || !strings.Contains(err.Error(), "environment env_1 has 3 sandboxes alive, and may have 3 (sandbox.max_sandboxes_per_environment of the server") {
 		t.Errorf("refused: %v", err)
+	}
+	own := r.request(t, r.session(t))
+	own.Config.Environment, own.Config.Env.Lifecycle.MaxSandboxes = "env_1", 2
+	if _, err := f.Acquire(t.Context(), own); err == nil || !strings.Contains(err.Error(), "may have 2 (config.outboard.lifecycle.max_sandboxes of the environment)") {
+		t.Errorf("by the environment's own limit: %v", err)
 	}
 	req := r.request(t, r.session(t))
 	req.Config.Environment, req.Config.Owner.Key = "env_2", "apikey_1"

@@ -291,7 +291,8 @@ func (f *Fleet) furnish(ctx context.Context, m *machine, r Request, st stack, fr
 // without a state was refused.
 func (f *Fleet) add(ctx context.Context, row *outboard.Sandbox, org outboard.OrgID, env outboard.EnvConfig) error {
 	row.State, row.UpdatedAt = stateCreating, f.now()
-	err := f.cfg.Store.AddSandbox(ctx, *row, store.Quota{Environment: f.lifecycle(env).MaxSandboxes, Owner: f.cfg.MaxPerOwner})
+	err := f.cfg.Store.AddSandbox(ctx, *row, store.Quota{Environment: f.lifecycle(env).MaxSandboxes, Own: env.Lifecycle.MaxSandboxes > 0,
+		Owner: f.cfg.MaxPerOwner})
 	if outboard.KindOf(err) == outboard.Exhausted {
 		row.State = ""
 	}

@@ -30,7 +30,7 @@ func TestAddSandboxQuota(t *testing.T) {
 					mu.Lock()
 					made = append(made, b)
 					mu.Unlock()
-				} else if outboard.KindOf(err) != outboard.Exhausted || !strings.Contains(err.Error(), "owner apikey_1 has 4 sandboxes alive, and may have 4 (max_sandboxes_per_owner)") {
+				} else if outboard.KindOf(err) != outboard.Exhausted || !strings.Contains(err.Error(), "owner apikey_1 has 4 sandboxes alive, and may have 4 (sandbox.max_sandboxes_per_owner of the server's configuration)") {
 					t.Errorf("refused: %v", err)
 				}
 			})
@@ -76,6 +76,14 @@ func TestAddSandboxQuota(t *testing.T) {
 		other.Environment, other.Owner = "env_2", "apikey_2"
 		if err := s.AddSandbox(t.Context(), other, store.Quota{Environment: 1, Owner: 1}); err != nil {
 			t.Errorf("another's: %v", err)
+		}
+		for own, key := range map[bool]string{true: "config.outboard.lifecycle.max_sandboxes of the environment",
+			false: "sandbox.max_sandboxes_per_environment of the server's configuration"} {
+			other.ID = row().ID
+			err := s.AddSandbox(t.Context(), other, store.Quota{Environment: 1, Own: own})
+			if want := "environment env_2 has 1 sandbox alive, and may have 1 (" + key + ")"; err == nil || err.Error() != want {
+				t.Errorf("a second one: %v, want %s", err, want)
+			}
 		}
 	})
 }

@@ -37,7 +37,28 @@ func putSandbox(ctx context.Context, t tx, b outboard.Sandbox) error {
 
 // Quota bounds the sandboxes of one environment and of one owner that are alive. An owner is a person, with all their keys, or a program's
 // key. 0 or less is no bound.
-type Quota struct{ Environment, Owner int }
+type Quota struct {
+	Environment, Owner int
+	Own                bool // Environment is what the environment says itself, not the server's configuration
+}
+
+// key is the name of the limit where who reads the refusal can change it.
+func (q Quota) key(what string) string {
+	if what == "environment" && q.Own {
+		return "config.outboard.lifecycle.max_sandboxes of the environment"
+	}
+	return "sandbox.max_sandboxes_per_" + what + " of the server's configuration"
+}
+
+// full is the refusal of one sandbox more than a limit.
+func (q Quota) full(what, id string, alive int64, most int) error {
+	noun := "sandboxes"
+	if alive == 1 {
+		noun = "sandbox"
+	}
+	return outboard.Errorf(outboard.Exhausted, "%s %s has %d %s alive, and may have %d (%s)", what, id, alive, noun, most, q.key(what)).
+		WithHint("outboard sandbox ls shows them and whether their host is there, outboard sandbox stop ends one and keeps its files")
+}
 
 const lockQuotaSQL = `INSERT INTO quotas (name) VALUES (?) ON CONFLICT (name) DO UPDATE SET name = excluded.name`
 
@@ -74,8 +95,7 @@ func (s *Store) AddSandbox(ctx context.Context, b outboard.Sandbox, q Quota) err
 				return err
 			}
 			if n[0] >= int64(l.most) {
-				return outboard.Errorf(outboard.Exhausted, "%s %s has %d sandboxes alive, and may have %d (max_sandboxes_per_%s)", l.what, l.id,
-					n[0], l.most, l.what).WithHint("outboard sandbox ls shows them and whether their host is there, outboard sandbox stop ends one and keeps its files")
+				return q.full(l.what, l.id, n[0], l.most)
 			}
 		}
 		return putSandbox(ctx, t, b)
