@@ -67,7 +67,7 @@ type TemplateBuild struct {
 	Template  TemplateID      `json:"template"`
 	Owner     KeyID           `json:"owner"`
 	Person    UserID          `json:"person,omitempty"` // whose key that is; "" = a program's
-	Host      string          `json:"host,omitempty"`   // that builds it, or did
+	Host      string          `json:"host,omitempty"`   // that builds it, or did, or is about to; "" while a client has yet to say what
 	State     TemplateState   `json:"state"`
 	Tags      []string        `json:"tags"` // that will mean it when it is ready
 	Spec      TemplateSpec    `json:"spec"`

@@ -30,6 +30,12 @@ func newBuilds() *builds {
 // errStopped is why a build ended that its server did not outlive.
 const errStopped = "the server ended while it was being built; build it again"
 
+// errNotBegun is why one ended that its server was about to begin.
+const errNotBegun = "it was never begun: the server ended, or who asked for it went away; build it again"
+
+// Host is what rows call this host.
+func (f *Fleet) Host() string { return f.cfg.Host }
+
 // CanBuild says why no template can be built here.
 func (f *Fleet) CanBuild() error {
 	if f.cfg.Provider == nil {
@@ -160,6 +166,12 @@ func (f *Fleet) lostBuilds(ctx context.Context) error {
 		return err
 	}
 	for _, b := range open {
+		if b.State == outboard.TemplateWaiting {
+			if err := f.endUnbegun(ctx, &b); err != nil {
+				return err
+			}
+			continue
+		}
 		f.builds.mu.Lock()
 		_, ours := f.builds.live[b.ID]
 		f.builds.mu.Unlock()
@@ -178,6 +190,21 @@ func (f *Fleet) lostBuilds(ctx context.Context) error {
 		f.log.Warn("a build was found that its server did not outlive", "build", b.ID, "template", b.Template)
 	}
 	return f.cfg.Images.Abandoned(ctx)
+}
+
+// endUnbegun ends a build that this host was about to begin and has not for so long that it will not. One that a client has yet to say
+// more about has no host, and may wait.
+func (f *Fleet) endUnbegun(ctx context.Context, b *outboard.TemplateBuild) error {
+	if f.now().Sub(b.CreatedAt) < BeginBuildTimeout {
+		return nil
+	}
+	_, err := f.cfg.Store.ChangeTemplateBuild(ctx, b.ID, func(b *outboard.TemplateBuild) error {
+		if b.State == outboard.TemplateWaiting { // else it was begun meanwhile
+			b.State, b.Error, b.EndedAt = outboard.TemplateFailed, errNotBegun, f.now()
+		}
+		return nil
+	})
+	return err
 }
 
 // endBuild writes what came of a build. A build that is over stays what it is.

@@ -288,6 +288,36 @@ func TestTemplateServerEnds(t *testing.T) {
 	}
 }
 
+// If this failed, a build whose server was killed before it began would wait for ever; or one would be ended that begins in a moment, that another
+// host begins, or that a client has yet to say more about.
+func TestTemplateNeverBegun(t *testing.T) {
+	r := newRig(t)
+	f := r.fleet(func(c *Config) { c.Images = images(t) })
+	old := r.store.Now().Add(-BeginBuildTimeout - time.Second)
+	want := map[outboard.TemplateBuildID]outboard.TemplateState{}
+	for _, c := range []struct {
+		host string
+		at   time.Time
+		want outboard.TemplateState
+	}{{f.Host(), old, outboard.TemplateFailed}, {f.Host(), r.store.Now().Add(time.Hour), outboard.TemplateWaiting}, {"elsewhere", old, outboard.TemplateWaiting}, {"", old, outboard.TemplateWaiting}} {
+		b := outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), Host: c.host, State: outboard.TemplateWaiting, Tags: []string{outboard.DefaultTag}, CreatedAt: c.at}
+		if _, err := r.store.AddTemplateBuild(t.Context(), outboard.Template{ID: outboard.NewTemplateID(), Name: "t", CreatedAt: old}, b); err != nil {
+			t.Fatal(err)
+		}
+		want[b.ID] = c.want
+	}
+	if err := f.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer f.Stop()
+	for id, state := range want {
+		b, err := r.store.TemplateBuild(t.Context(), id)
+		if err != nil || b.State != state || (b.Error == errNotBegun) != (state == outboard.TemplateFailed) || b.EndedAt.IsZero() == (state == outboard.TemplateFailed) {
+			t.Errorf("of %q, from %v: %s %q, %v", b.Host, b.CreatedAt, b.State, b.Error, err)
+		}
+	}
+}
+
 // If this failed, a template that is removed by way of another server on the same database would go on being built, or leave its machine,
 // half a layer or a tag.
 func TestTemplateRemovedElsewhere(t *testing.T) {

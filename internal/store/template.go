@@ -166,9 +166,10 @@ func (s *Store) TemplateBuilds(ctx context.Context, id outboard.TemplateID, most
 	return collect(ctx, s, "listing builds", scanTemplateBuild, templateBuildsSQL, string(id), most)
 }
 
-const openBuildsSQL = `SELECT body, org FROM template_builds WHERE state = 'building' AND host = ? ORDER BY created_at LIMIT 1000`
+// Those that wait are in no index: rows of builds are few, and a server looks twice a minute.
+const openBuildsSQL = `SELECT body, org FROM template_builds WHERE state IN ('building', 'waiting') AND host = ? ORDER BY created_at LIMIT 1000`
 
-// OpenTemplateBuilds returns the builds that a host has begun and not ended.
+// OpenTemplateBuilds returns the builds that a host has begun, or was about to, and not ended.
 func (s *Store) OpenTemplateBuilds(ctx context.Context, host string) ([]outboard.TemplateBuild, error) {
 	return collect(ctx, s, "listing builds", scanTemplateBuild, openBuildsSQL, host)
 }
