@@ -168,7 +168,7 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 		return nil, row, err
 	}
 	b.Env.Networking = f.boxNetworking(&b)
-	if sb, err = f.create(ctx, row, outboard.SessionConfig{Env: b.Env}, st, b.Vars, origin{}); sandbox.Gone(err) {
+	if sb, err = f.create(ctx, row, outboard.SessionConfig{Env: b.Env}, st, b.Environ(), origin{}); sandbox.Gone(err) {
 		return nil, row, unstarted(err)
 	} else if err != nil {
 		return nil, row, err
