@@ -207,6 +207,9 @@ func (f *Fleet) furnishBox(ctx context.Context, m *machine, st stack, files outb
 	return f.begin(ctx, m, st)
 }
 
+// CutOff reports whether an error says that the connection to a machine, which was there, is not any more: it was paused, or has ended.
+func CutOff(err error) bool { return errors.Is(err, guest.ErrDisconnected) }
+
 // By is who wants something of a box, and why it may be, as the audit shows it.
 type By struct {
 	Actor string // a key, or the box itself for who holds its token
