@@ -2,6 +2,7 @@ package outboard
 
 import (
 	"crypto/rand"
+	"maps"
 	"strings"
 	"time"
 )
@@ -80,6 +81,13 @@ type Box struct {
 	Version   int64             `json:"version"` // raised by every change
 	Org       OrgID             `json:"-"`       // whose it is
 	Person    UserID            `json:"-"`       // whose key Owner is; "" = a program's
+}
+
+// Environ is what every process of the box has in its environment: where it is, as the programs of E2B's sandboxes have it, and Vars, which win.
+func (b *Box) Environ() map[string]string {
+	env := map[string]string{"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": string(b.ID), "E2B_TEMPLATE_ID": b.Template}
+	maps.Copy(env, b.Vars)
+	return env
 }
 
 // TimeoutPolicy says what happens at EndAt, and to who comes after. The zero value kills the box.

@@ -531,6 +531,9 @@ func (c *Control) NoteBox(id outboard.BoxID, message string, fields map[string]s
 // BoxError gives an error of a box's machine a kind of this package: what the machine refuses keeps its own, and a machine that is gone
 // is Unavailable, since the box may live on.
 func BoxError(err error) error {
+	if fleet.CutOff(err) {
+		return outboard.Errorf(outboard.Unavailable, "the sandbox was paused, or has ended")
+	}
 	r, ok := errors.AsType[*Refusal](err)
 	if !ok {
 		if _, known := errors.AsType[*outboard.Error](err); err == nil || known && outboard.KindOf(err) != outboard.NotFound {

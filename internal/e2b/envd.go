@@ -110,7 +110,7 @@ func (v *visit) envd() {
 	case "GET /metrics":
 		v.metrics()
 	case "GET /envs":
-		reply(v.w, http.StatusOK, v.box.Vars)
+		reply(v.w, http.StatusOK, v.box.Environ())
 	case "GET /files", "HEAD /files":
 		v.readFile()
 	case "POST /files":

@@ -29,6 +29,9 @@ const (
 	portConns = 512
 	// portHandshake bounds TLS with a program that was said to speak it.
 	portHandshake = 10 * time.Second
+	// portAgrees is how long a program is waited for whose client asked (Expect: 100-continue) whether to send a body. Many programs do not know of
+	// the question and wait for the body, so then it is sent; that long curl waits as well.
+	portAgrees = time.Second
 )
 
 // errClosed is a port where nothing listens.
@@ -38,7 +41,7 @@ var errClosed = errors.New("the port is closed")
 // serves a port is in the box already, and nobody else can be at the other end of the connection.
 func (s *Server) portTransport() *http.Transport {
 	return &http.Transport{DialContext: s.dialPort, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, TLSHandshakeTimeout: portHandshake, IdleConnTimeout: portIdle, MaxConnsPerHost: portConns, DisableCompression: true,
-		ResponseHeaderTimeout: 0} // a program may take as long as its client waits
+		ExpectContinueTimeout: portAgrees, ResponseHeaderTimeout: 0} // a program may take as long as its client waits
 }
 
 func (s *Server) dialPort(ctx context.Context, _, addr string) (net.Conn, error) {
@@ -137,7 +140,24 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID,
 		u := &upgrade{ResponseWriter: w}
 		w, proxy.ModifyResponse = u, u.watch
 	}
+	if r.Header.Get("Expect") != "" && r.ContentLength != 0 {
+		w = asked{w}
+	}
 	proxy.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// asked is the way to a client that asked whether to send its body. The server says 100 to it when the body is first read, which is once the program
+// has said so, or has been silent for portAgrees: the program's own 100 would be a second one.
+type asked struct{ http.ResponseWriter }
+
+// Unwrap is for http.ResponseController.
+func (a asked) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (a asked) WriteHeader(status int) {
+	if status != http.StatusContinue {
+		a.ResponseWriter.WriteHeader(status)
+	}
 }
 
 // unreachable answers for a port that did not.

@@ -168,7 +168,7 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 		return nil, row, err
 	}
 	b.Env.Networking = f.boxNetworking(&b)
-	if sb, err = f.create(ctx, row, outboard.SessionConfig{Env: b.Env}, st, b.Vars, origin{}); sandbox.Gone(err) {
+	if sb, err = f.create(ctx, row, outboard.SessionConfig{Env: b.Env}, st, b.Environ(), origin{}); sandbox.Gone(err) {
 		return nil, row, unstarted(err)
 	} else if err != nil {
 		return nil, row, err
@@ -206,6 +206,9 @@ func (f *Fleet) furnishBox(ctx context.Context, m *machine, st stack, files outb
 	}
 	return f.begin(ctx, m, st)
 }
+
+// CutOff reports whether an error says that the connection to a machine, which was there, is not any more: it was paused, or has ended.
+func CutOff(err error) bool { return errors.Is(err, guest.ErrDisconnected) }
 
 // By is who wants something of a box, and why it may be, as the audit shows it.
 type By struct {

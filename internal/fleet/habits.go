@@ -18,9 +18,7 @@ func (h habits) process(p ProcessStart) ProcessStart {
 	if p.User == "" {
 		p.User = h.user
 	}
-	if h.dir != "" && !path.IsAbs(p.Cwd) {
-		p.Cwd = path.Join(h.dir, p.Cwd)
-	}
+	p.Cwd = h.path(p.Cwd)
 	return p
 }
 

@@ -24,7 +24,7 @@ const (
 type ProcessStart struct {
 	Argv      []string          `json:"argv"`
 	Env       map[string]string `json:"env,omitempty"`
-	Cwd       string            `json:"cwd,omitempty"`  // "" or relative: the user's home
+	Cwd       string            `json:"cwd,omitempty"`  // as a path of FileRef; "" = the user's home
 	User      string            `json:"user,omitempty"` // a name of the sandbox's /etc/passwd; "" = the tool's user
 	Stdin     bool              `json:"stdin,omitempty"`
 	Terminal  *Size             `json:"terminal,omitempty"`

@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path"
 	"slices"
 	"strconv"
 	"sync"
@@ -547,14 +546,11 @@ func (ps *processes) stop() {
 
 // attrOf is how a process starts: its own session, its user's identity and environment.
 func (s *server) attrOf(acc account, a ProcessStart) (*os.ProcAttr, error) {
-	dir := a.Cwd
-	if dir == "" {
-		dir = acc.home
+	dir, err := s.userPath(acc, a.Cwd)
+	if err != nil {
+		return nil, err
 	}
-	if !path.IsAbs(dir) {
-		dir = path.Join(acc.home, dir)
-	}
-	err := s.as(acc, func() error {
+	err = s.as(acc, func() error {
 		f, err := s.openTree(dir)
 		if err == nil {
 			f.Close()

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -375,6 +376,23 @@ func TestGuard(t *testing.T) {
 	for _, bad := range []string{"", "UPPER/case", "a b", "host/" + strings.Repeat("x", 600), "http://host/x", "/etc", "../x"} {
 		if err := image.Check(bad); outboard.KindOf(err) != outboard.Invalid {
 			t.Errorf("%q as a name: %v", bad, err)
+		}
+	}
+}
+
+// If this failed, whoever names a registry that there is not would be told which resolver the server asks, in Go's words.
+func TestNoSuchRegistry(t *testing.T) {
+	for want, e := range map[string]net.DNSError{
+		"pulling image nowhere.test/app:1: there is no registry named nowhere.test: its name was not found": {Err: "no such host", IsNotFound: true},
+		"pulling image nowhere.test/app:1: the name nowhere.test could not be resolved":                     {Err: "i/o timeout", IsTimeout: true},
+	} {
+		s := newStore(t, image.Config{Guard: outbound.Guard{Private: outbound.Loopback, Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
+			e.Name, e.Server = host, "10.0.0.1:53"
+			return nil, &e
+		}}})
+		_, err := s.Resolve(t.Context(), "nowhere.test/app:1")
+		if err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
 		}
 	}
 }

@@ -51,6 +51,12 @@ func pullError(full string, as Login, err error) error {
 		return outboard.Errorf(outboard.Denied, "pulling image %s: %w", full, r).
 			WithHint("the operator can name its network in egress.private_networks of the server's configuration")
 	}
+	if d, ok := errors.AsType[*net.DNSError](err); ok { // whose words name the resolver of this network
+		if d.IsNotFound {
+			return outboard.Errorf(outboard.NotFound, "pulling image %s: there is no registry named %s: its name was not found", full, asked(d))
+		}
+		return outboard.Errorf(outboard.Unavailable, "pulling image %s: the name %s could not be resolved", full, asked(d))
+	}
 	if t, ok := errors.AsType[*transport.Error](err); ok {
 		switch t.StatusCode {
 		case http.StatusUnauthorized, http.StatusForbidden:
@@ -66,6 +72,9 @@ func pullError(full string, as Login, err error) error {
 	}
 	return outboard.Errorf(outboard.Unavailable, "pulling image %s: %w", full, err)
 }
+
+// asked is the name that was looked up, as who named it writes it.
+func asked(d *net.DNSError) string { return strings.TrimSuffix(d.Name, ".") }
 
 // fetch asks a registry for an image for this machine's kind.
 func (s *Store) fetch(ctx context.Context, r name.Reference, as Login) (v1.Image, error) {

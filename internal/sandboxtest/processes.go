@@ -147,8 +147,15 @@ func testProcess(t *testing.T, r *rig) {
 
 	x = b.start(guest.ProcessStart{Argv: []string{"/bin/bash", "-c", "kill -USR1 $$"}})
 	want(t, "a signal", x.wait(), guest.ProcessExit{Code: -1, Signal: int(syscall.SIGUSR1)})
+	want(t, "making a directory at home", b.start(guest.ProcessStart{Argv: shell("mkdir -p sub")}).wait(), guest.ProcessExit{})
+	for cwd, below := range map[string]string{"~": "", "~/": "", "~/sub": "/sub", "sub": "/sub", "~/sub/..": ""} {
+		x := b.start(guest.ProcessStart{Argv: shell("pwd"), Cwd: cwd})
+		want(t, "exit in "+cwd, x.wait(), guest.ProcessExit{})
+		want(t, "where "+cwd+" is", strings.TrimSpace(x.stdout.String()), home+below)
+	}
 	for what, p := range map[string]guest.ProcessStart{
-		"a directory that is not there": {Argv: shell("true"), Cwd: "/nowhere"}, "a program that is not there": {Argv: []string{"no-such-program"}},
+		"a directory that is not there": {Argv: shell("true"), Cwd: "/nowhere"}, "one not there at home": {Argv: shell("true"), Cwd: "~/nowhere"},
+		"another's home": {Argv: shell("true"), Cwd: "~root"}, "a program that is not there": {Argv: []string{"no-such-program"}},
 		"nothing": {}, "an endless tag": {Argv: shell("true"), Tag: strings.Repeat("x", 1000)},
 	} {
 		if _, _, err := b.StartProcess(ctx(t), p, nil); refusal(err) != guest.Invalid {

@@ -336,6 +336,27 @@ func TestWake(t *testing.T) {
 	}
 }
 
+// Fails if who is in a sandbox that is paused is told about connections and machines of the server's, which they do not know.
+func TestPausedMeanwhile(t *testing.T) {
+	r := start(t)
+	s := r.session()
+	out, said := newWatched(), newWatched()
+	s.Stdout, s.Stderr = out, said
+	if err := s.Start("echo up; sleep 600"); err != nil {
+		t.Fatal(err)
+	}
+	out.await(t, "up")
+	if _, err := r.Control.PauseBox(t.Context(), r.admin(), outboard.BoxID(r.box), false); err != nil {
+		t.Fatal(err)
+	}
+	if err, ok := errors.AsType[*ssh.ExitError](s.Wait()); !ok || err.ExitStatus() != 255 {
+		t.Errorf("the program ends with %v", err)
+	}
+	if got := said.b.String(); got != "outboard: the sandbox was paused, or has ended\r\n" {
+		t.Errorf("its visitor is told %q", got)
+	}
+}
+
 func (r *rig) admin() outboard.Caller {
 	r.Helper()
 	by, err := r.Control.Authenticate(r.Context(), r.Key)

@@ -92,6 +92,7 @@ type Plan struct {
 	Dir      string   // the sandbox's directory; the technology may keep files in it under names that begin with its own
 	Lower    []string // the root's read-only layers, top first; what is written over them goes with the container
 	Changing []string // of Lower what its owner may change; the rest never does under its name
+	Tool     uint32   // whom native.ToolUID's files in Lower belong to; 0: there are none
 	Mounts   []Mount  // in order
 	Args     []string // of the first process, which runs as root with the capabilities Caps
 	Caps     []string

@@ -250,6 +250,9 @@ func (p *Provider) plan(dir string, spec sandbox.Spec, root *native.Root, tool i
 		// Tools have no capability, so let them bind any port of their own loopback.
 		Sysctls: map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"},
 		Masked:  native.MaskedPaths(), ReadOnly: native.ReadOnlyPaths()}
+	if len(spec.Layers) > 0 { // the others were made here, and have nothing of the tool's
+		plan.Tool = uint32(tool)
+	}
 	plan.Mounts = p.mounts(host, root, limits.MemoryBytes, spec.Network != nil)
 	return plan, nil
 }

@@ -86,3 +86,64 @@ func mountSome(dir string, n int, mount func(descriptors, string) error) error {
 		return errors.Join(err, os.WriteFile(filepath.Join(root, "new"), nil, 0o644))
 	})
 }
+
+// Broken if a layer's files of the tool belong to another user in a container, on a new kernel or on one that takes layers in an older way.
+func TestMountRootMapped(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	const tool = 139658216
+	for name, way := range map[string]func(descriptors, string) error{
+		"descriptors": func(fds descriptors, at string) error { return mountRootFrom(fds, at, unix.FsconfigSetFd) },
+		"names":       mountRootNamed,
+		"page":        mountRootPage,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			var fs unix.Statfs_t
+			if err := unix.Statfs(dir, &fs); err != nil || fs.Type == unix.OVERLAYFS_SUPER_MAGIC {
+				t.Skip("the file system of temporary files cannot map owners")
+			}
+			path := func(name string) string { return filepath.Join(dir, name) }
+			owners := map[string]uint32{"root": 0, "tool": ToolUID, "other": 1001, "high": tool + 5}
+			for _, name := range []string{"lower", "upper", "work", "at"} {
+				if err := os.Mkdir(path(name), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for name, id := range owners {
+				if err := errors.Join(os.WriteFile(path("lower/"+name), nil, 0o600), os.Chown(path("lower/"+name), int(id), int(id))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			owners["tool"] = tool
+			err := onSpentThread(func() error {
+				if err := PrivateMounts(); err != nil {
+					return err
+				}
+				userns, err := toolNamespace(tool)
+				if err != nil || userns == nil {
+					return fmt.Errorf("no user namespace: %v", err)
+				}
+				defer userns.Close()
+				if err := mountRoot([]string{path("lower")}, path("upper"), path("work"), path("at"), userns, way); err != nil {
+					return err
+				}
+				for name, want := range owners {
+					var st unix.Stat_t
+					if err := unix.Stat(path("at/"+name), &st); err != nil || st.Uid != want || st.Gid != want {
+						t.Errorf("the file of %s belongs to %d:%d, %v; want %d", name, st.Uid, st.Gid, err, want)
+					}
+				}
+				var st unix.Stat_t
+				if err := unix.Stat(path("lower/tool"), &st); err != nil || st.Uid != ToolUID {
+					t.Errorf("what was mapped stays over the layer: %d, %v", st.Uid, err)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

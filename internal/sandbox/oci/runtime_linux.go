@@ -243,7 +243,9 @@ func (r *Runtime) Start(ctx context.Context, plan *container.Plan) (int, error) 
 	args := append(r.globals(), "--log", dir("runtime.log"), "run", "--detach", "--bundle", dir("bundle"), "--pid-file", dir("pid"), string(plan.ID))
 	cmd := exec.CommandContext(ctx, r.program, args...)
 	cmd.Stdout, cmd.Stderr = plan.Log, plan.Log // the container's first process inherits them
-	if err := r.place(cmd, func() error { return native.MountRoot(plan.Lower, dir("fs/upper"), dir("fs/work"), dir("root")) }, cmd.Run); err != nil {
+	if err := r.place(cmd, func() error {
+		return native.MountRoot(plan.Lower, dir("fs/upper"), dir("fs/work"), dir("root"), plan.Tool)
+	}, cmd.Run); err != nil {
 		words, _ := os.ReadFile(dir("runtime.log"))
 		return 0, outboard.Errorf(outboard.Unavailable, "%s cannot run the container: %w: %s", r.name, err, lastLine(string(words)))
 	}
