@@ -211,19 +211,40 @@ func (u *unpacker) entry(tr io.Reader, h *tar.Header) error {
 			return err
 		}
 		defer from.close()
-		return linkAt(from.dir, from.name, at.dir, at.name)
+		return link(from, at)
 	case tar.TypeSymlink:
 		if err := symlinkAt(h.Linkname, at.dir, at.name); err != nil {
 			return err
 		}
 	case tar.TypeFifo:
-		if err := syscall.Mknodat(at.dir, at.name, syscall.S_IFIFO|uint32(h.Mode&0o777), 0); err != nil {
+		if err := makePipe(at, uint32(h.Mode)); err != nil {
 			return err
 		}
 	default:
 		return fmt.Errorf("type %q is not part of a workspace", h.Typeflag)
 	}
 	return setTimes(at.dir, at.name, timespec(h))
+}
+
+// link makes a second name. Of a pipe there are none in some kernels (gVisor's): there it is one of its own.
+func link(from, at place) error {
+	err := linkAt(from.dir, from.name, at.dir, at.name)
+	var st syscall.Stat_t
+	if err != syscall.EOPNOTSUPP && err != syscall.EPERM || fstatat(from.dir, from.name, &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFIFO {
+		return err
+	}
+	if err := makePipe(at, st.Mode); err != nil {
+		return err
+	}
+	return setTimes(at.dir, at.name, st.Mtim)
+}
+
+// makePipe makes a named pipe, with all of its mode.
+func makePipe(at place, mode uint32) error {
+	if err := syscall.Mknodat(at.dir, at.name, syscall.S_IFIFO|0o600, 0); err != nil {
+		return err
+	}
+	return syscall.Fchmodat(at.dir, at.name, mode&0o777, 0)
 }
 
 func (u *unpacker) isRoot(name string) bool { return slices.Contains(u.s.cfg.Roots, "/"+name) }
