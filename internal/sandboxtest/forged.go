@@ -27,6 +27,14 @@ func forged(t *testing.T) map[string][]byte {
 	link := func(name, to string) *tar.Header {
 		return &tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: to}
 	}
+	attrs := func(n int, value string) *tar.Header {
+		h := file("workspace/f")
+		h.PAXRecords = make(map[string]string)
+		for i := range n {
+			h.PAXRecords["SCHILY.xattr.user."+strconv.Itoa(i)] = value
+		}
+		return h
+	}
 	return map[string][]byte{
 		"outside":            pack(file("outboard-escape")),
 		"absolute":           pack(file("/outboard-escape")),
@@ -49,6 +57,8 @@ func forged(t *testing.T) map[string][]byte {
 		"garbage":            bytes.Repeat([]byte("garbage "), 200),
 		"one endless hole":   endlessHole(t),
 		"zeros and garbage":  append(make([]byte, 1024), bytes.Repeat([]byte("x"), 700)...),
+		"many attributes":    pack(attrs(10_000, "")),
+		"large attributes":   pack(attrs(15, strings.Repeat("x", 60<<10))),
 		"a name too long":    pack(file("workspace/" + strings.Repeat("n", 300))),
 	}
 }
