@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unsafe"
 )
 
 // maxDeleted bounds the list of deleted paths in one tar.
@@ -211,19 +210,40 @@ func (u *unpacker) entry(tr io.Reader, h *tar.Header) error {
 			return err
 		}
 		defer from.close()
-		return linkAt(from.dir, from.name, at.dir, at.name)
+		return link(from, at)
 	case tar.TypeSymlink:
 		if err := symlinkAt(h.Linkname, at.dir, at.name); err != nil {
 			return err
 		}
 	case tar.TypeFifo:
-		if err := syscall.Mknodat(at.dir, at.name, syscall.S_IFIFO|uint32(h.Mode&0o777), 0); err != nil {
+		if err := makePipe(at, uint32(h.Mode)); err != nil {
 			return err
 		}
 	default:
 		return fmt.Errorf("type %q is not part of a workspace", h.Typeflag)
 	}
 	return setTimes(at.dir, at.name, timespec(h))
+}
+
+// link makes a second name. Of a pipe there are none in some kernels (gVisor's): there it is one of its own.
+func link(from, at place) error {
+	err := linkAt(from.dir, from.name, at.dir, at.name)
+	var st syscall.Stat_t
+	if err != syscall.EOPNOTSUPP && err != syscall.EPERM || fstatat(from.dir, from.name, &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFIFO {
+		return err
+	}
+	if err := makePipe(at, st.Mode); err != nil {
+		return err
+	}
+	return setTimes(at.dir, at.name, st.Mtim)
+}
+
+// makePipe makes a named pipe, with all of its mode.
+func makePipe(at place, mode uint32) error {
+	if err := syscall.Mknodat(at.dir, at.name, syscall.S_IFIFO|0o600, 0); err != nil {
+		return err
+	}
+	return syscall.Fchmodat(at.dir, at.name, mode&0o777, 0)
 }
 
 func (u *unpacker) isRoot(name string) bool { return slices.Contains(u.s.cfg.Roots, "/"+name) }
@@ -265,7 +285,7 @@ func (u *unpacker) file(at place, tr io.Reader, h *tar.Header) error {
 		err = f.Truncate(h.Size) // the end may be a hole
 	}
 	if err == nil {
-		err = setXattrs(fd, h)
+		err = giveAttrs(fd, h)
 	}
 	if err == nil {
 		err = syscall.Fchmod(fd, uint32(h.Mode&0o1777))
@@ -303,36 +323,6 @@ func (w *holes) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// xattrRecord begins the names of a tar's records of extended attributes.
-const xattrRecord = "SCHILY.xattr."
-
-// setXattrs gives a file or directory the attributes that users may set. A file system without them keeps none.
-func setXattrs(fd int, h *tar.Header) error {
-	for key, value := range h.PAXRecords {
-		name, ok := strings.CutPrefix(key, xattrRecord)
-		if !ok || !strings.HasPrefix(name, "user.") {
-			continue
-		}
-		if err := fsetxattr(fd, name, value); err != nil && err != syscall.EOPNOTSUPP {
-			return fmt.Errorf("setting the attribute %q: %w", name, err)
-		}
-	}
-	return nil
-}
-
-func fsetxattr(fd int, name, value string) error {
-	p, err := syscall.BytePtrFromString(name)
-	if err != nil {
-		return err
-	}
-	b := append([]byte(value), 0)
-	if _, _, errno := syscall.Syscall6(syscall.SYS_FSETXATTR, uintptr(fd), uintptr(unsafe.Pointer(p)), uintptr(unsafe.Pointer(&b[0])),
-		uintptr(len(value)), 0, 0); errno != 0 {
-		return errno
-	}
-	return nil
-}
-
 // finish gives directories their modes and times, the deepest first: a parent may end up closed.
 func (u *unpacker) finish() error {
 	names := make([]string, 0, len(u.dirs))
@@ -346,20 +336,41 @@ func (u *unpacker) finish() error {
 		if err != nil {
 			continue // deleted by a later entry
 		}
-		var st syscall.Stat_t
-		if fstatat(at.dir, at.name, &st) == nil && st.Mode&syscall.S_IFMT == syscall.S_IFDIR && int(st.Uid) == u.s.cfg.ToolUID {
-			if fd, oerr := openDir(at.dir, at.name); oerr == nil {
-				err = setXattrs(fd, h)
-				syscall.Close(fd)
-			}
-			err = errors.Join(err, setTimes(at.dir, at.name, timespec(h)), syscall.Fchmodat(at.dir, at.name, uint32(h.Mode&0o7777), 0))
-		}
+		err = u.finishDir(at, h)
 		at.close()
 		if err != nil {
 			return fmt.Errorf("finishing %q: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// finishDir finishes one directory, if it is still one, and the tool's.
+func (u *unpacker) finishDir(at place, h *tar.Header) error {
+	var st syscall.Stat_t
+	if fstatat(at.dir, at.name, &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFDIR || int(st.Uid) != u.s.cfg.ToolUID {
+		return nil
+	}
+	var err error
+	if h.Typeflag == tar.TypeDir { // else it has no entry, only some below it
+		err = replaceAttrs(at, st.Mode&0o7777, h)
+	}
+	return errors.Join(err, setTimes(at.dir, at.name, timespec(h)), syscall.Fchmodat(at.dir, at.name, uint32(h.Mode&0o7777), 0))
+}
+
+// replaceAttrs makes a header's attributes those of a directory, of which it changes the mode to be able to.
+func replaceAttrs(at place, mode uint32, h *tar.Header) error {
+	if mode&0o700 != 0o700 {
+		if err := syscall.Fchmodat(at.dir, at.name, mode|0o700, 0); err != nil {
+			return err
+		}
+	}
+	fd, err := openDir(at.dir, at.name)
+	if err != nil {
+		return err
+	}
+	defer syscall.Close(fd)
+	return onlyAttrs(fd, h)
 }
 
 // removeAll removes a name and everything below it, without following links. A name that is not there is fine.

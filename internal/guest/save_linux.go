@@ -122,9 +122,7 @@ func (p *packer) item(it *item) error {
 		Name: it.path, Mode: int64(it.mark.mode & 0o7777), ModTime: time.Unix(it.mark.mtime.Unix()), Format: tar.FormatPAX,
 	}
 	if it.mark.mode&syscall.S_IFMT == syscall.S_IFDIR {
-		h.Typeflag = tar.TypeDir
-		h.Name += "/"
-		return p.tw.WriteHeader(h)
+		return p.dir(it, h)
 	}
 	if it.mark.nlink > 1 {
 		id := it.mark.inode()
@@ -146,6 +144,30 @@ func (p *packer) item(it *item) error {
 	return p.tw.WriteHeader(h)
 }
 
+// dir writes a directory with the attributes that it has now.
+func (p *packer) dir(it *item, h *tar.Header) error {
+	h.Typeflag = tar.TypeDir
+	h.Name += "/"
+	f, err := p.s.find(it)
+	if err != nil {
+		return internal(err)
+	}
+	if f == nil { // gone since the scan, which the next Save finds
+		return p.tw.WriteHeader(h)
+	}
+	defer f.Close()
+	if err := PackAttrs(h, int(f.Fd())); err != nil {
+		return internal(err)
+	}
+	if p.now.uncertain(it) {
+		sum := sha256.New()
+		sumAttrs(sum, h)
+		it.racy = true
+		sum.Sum(it.sum[:0])
+	}
+	return p.tw.WriteHeader(h)
+}
+
 // file writes a regular file as it is now, cut or filled up with zeros to the size that the scan saw. The scan is what the next
 // Save compares with, so a file that changes meanwhile is sent again then.
 func (p *packer) file(it *item, h *tar.Header) error {
@@ -160,11 +182,15 @@ func (p *packer) file(it *item, h *tar.Header) error {
 		return nil
 	}
 	defer f.Close()
+	if err := PackAttrs(h, int(f.Fd())); err != nil {
+		return internal(err)
+	}
 	if !p.now.uncertain(it) {
 		return p.content(h, f, nil)
 	}
 	sum := sha256.New()
 	err = p.content(h, f, sum)
+	sumAttrs(sum, h)
 	it.racy = true
 	sum.Sum(it.sum[:0])
 	return err

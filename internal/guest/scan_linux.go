@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"archive/tar"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -39,16 +40,16 @@ type scan struct {
 	// What a witness knows, each empty without one.
 	watches map[int32]string // watch -> the directory's path
 	watched map[string]bool  // those paths
-	held    map[inode]bool   // files that could be written without a sign as the look began
-	closed  map[inode]bool   // those that somebody who could write to them has let go of since
+	held    map[inode]bool   // files that could be written without a sign as the look began, and what nobody watches
+	touched map[inode]bool   // what somebody who could write to it has let go of since, or has given or taken an attribute
 }
 
-// item is one name under a saved directory. Two looks at an unchanged one are equal in the fields of its mark.
+// item is one name under a saved directory. The marks of two looks at an unchanged one are the same.
 type item struct {
 	path string // as the tar has it: the name inside the sandbox, without the leading slash
 	mark mark
 	link string   // of symbolic links
-	sum  [32]byte // of the content, when times may not tell of the next change
+	sum  [32]byte // of the content and attributes, when times may not tell of the next change
 	racy bool     // sum counts
 }
 
@@ -61,12 +62,28 @@ type mark struct {
 }
 
 func markOf(st *syscall.Stat_t) mark {
-	m := mark{mode: st.Mode, dev: uint64(st.Dev), ino: st.Ino, mtime: st.Mtim}
+	m := mark{mode: st.Mode, dev: uint64(st.Dev), ino: st.Ino, mtime: st.Mtim, ctime: st.Ctim}
 	if m.is(syscall.S_IFDIR) { // what is inside has marks of its own; other fields of a directory say nothing or too much
-		m.dev, m.ino = 0, 0
 		return m
 	}
-	m.size, m.ctime, m.nlink = st.Size, st.Ctim, uint64(st.Nlink)
+	m.size, m.nlink = st.Size, uint64(st.Nlink)
+	return m
+}
+
+// same reports whether nothing shows that a name with this mark is not as it was. That a directory is another one says nothing either.
+func (m mark) same(old mark) bool {
+	if m.is(syscall.S_IFDIR) && old.is(syscall.S_IFDIR) {
+		m.dev, m.ino = old.dev, old.ino
+	}
+	return m == old
+}
+
+// mark is markOf. Where a witness is needed, a directory's change time says nothing of its attributes.
+func (s *server) mark(st *syscall.Stat_t) mark {
+	m := markOf(st)
+	if s.store.witness != nil && m.is(syscall.S_IFDIR) {
+		m.ctime = syscall.Timespec{}
+	}
 	return m
 }
 
@@ -79,7 +96,7 @@ func (m *mark) saved() bool {
 
 // look scans the saved directories. Roots that do not exist, and roots inside others, are passed over.
 func (s *server) look(label string) (*scan, error) {
-	sc := &scan{label: label, at: time.Now(), byPath: make(map[string]*item), closed: make(map[inode]bool)}
+	sc := &scan{label: label, at: time.Now(), byPath: make(map[string]*item), touched: make(map[inode]bool)}
 	w := s.store.witness
 	if w != nil {
 		w.begin(sc)
@@ -127,7 +144,11 @@ func (s *server) lookAt(sc *scan, root string, at place) error {
 		return err
 	}
 	s.watchFor(sc, at.dir, at.name, prefix)
-	sc.add(&item{path: prefix, mark: markOf(&st)})
+	top := &item{path: prefix, mark: s.mark(&st)}
+	sc.add(top)
+	if w := s.store.witness; w != nil {
+		w.see(sc, top)
+	}
 	var reclose []func()
 	defer func() {
 		for _, f := range slices.Backward(reclose) {
@@ -135,7 +156,7 @@ func (s *server) lookAt(sc *scan, root string, at place) error {
 		}
 	}()
 	return tree(dir, "", 0, func(n *node) (bool, error) {
-		it := &item{path: path.Join(prefix, n.path), mark: markOf(&n.st)}
+		it := &item{path: path.Join(prefix, n.path), mark: s.mark(&n.st)}
 		if !it.mark.saved() {
 			return false, nil
 		}
@@ -175,8 +196,17 @@ func (s *server) watchFor(sc *scan, dir int, name, path string) {
 // reclose gives an item's name its mode back.
 func (s *server) reclose(it *item) {
 	if at, err := s.within(it.path, 0, nil); err == nil {
-		syscall.Fchmodat(at.dir, at.name, it.mark.mode&0o7777, 0)
+		s.chmod(at, it, 0)
 		at.close()
+	}
+}
+
+// chmod gives an item's name its mode back, and more than it. That is no change.
+func (s *server) chmod(at place, it *item, more uint32) {
+	syscall.Fchmodat(at.dir, at.name, it.mark.mode&0o7777|more, 0)
+	var st syscall.Stat_t
+	if more == 0 && fstatat(at.dir, at.name, &st) == nil && st.Mtim == it.mark.mtime {
+		it.mark.ctime = s.mark(&st).ctime
 	}
 }
 
@@ -194,15 +224,18 @@ func (sc *scan) add(it *item) {
 	sc.byPath[it.path] = it
 }
 
+// hasAttrs reports whether names of this kind have attributes that are saved.
+func (m *mark) hasAttrs() bool { return m.is(syscall.S_IFREG) || m.is(syscall.S_IFDIR) }
+
 // uncertain reports whether times may not tell of the item's next change: the scan came too soon after its last one, or somebody holds it.
 func (sc *scan) uncertain(it *item) bool {
-	return it.mark.is(syscall.S_IFREG) && (sc.held[it.mark.inode()] || !time.Unix(it.mark.ctime.Unix()).Before(sc.at.Add(-granule)))
+	return it.mark.hasAttrs() && (sc.held[it.mark.inode()] || !time.Unix(it.mark.ctime.Unix()).Before(sc.at.Add(-granule)))
 }
 
 // unseen reports whether an item that looks the same in a newer scan may have been written since.
 func (sc *scan) unseen(now *scan, it *item) bool {
 	id := it.mark.inode()
-	return it.mark.is(syscall.S_IFREG) && (now.held[id] || sc.closed[id])
+	return it.mark.hasAttrs() && (now.held[id] || sc.touched[id])
 }
 
 // diff compares with an older scan: what is new or different, and what is no more (of a removed directory, only itself). Unchanged
@@ -211,7 +244,7 @@ func (s *server) diff(base, now *scan) (changed []*item, deleted []string, err e
 	for _, it := range now.order {
 		old := base.byPath[it.path]
 		switch {
-		case old == nil || old.mark != it.mark || old.link != it.link:
+		case old == nil || !it.mark.same(old.mark) || old.link != it.link:
 			changed = append(changed, it)
 		case old.racy:
 			sum, err := s.sum(it)
@@ -244,7 +277,7 @@ func (s *server) diff(base, now *scan) (changed []*item, deleted []string, err e
 
 func sameKind(a, b *item) bool { return a.mark.mode&syscall.S_IFMT == b.mark.mode&syscall.S_IFMT }
 
-// settle notes the content of files whose times may not tell, after a Load: nothing else runs then.
+// settle notes what files hold whose times may not tell, after a Load: nothing else runs then.
 func (s *server) settle(sc *scan) (err error) {
 	for _, it := range sc.order {
 		if sc.uncertain(it) {
@@ -257,28 +290,34 @@ func (s *server) settle(sc *scan) (err error) {
 	return nil
 }
 
-// sum hashes a file's content now; of a file that is gone, nothing.
+// sum hashes a file's content and attributes now, or a directory's attributes; of what is gone, nothing.
 func (s *server) sum(it *item) (sum [32]byte, err error) {
 	f, err := s.reach(it)
 	if err != nil || f == nil {
 		return sum, err
 	}
 	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return sum, fmt.Errorf("reading %q: %w", it.path, err)
+	h, attrs := sha256.New(), &tar.Header{Name: it.path}
+	if it.mark.is(syscall.S_IFREG) {
+		if _, err := io.Copy(h, f); err != nil {
+			return sum, fmt.Errorf("reading %q: %w", it.path, err)
+		}
 	}
+	if err := PackAttrs(attrs, int(f.Fd())); err != nil {
+		return sum, err
+	}
+	sumAttrs(h, attrs)
 	h.Sum(sum[:0])
 	return sum, nil
 }
 
-// reach opens the regular file of an item to be read, or returns nil when there is none at its path any more. A write after that changes
+// reach opens the file or directory of an item to be read, or returns nil when there is none at its path any more. A write after that changes
 // its times, also one through a mapping: of a page that waits to be written to the disk the kernel notes no further one
 // (clear_page_dirty_for_io in Linux's mm/page-writeback.c, which protects it anew), so the pages are sent there. This advice does so below an
 // overlay as well, where sync_file_range does nothing. What has no disk notes no write through a mapping; for gVisor, which notes none, there is the witness.
 func (s *server) reach(it *item) (*os.File, error) {
 	f, err := s.find(it)
-	if f == nil || err != nil {
+	if f == nil || err != nil || it.mark.is(syscall.S_IFDIR) {
 		return f, err
 	}
 	const dontNeed = 4 // POSIX_FADV_DONTNEED
@@ -289,25 +328,33 @@ func (s *server) reach(it *item) (*os.File, error) {
 	return f, nil
 }
 
-// find opens the regular file of an item.
+// find opens the regular file or the directory of an item, or returns nil when there is none at its path any more.
 func (s *server) find(it *item) (*os.File, error) {
 	at, err := s.within(it.path, 0, nil)
 	if err != nil {
 		return nil, gone(it.path, err)
 	}
 	defer at.close()
-	f, _, err := openRegular(at.dir, at.name)
+	f, err := it.open(at)
 	if err == syscall.EACCES && os.Geteuid() != 0 { // its owner took the right to read from itself
-		syscall.Fchmodat(at.dir, at.name, it.mark.mode&0o7777|0o400, 0)
-		f, _, err = openRegular(at.dir, at.name)
-		syscall.Fchmodat(at.dir, at.name, it.mark.mode&0o7777, 0)
-		var st syscall.Stat_t
-		if fstatat(at.dir, at.name, &st) == nil && st.Mtim == it.mark.mtime {
-			it.mark.ctime = st.Ctim
-		}
+		s.chmod(at, it, 0o400)
+		f, err = it.open(at)
+		s.chmod(at, it, 0)
 	}
 	if err != nil {
 		return nil, gone(it.path, err)
 	}
 	return f, nil
+}
+
+func (it *item) open(at place) (*os.File, error) {
+	if it.mark.is(syscall.S_IFDIR) {
+		fd, err := openDir(at.dir, at.name)
+		if err != nil {
+			return nil, err
+		}
+		return os.NewFile(uintptr(fd), at.name), nil
+	}
+	f, _, err := openRegular(at.dir, at.name)
+	return f, err
 }

@@ -62,7 +62,7 @@ func TestSparse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := holed(t, c.size, c.at...)
 			h := &tar.Header{Typeflag: tar.TypeReg, Name: "work/new\nline\xff", Size: c.size, Mode: 0o1640, Format: tar.FormatPAX,
-				ModTime: time.Unix(-5, 250), PAXRecords: map[string]string{xattrRecord + "user.a": "b\x00\n"}}
+				ModTime: time.Unix(-5, 250), PAXRecords: map[string]string{attrRecord + "user.a": "b\x00\n"}}
 			var out bytes.Buffer
 			tw := tar.NewWriter(&out)
 			before := &tar.Header{Typeflag: tar.TypeReg, Name: "before", Size: 3, Format: tar.FormatPAX}
@@ -95,7 +95,7 @@ func TestSparse(t *testing.T) {
 			tr.Next()
 			got, err := tr.Next()
 			if err != nil || got.Name != h.Name || got.Size != h.Size || got.Mode != h.Mode || !got.ModTime.Equal(h.ModTime) ||
-				got.Typeflag != tar.TypeReg || got.PAXRecords[xattrRecord+"user.a"] != "b\x00\n" {
+				got.Typeflag != tar.TypeReg || got.PAXRecords[attrRecord+"user.a"] != "b\x00\n" {
 				t.Fatalf("read: %+v, %v", got, err)
 			}
 			if sumOf(t, tr) != want {

@@ -14,22 +14,23 @@ import (
 
 // witness tells which files may have been written without a sign in their times, for a kernel that gives none to what is written through
 // a shared mapping: gVisor's (regular_file.go of its pkg/sentry/fsimpl/gofer changes them in calls alone). Those are the files that somebody
-// who could write to them holds as a look begins, or has let go of since the last one. Files of directories that are not watched count as held.
+// who could write to them holds as a look begins, or has let go of since the last one. That kernel gives none to a change of attributes either:
+// of that it tells those who watch. What nobody watches counts as held.
 type witness struct {
 	fd   int    // an inotify instance, not the poller's: that would wake for every file that is closed
 	max  int    // how many directories are watched: that kernel keeps two files of the host open for each, of which it has a limited number
 	proc string // /proc
 
-	mu     sync.Mutex
-	dirs   map[int32]string // watch -> the directory's path as the tar has it, of the last look
-	paths  map[string]bool  // those
-	room   int              // how many more may be watched, during a look
-	closed map[closing]bool // since the last look
-	lost   bool             // some closings or holders are not known
+	mu      sync.Mutex
+	dirs    map[int32]string // watch -> the directory's path as the tar has it, of the last look
+	paths   map[string]bool  // those
+	room    int              // how many more may be watched, during a look
+	touched map[touch]bool   // since the last look
+	lost    bool             // some touches or holders are not known
 }
 
-// closing is that of a file, named by its directory's watch and its name there.
-type closing struct {
+// touch is a closing of a file, or a change of attributes, named by its directory's watch and its name there.
+type touch struct {
 	watch int32
 	name  string
 }
@@ -39,8 +40,8 @@ type inode struct{ dev, ino uint64 }
 
 func (m *mark) inode() inode { return inode{m.dev, m.ino} }
 
-// maxClosings bounds what is remembered between two looks; beyond, the next state is saved whole.
-const maxClosings = 1 << 16
+// maxTouched bounds what is remembered between two looks; beyond, the next state is saved whole.
+const maxTouched = 1 << 16
 
 // maxRounds is how often holders looks for processes that were made meanwhile: a shell's loop makes them without end.
 const maxRounds = 8
@@ -54,7 +55,7 @@ func newWitness(directories int) (*witness, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
-	return &witness{fd: fd, max: directories, proc: "/proc", closed: make(map[closing]bool)}, nil
+	return &witness{fd: fd, max: directories, proc: "/proc", touched: make(map[touch]bool)}, nil
 }
 
 // run takes what the kernel has to tell now and then, so that it need not keep it, until stop is closed.
@@ -104,15 +105,15 @@ func (w *witness) take() {
 
 func (w *witness) note(e inotifyEvent) {
 	switch {
-	case e.mask&syscall.IN_Q_OVERFLOW != 0 || len(w.closed) >= maxClosings:
+	case e.mask&syscall.IN_Q_OVERFLOW != 0 || len(w.touched) >= maxTouched:
 		w.lost = true
-		clear(w.closed)
-	case e.mask&syscall.IN_CLOSE_WRITE != 0:
-		w.closed[closing{e.wd, e.name}] = true
+		clear(w.touched)
+	case e.mask&(syscall.IN_CLOSE_WRITE|syscall.IN_ATTRIB) != 0:
+		w.touched[touch{e.wd, e.name}] = true
 	}
 }
 
-// begin is called as a look begins. What holds files and cannot be known makes the next state a whole one, as closings do that are lost.
+// begin is called as a look begins. What holds files and cannot be known makes the next state a whole one, as touches do that are lost.
 func (w *witness) begin(sc *scan) {
 	sc.watches, sc.watched = make(map[int32]string), make(map[string]bool)
 	held, known := holders(w.proc)
@@ -133,20 +134,20 @@ func (w *witness) watch(sc *scan, dir int, name, path string) {
 		w.room--
 	}
 	at := "/proc/self/fd/" + strconv.Itoa(dir) + "/" + name
-	wd, err := syscall.InotifyAddWatch(w.fd, at, syscall.IN_CLOSE_WRITE|syscall.IN_ONLYDIR|syscall.IN_DONT_FOLLOW)
+	wd, err := syscall.InotifyAddWatch(w.fd, at, syscall.IN_CLOSE_WRITE|syscall.IN_ATTRIB|syscall.IN_ONLYDIR|syscall.IN_DONT_FOLLOW)
 	if err == nil { // else the kernel has no more for us, or it is gone
 		sc.watches[int32(wd)], sc.watched[path] = path, true
 	}
 }
 
-// see is called for each file: what lies where nothing is watched could have been written at any time.
+// see is called for each name: what lies where nothing is watched could have been written at any time. A directory tells of itself as well.
 func (w *witness) see(sc *scan, it *item) {
-	if it.mark.is(syscall.S_IFREG) && !sc.watched[path.Dir(it.path)] {
+	if it.mark.hasAttrs() && !sc.watched[path.Dir(it.path)] && !sc.watched[it.path] {
 		sc.held[it.mark.inode()] = true
 	}
 }
 
-// end is called when a look is over: older ones learn what was let go of until now. It reports whether all of that is known.
+// end is called when a look is over: older ones learn what was touched until now. It reports whether all of that is known.
 func (w *witness) end(now *scan, older []*scan) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -156,18 +157,18 @@ func (w *witness) end(now *scan, older []*scan) bool {
 			syscall.InotifyRmWatch(w.fd, uint32(wd)) // of a directory that is gone there is none any more
 		}
 	}
-	for c := range w.closed {
+	for c := range w.touched {
 		dir, ok := now.watches[c.watch]
 		if it := now.byPath[path.Join(dir, c.name)]; ok && it != nil {
 			for _, sc := range older {
-				sc.closed[it.mark.inode()] = true
+				sc.touched[it.mark.inode()] = true
 			}
 		}
 	}
 	elsewhere(now)
 	known := !w.lost
 	w.dirs, w.paths, w.lost = now.watches, now.watched, false
-	clear(w.closed)
+	clear(w.touched)
 	return known
 }
 

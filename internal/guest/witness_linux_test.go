@@ -19,7 +19,7 @@ func witnessed(t *testing.T, dir string) (*witness, func() *scan) {
 	t.Cleanup(w.close)
 	w.proc = t.TempDir() // no processes
 	return w, func() *scan {
-		sc := &scan{byPath: make(map[string]*item), closed: make(map[inode]bool)}
+		sc := &scan{byPath: make(map[string]*item), touched: make(map[inode]bool)}
 		w.begin(sc)
 		at, err := os.Open(filepath.Dir(dir))
 		if err != nil {
@@ -27,6 +27,11 @@ func witnessed(t *testing.T, dir string) (*witness, func() *scan) {
 		}
 		defer at.Close()
 		w.watch(sc, int(at.Fd()), filepath.Base(dir), "w")
+		var st syscall.Stat_t
+		if err := syscall.Lstat(dir, &st); err != nil {
+			t.Fatal(err)
+		}
+		sc.add(&item{path: "w", mark: markOf(&st)})
 		entries, _ := os.ReadDir(dir)
 		for _, e := range entries {
 			var st syscall.Stat_t
@@ -58,10 +63,17 @@ func TestWitnessLoses(t *testing.T) {
 	}
 	touch("f")
 	next := look()
-	if known := w.end(next, []*scan{base}); !known || !base.closed[next.byPath["w/f"].mark.inode()] || len(base.closed) != 1 {
-		t.Errorf("after f was closed: %v, known %v", base.closed, known)
+	if known := w.end(next, []*scan{base}); !known || !base.touched[next.byPath["w/f"].mark.inode()] || len(base.touched) != 1 {
+		t.Errorf("after f was closed: %v, known %v", base.touched, known)
 	}
-	for i := range maxClosings + 1 {
+	if err := errors.Join(os.Chmod(filepath.Join(dir, "f"), 0o640), os.Chmod(dir, 0o750)); err != nil { // tells what a change of attributes does
+		t.Fatal(err)
+	}
+	base, next = next, look()
+	if w.end(next, []*scan{base}); !base.touched[next.byPath["w/f"].mark.inode()] || !base.touched[next.byPath["w"].mark.inode()] {
+		t.Errorf("after attributes changed: %v", base.touched)
+	}
+	for i := range maxTouched + 1 {
 		w.note(inotifyEvent{wd: 1, mask: syscall.IN_CLOSE_WRITE, name: fmt.Sprint(i)})
 	}
 	if w.end(look(), []*scan{next}) {
@@ -71,8 +83,8 @@ func TestWitnessLoses(t *testing.T) {
 	if w.end(look(), []*scan{next}) {
 		t.Error("after the kernel's queue was full all is known")
 	}
-	if last := look(); !w.end(last, []*scan{next}) || len(next.closed) != 0 {
-		t.Errorf("a look after that: %v", next.closed)
+	if last := look(); !w.end(last, []*scan{next}) || len(next.touched) != 0 {
+		t.Errorf("a look after that: %v", next.touched)
 	}
 }
 
@@ -153,17 +165,21 @@ func TestWitnessFull(t *testing.T) {
 	t.Cleanup(w.close)
 	w.proc = t.TempDir() // no processes
 	look := func(dirs ...string) (held string) {
-		sc := &scan{byPath: make(map[string]*item), closed: make(map[inode]bool)}
+		sc := &scan{byPath: make(map[string]*item), touched: make(map[inode]bool)}
 		w.begin(sc)
 		for _, dir := range dirs {
 			w.watch(sc, int(at.Fd()), dir, dir)
+			names := []string{dir}
 			entries, _ := os.ReadDir(file(dir))
 			for _, e := range entries {
+				names = append(names, dir+"/"+e.Name())
+			}
+			for _, name := range names {
 				var st syscall.Stat_t
-				if err := syscall.Lstat(file(dir+"/"+e.Name()), &st); err != nil {
+				if err := syscall.Lstat(file(name), &st); err != nil {
 					t.Fatal(err)
 				}
-				it := &item{path: dir + "/" + e.Name(), mark: markOf(&st)}
+				it := &item{path: name, mark: markOf(&st)}
 				sc.add(it)
 				w.see(sc, it)
 			}
@@ -185,17 +201,17 @@ func TestWitnessFull(t *testing.T) {
 			t.Errorf("held: %q, not %q", got, want)
 		}
 	}
-	want(look("b", "c", "d"), "d/f ")
+	want(look("b", "c", "d"), "d d/f ")
 	if err := errors.Join(os.Mkdir(file("a"), 0o700), os.WriteFile(file("a/f"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	want(look("a", "b", "c", "d"), "a/f d/f ") // not those that were watched
-	want(look("a", "c", "d"), "a/f d/f ")      // a watch is free from the next look on
-	want(look("a", "c", "d"), "d/f ")
+	want(look("a", "b", "c", "d"), "a a/f d d/f ") // not those that were watched
+	want(look("a", "c", "d"), "a a/f d d/f ")      // a watch is free from the next look on
+	want(look("a", "c", "d"), "d d/f ")
 	if err := os.Link(file("c/f"), file("d/g")); err != nil { // c/f may be written under its other name
 		t.Fatal(err)
 	}
-	want(look("a", "c", "d"), "c/f d/f d/g ")
+	want(look("a", "c", "d"), "c/f d d/f d/g ")
 	want(look("a", "c"), "c/f ")
 	if err := os.Link(file("a/f"), file("c/g")); err != nil { // both names are watched
 		t.Fatal(err)

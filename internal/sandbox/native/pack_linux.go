@@ -324,7 +324,7 @@ func (k *packer) dir(dir int, name string, h *tar.Header, all bool, depth int) e
 	defer unix.Close(fd)
 	p := h.Name
 	h.Typeflag, h.Name = tar.TypeDir, p+"/"
-	if err := packXattrs(h, fd); err != nil {
+	if err := guest.PackAttrs(h, fd); err != nil {
 		return err
 	}
 	if err := k.tw.WriteHeader(h); err != nil || !all {
@@ -351,7 +351,7 @@ func (k *packer) file(dir int, name string, h *tar.Header, st *unix.Stat_t) erro
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	if err := packXattrs(h, fd); err != nil {
+	if err := guest.PackAttrs(h, fd); err != nil {
 		return err
 	}
 	if done, err := k.sparse.Pack(h, f, nil); done || err != nil {
@@ -365,26 +365,4 @@ func (k *packer) file(dir int, name string, h *tar.Header, st *unix.Stat_t) erro
 		return fmt.Errorf("%q is shorter than it was", h.Name)
 	}
 	return err
-}
-
-// packXattrs adds the attributes that users set.
-func packXattrs(h *tar.Header, fd int) error {
-	names, err := xattrNames(fd)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if !strings.HasPrefix(name, "user.") || strings.Contains(name, "=") {
-			continue
-		}
-		value, err := xattr(fd, name)
-		if err != nil {
-			return err
-		}
-		if h.PAXRecords == nil {
-			h.PAXRecords = make(map[string]string)
-		}
-		h.PAXRecords["SCHILY.xattr."+name] = string(value)
-	}
-	return nil
 }
