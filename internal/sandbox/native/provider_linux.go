@@ -216,7 +216,7 @@ func (p *Provider) capabilities() sandbox.Capabilities {
 	return c
 }
 
-// Open connects to a living sandbox, thawing it if a server died while it was frozen.
+// Open connects to a living sandbox, thawing it if a server died while it was frozen, and taking back what it gave for loading.
 func (p *Provider) Open(ctx context.Context, id outboard.SandboxID) (sandbox.Sandbox, error) {
 	b, err := p.box(id)
 	if err != nil {
@@ -240,6 +240,9 @@ func (p *Provider) Open(ctx context.Context, id outboard.SandboxID) (sandbox.San
 	}
 	if err := m.group.setFrozen(ctx, false); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "thawing sandbox %s: %w", id, err)
+	}
+	if err := b.giveSpare(spareToNone); err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "opening sandbox %s: %w", id, err)
 	}
 	if err := m.connect(ctx); err != nil {
 		return nil, err
