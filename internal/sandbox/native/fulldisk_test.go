@@ -78,3 +78,32 @@ func TestFullDiskLoads(t *testing.T) {
 		}
 	}
 }
+
+// TestFullDiskShell: on a disk that is full from the first command on, as after a restore, no command of a shell would run, not even the one
+// that makes room.
+func TestFullDiskShell(t *testing.T) {
+	p, _ := newProvider(t)
+	needDisks(t, p)
+	b := create(t, p, sandbox.Spec{Limits: small})
+	b.shell(t, "c0", "y=kept")
+	b.fillUp(t)
+	if out := b.shell(t, "long", "echo $y; : "+strings.Repeat("long", 5000)); out != "kept\n" {
+		t.Errorf("a long command in a shell that was there before: %q", out)
+	}
+	b = b.reload(t, p)
+	if out := b.shell(t, "c1", "cd n; echo \"in ${PWD##*/}\"; x='a b'; echo more > ../more"); !strings.Contains(out, "in n\n") || !strings.Contains(out, "No space left") {
+		t.Errorf("the first command: %q", out)
+	}
+	if out := b.shell(t, "c2", "echo \"$x\" in ${PWD##*/}"); out != "a b in n\n" {
+		t.Errorf("the second command: %q", out)
+	}
+	if out := b.shell(t, "much", "seq 9999"); !strings.Contains(out, "bytes of output were not kept]\n") || !strings.HasSuffix(out, "\n9998\n9999\n") {
+		t.Errorf("one that says much: %q", out)
+	}
+	if out := b.shell(t, "c3", "rm ../big && head -c 20000000 /dev/zero > ../fits && wc -c < ../fits"); out != "20000000\n" {
+		t.Errorf("making room: %q", out)
+	}
+	if out := b.shell(t, "c4", "echo \"$x\" in ${PWD##*/}"); out != "a b in n\n" {
+		t.Errorf("with room again: %q", out)
+	}
+}
