@@ -4,6 +4,7 @@ package native_test
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 
@@ -77,6 +78,15 @@ func TestFullDiskLoads(t *testing.T) {
 			}
 		}
 	}
+	var tar bytes.Buffer
+	if _, err := b.Save(t.Context(), guest.Save{Epoch: 1, Next: "next"}, &tar); err != nil {
+		t.Fatal(err)
+	}
+	b = create(t, p, sandbox.Spec{Limits: outboard.SandboxLimits{DiskBytes: 32 << 20}})
+	err := b.Load(t.Context(), "next", &tar)
+	if e, ok := errors.AsType[*guest.Error](err); !ok || e.Code != guest.Full {
+		t.Errorf("loading what does not fit: %v", err)
+	}
 }
 
 // TestFullDiskShell: on a disk that is full from the first command on, as after a restore, no command of a shell would run, not even the one
@@ -99,6 +109,9 @@ func TestFullDiskShell(t *testing.T) {
 	}
 	if out := b.shell(t, "much", "seq 9999"); !strings.Contains(out, "bytes of output were not kept]\n") || !strings.HasSuffix(out, "\n9998\n9999\n") {
 		t.Errorf("one that says much: %q", out)
+	}
+	if out := b.op(t, "w", "write", `{"file_path": "/workspace/more", "content": "x"}`); !strings.Contains(out, "disk_bytes") {
+		t.Errorf("the write tool: %q", out)
 	}
 	if out := b.shell(t, "c3", "rm ../big && head -c 20000000 /dev/zero > ../fits && wc -c < ../fits"); out != "20000000\n" {
 		t.Errorf("making room: %q", out)
