@@ -63,7 +63,9 @@ func New(cfg Config) (*Provider, error) {
 		return nil, fmt.Errorf("locating the sandbox directory: %w", err)
 	}
 	for _, d := range []string{cacheDir, gravesDir} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); outboard.DiskFull(err) {
+			return nil, outboard.FullDisk("making the sandbox directory", err)
+		} else if err != nil {
 			return nil, outboard.Errorf(outboard.Unavailable, "making the sandbox directory: %w", err)
 		}
 	}
