@@ -19,6 +19,8 @@ const (
 	PrepareTimeout = 30 * time.Minute
 	// MakeTimeout bounds all of it: making, restoring and mounting. A row that has been creating for longer belongs to nobody.
 	MakeTimeout = 10 * time.Minute
+	// lockGrace is how old a lock file that nobody has locked must be to be removed: whoever has just made it is about to.
+	lockGrace = time.Minute
 	// DestroyTimeout bounds killing and removing one machine.
 	DestroyTimeout = time.Minute
 	// unmakePatience is how long who asked for a machine waits for the removal of one that could not be made.
