@@ -57,7 +57,9 @@ func TestForgottenLocks(t *testing.T) {
 	check(slices.Clone(want))
 	release()
 	other.letGo(held)
-	check(slices.DeleteFunc(want, func(p string) bool { return filepath.Base(p) == "sbx_held.lock" || filepath.Base(p) == "build-bld_held.lock" }))
+	check(slices.DeleteFunc(want, func(p string) bool {
+		return filepath.Base(p) == "sbx_held.lock" || filepath.Base(p) == "build-bld_held.lock"
+	}))
 }
 
 // Broken if somebody who opened a lock file before it was removed, and locks it after that, has the lock together with who finds a new one.
