@@ -23,7 +23,7 @@ const (
 	// smallBlob is what Put holds in memory to learn the digest before it touches the disk; longer content goes through a
 	// temporary file at once. A megabyte covers nearly every event payload and checkpoint delta.
 	smallBlob = 1 << 20
-	// staleTemp is how long a temporary file may go unwritten before NewDir takes it for what a crash left. A live writer
+	// staleTemp is how long a temporary file may go unwritten before NewDir takes it for what a crash left, where no lock tells. A live writer
 	// that stalls longer than this loses its file and reports Unavailable; it never stores half of one.
 	staleTemp = time.Hour
 )
@@ -53,24 +53,6 @@ func (d *Dir) file(digest string) string {
 	return filepath.Join(d.path, digest[:2], digest[2:4], digest)
 }
 
-// sweep removes the temporary files in a directory that were not written since before.
-func sweep(dir string, before time.Time) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		info, err := e.Info()
-		if err != nil || !info.ModTime().Before(before) {
-			continue // renamed or removed by its owner meanwhile, or still young
-		}
-		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
-}
-
 // Put implements Store. Bytes that are stored already are not written again. Unavailable: the directory cannot be written, for
 // instance because the disk is full.
 func (d *Dir) Put(ctx context.Context, r io.Reader, limit int64) (outboard.BlobRef, error) {
@@ -91,7 +73,7 @@ func (d *Dir) putSmall(ref outboard.BlobRef, content []byte) (outboard.BlobRef, 
 	if have, err := d.have(ref); have || err != nil {
 		return ref, err
 	}
-	f, err := os.CreateTemp(d.temp(), "put-*")
+	f, err := createHeld(d.temp())
 	if err != nil {
 		return outboard.BlobRef{}, failed("creating a file in", d.temp(), err)
 	}
@@ -109,7 +91,7 @@ func (d *Dir) putSmall(ref outboard.BlobRef, content []byte) (outboard.BlobRef, 
 
 // putStream stores content through a temporary file, so that its length does not matter to memory.
 func (d *Dir) putStream(src *source, r io.Reader, compress bool) (outboard.BlobRef, error) {
-	f, err := os.CreateTemp(d.temp(), "put-*")
+	f, err := createHeld(d.temp())
 	if err != nil {
 		return outboard.BlobRef{}, failed("creating a file in", d.temp(), err)
 	}
@@ -169,11 +151,11 @@ func (d *Dir) commit(f *os.File, path string) error {
 	if dirs != nil {
 		return dirs
 	}
-	if err := f.Close(); err != nil {
-		return failed("closing", f.Name(), err)
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
+	if err := os.Rename(f.Name(), path); err != nil { // before it is closed, and with that given up
 		return failed("renaming to", path, err)
+	}
+	if err := f.Close(); err != nil {
+		return failed("closing", path, err)
 	}
 	return d.syncDir(filepath.Dir(path))
 }

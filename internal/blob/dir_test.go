@@ -282,6 +282,15 @@ func TestKilledWriter(t *testing.T) {
 	if _, err := io.ReadFull(out, make([]byte, len(written))); err != nil {
 		t.Fatal(err)
 	}
+	again := func() {
+		t.Helper()
+		if _, err := NewDir(d.path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if again(); temps(t, d) != 1 {
+		t.Error("the file that a living process writes was removed")
+	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -293,8 +302,8 @@ func TestKilledWriter(t *testing.T) {
 	if err != nil || len(entries) != 1 {
 		t.Errorf("something besides tmp: %v, %v", entries, err)
 	}
-	if err := sweep(d.temp(), time.Now().Add(time.Minute)); err != nil || temps(t, d) != 0 {
-		t.Errorf("sweeping: %v", err)
+	if again(); temps(t, d) != 0 {
+		t.Error("the file of a killed process is left")
 	}
 }
 

@@ -128,7 +128,7 @@ func (s *S3) Put(ctx context.Context, r io.Reader, limit int64) (outboard.BlobRe
 	if err != nil {
 		return outboard.BlobRef{}, err
 	}
-	f, err := os.CreateTemp(s.spool, "put-*")
+	f, err := createHeld(s.spool)
 	if err != nil {
 		return outboard.BlobRef{}, failed("creating a file in", s.spool, err)
 	}

@@ -27,14 +27,21 @@ func lockDir(path string, alone bool) (unlock func(), err error) {
 	if alone {
 		how = syscall.LOCK_EX
 	}
-	for {
-		if err = syscall.Flock(int(f.Fd()), how); err != syscall.EINTR {
-			break
-		}
-	}
-	if err != nil {
+	if err = flock(f, how); err != nil {
 		f.Close()
 		return nil, err
 	}
 	return func() { f.Close() }, nil
+}
+
+// lockFile locks a file for one alone until it is closed, tryLock only if nobody has.
+func lockFile(f *os.File) error { return flock(f, syscall.LOCK_EX) }
+func tryLock(f *os.File) error  { return flock(f, syscall.LOCK_EX|syscall.LOCK_NB) }
+
+func flock(f *os.File, how int) error {
+	for {
+		if err := syscall.Flock(int(f.Fd()), how); err != syscall.EINTR {
+			return err
+		}
+	}
 }

@@ -181,7 +181,7 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 	if err := f.furnishBox(ctx, m, st, files); err != nil && !m.usable() {
 		return nil, row, unstarted(err)
 	} else if err != nil {
-		return nil, row, err
+		return nil, row, noRoom(err, b.Env.Limits.DiskBytes)
 	}
 	if err := f.put(ctx, &row, stateLive); err != nil {
 		return nil, row, err

@@ -92,9 +92,36 @@ func (f *Fleet) save(ctx context.Context, m *machine, s guest.Save) (saved guest
 	return saved, ref, err
 }
 
-// receive streams what send writes into a blob. Where it cannot be stored, for instance on a full disk, it is read to its end all
+// receive streams what a guest sends into a blob. Where it cannot be stored, for instance on a full disk, it is read to its end all
 // the same: giving up in the middle would cost the connection to the guest, and with it the calls that use it too.
 func (f *Fleet) receive(ctx context.Context, limit int64, send func(io.Writer) error) (outboard.BlobRef, error) {
+	return f.stream(ctx, limit, send, func(pr *io.PipeReader, _ error) {
+		_, _ = io.Copy(io.Discard, pr) // its error is that of send
+	})
+}
+
+// unread is what a packer's writes fail with once what it packs cannot be stored.
+type unread struct{ error }
+
+// Unwrap returns why not.
+func (e unread) Unwrap() error { return e.error }
+
+// pack streams what is packed on this host into a blob. It ends as soon as it cannot be stored, or with ctx: the holes of one file may be
+// zeros for hours.
+func (f *Fleet) pack(ctx context.Context, limit int64, pack func(io.Writer) error) (outboard.BlobRef, error) {
+	bounded := func(w io.Writer) error {
+		return pack(writer(func(p []byte) (int, error) {
+			if ctx.Err() != nil {
+				return 0, context.Cause(ctx)
+			}
+			return w.Write(p)
+		}))
+	}
+	return f.stream(ctx, limit, bounded, func(pr *io.PipeReader, err error) { pr.CloseWithError(unread{err}) })
+}
+
+// stream streams what send writes into a blob. failed is told of a reader whose bytes cannot be stored.
+func (f *Fleet) stream(ctx context.Context, limit int64, send func(io.Writer) error, failed func(*io.PipeReader, error)) (outboard.BlobRef, error) {
 	pr, pw := io.Pipe()
 	var ref outboard.BlobRef
 	var err error
@@ -102,7 +129,7 @@ func (f *Fleet) receive(ctx context.Context, limit int64, send func(io.Writer) e
 	begin := sync.OnceFunc(func() { // with the first byte: often there is none, and then no blob
 		wg.Go(func() {
 			if ref, err = f.cfg.Blob.Put(ctx, pr, limit); err != nil {
-				_, _ = io.Copy(io.Discard, pr) // its error is sendErr
+				failed(pr, err)
 			}
 		})
 	})

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 )
@@ -24,8 +25,8 @@ func (f *Fleet) lockPath(id outboard.SandboxID) string {
 // hold claims a machine. It waits while another process freezes or destroys it, which takes a bounded time.
 func (f *Fleet) hold(ctx context.Context, id outboard.SandboxID) (*held, error) {
 	h := &held{id: id}
-	if f.cfg.Dir != "" {
-		file, err := f.openLock(id)
+	for f.cfg.Dir != "" {
+		file, err := f.openLock(f.lockPath(id))
 		if err != nil {
 			return nil, err
 		}
@@ -33,7 +34,11 @@ func (f *Fleet) hold(ctx context.Context, id outboard.SandboxID) (*held, error) 
 			file.Close()
 			return nil, outboard.Errorf(outboard.Unavailable, "waiting for the lock of sandbox %s: %w", id, err)
 		}
-		h.file = file
+		if stillThere(file) {
+			h.file = file
+			break
+		}
+		file.Close()
 	}
 	f.mu.Lock()
 	f.inUse[id]++
@@ -41,15 +46,26 @@ func (f *Fleet) hold(ctx context.Context, id outboard.SandboxID) (*held, error) 
 	return h, nil
 }
 
-func (f *Fleet) openLock(id outboard.SandboxID) (*os.File, error) {
+func (f *Fleet) openLock(path string) (*os.File, error) {
 	if err := os.MkdirAll(f.cfg.Dir, 0o700); err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "creating the directory of sandbox locks: %w", err)
+		return nil, outboard.Errorf(outboard.Unavailable, "creating the directory of locks: %w", err)
 	}
-	file, err := os.OpenFile(f.lockPath(id), os.O_CREATE|os.O_RDWR, 0o600)
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "opening the lock of a sandbox: %w", err)
+		return nil, outboard.Errorf(outboard.Unavailable, "opening a lock: %w", err)
 	}
 	return file, nil
+}
+
+// stillThere reports whether a locked file is the one that others find under its name. One that was removed between its opening and its
+// locking locks nothing.
+func stillThere(file *os.File) bool {
+	mine, err := file.Stat()
+	if err != nil {
+		return false
+	}
+	named, err := os.Lstat(file.Name())
+	return err == nil && os.SameFile(mine, named)
 }
 
 // alone turns the claim into an exclusive one if no other process has one, and reports whether it could.
@@ -78,12 +94,12 @@ func (f *Fleet) unused(id outboard.SandboxID) (release func(), ok bool) {
 	if f.cfg.Dir == "" {
 		return func() {}, true
 	}
-	file, err := f.openLock(id)
+	file, err := f.openLock(f.lockPath(id))
 	if err != nil {
 		f.log.Error("sandbox lock", "sandbox", id, "err", err)
 		return nil, false
 	}
-	if !tryLock(file) {
+	if !tryLock(file) || !stillThere(file) {
 		file.Close()
 		return nil, false
 	}
@@ -98,4 +114,45 @@ func (f *Fleet) removeLock(id outboard.SandboxID) {
 	if err := os.Remove(f.lockPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		f.log.Warn("sandbox lock", "sandbox", id, "err", err)
 	}
+}
+
+// forgetLocks removes lock files that nobody has locked, of machines that have no row and of builds: their processes were killed, and
+// nobody asks for them again. A young one may be about to be locked.
+func (f *Fleet) forgetLocks(rows []outboard.Sandbox) error {
+	if f.cfg.Dir == "" {
+		return nil
+	}
+	all, err := filepath.Glob(filepath.Join(f.cfg.Dir, "*.lock"))
+	if err != nil {
+		return err
+	}
+	used := map[string]bool{}
+	for _, row := range rows {
+		used[f.lockPath(row.ID)] = true
+	}
+	var errs []error
+	for _, path := range all {
+		if !used[path] {
+			errs = append(errs, forgetLock(path))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func forgetLock(path string) error {
+	if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() || time.Since(info.ModTime()) < lockGrace {
+		return nil
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if !tryLock(file) || !stillThere(file) {
+		return nil
+	}
+	return os.Remove(path)
 }

@@ -244,17 +244,18 @@ func (f *Fleet) keepOne(ctx context.Context, layers sandbox.Layers, c outboard.C
 		packed = layers.Pack(ctx, c.ID, parent, w)
 		return packed
 	}
-	ref, err := f.receive(ctx, f.maxCheckpoint, pack)
+	ref, err := f.pack(ctx, f.maxCheckpoint, pack)
 	if sandbox.Gone(err) && parent != "" && layers.Keeps(c.ID) { // only its parent's were dropped: it becomes the first of a chain
 		parent = ""
-		ref, err = f.receive(ctx, f.maxCheckpoint, pack)
+		ref, err = f.pack(ctx, f.maxCheckpoint, pack)
 	}
+	_, stopped := errors.AsType[unread](packed)
 	switch {
 	case sandbox.Gone(err):
 		return lost(err, 0)
 	case outboard.KindOf(err) == outboard.TooLarge:
 		return lost(err, f.maxCheckpoint)
-	case err != nil && packed == nil:
+	case err != nil && (packed == nil || stopped):
 		return unstored{err}
 	case err != nil:
 		return err

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"sync"
@@ -127,6 +128,65 @@ func TestKeeperGoesOnBeyondWhatCannotBeRead(t *testing.T) {
 	for id, want := range map[outboard.CheckpointID]bool{first: false, second: true} {
 		if k, err := r.store.Checkpoint(t.Context(), id); err != nil || k.Durable() != want {
 			t.Errorf("%s: %+v, %v", id, k, err)
+		}
+	}
+}
+
+// endless is a provider with a checkpoint that is zeros for very long, as a file with a hole of a terabyte is.
+type endless struct {
+	layered
+	wrote   int64
+	written func() // told of each write, if there is one
+}
+
+func (l *endless) Pack(_ context.Context, _, _ outboard.CheckpointID, w io.Writer) error {
+	const enough = 64 << 20
+	for page := make([]byte, 32<<10); l.wrote < enough; {
+		n, err := w.Write(page)
+		l.wrote += int64(n)
+		if err != nil {
+			return fmt.Errorf("packing: %w", err)
+		}
+		if l.written != nil {
+			l.written()
+		}
+	}
+	return nil
+}
+
+// Broken if a checkpoint is read to its end, which may be hours away, after it is known that it is too large or cannot be stored, or when
+// the server ends: the keeper, and the end of the server, wait for that.
+func TestKeeperStopsReading(t *testing.T) {
+	const enough = 16 << 20
+	for name, tt := range map[string]struct {
+		full, cancel bool
+		want         func(err error, c outboard.Checkpoint) bool
+	}{
+		"too large": {want: func(err error, c outboard.Checkpoint) bool { return err == nil && c.TooLarge() }},
+		"full disk": {full: true, want: func(err error, c outboard.Checkpoint) bool {
+			return outboard.DiskFull(err) && pauseAfter(err, 0) > 0 && c.Host == host
+		}},
+		"canceled": {cancel: true, want: func(err error, c outboard.Checkpoint) bool { return errors.Is(err, context.Canceled) && c.Host == host }},
+	} {
+		r := newRig(t)
+		l := new(endless)
+		r.provider = l
+		f := r.fleet(func(c *Config) {
+			if tt.full {
+				c.Blob = &fullBlob{Store: r.blob}
+			}
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		f.maxCheckpoint = 1 << 20
+		if tt.cancel {
+			f.maxCheckpoint, l.written = MaxCheckpoint, cancel
+		}
+		id := r.local(t)
+		err := f.keepAll(ctx, l)
+		cancel()
+		c, rerr := r.store.Checkpoint(t.Context(), id)
+		if rerr != nil || !tt.want(err, c) || l.wrote > enough {
+			t.Errorf("%s: read %d bytes: %v; %+v, %v", name, l.wrote, err, c, rerr)
 		}
 	}
 }

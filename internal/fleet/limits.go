@@ -21,6 +21,8 @@ const (
 	MakeTimeout = 10 * time.Minute
 	// BeginBuildTimeout is how long a host may take from the row of a build to its begin: some questions to the database.
 	BeginBuildTimeout = time.Minute
+	// lockGrace is how old a lock file that nobody has locked must be to be removed: whoever has just made it is about to.
+	lockGrace = time.Minute
 	// DestroyTimeout bounds killing and removing one machine.
 	DestroyTimeout = time.Minute
 	// unmakePatience is how long who asked for a machine waits for the removal of one that could not be made.

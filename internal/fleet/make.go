@@ -24,7 +24,7 @@ func (f *Fleet) attach(ctx context.Context, s *slot, r Request, b *Box) error {
 	if s.cur != nil && s.cur.machine.ID() == cur.Sandbox && s.cur.machine.Generation() == cur.Generation && s.cur.machine.usable() {
 		if err := f.mount(ctx, s.cur.machine, r, false); err == nil || s.cur.machine.usable() {
 			b.use = s.cur
-			return err
+			return noRoom(err, r.Config.Env.Limits.DiskBytes)
 		} // it died of something else meanwhile, and is looked for like any other
 	}
 	row, err := f.cfg.Store.Sandbox(ctx, cur.Sandbox)
@@ -57,7 +57,7 @@ func (f *Fleet) attach(ctx context.Context, s *slot, r Request, b *Box) error {
 	if err := f.mount(ctx, u.machine, r, false); err != nil {
 		alive := u.machine.usable()
 		f.letGo(u.held)
-		err = errors.Join(err, u.machine.Close())
+		err = errors.Join(noRoom(err, r.Config.Env.Limits.DiskBytes), u.machine.Close())
 		if alive || ctx.Err() != nil {
 			return err
 		}
@@ -228,7 +228,7 @@ func (f *Fleet) makeOne(ctx context.Context, r Request, b *Box) (err error) {
 	if err := f.furnish(ctx, m, r, st, from); err != nil && !m.usable() {
 		return errPassing{err}
 	} else if err != nil {
-		return err
+		return noRoom(err, r.Config.Env.Limits.DiskBytes)
 	}
 	if err := f.put(ctx, &row, stateLive); err != nil {
 		return err

@@ -117,6 +117,9 @@ func (f *Fleet) reap(ctx context.Context) error {
 			f.log.Warn("reaping a sandbox", "sandbox", id, "err", err)
 		}
 	}
+	if err := f.forgetLocks(rows); err != nil {
+		f.log.Warn("removing locks that nobody has", "err", err)
+	}
 	if err := f.forgetLayers(ctx, rows); err != nil {
 		f.log.Warn("removing layers that nobody needs", "err", err)
 	}

@@ -137,15 +137,12 @@ func (f *Fleet) claimBuild(id outboard.TemplateBuildID) (release func(), err err
 	if f.cfg.Dir == "" {
 		return func() {}, nil
 	}
-	if err := os.MkdirAll(f.cfg.Dir, 0o700); err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "creating the directory of locks: %w", err)
-	}
 	path := filepath.Join(f.cfg.Dir, "build-"+filepath.Base(string(id))+".lock")
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	file, err := f.openLock(path)
 	if err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "opening the lock of a build: %w", err)
+		return nil, err
 	}
-	if !tryLock(file) {
+	if !tryLock(file) || !stillThere(file) {
 		file.Close()
 		return nil, outboard.Errorf(outboard.Conflict, "build %s is going on already", id)
 	}

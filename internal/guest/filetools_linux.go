@@ -66,6 +66,8 @@ func plain(err error) string {
 		return "is a symbolic link that leads nowhere"
 	case errors.Is(err, syscall.ENXIO):
 		return errNotRegular.Error()
+	case full(err):
+		return "no space is left on the sandbox's disk: remove files from it, or have disk_bytes of its environment, which may limit it, raised"
 	}
 	return err.Error()
 }

@@ -38,7 +38,11 @@ func (s *server) load(label string, r io.Reader) error {
 	if _, ok := errors.AsType[*Error](err); ok {
 		return err
 	}
-	return &Error{Code: Invalid, Message: "loading the workspace: " + err.Error()}
+	code := Invalid
+	if full(err) {
+		code = Full
+	}
+	return &Error{Code: code, Message: "loading the workspace: " + err.Error()}
 }
 
 // unpack applies one tar after the other.

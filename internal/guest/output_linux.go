@@ -94,16 +94,38 @@ func (k *sink) close(o *outcome) {
 		k.spill()
 	}
 	k.tail = k.tail[max(0, len(k.tail)-tailStored):]
-	if lost := k.total - k.off - int64(len(k.tail)); lost > 0 {
-		k.tail = append(fmt.Appendf(nil, "\n[%d bytes of output were not kept]\n", lost), k.tail...)
+	if k.file != nil {
+		defer k.file.Close()
+		if o.File = k.end(); o.File {
+			return
+		}
+		os.Remove(k.path)
 	}
-	if k.file == nil {
-		o.Inline = k.tail[max(0, len(k.tail)-inlineOutput):]
-		return
+	const mark = 64 // what marked adds
+	o.Inline = k.marked(0, k.tail[max(0, len(k.tail)-inlineOutput+mark):])
+}
+
+// end writes the end of the output to its file: where the disk has no more room, over the last of the beginning. It reports whether the file
+// has it then.
+func (k *sink) end() bool {
+	if _, err := k.file.WriteAt(k.marked(k.off, k.tail), k.off); err == nil {
+		return true
 	}
-	k.file.WriteAt(k.tail, k.off)
-	k.file.Close()
-	o.File = true
+	at := k.off - int64(len(k.marked(0, k.tail)))
+	if at <= 0 {
+		return false
+	}
+	end := k.marked(at, k.tail)
+	_, err := k.file.WriteAt(end, at)
+	return err == nil && k.file.Truncate(at+int64(len(end))) == nil
+}
+
+// marked is what is kept of the end of the output, after a line about what was lost between the first off bytes and that.
+func (k *sink) marked(off int64, tail []byte) []byte {
+	if lost := k.total - off - int64(len(tail)); lost > 0 {
+		return append(fmt.Appendf(nil, "\n[%d bytes of output were not kept]\n", lost), tail...)
+	}
+	return tail
 }
 
 // render returns the output as the caller sees it: all of it, or its head and tail around a line that names the file.

@@ -12,7 +12,8 @@ import (
 // pipes are the named pipes through which shells' commands write. A pipe belongs to one call; it is used again only when the
 // call's end proved that nobody has it open any more. A pipe, unlike a file, bears programs that open /dev/stderr anew.
 type pipes struct {
-	dir string
+	dir  string
+	nook *nook // instead of dir while the disk is full
 
 	mu        sync.Mutex
 	n         int
@@ -65,17 +66,22 @@ func sameFile(a, b *os.File) bool {
 }
 
 func (ps *pipes) make() (*pipe, error) {
-	if err := os.MkdirAll(ps.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("making the run directory: %w", err)
-	}
 	ps.mu.Lock()
 	ps.n++
-	p := &pipe{path: filepath.Join(ps.dir, fmt.Sprintf("o%d-%d", os.Getpid(), ps.n))}
+	p, n := new(pipe), ps.n
 	ps.mu.Unlock()
-	if err := syscall.Mkfifo(p.path, 0o600); err != nil {
+	fifo := func(dir string) error {
+		p.path = filepath.Join(dir, fmt.Sprintf("o%d-%d", os.Getpid(), n))
+		return syscall.Mkfifo(p.path, 0o600)
+	}
+	err := os.MkdirAll(ps.dir, 0o755)
+	if err == nil {
+		err = fifo(ps.dir)
+	}
+	if err = ps.nook.instead(err, fifo); err != nil {
 		return nil, fmt.Errorf("making an output pipe: %w", err)
 	}
-	err := os.Chmod(p.path, 0o666) // the tool's user writes; there are no others inside
+	err = os.Chmod(p.path, 0o666) // the tool's user writes; there are no others inside
 	if err == nil {
 		p.r, err = os.OpenFile(p.path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	}

@@ -31,6 +31,7 @@ type server struct {
 	children *children
 	shells   shells
 	pipes    pipes
+	nook     nook
 	store    workspace
 	procs    processes
 	watches  chan struct{}          // capacity maxWatches
@@ -51,7 +52,7 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 	defer stop(nil)
 	s := &server{cfg: cfg, children: newChildren(), watches: make(chan struct{}, maxWatches)}
 	s.procs.s = s
-	s.pipes = pipes{dir: cfg.Run, lingering: make(map[*os.File]bool)}
+	s.pipes = pipes{dir: cfg.Run, nook: &s.nook, lingering: make(map[*os.File]bool)}
 	s.shells = shells{s: s, byName: make(map[string]*shell)}
 
 	t, err := openTable(runs, cfg.State, cfg.Volatile, cfg.Run, cfg.Generation, s.prepare)
@@ -79,6 +80,7 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 	s.shells.stop()
 	s.procs.stop()
 	s.pipes.stop()
+	s.nook.remove()
 	close(quit)
 	s.wg.Wait()
 	s.store.witness.close()

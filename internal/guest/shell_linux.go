@@ -152,7 +152,7 @@ func (ss *shells) run(ctx context.Context, durable <-chan struct{}, sh *shell, c
 // command gives one command to a living shell, once the call's receipt is durable, and waits for its end.
 func (ss *shells) command(ctx context.Context, durable <-chan struct{}, sh *shell, p *pipe, key, text string) outcome {
 	nonce := rand.Text()[:16]
-	err := sh.tell(sh.first + "export OUTBOARD_CALL_KEY=" + quote(key) + "\n__outboard_out=" + quote(p.path) + "\n__outboard=" + quote(text) + "\n")
+	err := ss.tell(sh, sh.first+"export OUTBOARD_CALL_KEY="+quote(key)+"\n__outboard_out="+quote(p.path)+"\n__outboard="+quote(text)+"\n")
 	since := thisMoment()
 	<-durable
 	if ctx.Err() != nil {
@@ -200,18 +200,43 @@ func (sh *shell) tell(vars string) error {
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // open makes the file through which a shell gets its calls. Only the guest can write it.
-func (ss *shells) open() (*os.File, error) {
-	ss.mu.Lock()
-	ss.n++
-	name := filepath.Join(ss.s.cfg.Run, fmt.Sprintf("c%d-%d", os.Getpid(), ss.n))
-	ss.mu.Unlock()
-	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL | syscall.O_NOFOLLOW
-	f, err := os.OpenFile(name, flags, 0o644)
+func (ss *shells) open() (f *os.File, err error) {
+	f, err = ss.openIn(ss.s.cfg.Run)
 	if errors.Is(err, fs.ErrNotExist) { // removed by a tool that shares the guest's identity
 		os.MkdirAll(ss.s.cfg.Run, 0o755)
-		f, err = os.OpenFile(name, flags, 0o644)
+		f, err = ss.openIn(ss.s.cfg.Run)
 	}
+	err = ss.s.nook.instead(err, func(dir string) (err error) {
+		f, err = ss.openIn(dir)
+		return err
+	})
 	return f, err
+}
+
+func (ss *shells) openIn(dir string) (*os.File, error) {
+	ss.mu.Lock()
+	ss.n++
+	name := filepath.Join(dir, fmt.Sprintf("c%d-%d", os.Getpid(), ss.n))
+	ss.mu.Unlock()
+	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o644)
+}
+
+// tell puts the variables of the next call where its shell reads them: on a full disk in another file, of which the shell is told.
+func (ss *shells) tell(sh *shell, vars string) error {
+	return ss.s.nook.instead(sh.tell(vars), func(dir string) error {
+		file, err := ss.openIn(dir)
+		if err != nil {
+			return err
+		}
+		old := sh.file
+		sh.file = file
+		old.Close()
+		os.Remove(old.Name())
+		if _, err := sh.ctl.WriteString("__outboard_in=" + quote(file.Name()) + "\n"); err != nil {
+			return err
+		}
+		return sh.tell(vars)
+	})
 }
 
 var errShellExited = errors.New("shell exited")

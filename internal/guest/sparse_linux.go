@@ -60,16 +60,19 @@ func (x *Sparse) Pack(h *tar.Header, f *os.File, sum io.Writer) (bool, error) {
 	if _, err := x.w.Write(append(sparseHeaders(h, int64(len(list))+held), list...)); err != nil {
 		return true, err
 	}
-	if sum == nil {
-		sum = io.Discard
+	out := x.w
+	if sum != nil {
+		out = io.MultiWriter(x.w, sum)
 	}
 	at := int64(0)
 	for _, p := range append(parts, part{h.Size, h.Size}) {
-		if _, err := io.CopyN(sum, zeros{}, p.from-at); err != nil {
-			return true, err
+		if sum != nil {
+			if _, err := io.CopyN(sum, zeros{}, p.from-at); err != nil {
+				return true, err
+			}
 		}
 		r := io.MultiReader(io.NewSectionReader(f, p.from, p.to-p.from), zeros{})
-		if _, err := io.CopyN(io.MultiWriter(x.w, sum), r, p.to-p.from); err != nil {
+		if _, err := io.CopyN(out, r, p.to-p.from); err != nil {
 			return true, err
 		}
 		at = p.to

@@ -78,7 +78,7 @@ func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (_ sandbox.San
 	defer p.shelf.want(shape)
 	m, err := p.create(ctx, pl, spec)
 	if err != nil {
-		err = died(ctx, pl, err)
+		err = p.full(died(ctx, pl, err)) // asked now: to undo it makes room
 		p.undoAside(ctx, pl, b, unlock)
 		return nil, err
 	}

@@ -19,9 +19,27 @@ import (
 // in it, however deep or many, is to remove one file. Its workspace is not kept as layers on the host: those would be outside.
 const (
 	diskImage  = "disk.img"
-	diskPrefix = "disk-" // of empty images in the cache, by size
+	diskPrefix = "disk-" // of empty images in the cache, by size and spare room
+	diskFlags  = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME
 	mkfs       = "mkfs.ext4"
 )
+
+// What was saved of a full disk takes more room when it is loaded: a directory whose blocks were filled to the last byte has half-empty
+// ones when its names come in another order, and files of an image, which are in none of its blocks, are written anew. A disk has some
+// room beyond its limit for that, which the kernel keeps for one user and one group.
+const diskSpareShare, diskSpareMost, diskSpareLeast = 8, 1 << 30, 4 << 20
+
+// spareToNone keeps the spare room from everyone, but for who is privileged on the host. Group 0 is none to the kernel.
+const spareToNone = "resuid=4294967294,resgid=0"
+
+// spareToLoad is for the time of loading. An overlay writes as the user who mounted it, the server's, without that one's privileges, and makes
+// files with the ids that they are to belong to.
+func spareToLoad(s *state) string {
+	return "resuid=0,resgid=" + strconv.FormatInt(int64(s.UIDBase)+int64(s.Tool.gid()), 10)
+}
+
+// diskSpare is the room beyond a limit.
+func diskSpare(limit int64) int64 { return min(limit/diskSpareShare, diskSpareMost) + diskSpareLeast }
 
 // disks reports whether disk limits can hold here, with the reason why not.
 func (p *Provider) disks() error {
@@ -67,9 +85,21 @@ func (p *Provider) mountDisk(b box, size int64) error {
 		return fmt.Errorf("making a disk: %w", err)
 	}
 	defer dev.Close()
-	err = unix.Mount(dev.Name(), b.path("fs"), "ext4", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOATIME, "discard")
+	err = unix.Mount(dev.Name(), b.path("fs"), "ext4", diskFlags, "discard,"+spareToNone)
 	if err != nil {
 		return fmt.Errorf("mounting a disk: %w", err)
+	}
+	return nil
+}
+
+// giveSpare says whose the spare room of a box's disk is, if it has one.
+func (b box) giveSpare(to string) error {
+	if _, err := os.Lstat(b.path(diskImage)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	err := unix.Mount("", b.path("fs"), "", unix.MS_REMOUNT|diskFlags, to)
+	if err != nil && !errors.Is(err, unix.EINVAL) { // it is not mounted here: a container of the server's was made anew
+		return fmt.Errorf("giving the spare room of a disk: %w", err)
 	}
 	return nil
 }
@@ -84,8 +114,10 @@ func (b box) unmountDisk() error {
 }
 
 // emptyDisk returns the image of an empty file system, made once per size.
-func (p *Provider) emptyDisk(size int64) (string, error) {
-	image := filepath.Join(p.dir, cacheDir, diskPrefix+strconv.FormatInt(size, 10))
+func (p *Provider) emptyDisk(limit int64) (string, error) {
+	spare := diskSpare(limit)
+	size := limit + spare
+	image := filepath.Join(p.dir, cacheDir, fmt.Sprintf("%s%d+%d", diskPrefix, limit, spare))
 	if _, err := os.Lstat(image); err == nil {
 		return image, nil
 	}
@@ -101,8 +133,9 @@ func (p *Provider) emptyDisk(size int64) (string, error) {
 	if err := errors.Join(tmp.Truncate(size), tmp.Close()); err != nil {
 		return "", err
 	}
-	// No journal: the file system does not outlive the machine. No reserve, no lost+found to speak of, tables made when needed.
-	cmd := exec.Command(program, "-q", "-F", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard", "-i", "8192", tmp.Name())
+	// No journal: the file system does not outlive the machine. No lost+found to speak of, tables made when needed.
+	reserve := strconv.FormatFloat(100*float64(spare)/float64(size), 'f', 6, 64)
+	cmd := exec.Command(program, "-q", "-F", "-m", reserve, "-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard", "-i", "8192", tmp.Name())
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	if err := cmd.Run(); err != nil {

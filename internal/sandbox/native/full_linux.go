@@ -11,8 +11,9 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// leastRoom is about what the small files of a sandbox take.
-const leastRoom = 1 << 20
+// leastRoom is about what the small files of a sandbox take, in bytes, and leastInodes what the kernel may have made and removed again for a
+// mount that failed.
+const leastRoom, leastInodes = 1 << 20, 16
 
 // full makes an error of a creation that of a full disk, where it is one. ENOSPC by itself is not: the kernel answers so at its limits of
 // namespaces and mounts as well. It has to be about a file of the provider's, or the disk has to be full.
@@ -49,5 +50,5 @@ func (p *Provider) noRoom() bool {
 	if err := unix.Statfs(p.dir, &st); err != nil {
 		return false
 	}
-	return st.Bavail*uint64(st.Bsize) < leastRoom || st.Files > 0 && st.Ffree == 0
+	return st.Bavail*uint64(st.Bsize) < leastRoom || st.Files > 0 && st.Ffree < leastInodes
 }

@@ -76,6 +76,62 @@ func TestFullDiskBeforeTheFirst(t *testing.T) {
 	}
 }
 
+// TestFullDiskInReport: without it a disk that becomes full while a sandbox is made, or before the server starts, is said to be a mount or a
+// directory that could not be made: what was made for the sandbox is removed before it is asked whether there is room.
+func TestFullDiskInReport(t *testing.T) {
+	disk := smallDisk(t, "size=40m,nr_inodes=5000")
+	cfg := native.Config{Dir: filepath.Join(disk, "sandboxes")}
+	p := openProvider(t, cfg)
+	create := func() error {
+		id := newID()
+		s, err := p.Create(t.Context(), sandbox.Spec{ID: id, Generation: "g"})
+		if err == nil {
+			err = errors.Join(s.Close(), p.Destroy(context.Background(), id))
+		}
+		p.Buried()
+		return err
+	}
+	if err := create(); err != nil {
+		t.Fatal("control:", err)
+	}
+	refused := 0
+	for left := 60; left >= 0; left-- { // whatever comes last fails
+		leaveInodes(t, disk, uint64(left))
+		if err := create(); err != nil {
+			if refused++; outboard.HintOf(err) != outboard.HintFullDisk || !strings.Contains(outboard.PublicOf(err), "the server's disk is full") {
+				t.Errorf("with %d inodes left: %v, with the hint %q", left, err, outboard.HintOf(err))
+			}
+		}
+	}
+	if refused == 0 || refused > 60 {
+		t.Errorf("control: %d of 61 were refused", refused)
+	}
+	cfg.Guest, cfg.Dir = guestPath(), filepath.Join(disk, "others")
+	checks := native.Probe(t.Context(), cfg).Checks
+	if last := checks[len(checks)-1]; last.OK || last.Fix != outboard.HintFullDisk {
+		t.Errorf("the report on a full disk ends with %+v", last)
+	}
+}
+
+// leaveInodes makes files until a file system has room for so many more.
+func leaveInodes(t *testing.T, dir string, n uint64) {
+	t.Helper()
+	for {
+		var st syscall.Statfs_t
+		if err := syscall.Statfs(dir, &st); err != nil {
+			t.Fatal(err)
+		}
+		if st.Ffree <= n {
+			return
+		}
+		f, err := os.CreateTemp(dir, "filler")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+}
+
 // smallDisk mounts a file system in memory, for as long as the test takes.
 func smallDisk(t *testing.T, options string) string {
 	t.Helper()

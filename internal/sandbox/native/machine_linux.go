@@ -177,8 +177,17 @@ func (m *machine) Save(ctx context.Context, s guest.Save, w io.Writer) (guest.Sa
 	return r, m.explain(err)
 }
 
-// Load applies a tar made by Save.
-func (m *machine) Load(ctx context.Context, label string, r io.Reader) error {
+// Load applies a tar made by Save. On a disk with a limit, programs have its spare room too for as long as it takes; there are none
+// in a sandbox that begins.
+func (m *machine) Load(ctx context.Context, label string, r io.Reader) (err error) {
+	if err := m.giveSpare(spareToLoad(m.state)); err != nil {
+		return outboard.Errorf(outboard.Unavailable, "loading sandbox %s: %w", m.id, err)
+	}
+	defer func() {
+		if cerr := m.giveSpare(spareToNone); cerr != nil && err == nil {
+			err = outboard.Errorf(outboard.Unavailable, "loading sandbox %s: %w", m.id, cerr)
+		}
+	}()
 	return m.explain(m.client.Load(ctx, label, r))
 }
 

@@ -329,6 +329,7 @@ func (p *Provider) place(ctx context.Context, b box, k shape) (pl *plot, unlock 
 		return nil, nil, errors.Join(outboard.Errorf(outboard.Conflict, "sandbox %s was destroyed while it was made", b.id), unix.Rmdir(b.dir))
 	}
 	if pl, err = p.plant(b, k); err != nil {
+		err = p.full(err) // asked now: to undo it makes room
 		p.undo(ctx, b)
 		unlock()
 		return nil, nil, err
@@ -339,6 +340,7 @@ func (p *Provider) place(ctx context.Context, b box, k shape) (pl *plot, unlock 
 // giveBack is for a plot that could not become a sandbox's, and why.
 func (p *Provider) giveBack(ctx context.Context, pl *plot, b box, why error) error {
 	if pl.box.dir == b.dir { // moved, but not wholly
+		why = p.full(why)
 		pl.close()
 		p.undo(ctx, b)
 		return why

@@ -63,7 +63,9 @@ func New(cfg Config) (*Provider, error) {
 		return nil, fmt.Errorf("locating the sandbox directory: %w", err)
 	}
 	for _, d := range []string{cacheDir, gravesDir} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); outboard.DiskFull(err) {
+			return nil, outboard.FullDisk("making the sandbox directory", err)
+		} else if err != nil {
 			return nil, outboard.Errorf(outboard.Unavailable, "making the sandbox directory: %w", err)
 		}
 	}
@@ -216,7 +218,7 @@ func (p *Provider) capabilities() sandbox.Capabilities {
 	return c
 }
 
-// Open connects to a living sandbox, thawing it if a server died while it was frozen.
+// Open connects to a living sandbox, thawing it if a server died while it was frozen, and taking back what it gave for loading.
 func (p *Provider) Open(ctx context.Context, id outboard.SandboxID) (sandbox.Sandbox, error) {
 	b, err := p.box(id)
 	if err != nil {
@@ -240,6 +242,9 @@ func (p *Provider) Open(ctx context.Context, id outboard.SandboxID) (sandbox.San
 	}
 	if err := m.group.setFrozen(ctx, false); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "thawing sandbox %s: %w", id, err)
+	}
+	if err := b.giveSpare(spareToNone); err != nil {
+		return nil, outboard.Errorf(outboard.Unavailable, "opening sandbox %s: %w", id, err)
 	}
 	if err := m.connect(ctx); err != nil {
 		return nil, err

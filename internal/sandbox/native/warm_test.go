@@ -52,7 +52,13 @@ func (b *box) shell(t *testing.T, key, command string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := guest.Start{Key: key, Epoch: 1, Generation: b.Generation(), Digest: key, Op: "bash", Input: input, TimeoutMs: 60_000, OutputLimit: 100_000}
+	return b.op(t, key, "bash", string(input))
+}
+
+// op runs one call.
+func (b *box) op(t *testing.T, key, op, input string) string {
+	t.Helper()
+	s := guest.Start{Key: key, Epoch: 1, Generation: b.Generation(), Digest: key, Op: op, Input: []byte(input), TimeoutMs: 60_000, OutputLimit: 100_000}
 	r, err := b.Start(t.Context(), s)
 	if err == nil && r.State != guest.StateDone {
 		r, err = b.Wait(t.Context(), key, 1)
