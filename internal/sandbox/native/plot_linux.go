@@ -81,7 +81,7 @@ func (p *Provider) plant(b box, k shape) (_ *plot, err error) {
 			return nil, unavailable("%w", err)
 		}
 	}
-	if err := b.layout(s.UIDBase); err != nil {
+	if err := b.layout(b.upper(k.limits), s.UIDBase); err != nil {
 		return nil, fmt.Errorf("laying out the sandbox: %w", err)
 	}
 	if err := p.cgroups.makeGroup(pl.group, k.limits); err != nil {
