@@ -308,7 +308,7 @@ func TestLayersMany(t *testing.T) {
 	f := r.fleet()
 	id := r.session(t)
 	b := r.acquire(t, f, id)
-	if err := os.MkdirAll(filepath.Join(dir, string(b.ID()), "work", "squashed.next", "in the way"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, string(b.ID()), "squashed.next", "in the way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	durable := 0
@@ -428,7 +428,7 @@ func TestLayersDamaged(t *testing.T) {
 	if c := r.checkpoint(t, f, b, id); c.Host != host {
 		t.Fatalf("the control: %+v", c)
 	}
-	if err := os.Remove(filepath.Join(dir, "layers", string(b.ID())+".2", "stack.json")); err != nil {
+	if err := os.Remove(filepath.Join(dir, string(b.ID()), "2", "stack.json")); err != nil {
 		t.Fatal(err)
 	}
 	for depth, x := range []string{"2", "3"} {

@@ -43,7 +43,7 @@ func (p *Provider) Commit(ctx context.Context, id outboard.SandboxID, dir string
 	if err := p.reap(ctx, id); err != nil {
 		return outboard.Errorf(outboard.Unavailable, "ending sandbox %s: %w", id, err)
 	}
-	return makeLayer(ctx, id, b.path("fs/upper"), dir, s.UIDBase)
+	return makeLayer(ctx, id, b.path("upper"), dir, s.UIDBase)
 }
 
 // makeLayer makes dir of the upper directory of a sandbox that has ended. base is where the range begins that its ids are in.

@@ -17,7 +17,7 @@ import (
 // written since. What a process held then may be free now, and then the next Push would not copy but exchange, and make the same state
 // a second checkpoint.
 
-// copied reports whether parent is a copy of work/<n>/up, and nothing changed since. The sandbox may run: what changes meanwhile is the
+// copied reports whether parent is a copy of <n>/up, and nothing changed since. The sandbox may run: what changes meanwhile is the
 // next Push's.
 func (m *machine) copied(parent outboard.CheckpointID, n int) bool {
 	if parent == "" {

@@ -16,11 +16,11 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// copyLayer makes a layer of what is in work/<n>/up, whose sandbox is frozen, and returns its name. The next copy of the same
+// copyLayer makes a layer of what is in <n>/up, whose sandbox is frozen, and returns its name. The next copy of the same
 // writable layer is another one: what has not changed since the last is not copied again but linked, which is safe because
 // nothing writes to a layer.
 func (m *machine) copyLayer(n int) (string, error) {
-	st, err := m.p.loadStack(layerName(m.id, n))
+	st, err := m.stack(n)
 	if err != nil {
 		return "", err
 	}

@@ -334,7 +334,7 @@ func (p *Provider) config(pl *plot, spec sandbox.Spec) *boot.Config {
 	}
 	if cfg.Rooted = pl.mnt != nil; !cfg.Rooted {
 		cfg.BootID = newBootID()
-		cfg.Upper, cfg.UpperSize, cfg.Lower, cfg.Binds, cfg.Owned = pl.box.path("fs"), l.MemoryBytes, root.lower, root.binds, toolDirs
+		cfg.Upper, cfg.UpperSize, cfg.Lower, cfg.Binds, cfg.Owned = pl.box.upper(l), l.MemoryBytes, root.lower, root.binds, toolDirs
 		cfg.TmpSize, cfg.ShmSize = l.MemoryBytes/tmpShare, min(shmSize, l.MemoryBytes/tmpShare)
 	}
 	if p.upperTmp {

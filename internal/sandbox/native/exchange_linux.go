@@ -15,7 +15,7 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// exchange puts the next overlay of a sandbox in the place of that of work/<n>, whose files become its top layer. While the directory is
+// exchange puts the next overlay of a sandbox in the place of that of <n>, whose files become its top layer. While the directory is
 // marked nobody knows what is attached, and a server that finds it so gives the sandbox up.
 type exchange struct {
 	m    *machine
@@ -31,7 +31,7 @@ type exchange struct {
 	fds   descriptors
 	old   descriptors // what was attached
 
-	work, up, layer, to int // directories: of the writable layers, the one in use, the layer it becomes, the next one
+	work, up, layer, to int // directories: the sandbox's, the writable layer in use, the layer it becomes, the next one
 	index               int // what the kernel notes of files with several names, or -1
 }
 
@@ -49,7 +49,7 @@ func (x *exchange) begin() error {
 	}
 	layer := filepath.Join(x.m.p.layer(layerName(x.m.id, x.n)), "fs")
 	dirs := []*int{&x.work, &x.up, &x.layer, &x.to}
-	for i, path := range []string{x.m.path(workDir), x.m.workPath(x.n, "up"), layer, x.m.next(x.next.n)} {
+	for i, path := range []string{x.m.dir, x.m.workPath(x.n, "up"), layer, x.m.next(x.next.n)} {
 		fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return &fs.PathError{Op: "open", Path: path, Err: err}
@@ -97,12 +97,12 @@ func (x *exchange) end() error {
 	if !exchanged {
 		x.old.close() // attached still: the next Push would find them in use
 		x.next.close()
-		return x.m.drop(x.next.n)
+		return x.m.discard(x.next.n)
 	}
 	go func() {
 		x.old.close()
 		x.next.close()
-		_ = removeTree(x.m.path(filepath.Join(workDir, strconv.Itoa(x.n)+".was"))) // what stays goes with the sandbox
+		_ = removeTree(x.m.path(strconv.Itoa(x.n) + ".was")) // what stays goes with the sandbox
 	}()
 	return nil
 }

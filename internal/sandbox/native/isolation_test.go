@@ -463,7 +463,7 @@ func TestTwoSandboxes(t *testing.T) {
 	owners := map[uint32]bool{}
 	for _, s := range []*box{a, b} {
 		var st syscall.Stat_t
-		if err := syscall.Stat(filepath.Join(dir, string(s.ID()), "fs/upper"), &st); err != nil {
+		if err := syscall.Stat(filepath.Join(dir, string(s.ID()), "upper"), &st); err != nil {
 			t.Fatal(err)
 		}
 		owners[st.Uid] = true

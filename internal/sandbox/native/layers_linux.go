@@ -25,14 +25,15 @@ import (
 //	layers/<name>/fs          a layer: the saved directories as they are named inside, owned by the ids used inside
 //	layers/<name>/stack.json  what lies below it
 //	checkpoints/<id>          a symbolic link to the name of the checkpoint's top layer
-//	<sandbox>/work/<n>/up,wk  the writable layer in use and its overlay's own directory; it becomes layer <sandbox>.<n>
+//	<sandbox>/<n>/up,wk       the writable layer in use and its overlay's own directory
+//	<sandbox>/<n>/stack.json  what lies below that
 //
-// A layer is garbage when neither a sandbox nor a checkpoint is above it. Files on the disk have the ids used inside, and every
+// The writable layer becomes layer <sandbox>.<n>, which is not made before the next overlay is, of which it is a part: most sandboxes
+// are never saved. A layer is garbage when neither a sandbox nor a checkpoint is above it. Files on the disk have the ids used inside, and every
 // mount of them maps those into the range of its sandbox: the layers of one sandbox serve any other.
 const (
 	layersDir      = "layers"
 	checkpointsDir = "checkpoints"
-	workDir        = "work"
 	pushingSuffix  = ".pushing" // of <n> while the mounts are exchanged
 	nextSuffix     = ".next"    // of <n> until its overlay is attached
 	condemned      = ".gone-"   // before the names of layers that Sweep removes
@@ -53,8 +54,15 @@ type stack struct {
 
 func (p *Provider) layer(name string) string { return filepath.Join(p.dir, layersDir, name) }
 
-func (p *Provider) loadStack(name string) (*stack, error) {
-	data, err := readSmall(filepath.Join(p.layer(name), "stack.json"))
+const stackFile = "stack.json"
+
+func (p *Provider) loadStack(name string) (*stack, error) { return readStack(p.layer(name)) }
+
+// stack returns what lies below writable layer n.
+func (b box) stack(n int) (*stack, error) { return readStack(b.path(strconv.Itoa(n))) }
+
+func readStack(dir string) (*stack, error) {
+	data, err := readSmall(filepath.Join(dir, stackFile))
 	if err != nil {
 		return nil, fmt.Errorf("reading a layer: %w", err)
 	}
@@ -74,26 +82,31 @@ func (p *Provider) newLayer(name string, s *stack) error {
 	if err := os.Mkdir(filepath.Join(dir, "fs"), 0o755); err != nil {
 		return err
 	}
-	return p.saveStack(name, s)
+	return writeStack(dir, s)
 }
 
-// renewLayer makes a layer that nobody has filled, and nobody is above, one over s.
-func (p *Provider) renewLayer(name string, s *stack) error {
-	if isEmpty(filepath.Join(p.layer(name), "fs")) {
-		return p.saveStack(name, s)
-	}
-	if err := removeTree(p.layer(name)); err != nil {
+// layerToBe makes the empty layer over s that a writable one will become, if it is not there yet, or was half made by who was killed.
+func (p *Provider) layerToBe(name string, s *stack) error {
+	err := p.newLayer(name, s)
+	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return p.newLayer(name, s)
+	files := filepath.Join(p.layer(name), "fs")
+	if err := os.Mkdir(files, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if !isEmpty(files) { // somebody's files, which are nowhere else
+		return fmt.Errorf("layer %s has files already", name)
+	}
+	return writeStack(p.layer(name), s)
 }
 
-func (p *Provider) saveStack(name string, s *stack) error {
+func writeStack(dir string, s *stack) error {
 	data, err := json.Marshal(s)
 	if err != nil {
 		return fmt.Errorf("encoding a layer: %w", err)
 	}
-	return writeSmall(filepath.Join(p.layer(name), "stack.json"), unix.O_CREAT|unix.O_TRUNC, data)
+	return writeSmall(filepath.Join(dir, stackFile), unix.O_CREAT|unix.O_TRUNC, data)
 }
 
 // checkpointLayer returns the name of a checkpoint's top layer, and its stack. NotFound unless all of it is here, from this boot.
@@ -225,7 +238,7 @@ func (p *Provider) condemnLayers() error {
 	if err != nil {
 		return fmt.Errorf("listing layers: %w", err)
 	}
-	used, err := p.usedLayers(entries)
+	used, err := p.usedLayers()
 	if err != nil {
 		return fmt.Errorf("finding out which layers are in use: %w", err)
 	}
@@ -243,10 +256,11 @@ func (p *Provider) condemnLayers() error {
 	return nil
 }
 
-// usedLayers returns which of the layers a sandbox, a plot or a checkpoint is above. An error means that nobody knows.
-func (p *Provider) usedLayers(entries []fs.DirEntry) (map[string]bool, error) {
+// usedLayers returns which of the layers a sandbox or a checkpoint is above. What was made ahead is above none. An error means that nobody
+// knows.
+func (p *Provider) usedLayers() (map[string]bool, error) {
 	used := make(map[string]bool)
-	use := func(name string) error {
+	err := p.keptLayers(func(name string) error {
 		used[name] = true
 		s, err := p.loadStack(name)
 		if err != nil {
@@ -256,24 +270,18 @@ func (p *Provider) usedLayers(entries []fs.DirEntry) (map[string]bool, error) {
 			used[l] = true
 		}
 		return nil
-	}
-	if err := p.keptLayers(use); err != nil {
-		return nil, err
-	}
-	plots, err := p.plots()
+	})
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range entries { // those of a sandbox, and what they build on, go after it
-		id, _, ok := strings.Cut(e.Name(), ".")
-		switch {
-		case !ok || id == "":
-		case strings.HasPrefix(id, plotPrefix):
-			used[e.Name()] = plots[id]
-		default:
-			if err := p.sandboxLayers(outboard.SandboxID(id), e.Name(), used, use); err != nil {
-				return nil, err
-			}
+	ids, err := p.ids()
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		b := box{id: id, dir: filepath.Join(p.dir, string(id))}
+		if err := b.layers(used); err != nil {
+			return nil, err
 		}
 	}
 	return used, nil
@@ -303,63 +311,70 @@ func (p *Provider) keptLayers(use func(string) error) error {
 	return nil
 }
 
-// sandboxLayers notes what one sandbox is above; layer is one of those with its name.
-func (p *Provider) sandboxLayers(id outboard.SandboxID, layer string, used map[string]bool, use func(string) error) error {
-	b := box{id: id, dir: filepath.Join(p.dir, string(id))}
-	if _, err := os.Lstat(b.dir); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	n, err := p.current(b)
-	if errors.Is(err, errPushing) || errors.Is(err, fs.ErrNotExist) {
-		return use(layer) // about to be removed, but processes may still read from them
+// layers notes what a sandbox is above: one of which nobody knows what is attached, too, since processes may still read from it.
+func (b box) layers(used map[string]bool) error {
+	names, err := readNamesAt(unix.AT_FDCWD, b.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // destroyed meanwhile
 	}
 	if err != nil {
 		return err
 	}
-	if name, err := os.Readlink(b.path(filepath.Join(workDir, squashedLink))); err == nil {
+	if name, err := os.Readlink(b.path(squashedLink)); err == nil {
 		used[name] = true // to be built on
 	}
-	ahead := layerName(id, n+1)
-	used[ahead] = true
-	if st, err := p.loadStack(ahead); err == nil { // else it is half made, and nothing is above it
+	for _, name := range names {
+		number, next := strings.CutSuffix(strings.TrimSuffix(name, pushingSuffix), nextSuffix)
+		if _, err := strconv.Atoi(number); err != nil {
+			continue
+		}
+		st, err := readStack(b.path(name))
+		if err != nil {
+			if err = b.unreadable(err); err == nil || next { // half made, and nothing is above it
+				continue
+			}
+			return fmt.Errorf("sandbox %s: %w", b.id, err)
+		}
 		for _, l := range st.Below {
 			used[l] = true
 		}
 	}
-	return use(layerName(id, n))
+	return nil
 }
 
-// plots returns the names of the plots on all shelves.
-func (p *Provider) plots() (map[string]bool, error) {
-	names := make(map[string]bool)
-	shelves, err := os.ReadDir(filepath.Join(p.dir, shelfDir))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+// unreadable returns err, of a look at what a sandbox is above, unless the sandbox has been destroyed; EWOULDBLOCK while somebody makes
+// it or removes it.
+func (b box) unreadable(err error) error {
+	lock, lerr := lockFile(b.dir, unix.LOCK_SH|unix.LOCK_NB)
+	if errors.Is(lerr, fs.ErrNotExist) {
+		return nil
 	}
-	for _, shelf := range shelves {
-		plots, err := os.ReadDir(filepath.Join(p.dir, shelfDir, shelf.Name()))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		for _, e := range plots {
-			names[e.Name()] = true
-		}
+	if lerr != nil {
+		return lerr
 	}
-	return names, nil
+	defer lock.Close()
+	if _, gone := os.Lstat(b.dir); errors.Is(gone, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
-// endWork removes the layers that a sandbox has written to and not pushed, which nothing can be above. The others stay for Sweep.
+// endWork removes the layer that what a sandbox has written would have become, which nothing else can be above. Most have none.
 func (p *Provider) endWork(b box) error {
 	n, err := p.current(b)
 	if err != nil {
 		return nil // without layers, or damaged
 	}
-	unlock, err := p.lockLayers(unix.LOCK_SH) // against Sweep, which would remove them too
+	layer := p.layer(layerName(b.id, n))
+	if _, err := os.Lstat(layer); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	unlock, err := p.lockLayers(unix.LOCK_SH) // against Sweep, which would remove it too
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return errors.Join(removeTree(p.layer(layerName(b.id, n))), removeTree(p.layer(layerName(b.id, n+1))))
+	return removeTree(layer)
 }
 
 // lockLayers keeps the sweep (exclusive) from whoever is about to build on layers (shared).
@@ -387,7 +402,7 @@ var errPushing = errors.New("its workspace was being exchanged when the server d
 
 // current returns the number of the writable layer in use.
 func (p *Provider) current(b box) (int, error) {
-	names, err := readNamesAt(unix.AT_FDCWD, b.path(workDir))
+	names, err := readNamesAt(unix.AT_FDCWD, b.dir)
 	if err != nil {
 		return 0, err
 	}

@@ -356,7 +356,7 @@ func TestOrphaned(t *testing.T) {
 	}
 	defer unix.Close(fd)
 	own := filepath.Join(dir, string(b.ID()))
-	if err := filepath.WalkDir(filepath.Join(own, "fs/work"), func(path string, _ fs.DirEntry, err error) error {
+	if err := filepath.WalkDir(filepath.Join(own, "work"), func(path string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Chmod(path, 0o700)) // the kernel's, closed to ordinary users
 	}); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -52,10 +53,7 @@ func (d *descriptors) letGo(fds []int) {
 // do rename directories that an earlier call made. The identity it writes with is the root of the sandbox's range, since the
 // layers' mounts know no other; it keeps the capabilities that copying files up takes.
 func (p *Provider) mountWork(s *state, names, root []string, dir string, userns int) (mnt int, err error) {
-	err = onThread(func() error {
-		if err := becomeRange(s.UIDBase); err != nil {
-			return err
-		}
+	err = asRange(s.UIDBase, func() error {
 		var fds descriptors
 		defer fds.close()
 		lower, err := p.openLayers(&fds, names, root, userns)
@@ -88,15 +86,40 @@ func userNamespaceOf(pid int) (int, error) {
 	return ns, nil
 }
 
-// becomeRange makes the thread act on files as the first id of a range, with root's capabilities.
-func becomeRange(uid uint32) error {
+// asRange runs f on a thread that acts on files as the first id of a range, with root's capabilities. It is any thread: to start one that ends with
+// what it did is dearer than to be root again. One that does not become root again ends.
+func asRange(uid uint32, f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		err := become(int(uid), int(uid))
+		if err == nil {
+			err = f()
+		}
+		if become(unix.Geteuid(), unix.Getegid()) == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// become makes the thread act on files as somebody, with the capabilities that it has.
+func become(uid, gid int) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&header, &data[0]); err != nil {
 		return os.NewSyscallError("capget", err)
 	}
-	for _, set := range []func(int) (int, error){unix.SetfsgidRetGid, unix.SetfsuidRetUid} {
-		if _, err := set(int(uid)); err != nil {
+	for _, f := range []struct {
+		set func(int) (int, error)
+		id  int
+	}{{unix.SetfsgidRetGid, gid}, {unix.SetfsuidRetUid, uid}} {
+		_, err := f.set(f.id)
+		if now, _ := f.set(-1); err == nil && now != f.id { // the kernel does not say that it refuses
+			err = unix.EPERM
+		}
+		if err != nil {
 			return fmt.Errorf("taking an identity for the file system: %w", err)
 		}
 	}

@@ -2,8 +2,8 @@ package native
 
 import (
 	"errors"
-	"io/fs"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -12,21 +12,17 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/boot"
 )
 
-// layout makes the directories that the guest gets, owned by its root.
-func (b box) layout(uid uint32) error {
+// layout makes the directories that the guest gets, owned by its root, and in upper those of its root's overlay.
+func (b box) layout(upper string, uid uint32) error {
 	for _, d := range []struct {
-		name string
-		mode uint32
-	}{{"state", 0o700}, {"fs", 0o700}, {"fs/upper", 0o755}, {"fs/work", 0o755}} {
-		err := os.Mkdir(b.path(d.name), os.FileMode(d.mode))
-		if errors.Is(err, fs.ErrExist) && d.name == "fs" { // a disk
-			err = os.Chmod(b.path(d.name), os.FileMode(d.mode))
-		}
-		if err != nil {
+		path string
+		mode os.FileMode
+	}{{b.path("state"), 0o700}, {filepath.Join(upper, "upper"), 0o755}, {filepath.Join(upper, "work"), 0o755}} {
+		if err := os.Mkdir(d.path, d.mode); err != nil {
 			return err
 		}
 		if uid != 0 {
-			if err := os.Chown(b.path(d.name), int(uid), int(uid)); err != nil {
+			if err := os.Chown(d.path, int(uid), int(uid)); err != nil {
 				return err
 			}
 		}
@@ -35,6 +31,14 @@ func (b box) layout(uid uint32) error {
 		return nil
 	}
 	return guest.MakeJournal(b.path("state"), int(uid))
+}
+
+// upper returns where a box has the directories of its root's overlay: its own directory, or a disk of its own.
+func (b box) upper(l outboard.SandboxLimits) string {
+	if l.DiskBytes > 0 {
+		return b.path("fs")
+	}
+	return b.dir
 }
 
 // openTrees returns detached copies of what cfg's file systems are made from, for a guest that has no right to their paths, and because a

@@ -81,7 +81,7 @@ func (p *Provider) plant(b box, k shape) (_ *plot, err error) {
 			return nil, unavailable("%w", err)
 		}
 	}
-	if err := b.layout(s.UIDBase); err != nil {
+	if err := b.layout(b.upper(k.limits), s.UIDBase); err != nil {
 		return nil, fmt.Errorf("laying out the sandbox: %w", err)
 	}
 	if err := p.cgroups.makeGroup(pl.group, k.limits); err != nil {
@@ -228,13 +228,6 @@ func (p *Provider) take(pl *plot, b box) error {
 		}
 		defer moving.Close()
 	}
-	if len(pl.state.Root) > 0 {
-		unlock, err := p.lockLayers(unix.LOCK_SH)
-		if err != nil {
-			return err
-		}
-		defer unlock()
-	}
 	err := unix.Renameat2(unix.AT_FDCWD, pl.box.dir, unix.AT_FDCWD, b.dir, unix.RENAME_NOREPLACE)
 	if err != nil {
 		return fmt.Errorf("naming the sandbox's directory: %w", err)
@@ -242,11 +235,6 @@ func (p *Provider) take(pl *plot, b box) error {
 	group := pl.box.id
 	pl.box = b
 	p.rename(group, b.id)
-	if len(pl.state.Root) > 0 {
-		if err := os.Rename(p.layer(layerName(group, 1)), p.layer(layerName(b.id, 1))); err != nil {
-			return fmt.Errorf("naming the sandbox's layer: %w", err)
-		}
-	}
 	if p.uids == nil {
 		return nil
 	}
@@ -264,8 +252,7 @@ func (p *Provider) begin(ctx context.Context, pl *plot, from outboard.Checkpoint
 		return died(ctx, pl, err)
 	}
 	defer unix.Close(userns)
-	first := pl.box.path(filepath.Join(workDir, "1"))
-	if err := os.Rename(first, pl.box.path(filepath.Join(workDir, "plot"))); err != nil { // goes with the sandbox
+	if err := os.Rename(pl.box.path("1"), pl.box.path("plot")); err != nil { // goes with the sandbox
 		return fmt.Errorf("making the workspace: %w", err)
 	}
 	trees, err := p.startWork(&pl.fds, pl.box, pl.state, from, userns) // Create closes what is of the overlay before, too

@@ -35,7 +35,7 @@ func (p *Provider) startWork(fds *descriptors, b box, s *state, from outboard.Ch
 		}
 		st.Below = append([]string{name}, below.Below...)
 	}
-	next, err := p.nextWork(b, s, st, 1, userns)
+	next, err := p.layWork(b, s, st, 1, userns)
 	if err != nil {
 		return nil, err
 	}
@@ -43,8 +43,7 @@ func (p *Provider) startWork(fds *descriptors, b box, s *state, from outboard.Ch
 	if trees, _, err = subtrees(fds, next.mnt, s); err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(b.path(workDir), "1")
-	return trees, os.Rename(dir+nextSuffix, dir)
+	return trees, os.Rename(b.next(1), b.path("1"))
 }
 
 // work is a writable layer with its overlay, attached to nothing yet.
@@ -57,20 +56,15 @@ type work struct {
 
 func (w *work) close() { unix.Close(w.mnt) }
 
-// nextWork makes the writable layer n over a stack, the read-only one it will become, and their overlay. The directory is made after
-// the layer and taken away before it: whoever finds the directory that it made finds its layer too, wherever another process was killed.
-func (p *Provider) nextWork(b box, s *state, st *stack, n, userns int) (*work, error) {
-	name := layerName(b.id, n)
+// layWork makes the writable layer n over a stack, and its overlay.
+func (p *Provider) layWork(b box, s *state, st *stack, n, userns int) (*work, error) {
 	dir := b.next(n)
-	err := b.discard(n) // what is of a push that failed or was cut short, or of another process that is about to find out
+	err := os.Mkdir(dir, 0o755)
 	if err == nil {
-		err = p.newLayer(name, st)
-	}
-	if errors.Is(err, fs.ErrExist) {
-		err = p.renewLayer(name, st)
+		err = writeStack(dir, st) // before anything can be above what it names
 	}
 	if err == nil {
-		err = os.MkdirAll(filepath.Join(dir, "up"), 0o755)
+		err = os.Mkdir(filepath.Join(dir, "up"), 0o755)
 	}
 	if err == nil {
 		err = os.Mkdir(filepath.Join(dir, "wk"), 0o700)
@@ -94,7 +88,7 @@ func (p *Provider) nextWork(b box, s *state, st *stack, n, userns int) (*work, e
 
 // next returns the directory of writable layer n until its overlay is attached.
 func (b box) next(n int) string {
-	return filepath.Join(b.path(workDir), strconv.Itoa(n)+nextSuffix)
+	return b.path(strconv.Itoa(n) + nextSuffix)
 }
 
 // discard removes what was made as writable layer n and never attached. It first loses its name: another process that has an overlay
@@ -163,10 +157,11 @@ func (m *machine) prepare() {
 	})
 }
 
-// overlayOver makes the overlay that comes after that of work/<n>.
+// overlayOver makes the overlay that comes after that of <n>, and the read-only layer in it that <n> will become. The directory of the
+// overlay is made after that layer and taken away before it: whoever finds the directory that it made finds the layer too, wherever
+// another process was killed.
 func (m *machine) overlayOver(n int) (*work, error) {
-	name := layerName(m.id, n)
-	st, err := m.p.loadStack(name)
+	st, err := m.stack(n)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +170,16 @@ func (m *machine) overlayOver(n int) (*work, error) {
 		return nil, err
 	}
 	defer unix.Close(userns)
-	return m.p.nextWork(m.box, m.state, &stack{BootID: st.BootID, Root: st.Root, Below: append([]string{name}, m.p.shortened(m.box, st.Below)...)}, n+1, userns)
+	name := layerName(m.id, n)
+	err = m.discard(n + 1) // what is of a push that failed or was cut short, or of another process that is about to find out
+	if err == nil {
+		err = m.p.layerToBe(name, st)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("making a layer: %w", err)
+	}
+	over := &stack{BootID: st.BootID, Root: st.Root, Below: append([]string{name}, m.p.shortened(m.box, st.Below)...)}
+	return m.p.layWork(m.box, m.state, over, n+1, userns)
 }
 
 // taken returns what was made ahead, or nil. It waits for what is being made, which takes the sandbox's lock: the caller has not.
@@ -187,7 +191,7 @@ func (a *ahead) taken() *work {
 	return w
 }
 
-// following returns the overlay that comes after that of work/<n>: w, if it is that one still, else a new one. It takes w over.
+// following returns the overlay that comes after that of <n>: w, if it is that one still, else a new one. It takes w over.
 func (m *machine) following(n int, w *work) (*work, error) {
 	if w != nil {
 		if w.n == n+1 && m.still(w) {
@@ -205,8 +209,8 @@ func (m *machine) still(w *work) bool {
 	if unix.Lstat(m.next(w.n), &at) != nil || at.Ino != w.ino {
 		return false
 	}
-	st, err := m.p.loadStack(layerName(m.id, w.n))
-	return err == nil && len(st.Below) > 0 && st.Below[0] == layerName(m.id, w.n-1)
+	_, err := m.p.loadStack(layerName(m.id, w.n-1))
+	return err == nil
 }
 
 // Settled waits until nothing is made for the sandbox in the background.
@@ -296,7 +300,7 @@ func (m *machine) pushWritten(ctx context.Context, id, parent outboard.Checkpoin
 	if m.copied(parent, n) {
 		return sandbox.Pushed{}, nil
 	}
-	if st, err := m.p.loadStack(layerName(m.id, n)); err != nil || len(st.Below) >= maxLayers { // also where the next one was made before it was damaged
+	if st, err := m.stack(n); err != nil || len(st.Below) >= maxLayers { // also where the next one was made before it was damaged
 		if err == nil {
 			err = outboard.Errorf(outboard.Unimplemented, "sandbox %s has %d layers, which is the limit", m.id, len(st.Below))
 		}
@@ -313,7 +317,7 @@ func (m *machine) pushWritten(ctx context.Context, id, parent outboard.Checkpoin
 // unwritten is Push where nothing was written since the last one. Whoever called that may have died before it could commit what it
 // made: then the state has no name that the caller knows.
 func (m *machine) unwritten(id, parent outboard.CheckpointID, n int) (sandbox.Pushed, error) {
-	st, err := m.p.loadStack(layerName(m.id, n))
+	st, err := m.stack(n)
 	if err != nil || len(st.Below) == 0 {
 		return sandbox.Pushed{}, err
 	}
@@ -326,7 +330,7 @@ func (m *machine) unwritten(id, parent outboard.CheckpointID, n int) (sandbox.Pu
 }
 
 func (m *machine) workPath(n int, name string) string {
-	return m.path(filepath.Join(workDir, strconv.Itoa(n), name))
+	return m.path(filepath.Join(strconv.Itoa(n), name))
 }
 
 // push exchanges the mounts. The overlay that comes next was made before anything stops.
@@ -385,9 +389,4 @@ func (p *Provider) nameCheckpoint(id outboard.CheckpointID, layer string) error 
 		return fmt.Errorf("naming a checkpoint: %w", err)
 	}
 	return nil
-}
-
-// drop removes what was made for a push that did not happen.
-func (m *machine) drop(n int) error {
-	return errors.Join(m.discard(n), removeTree(m.p.layer(layerName(m.id, n))))
 }

@@ -447,7 +447,7 @@ func TestPushInterrupted(t *testing.T) {
 		t.Skip("no layers on this host or as this user")
 	}
 	m := start(t, p, "")
-	work := filepath.Join(dir, string(m.ID()), "work")
+	work := filepath.Join(dir, string(m.ID()))
 	open := func() error {
 		s, err := p.Open(t.Context(), m.ID())
 		if err == nil {
@@ -469,11 +469,11 @@ func TestPushInterrupted(t *testing.T) {
 	}
 }
 
-// awaitAhead waits until the overlay after that of work/n has been made.
+// awaitAhead waits until the overlay after that of writable layer n-1 has been made.
 func awaitAhead(t *testing.T, dir string, id outboard.SandboxID, n int) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := os.Lstat(filepath.Join(dir, string(id), "work", fmt.Sprint(n, ".next"), "wk", "work")); err == nil {
+		if _, err := os.Lstat(filepath.Join(dir, string(id), fmt.Sprint(n, ".next"), "wk", "work")); err == nil {
 			return // the mount made it
 		}
 		if time.Now().After(deadline) {
@@ -509,7 +509,7 @@ func TestPushLayerTakenAway(t *testing.T) {
 	bash(t, m, "echo 1 > /workspace/a")
 	bash(t, m, "true") // on a slow machine the look for what the first call wrote came before it
 	awaitAhead(t, dir, m.ID(), 2)
-	if err := os.RemoveAll(filepath.Join(dir, "layers", string(m.ID())+".2")); err != nil {
+	if err := os.RemoveAll(filepath.Join(dir, "layers", string(m.ID())+".1")); err != nil {
 		t.Fatal(err)
 	}
 	push(t, m)
@@ -539,7 +539,7 @@ func TestPushHalfRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	stuck(t, filepath.Join(dir, string(m.ID()), "work", "2.next"))
+	stuck(t, filepath.Join(dir, string(m.ID()), "2.next"))
 	if _, err := other.(sandbox.Layered).Push(t.Context(), newCheckpoint(), ""); !errors.Is(err, syscall.EPERM) || sandbox.Gone(err) {
 		t.Fatalf("the control: the other server has removed it: %v", err)
 	}
@@ -639,7 +639,7 @@ func onDisk(t *testing.T, dir string) string {
 			return nil // somebody is at it
 		case d.IsDir() && name != "." && top != "layers" && top != "checkpoints" && !strings.HasPrefix(top, outboard.PrefixSandbox), d.Name() == "wk", d.Name() == "fs" && top != "layers":
 			return fs.SkipDir
-		case top == "layers" || top == "checkpoints" || strings.Contains(name, "/work"):
+		case top == "layers" || top == "checkpoints" || name[len(top):] > "/0" && name[len(top):] < "/:": // a writable layer
 			var st unix.Stat_t
 			_ = unix.Lstat(path, &st)
 			to, _ := os.Readlink(path)
@@ -670,7 +670,7 @@ func TestSweepUnreadable(t *testing.T) {
 	if err := p.Sweep(t.Context()); err != nil {
 		t.Fatal(err) // the control
 	}
-	top := filepath.Join(dir, "layers", string(m.ID())+".2", "stack.json")
+	top := filepath.Join(dir, string(m.ID()), "2", "stack.json")
 	whole, err := os.ReadFile(top)
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 type quiet struct {
 	mu     sync.Mutex
 	known  bool
-	n      int                   // nothing was written to work/<n>
+	n      int                   // nothing was written to <n>
 	parent outboard.CheckpointID // when this was the newest checkpoint
 	init   *process
 	closed bool
@@ -28,7 +28,7 @@ func (m *machine) quietSince(parent outboard.CheckpointID) bool {
 	return q.known && q.parent == parent && isEmpty(m.workPath(q.n, "up")) && q.init.alive()
 }
 
-// remember keeps that nothing was written to work/<n> since parent.
+// remember keeps that nothing was written to <n> since parent.
 func (m *machine) remember(n int, parent outboard.CheckpointID) {
 	q := &m.quiet
 	q.mu.Lock()

@@ -26,7 +26,7 @@ import (
 // and a sandbox lies on the squashed layer from its next push but one.
 //
 //	layers/squash_<random>      as any layer; its stack.json says what it stands for, and it is garbage until somebody lies on it
-//	<sandbox>/work/squashed     a symbolic link to the name of the newest one, which keeps it
+//	<sandbox>/squashed          a symbolic link to the name of the newest one, which keeps it
 const (
 	squashPrefix = "squash_"
 	squashedLink = "squashed"
@@ -91,7 +91,7 @@ func (p *Provider) squash(ctx context.Context, b box) error {
 	if err != nil {
 		return err
 	}
-	st, err := p.loadStack(layerName(b.id, n))
+	st, err := b.stack(n)
 	if err != nil || len(st.Below) < p.squashAt || len(p.shortened(b, st.Below)) < len(st.Below) { // the last one is to be used yet
 		return err
 	}
@@ -118,7 +118,7 @@ func (p *Provider) ownSquashed(ctx context.Context, b box, name string) error {
 		return errors.Join(err, removeTree(p.layer(name)))
 	}
 	defer unlock()
-	link := b.path(filepath.Join(workDir, squashedLink))
+	link := b.path(squashedLink)
 	tmp := link + nextSuffix
 	err = os.Remove(tmp)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -135,7 +135,7 @@ func (p *Provider) ownSquashed(ctx context.Context, b box, name string) error {
 
 // shortened returns a sandbox's layers with the squashed one in the place of what it stands for, if there is one.
 func (p *Provider) shortened(b box, names []string) []string {
-	name, err := os.Readlink(b.path(filepath.Join(workDir, squashedLink)))
+	name, err := os.Readlink(b.path(squashedLink))
 	if err != nil {
 		return names
 	}

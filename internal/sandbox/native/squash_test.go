@@ -28,26 +28,24 @@ const listing = `cd /workspace; find . \( -type d -printf '%p d %m %T@\n' \) -o 
 	`find . -type f | sort | tr '\n' '\0' | xargs -0 -r sha256sum; cd /`
 
 // height returns how many layers the sandbox's writable one lies on.
-func height(t *testing.T, dir string, id outboard.SandboxID) (n int) {
+func height(t *testing.T, dir string, id outboard.SandboxID) int {
 	t.Helper()
-	stacks, err := filepath.Glob(filepath.Join(dir, "layers", string(id)+".*", "stack.json"))
+	stacks, err := filepath.Glob(filepath.Join(dir, string(id), "*", "stack.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	newest := -1
 	for _, file := range stacks {
-		at, err := strconv.Atoi(filepath.Ext(filepath.Dir(file))[1:])
-		if _, next := os.Lstat(filepath.Join(dir, string(id), "work", fmt.Sprint(at))); err != nil || next != nil || at < newest {
-			continue // a copy, made ahead, or below
+		if at, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil { // neither made ahead nor below
+			newest = max(newest, at)
 		}
-		data, err := os.ReadFile(file)
-		var s struct{ Below []string }
-		if err = errors.Join(err, json.Unmarshal(data, &s)); err != nil {
-			t.Fatal(err)
-		}
-		newest, n = at, len(s.Below)
 	}
-	return n
+	data, err := os.ReadFile(filepath.Join(dir, string(id), strconv.Itoa(newest), "stack.json"))
+	var s struct{ Below []string }
+	if err = errors.Join(err, json.Unmarshal(data, &s)); err != nil {
+		t.Fatal(err)
+	}
+	return len(s.Below)
 }
 
 // nothingLeft destroys sandboxes, forgets all checkpoints, and fails if a layer is left.
@@ -305,7 +303,7 @@ func TestSquashKilled(t *testing.T) {
 // squashing reports whether a squashed layer is there that nobody can be above yet.
 func squashing(dir string) bool {
 	layers, _ := filepath.Glob(filepath.Join(dir, "layers", "squash_*"))
-	links, _ := filepath.Glob(filepath.Join(dir, "*", "work", "squashed"))
+	links, _ := filepath.Glob(filepath.Join(dir, "*", "squashed"))
 	for _, l := range links {
 		name, _ := os.Readlink(l)
 		layers = slices.DeleteFunc(layers, func(at string) bool { return filepath.Base(at) == name })
