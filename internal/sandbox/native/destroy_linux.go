@@ -200,10 +200,8 @@ func (b box) stateOr(p *Provider) *state {
 // directory itself.
 func (p *Provider) remove(ctx context.Context, b box) error {
 	s := b.stateOr(p)
-	if b.was == "" { // what is in the graves has ended
-		if err := p.end(ctx, s); err != nil {
-			return err
-		}
+	if err := p.end(ctx, s); err != nil {
+		return err
 	}
 	if err := p.reap(ctx, b.id); err != nil {
 		return fmt.Errorf("waiting for init to end: %w", err)
