@@ -292,14 +292,23 @@ type brake struct {
 	lever, gauge int // what is written to, and what says how far that is; -1 = none
 }
 
+// of returns the directory of a controller of version 1, or all where none has the controller's name: a host may mount it elsewhere.
+func (g group) of(controller string) []string {
+	i := slices.IndexFunc(g.dirs, func(dir string) bool { return filepath.Base(filepath.Dir(filepath.Dir(dir))) == controller })
+	if i < 0 {
+		return g.dirs
+	}
+	return g.dirs[i : i+1]
+}
+
 // brake opens that of a group. In version 1 only one of the directories has one.
 func (g group) brake() (*brake, error) {
 	b := &brake{version: g.version, lever: -1, gauge: -1}
 	dirs, lever, flags := g.dirs, "freezer.state", unix.O_RDWR
 	if g.version == 2 {
 		lever, flags = "cgroup.freeze", unix.O_WRONLY
-	} else if i := slices.IndexFunc(dirs, func(dir string) bool { return filepath.Base(filepath.Dir(filepath.Dir(dir))) == "freezer" }); i >= 0 {
-		dirs = dirs[i : i+1]
+	} else {
+		dirs = g.of("freezer")
 	}
 	for _, dir := range dirs {
 		fd, err := openSmall(filepath.Join(dir, lever), flags, 0)

@@ -10,9 +10,10 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest"
 )
 
-// memory counts what the group's limit on memory has done. Without a group, or with one that is gone, nobody knows.
+// memory counts what the group's limit on memory has done: only that where it has ended no program, since it is asked around each call, and a file
+// of a control group is dear to open. Without a group, or with one that is gone, nobody knows.
 func (g group) memory() (guest.MemoryCount, bool) {
-	for _, dir := range g.dirs {
+	for _, dir := range g.of("memory") {
 		if g.version == 2 {
 			return memoryUnified(dir)
 		}
@@ -78,7 +79,9 @@ func memoryUnified(dir string) (n guest.MemoryCount, known bool) {
 	if n.Ended, ok = counted(events, "oom_kill"); !ok {
 		return n, false
 	}
-	n.Refused, _ = counted(events, "oom")
+	if n.Refused, _ = counted(events, "oom"); n.Ended == 0 {
+		return n, true
+	}
 	n.Limit, known = number(dir, "memory.max")
 	return n, known
 }
@@ -94,7 +97,9 @@ func memoryOne(dir string) (n guest.MemoryCount, known bool) {
 	if n.Ended, ok = counted(control, "oom_kill"); !ok {
 		return n, false
 	}
-	n.Refused = -1
+	if n.Refused = -1; n.Ended == 0 {
+		return n, true
+	}
 	if n.Peak, ok = number(dir, "memory.max_usage_in_bytes"); !ok {
 		return n, false
 	}

@@ -3,6 +3,7 @@ package native
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/outboard-dev/outboard/internal/guest"
@@ -20,6 +21,8 @@ func TestMemoryCount(t *testing.T) {
 	}{
 		"version 2":                         {2, map[string]string{"memory.events": unified, "memory.max": "134217728\n"}, guest.MemoryCount{Ended: 2, Refused: 3, Limit: 134217728}, true},
 		"version 2, without a limit":        {2, map[string]string{"memory.events": unified, "memory.max": "max\n"}, guest.MemoryCount{}, false},
+		"version 2, nothing ended":          {2, map[string]string{"memory.events": "oom 3\noom_kill 0\n"}, guest.MemoryCount{Refused: 3}, true},
+		"version 1, nothing ended":          {1, map[string]string{"memory.oom_control": "oom_kill 0\n"}, guest.MemoryCount{Refused: -1}, true},
 		"version 2, without its count":      {2, map[string]string{"memory.events": "low 0\noom 3\n", "memory.max": "134217728\n"}, guest.MemoryCount{}, false},
 		"version 2, without the controller": {2, nil, guest.MemoryCount{}, false},
 		"version 1": {1, map[string]string{"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n", "memory.max_usage_in_bytes": "134217000\n",
@@ -40,6 +43,17 @@ func TestMemoryCount(t *testing.T) {
 		if got, known := g.memory(); known != c.known || known && got != c.want {
 			t.Errorf("%s: %+v, %v; want %+v, %v", what, got, known, c.want, c.known)
 		}
+	}
+}
+
+// TestDirectoryOfController: the count would be asked of another controller, or of none where a host has its own names for where they are.
+func TestDirectoryOfController(t *testing.T) {
+	g := group{version: 1, dirs: []string{"/sys/fs/cgroup/freezer/outboard/x", "/sys/fs/cgroup/memory/outboard/x"}}
+	if got := g.of("memory"); !slices.Equal(got, g.dirs[1:]) {
+		t.Errorf("%q", got)
+	}
+	if got := g.of("pids"); !slices.Equal(got, g.dirs) {
+		t.Errorf("%q", got)
 	}
 }
 

@@ -1,6 +1,8 @@
 package native
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -13,7 +15,7 @@ import (
 // than a path or the table of open files can reach. Nothing else uses the tree any more. A missing one is no error.
 func removeTree(dir string) error {
 	r := remover{names: make([]byte, 8<<10)}
-	if err := r.remove(unix.AT_FDCWD, dir, 0); err != nil {
+	if err := r.remove(unix.AT_FDCWD, dir, unix.DT_DIR, 0); err != nil {
 		return fmt.Errorf("removing %s: %w", dir, err)
 	}
 	return nil
@@ -43,19 +45,23 @@ func (r *remover) removeDir(dir int, name string, depth int) error {
 	if depth == 0 {
 		r.top = fd
 	}
-	for {
+	for any := false; ; { // since the directory was last read from its beginning
 		seen, err := r.empty(fd, depth)
 		if err != nil {
 			return err
 		}
-		err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
-		if !errors.Is(err, unix.ENOTEMPTY) || !seen {
+		err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) // mostly that was all
+		if any = any || seen; !errors.Is(err, unix.ENOTEMPTY) || !any {
 			return os.NewSyscallError("unlinkat", err)
+		}
+		if seen {
+			continue
 		}
 		// Reading a directory that shrinks may skip entries, and the top is given more.
 		if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
 			return os.NewSyscallError("lseek", err)
 		}
+		any = false
 	}
 }
 
@@ -67,34 +73,57 @@ func permit(dir int, name string) error {
 	return os.NewSyscallError("fchmodat", unix.Fchmodat(dir, name, 0o700, 0))
 }
 
-// empty removes what it reads in a directory, and reports whether there was anything.
+// empty removes what it reads in a directory at once, and reports whether there was anything.
 func (r *remover) empty(fd, depth int) (seen bool, err error) {
-	for {
-		n, err := uninterrupted(func() (int, error) { return unix.ReadDirent(fd, r.names) })
-		if n == 0 || err != nil {
-			return seen, os.NewSyscallError("getdents", err)
-		}
-		_, _, names := unix.ParseDirent(r.names[:n], -1, nil)
-		for _, name := range names {
-			seen = true
-			if err := r.remove(fd, name, depth+1); err != nil {
-				return seen, err
-			}
+	n, err := uninterrupted(func() (int, error) { return unix.ReadDirent(fd, r.names) })
+	if n == 0 || err != nil {
+		return false, os.NewSyscallError("getdents", err)
+	}
+	entries := dirents(r.names[:n])
+	for _, e := range entries {
+		if err := r.remove(fd, e.name, e.kind, depth+1); err != nil {
+			return true, err
 		}
 	}
+	return len(entries) > 0, nil
 }
 
-// remove removes what a name stands for. A missing one is no error.
-func (r *remover) remove(dir int, name string, depth int) error {
-	err := unix.Unlinkat(dir, name, 0)
+type dirent struct {
+	name string
+	kind byte // DT_DIR, ...
+}
+
+// dirents returns what the kernel says of a directory (struct linux_dirent64), but for the directory itself and the one above.
+func dirents(b []byte) (entries []dirent) {
+	const header = 19 // inode 8, position 8, length 2, kind 1
+	for len(b) > header {
+		size := int(binary.NativeEndian.Uint16(b[16:]))
+		name, _, _ := bytes.Cut(b[header:size], []byte{0})
+		if string(name) != "." && string(name) != ".." {
+			entries = append(entries, dirent{string(name), b[header-1]})
+		}
+		b = b[size:]
+	}
+	return entries
+}
+
+// remove removes what a name stands for, of which kind says what it was taken for (DT_DIR, ...). A missing one is no error.
+func (r *remover) remove(dir int, name string, kind byte, depth int) error {
+	err := error(unix.EISDIR)
+	if kind != unix.DT_DIR {
+		err = unix.Unlinkat(dir, name, 0)
+	}
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	if unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) == nil {
+	switch now := unix.Unlinkat(dir, name, unix.AT_REMOVEDIR); {
+	case now == nil || errors.Is(now, unix.ENOENT):
 		return nil
+	case errors.Is(now, unix.ENOTDIR) && kind == unix.DT_DIR: // it is something else by now
+		return r.remove(dir, name, unix.DT_UNKNOWN, depth)
 	}
 	if depth < removeDepth {
 		if now := r.removeDir(dir, name, depth); !errors.Is(now, unix.ENOTDIR) {

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // If this fails, what a sandbox wrote stays on the disk: a tree deeper than is opened at a time, directories of more names than are read at
@@ -48,5 +50,51 @@ func TestRemoveTree(t *testing.T) {
 	}
 	if err := removeTree(beside); err != nil {
 		t.Error(err)
+	}
+}
+
+// If this fails, a directory is taken for one that is no more, and the rest of the tree stays.
+func TestRemoveWhatChanged(t *testing.T) {
+	dir := t.TempDir()
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	r := remover{top: fd, names: make([]byte, 1<<10)}
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "file"), nil, 0o600), os.MkdirAll(filepath.Join(dir, "dir/in"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for name, kind := range map[string]byte{"file": unix.DT_DIR, "dir": unix.DT_REG, "none": unix.DT_DIR} {
+		if err := r.remove(fd, name, kind, 0); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("%v is left, %v", left, err)
+	}
+}
+
+// If this fails, what the kernel leaves of an overlay is looked for in each sandbox of a crowd.
+func TestRemoveMarks(t *testing.T) {
+	b := box{dir: t.TempDir()}
+	for _, work := range []string{"work", "1/wk"} {
+		if err := errors.Join(os.MkdirAll(b.path(work+"/work/incompat/volatile"), 0o700), os.Mkdir(b.path(work+"/index"), 0o700),
+			os.WriteFile(b.path(work+"/work/incompat/volatile/dirty"), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(b.path("1/wk/index/one"), nil, 0o600); err != nil { // which a file with two names leaves there
+		t.Fatal(err)
+	}
+	b.removeMarks()
+	if !isEmpty(b.path("work")) {
+		t.Error("the marks are there still")
+	}
+	if left, err := os.ReadDir(b.path("1/wk")); err != nil || len(left) != 1 || left[0].Name() != "index" {
+		t.Errorf("%v is left, %v", left, err)
+	}
+	if err := removeContents(b.dir, ""); err != nil || !isEmpty(b.dir) {
+		t.Errorf("something is left: %v", err)
 	}
 }
