@@ -200,8 +200,10 @@ func (b box) stateOr(p *Provider) *state {
 // directory itself.
 func (p *Provider) remove(ctx context.Context, b box) error {
 	s := b.stateOr(p)
-	if err := p.end(ctx, s); err != nil {
-		return err
+	if b.was == "" || len(s.Cgroups) == 0 { // else Destroy has ended it, and a control group that has a process says so when it is removed
+		if err := p.end(ctx, s); err != nil {
+			return err
+		}
 	}
 	if err := p.reap(ctx, b.id); err != nil {
 		return fmt.Errorf("waiting for init to end: %w", err)
