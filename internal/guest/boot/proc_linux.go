@@ -283,6 +283,16 @@ func (c covers) hide(path string, placed *string) error {
 	if !strings.HasPrefix(path, "/proc/") {
 		return fmt.Errorf("covering %q: only paths below /proc are covered", path)
 	}
+	if *placed != "" {
+		err := bind(*placed, path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case errors.Is(err, syscall.ENOTDIR): // it is one, and the cover is not
+			return bind("/sys", path)
+		}
+		return err
+	}
 	var st syscall.Stat_t
 	if err := syscall.Lstat(path, &st); err == syscall.ENOENT {
 		return nil
@@ -291,9 +301,6 @@ func (c covers) hide(path string, placed *string) error {
 	}
 	if st.Mode&syscall.S_IFMT == syscall.S_IFDIR {
 		return bind("/sys", path)
-	}
-	if *placed != "" {
-		return bind(*placed, path)
 	}
 	*placed = path
 	defer c.file.close()
