@@ -46,15 +46,16 @@ func (r *remover) removeDir(dir int, name string, depth int) error {
 		r.top = fd
 	}
 	for any := false; ; { // since the directory was last read from its beginning
-		seen, err := r.empty(fd, depth)
+		seen, end, err := r.empty(fd, depth)
 		if err != nil {
 			return err
 		}
+		any = any || seen
 		err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) // mostly that was all
-		if any = any || seen; !errors.Is(err, unix.ENOTEMPTY) || !any {
+		if !errors.Is(err, unix.ENOTEMPTY) || end && !any {
 			return os.NewSyscallError("unlinkat", err)
 		}
-		if seen {
+		if !end {
 			continue
 		}
 		// Reading a directory that shrinks may skip entries, and the top is given more.
@@ -73,19 +74,20 @@ func permit(dir int, name string) error {
 	return os.NewSyscallError("fchmodat", unix.Fchmodat(dir, name, 0o700, 0))
 }
 
-// empty removes what it reads in a directory at once, and reports whether there was anything.
-func (r *remover) empty(fd, depth int) (seen bool, err error) {
+// empty removes what it reads in a directory at once, and reports whether there was anything, and whether there was nothing more to read: the
+// kernel may begin with the directory itself and the one above, alone.
+func (r *remover) empty(fd, depth int) (seen, end bool, err error) {
 	n, err := uninterrupted(func() (int, error) { return unix.ReadDirent(fd, r.names) })
 	if n == 0 || err != nil {
-		return false, os.NewSyscallError("getdents", err)
+		return false, true, os.NewSyscallError("getdents", err)
 	}
 	entries := dirents(r.names[:n])
 	for _, e := range entries {
 		if err := r.remove(fd, e.name, e.kind, depth+1); err != nil {
-			return true, err
+			return true, false, err
 		}
 	}
-	return len(entries) > 0, nil
+	return len(entries) > 0, false, nil
 }
 
 type dirent struct {

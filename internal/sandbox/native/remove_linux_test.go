@@ -98,3 +98,21 @@ func TestRemoveMarks(t *testing.T) {
 		t.Errorf("something is left: %v", err)
 	}
 }
+
+// If this fails, a directory stays of which the kernel says first that it is there, and what is in it when it is asked again.
+func TestRemoveReadsOn(t *testing.T) {
+	top := filepath.Join(t.TempDir(), "top")
+	for _, name := range []string{"a", "b", "c"} {
+		if err := os.MkdirAll(filepath.Join(top, name, "in"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const two = 2 * 24 // "." and ".."
+	r := remover{names: make([]byte, two)}
+	if err := r.remove(unix.AT_FDCWD, top, unix.DT_DIR, 0); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(top); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory is there still: %v", err)
+	}
+}
