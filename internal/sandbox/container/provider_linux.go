@@ -214,7 +214,7 @@ func (p *Provider) create(ctx context.Context, dir string, spec sandbox.Spec, ro
 	}
 	if !p.tech.OwnKernel() { // nothing has run yet that opens sockets
 		if err := native.LimitSockets(pid, plan.Limits.MemoryBytes); err != nil {
-			return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
+			return nil, p.withLastWords(ctx, spec.ID, dir, outboard.Errorf(outboard.Unavailable, "%w", err)) // it may have ended
 		}
 	}
 	m := &machine{p: p, dir: dir, state: s}

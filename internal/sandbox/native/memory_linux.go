@@ -49,7 +49,10 @@ func memoryGroup(pid int) (group, error) {
 		controller, version = "", 2
 	}
 	path, ok := pathIn(string(groups), controller)
-	if top := mounts[controller]; ok && top != "" {
+	switch top := mounts[controller]; {
+	case ok && path == "/" && version == 1: // where the kernel puts what has ended, until somebody waits for it
+		return group{}, fmt.Errorf("process %d has ended, or has no control group of its own", pid)
+	case ok && path != "/" && top != "":
 		return group{version: version, dirs: []string{filepath.Join(top, path)}}, nil
 	}
 	return group{version: version}, nil

@@ -2,9 +2,12 @@ package native
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard/internal/guest"
 )
@@ -54,6 +57,34 @@ func TestDirectoryOfController(t *testing.T) {
 	}
 	if got := g.of("pids"); !slices.Equal(got, g.dirs) {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestMemoryGroupOfTheDead: what is meant for the group of a container that has just ended would be done to the host's.
+func TestMemoryGroupOfTheDead(t *testing.T) {
+	groups, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := pathIn(string(groups), "memory"); !ok {
+		t.Skip("not on this host: control groups of version 2 keep the place of the dead")
+	}
+	child := exec.Command("true")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer child.Wait()
+	fd, err := unix.PidfdOpen(child.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pr := process{fd: fd}
+	defer pr.close()
+	if err := pr.wait(t.Context()); err != nil { // until it has ended, and nobody has waited for it
+		t.Fatal(err)
+	}
+	if g, err := memoryGroup(child.Process.Pid); err == nil {
+		t.Errorf("its group is %v", g.dirs)
 	}
 }
 
