@@ -35,7 +35,7 @@ func TestAheadKeepsNothing(t *testing.T) {
 			sources = append(sources, int(tree))
 		}
 		return spent(func() error {
-			place, err := Ahead(void, cfg, sources, false)
+			place, err := Ahead(void, cfg, -1, sources, false)
 			if err != nil {
 				return err
 			}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
+	"unsafe"
 )
 
 // buildRoot makes the sandbox's file system tree and moves into it; where the host has made it ahead the process was born in it. The
@@ -138,8 +139,8 @@ type Place struct {
 //
 // The mount namespace is a copy of void (Void), over whose root the sandbox's is laid. A copy of the host's would have all its mounts
 // copied, and let go of again, which is to wait for a grace period of the kernel; and to exchange a root for another the kernel looks
-// at each thread of the host. The sources are closed, also after an error.
-func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place, err error) {
+// at each thread of the host. The sources are closed, also after an error; root, which is the sandbox's root where that has been made, or -1, is not.
+func Ahead(void *os.File, cfg *Config, root int, sources []int, connected bool) (_ *Place, err error) {
 	given := make([]tree, len(sources))
 	for i, fd := range sources {
 		given[i] = tree(fd)
@@ -173,12 +174,7 @@ func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place,
 	if p.Redirected, err = furnishNetwork(proc, connected); err != nil {
 		return nil, err
 	}
-	root, err := newRoot(cfg, all[:len(all)-len(cfg.Binds)], "/")
-	if err != nil {
-		return nil, err
-	}
-	defer root.close()
-	if err := root.enter(); err != nil {
+	if err := enterRoot(cfg, tree(root), all[:len(all)-len(cfg.Binds)]); err != nil {
 		return nil, err
 	}
 	shared := func() error { return takeDev(cfg, dev) }
@@ -195,6 +191,44 @@ func Ahead(void *os.File, cfg *Config, sources []int, connected bool) (_ *Place,
 	}
 	p.Trees = []int{int(c.file), int(c.dir), int(c.bootID)}
 	return p, nil
+}
+
+// enterRoot enters a root, or with -1 makes one of layers. In one that was made the ids of the sandbox are all that there are.
+func enterRoot(cfg *Config, root tree, layers []tree) (err error) {
+	if root >= 0 {
+		if err := actAs(cfg.Base); err != nil {
+			return err
+		}
+		return root.enter()
+	}
+	if root, err = newRoot(cfg, layers, "/"); err != nil {
+		return err
+	}
+	defer root.close()
+	return root.enter()
+}
+
+// actAs makes files that the thread creates somebody's, and keeps its capabilities.
+func actAs(id int) error {
+	header := &struct {
+		version uint32
+		pid     int32
+	}{version: capVersion3}
+	data := new([2]struct{ effective, permitted, inheritable uint32 })
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPGET, uintptr(unsafe.Pointer(header)), uintptr(unsafe.Pointer(data)), 0); errno != 0 {
+		return os.NewSyscallError("capget", errno)
+	}
+	for _, set := range []uintptr{syscall.SYS_SETFSGID, syscall.SYS_SETFSUID} {
+		_, _, _ = syscall.RawSyscall(set, uintptr(id), 0, 0) // which does not say that it refuses
+		if now, _, _ := syscall.RawSyscall(set, ^uintptr(0), 0, 0); int(now) != id {
+			return fmt.Errorf("acting on files as %d: %w", id, syscall.EPERM)
+		}
+	}
+	// The change of the user took those for files away.
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(header)), uintptr(unsafe.Pointer(data)), 0); errno != 0 {
+		return os.NewSyscallError("capset", errno)
+	}
+	return nil
 }
 
 // enter lays a mount over the root and makes it the thread's.

@@ -45,6 +45,9 @@ func (m *machine) copied(parent outboard.CheckpointID, n int) bool {
 	if c.since, err = copiedAt(m.p.layer(name)); err != nil {
 		return false
 	}
+	if m.whole(n) {
+		return c.saved(dirs[0], dirs[1]) == nil
+	}
 	return c.dirs(dirs[0], dirs[1], 0) == nil
 }
 

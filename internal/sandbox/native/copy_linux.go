@@ -37,7 +37,7 @@ func (m *machine) copyLayer(n int) (string, error) {
 	if err := m.p.newLayer(name, st); err != nil {
 		return "", fmt.Errorf("making a layer: %w", err)
 	}
-	c := &copier{}
+	c := &copier{whole: m.whole(n)}
 	err = c.run(m.workPath(n, "up"), m.p.layer(name), m.p.layer(last), last != "")
 	if err != nil {
 		return "", errors.Join(fmt.Errorf("copying what changed: %w", err), removeTree(m.p.layer(name)))
@@ -53,7 +53,8 @@ type copier struct {
 	bytes, entries int64
 	since          unix.Timespec // copiedAt of the last copy
 	links          map[uint64]string
-	to             int // the new layer's directory, for links
+	to             int  // the new layer's directory, for links
+	whole          bool // what is copied is a root's
 }
 
 func (c *copier) run(from, to, last string, linked bool) error {
@@ -83,6 +84,9 @@ func (c *copier) run(from, to, last string, linked bool) error {
 		}
 	}
 	c.links = make(map[uint64]string)
+	if c.whole {
+		return c.saved(src, old)
+	}
 	return c.dir(src, c.to, old, "")
 }
 

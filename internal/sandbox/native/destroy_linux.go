@@ -287,8 +287,10 @@ func (b box) removeMarks() {
 		return
 	}
 	defer unix.Close(fd)
-	for _, work := range []string{"work/", "1/wk/"} {
-		_ = unix.Unlinkat(fd, work+workMarks[0], 0)
+	for _, work := range []string{"work/", "1/wk/", rootDir + "/wk/"} {
+		if unix.Unlinkat(fd, work+workMarks[0], 0) == unix.ENOENT {
+			continue
+		}
 		for _, dir := range workMarks[1:] {
 			_ = unix.Unlinkat(fd, work+dir, unix.AT_REMOVEDIR)
 		}

@@ -32,7 +32,8 @@ type exchange struct {
 	old   descriptors // what was attached
 
 	work, up, layer, to int // directories: the sandbox's, the writable layer in use, the layer it becomes, the next one
-	index               int // what the kernel notes of files with several names, or -1
+	index               int // what the kernel notes of files with several names, or -1; none of a root's has a name in the saved directories
+	root                int // the sandbox's root, where it was of the same overlay, or -1
 }
 
 // begin has the sandbox's processes stop, and meanwhile opens what has no path where all paths are the sandbox's.
@@ -56,12 +57,13 @@ func (x *exchange) begin() error {
 		}
 		*dirs[i] = x.fds.add(fd)
 	}
-	index, err := unix.Open(x.m.workPath(x.n, "wk/index"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil { // the file system cannot have one
-		x.index = -1
+	if x.m.whole(x.n) {
 		return nil
 	}
-	x.index = x.fds.add(index)
+	index, err := unix.Open(x.m.workPath(x.n, "wk/index"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err == nil { // else the file system cannot have one
+		x.index = x.fds.add(index)
+	}
 	return nil
 }
 
@@ -96,12 +98,20 @@ func (x *exchange) end() error {
 	exchanged := x.attached || x.lost
 	if !exchanged {
 		x.old.close() // attached still: the next Push would find them in use
+		if x.root >= 0 {
+			unix.Close(x.root)
+		}
 		x.next.close()
 		return x.m.discard(x.next.n)
 	}
 	go func() {
 		x.old.close()
 		x.next.close()
+		if x.root >= 0 {
+			forgetFiles(x.root)
+			unix.Close(x.root)
+			return
+		}
 		_ = removeTree(x.m.path(strconv.Itoa(x.n) + ".was")) // what stays goes with the sandbox
 	}()
 	return nil
@@ -120,6 +130,14 @@ func (x *exchange) run(ctx context.Context) error {
 			}
 		}
 		is, pushing, was := strconv.Itoa(x.n), strconv.Itoa(x.n)+pushingSuffix, strconv.Itoa(x.n)+".was"
+		if x.m.whole(x.n) {
+			was = rootDir
+			fd, err := openPath(unix.AT_FDCWD, "/", 0)
+			if err != nil {
+				return fmt.Errorf("opening the root: %w", err)
+			}
+			x.root = fd
+		}
 		if err := unix.Renameat(x.work, is, x.work, pushing); err != nil {
 			return err
 		}
@@ -157,8 +175,8 @@ func (x *exchange) replace() error {
 		x.lost = !errors.Is(err, errInUse)
 		return err
 	}
-	if err := moveNames(x.up, x.layer); err != nil {
-		return errors.Join(err, moveNames(x.layer, x.up), attachTrees(old))
+	if err := x.take(); err != nil {
+		return errors.Join(err, x.giveBack(), attachTrees(old))
 	}
 	x.lost = true // until all is attached
 	trees, _, err := subtrees(&x.fds, x.next.mnt, x.m.state)
@@ -181,12 +199,12 @@ func (x *exchange) flip() error {
 		x.lost = !errors.Is(err, errInUse)
 		return err
 	}
-	if err := moveNames(x.up, x.layer); err != nil {
-		return errors.Join(err, moveNames(x.layer, x.up))
+	if err := x.take(); err != nil {
+		return errors.Join(err, x.giveBack())
 	}
 	trees, dirs, err := subtrees(&x.fds, x.next.mnt, x.m.state)
 	if err != nil {
-		return errors.Join(err, moveNames(x.layer, x.up))
+		return errors.Join(err, x.giveBack())
 	}
 	x.lost = true                  // until it is done
 	err = moveTree(old[0], old[1]) // out of the way of what takes it along
@@ -242,6 +260,22 @@ func unused(fds *descriptors) (mounts []int, err error) {
 		mounts = append(mounts, fds.add(fd))
 	}
 	return mounts, nil
+}
+
+// take moves what was written to the layer that it becomes.
+func (x *exchange) take() error {
+	if x.m.whole(x.n) {
+		return takeSaved(x.up, x.layer)
+	}
+	return moveNames(x.up, x.layer)
+}
+
+// giveBack undoes take.
+func (x *exchange) giveBack() error {
+	if x.m.whole(x.n) {
+		return giveBackSaved(x.layer, x.up)
+	}
+	return moveNames(x.layer, x.up)
 }
 
 // moveNames moves what may be at the top of a layer from one directory to another, and makes sure that nothing is left: that a name is

@@ -460,10 +460,11 @@ func TestTwoSandboxes(t *testing.T) {
 	if !isRoot() {
 		return
 	}
+	b.sh(t, "echo "+canary+" > /workspace/f")
 	owners := map[uint32]bool{}
 	for _, s := range []*box{a, b} {
 		var st syscall.Stat_t
-		if err := syscall.Stat(filepath.Join(dir, string(s.ID()), "upper"), &st); err != nil {
+		if err := syscall.Stat(fmt.Sprintf("/proc/%d/root/workspace/f", initOf(t, dir, s.ID())), &st); err != nil {
 			t.Fatal(err)
 		}
 		owners[st.Uid] = true

@@ -12,12 +12,18 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/boot"
 )
 
-// layout makes the directories that the guest gets, owned by its root, and in upper those of its root's overlay.
-func (b box) layout(upper string, uid uint32) error {
-	for _, d := range []struct {
+// layout makes the directories that the guest gets, owned by its root, and those of its root's overlay where that is one of its own.
+func (b box) layout(s *state, l outboard.SandboxLimits) error {
+	type made struct {
 		path string
 		mode os.FileMode
-	}{{b.path("state"), 0o700}, {filepath.Join(upper, "upper"), 0o755}, {filepath.Join(upper, "work"), 0o755}} {
+	}
+	dirs, uid := []made{{b.path("state"), 0o700}}, s.UIDBase
+	if !s.Whole {
+		upper := b.upper(l)
+		dirs = append(dirs, made{filepath.Join(upper, "upper"), 0o755}, made{filepath.Join(upper, "work"), 0o755})
+	}
+	for _, d := range dirs {
 		if err := os.Mkdir(d.path, d.mode); err != nil {
 			return err
 		}

@@ -68,6 +68,7 @@ func (p *Provider) plant(b box, k shape) (_ *plot, err error) {
 	}
 	if p.caps.Layers && k.limits.DiskBytes == 0 && !k.build {
 		s.Root = k.root.lower
+		s.Whole = k.whole()
 	}
 	s.Build = k.build
 	pl := &plot{box: b, state: s, group: p.cgroups.groupOf(s), shape: k}
@@ -81,7 +82,7 @@ func (p *Provider) plant(b box, k shape) (_ *plot, err error) {
 			return nil, unavailable("%w", err)
 		}
 	}
-	if err := b.layout(b.upper(k.limits), s.UIDBase); err != nil {
+	if err := b.layout(s, k.limits); err != nil {
 		return nil, fmt.Errorf("laying out the sandbox: %w", err)
 	}
 	if err := p.cgroups.makeGroup(pl.group, k.limits); err != nil {
@@ -117,16 +118,24 @@ func (p *Provider) build(pl *plot) error {
 	pl.userns = userns
 	cfg := p.config(pl, sandbox.Spec{})
 	cfg.Base = int(pl.state.UIDBase)
+	if pl.state.Whole {
+		cfg.Upper, cfg.Lower = "", nil // the root is made here
+	}
 	sources, err := openTrees(cfg, userns)
 	if err != nil {
 		closeFDs(sources)
 		return err
 	}
 	cfg.Trees = len(sources)
+	root := -1
 	if len(pl.state.Root) > 0 {
-		if pl.work, err = p.startWork(&pl.fds, pl.box, pl.state, pl.shape.from, int(userns.Fd())); err != nil {
+		var mnt int
+		if mnt, pl.work, err = p.startWork(&pl.fds, pl.box, pl.state, pl.shape.from, int(userns.Fd())); err != nil {
 			closeFDs(sources)
 			return err
+		}
+		if pl.state.Whole {
+			root = mnt
 		}
 	}
 	void, err := p.void.open()
@@ -135,7 +144,7 @@ func (p *Provider) build(pl *plot) error {
 		return err
 	}
 	return onSpentThread(func() error {
-		place, err := boot.Ahead(void, cfg, sources, pl.shape.connected)
+		place, err := boot.Ahead(void, cfg, root, sources, pl.shape.connected)
 		if err != nil {
 			return err
 		}
@@ -255,7 +264,8 @@ func (p *Provider) begin(ctx context.Context, pl *plot, from outboard.Checkpoint
 	if err := os.Rename(pl.box.path("1"), pl.box.path("plot")); err != nil { // goes with the sandbox
 		return fmt.Errorf("making the workspace: %w", err)
 	}
-	trees, err := p.startWork(&pl.fds, pl.box, pl.state, from, userns) // Create closes what is of the overlay before, too
+	pl.state.Whole = false                                                // that one is the root's only from now on
+	_, trees, err := p.startWork(&pl.fds, pl.box, pl.state, from, userns) // Create closes what is of the overlay before, too
 	switch {
 	case err != nil:
 	case pl.birth == nil: // attached when the guest is there

@@ -20,30 +20,30 @@ import (
 )
 
 // startWork makes the saved directories of a new sandbox: those of checkpoint from, or with "" of the root file system. It returns
-// their mounts, to attach to the sandbox.
-func (p *Provider) startWork(fds *descriptors, b box, s *state, from outboard.CheckpointID, userns int) (trees []int, err error) {
+// their overlay, and their mounts, to attach to the sandbox.
+func (p *Provider) startWork(fds *descriptors, b box, s *state, from outboard.CheckpointID, userns int) (mnt int, trees []int, err error) {
 	unlock, err := p.lockLayers(unix.LOCK_SH)
 	if err != nil {
-		return nil, err
+		return -1, nil, err
 	}
 	defer unlock()
 	st := &stack{BootID: p.boot, Root: s.Root}
 	if from != "" {
 		name, below, err := p.checkpointLayer(from)
 		if err != nil {
-			return nil, err
+			return -1, nil, err
 		}
 		st.Below = append([]string{name}, below.Below...)
 	}
 	next, err := p.layWork(b, s, st, 1, userns)
 	if err != nil {
-		return nil, err
+		return -1, nil, err
 	}
 	fds.add(next.mnt)
 	if trees, _, err = subtrees(fds, next.mnt, s); err != nil {
-		return nil, err
+		return -1, nil, err
 	}
-	return trees, os.Rename(b.next(1), b.path("1"))
+	return next.mnt, trees, os.Rename(b.next(1), b.path("1"))
 }
 
 // work is a writable layer with its overlay, attached to nothing yet.
@@ -122,7 +122,7 @@ func (m *machine) prepareLater() {
 	}
 	time.AfterFunc(aheadDelay, func() {
 		m.ahead.waiting.Store(false)
-		if n, err := m.p.current(m.box); err == nil && !isEmpty(m.workPath(n, "up")) {
+		if n, err := m.p.current(m.box); err == nil && m.written(n) {
 			m.prepare() // which does nothing after Close
 		}
 	})
@@ -294,7 +294,7 @@ func (m *machine) current() (int, error) {
 
 // pushWritten pushes if there is something to push. ahead is what was made for it, or nil; it is taken.
 func (m *machine) pushWritten(ctx context.Context, id, parent outboard.CheckpointID, n int, ahead **work) (sandbox.Pushed, error) {
-	if isEmpty(m.workPath(n, "up")) {
+	if !m.written(n) {
 		return m.unwritten(id, parent, n)
 	}
 	if m.copied(parent, n) {
@@ -335,7 +335,7 @@ func (m *machine) workPath(n int, name string) string {
 
 // push exchanges the mounts. The overlay that comes next was made before anything stops.
 func (m *machine) push(ctx context.Context, id outboard.CheckpointID, n int, next *work) (pushed sandbox.Pushed, err error) {
-	x := &exchange{m: m, n: n, next: next, settled: make(chan struct{}), placed: make(chan struct{})}
+	x := &exchange{m: m, n: n, next: next, index: -1, root: -1, settled: make(chan struct{}), placed: make(chan struct{})}
 	defer func() {
 		err = errors.Join(err, x.thaw(), x.end())
 		m.prepare()

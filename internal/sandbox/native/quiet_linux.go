@@ -25,7 +25,7 @@ func (m *machine) quietSince(parent outboard.CheckpointID) bool {
 	q := &m.quiet
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.known && q.parent == parent && isEmpty(m.workPath(q.n, "up")) && q.init.alive()
+	return q.known && q.parent == parent && !m.written(q.n) && q.init.alive()
 }
 
 // remember keeps that nothing was written to <n> since parent.

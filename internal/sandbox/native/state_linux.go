@@ -33,6 +33,7 @@ type state struct {
 	Cgroups    []string           `json:"cgroups,omitempty"` // directories
 	Lower      []string           `json:"lower,omitempty"`   // cached layers in use
 	Root       []string           `json:"root,omitempty"`    // what the saved directories lie on, where they are layers
+	Whole      bool               `json:"whole,omitempty"`   // the first overlay of the saved directories is the root's, too
 	Build      bool               `json:"build,omitempty"`   // all that is written is in one place, see Commit
 	CreatedAt  time.Time          `json:"created_at"`
 }
