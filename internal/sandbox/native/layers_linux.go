@@ -27,6 +27,7 @@ import (
 //	checkpoints/<id>          a symbolic link to the name of the checkpoint's top layer
 //	<sandbox>/<n>/up,wk       the writable layer in use and its overlay's own directory
 //	<sandbox>/<n>/stack.json  what lies below that
+//	<sandbox>/root            <1> of a root that the saved directories have left, see rootDir
 //
 // The writable layer becomes layer <sandbox>.<n>, which is not made before the next overlay is, of which it is a part: most sandboxes
 // are never saved. A layer is garbage when neither a sandbox nor a checkpoint is above it. Files on the disk have the ids used inside, and every

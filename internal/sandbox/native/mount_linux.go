@@ -46,17 +46,17 @@ func (d *descriptors) letGo(fds []int) {
 	closeFDs(fds)
 }
 
-// mountWork makes the overlay of a sandbox's saved directories, attached to nothing: layer names (top first) over the root file
+// mountWork makes the overlay of a sandbox's saved directories, attached to nothing: the layers of a stack over the root file
 // system's, with dir to write to. userns is one with the sandbox's ids.
 //
 // It is the host's mount: a user namespace may not make one that renames directories of lower layers (redirect_dir), and programs
 // do rename directories that an earlier call made. The identity it writes with is the root of the sandbox's range, since the
-// layers' mounts know no other; it keeps the capabilities that copying files up takes.
-func (p *Provider) mountWork(s *state, names, root []string, dir string, userns int) (mnt int, err error) {
+// layers' mounts know no other; it keeps the capabilities that copying files up takes. Of a whole root no layer has a file of several names.
+func (p *Provider) mountWork(s *state, st *stack, dir string, whole bool, userns int) (mnt int, err error) {
 	err = asRange(s.UIDBase, func() error {
 		var fds descriptors
 		defer fds.close()
-		lower, err := p.openLayers(&fds, names, root, userns)
+		lower, err := p.openLayers(&fds, st.Below, st.Root, userns)
 		if err != nil {
 			return err
 		}
@@ -71,7 +71,7 @@ func (p *Provider) mountWork(s *state, names, root []string, dir string, userns 
 			}
 			fds.add(dirs[i])
 		}
-		mnt, err = mountLayers(lower, dirs[:])
+		mnt, err = mountLayers(lower, dirs[:], !whole)
 		return err
 	})
 	return mnt, err
@@ -168,8 +168,9 @@ func mappedTree(fds *descriptors, path string, userns int) (int, error) {
 	return fd, nil
 }
 
-// mountLayers mounts an overlay. Without writable, which is the upper and the work directory, it is read-only.
-func mountLayers(lower, writable []int) (int, error) {
+// mountLayers mounts an overlay. Without writable, which is the upper and the work directory, it is read-only. Without index, the names of a
+// lower file with several come to mean two files when it is written to.
+func mountLayers(lower, writable []int, index bool) (int, error) {
 	ctx, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, os.NewSyscallError("fsopen", err)
@@ -181,8 +182,7 @@ func mountLayers(lower, writable []int) (int, error) {
 		}
 	}
 	attrs := unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
-	// index: the names of a file with several keep meaning one file when it is written to. redirect_dir: directories of lower layers
-	// can be renamed. metacopy off: a layer holds whole files.
+	// redirect_dir: directories of lower layers can be renamed. metacopy off: a layer holds whole files.
 	options := [][2]string{{"redirect_dir", "on"}, {"metacopy", "off"}}
 	if writable == nil {
 		attrs |= unix.MOUNT_ATTR_RDONLY
@@ -196,7 +196,8 @@ func mountLayers(lower, writable []int) (int, error) {
 		if err := unix.FsconfigSetFlag(ctx, "volatile"); err != nil { // durability is the business of what is packed
 			return -1, fmt.Errorf("setting volatile: %w", err)
 		}
-		options = append(options, [2]string{"index", "on"})
+		indexed := map[bool]string{true: "on", false: "off"}
+		options = append(options, [2]string{"index", indexed[index]})
 	}
 	for _, o := range options {
 		if err := unix.FsconfigSetString(ctx, o[0], o[1]); err != nil {
@@ -366,7 +367,7 @@ func (p *Provider) layersWork() error {
 		}
 		dirs.add(fd)
 	}
-	mnt, err := mountLayers(dirs[:1], dirs[1:3])
+	mnt, err := mountLayers(dirs[:1], dirs[1:3], true)
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func (p *Provider) mergedView(fds *descriptors, names, root []string) (int, erro
 		}
 		lower = append(lower, fds.add(fd))
 	}
-	mnt, err := mountLayers(lower, nil)
+	mnt, err := mountLayers(lower, nil, false)
 	if err == nil {
 		fds.add(mnt)
 	}

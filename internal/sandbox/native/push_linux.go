@@ -79,7 +79,7 @@ func (p *Provider) layWork(b box, s *state, st *stack, n, userns int) (*work, er
 	if err != nil {
 		return nil, fmt.Errorf("making a layer: %w", err)
 	}
-	mnt, err := p.mountWork(s, st.Below, st.Root, dir, userns)
+	mnt, err := p.mountWork(s, st, dir, s.Whole && n == 1, userns)
 	if err != nil {
 		return nil, err
 	}

@@ -239,7 +239,7 @@ func View(layers []string) (*os.Root, error) {
 		}
 		lower = append(lower, fds.add(fd))
 	}
-	mnt, err := mountLayers(lower, nil)
+	mnt, err := mountLayers(lower, nil, false)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,8 @@ import (
 // The first overlay of a sandbox's saved directories is its root's as well, where the root is the host's programs: most sandboxes are never
 // saved, and an overlay with its directories is a tenth of what a sandbox costs. The first Push then moves out of it what was written to the
 // saved directories, which from then on lie on overlays of their own; the root stays on the first one, as <sandbox>/root. In the layer of
-// the host's programs the saved directories are empty, so that the first overlay has nothing to say of them but what was written.
+// the host's programs the saved directories are empty, so that the first overlay has nothing to say of them but what was written; and no file
+// has several names, of which it would have to know that they are one.
 
 // rootDir is what <n> becomes when the saved directories have left it and the root stays.
 const rootDir = "root"
