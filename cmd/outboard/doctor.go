@@ -112,12 +112,14 @@ func writable(dir string) error {
 			return outboard.Errorf(outboard.Unavailable, "%s is not a directory", dir).WithHint("name another with --data")
 		}
 		if err == nil {
-			f, err := os.CreateTemp(dir, ".outboard-*")
+			err := writeSome(dir)
+			if outboard.DiskFull(err) {
+				return outboard.FullDisk(dir+" cannot be written", err)
+			}
 			if err != nil {
 				return outboard.Errorf(outboard.Unavailable, "%s cannot be written: %w", dir, err).WithHint("name another with --data")
 			}
-			f.Close()
-			return os.Remove(f.Name())
+			return nil
 		}
 		up := filepath.Dir(dir)
 		if up == dir {
@@ -125,6 +127,19 @@ func writable(dir string) error {
 		}
 		dir = up // it will be made below the nearest directory that is there
 	}
+}
+
+// leastRoom is what has to fit on the disk of the data directory: less, and a server that starts there can make next to nothing.
+const leastRoom = 1 << 20
+
+// writeSome tries what a server does first: to make a directory, and a file in it.
+func writeSome(dir string) error {
+	tmp, err := os.MkdirTemp(dir, ".outboard-*")
+	if err != nil {
+		return err
+	}
+	err = os.WriteFile(filepath.Join(tmp, "some"), make([]byte, leastRoom), 0o600)
+	return errors.Join(err, os.RemoveAll(tmp))
 }
 
 func (d *diagnosis) print(a *app) error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,14 +16,7 @@ import (
 
 // If this fails, whoever follows the hint of a full disk meets the same error: what it names does not work there.
 func TestRemovalsOnAFullDisk(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("mounting needs root")
-	}
-	disk := t.TempDir()
-	if err := unix.Mount("none", disk, "tmpfs", 0, "size=160m"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) })
+	disk := smallDisk(t, "160m")
 	data := filepath.Join(disk, "data")
 	p := startPost(t, data, "", false).as(data)
 	box := func() string {
@@ -42,17 +36,7 @@ func TestRemovalsOnAFullDisk(t *testing.T) {
 		return h.ID
 	}
 	before, after, one, two := box(), box(), session(), session()
-	f, err := os.Create(filepath.Join(disk, "filler"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for page := make([]byte, 4096); err == nil; {
-		_, err = f.Write(page)
-	}
-	if !errors.Is(err, unix.ENOSPC) {
-		t.Fatal(err)
-	}
+	fill(t, disk)
 	refused := func() {
 		t.Helper()
 		var err error
@@ -78,5 +62,50 @@ func TestRemovalsOnAFullDisk(t *testing.T) {
 	refused()
 	if err := errors.Join(p.c.DeleteBox(t.Context(), after), p.c.DeleteSession(t.Context(), string(two))); err != nil {
 		t.Error("after a start:", err)
+	}
+}
+
+// If this fails, outboard doctor says that all is well where a server cannot store anything.
+func TestDoctorOnAFullDisk(t *testing.T) {
+	disk := smallDisk(t, "4m")
+	if err := writable(filepath.Join(disk, "data")); err != nil {
+		t.Fatal("control:", err)
+	}
+	fill(t, disk)
+	if c := check("data directory", "", writable(filepath.Join(disk, "data"))); c.OK || c.Fix != outboard.HintFullDisk || !strings.Contains(c.Detail, "disk is full") {
+		t.Errorf("on a full disk: %+v", c)
+	}
+	if left, err := os.ReadDir(disk); err != nil || len(left) != 1 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// smallDisk mounts a file system in memory, for as long as the test takes.
+func smallDisk(t *testing.T, size string) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	disk := t.TempDir()
+	if err := unix.Mount("none", disk, "tmpfs", 0, "size="+size); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) })
+	return disk
+}
+
+// fill takes all the room of a disk.
+func fill(t *testing.T, disk string) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(disk, "filler"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for page := make([]byte, 4096); err == nil; {
+		_, err = f.Write(page)
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
 	}
 }

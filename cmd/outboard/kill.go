@@ -24,6 +24,7 @@ const killWait = 15 * time.Second
 type killOptions struct {
 	level, reason string
 	lift, drill   bool
+	ahead         bool
 }
 
 func newKill(a *app) *cobra.Command {
@@ -39,6 +40,8 @@ func newKill(a *app) *cobra.Command {
 			switch {
 			case o.drill && o.lift:
 				return usagef("--drill and --lift exclude each other")
+			case o.ahead && (args[0] != string(outboard.KillHost) || o.drill || o.lift):
+				return usagef("--ahead is for outboard kill host NAME")
 			case o.drill:
 				return runDrill(cmd.Context(), a, outboard.KillScope(cmp.Or(args[0], string(outboard.KillSession))), target, o)
 			case args[0] == "":
@@ -51,6 +54,7 @@ func newKill(a *app) *cobra.Command {
 	f.StringVar(&o.reason, "reason", "", "why, for the record")
 	f.BoolVar(&o.lift, "lift", false, "end the kills of this scope instead")
 	f.BoolVar(&o.drill, "drill", false, "measure a kill of something made for it; exit 1 when a promise is broken")
+	f.BoolVar(&o.ahead, "ahead", false, "of a host: also one that is not known yet, for when it comes")
 	cmd.AddCommand(&cobra.Command{Use: "ls", Short: "List the kills in force", Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runKills(cmd.Context(), a) }})
 	return cmd
@@ -85,7 +89,7 @@ func runKill(ctx context.Context, a *app, scope outboard.KillScope, ref string, 
 	if err == nil {
 		defer c.Close()
 		var r client.KillReport
-		if r, err = c.Kill(ctx, client.NewKill{ID: string(k.ID), Scope: string(scope), Target: k.Target, Level: o.level, Reason: o.reason}); err == nil {
+		if r, err = c.Kill(ctx, client.NewKill{ID: string(k.ID), Scope: string(scope), Target: k.Target, Level: o.level, Reason: o.reason, Ahead: o.ahead}); err == nil {
 			if over := textOf(r.Kill.Target); over != k.Target {
 				a.say("%s is a key of %s: the kill is over all that is theirs, whatever key or sign-in", term.Line(k.Target, 40), term.Line(over, 40))
 			}

@@ -17,7 +17,7 @@ import (
 
 func newNet(a *app) *cobra.Command {
 	cmd := &cobra.Command{Use: "net", Short: "What a session or box may reach, and what it has asked for", RunE: groupRun, Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(newNetShow(a), newNetLog(a), newNetAllow(a))
+	cmd.AddCommand(newNetShow(a), newNetLog(a), newNetAllow(a), newNetRemove(a))
 	return cmd
 }
 
@@ -56,6 +56,19 @@ func newNetAllow(a *app) *cobra.Command {
 	cmd.Flags().BoolVar(&session, "session", false, "for this session (the default)")
 	cmd.Flags().BoolVar(&rule, "rule", false, "for this session, and as a rule of its environment for the next ones")
 	cmd.MarkFlagsMutuallyExclusive("once", "session", "rule")
+	return cmd
+}
+
+func newNetRemove(a *app) *cobra.Command {
+	var rule bool
+	cmd := &cobra.Command{Use: "rm SESSION HOST[:PORT]", Short: "Take back what was allowed", Args: exactArgs("a session", "a host"),
+		ValidArgsFunction: a.completeSessions,
+		Long: "Take back what net allow, or an answer, let a session reach. No request begins after it; one that is under way ends by itself.\n" +
+			"The host and port are those that net show lists; what the environment allows is not taken back.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runNetRemove(cmd.Context(), a, args[0], args[1], rule)
+		}}
+	cmd.Flags().BoolVar(&rule, "rule", false, "also the rule of its environment, for the next sessions")
 	return cmd
 }
 
@@ -193,13 +206,48 @@ func runNetLog(ctx context.Context, a *app, ref string, limit int) error {
 	return nil
 }
 
+// hostPort splits HOST[:PORT]; port 0 means 80 and 443.
+func hostPort(text string) (host string, port int, err error) {
+	h, p, err := net.SplitHostPort(text)
+	if err != nil {
+		return text, 0, nil
+	}
+	if port, err = strconv.Atoi(p); err != nil || port < 1 {
+		return "", 0, usagef("%q is not a host and a port", text)
+	}
+	return h, port, nil
+}
+
+func runNetRemove(ctx context.Context, a *app, ref, host string, rule bool) error {
+	host, port, err := hostPort(host)
+	if err != nil {
+		return err
+	}
+	c, s, err := netSession(ctx, a, ref)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	d, err := c.DisallowNetwork(ctx, s.ID, host, port, rule)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.object(d)
+	}
+	if d.Grants > 0 {
+		a.say("%s may not reach %s (ports %s) any more, unless its environment allows it", sessionName(s.ID), d.Host, ports(d.Port))
+	}
+	if d.Rule {
+		a.say("the rule of its environment is gone: the next sessions may not either")
+	}
+	return nil
+}
+
 func runNetAllow(ctx context.Context, a *app, ref, host, scope string) error {
-	port := 0
-	if h, p, err := net.SplitHostPort(host); err == nil {
-		if port, err = strconv.Atoi(p); err != nil || port < 1 {
-			return usagef("%q is not a host and a port", host)
-		}
-		host = h
+	host, port, err := hostPort(host)
+	if err != nil {
+		return err
 	}
 	c, s, err := netSession(ctx, a, ref)
 	if err != nil {

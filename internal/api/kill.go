@@ -54,12 +54,13 @@ func (s *server) kill(r *request) (any, error) {
 		Target string `json:"target_id"`
 		Level  string `json:"level"`
 		Reason string `json:"reason"`
+		Ahead  bool   `json:"ahead"`
 	}
 	if err := r.decode(&in); err != nil {
 		return nil, err
 	}
-	rep, err := s.ctl.Kill(r.Context(), r.by, outboard.Kill{ID: outboard.KillID(in.ID), Scope: outboard.KillScope(in.Scope), Target: in.Target,
-		Level: outboard.KillLevel(in.Level), Reason: in.Reason})
+	k := outboard.Kill{ID: outboard.KillID(in.ID), Scope: outboard.KillScope(in.Scope), Target: in.Target, Level: outboard.KillLevel(in.Level), Reason: in.Reason}
+	rep, err := s.ctl.Kill(r.Context(), r.by, control.NewKill{Kill: k, Ahead: in.Ahead})
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,13 @@ func TestKillOfTheAPI(t *testing.T) {
 		{"scope": "session", "target_id": id, "id": "kill"}, {"scope": "session", "target_id": id, "force": true}} {
 		b.refused(400, "", "POST", "/v1/kills", bad)
 	}
+	b.refused(404, "there is no host", "POST", "/v1/kills", map[string]any{"scope": "host", "target_id": "typo"})
+	b.refused(400, "ahead", "POST", "/v1/kills", map[string]any{"scope": "session", "target_id": id, "ahead": true})
+	if got := b.ok("GET", "/v1/kills", nil); strings.Contains(string(got.body), `"kill_`) {
+		t.Errorf("in force: %s", got.body)
+	}
+	ahead := b.ok("POST", "/v1/kills", map[string]any{"scope": "host", "target_id": "later", "ahead": true})
+	b.ok("DELETE", "/v1/kills/"+ahead.str("kill.id"), nil)
 	b.refused(404, "session", "POST", "/v1/kills", map[string]any{"scope": "session", "target_id": "sesn_01x"})
 	b.ok("POST", one+"/events", send(message("- bash: sleep 1000\n- say: end\n")))
 	f.until("agent.tool_use")

@@ -109,6 +109,31 @@ func (r *request) networkLog(read func(before int64, limit int) ([]control.Audit
 	return out, nil
 }
 
+// disallowNetwork ends what allowNetwork let a session reach.
+func (s *server) disallowNetwork(r *request) (any, error) {
+	var port int
+	var err error
+	if text := r.query.Get("port"); text != "" {
+		if port, err = strconv.Atoi(text); err != nil {
+			return nil, bad("port: %q is not a number", clip(text))
+		}
+	}
+	host := canonicalHost(r.query.Get("host"))
+	out, err := s.ctl.DisallowNetwork(r.Context(), r.by, outboard.SessionID(r.PathValue("session")), host, port, r.query.Get("rule") == "true")
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		Type   string `json:"type"`
+		Host   string `json:"host"`
+		Port   int    `json:"port"`
+		Grants int    `json:"grants"`
+		Rule   bool   `json:"rule"`
+	}{"outboard.network.disallowed", host, port, out.Grants, out.Rule}, nil
+}
+
+func canonicalHost(s string) string { return strings.TrimSuffix(strings.ToLower(s), ".") }
+
 // allowNetwork lets a session reach a host.
 func (s *server) allowNetwork(r *request) (any, error) {
 	var in struct {
@@ -122,7 +147,7 @@ func (s *server) allowNetwork(r *request) (any, error) {
 	if in.Scope == "" {
 		in.Scope = control.AllowSession
 	}
-	g, err := s.ctl.AllowNetwork(r.Context(), r.by, outboard.SessionID(r.PathValue("session")), strings.TrimSuffix(strings.ToLower(in.Host), "."), in.Port, in.Scope)
+	g, err := s.ctl.AllowNetwork(r.Context(), r.by, outboard.SessionID(r.PathValue("session")), canonicalHost(in.Host), in.Port, in.Scope)
 	if err != nil {
 		return nil, err
 	}

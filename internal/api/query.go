@@ -38,6 +38,7 @@ var queries = map[string][]string{
 	"POST /v1/outboard/import":                             {"environment_id", "model", "title", "trust", "unsigned"},
 	"GET /v1/sessions/{session}/outboard/checkpoints/diff": {"from", "to", "patch"},
 	"GET /v1/sessions/{session}/outboard/network/log":      paging,
+	"DELETE /v1/sessions/{session}/outboard/network/allow": {"host", "port", "rule"},
 	"GET /v1/sessions/{session}/events":                    ofEvents,
 	"GET /v1/sessions/{session}/events/stream":             ofStream,
 	"GET /v1/sessions/{session}/threads":                   {"limit", "page", "statuses[]"},

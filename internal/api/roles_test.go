@@ -20,7 +20,7 @@ var writers = map[string][2]string{
 	"POST /v1/sessions": dev("sessions"), "POST /v1/sessions/{session}": dev("sessions"), "DELETE /v1/sessions/{session}": dev("sessions"),
 	"POST /v1/sessions/{session}/archive": dev("sessions"), "POST /v1/sessions/{session}/fork": dev("sessions"),
 	"POST /v1/sessions/{session}/rewind": dev("sessions"), "POST /v1/outboard/import": dev("sessions"),
-	"POST /v1/sessions/{session}/outboard/network/allow": dev("approvals"), "POST /v1/sessions/{session}/events": dev("sessions"),
+	"POST /v1/sessions/{session}/outboard/network/allow": dev("approvals"), "DELETE /v1/sessions/{session}/outboard/network/allow": dev("approvals"), "POST /v1/sessions/{session}/events": dev("sessions"),
 	"POST /v1/sessions/{session}/resources": dev("sessions"), "DELETE /v1/sessions/{session}/resources/{resource}": dev("sessions"),
 	"POST /v1/sandboxes": dev("sandboxes"), "DELETE /v1/sandboxes/{sandbox}": dev("sandboxes"), "POST /v1/sandboxes/{sandbox}/pause": dev("sandboxes"),
 	"POST /v1/sandboxes/{sandbox}/resume": dev("sandboxes"), "POST /v1/sandboxes/{sandbox}/timeout": dev("sandboxes"),

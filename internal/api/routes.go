@@ -50,6 +50,7 @@ func (s *server) built() []route {
 		{"GET", "/v1/sessions/{session}/outboard/network", s.sessionNetwork},
 		{"GET", "/v1/sessions/{session}/outboard/network/log", s.networkLog},
 		{"POST", "/v1/sessions/{session}/outboard/network/allow", s.allowNetwork},
+		{"DELETE", "/v1/sessions/{session}/outboard/network/allow", s.disallowNetwork},
 		{"POST", "/v1/sessions/{session}/events", s.sendEvents},
 		{"GET", "/v1/sessions/{session}/events", s.listEvents},
 		{"GET", "/v1/sessions/{session}/events/stream", s.stream},

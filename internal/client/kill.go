@@ -26,6 +26,7 @@ type NewKill struct {
 	Target string `json:"target_id,omitempty"`
 	Level  string `json:"level,omitempty"`
 	Reason string `json:"reason,omitempty"`
+	Ahead  bool   `json:"ahead,omitempty"` // of a host: it may be one that no server has named so far
 }
 
 // InFlight is what was going on when a kill came, and its outcome.

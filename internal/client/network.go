@@ -79,6 +79,21 @@ func (c *Client) networkLog(ctx context.Context, path string, most int) ([]Netwo
 	return out, nil
 }
 
+// NetworkDisallowed is what DisallowNetwork ended.
+type NetworkDisallowed struct {
+	Type   string `json:"type"`
+	Host   string `json:"host"`
+	Port   int    `json:"port"`
+	Grants int    `json:"grants"` // of the session
+	Rule   bool   `json:"rule"`   // of its environment
+}
+
+// DisallowNetwork ends what AllowNetwork, or an answer, let a session reach; with rule also the rule of its environment.
+func (c *Client) DisallowNetwork(ctx context.Context, session, host string, port int, rule bool) (d NetworkDisallowed, err error) {
+	q := url.Values{"host": {host}, "port": {strconv.Itoa(port)}, "rule": {strconv.FormatBool(rule)}}
+	return d, c.call(ctx, http.MethodDelete, networkPath(session)+"/allow", q, nil, &d)
+}
+
 // AllowNetwork lets a session reach a host: once, for the session, or as a rule of its environment.
 func (c *Client) AllowNetwork(ctx context.Context, session, host string, port int, scope string) (g NetworkGrant, err error) {
 	in := map[string]any{"host": host, "port": port, "scope": scope}

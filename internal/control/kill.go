@@ -36,6 +36,8 @@ type KillSwitch interface {
 	Enforce(ctx context.Context)
 	// Left counts what a kill has not ended yet on this host: machines that may have processes, and requests under way.
 	Left(ctx context.Context, k outboard.Kill) (machines, flows int)
+	// Host is the name of this host, "" for none.
+	Host() string
 	// Active returns the kills in force, those that are files included.
 	Active() []outboard.Kill
 	// Keep writes the file of a kill, which is in force at once, with the database or without. After an error it is in force, too, but
@@ -83,13 +85,14 @@ func (c *Control) aliveSession(ctx context.Context, id outboard.SessionID) error
 }
 
 // Kill throws the switch and reports what was in flight. The ID of k may be set: of a kill that is in force as a file.
-func (c *Control) Kill(ctx context.Context, by outboard.Caller, k outboard.Kill) (KillReport, error) {
+func (c *Control) Kill(ctx context.Context, by outboard.Caller, in NewKill) (KillReport, error) {
 	if err := admins(by, scopePolicies); err != nil {
 		return KillReport{}, err
 	}
-	if err := c.checkKill(ctx, by, &k); err != nil {
+	if err := c.checkKill(ctx, by, &in); err != nil {
 		return KillReport{}, err
 	}
+	k := in.Kill
 	begun := time.Now()
 	k.By, k.At, k.Org = by.Name, c.clock(), by.In()
 	if k.ID == "" {
@@ -167,7 +170,7 @@ func (c *Control) AdoptKill(ctx context.Context, k outboard.Kill) error {
 	return c.AfterKill(ctx, k)
 }
 
-func (c *Control) checkKill(ctx context.Context, by outboard.Caller, k *outboard.Kill) error {
+func (c *Control) checkKill(ctx context.Context, by outboard.Caller, k *NewKill) error {
 	if c.kill == nil {
 		return outboard.Errorf(outboard.Unavailable, "this server has no kill switch")
 	}
@@ -192,6 +195,9 @@ func (c *Control) checkKill(ctx context.Context, by outboard.Caller, k *outboard
 	if err := length("reason", k.Reason, 0, maxTitle); err != nil {
 		return err
 	}
+	if k.Ahead && k.Scope != outboard.KillHost {
+		return invalid("ahead is for scope host")
+	}
 	switch k.Scope {
 	case outboard.KillSession:
 		_, err := c.header(ctx, by, outboard.SessionID(k.Target))
@@ -203,7 +209,9 @@ func (c *Control) checkKill(ctx context.Context, by outboard.Caller, k *outboard
 		_, err := c.Environment(ctx, by, outboard.EnvironmentID(k.Target))
 		return err
 	case outboard.KillOwner:
-		return c.checkKillOwner(ctx, by, k)
+		return c.checkKillOwner(ctx, by, &k.Kill)
+	case outboard.KillHost:
+		return c.checkKillHost(ctx, *k)
 	case outboard.KillCredential:
 		row, err := c.store.Credential(ctx, outboard.CredentialID(k.Target))
 		if err == nil {
@@ -214,7 +222,7 @@ func (c *Control) checkKill(ctx context.Context, by outboard.Caller, k *outboard
 		}
 		return err
 	}
-	return length("target", k.Target, 0, maxTitle)
+	return nil
 }
 
 // checkKillOwner makes a kill that names a person's key one over the person: each sign-in is another key, and would be a way out.

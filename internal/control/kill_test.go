@@ -22,6 +22,7 @@ type memory struct{ kills []outboard.Kill }
 func (m *memory) Check(context.Context, outboard.KillSubject) error         { return nil }
 func (m *memory) Enforce(context.Context)                                   {}
 func (m *memory) Left(context.Context, outboard.Kill) (machines, flows int) { return 0, 0 }
+func (m *memory) Host() string                                              { return "" }
 func (m *memory) Active() []outboard.Kill                                   { return m.kills }
 func (m *memory) Forget(outboard.KillID) error                              { return nil }
 func (m *memory) Keep(k outboard.Kill) error {
@@ -57,7 +58,7 @@ func TestKillWithAFullDiskAndALockedDatabase(t *testing.T) {
 		operator := admin
 		operator.Kind = outboard.KeyOperator
 		begun := time.Now()
-		_, err = c.Kill(t.Context(), operator, outboard.Kill{Scope: outboard.KillAll})
+		_, err = c.Kill(t.Context(), operator, control.NewKill{Kill: outboard.Kill{Scope: outboard.KillAll}})
 		if took := time.Since(begun); took > 10*time.Second {
 			t.Errorf("the kill answered after %v", took)
 		}

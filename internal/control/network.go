@@ -79,7 +79,7 @@ const (
 	AllowRule    = "rule"    // this session, and the environment's next ones
 )
 
-// AllowNetwork lets a session reach a host. port 0 means 80 and 443.
+// AllowNetwork lets a session reach a host, and answers the approvals that wait for that. port 0 means 80 and 443.
 func (c *Control) AllowNetwork(ctx context.Context, by outboard.Caller, id outboard.SessionID, host string, port int, scope string) (outboard.NetGrant, error) {
 	if err := approver(by); err != nil {
 		return outboard.NetGrant{}, err
@@ -122,7 +122,7 @@ func (c *Control) AllowNetwork(ctx context.Context, by outboard.Caller, id outbo
 	err = c.store.Audit(ctx, AuditRecord{At: g.CreatedAt, Org: string(by.In()), Actor: string(by.Key), Action: "network.allow", Resource: string(id) + " " + host, Decision: outboard.Allowed,
 		Rule: scope, Detail: detail})
 	if err == nil {
-		err = c.store.PutNetGrant(ctx, g)
+		err = c.putNetGrant(ctx, by, g, scope, s.Config.Owner)
 	}
 	if err != nil {
 		return g, outboard.Errorf(outboard.KindOf(err), "granting %s to session %s: %w", host, id, err)
@@ -146,7 +146,7 @@ func (c *Control) allowRule(ctx context.Context, by outboard.Caller, id outboard
 	_, err := c.UpdateEnvironment(ctx, by, id, EnvironmentPatch{Config: func(cfg *outboard.EnvConfig) {
 		n := &cfg.Networking
 		for _, r := range n.Rules {
-			if !r.Deny && r.Host == rule.Host && r.Port == rule.Port && len(r.Methods) == 0 && r.Path == "" {
+			if allows(&r, &rule) {
 				return
 			}
 		}

@@ -89,6 +89,9 @@ func (f *Fleet) save(ctx context.Context, m *machine, s guest.Save) (saved guest
 	if errors.Is(err, errUnchanged) {
 		return saved, outboard.BlobRef{}, nil
 	}
+	if is(err, guest.TooLarge) {
+		err = outboard.Errorf(outboard.TooLarge, "%w", err)
+	}
 	return saved, ref, err
 }
 

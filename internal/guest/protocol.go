@@ -139,5 +139,6 @@ const (
 	Internal        = "internal"
 	Denied          = "denied" // no such user of the sandbox
 	Full            = "full"   // no space is left
-	Busy            = "busy"   // too many calls under way; nothing was recorded, the same Start may work later
+	TooLarge        = "too_large"
+	Busy            = "busy" // too many calls under way; nothing was recorded, the same Start may work later
 )

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -44,7 +45,7 @@ func (s *server) save(ctx context.Context, a Save, st *stream) (Saved, error) {
 	}
 	w := &sender{ctx: ctx, s: st}
 	tw := tar.NewWriter(w)
-	p := &packer{s: s, now: now, tw: tw, sparse: NewSparse(w, tw), links: make(map[inode]*item)}
+	p := &packer{s: s, now: now, w: w, tw: tw, sparse: NewSparse(w, tw), links: make(map[inode]*item)}
 	if err := p.pack(changed, deleted, base != nil); err != nil {
 		return Saved{}, err
 	}
@@ -90,6 +91,7 @@ func (sc *scan) adopt(now *scan) {
 type packer struct {
 	s      *server
 	now    *scan
+	w      *sender
 	tw     *tar.Writer
 	sparse *Sparse
 	links  map[inode]*item // what was written and has several names: the first one
@@ -113,8 +115,19 @@ func (p *packer) pack(items []*item, deleted []string, delta bool) error {
 		if err := p.item(it); err != nil {
 			return err
 		}
+		if err := p.room(it.path, 0); err != nil {
+			return err
+		}
 	}
 	return p.tw.Close()
+}
+
+// room refuses what makes a tar too long.
+func (p *packer) room(path string, more int64) error {
+	if p.w.n+more <= maxSave {
+		return nil
+	}
+	return &Error{Code: TooLarge, Message: fmt.Sprintf("more than the %d bytes that can be saved, with %q", int64(maxSave), path)}
 }
 
 func (p *packer) item(it *item) error {
@@ -199,6 +212,9 @@ func (p *packer) file(it *item, h *tar.Header) error {
 // content writes a header and h.Size bytes, to sum as well if it is not nil.
 func (p *packer) content(h *tar.Header, f *os.File, sum io.Writer) error {
 	if done, err := p.sparse.Pack(h, f, sum); done || err != nil {
+		return err
+	}
+	if err := p.room(h.Name, h.Size); err != nil {
 		return err
 	}
 	if err := p.tw.WriteHeader(h); err != nil {

@@ -22,8 +22,11 @@ const (
 	maxParts = 1 << 14
 	// maxHoles bounds what one tar leaves out. Its reader goes through all of it, as zeros, at some gigabytes a second.
 	maxHoles = 64 << 30
-	// maxFile bounds one file that is read out of a tar, which can claim any size: 8 GiB is what a checkpoint may hold.
-	maxFile = maxHoles + 8<<30
+	// maxSave bounds a tar: it is what a checkpoint may hold. Whoever receives one has no way to end it before its time, and a file of a
+	// terabyte takes a second to make.
+	maxSave = 8 << 30
+	// maxFile bounds one file that is read out of a tar, which can claim any size.
+	maxFile = maxHoles + maxSave
 )
 
 // Sparse writes files with large holes to a tar without them. Package tar reads such entries but does not write them, so they go past

@@ -27,15 +27,11 @@ func (s *Store) Import(ctx context.Context, ref string, r io.Reader) (Image, err
 	if err != nil {
 		return Image{}, err
 	}
-	tmp, err := os.MkdirTemp(filepath.Join(s.cfg.Dir, tmpDir), "import-")
+	tmp, release, err := s.makeHeld("import-")
 	if err != nil {
 		return Image{}, fmt.Errorf("receiving an image: %w", err)
 	}
-	defer func() {
-		if err := removeTree(tmp); err != nil {
-			s.log.Warn("a received image was not removed", "dir", tmp, "err", err)
-		}
-	}()
+	defer release()
 	img, err := s.receive(ctx, tmp, r)
 	if err != nil {
 		return Image{}, err

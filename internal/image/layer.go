@@ -29,6 +29,9 @@ const (
 	deadPrefix = "dead-"
 )
 
+// heldSuffix ends the names of what is below tmpDir that its maker has locked: see makeHeld.
+const heldSuffix = ".held"
+
 var layerName = regexp.MustCompile(`^(sha256|built)-[0-9a-f]{64}$`)
 
 // layerInfo is what is kept of a layer beside it.
@@ -279,12 +282,16 @@ func (s *Store) takeAway(stay func(layer string) bool) (map[string]string, error
 
 // sweep clears what interrupted processes left: layers that were being removed, and those half-made long ago.
 func (s *Store) sweep() error {
+	s.sweepHeld()
 	dir := filepath.Join(s.cfg.Dir, tmpDir)
 	all, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("listing what is being made: %w", err)
 	}
 	for _, d := range all {
+		if strings.HasSuffix(d.Name(), heldSuffix) {
+			continue // its lock tells, whatever its age
+		}
 		path := filepath.Join(dir, d.Name())
 		if layer, ok := strings.CutPrefix(d.Name(), gonePrefix); ok && layerName.MatchString(layer) && !s.has(layer) {
 			// It may be in use: who took it away did not get to asking again.
@@ -302,8 +309,9 @@ func (s *Store) sweep() error {
 	return nil
 }
 
-// Abandoned removes the half-made layers of processes that were killed while they built them.
+// Abandoned removes what processes were making that were killed meanwhile.
 func (s *Store) Abandoned(ctx context.Context) error {
+	s.sweepHeld()
 	all, err := filepath.Glob(filepath.Join(s.cfg.Dir, tmpDir, halfPrefix+"*"))
 	if err != nil {
 		return err

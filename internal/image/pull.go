@@ -228,15 +228,11 @@ func (s *Store) unpack(ctx context.Context, l v1.Layer, diff v1.Hash, room int64
 	if s.has(layer) {
 		return s.info(layer)
 	}
-	tmp, err := os.MkdirTemp(filepath.Join(s.cfg.Dir, tmpDir), "unpack-")
+	tmp, release, err := s.makeHeld("unpack-")
 	if err != nil {
 		return layerInfo{}, fmt.Errorf("making a layer: %w", err)
 	}
-	defer func() {
-		if err := removeTree(tmp); err != nil {
-			s.log.Warn("a half-made layer was not removed", "dir", tmp, "err", err)
-		}
-	}()
+	defer release()
 	dir := filepath.Join(tmp, "fs")
 	info, err := s.unpackInto(ctx, dir, l, diff, room)
 	if err != nil {

@@ -77,6 +77,9 @@ func New(cfg Config) *Switch {
 	return &Switch{cfg: cfg, reading: make(chan struct{}, 1)}
 }
 
+// Host is the name of this machine, as Config has it.
+func (s *Switch) Host() string { return s.cfg.Host }
+
 // Start begins to look. Stop ends it.
 func (s *Switch) Start() {
 	ctx, cancel := context.WithCancel(context.Background())

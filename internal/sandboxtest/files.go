@@ -4,11 +4,13 @@ package sandboxtest
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/sandbox"
@@ -344,6 +346,22 @@ func testSaveDelta(t *testing.T, r *rig) {
 	}
 	_, err := a.Save(ctx(t), guest.Save{Epoch: 1, Base: "again"}, io.Discard)
 	want(t, "Save without a label", refusal(err), guest.Invalid)
+}
+
+// If this fails, a file that takes a second to make, a terabyte of nothing, is read to its end before it is said that it cannot be saved;
+// or whoever asked does not learn that; or the sandbox is lost with it.
+func testSaveTooLarge(t *testing.T, r *rig) {
+	a := r.create(t)
+	a.sh("head -c 3000000 /dev/urandom > a; truncate -s 1T b; echo c > c")
+	short, cancel := context.WithTimeout(ctx(t), time.Minute)
+	defer cancel()
+	_, err := a.Save(short, guest.Save{Epoch: 1, Next: "large"}, io.Discard)
+	want(t, "saving a terabyte of nothing", refusal(err), guest.TooLarge)
+	a.sh("rm b")
+	saved, err := a.Save(ctx(t), guest.Save{Epoch: 1, Next: "small"}, io.Discard)
+	if err != nil || !saved.Changed || !saved.Full {
+		t.Errorf("saving without it: %+v, %v", saved, err)
+	}
 }
 
 // If this fails, what a process writes through a mapping of a file is in no checkpoint.

@@ -58,7 +58,7 @@ func Run(t *testing.T, c Config) {
 		{"Background", testBackground}, {"Timeout", testTimeout}, {"Kill", testKill}, {"Output", testOutput}, {"Exec", testExec},
 		{"FileTools", testFileTools}, {"EditTool", testEditTool}, {"SearchTools", testSearchTools}, {"FileRefusals", testFileRefusals},
 		{"Transfer", testTransfer}, {"Uploads", testUploads}, {"List", testList}, {"SaveLoad", testSaveLoad}, {"SaveDelta", testSaveDelta},
-		{"SaveMapped", testSaveMapped}, {"SaveMany", testSaveMany}, {"SaveAttrs", testSaveAttrs}, {"SaveHostile", testSaveHostile},
+		{"SaveMapped", testSaveMapped}, {"SaveMany", testSaveMany}, {"SaveTooLarge", testSaveTooLarge}, {"SaveAttrs", testSaveAttrs}, {"SaveHostile", testSaveHostile},
 		{"LoadRefusals", testLoadRefusals}, {"LoadAttrs", testLoadAttrs}, {"LoadLinks", testLoadLinks},
 		{"Process", testProcess}, {"ProcessAttach", testProcessAttach}, {"ProcessHangUp", testProcessHangUp}, {"ProcessOutput", testProcessOutput}, {"Terminal", testTerminal},
 		{"ProcessEnd", testProcessEnd}, {"ProcessUser", testProcessUser}, {"DialPort", testDialPort}, {"Entries", testEntries},

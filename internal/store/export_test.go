@@ -38,6 +38,15 @@ func (s *Store) PlanOf(ctx context.Context, id outboard.SessionID, q EventQuery)
 		return "", err
 	}
 	query, args := q.of(l.own(), 1000)
+	return s.explain(ctx, query, args...)
+}
+
+// PlanOfOpenBuilds is how the database would look for the open builds of a host.
+func (s *Store) PlanOfOpenBuilds(ctx context.Context) (string, error) {
+	return s.explain(ctx, openBuildsSQL, "h")
+}
+
+func (s *Store) explain(ctx context.Context, query string, args ...any) (string, error) {
 	explain := "EXPLAIN "
 	if s.d.name() == "sqlite" {
 		explain = "EXPLAIN QUERY PLAN "

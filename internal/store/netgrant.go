@@ -20,6 +20,32 @@ func putNetGrant(ctx context.Context, t tx, g *outboard.NetGrant) error {
 	return err
 }
 
+const allowNetSQL = `UPDATE approvals SET state = 'allowed', answer = ? WHERE id = ? AND net <> '' AND state = 'pending'`
+
+// AllowNet inserts a grant and answers the approvals that it is the answer to, in one transaction. What was answered meanwhile stays so.
+func (s *Store) AllowNet(ctx context.Context, g outboard.NetGrant, ans outboard.Answer, answers []outboard.ApprovalID) error {
+	return s.update(ctx, "storing a network grant", func(t tx) error {
+		for _, id := range answers {
+			if _, err := t.exec(ctx, allowNetSQL, jsonText(&ans), string(id)); err != nil {
+				return err
+			}
+		}
+		return putNetGrant(ctx, t, &g)
+	})
+}
+
+const endGrantsSQL = `UPDATE net_grants SET uses = 0 WHERE session = ? AND host = ? AND port = ? AND uses <> 0`
+
+// EndNetGrants ends the grants of a session for a host and port, and returns how many there were.
+func (s *Store) EndNetGrants(ctx context.Context, session outboard.SessionID, host string, port int) (ended int, err error) {
+	err = s.update(ctx, "ending network grants", func(t tx) error {
+		n, err := t.exec(ctx, endGrantsSQL, string(session), plain(host), port)
+		ended = int(n)
+		return err
+	})
+	return ended, err
+}
+
 const grantsSQL = `SELECT ` + grantCols + ` FROM net_grants WHERE session = ? AND uses <> 0 ORDER BY created_at, id`
 
 // NetGrants returns the grants of a session that are not used up, oldest first.

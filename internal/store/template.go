@@ -166,7 +166,7 @@ func (s *Store) TemplateBuilds(ctx context.Context, id outboard.TemplateID, most
 	return collect(ctx, s, "listing builds", scanTemplateBuild, templateBuildsSQL, string(id), most)
 }
 
-// Those that wait are in no index: rows of builds are few, and a server looks twice a minute.
+// The condition on the state is that of the index template_builds_open, word for word.
 const openBuildsSQL = `SELECT body, org FROM template_builds WHERE state IN ('building', 'waiting') AND host = ? ORDER BY created_at LIMIT 1000`
 
 // OpenTemplateBuilds returns the builds that a host has begun, or was about to, and not ended.

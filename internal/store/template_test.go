@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -130,3 +131,23 @@ func TestTemplateBuilds(t *testing.T) {
 		}
 	})
 }
+
+// If this failed, every server would read all builds that there ever were twice a minute, to find those that are open on its host.
+func TestOpenTemplateBuildsByIndex(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		if _, err := s.Exec(t.Context(), manyBuilds); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Exec(t.Context(), "ANALYZE"); err != nil {
+			t.Fatal(err)
+		}
+		if plan, err := s.PlanOfOpenBuilds(t.Context()); err != nil || !strings.Contains(plan, "template_builds_open") {
+			t.Errorf("the plan is %s, %v", plan, err)
+		}
+	})
+}
+
+// manyBuilds is one build of each of two hosts that waits among many that have ended.
+const manyBuilds = `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
+INSERT INTO template_builds (id, template, org, host, state, created_at, body)
+SELECT 'b' || i, 't', 'org_1', CASE WHEN i % 2 = 0 THEN 'h' ELSE 'g' END, CASE WHEN i < 3 THEN 'waiting' ELSE 'ready' END, i, '{}' FROM n`

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -113,8 +114,39 @@ func TestFullDiskInReport(t *testing.T) {
 	}
 }
 
-// leaveInodes makes files until a file system has room for so many more.
-func leaveInodes(t *testing.T, dir string, n uint64) {
+// TestFullDiskAtStart: without it a server that starts on a full disk says nothing of it, and copies workspaces for as long as it runs.
+func TestFullDiskAtStart(t *testing.T) {
+	disk := smallDisk(t, "size=40m,nr_inodes=5000")
+	cfg := native.Config{Dir: filepath.Join(disk, "sandboxes")}
+	before := openProvider(t, cfg)
+	if !before.Capabilities().Layers {
+		t.Skip("this host cannot make layers")
+	}
+	fillers := leaveInodes(t, disk, 0)
+	var log said
+	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	p := openProvider(t, cfg)
+	if caps := p.Capabilities(); caps.Layers || !strings.Contains(caps.Gaps[len(caps.Gaps)-1], "disk is full") {
+		t.Errorf("on a full disk: layers %v, with the gaps %q", caps.Layers, caps.Gaps)
+	}
+	if log.count("level=WARN") != 1 || log.count(outboard.HintFullDisk) != 1 {
+		t.Errorf("a full disk is in the log %d times, and what to do about it %d times", log.count("level=WARN"), log.count(outboard.HintFullDisk))
+	}
+	for _, f := range fillers {
+		if err := os.Remove(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !p.Capabilities().Layers {
+		t.Fatal("there is room again, and no layers")
+	}
+	b := start(t, p, "")
+	bash(t, b, "echo 1 > f")
+	push(t, b)
+}
+
+// leaveInodes makes files until a file system has room for so many more, and returns them.
+func leaveInodes(t *testing.T, dir string, n uint64) (fillers []string) {
 	t.Helper()
 	for {
 		var st syscall.Statfs_t
@@ -122,13 +154,14 @@ func leaveInodes(t *testing.T, dir string, n uint64) {
 			t.Fatal(err)
 		}
 		if st.Ffree <= n {
-			return
+			return fillers
 		}
 		f, err := os.CreateTemp(dir, "filler")
 		if err != nil {
 			t.Fatal(err)
 		}
 		f.Close()
+		fillers = append(fillers, f.Name())
 	}
 }
 

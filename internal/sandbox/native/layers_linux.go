@@ -204,7 +204,7 @@ func (p *Provider) Kept(context.Context) ([]outboard.CheckpointID, error) {
 // Sweep implements sandbox.Layers. What goes is first renamed, under a lock that makes sure that nobody is about to build on it; when
 // somebody is, the next sweep will do.
 func (p *Provider) Sweep(ctx context.Context) error {
-	if !p.caps.Layers {
+	if !p.hasLayers() {
 		return nil
 	}
 	if err := p.condemnLayers(); err != nil && !errors.Is(err, unix.EWOULDBLOCK) {

@@ -127,7 +127,9 @@ func newProvider(t *testing.T) (*native.Provider, string) {
 func openProvider(t *testing.T, cfg native.Config) *native.Provider {
 	t.Helper()
 	cfg.Guest = guestPath()
-	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	}
 	p, err := native.New(cfg)
 	if err != nil {
 		t.Fatal(err)

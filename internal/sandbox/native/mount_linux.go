@@ -10,8 +10,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/outboard-dev/outboard"
 )
 
 // onThread runs f on a thread of its own, whose root, working directory, namespace and identity it may change: the thread ends
@@ -337,45 +335,4 @@ func detachTrees(fds *descriptors) (trees []int, err error) {
 		trees = append(trees, tree)
 	}
 	return trees, nil
-}
-
-// layersWork reports why this host cannot do it, by doing it as far as no sandbox is needed: "" if it can.
-func (p *Provider) layersWork() error {
-	if p.rootless {
-		return outboard.Errorf(outboard.Unavailable, "the server does not run as root")
-	}
-	for _, d := range []string{layersDir, checkpointsDir} {
-		if err := os.MkdirAll(filepath.Join(p.dir, d), 0o700); err != nil {
-			return err
-		}
-	}
-	spread(filepath.Join(p.dir, layersDir))
-	probe, err := os.MkdirTemp(p.dir, "probe-")
-	if err != nil {
-		return err
-	}
-	defer removeTree(probe)
-	var dirs descriptors
-	defer dirs.close()
-	for _, name := range []string{"low", "up", "wk"} {
-		if err := os.Mkdir(filepath.Join(probe, name), 0o700); err != nil {
-			return err
-		}
-		fd, err := unix.Open(filepath.Join(probe, name), unix.O_PATH|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		dirs.add(fd)
-	}
-	mnt, err := mountLayers(dirs[:1], dirs[1:3], true)
-	if err != nil {
-		return err
-	}
-	dirs.add(mnt)
-	copied, err := unix.OpenTree(mnt, "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC) // Linux 6.15
-	if err != nil {
-		return fmt.Errorf("copying a detached mount: %w", err)
-	}
-	dirs.add(copied)
-	return nil
 }

@@ -66,7 +66,7 @@ func (p *Provider) plant(b box, k shape) (_ *plot, err error) {
 		}
 		return nil, err
 	}
-	if p.caps.Layers && k.limits.DiskBytes == 0 && !k.build {
+	if p.hasLayers() && k.limits.DiskBytes == 0 && !k.build {
 		s.Root = k.root.lower
 		s.Whole = k.whole()
 	}

@@ -222,6 +222,7 @@ func (p *Provider) trial(ctx context.Context) (made, profile Check) {
 	defer os.RemoveAll(dir)
 	t := &Provider{dir: dir, guest: p.guest, log: p.log, rootless: p.rootless, upperTmp: p.upperTmp, uids: p.uids, cgroups: p.cgroups,
 		caps: p.caps, boot: p.boot, children: make(map[outboard.SandboxID]int)}
+	t.layering.works.Store(p.hasLayers())
 	for _, d := range []string{cacheDir, layersDir, checkpointsDir, gravesDir} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
 			return failed(name, err), profile

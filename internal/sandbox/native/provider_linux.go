@@ -29,6 +29,7 @@ type Provider struct {
 	cgroups  cgroups
 	caps     sandbox.Capabilities
 	boot     string
+	layering layering // whether layers can be made
 
 	program  program  // the guest, ready to execute
 	nurse    nurse    // makes processes
@@ -102,10 +103,9 @@ func New(cfg Config) (*Provider, error) {
 	p.cgroups = detectCgroups(string(mountinfo), string(self))
 	p.caps = p.capabilities()
 	p.caps.Builds = !p.rootless && !p.upperTmp
-	if err := p.layersWork(); err == nil {
-		p.caps.Layers = true
-	} else {
-		p.caps.Gaps = append(p.caps.Gaps, "checkpoints copy what changed and take longer in larger workspaces: "+err.Error())
+	if err := p.tryLayers(); outboard.HasCode(err, outboard.CodeDiskFull) {
+		p.log.Warn("sandboxes have no layers while the disk is full: checkpoints copy what changed; it is tried again when there is room",
+			"dir", dir, "fix", outboard.HintOf(err), "err", err)
 	}
 	if p.uids != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
@@ -162,6 +162,9 @@ func (p *Provider) Name() string { return "native" }
 func (p *Provider) Capabilities() sandbox.Capabilities {
 	c := p.caps
 	c.Limits, c.Gaps = slices.Clone(c.Limits), slices.Clone(c.Gaps)
+	if c.Layers = p.hasLayers(); !c.Layers {
+		c.Gaps = append(c.Gaps, "checkpoints copy what changed and take longer in larger workspaces: "+p.layering.why())
+	}
 	return c
 }
 
