@@ -3,7 +3,6 @@ package guest
 import (
 	"bufio"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -12,11 +11,13 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
+
+	"github.com/outboard-dev/outboard/internal/guest/form"
 )
 
 // The journal is one file of records in the order they were made durable. The file is filled with zeros ahead of its end, so that
 // making a record durable is one fdatasync that changes no metadata. A record is: length (4 bytes, big endian), CRC-32C of the
-// payload (4), payload (JSON). A length of zero is the end. A record that a crash tore fails its checksum and is the end as well:
+// payload (4), payload (a message of package form). A length of zero is the end. A record that a crash tore fails its checksum and is the end as well:
 // it was not answered, so nobody relies on it.
 //
 // A volatile journal is for a sandbox that ends with the machine's boot, as its processes and its overlay do: nobody reads the file
@@ -38,11 +39,19 @@ type journal struct {
 
 // record is one journal entry.
 type record struct {
-	Type   string   `json:"t"`
-	Epoch  int64    `json:"e,omitempty"`
-	Key    string   `json:"k,omitempty"`
-	Digest string   `json:"d,omitempty"`
-	Done   *outcome `json:"r,omitempty"`
+	Type   string
+	Epoch  int64
+	Key    string
+	Digest string
+	Done   *outcome
+}
+
+func (r *record) Fields() []any {
+	return []any{&r.Type, &r.Epoch, &r.Key, &r.Digest, form.Maybe(&r.Done)}
+}
+
+func (o *outcome) Fields() []any {
+	return []any{&o.Cause, &o.ExitCode, &o.DurationUs, &o.Limit, &o.Total, &o.Inline, &o.File}
 }
 
 // Types of a record.
@@ -158,17 +167,14 @@ func readRecord(r io.Reader) (record, int64, error) {
 		return record{}, 0, nil
 	}
 	var rec record
-	if err := json.Unmarshal(data, &rec); err != nil {
+	if err := form.Decode(data, &rec); err != nil {
 		return record{}, 0, nil
 	}
 	return rec, int64(len(head) + len(data)), nil
 }
 
 func encodeRecord(rec record) ([]byte, error) {
-	data, err := json.Marshal(rec)
-	if err != nil {
-		return nil, err
-	}
+	data := form.Encode(&rec)
 	if len(data) > maxRecord {
 		return nil, fmt.Errorf("journal record of %d bytes", len(data))
 	}

@@ -76,6 +76,8 @@ func TestJournalTorn(t *testing.T) {
 func FuzzJournal(f *testing.F) {
 	good, _ := encodeRecord(record{Type: recAccepted, Key: "k", Digest: "d"})
 	f.Add(good)
+	done, _ := encodeRecord(record{Type: recDone, Key: "k", Done: &outcome{Cause: causeExited, ExitCode: new(int), Inline: []byte("out")}})
+	f.Add(append(bytes.Clone(good), done...))
 	f.Add(append(good, good[:len(good)-1]...))
 	f.Add(binary.BigEndian.AppendUint32(nil, maxRecord+1))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -193,7 +195,7 @@ func TestJournalCompaction(t *testing.T) {
 		c.key, c.digest = fmt.Sprint("k", i), "d"
 		table.calls[c.key] = c
 	}
-	for range 3500 {
+	for range 5000 {
 		put(t, table.journal, record{Type: recDone, Key: "k2", Done: &outcome{Inline: make([]byte, 2000)}})
 	}
 	if !table.journal.large() {

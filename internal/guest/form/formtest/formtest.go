@@ -9,7 +9,8 @@ import (
 )
 
 // Whole fails the test when a message that was written and read is not what it was: empty, or with a value in every field that is meant to be
-// sent. Those that are not have the tag `json:"-"`.
+// sent. Those that are not have the tag
+// `form:"-"` or `json:"-"`.
 func Whole(t *testing.T, messages ...form.Message) {
 	t.Helper()
 	for _, m := range messages {
@@ -59,7 +60,7 @@ func fill(v reflect.Value, next *int) {
 		fill(v.Elem(), next)
 	case reflect.Struct:
 		for i := range v.NumField() {
-			if v.Type().Field(i).Tag.Get("json") != "-" {
+			if tag := v.Type().Field(i).Tag; tag.Get("json") != "-" && tag.Get("form") != "-" {
 				fill(v.Field(i), next)
 			}
 		}
