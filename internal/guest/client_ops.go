@@ -47,6 +47,9 @@ type fileArg struct {
 	ReadOnly bool
 }
 
+// ErrVersion is wrapped by the error of Hello where the guest is one of another version of the protocol.
+var ErrVersion = errors.New("guest speaks protocol version")
+
 // Hello asks the guest who it is. A guest of another protocol version is an error.
 func (c *Client) Hello(ctx context.Context) (Hello, error) {
 	f, err := c.do(ctx, request{op: opHello})
@@ -58,7 +61,7 @@ func (c *Client) Hello(ctx context.Context) (Hello, error) {
 		return Hello{}, c.garbage(err)
 	}
 	if h.Version != ProtocolVersion {
-		return Hello{}, fmt.Errorf("guest speaks protocol version %d, this host %d", h.Version, ProtocolVersion)
+		return Hello{}, fmt.Errorf("%w %d, this host %d", ErrVersion, h.Version, ProtocolVersion)
 	}
 	return h, nil
 }
