@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"os"
 	"path/filepath"
@@ -16,7 +15,7 @@ import (
 )
 
 // The journal is one file of records in the order they were made durable. The file is filled with zeros ahead of its end, so that
-// making a record durable is one fdatasync that changes no metadata. A record is: length (4 bytes, big endian), CRC-32C of the
+// making a record durable is one fdatasync that changes no metadata. A record is: length (4 bytes, big endian), checksum of the
 // payload (4), payload (a message of package form). A length of zero is the end. A record that a crash tore fails its checksum and is the end as well:
 // it was not answered, so nobody relies on it.
 //
@@ -163,11 +162,11 @@ func readRecord(r io.Reader) (record, int64, error) {
 		}
 		return record{}, 0, err
 	}
-	if crc32.ChecksumIEEE(data) != binary.BigEndian.Uint32(head[4:]) {
+	if checksum(data) != binary.BigEndian.Uint32(head[4:]) {
 		return record{}, 0, nil
 	}
 	var rec record
-	if err := form.Decode(data, &rec); err != nil {
+	if err := form.DecodeText(data, &rec); err != nil {
 		return record{}, 0, nil
 	}
 	return rec, int64(len(head) + len(data)), nil
@@ -180,8 +179,17 @@ func encodeRecord(rec record) ([]byte, error) {
 	}
 	b := make([]byte, 8, 8+len(data))
 	binary.BigEndian.PutUint32(b, uint32(len(data)))
-	binary.BigEndian.PutUint32(b[4:], crc32.ChecksumIEEE(data)) // its tables are made in no time: each start of a sandbox waits for them
+	binary.BigEndian.PutUint32(b[4:], checksum(data))
 	return append(b, data...), nil
+}
+
+// checksum tells a record from one that is not all there: FNV-1a, because that has no tables, which each sandbox would have to make.
+func checksum(data []byte) uint32 {
+	sum := uint32(2166136261)
+	for _, c := range data {
+		sum = (sum ^ uint32(c)) * 16777619
+	}
+	return sum
 }
 
 // extend makes room for need more bytes after off. A full disk fails here, before anything was written, and is not sticky.

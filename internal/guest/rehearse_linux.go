@@ -7,13 +7,6 @@ import (
 	"os"
 )
 
-// rehearse does with nothing what every call does, while nobody waits, or the host is about to ask: the journal's checksum has tables, and the
-// buffer for output may be what the heap has to grow for.
-func rehearse() {
-	_, _ = encodeRecord(record{Type: recDone, Key: "k", Done: &outcome{Cause: causeExited, ExitCode: new(int)}}) // cannot fail
-	giveBuffer(takeBuffer())
-}
-
 // rehearseCall makes a whole call, with a server of its own that keeps nothing and of which nobody hears: on the way is memory that was
 // never touched, code that was never run, and files that were never opened. What the call is to run is a directory, so that nothing is.
 // It returns the call's output once the call is over, which on a busy machine is after its answer.

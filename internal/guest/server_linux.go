@@ -69,7 +69,6 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 		}
 		s.wg.Go(func() { s.store.witness.run(quit) })
 	}
-	rehearse()
 	if cfg.Init {
 		go s.children.reap(quit) // not waited for: what goes on living, nobody ends
 	}

@@ -91,12 +91,12 @@ func appendText[T string | []byte](b []byte, s T) []byte {
 	return append(appendNumber(b, uint64(len(s))), s...)
 }
 
-// Decode reads a message that Encode has made, into one whose fields have no value yet. Texts are taken as they are, and fields of bytes
-// are parts of data.
+// Decode reads a message that Encode has made, into one whose fields have no value yet. Texts are taken as they are: they
+// are parts of one copy of data, since each piece of memory of its own costs a guest that starts. Fields of bytes are parts of data.
 func Decode(data []byte, m Message) error { return decode(decoder{data: data}, m) }
 
 // DecodeText does so for a message of somebody who is not trusted, or that people see: its texts are UTF-8 afterwards, whatever they were,
-// but for those that are Raw.
+// but for those that are Raw. Each can be kept without the others.
 func DecodeText(data []byte, m Message) error { return decode(decoder{data: data, clean: true}, m) }
 
 func decode(d decoder, m Message) error {
@@ -114,7 +114,8 @@ func decode(d decoder, m Message) error {
 // decoder takes fields off data. bad says that something was not there, or cannot be; then there is nothing more.
 type decoder struct {
 	data  []byte
-	clean bool // texts are made UTF-8
+	all   string // data as it was, made for the first text: each is a part of it
+	clean bool   // texts are made UTF-8
 	bad   bool
 }
 
@@ -166,12 +167,12 @@ func list[T any](d *decoder, read func(*T)) []T {
 		return nil
 	}
 	out := make([]T, 0, min(n, 64))
-	for range n {
-		var e T
-		if read(&e); d.bad {
+	for i := range n {
+		var none T
+		out = append(out, none)
+		if read(&out[i]); d.bad {
 			return nil
 		}
-		out = append(out, e)
 	}
 	return out
 }
@@ -227,11 +228,15 @@ func (d *decoder) bytes() []byte {
 }
 
 func (d *decoder) text() string {
-	s := string(d.bytes())
 	if d.clean {
-		return strings.ToValidUTF8(s, "\uFFFD")
+		return strings.ToValidUTF8(string(d.bytes()), "\uFFFD")
 	}
-	return s
+	if d.all == "" {
+		d.all = string(d.data)
+	}
+	b := d.bytes()
+	end := len(d.all) - len(d.data)
+	return d.all[end-len(b) : end]
 }
 
 // Raw is a text of any bytes, such as the name of a file.
