@@ -8,7 +8,7 @@ SERVER_TARGETS := linux/amd64 linux/arm64
 CLIENT_TARGETS := darwin/amd64 darwin/arm64 windows/amd64
 
 # The guest is built with the collector that has less for each process (docs/design/0027), where the toolchain still has both. Its parts begin
-# where large pages do (-R), so that the kernel can map what it only reads as such (docs/design/0039). The file is mostly gaps for that.
+# where large pages do (-R), so that the kernel can map what it only reads as such (docs/design/0039). More than half of the file is gaps for that.
 GUEST_BUILD = GOEXPERIMENT=$$(GOEXPERIMENT=nogreenteagc $(GO) env GOEXPERIMENT 2>/dev/null) $(GO) build
 
 # gVisor's own build has no releases as Go modules: its go branch, pinned.
