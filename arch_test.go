@@ -15,10 +15,11 @@ const module = "github.com/outboard-dev/outboard"
 // listed may not exist: add it here and there, with the reason for its place.
 var layers = map[string][]string{
 	"":                         {},
-	"internal/guest":           {},
+	"internal/guest":           {"internal/guest/form"},
+	"internal/guest/form":      {},
 	"internal/guest/uplink":    {},
 	"internal/guest/sftp":      {},
-	"internal/guest/boot":      {"internal/guest/uplink"},
+	"internal/guest/boot":      {"internal/guest/form", "internal/guest/uplink"},
 	"internal/guest/nursery":   {"internal/guest/boot"},
 	"internal/term":            {},
 	"internal/schema":          {},
@@ -39,7 +40,7 @@ var layers = map[string][]string{
 	"internal/tool":            {"", "internal/guest", "internal/outbound"},
 	"internal/image":           {"", "internal/outbound"},
 	"internal/fleet":           {"", "internal/store", "internal/blob", "internal/sandbox", "internal/guest", "internal/image"},
-	"internal/sandbox/native":  {"", "internal/sandbox", "internal/guest", "internal/guest/boot", "internal/guest/nursery", "internal/guest/uplink"},
+	"internal/sandbox/native":  {"", "internal/sandbox", "internal/guest", "internal/guest/boot", "internal/guest/form", "internal/guest/nursery", "internal/guest/uplink"},
 	"internal/login":           {""},
 	"internal/vault":           {"", "internal/store", "internal/outbound"},
 	"internal/egress":          {"", "internal/store", "internal/netrule", "internal/outbound", "internal/sandbox"},
@@ -56,17 +57,18 @@ var layers = map[string][]string{
 	"internal/vault/ecrtest":   {},
 	"internal/sandboxtest":     {"", "internal/sandbox", "internal/guest", "internal/guest/sftp"},
 
-	"internal/sandbox/container": {"", "internal/sandbox", "internal/sandbox/native", "internal/guest", "internal/guest/boot", "internal/guest/uplink"},
-	"internal/sandbox/oci":       {"", "internal/sandbox", "internal/sandbox/container", "internal/sandbox/native"},
-	"internal/sandbox/docker":    {"", "internal/sandbox", "internal/sandbox/container", "internal/sandbox/native", "internal/guest/boot"},
+	"internal/guest/form/formtest": {"internal/guest/form"},
+	"internal/sandbox/container":   {"", "internal/sandbox", "internal/sandbox/native", "internal/guest", "internal/guest/boot", "internal/guest/uplink"},
+	"internal/sandbox/oci":         {"", "internal/sandbox", "internal/sandbox/container", "internal/sandbox/native"},
+	"internal/sandbox/docker":      {"", "internal/sandbox", "internal/sandbox/container", "internal/sandbox/native", "internal/guest/boot"},
 }
 
 // wiring may import everything: these put the parts together, to run them, to measure them or to kill them.
 var wiring = []string{"cmd/outboard", "internal/outboardtest", "internal/bench", "internal/chaos"}
 
 // stdOnly must build from the standard library alone: the root because everything imports it, the guest because it runs inside.
-var stdOnly = []string{"", "internal/guest", "internal/guest/boot", "internal/guest/nursery", "internal/guest/uplink", "internal/guest/sftp",
-	"cmd/outboard-guest"}
+var stdOnly = []string{"", "internal/guest", "internal/guest/boot", "internal/guest/form", "internal/guest/nursery", "internal/guest/uplink",
+	"internal/guest/sftp", "cmd/outboard-guest"}
 
 type pkg struct {
 	ImportPath string

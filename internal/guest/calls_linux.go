@@ -34,13 +34,13 @@ const (
 
 // outcome is what a receipt keeps of a finished call.
 type outcome struct {
-	Cause      string `json:"cause"`
-	ExitCode   *int   `json:"exit,omitempty"`
-	DurationUs int64  `json:"us,omitempty"`
-	Limit      int    `json:"limit,omitempty"` // bytes of output to return
-	Total      int64  `json:"total,omitempty"` // bytes of output the call produced
-	Inline     []byte `json:"out,omitempty"`   // all of it, when small
-	File       bool   `json:"file,omitempty"`  // it is in the call's file
+	Cause      string
+	ExitCode   *int
+	DurationUs int64
+	Limit      int    // bytes of output to return
+	Total      int64  // bytes of output the call produced
+	Inline     []byte // all of it, when small
+	File       bool   // it is in the call's file
 }
 
 // call is one entry of the table.

@@ -3,13 +3,14 @@ package guest
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"sync"
 	"time"
+
+	"github.com/outboard-dev/outboard/internal/guest/form"
 )
 
 // ErrDisconnected is wrapped by every error of a Client whose connection is lost, was closed, or was dropped because the guest
@@ -45,13 +46,6 @@ type exchange struct {
 	*stream
 	settled chan struct{} // closed by the reading goroutine once answer is set
 	answer  frame
-}
-
-// requestHead is the head of a request.
-type requestHead struct {
-	Op   string          `json:"op"`
-	Arg  json.RawMessage `json:"arg,omitempty"`
-	More bool            `json:"more,omitempty"` // data frames follow
 }
 
 // Dial connects to a listening guest.
@@ -188,7 +182,7 @@ const cancelPatience = 10 * time.Second
 // request describes one exchange for do.
 type request struct {
 	op   string
-	arg  any
+	arg  form.Message
 	body []byte    // sent with the request; longer than a chunk becomes a stream
 	in   io.Reader // sent as a stream
 	out  io.Writer // takes the guest's stream; nil: a guest that sends one breaks the protocol
@@ -237,15 +231,8 @@ func (c *Client) try(ctx context.Context, q request) (frame, error) {
 }
 
 func (c *Client) run(ctx context.Context, x *exchange, q request) (frame, error) {
-	arg, err := json.Marshal(q.arg)
-	if err != nil {
-		return frame{}, fmt.Errorf("encoding a request to the guest: %w", err)
-	}
 	more := q.in != nil || len(q.body) > chunkSize
-	head, err := json.Marshal(requestHead{Op: q.op, Arg: arg, More: more})
-	if err != nil {
-		return frame{}, fmt.Errorf("encoding a request to the guest: %w", err)
-	}
+	head := newHead(q.op, q.arg, more)
 	if len(head) > maxFrame/2 {
 		return frame{}, &Error{Code: Invalid, Message: "request is too large"}
 	}
@@ -320,7 +307,7 @@ func (x *exchange) take(ctx context.Context, q request) error {
 // refusal decodes an Error of the guest, with bounded strings.
 func refusal(head []byte) error {
 	var e Error
-	if err := json.Unmarshal(head, &e); err != nil || e.Code == "" {
+	if err := form.DecodeText(head, &e); err != nil || e.Code == "" {
 		return &Error{Code: Internal, Message: "guest failed without a readable reason"}
 	}
 	e.Code, e.Message = e.Code[:min(len(e.Code), 64)], e.Message[:min(len(e.Message), 4096)]

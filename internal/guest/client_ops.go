@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"unicode/utf8"
+
+	"github.com/outboard-dev/outboard/internal/guest/form"
 )
 
 // The operations of the wire.
@@ -29,30 +31,37 @@ const maxList = 32 << 20
 
 // keyArg is the argument of wait, kill and ack.
 type keyArg struct {
-	Key   string `json:"key"`
-	Epoch int64  `json:"epoch"`
+	Key   string
+	Epoch int64
 }
 
 // loadArg is the argument of load.
 type loadArg struct {
-	Label string `json:"label"`
+	Label string
 }
 
 // fileArg is the argument of put, get and list. Path is bytes: names inside need not be UTF-8.
 type fileArg struct {
-	Path     []byte `json:"path"`
-	Mode     uint32 `json:"mode,omitempty"`
-	ReadOnly bool   `json:"read_only,omitempty"`
+	Path     []byte
+	Mode     uint32
+	ReadOnly bool
 }
+
+// ErrVersion is wrapped by the error of Hello where the guest is one of another version of the protocol.
+var ErrVersion = errors.New("guest speaks protocol version")
 
 // Hello asks the guest who it is. A guest of another protocol version is an error.
 func (c *Client) Hello(ctx context.Context) (Hello, error) {
-	var h Hello
-	if err := c.ask(ctx, request{op: opHello}, &h); err != nil {
+	f, err := c.do(ctx, request{op: opHello})
+	if err != nil {
 		return Hello{}, err
 	}
+	h, err := readHello(f.head)
+	if err != nil {
+		return Hello{}, c.garbage(err)
+	}
 	if h.Version != ProtocolVersion {
-		return Hello{}, fmt.Errorf("guest speaks protocol version %d, this host %d", h.Version, ProtocolVersion)
+		return Hello{}, fmt.Errorf("%w %d, this host %d", ErrVersion, h.Version, ProtocolVersion)
 	}
 	return h, nil
 }
@@ -61,39 +70,38 @@ func (c *Client) Hello(ctx context.Context) (Hello, error) {
 // Wait gets that.
 func (c *Client) Start(ctx context.Context, s Start) (Result, error) {
 	input := s.Input
-	s.Input = nil
 	if len(input) > maxInput {
 		return Result{}, &Error{Code: Invalid, Message: fmt.Sprintf("input of %d bytes; at most %d", len(input), maxInput)}
 	}
 	before, known := c.memory()
-	r, err := c.result(ctx, request{op: opStart, arg: s, body: input}, s.Key)
+	r, err := c.result(ctx, request{op: opStart, arg: &s, body: input}, s.Key)
 	return c.measured(r, err, before, known)
 }
 
 // Wait returns when the call is no longer running: done, killed, or accepted (before a restart of the guest: outcome unknown).
 func (c *Client) Wait(ctx context.Context, key string, epoch int64) (Result, error) {
 	before, known := c.marked(key)
-	r, err := c.result(ctx, request{op: opWait, arg: keyArg{key, epoch}}, key)
+	r, err := c.result(ctx, request{op: opWait, arg: &keyArg{key, epoch}}, key)
 	return c.measured(r, err, before, known)
 }
 
 // Kill ends a call and returns what became of it. A key that was never started can never be started afterwards.
 func (c *Client) Kill(ctx context.Context, key string, epoch int64) (Result, error) {
 	before, known := c.marked(key)
-	r, err := c.result(ctx, request{op: opKill, arg: keyArg{key, epoch}}, key)
+	r, err := c.result(ctx, request{op: opKill, arg: &keyArg{key, epoch}}, key)
 	return c.measured(r, err, before, known)
 }
 
 // Ack lets the guest drop a call's output. It is idempotent.
 func (c *Client) Ack(ctx context.Context, key string, epoch int64) error {
-	return c.ask(ctx, request{op: opAck, arg: keyArg{key, epoch}}, nil)
+	return c.ask(ctx, request{op: opAck, arg: &keyArg{key, epoch}}, nil)
 }
 
 // Save writes the workspace, or what changed since s.Base, to w as a tar.
 func (c *Client) Save(ctx context.Context, s Save, w io.Writer) (Saved, error) {
 	var saved Saved
 	n := &counter{w: w}
-	if err := c.ask(ctx, request{op: opSave, arg: s, out: n}, &saved); err != nil {
+	if err := c.ask(ctx, request{op: opSave, arg: &s, out: n}, &saved); err != nil {
 		return Saved{}, err
 	}
 	if saved.Bytes != n.n || saved.Changed != (n.n > 0) {
@@ -104,23 +112,23 @@ func (c *Client) Save(ctx context.Context, s Save, w io.Writer) (Saved, error) {
 
 // Load applies tars made by Save, one after the other in r, oldest first; label names the resulting state.
 func (c *Client) Load(ctx context.Context, label string, r io.Reader) error {
-	return c.ask(ctx, request{op: opLoad, arg: loadArg{label}, in: r}, nil)
+	return c.ask(ctx, request{op: opLoad, arg: &loadArg{label}, in: r}, nil)
 }
 
 // Put writes one file with its parents.
 func (c *Client) Put(ctx context.Context, path string, mode uint32, readOnly bool, r io.Reader) error {
-	return c.ask(ctx, request{op: opPut, arg: fileArg{Path: []byte(path), Mode: mode, ReadOnly: readOnly}, in: r}, nil)
+	return c.ask(ctx, request{op: opPut, arg: &fileArg{Path: []byte(path), Mode: mode, ReadOnly: readOnly}, in: r}, nil)
 }
 
 // Get reads one regular file.
 func (c *Client) Get(ctx context.Context, path string, w io.Writer) error {
-	return c.ask(ctx, request{op: opGet, arg: fileArg{Path: []byte(path)}, out: w}, nil)
+	return c.ask(ctx, request{op: opGet, arg: &fileArg{Path: []byte(path)}, out: w}, nil)
 }
 
 // List returns the regular files below dir.
 func (c *Client) List(ctx context.Context, dir string) ([]Stat, error) {
 	var buf bytes.Buffer
-	if err := c.ask(ctx, request{op: opList, arg: fileArg{Path: []byte(dir)}, out: &buf, max: maxList}, nil); err != nil {
+	if err := c.ask(ctx, request{op: opList, arg: &fileArg{Path: []byte(dir)}, out: &buf, max: maxList}, nil); err != nil {
 		return nil, err
 	}
 	var wire []statWire
@@ -143,12 +151,12 @@ type statWire struct {
 }
 
 // ask runs an exchange whose answer decodes into v.
-func (c *Client) ask(ctx context.Context, q request, v any) error {
+func (c *Client) ask(ctx context.Context, q request, v form.Message) error {
 	f, err := c.do(ctx, q)
 	if err != nil || v == nil {
 		return err
 	}
-	if err := json.Unmarshal(f.head, v); err != nil {
+	if err := form.DecodeText(f.head, v); err != nil {
 		return c.garbage(err)
 	}
 	return nil
@@ -161,7 +169,7 @@ func (c *Client) result(ctx context.Context, q request, key string) (Result, err
 		return Result{}, err
 	}
 	var r Result
-	if err := json.Unmarshal(f.head, &r); err != nil {
+	if err := form.DecodeText(f.head, &r); err != nil {
 		return Result{}, c.garbage(err)
 	}
 	if r.Key != key || !validState(r.State) || !validCause(r.Cause) || len(r.FullPath) > maxPath || !utf8.ValidString(r.FullPath) {

@@ -2,7 +2,6 @@ package guest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +16,7 @@ const opDial = "dial"
 
 // dialArg is its argument.
 type dialArg struct {
-	Port uint16 `json:"port"`
+	Port uint16
 }
 
 // DialPort connects to a TCP port on the sandbox's own loopback. NotFound when nothing listens there. ctx bounds connecting only. Close
@@ -109,15 +108,7 @@ func (p *portConn) SetWriteDeadline(t time.Time) error { return p.tells.SetWrite
 
 // dial sends the request and waits for the connection.
 func (c *Client) dial(ctx context.Context, x *exchange, port uint16) error {
-	arg, err := json.Marshal(dialArg{port})
-	if err != nil {
-		return err
-	}
-	head, err := json.Marshal(requestHead{Op: opDial, Arg: arg, More: true})
-	if err != nil {
-		return err
-	}
-	if err := c.w.send(ctx, frame{kind: kindRequest, id: x.id, head: head}); err != nil {
+	if err := c.w.send(ctx, frame{kind: kindRequest, id: x.id, head: newHead(opDial, &dialArg{port}, true)}); err != nil {
 		return err
 	}
 	b, err := x.recv(ctx)

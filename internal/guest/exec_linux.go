@@ -2,7 +2,6 @@ package guest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -73,8 +72,8 @@ func lastOfEach(env []string) []string {
 
 // exec runs one process without a shell.
 func (s *server) exec(ctx context.Context, durable <-chan struct{}, c Start, k *sink) outcome {
-	var in execInput
-	if err := json.Unmarshal(c.Input, &in); err != nil {
+	in, err := readExec(c.Input)
+	if err != nil {
 		return refused(k, "exec: unreadable input: %v", err)
 	}
 	if len(in.Argv) == 0 || in.Argv[0] == "" {

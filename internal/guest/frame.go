@@ -52,7 +52,7 @@ const (
 type frame struct {
 	kind kind
 	id   uint32
-	head []byte // JSON or empty
+	head []byte // of a request, a response or a failure: a message
 	body []byte
 }
 

@@ -57,34 +57,34 @@ type Entry struct {
 
 // FileRef names a file and who asks. A relative path, and one that begins with "~/", starts at the user's home.
 type FileRef struct {
-	Path Name   `json:"path"`
-	User string `json:"user,omitempty"` // "" = the tool's user
+	Path Name
+	User string // "" = the tool's user
 	// Whole lets what WriteFile writes take the file's place at once, and a write that breaks off leave what was there. Programs that have the file
 	// open see nothing of it then, and other names of it keep what they have.
-	Whole bool `json:"whole,omitempty"`
+	Whole bool
 }
 
 // fsArg is the argument of every operation above.
 type fsArg struct {
 	FileRef
-	To        Name              `json:"to,omitempty"`
-	Depth     int               `json:"depth,omitempty"`
-	Offset    int64             `json:"offset,omitempty"`
-	Length    int64             `json:"length,omitempty"` // 0 = to the end
-	Attrs     map[string]string `json:"attrs,omitempty"`
-	Recursive bool              `json:"recursive,omitempty"`
+	To        Name
+	Depth     int
+	Offset    int64
+	Length    int64 // 0 = to the end
+	Attrs     map[string]string
+	Recursive bool
 }
 
 // Stat describes one name.
 func (c *Client) Stat(ctx context.Context, f FileRef) (Entry, error) {
-	return c.entry(ctx, request{op: opStat, arg: fsArg{FileRef: f}})
+	return c.entry(ctx, request{op: opStat, arg: &fsArg{FileRef: f}})
 }
 
 // ReadDir returns what is below a directory, depth levels deep (at least 1), each directory before its content. Links are not
 // followed but for the directory itself.
 func (c *Client) ReadDir(ctx context.Context, f FileRef, depth int) ([]Entry, error) {
 	var buf limitedBuffer
-	if err := c.ask(ctx, request{op: opReadDir, arg: fsArg{FileRef: f, Depth: depth}, out: &buf, max: maxList}, nil); err != nil {
+	if err := c.ask(ctx, request{op: opReadDir, arg: &fsArg{FileRef: f, Depth: depth}, out: &buf, max: maxList}, nil); err != nil {
 		return nil, err
 	}
 	var list []Entry
@@ -96,28 +96,28 @@ func (c *Client) ReadDir(ctx context.Context, f FileRef, depth int) ([]Entry, er
 
 // Mkdir makes a directory with its parents. Conflict if there is one, Invalid if something else is in the way.
 func (c *Client) Mkdir(ctx context.Context, f FileRef) (Entry, error) {
-	return c.entry(ctx, request{op: opMkdir, arg: fsArg{FileRef: f}})
+	return c.entry(ctx, request{op: opMkdir, arg: &fsArg{FileRef: f}})
 }
 
 // Move renames a file or directory, making the parents of its new name.
 func (c *Client) Move(ctx context.Context, f FileRef, to string) (Entry, error) {
-	return c.entry(ctx, request{op: opMove, arg: fsArg{FileRef: f, To: Name(to)}})
+	return c.entry(ctx, request{op: opMove, arg: &fsArg{FileRef: f, To: Name(to)}})
 }
 
 // Remove removes a name and everything below it. What is not there is removed already.
 func (c *Client) Remove(ctx context.Context, f FileRef) error {
-	return c.ask(ctx, request{op: opRemove, arg: fsArg{FileRef: f}}, nil)
+	return c.ask(ctx, request{op: opRemove, arg: &fsArg{FileRef: f}}, nil)
 }
 
 // ReadFile writes length bytes of a regular file from offset on to w, or to its end with length 0.
 func (c *Client) ReadFile(ctx context.Context, f FileRef, offset, length int64, w io.Writer) error {
-	return c.ask(ctx, request{op: opRead, arg: fsArg{FileRef: f, Offset: offset, Length: length}, out: w}, nil)
+	return c.ask(ctx, request{op: opRead, arg: &fsArg{FileRef: f, Offset: offset, Length: length}, out: w}, nil)
 }
 
 // WriteFile replaces a file's content with r, or makes it with its parents. The file belongs to the user then, and has exactly attrs
 // as user extended attributes below "e2b.".
 func (c *Client) WriteFile(ctx context.Context, f FileRef, attrs map[string]string, r io.Reader) (Entry, error) {
-	return c.entry(ctx, request{op: opWrite, arg: fsArg{FileRef: f, Attrs: attrs}, in: r})
+	return c.entry(ctx, request{op: opWrite, arg: &fsArg{FileRef: f, Attrs: attrs}, in: r})
 }
 
 func (c *Client) entry(ctx context.Context, q request) (Entry, error) {
@@ -145,7 +145,7 @@ const (
 
 // Watch tells f what changes below a directory, OpReady first, until ctx ends, f fails, or the directory is gone.
 func (c *Client) Watch(ctx context.Context, f FileRef, recursive bool, each func(Change) error) error {
-	return c.ask(ctx, request{op: opWatch, arg: fsArg{FileRef: f, Recursive: recursive}, out: &changeWriter{f: each}}, nil)
+	return c.ask(ctx, request{op: opWatch, arg: &fsArg{FileRef: f, Recursive: recursive}, out: &changeWriter{f: each}}, nil)
 }
 
 // maxChange bounds one encoded Change: a path in base64, and the rest.

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"unsafe"
+
+	"github.com/outboard-dev/outboard/internal/guest/form"
 )
 
 const (
@@ -27,7 +29,7 @@ const (
 )
 
 // fsOp runs one operation on files for a user.
-func (s *server) fsOp(ctx context.Context, h requestHead, body []byte, st *stream) (any, error) {
+func (s *server) fsOp(ctx context.Context, h requestHead, body []byte, st *stream) (form.Message, error) {
 	var a fsArg
 	if err := decode(h.Arg, &a); err != nil {
 		return nil, err
@@ -67,8 +69,7 @@ type fsCall struct {
 	groups map[uint32]string
 }
 
-func (f *fsCall) run(ctx context.Context, op string, a fsArg, r *receiver, st *stream) (any, error) {
-	var none struct{}
+func (f *fsCall) run(ctx context.Context, op string, a fsArg, r *receiver, st *stream) (form.Message, error) {
 	var err error
 	switch op {
 	case opStat:
@@ -107,7 +108,7 @@ func (f *fsCall) run(ctx context.Context, op string, a fsArg, r *receiver, st *s
 	default:
 		err = &Error{Code: Invalid, Message: "unknown operation " + op}
 	}
-	return none, err
+	return form.None{}, err
 }
 
 // access runs do as the user, or, when the user may not, as the guest, which then follows no link: whoever asks through the host owns
@@ -121,8 +122,9 @@ func (f *fsCall) access(do func(opts int) error) error {
 }
 
 // stat describes f.path.
-func (f *fsCall) stat() (e Entry, err error) {
-	err = f.access(func(opts int) error {
+func (f *fsCall) stat() (form.Message, error) {
+	var e Entry
+	err := f.access(func(opts int) error {
 		at, err := f.s.resolve(f.path, keepLast|opts)
 		if err != nil {
 			return err
@@ -134,7 +136,7 @@ func (f *fsCall) stat() (e Entry, err error) {
 	if errors.Is(err, syscall.ENOTDIR) { // below a file there is nothing, which is an answer, and no mistake in the question
 		err = &Error{Code: NotFound, Message: fmt.Sprintf("%q: %s", f.path, plain(err))}
 	}
-	return e, err
+	return &e, err
 }
 
 // entry describes a name in an open directory that is shown as p.
@@ -275,7 +277,7 @@ func (f *fsCall) readDir(ctx context.Context, depth int, st *stream) error {
 }
 
 // mkdir makes a directory that belongs to the user, with its parents.
-func (f *fsCall) mkdir() (any, error) {
+func (f *fsCall) mkdir() (form.Message, error) {
 	err := f.access(func(opts int) error {
 		at, err := f.s.resolve(f.path, makeParents|opts)
 		if err != nil {
@@ -309,7 +311,7 @@ func (f *fsCall) mkdir() (any, error) {
 }
 
 // move renames f.path.
-func (f *fsCall) move(to string) (any, error) {
+func (f *fsCall) move(to string) (form.Message, error) {
 	err := f.access(func(opts int) error {
 		from, err := f.s.resolve(f.path, keepLast|opts)
 		if err != nil {
@@ -375,7 +377,7 @@ func (f *fsCall) read(ctx context.Context, a fsArg, st *stream) error {
 }
 
 // write replaces a file's content in place, so that programs which have it open, or watch it, see the change.
-func (f *fsCall) write(attrs map[string]string, r io.Reader) (any, error) {
+func (f *fsCall) write(attrs map[string]string, r io.Reader) (form.Message, error) {
 	var file *os.File
 	err := f.access(func(opts int) error {
 		at, err := f.s.resolve(f.path, makeParents|opts)
@@ -400,7 +402,7 @@ func (f *fsCall) write(attrs map[string]string, r io.Reader) (any, error) {
 }
 
 // replace makes a file's content appear at once. Where the directory takes no second name, it writes into the file.
-func (f *fsCall) replace(attrs map[string]string, r io.Reader) (any, error) {
+func (f *fsCall) replace(attrs map[string]string, r io.Reader) (form.Message, error) {
 	var at place
 	var half *os.File
 	asGuest := false

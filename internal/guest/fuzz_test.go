@@ -5,16 +5,20 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/outboard-dev/outboard/internal/guest/form"
 )
 
 // If this fails, bytes from the other side of a sandbox's border crash this one, or are read as something they are not.
 func FuzzReadFrame(f *testing.F) {
-	f.Add(appendFrame(nil, frame{kind: kindRequest, id: 1, head: []byte(`{"op":"hello"}`)}))
+	f.Add(appendFrame(nil, frame{kind: kindRequest, id: 1, head: helloHead}))
+	f.Add(appendFrame(nil, frame{kind: kindRequest, id: 2, head: newHead(opStart, &Start{Key: "k", Op: "exec"}, false), body: []byte(`{"argv":["x"]}`)}))
 	f.Add(appendFrame(nil, frame{kind: kindData, id: 7, body: []byte("data")}))
 	f.Add([]byte{0, 0, 0, 0})
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 1, 2, 3})
@@ -53,17 +57,24 @@ func hostile(t testing.TB, answer func(conn net.Conn)) *Client {
 
 // If this fails, a sandbox that was taken over crashes its host, or holds it up.
 func FuzzClient(f *testing.F) {
-	res := func(id uint32, head string, body []byte) []byte {
-		return appendFrame(nil, frame{kind: kindResponse, id: id, head: []byte(head), body: body})
+	res := func(id uint32, head []byte, body []byte) []byte {
+		return appendFrame(nil, frame{kind: kindResponse, id: id, head: head, body: body})
 	}
-	f.Add(res(1, `{"version":1}`, nil))
-	f.Add(res(2, `{"key":"k","state":"done","exit_code":0}`, []byte("out")))
-	f.Add(res(99, `{}`, nil))
-	f.Add(res(1, `{"version":`, nil))
+	none := form.Encode(form.None{})
+	done := form.Encode(&Result{Key: "k", State: StateDone, Cause: causeExited, ExitCode: new(int)})
+	f.Add(res(1, fmt.Appendf(nil, `{"version":%d}`, ProtocolVersion), nil))
+	f.Add(res(1, []byte(`{"version":`), nil))
+	f.Add(res(2, done, []byte("out")))
+	f.Add(res(2, done[:len(done)-1], nil))
+	f.Add(res(2, append(done, 0), nil))
+	f.Add(res(2, []byte(`{"key":"k","state":"done","exit_code":0}`), []byte("out"))) // of another version
+	f.Add(res(3, form.Encode(&Saved{Changed: true, Bytes: -1}), nil))
+	f.Add(res(6, form.Encode(&ProcessExit{Code: -1, Signal: 9}), nil))
+	f.Add(res(99, none, nil))
 	f.Add(appendFrame(nil, frame{kind: kindData, id: 3, body: []byte("tar")}))
 	f.Add(appendFrame(nil, frame{kind: kindCredit, id: 4}))
-	f.Add(appendFrame(nil, frame{kind: kindFailure, id: 3, head: []byte(`{"code":"fenced"}`)}))
-	f.Add(appendFrame(appendFrame(nil, frame{kind: kindEnd, id: 5}), frame{kind: kindResponse, id: 5, head: []byte(`null`)}))
+	f.Add(appendFrame(nil, frame{kind: kindFailure, id: 3, head: form.Encode(&Error{Code: Fenced})}))
+	f.Add(appendFrame(appendFrame(nil, frame{kind: kindEnd, id: 5}), frame{kind: kindResponse, id: 5, head: none}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c := hostile(t, func(conn net.Conn) {
 			conn.Write(data)
@@ -134,6 +145,11 @@ func TestHostileGuest(t *testing.T) {
 		_, err := c.List(ctx, "/")
 		return err
 	}
+	hello := func(ctx context.Context, c *Client) error {
+		_, err := c.Hello(ctx)
+		return err
+	}
+	done := func(key, state string) []byte { return form.Encode(&Result{Key: key, State: state}) }
 	data := frame{kind: kindData, id: 1, body: make([]byte, chunkSize)}
 	for name, c := range map[string]struct {
 		answer func(net.Conn)
@@ -151,14 +167,18 @@ func TestHostileGuest(t *testing.T) {
 		"an oversized chunk":     {once(frame{kind: kindData, id: 1, body: make([]byte, chunkSize+1)}), save, ErrDisconnected},
 		"garbage":                {func(c net.Conn) { c.Write(bytes.Repeat([]byte("garbage!"), 100)) }, start, ErrDisconnected},
 		"half a frame":           {func(c net.Conn) { c.Write([]byte{0, 0, 1}); c.Close() }, start, ErrDisconnected},
-		"bad JSON":               {once(frame{kind: kindResponse, id: 1, head: []byte("{")}), start, ErrDisconnected},
-		"another call's result":  {once(frame{kind: kindResponse, id: 1, head: []byte(`{"key":"x","state":"done"}`)}), start, ErrDisconnected},
-		"an unheard-of state":    {once(frame{kind: kindResponse, id: 1, head: []byte(`{"key":"k","state":"happy"}`)}), start, ErrDisconnected},
-		"a list of garbage":      {once(data, frame{kind: kindResponse, id: 1, head: []byte(`{}`)}), list, ErrDisconnected},
+		"no head":                {once(frame{kind: kindResponse, id: 1}), start, ErrDisconnected},
+		"bad JSON":               {once(frame{kind: kindResponse, id: 1, head: []byte("{")}), hello, ErrDisconnected},
+		"JSON":                   {once(frame{kind: kindResponse, id: 1, head: []byte(`{"key":"k","state":"done"}`)}), start, ErrDisconnected},
+		"half a message":         {once(frame{kind: kindResponse, id: 1, head: done("k", StateDone)[:5]}), start, ErrDisconnected},
+		"more than a message":    {once(frame{kind: kindResponse, id: 1, head: append(done("k", StateDone), 0)}), start, ErrDisconnected},
+		"another call's result":  {once(frame{kind: kindResponse, id: 1, head: done("x", StateDone)}), start, ErrDisconnected},
+		"an unheard-of state":    {once(frame{kind: kindResponse, id: 1, head: done("k", "happy")}), start, ErrDisconnected},
+		"a list of garbage":      {once(data, frame{kind: kindResponse, id: 1, head: form.Encode(form.None{})}), list, ErrDisconnected},
 		"a hang-up":              {func(c net.Conn) { c.Close() }, start, ErrDisconnected},
 		"an unreadable refusal":  {once(frame{kind: kindFailure, id: 1, head: []byte("x")}), start, nil},
-		"a tar of another size":  {once(data, frame{kind: kindResponse, id: 1, head: []byte(`{"changed":true,"bytes":7}`)}), save, nil},
-		"a change without a tar": {once(frame{kind: kindResponse, id: 1, head: []byte(`{"changed":true}`)}), save, nil},
+		"a tar of another size":  {once(data, frame{kind: kindResponse, id: 1, head: form.Encode(&Saved{Changed: true, Bytes: 7})}), save, nil},
+		"a change without a tar": {once(frame{kind: kindResponse, id: 1, head: form.Encode(&Saved{Changed: true})}), save, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			patience := time.Minute
@@ -262,7 +282,7 @@ func answerAll(ctx context.Context, conn net.Conn) {
 		switch {
 		case f.kind != kindRequest:
 		case bytes.Contains(f.head, []byte(opHello)):
-			w.send(ctx, frame{kind: kindResponse, id: f.id, head: []byte(`{"version":1}`)})
+			w.send(ctx, frame{kind: kindResponse, id: f.id, head: fmt.Appendf(nil, `{"version":%d}`, ProtocolVersion)})
 		case bytes.Contains(f.head, []byte(opGet)):
 			for range window {
 				w.send(ctx, frame{kind: kindData, id: f.id, body: make([]byte, chunkSize)})

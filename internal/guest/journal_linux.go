@@ -3,20 +3,20 @@ package guest
 import (
 	"bufio"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
+
+	"github.com/outboard-dev/outboard/internal/guest/form"
 )
 
 // The journal is one file of records in the order they were made durable. The file is filled with zeros ahead of its end, so that
-// making a record durable is one fdatasync that changes no metadata. A record is: length (4 bytes, big endian), CRC-32C of the
-// payload (4), payload (JSON). A length of zero is the end. A record that a crash tore fails its checksum and is the end as well:
+// making a record durable is one fdatasync that changes no metadata. A record is: length (4 bytes, big endian), checksum of the
+// payload (4), payload (a message of package form). A length of zero is the end. A record that a crash tore fails its checksum and is the end as well:
 // it was not answered, so nobody relies on it.
 //
 // A volatile journal is for a sandbox that ends with the machine's boot, as its processes and its overlay do: nobody reads the file
@@ -38,11 +38,19 @@ type journal struct {
 
 // record is one journal entry.
 type record struct {
-	Type   string   `json:"t"`
-	Epoch  int64    `json:"e,omitempty"`
-	Key    string   `json:"k,omitempty"`
-	Digest string   `json:"d,omitempty"`
-	Done   *outcome `json:"r,omitempty"`
+	Type   string
+	Epoch  int64
+	Key    string
+	Digest string
+	Done   *outcome
+}
+
+func (r *record) Fields() []any {
+	return []any{&r.Type, &r.Epoch, &r.Key, &r.Digest, form.Maybe(&r.Done)}
+}
+
+func (o *outcome) Fields() []any {
+	return []any{&o.Cause, &o.ExitCode, &o.DurationUs, &o.Limit, &o.Total, &o.Inline, &o.File}
 }
 
 // Types of a record.
@@ -154,28 +162,34 @@ func readRecord(r io.Reader) (record, int64, error) {
 		}
 		return record{}, 0, err
 	}
-	if crc32.ChecksumIEEE(data) != binary.BigEndian.Uint32(head[4:]) {
+	if checksum(data) != binary.BigEndian.Uint32(head[4:]) {
 		return record{}, 0, nil
 	}
 	var rec record
-	if err := json.Unmarshal(data, &rec); err != nil {
+	if err := form.DecodeText(data, &rec); err != nil {
 		return record{}, 0, nil
 	}
 	return rec, int64(len(head) + len(data)), nil
 }
 
 func encodeRecord(rec record) ([]byte, error) {
-	data, err := json.Marshal(rec)
-	if err != nil {
-		return nil, err
-	}
+	data := form.Encode(&rec)
 	if len(data) > maxRecord {
 		return nil, fmt.Errorf("journal record of %d bytes", len(data))
 	}
 	b := make([]byte, 8, 8+len(data))
 	binary.BigEndian.PutUint32(b, uint32(len(data)))
-	binary.BigEndian.PutUint32(b[4:], crc32.ChecksumIEEE(data)) // its tables are made in no time: each start of a sandbox waits for them
+	binary.BigEndian.PutUint32(b[4:], checksum(data))
 	return append(b, data...), nil
+}
+
+// checksum tells a record from one that is not all there: FNV-1a, because that has no tables, which each sandbox would have to make.
+func checksum(data []byte) uint32 {
+	sum := uint32(2166136261)
+	for _, c := range data {
+		sum = (sum ^ uint32(c)) * 16777619
+	}
+	return sum
 }
 
 // extend makes room for need more bytes after off. A full disk fails here, before anything was written, and is not sticky.

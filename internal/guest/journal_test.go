@@ -72,10 +72,33 @@ func TestJournalTorn(t *testing.T) {
 	}
 }
 
+// If this fails, a record of which a crash left only a part is read as a receipt that nobody was told of.
+func TestJournalChecksum(t *testing.T) {
+	good, err := encodeRecord(record{Type: recDone, Key: "k", Done: &outcome{Cause: causeExited, Inline: bytes.Repeat([]byte("x"), 300)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rec, n, err := readRecord(bytes.NewReader(good)); err != nil || n != int64(len(good)) || rec.Key != "k" {
+		t.Fatalf("a whole one: %+v, %d bytes, %v", rec, n, err)
+	}
+	for at := 4; at < len(good); at++ {
+		flipped, cut := bytes.Clone(good), bytes.Clone(good)
+		flipped[at] ^= 1
+		clear(cut[at:])
+		for what, b := range map[string][]byte{"flipped": flipped, "zeros from there on": cut} {
+			if rec, n, err := readRecord(bytes.NewReader(b)); err != nil || n != 0 && !bytes.Equal(b, good) { // where it had zeros, it is whole
+				t.Errorf("byte %d %s: %+v, %d bytes, %v", at, what, rec, n, err)
+			}
+		}
+	}
+}
+
 // If this fails, a journal of any content keeps the guest from starting, or crashes it.
 func FuzzJournal(f *testing.F) {
 	good, _ := encodeRecord(record{Type: recAccepted, Key: "k", Digest: "d"})
 	f.Add(good)
+	done, _ := encodeRecord(record{Type: recDone, Key: "k", Done: &outcome{Cause: causeExited, ExitCode: new(int), Inline: []byte("out")}})
+	f.Add(append(bytes.Clone(good), done...))
 	f.Add(append(good, good[:len(good)-1]...))
 	f.Add(binary.BigEndian.AppendUint32(nil, maxRecord+1))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -193,7 +216,7 @@ func TestJournalCompaction(t *testing.T) {
 		c.key, c.digest = fmt.Sprint("k", i), "d"
 		table.calls[c.key] = c
 	}
-	for range 3500 {
+	for range 5000 {
 		put(t, table.journal, record{Type: recDone, Key: "k2", Done: &outcome{Inline: make([]byte, 2000)}})
 	}
 	if !table.journal.large() {

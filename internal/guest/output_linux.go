@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -161,12 +162,27 @@ func readSection(f *os.File, off, n int64) []byte {
 	return b[:got]
 }
 
-// buffers are for reading output: one is enough for most guests.
-var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+// buffers are for reading output: one is enough for most guests. That is no part of the heap, which would have to grow for it.
+var (
+	buffers   = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+	ownBuffer [32 << 10]byte
+	ownTaken  atomic.Bool
+)
 
-func takeBuffer() *[32 << 10]byte { return buffers.Get().(*[32 << 10]byte) }
+func takeBuffer() *[32 << 10]byte {
+	if ownTaken.CompareAndSwap(false, true) {
+		return &ownBuffer
+	}
+	return buffers.Get().(*[32 << 10]byte)
+}
 
-func giveBuffer(b *[32 << 10]byte) { buffers.Put(b) }
+func giveBuffer(b *[32 << 10]byte) {
+	if b == &ownBuffer {
+		ownTaken.Store(false)
+		return
+	}
+	buffers.Put(b)
+}
 
 // meter slows down what produces output faster than anybody can want it. Up to maxStored, which is all that is kept, it lets
 // everything pass; after that a flood would only be work for nothing. Its producer waits in its own writes.

@@ -46,3 +46,18 @@ func TestOutputOnFullDisk(t *testing.T) {
 		t.Errorf("control: the beginning: %v, %v", info, err)
 	}
 }
+
+// If this fails, two calls at a time read their output into one buffer, and each shows the other's; or every call makes the heap grow for one.
+func TestBuffersAreOfOne(t *testing.T) {
+	a, b := takeBuffer(), takeBuffer()
+	if a == b {
+		t.Error("two have the same buffer")
+	}
+	giveBuffer(b)
+	giveBuffer(a)
+	if again := takeBuffer(); again != a {
+		t.Error("the one that is no part of the heap is not taken again")
+	} else {
+		giveBuffer(again)
+	}
+}

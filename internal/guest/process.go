@@ -22,17 +22,17 @@ const (
 
 // ProcessStart asks for one process that may outlive whoever asked. Unlike a call it has no receipt: asking twice starts two.
 type ProcessStart struct {
-	Argv      []string          `json:"argv"`
-	Env       map[string]string `json:"env,omitempty"`
-	Cwd       string            `json:"cwd,omitempty"`  // as a path of FileRef; "" = the user's home
-	User      string            `json:"user,omitempty"` // a name of the sandbox's /etc/passwd; "" = the tool's user
-	Stdin     bool              `json:"stdin,omitempty"`
-	Terminal  *Size             `json:"terminal,omitempty"`
-	Tag       string            `json:"tag,omitempty"` // a second name to find it by
-	TimeoutMs int64             `json:"timeout_ms,omitempty"`
-	Program   string            `json:"program,omitempty"` // instead of Argv: a part of the guest's own program, run as the user. See ProgramSFTP
-	Patient   bool              `json:"patient,omitempty"` // output waits for the attachment of this start however long that takes nothing
-	HangUp    bool              `json:"hang_up,omitempty"` // SIGHUP when the attachment of this start ends before it does, by whatever end of whoever attached
+	Argv      []string
+	Env       map[string]string
+	Cwd       string // as a path of FileRef; "" = the user's home
+	User      string // a name of the sandbox's /etc/passwd; "" = the tool's user
+	Stdin     bool
+	Terminal  *Size
+	Tag       string // a second name to find it by
+	TimeoutMs int64
+	Program   string // instead of Argv: a part of the guest's own program, run as the user. See ProgramSFTP
+	Patient   bool   // output waits for the attachment of this start however long that takes nothing
+	HangUp    bool   // SIGHUP when the attachment of this start ends before it does, by whatever end of whoever attached
 }
 
 // ProgramSFTP serves files on standard input and output, by the SSH File Transfer Protocol; see package sftp.
@@ -40,14 +40,14 @@ const ProgramSFTP = "sftp"
 
 // Size is a terminal's.
 type Size struct {
-	Cols uint16 `json:"cols"`
-	Rows uint16 `json:"rows"`
+	Cols uint16
+	Rows uint16
 }
 
 // ProcessRef names a process by pid or, when Pid is 0, by tag.
 type ProcessRef struct {
-	Pid int    `json:"pid,omitempty"`
-	Tag string `json:"tag,omitempty"`
+	Pid int
+	Tag string
 }
 
 // ProcessInfo describes a process that was started here.
@@ -102,31 +102,31 @@ const (
 // processAttach is the argument of attach.
 type processAttach struct {
 	ProcessRef
-	From int64 `json:"from"`
+	From int64
 }
 
 // processStart is the argument of start.
 type processStart struct {
 	ProcessStart
-	Attach bool `json:"attach"`
+	Attach bool
 }
 
-// processControl is the argument of resize and signal.
+// processControl is the argument of input, EOF, resize and signal.
 type processControl struct {
 	ProcessRef
-	Size   Size `json:"size,omitzero"`
-	Signal int  `json:"signal,omitempty"`
+	Size   Size
+	Signal int
 }
 
 // StartProcess starts a process. With f it stays attached: f sees every event, Started first, and the answer is how it ended. An
 // error of f, and the end of ctx, end the attachment and leave the process alone. Without f it returns once the process runs, with
 // its pid.
 func (c *Client) StartProcess(ctx context.Context, p ProcessStart, f func(ProcessEvent) error) (int, ProcessExit, error) {
-	q := request{op: opProcStart, arg: processStart{p, f != nil}}
+	q := request{op: opProcStart, arg: &processStart{p, f != nil}}
 	if f == nil {
-		var info ProcessInfo
-		err := c.ask(ctx, q, &info)
-		return info.Pid, ProcessExit{}, err
+		var ref ProcessRef
+		err := c.ask(ctx, q, &ref)
+		return ref.Pid, ProcessExit{}, err
 	}
 	exit, err := c.follow(ctx, q, f)
 	return 0, exit, err
@@ -134,7 +134,7 @@ func (c *Client) StartProcess(ctx context.Context, p ProcessStart, f func(Proces
 
 // AttachProcess shows what a process does from a cursor on; see StartProcess for f.
 func (c *Client) AttachProcess(ctx context.Context, ref ProcessRef, from int64, f func(ProcessEvent) error) (ProcessExit, error) {
-	return c.follow(ctx, request{op: opProcAttach, arg: processAttach{ref, from}}, f)
+	return c.follow(ctx, request{op: opProcAttach, arg: &processAttach{ref, from}}, f)
 }
 
 func (c *Client) follow(ctx context.Context, q request, f func(ProcessEvent) error) (ProcessExit, error) {
@@ -150,22 +150,22 @@ func (c *Client) follow(ctx context.Context, q request, f func(ProcessEvent) err
 
 // InputProcess writes r to a process's standard input or terminal, waiting while the process does not read.
 func (c *Client) InputProcess(ctx context.Context, ref ProcessRef, r io.Reader) error {
-	return c.ask(ctx, request{op: opProcInput, arg: ref, in: r}, nil)
+	return c.ask(ctx, request{op: opProcInput, arg: &processControl{ProcessRef: ref}, in: r}, nil)
 }
 
 // CloseInput closes a process's standard input. It is idempotent, and Invalid for a terminal.
 func (c *Client) CloseInput(ctx context.Context, ref ProcessRef) error {
-	return c.ask(ctx, request{op: opProcEOF, arg: ref}, nil)
+	return c.ask(ctx, request{op: opProcEOF, arg: &processControl{ProcessRef: ref}}, nil)
 }
 
 // ResizeProcess changes the size of a process's terminal.
 func (c *Client) ResizeProcess(ctx context.Context, ref ProcessRef, size Size) error {
-	return c.ask(ctx, request{op: opProcResize, arg: processControl{ProcessRef: ref, Size: size}}, nil)
+	return c.ask(ctx, request{op: opProcResize, arg: &processControl{ProcessRef: ref, Size: size}}, nil)
 }
 
 // SignalProcess signals a process and its group. After SIGKILL it returns when the process is gone.
 func (c *Client) SignalProcess(ctx context.Context, ref ProcessRef, signal int) error {
-	return c.ask(ctx, request{op: opProcSignal, arg: processControl{ProcessRef: ref, Signal: signal}}, nil)
+	return c.ask(ctx, request{op: opProcSignal, arg: &processControl{ProcessRef: ref, Signal: signal}}, nil)
 }
 
 // Processes lists what was started here and still runs, or ended a short time ago.

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/outboard-dev/outboard/internal/guest/form"
 )
 
 // Limits of processes.
@@ -65,8 +67,8 @@ type proc struct {
 }
 
 // handle runs one operation.
-func (ps *processes) handle(ctx context.Context, h requestHead, body []byte, st *stream) (any, error) {
-	var none struct{}
+func (ps *processes) handle(ctx context.Context, h requestHead, body []byte, st *stream) (form.Message, error) {
+	none := form.None{}
 	switch h.Op {
 	case opProcStart:
 		var a processStart
@@ -108,7 +110,7 @@ func (ps *processes) handle(ctx context.Context, h requestHead, body []byte, st 
 }
 
 // start starts a process; with attach it answers when that has ended.
-func (ps *processes) start(ctx context.Context, a processStart, st *stream) (any, error) {
+func (ps *processes) start(ctx context.Context, a processStart, st *stream) (form.Message, error) {
 	path := ""
 	if a.Program == ProgramSFTP && len(a.Argv) == 0 {
 		path, a.Argv = ownProgram, []string{"outboard-guest", ProgramSFTP}
@@ -134,7 +136,7 @@ func (ps *processes) start(ctx context.Context, a processStart, st *stream) (any
 		return nil, err
 	}
 	if !a.Attach {
-		return p.info, nil
+		return &ProcessRef{Pid: p.info.Pid}, nil
 	}
 	exit, err := p.follow(ctx, sub, st)
 	if err != nil && a.HangUp {
@@ -335,7 +337,7 @@ func (p *proc) drain(drained <-chan struct{}) {
 }
 
 // follow sends what an attachment sees until the process has ended.
-func (p *proc) follow(ctx context.Context, a *attachment, st *stream) (any, error) {
+func (p *proc) follow(ctx context.Context, a *attachment, st *stream) (form.Message, error) {
 	defer p.log.leave(a)
 	buf := appendRecord(nil, Started, a.at, strconv.AppendInt(nil, int64(p.info.Pid), 10))
 	for {
@@ -348,7 +350,7 @@ func (p *proc) follow(ctx context.Context, a *attachment, st *stream) (any, erro
 			return nil, err
 		}
 		if len(buf) == 0 && done {
-			return *p.info.Exit, st.end(ctx)
+			return p.info.Exit, st.end(ctx)
 		}
 	}
 }

@@ -29,29 +29,29 @@
 //
 // # Wire
 //
-// Both sides send frames: length of the rest (4 bytes, big endian), kind (1), id (4), length of the head (4), head (JSON), body
-// (bytes). The host opens an exchange with a request under a new id; a response or a failure ends it. In between each side may
-// send data frames, at most 64 KiB each and 16 ahead of the other's consumption, which credit frames acknowledge by eights, and
-// one end frame. A cancel frame says that the host gave up. Any number of exchanges share a connection, and any number of
-// connections a guest. What does not fit this is answered by closing the connection.
+// Both sides send frames: length of the rest (4 bytes, big endian), kind (1), id (4), length of the head (4), head (a message of
+// package form; of Hello, JSON), body (bytes). The host opens an exchange with a request under a new id; a response or a failure ends
+// it. In between each side may send data frames, at most 64 KiB each and 16 ahead of the other's consumption, which credit frames
+// acknowledge by eights, and one end frame. A cancel frame says that the host gave up. Any number of exchanges share a connection, and
+// any number of connections a guest. What does not fit this is answered by closing the connection. Lists that are sent as data are JSON.
 package guest
 
 import "encoding/json"
 
 // ProtocolVersion is exchanged in Hello; host and guest must agree.
-const ProtocolVersion = 1
+const ProtocolVersion = 2
 
 // Start asks for one call.
 type Start struct {
-	Key         string          `json:"key"`
-	Epoch       int64           `json:"epoch"`
-	Generation  string          `json:"generation"`
-	Digest      string          `json:"digest"`
-	Op          string          `json:"op"`
-	Input       json.RawMessage `json:"input"`
-	Shell       string          `json:"shell,omitempty"`
-	TimeoutMs   int64           `json:"timeout_ms,omitempty"`
-	OutputLimit int             `json:"output_limit,omitempty"` // bytes of output returned; the rest stays in a file
+	Key         string
+	Epoch       int64
+	Generation  string
+	Digest      string
+	Op          string
+	Input       json.RawMessage `form:"-"` // travels as the body, see Client.Start
+	Shell       string
+	TimeoutMs   int64
+	OutputLimit int // bytes of output returned; the rest stays in a file
 }
 
 // OpSettle says where tools begin. It is for who makes a sandbox, before its first call.
@@ -67,18 +67,18 @@ const (
 
 // Result is a call's state and, once done, its outcome.
 type Result struct {
-	Key        string `json:"key"`
-	State      string `json:"state"`
-	Cause      string `json:"cause,omitempty"`     // exited, timeout, killed, error (refused by the tool: Output says why)
-	ExitCode   *int   `json:"exit_code,omitempty"` // of bash and exec when exited; 128+n for a signal
-	Output     []byte `json:"output,omitempty"`    // stdout and stderr in order, head and tail when over the limit
-	Truncated  bool   `json:"truncated,omitempty"`
-	FullPath   string `json:"full_path,omitempty"` // file in the sandbox that holds all of it, when truncated
-	DurationUs int64  `json:"duration_us,omitempty"`
+	Key        string
+	State      string
+	Cause      string // exited, timeout, killed, error (refused by the tool: Output says why)
+	ExitCode   *int   // of bash and exec when exited; 128+n for a signal
+	Output     []byte `form:"-"` // stdout and stderr in order, head and tail when over the limit
+	Truncated  bool
+	FullPath   string // file in the sandbox that holds all of it, when truncated
+	DurationUs int64
 
 	// MemoryLimit is the sandbox's limit, in bytes, where it was hit while the call ran and the kernel ended a program for it; 0 = it was not, or
 	// that is not known. The host sets it.
-	MemoryLimit int64 `json:"-"`
+	MemoryLimit int64 `form:"-"`
 }
 
 // Causes of a done call.
@@ -91,17 +91,17 @@ const (
 
 // Save asks for the workspace as a tar.
 type Save struct {
-	Epoch int64  `json:"epoch"`
-	Base  string `json:"base"` // label of the state the caller has; "" or one the guest does not know = everything
-	Next  string `json:"next"` // label of the state that results
+	Epoch int64
+	Base  string // label of the state the caller has; "" or one the guest does not know = everything
+	Next  string // label of the state that results
 }
 
 // Saved answers Save, after the tar. With Changed false nothing was written and Base stays current.
 type Saved struct {
-	Changed bool  `json:"changed"`
-	Full    bool  `json:"full"` // the tar is the whole workspace, not a delta to Base
-	Entries int   `json:"entries"`
-	Bytes   int64 `json:"bytes"`
+	Changed bool
+	Full    bool // the tar is the whole workspace, not a delta to Base
+	Entries int
+	Bytes   int64
 }
 
 // Hello is the guest's first answer.
@@ -122,8 +122,8 @@ type Stat struct {
 
 // Error is a refusal by the guest.
 type Error struct {
-	Code    string `json:"code"`
-	Message string `json:"message"`
+	Code    string
+	Message string
 }
 
 // Error returns code and message.

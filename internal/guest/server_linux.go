@@ -14,6 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/outboard-dev/outboard/internal/guest/form"
 )
 
 // Limits of a server.
@@ -67,7 +69,6 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 		}
 		s.wg.Go(func() { s.store.witness.run(quit) })
 	}
-	rehearse()
 	if cfg.Init {
 		go s.children.reap(quit) // not waited for: what goes on living, nobody ends
 	}
@@ -158,9 +159,12 @@ func (s *server) accept(ctx context.Context) error {
 	}
 }
 
+// handler runs one request and returns head and body of its answer.
+type handler func(ctx context.Context, h requestHead, body []byte, st *stream) ([]byte, []byte, error)
+
 // peer is one connection of the host.
 type peer struct {
-	handle func(ctx context.Context, h requestHead, body []byte, st *stream) (any, []byte, error)
+	handle handler
 	w      *wire
 	gone   chan struct{}
 
@@ -175,7 +179,7 @@ type job struct {
 }
 
 // serve runs one connection to its end.
-func serve(ctx context.Context, conn net.Conn, handle func(context.Context, requestHead, []byte, *stream) (any, []byte, error)) {
+func serve(ctx context.Context, conn net.Conn, handle handler) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	p := &peer{handle: handle, w: newWire(conn), gone: make(chan struct{}), open: make(map[uint32]*job)}
@@ -224,8 +228,8 @@ func (p *peer) dispatch(ctx context.Context, f frame, jobs *sync.WaitGroup) erro
 
 // begin runs a request in its own goroutine. p.mu is held.
 func (p *peer) begin(ctx context.Context, f frame, jobs *sync.WaitGroup) error {
-	var h requestHead
-	if err := json.Unmarshal(f.head, &h); err != nil {
+	h, err := readHead(f.head)
+	if err != nil {
 		return fmt.Errorf("%w: %w", errFrame, err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -237,12 +241,8 @@ func (p *peer) begin(ctx context.Context, f frame, jobs *sync.WaitGroup) error {
 	jobs.Go(func() {
 		defer cancel()
 		answer := frame{kind: kindResponse, id: f.id}
-		v, body, err := p.handle(ctx, h, f.body, j.stream)
-		if err == nil {
-			answer.body = body
-			answer.head, err = json.Marshal(v)
-		}
-		if err != nil {
+		var err error
+		if answer.head, answer.body, err = p.handle(ctx, h, f.body, j.stream); err != nil {
 			answer = frame{kind: kindFailure, id: f.id, head: failure(err)}
 		}
 		p.mu.Lock()
@@ -262,18 +262,15 @@ func failure(err error) []byte {
 		e = &Error{Code: Internal, Message: err.Error()}
 	}
 	e = &Error{Code: e.Code, Message: strings.ToValidUTF8(e.Message[:min(len(e.Message), 4096)], "\uFFFD")}
-	b, err := json.Marshal(e)
-	if err != nil {
-		return []byte(`{"code":"internal","message":"unprintable error"}`)
-	}
-	return b
+	return form.Encode(e)
 }
 
 // handle runs one operation and returns the head and body of its answer.
-func (s *server) handle(ctx context.Context, h requestHead, body []byte, st *stream) (any, []byte, error) {
+func (s *server) handle(ctx context.Context, h requestHead, body []byte, st *stream) ([]byte, []byte, error) {
 	switch h.Op {
 	case opHello:
-		return s.hello(), nil, nil
+		head, err := json.Marshal(s.hello())
+		return head, nil, err
 	case opStart:
 		r, err := s.start(ctx, h, body, st)
 		return split(r, err)
@@ -288,28 +285,33 @@ func (s *server) handle(ctx context.Context, h requestHead, body []byte, st *str
 		case opKill:
 			return split(s.table.stop(ctx, a))
 		}
-		return struct{}{}, nil, s.table.ack(ctx, a)
+		return encoded(form.None{}, s.table.ack(ctx, a))
 	case opProcStart, opProcAttach, opProcInput, opProcEOF, opProcResize, opProcSignal, opProcList:
-		v, err := s.procs.handle(ctx, h, body, st)
-		return v, nil, err
+		return encoded(s.procs.handle(ctx, h, body, st))
 	case opStat, opReadDir, opMkdir, opMove, opRemove, opRead, opWrite, opWatch:
-		v, err := s.fsOp(ctx, h, body, st)
-		return v, nil, err
+		return encoded(s.fsOp(ctx, h, body, st))
 	case opDial:
-		return struct{}{}, nil, s.dial(ctx, h, st)
+		return encoded(form.None{}, s.dial(ctx, h, st))
 	}
-	return s.transfer(ctx, h, body, st)
+	return encoded(s.transfer(ctx, h, body, st))
 }
 
 // split takes the output out of a result, to travel as bytes.
-func split(r Result, err error) (any, []byte, error) {
-	out := r.Output
-	r.Output = nil
-	return r, out[:min(len(out), maxOutput+chunkSize)], err
+func split(r Result, err error) ([]byte, []byte, error) {
+	head, _, err := encoded(&r, err)
+	return head, r.Output[:min(len(r.Output), maxOutput+chunkSize)], err
 }
 
-func decode(arg json.RawMessage, v any) error {
-	if err := json.Unmarshal(arg, v); err != nil {
+// encoded makes an answer of one that has no body.
+func encoded(m form.Message, err error) ([]byte, []byte, error) {
+	if err != nil {
+		return nil, nil, err
+	}
+	return form.Encode(m), nil, nil
+}
+
+func decode(arg []byte, m form.Message) error {
+	if err := form.DecodeText(arg, m); err != nil {
 		return &Error{Code: Invalid, Message: "unreadable request: " + err.Error()}
 	}
 	return nil

@@ -19,19 +19,25 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/outboard-dev/outboard/internal/guest/form"
 )
 
 // If this fails, a host with a bug, or a program inside that got hold of the socket, crashes the guest.
 func FuzzServer(f *testing.F) {
-	req := func(id uint32, head string, body []byte) []byte {
-		return appendFrame(nil, frame{kind: kindRequest, id: id, head: []byte(head), body: body})
+	req := func(id uint32, head []byte, body []byte) []byte {
+		return appendFrame(nil, frame{kind: kindRequest, id: id, head: head, body: body})
 	}
-	f.Add(req(1, `{"op":"echo"}`, []byte("x")))
-	f.Add(append(req(1, `{"op":"echo","more":true}`, nil), appendFrame(nil, frame{kind: kindData, id: 1, body: []byte("y")})...))
-	f.Add(append(req(1, `{"op":"echo","more":true}`, nil), appendFrame(nil, frame{kind: kindCancel, id: 1})...))
-	f.Add(append(req(1, `{}`, nil), req(1, `{}`, nil)...))
-	f.Add(req(1, `[`, nil))
-	echo := func(ctx context.Context, h requestHead, body []byte, st *stream) (any, []byte, error) {
+	once, more, none := newHead("echo", nil, false), newHead("echo", nil, true), form.Encode(form.None{})
+	f.Add(req(1, once, []byte("x")))
+	f.Add(append(req(1, more, nil), appendFrame(nil, frame{kind: kindData, id: 1, body: []byte("y")})...))
+	f.Add(append(req(1, more, nil), appendFrame(nil, frame{kind: kindCancel, id: 1})...))
+	f.Add(append(req(1, once, nil), req(1, once, nil)...))
+	f.Add(req(1, helloHead, nil))
+	f.Add(req(1, []byte(`{"op":"echo"}`), nil))
+	f.Add(req(1, none, nil))
+	f.Add(req(1, once[:len(once)-1], nil))
+	echo := func(ctx context.Context, h requestHead, body []byte, st *stream) ([]byte, []byte, error) {
 		b, err := io.ReadAll(&receiver{ctx: ctx, s: st, rest: body})
 		if err != nil {
 			return nil, nil, err
@@ -39,7 +45,7 @@ func FuzzServer(f *testing.F) {
 		if err := st.send(ctx, b); err != nil {
 			return nil, nil, err
 		}
-		return h.Op, nil, st.end(ctx)
+		return form.Encode(&Error{Code: h.Op}), nil, st.end(ctx)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		here, there := net.Pipe()

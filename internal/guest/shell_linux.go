@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -94,8 +93,8 @@ func (ss *shells) bash(name string) func(context.Context, <-chan struct{}, Start
 
 // run runs one call at the head of its shell's line.
 func (ss *shells) run(ctx context.Context, durable <-chan struct{}, sh *shell, c Start, k *sink) outcome {
-	var in bashInput
-	if err := json.Unmarshal(c.Input, &in); err != nil {
+	in, err := readBash(c.Input)
+	if err != nil {
 		return refused(k, "bash: unreadable input: %v", err)
 	}
 	if in.Command == "" && !in.Restart {

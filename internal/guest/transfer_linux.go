@@ -10,34 +10,35 @@ import (
 	"os"
 	"path"
 	"syscall"
+
+	"github.com/outboard-dev/outboard/internal/guest/form"
 )
 
 // transfer runs the operations that move files between the sandbox and the host.
-func (s *server) transfer(ctx context.Context, h requestHead, body []byte, st *stream) (any, []byte, error) {
-	var none struct{}
+func (s *server) transfer(ctx context.Context, h requestHead, body []byte, st *stream) (form.Message, error) {
 	switch h.Op {
 	case opSave:
 		var a Save
 		if err := decode(h.Arg, &a); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		saved, err := s.save(ctx, a, st)
-		return saved, nil, err
+		return &saved, err
 	case opLoad:
 		var a loadArg
 		if err := decode(h.Arg, &a); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		return none, nil, s.load(a.Label, &receiver{ctx: ctx, s: st, rest: body})
+		return form.None{}, s.load(a.Label, &receiver{ctx: ctx, s: st, rest: body})
 	case opPut, opGet, opList:
 		var a fileArg
 		if err := decode(h.Arg, &a); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		err := s.file(ctx, h.Op, a, &receiver{ctx: ctx, s: st, rest: body}, st)
-		return none, nil, fileError(string(a.Path), err)
+		return form.None{}, fileError(string(a.Path), err)
 	}
-	return nil, nil, &Error{Code: Invalid, Message: "unknown operation " + h.Op}
+	return nil, &Error{Code: Invalid, Message: "unknown operation " + h.Op}
 }
 
 func (s *server) file(ctx context.Context, op string, a fileArg, r *receiver, st *stream) error {

@@ -34,7 +34,7 @@ const (
 	MaxTrees  = 200
 )
 
-// Config is what the host wants built. A native sandbox is sent it as a Message, length first, with one file per Tree; in a container it is
+// Config is what the host wants built. A native sandbox is sent it as a form.Message, length first, with one file per Tree; in a container it is
 // a file of JSON.
 type Config struct {
 	Generation string `json:"generation"`

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/outboard-dev/outboard/internal/guest/form"
 	"github.com/outboard-dev/outboard/internal/guest/uplink"
 )
 
@@ -83,7 +84,7 @@ func (e *Env) Await(ctx context.Context, conn net.Conn) (generation string, env 
 		return "", nil, fmt.Errorf("waiting for an identity: %w", err)
 	}
 	var id Identity
-	if err := Decode(body, &id); err != nil {
+	if err := form.Decode(body, &id); err != nil {
 		return "", nil, fmt.Errorf("reading an identity: %w", err)
 	}
 	if id.CA != "" && e.uplink != nil {
@@ -170,7 +171,7 @@ func receive(fd int) (*Config, []tree, error) {
 		got += n
 	}
 	cfg := new(Config)
-	if err := Decode(body, cfg); err != nil {
+	if err := form.Decode(body, cfg); err != nil {
 		return nil, nil, err
 	}
 	trees, err := parseTrees(oob[:oobn])

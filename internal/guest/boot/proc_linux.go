@@ -13,12 +13,12 @@ import (
 var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
 // devLinks are the links below /dev that programs use.
-var devLinks = map[string]string{
-	"fd":     "/proc/self/fd",
-	"stdin":  "/proc/self/fd/0",
-	"stdout": "/proc/self/fd/1",
-	"stderr": "/proc/self/fd/2",
-	"ptmx":   "pts/ptmx",
+var devLinks = []struct{ name, to string }{
+	{"fd", "/proc/self/fd"},
+	{"stdin", "/proc/self/fd/0"},
+	{"stdout", "/proc/self/fd/1"},
+	{"stderr", "/proc/self/fd/2"},
+	{"ptmx", "pts/ptmx"},
 }
 
 func openDevices(h *trees) ([]tree, error) {
@@ -93,11 +93,11 @@ func fillDev(cfg *Config, nodes []tree) error {
 			return err
 		}
 	}
-	for name, to := range devLinks {
-		if err := os.Symlink(to, "/dev/"+name); err != nil {
+	for _, l := range devLinks {
+		if err := os.Symlink(l.to, "/dev/"+l.name); err != nil {
 			return fmt.Errorf("linking a device: %w", err)
 		}
-		if err := cfg.own("/dev/" + name); err != nil {
+		if err := cfg.own("/dev/" + l.name); err != nil {
 			return err
 		}
 	}

@@ -75,11 +75,7 @@ func (m *machine) connect(ctx context.Context) error {
 	if !m.p.tech.OwnKernel() { // where the limit ends the whole sandbox, no call lives to tell of it
 		c.Memory = native.MemoryOf(m.state.Process)
 	}
-	h, err := c.Hello(ctx)
-	if err == nil && h.Generation != m.state.Generation {
-		err = outboard.Errorf(outboard.NotFound, "sandbox %s is of another generation", m.ID())
-	}
-	if err != nil {
+	if err := native.Greet(ctx, c, m.ID(), m.state.Generation); err != nil {
 		c.Close()
 		return m.explain(err)
 	}

@@ -83,16 +83,25 @@ func (m *machine) connect(ctx context.Context) error {
 	}
 	c := guest.NewClient(conn)
 	c.Memory = m.group.memory
-	h, err := c.Hello(ctx)
-	if err == nil && h.Generation != m.state.Generation {
-		err = outboard.Errorf(outboard.NotFound, "sandbox %s is of another generation", m.id)
-	}
-	if err != nil {
+	if err := Greet(ctx, c, m.id, m.state.Generation); err != nil {
 		c.Close()
 		return m.explain(err)
 	}
 	m.client = c
 	return nil
+}
+
+// Greet makes sure that a guest is the one of a sandbox, and that it can be talked to. One of another version never can, however often that is
+// tried: its sandbox is as good as gone.
+func Greet(ctx context.Context, c *guest.Client, id outboard.SandboxID, generation string) error {
+	h, err := c.Hello(ctx)
+	switch {
+	case errors.Is(err, guest.ErrVersion):
+		return outboard.Errorf(outboard.NotFound, "sandbox %s was started by another version of the server: %w", id, err)
+	case err == nil && h.Generation != generation:
+		return outboard.Errorf(outboard.NotFound, "sandbox %s is of another generation", id)
+	}
+	return err
 }
 
 // dial connects through the directory's descriptor: the path of the socket may be longer than a socket address can hold.

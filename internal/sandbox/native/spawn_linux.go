@@ -18,6 +18,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/guest/boot"
+	"github.com/outboard-dev/outboard/internal/guest/form"
 	"github.com/outboard-dev/outboard/internal/guest/nursery"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
@@ -243,8 +244,8 @@ func (b *birth) put(msg []byte) int {
 }
 
 // frame encodes what a guest is sent before it serves.
-func frame(m boot.Message) ([]byte, error) {
-	body := boot.Encode(m)
+func frame(m form.Message) ([]byte, error) {
+	body := form.Encode(m)
 	if len(body) > boot.MaxConfig {
 		return nil, outboard.Errorf(outboard.Invalid, "encoding the guest's configuration: %d bytes are too many", len(body))
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard/internal/guest/boot"
+	"github.com/outboard-dev/outboard/internal/guest/form"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
@@ -53,7 +54,7 @@ func TestIdentifyMoreThanTheSocketTakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	var id boot.Identity
-	if err := boot.Decode(body, &id); err != nil {
+	if err := form.Decode(body, &id); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-told; err != nil || id.Generation != "g" || !maps.Equal(id.Env, spec.Env) {
