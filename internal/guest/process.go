@@ -38,10 +38,10 @@ type ProcessStart struct {
 // ProgramSFTP serves files on standard input and output, by the SSH File Transfer Protocol; see package sftp.
 const ProgramSFTP = "sftp"
 
-// Size is a terminal's.
+// Size is a terminal's. Clients of the servers' APIs write it, too.
 type Size struct {
-	Cols uint16
-	Rows uint16
+	Cols uint16 `json:"cols"`
+	Rows uint16 `json:"rows"`
 }
 
 // ProcessRef names a process by pid or, when Pid is 0, by tag.
