@@ -89,7 +89,7 @@ func (s *server) exec(ctx context.Context, durable <-chan struct{}, c Start, k *
 	if err != nil {
 		return refused(k, "exec: %v", err)
 	}
-	null, err := os.Open(os.DevNull)
+	null, err := openNull(syscall.O_RDONLY)
 	if err != nil {
 		return refused(k, "exec: %v", errors.Join(err, r.Close(), w.Close()))
 	}

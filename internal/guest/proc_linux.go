@@ -21,6 +21,7 @@ type children struct {
 	started  chan struct{} // capacity 1: there is a child again, perhaps
 	reaped   chan struct{} // capacity 1: one of own was waited for
 	plain    atomic.Bool   // this kernel gives no descriptors of processes
+	whole    bool          // this kernel ends no process for the memory it takes: the sandbox ends as a whole
 }
 
 // process is one child. status is valid once done is closed.
@@ -62,7 +63,9 @@ func (c *children) start(path string, argv []string, attr *os.ProcAttr, wg *sync
 	c.mu.Unlock()
 	c.spawning.RUnlock()
 	raise(c.started)
-	volunteer(pid)
+	if !c.whole {
+		volunteer(pid)
+	}
 	p := &process{pid: pid, done: make(chan struct{})}
 	wg.Go(func() {
 		untilEnded(pid, fd)

@@ -209,7 +209,7 @@ func (p *proc) files(s *server, a ProcessStart, acc account, attr *os.ProcAttr) 
 	if a.Stdin {
 		stdin, p.in, err = pipe2(1)
 	} else {
-		stdin, err = os.Open(os.DevNull)
+		stdin, err = openNull(syscall.O_RDONLY)
 	}
 	if err != nil {
 		return nil, nil, err

@@ -53,6 +53,7 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 	runs, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
 	s := &server{cfg: cfg, children: newChildren(), watches: make(chan struct{}, maxWatches)}
+	s.children.whole = cfg.Watches > 0 // gVisor
 	s.procs.s = s
 	s.pipes = pipes{dir: cfg.Run, nook: &s.nook, lingering: make(map[*os.File]bool)}
 	s.shells = shells{s: s, byName: make(map[string]*shell)}

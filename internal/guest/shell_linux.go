@@ -436,7 +436,7 @@ func (ss *shells) spawn(argv []string, dir string) (*process, *os.File, chan str
 		return nil, nil, nil, errors.Join(err, ctlW.Close())
 	}
 	defer statW.Close()
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	null, err := openNull(syscall.O_RDWR)
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, ctlW.Close(), statR.Close())
 	}
@@ -473,6 +473,15 @@ func readLines(r *os.File, lines chan<- string, done <-chan struct{}) {
 			return
 		}
 	}
+}
+
+// openNull opens /dev/null for a process. Package os would give it to the poller, where there is one that takes it, and take it back.
+func openNull(mode int) (*os.File, error) {
+	fd, err := syscall.Open(os.DevNull, mode|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: os.DevNull, Err: err}
+	}
+	return os.NewFile(uintptr(fd), os.DevNull), nil
 }
 
 // pipe2 makes a pipe whose ends no child inherits by accident. End ours (0 or 1) is for this process, so that a read or write of it
