@@ -89,7 +89,7 @@ func TestRefusedHostsAreAskedAbout(t *testing.T) {
 		}
 	}
 	// The answer, as it is stored.
-	err := r.store.PutNetGrant(t.Context(), outboard.NetGrant{ID: "ngrt_1", Session: r.session, Host: "new.test", Port: portOf(r.plain), Uses: 1, CreatedAt: time.Now()})
+	err := r.store.AllowNet(t.Context(), outboard.NetGrant{ID: "ngrt_1", Session: r.session, Host: "new.test", Port: portOf(r.plain), Uses: 1, CreatedAt: time.Now()}, outboard.Answer{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,11 +10,6 @@ const grantCols = `id, session, host, port, uses, granted_by, created_at`
 
 const insertGrantSQL = `INSERT INTO net_grants (` + grantCols + `) VALUES (?, ?, ?, ?, ?, ?, ?)`
 
-// PutNetGrant inserts a grant.
-func (s *Store) PutNetGrant(ctx context.Context, g outboard.NetGrant) error {
-	return s.update(ctx, "storing a network grant", func(t tx) error { return putNetGrant(ctx, t, &g) })
-}
-
 func putNetGrant(ctx context.Context, t tx, g *outboard.NetGrant) error {
 	_, err := t.exec(ctx, insertGrantSQL, string(g.ID), string(g.Session), g.Host, g.Port, g.Uses, g.By, micros(g.CreatedAt))
 	return err

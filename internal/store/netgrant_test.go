@@ -19,7 +19,7 @@ func TestNetGrants(t *testing.T) {
 		ever := outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), Session: id, Host: "b.test", Port: 8443, Uses: -1, By: "k",
 			CreatedAt: time.Now()}
 		for _, g := range []outboard.NetGrant{once, ever} {
-			if err := s.PutNetGrant(t.Context(), g); err != nil {
+			if err := s.AllowNet(t.Context(), g, outboard.Answer{}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -46,7 +46,7 @@ func (m *machine) copied(parent outboard.CheckpointID, n int) bool {
 		return false
 	}
 	if m.whole(n) {
-		return c.saved(dirs[0], dirs[1]) == nil
+		return eachSaved(func(d string) error { return c.savedDir(dirs[0], dirs[1], d) }) == nil
 	}
 	return c.dirs(dirs[0], dirs[1], 0) == nil
 }

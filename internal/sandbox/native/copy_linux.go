@@ -85,7 +85,7 @@ func (c *copier) run(from, to, last string, linked bool) error {
 	}
 	c.links = make(map[uint64]string)
 	if c.whole {
-		return c.saved(src, old)
+		return eachSaved(func(d string) error { return c.savedDir(src, old, d) })
 	}
 	return c.dir(src, c.to, old, "")
 }

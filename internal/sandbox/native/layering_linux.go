@@ -59,7 +59,7 @@ func (p *Provider) lookLocked() error {
 	return p.layering.err
 }
 
-// layersWork reports why this host cannot do it, by doing it as far as no sandbox is needed: "" if it can.
+// layersWork reports why this host cannot do it, by doing it as far as no sandbox is needed: nil if it can.
 func (p *Provider) layersWork() error {
 	if p.rootless {
 		return outboard.Errorf(outboard.Unavailable, "the server does not run as root")

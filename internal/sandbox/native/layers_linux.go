@@ -18,9 +18,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// The saved directories of a sandbox (workDirs) are not on its root's overlay but on one of their own, which the host mounts and
-// attaches to the sandbox, so that it can be exchanged under a running sandbox: its writable layer becomes a read-only one, and an
-// empty one goes over it. On the disk:
+// The saved directories of a sandbox (workDirs) are subtrees of an overlay, which the host mounts and attaches to the sandbox, so that it
+// can be exchanged under a running sandbox: its writable layer becomes a read-only one, and an empty one goes over it. It is one of their
+// own, but for the first one of most sandboxes, which is the root's, too (see rootDir). On the disk:
 //
 //	layers/<name>/fs          a layer: the saved directories as they are named inside, owned by the ids used inside
 //	layers/<name>/stack.json  what lies below it

@@ -69,17 +69,23 @@ func makeParents(dir int, saved string) error {
 
 // takeSaved moves the saved directories that were written to from a root's writable layer to another, which is empty.
 func takeSaved(up, layer int) error {
-	for _, d := range workDirs {
+	return eachSaved(func(d string) error {
 		from, name, err := openParent(up, d)
 		if err == unix.ENOENT {
-			continue // nothing was written there
+			return nil // nothing was written there
 		}
 		if err != nil {
 			return &fs.PathError{Op: "open", Path: path.Dir(d), Err: err}
 		}
-		err = moveSaved(from, name, layer, d)
-		unix.Close(from)
-		if err != nil {
+		defer unix.Close(from)
+		return moveSaved(from, name, layer, d)
+	})
+}
+
+// eachSaved calls f for the saved directories until one fails.
+func eachSaved(f func(saved string) error) error {
+	for _, d := range workDirs {
+		if err := f(d); err != nil {
 			return err
 		}
 	}
@@ -134,16 +140,7 @@ func forgetFiles(mnt int) {
 	_ = unix.FsconfigReconfigure(ctx) // with nothing to change; it begins by that
 }
 
-// saved copies the saved directories of a root's writable layer.
-func (c *copier) saved(src, old int) error {
-	for _, d := range workDirs {
-		if err := c.savedDir(src, old, d); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
+// savedDir copies a saved directory of a root's writable layer.
 func (c *copier) savedDir(src, old int, saved string) error {
 	var fds descriptors
 	defer fds.close()
@@ -176,16 +173,7 @@ func (c *copier) savedDir(src, old int, saved string) error {
 	return c.entry(from, to, was, name, saved[1:])
 }
 
-// saved compares the saved directories of a root's writable layer with a copy of them.
-func (c *comparer) saved(up, then int) error {
-	for _, d := range workDirs {
-		if err := c.savedDir(up, then, d); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
+// savedDir compares a saved directory of a root's writable layer with a copy of it.
 func (c *comparer) savedDir(up, then int, saved string) error {
 	var st, was unix.Stat_t
 	err := unix.Fstatat(up, saved[1:], &st, unix.AT_SYMLINK_NOFOLLOW)
