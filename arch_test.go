@@ -15,7 +15,8 @@ const module = "github.com/outboard-dev/outboard"
 // listed may not exist: add it here and there, with the reason for its place.
 var layers = map[string][]string{
 	"":                         {},
-	"internal/guest":           {"internal/guest/form"},
+	"internal/guest":           {"internal/guest/form", "internal/guest/spawn"},
+	"internal/guest/spawn":     {},
 	"internal/guest/form":      {},
 	"internal/guest/uplink":    {},
 	"internal/guest/sftp":      {},
@@ -67,7 +68,7 @@ var layers = map[string][]string{
 var wiring = []string{"cmd/outboard", "internal/outboardtest", "internal/bench", "internal/chaos"}
 
 // stdOnly must build from the standard library alone: the root because everything imports it, the guest because it runs inside.
-var stdOnly = []string{"", "internal/guest", "internal/guest/boot", "internal/guest/form", "internal/guest/nursery", "internal/guest/uplink",
+var stdOnly = []string{"", "internal/guest", "internal/guest/boot", "internal/guest/form", "internal/guest/nursery", "internal/guest/spawn", "internal/guest/uplink",
 	"internal/guest/sftp", "cmd/outboard-guest"}
 
 type pkg struct {

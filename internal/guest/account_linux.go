@@ -38,13 +38,13 @@ func (s *server) account(name string) (account, error) {
 		if err1 != nil || err2 != nil || uid < 0 || gid < 0 {
 			break
 		}
-		if s.sameID() {
+		if s.sameID {
 			tool.name = name
 			return tool, nil
 		}
 		return account{name: f[0], uid: uid, gid: gid, home: f[5]}, nil
 	}
-	if nerr == nil && !s.sameID() { // an id that no name belongs to
+	if nerr == nil && !s.sameID { // an id that no name belongs to
 		return account{name: name, uid: int(number), gid: int(number), home: "/"}, nil
 	}
 	return account{}, &Error{Code: Denied, Message: fmt.Sprintf("invalid username: '%s'", name)}

@@ -16,7 +16,7 @@ func TestAttrsInSum(t *testing.T) {
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := &server{cfg: ServerConfig{Roots: []string{dir}}}
+	s := &server{cfg: ServerConfig{Roots: []string{dir}}, sameID: true}
 	for _, path := range []string{dir, file} {
 		var st syscall.Stat_t
 		if err := syscall.Stat(path, &st); err != nil {

@@ -35,15 +35,10 @@ func (s *server) attr(dir string) *os.ProcAttr {
 		dir = "/" // the tool removed where it begins; a shell must still come up
 	}
 	a := &os.ProcAttr{Dir: dir, Env: s.env(), Sys: &syscall.SysProcAttr{Setsid: true}}
-	if !s.sameID() {
+	if !s.sameID {
 		a.Sys.Credential = &syscall.Credential{Uid: uint32(s.cfg.ToolUID), Gid: uint32(s.cfg.ToolGID)}
 	}
 	return a
-}
-
-// sameID reports whether tools run as the guest itself.
-func (s *server) sameID() bool {
-	return s.cfg.ToolUID == os.Geteuid() && s.cfg.ToolGID == os.Getegid()
 }
 
 func (s *server) env() []string {
@@ -85,28 +80,19 @@ func (s *server) exec(ctx context.Context, durable <-chan struct{}, c Start, k *
 	if ctx.Err() != nil {
 		return ended(ctx)
 	}
-	r, w, err := pipe2(0)
-	if err != nil {
-		return refused(k, "exec: %v", err)
-	}
-	null, err := openNull(syscall.O_RDONLY)
-	if err != nil {
-		return refused(k, "exec: %v", errors.Join(err, r.Close(), w.Close()))
-	}
 	attr := s.attr(in.Cwd)
-	attr.Files = []*os.File{null, w, w}
 	for name, value := range in.Env {
 		attr.Env = append(attr.Env, name+"="+value)
 	}
 	attr.Env = append(attr.Env, "OUTBOARD_CALL_KEY="+c.Key)
-	p, err := s.lookStart(in.Argv, attr)
-	w.Close()
-	null.Close()
+	run := s.runExec
+	if s.children.whole {
+		run = s.runSoon
+	}
+	p, pump, err := run(in.Argv, attr, k)
 	if err != nil {
-		r.Close()
 		return refused(k, "exec: %v", err)
 	}
-	pump := startPump(r, k, &s.wg)
 	o := outcome{Cause: causeExited}
 	select {
 	case <-p.done:
@@ -122,10 +108,13 @@ func (s *server) exec(ctx context.Context, durable <-chan struct{}, c Start, k *
 		<-p.done
 		sweep(p.pid, moment0)
 	}
-	if pump.finish() {
-		r.Close()
-	} else {
-		s.pipes.linger(r)
+	if pump != nil && pump.finish() {
+		pump.r.Close()
+	} else if pump != nil {
+		s.pipes.linger(pump.r)
+	}
+	if err := p.failure(); err != nil {
+		return refused(k, "exec: %v", err)
 	}
 	if o.Cause == causeTimeout {
 		fmt.Fprintf(k, "\n[timed out after %s]\n", limit)
@@ -133,24 +122,48 @@ func (s *server) exec(ctx context.Context, durable <-chan struct{}, c Start, k *
 	return o
 }
 
-// lookStart starts argv, looking its first element up in the PATH that the process will have.
-func (s *server) lookStart(argv []string, attr *os.ProcAttr) (*process, error) {
-	if strings.Contains(argv[0], "/") {
-		return s.children.start(argv[0], argv, attr, &s.wg)
+// runExec starts a program and what reads its output.
+func (s *server) runExec(argv []string, attr *os.ProcAttr, k *sink) (*process, *pump, error) {
+	path, err := lookPath(argv[0], attr.Env)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, w, err := pipe2(0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer w.Close()
+	null, err := openNull(syscall.O_RDONLY)
+	if err != nil {
+		return nil, nil, errors.Join(err, r.Close())
+	}
+	defer null.Close()
+	attr.Files = []*os.File{null, w, w}
+	p, err := s.children.start(path, argv, attr, &s.wg)
+	if err != nil {
+		return nil, nil, errors.Join(err, r.Close())
+	}
+	return p, startPump(r, k, &s.wg), nil
+}
+
+// lookPath returns where a program is, looked up in the PATH that it will have, the last of env.
+func lookPath(name string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
 	}
 	path := basePath
-	for _, kv := range attr.Env {
+	for _, kv := range env {
 		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
 			path = v
 		}
 	}
 	for dir := range strings.SplitSeq(path, ":") {
-		file := filepath.Join(dir, argv[0])
+		file := filepath.Join(dir, name)
 		info, err := os.Stat(file)
 		if dir == "" || err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
 			continue
 		}
-		return s.children.start(file, argv, attr, &s.wg)
+		return file, nil
 	}
-	return nil, fmt.Errorf("%s: not found in PATH", argv[0])
+	return "", fmt.Errorf("%s: not found in PATH", name)
 }

@@ -268,23 +268,26 @@ func (p *pump) finish() bool {
 	if err != nil {
 		return true
 	}
+	raw.Control(func(fd uintptr) { p.eof = drain(int(fd), p.w) })
+	return p.eof
+}
+
+// drain moves what is in a pipe at this moment, which must be in non-blocking mode, and reports whether nobody can write to it any more.
+func drain(fd int, w io.Writer) (eof bool) {
 	buf := takeBuffer()
 	defer giveBuffer(buf)
-	raw.Control(func(fd uintptr) {
-		for n := 0; n < maxPipe; {
-			got, err := syscall.Read(int(fd), buf[:])
-			if err == syscall.EINTR {
-				continue
-			}
-			if got <= 0 {
-				p.eof = got == 0 && err == nil
-				return
-			}
-			p.w.Write(buf[:got])
-			n += got
+	for n := 0; n < maxPipe; {
+		got, err := syscall.Read(fd, buf[:])
+		if err == syscall.EINTR {
+			continue
 		}
-	})
-	return p.eof
+		if got <= 0 {
+			return got == 0 && err == nil
+		}
+		w.Write(buf[:got])
+		n += got
+	}
+	return false
 }
 
 // discard reads the pipe to its end, so that a process that outlived its call is not killed by writing. It closes the pipe.

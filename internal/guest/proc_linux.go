@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 	"unsafe"
+
+	"github.com/outboard-dev/outboard/internal/guest/spawn"
 )
 
 // children starts processes and knows which ones are waited for, so that reaping orphans never takes another's exit status.
@@ -27,8 +29,10 @@ type children struct {
 // process is one child. status is valid once done is closed.
 type process struct {
 	pid    int
+	fd     int // descriptor of the process until it is waited for, -1 where the kernel has none
 	done   chan struct{}
 	status syscall.WaitStatus
+	child  *spawn.Child // of begin
 
 	mu   sync.Mutex
 	gone bool // it was waited for: its pid is anybody's; guarded by mu
@@ -58,25 +62,40 @@ func (c *children) start(path string, argv []string, attr *os.ProcAttr, wg *sync
 		c.spawning.RUnlock()
 		return nil, &os.PathError{Op: "fork/exec", Path: path, Err: err}
 	}
-	c.mu.Lock()
-	c.own[pid] = true
-	c.mu.Unlock()
-	c.spawning.RUnlock()
-	raise(c.started)
+	p := &process{pid: pid, fd: fd, done: make(chan struct{})}
+	c.register(p)
 	if !c.whole {
 		volunteer(pid)
 	}
-	p := &process{pid: pid, done: make(chan struct{})}
-	wg.Go(func() {
-		untilEnded(pid, fd)
-		p.reap()
-		c.mu.Lock()
-		delete(c.own, pid)
-		c.mu.Unlock()
-		raise(c.reaped)
-		close(p.done)
-	})
+	c.await(p, wg)
 	return p, nil
+}
+
+// register makes a process one that is waited for. It ends the read lock on c.spawning under which that was started.
+func (c *children) register(p *process) {
+	c.mu.Lock()
+	c.own[p.pid] = true
+	c.mu.Unlock()
+	c.spawning.RUnlock()
+	raise(c.started)
+}
+
+// await has a process waited for by a goroutine that belongs to wg.
+func (c *children) await(p *process, wg *sync.WaitGroup) {
+	wg.Go(func() {
+		untilEnded(p.pid, p.fd)
+		c.ended(p)
+	})
+}
+
+// ended takes the status of a process that has ended, and tells.
+func (c *children) ended(p *process) {
+	p.reap()
+	c.mu.Lock()
+	delete(c.own, p.pid)
+	c.mu.Unlock()
+	raise(c.reaped)
+	close(p.done)
 }
 
 // usualSlack is by how many nanoseconds the timers of a program may be late, if it asks for nothing else: the kernel's default.
@@ -179,6 +198,14 @@ func untilEnded(pid, fd int) {
 	_, _ = hasEnded(pPid, pid, 0)
 }
 
+// failure is why a process that has ended never ran its program, nil when it did.
+func (p *process) failure() error {
+	if p.child == nil {
+		return nil
+	}
+	return p.child.Err()
+}
+
 // exitCode is the status a shell would report: 128+n for a signal.
 func (p *process) exitCode() int {
 	if p.status.Signaled() {
@@ -188,13 +215,21 @@ func (p *process) exitCode() int {
 }
 
 // reapRest is how long the reaper leaves a child alone that has ended. Its end is usually that of a call, whose answer must not wait until
-// the runtime sees that its only processor is kept by one who waits again; and more may have ended by then.
-const reapRest = time.Millisecond
+// the runtime sees that its only processor is kept by one who waits again; and more may have ended by then. Where threads are dear, it is
+// longer than from one call to the next.
+const (
+	reapRest     = time.Millisecond
+	reapRestDear = 100 * time.Millisecond
+)
 
 // reap collects orphans until stop is closed and there is no child, or one ends. A thread waits for them and not signals: to be sent
 // SIGCHLD, the runtime keeps three.
 func (c *children) reap(stop <-chan struct{}) {
-	t := time.NewTimer(reapRest)
+	rest := reapRest
+	if c.whole {
+		rest = reapRestDear
+	}
+	t := time.NewTimer(rest)
 	defer t.Stop()
 	for {
 		_, err := hasEnded(pAll, 0, 0)
@@ -202,7 +237,7 @@ func (c *children) reap(stop <-chan struct{}) {
 		if err != nil {
 			event = c.started // there is no child, so there will be no orphan
 		} else {
-			t.Reset(reapRest)
+			t.Reset(rest)
 			select {
 			case <-t.C:
 			case <-stop:
@@ -314,20 +349,29 @@ func lastPid(loadavg []byte, tick uint64) int {
 	return last
 }
 
-// pids returns those of all processes, none without /proc.
+// pids returns those of all processes, none without /proc. Package os would give the directory to the poller and take it back.
 func pids() (all []int) {
-	dir, err := os.Open("/proc")
+	dir, err := syscall.Open("/proc", syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
 	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
-	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil {
-			all = append(all, pid)
+	defer syscall.Close(dir)
+	var buf [8 << 10]byte
+	for {
+		n, err := syscall.ReadDirent(dir, buf[:])
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			return all
+		}
+		_, _, names := syscall.ParseDirent(buf[:n], -1, nil)
+		for _, name := range names {
+			if pid, err := strconv.Atoi(name); err == nil {
+				all = append(all, pid)
+			}
 		}
 	}
-	return all
 }
 
 // readSmall reads the beginning of a file of /proc, 0 bytes when it cannot. Every command asks for one: os.ReadFile would register the
@@ -416,10 +460,8 @@ func descends(procs map[int]procStat, pid, leader int) bool {
 
 // readStat parses /proc/pid/stat. The second field, a name in parentheses, may hold anything.
 func readStat(pid int) (procStat, bool) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return procStat{}, false
-	}
+	var buf [2 << 10]byte // a name of at most 64 bytes and some fifty numbers
+	b := buf[:readSmall("/proc/"+strconv.Itoa(pid)+"/stat", buf[:])]
 	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(fields) < 20 {
 		return procStat{}, false

@@ -170,10 +170,11 @@ func (ps *processes) launch(p *proc, path string, a ProcessStart, acc account) e
 		}
 		return internal(err)
 	}
-	if path != "" {
+	if path == "" {
+		path, err = lookPath(a.Argv[0], attr.Env)
+	}
+	if err == nil {
 		p.p, err = s.children.start(path, a.Argv, attr, &s.wg)
-	} else {
-		p.p, err = s.lookStart(a.Argv, attr)
 	}
 	if err != nil {
 		closeAll(append(slices.Clone(p.outs), p.in))
@@ -572,7 +573,7 @@ func (s *server) attrOf(acc account, a ProcessStart) (*os.ProcAttr, error) {
 	for _, k := range slices.Sorted(maps.Keys(a.Env)) {
 		attr.Env = append(attr.Env, k+"="+a.Env[k])
 	}
-	if !s.sameID() {
+	if !s.sameID {
 		attr.Sys.Credential = &syscall.Credential{Uid: uint32(acc.uid), Gid: uint32(acc.gid)}
 	}
 	return attr, nil

@@ -27,7 +27,7 @@ func TestLastWordsOnABusyMachine(t *testing.T) {
 		<-awake
 		p.pump(r, Stdout, sync.OnceFunc(rest.Done))
 	})
-	ps := &processes{s: &server{}}
+	ps := &processes{s: &server{sameID: true}}
 	told := make(chan struct{})
 	reaping.Go(func() {
 		p.reap(ps, &pumps, &rest)

@@ -18,7 +18,7 @@ func (s *server) rehearseCall() ([]byte, error) {
 	defer null.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	r := &server{cfg: s.cfg, children: s.children}
+	r := &server{cfg: s.cfg, children: s.children, sameID: s.sameID}
 	r.table = &table{outputs: s.cfg.Run, calls: make(map[string]*call), ctx: ctx, prepare: r.prepare,
 		journal: &journal{f: null, volatile: true, size: journalStep}}
 	ours, theirs := net.Pipe()

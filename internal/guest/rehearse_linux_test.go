@@ -11,7 +11,7 @@ import (
 // open file. Or the rehearsal is not of a call that gets as far as a process.
 func TestRehearsedCallLeavesNothing(t *testing.T) {
 	state, run := t.TempDir(), t.TempDir()
-	s := &server{cfg: ServerConfig{State: state, Run: run, Workspace: "/", ToolUID: os.Getuid(), ToolGID: os.Getgid()}, children: newChildren()}
+	s := &server{cfg: ServerConfig{State: state, Run: run, Workspace: "/", ToolUID: os.Getuid(), ToolGID: os.Getgid()}, children: newChildren(), sameID: true}
 	var err error
 	if s.table, err = openTable(t.Context(), state, true, run, "g", s.prepare); err != nil {
 		t.Fatal(err)

@@ -36,6 +36,7 @@ type server struct {
 	nook     nook
 	store    workspace
 	procs    processes
+	sameID   bool                   // tools run as the guest itself
 	watches  chan struct{}          // capacity maxWatches
 	begin    atomic.Pointer[string] // where tools begin, once it was said; see beginIn
 
@@ -53,6 +54,7 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 	runs, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
 	s := &server{cfg: cfg, children: newChildren(), watches: make(chan struct{}, maxWatches)}
+	s.sameID = cfg.ToolUID == os.Geteuid() && cfg.ToolGID == os.Getegid()
 	s.children.whole = cfg.Watches > 0 // gVisor
 	s.procs.s = s
 	s.pipes = pipes{dir: cfg.Run, nook: &s.nook, lingering: make(map[*os.File]bool)}

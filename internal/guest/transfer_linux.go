@@ -108,7 +108,7 @@ func (s *server) put(p string, a fileArg, r io.Reader) error {
 	}
 	owner := false
 	err := s.asTool(func() error { return open(keepLast) })
-	if errors.Is(err, fs.ErrPermission) && !s.sameID() {
+	if errors.Is(err, fs.ErrPermission) && !s.sameID {
 		owner, err = true, open(keepLast|noLinks)
 	}
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *server) put(p string, a fileArg, r io.Reader) error {
 
 // own gives a file that was put its owner: the guest when the tool may not write it, else the tool.
 func (s *server) own(fd int, mode uint32, readOnly, byGuest bool) error {
-	if s.sameID() {
+	if s.sameID {
 		if readOnly {
 			mode &^= 0o222
 		}

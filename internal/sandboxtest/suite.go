@@ -26,16 +26,16 @@ type Config struct {
 	Kill func(p sandbox.Provider, id outboard.SandboxID) error
 	// NoPaths says that commands inside do not find the sandbox's directories under their names (see Bare).
 	NoPaths bool
-	// Slow says that processes start many times slower than on the host, as they do on a kernel in user space: then the suite makes
-	// fewer of them.
-	Slow bool
+	// OwnKernel says that each sandbox has a kernel of its own, in user space. Processes start many times slower than on the host, so the suite
+	// makes fewer of them; and there is no filter of system calls, which would protect a kernel that others use.
+	OwnKernel bool
 	// Part, when set, chooses what to run by name: under the race detector a provider of which there are many like it runs a few.
 	Part func(name string) bool
 }
 
 // many is how often to do something that starts a process.
 func (c Config) many(n int) int {
-	if c.Slow {
+	if c.OwnKernel {
 		return n / 10
 	}
 	return n

@@ -146,8 +146,10 @@ const (
 // Generation, Env, ToolUID, ToolGID, Owned, Network.CA, Files, Processes, DataBytes, Keep and Filter.
 type ContainedConfig struct {
 	Config
-	Relay   bool `json:"relay"`   // the network's sockets cannot leave the sandbox: carry their connections one by one
-	Watches int  `json:"watches"` // as the server's configuration has it
+	// OwnKernel is gVisor's: the network's sockets cannot leave the sandbox, so their connections are carried one by one, and Filter is not
+	// installed (see refuseUserNamespaces).
+	OwnKernel bool `json:"own_kernel"`
+	Watches   int  `json:"watches"` // as the server's configuration has it
 }
 
 // Env is what a booted guest serves with.

@@ -216,7 +216,10 @@ func build(cfg *Config, trees []tree, up *link) error {
 	if err := ignoreSignals(); err != nil {
 		return err
 	}
-	return dropPrivileges(cfg)
+	if err := dropPrivileges(cfg); err != nil {
+		return err
+	}
+	return installFilter(cfg.Filter)
 }
 
 // dropPrivileges leaves the process with what Config.Keep names and its children with nothing, but for what Config.Inherit gives to those
@@ -249,10 +252,7 @@ func dropPrivileges(cfg *Config) error {
 	if err := checkBounding(); err != nil {
 		return err
 	}
-	if err := setCapabilities(cfg.Keep, cfg.Inherit&cfg.Keep); err != nil {
-		return err
-	}
-	return installFilter(cfg.Filter)
+	return setCapabilities(cfg.Keep, cfg.Inherit&cfg.Keep)
 }
 
 // checkBounding makes sure that the host has emptied the capability bounding set before the exec, when this was one thread.

@@ -259,7 +259,7 @@ func (p *Provider) plan(dir string, spec sandbox.Spec, root *native.Root, tool i
 
 // config is what the guest is told.
 func (p *Provider) config(spec sandbox.Spec, root *native.Root, limits outboard.SandboxLimits, tool int) *boot.ContainedConfig {
-	c := &boot.ContainedConfig{Relay: p.tech.OwnKernel(), Config: boot.Config{
+	c := &boot.ContainedConfig{OwnKernel: p.tech.OwnKernel(), Config: boot.Config{
 		Generation: spec.Generation, Hostname: native.Hostname, Env: native.Env(spec, root), ToolUID: tool, ToolGID: tool, Owned: native.ToolDirs(),
 		Files: native.MaxFiles, Processes: uint64(limits.Pids), Keep: native.GuestCapabilities, Filter: native.Filter(),
 	}}
@@ -301,14 +301,15 @@ func watches() int {
 	return int(min(max(l.Max/8, minWatches), maxWatches))
 }
 
-// guestCaps are what the guest starts with: what it keeps, and what it needs to be rid of the rest and to make its network.
-func guestCaps(connected, witness bool) []string {
+// guestCaps are what the guest starts with: what it keeps, and what it needs to be rid of the rest, to make its network
+// and to furnish its kernel.
+func guestCaps(connected, ownKernel bool) []string {
 	caps := []string{"CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_CHOWN", "CAP_FOWNER", "CAP_FSETID", "CAP_DAC_OVERRIDE", "CAP_SETPCAP"}
 	if connected {
 		caps = append(caps, "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE")
 	}
-	if witness {
-		caps = append(caps, "CAP_SYS_PTRACE")
+	if ownKernel { // to see what processes hold, and to change the root
+		caps = append(caps, "CAP_SYS_PTRACE", "CAP_SYS_ADMIN", "CAP_SYS_CHROOT")
 	}
 	return caps
 }

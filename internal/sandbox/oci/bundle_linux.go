@@ -94,6 +94,9 @@ func (r *Runtime) bundle(plan *container.Plan, rootDir string) *spec {
 	s := &spec{Version: "1.0.2", Hostname: plan.Hostname, Root: root{Path: rootDir}}
 	s.Process = process{Args: plan.Args, Env: []string{"PATH=/usr/bin:/bin"}, Cwd: "/", NoNew: true, OOM: 200,
 		Capabilities: map[string][]string{"bounding": plan.Caps, "effective": plan.Caps, "permitted": plan.Caps}}
+	if r.gvisor { // with a second of Go's processors more threads of the guest wake, which is dear there
+		s.Process.Env = append(s.Process.Env, "GOMAXPROCS=1")
+	}
 	if plan.Inherit { // what is not inheritable at the start can never be
 		s.Process.Capabilities["inheritable"] = plan.Caps
 	}

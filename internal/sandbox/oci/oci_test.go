@@ -89,9 +89,9 @@ func TestConformance(t *testing.T) {
 					})
 					return p
 				},
-				Slow: name == "runsc",
-				Part: sandboxtest.Few(),
-				Kill: func(_ sandbox.Provider, id outboard.SandboxID) error { return sandboxtest.KillContainer(dir, id) },
+				OwnKernel: name == "runsc",
+				Part:      sandboxtest.Few(),
+				Kill:      func(_ sandbox.Provider, id outboard.SandboxID) error { return sandboxtest.KillContainer(dir, id) },
 			})
 		})
 	}

@@ -139,6 +139,7 @@ func (r *Runtime) Capabilities() sandbox.Capabilities {
 		c.Gaps = []string{
 			"memory is bounded for the sandbox as a whole, its kernel included: one that needs more is ended, not the process that asked",
 			"the number of processes is not bounded inside: they are not processes of the host, and cost the sandbox's memory",
+			"no filter of system calls stands between tools and gVisor's kernel, which is the sandbox's own",
 			"directories cannot be nested deeper than a path can name",
 			"file systems and system calls are several times slower than natively",
 			"only TCP ports 80 and 443, and the proxy, lead to the gateway",

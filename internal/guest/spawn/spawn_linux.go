@@ -1,0 +1,135 @@
+// Package spawn starts a program without waiting until it has been executed.
+//
+// Package syscall, and the kernel's vfork with it, keep the caller until then, and the Go runtime's only knowledge of it is a processor
+// that computes: its monitor looks every 20 us whether that lasts too long. Where a kernel makes programs slowly, as gVisor's does, those looks
+// take a good part of a processor from the program that is being started. Here the child shares the caller's memory on a stack of its
+// own, and the caller goes on. What the child needs was made before; what it could not do is known when it has ended.
+//
+// From clone to exec it is assembly, and its system calls have the form that gVisor recognizes and answers without a signal: the number is loaded by
+// the instruction before the call (pkg/sentry/platform/systrap/usertrap, 2026-09).
+package spawn
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
+)
+
+// Program is what to start: as the leader of a session of its own. Signals that the caller handles have their default action, what it ignores or
+// blocks stays so.
+type Program struct {
+	Path      string
+	Argv, Env []string
+	Dir       string
+	Files     [3]int // become descriptors 0 to 2; each is above 2
+	// Identity of the program; without it, the caller's.
+	Identity bool
+	UID, GID int
+}
+
+// Child is a program that was started. The caller waits for it, and must keep the Child until it has ended.
+type Child struct {
+	Pid   int
+	PidFD int // the caller's to close
+
+	program Program
+	setting setting
+}
+
+// setting is everything the child uses, by assembly alone: what the compiler makes of Go may grow a stack, or tell the race detector, which are
+// the parent's.
+type setting struct {
+	path, dir  *byte
+	argv, envp []*byte
+	files      [3]int
+	identity   bool
+	uid, gid   int
+	args       cloneArgs
+	pidfd      int32
+
+	step  uint32 // that failed, 0 = none
+	errno uintptr
+	stack [256]byte // for a kernel that uses it; the child does not
+}
+
+// cloneArgs is the kernel's struct clone_args as it was first.
+type cloneArgs struct {
+	flags, pidfd, childTID, parentTID, exitSignal, stack, stackSize, tls uint64
+}
+
+// Steps of the child, for its error. The assembly has their numbers.
+const (
+	didNothing = iota
+	didSession
+	didGroups
+	didGroup
+	didUser
+	didDir
+	didFiles
+	didExec
+)
+
+var stepNames = [...]string{didSession: "setsid", didGroups: "setgroups", didGroup: "setgid", didUser: "setuid", didDir: "chdir", didFiles: "dup3", didExec: "fork/exec"}
+
+// Start makes the child. An error of kind syscall.EINVAL may mean that the kernel gives no descriptors of processes.
+func Start(p Program) (*Child, error) {
+	c := &Child{program: p}
+	s := &c.setting
+	s.files, s.identity, s.uid, s.gid = p.Files, p.Identity, p.UID, p.GID
+	var errs [4]error
+	s.path, errs[0] = syscall.BytePtrFromString(p.Path)
+	s.dir, errs[1] = syscall.BytePtrFromString(p.Dir)
+	s.argv, errs[2] = syscall.SlicePtrFromStrings(p.Argv)
+	s.envp, errs[3] = syscall.SlicePtrFromStrings(p.Env)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, err
+	}
+	if min(p.Files[0], p.Files[1], p.Files[2]) < len(p.Files) {
+		return nil, syscall.EBADF
+	}
+	pid, errno := s.clone()
+	if errno != 0 {
+		return nil, os.NewSyscallError("clone", errno)
+	}
+	c.Pid, c.PidFD = pid, int(s.pidfd)
+	return c, nil
+}
+
+// Err is why a child that has ended never became the program, nil when it did.
+func (c *Child) Err() error {
+	failed, about := c.setting.step, c.program.Path
+	switch failed {
+	case didNothing:
+		return nil
+	case didDir:
+		about = c.program.Dir
+	}
+	return &os.PathError{Op: stepNames[failed], Path: about, Err: syscall.Errno(c.setting.errno)}
+}
+
+// clone makes the child. The kernel takes the handlers of all signals from it: one would run the Go runtime there.
+func (s *setting) clone() (pid int, errno syscall.Errno) {
+	s.args = cloneArgs{flags: syscall.CLONE_VM | clonePidFD | cloneClearSighand, exitSignal: uint64(syscall.SIGCHLD), stackSize: uint64(len(s.stack)),
+		pidfd: uint64(uintptr(unsafe.Pointer(&s.pidfd))), stack: uint64(uintptr(unsafe.Pointer(&s.stack)))}
+	syscall.ForkLock.Lock() // no descriptor may be half made: it would be inherited
+	defer syscall.ForkLock.Unlock()
+	r := clone3(&s.args, unsafe.Sizeof(s.args), s)
+	runtime.KeepAlive(s)
+	if r > ^uintptr(4095) {
+		return 0, syscall.Errno(-r)
+	}
+	return int(r), 0
+}
+
+const (
+	clonePidFD        = 0x1000
+	cloneClearSighand = 0x100000000
+)
+
+// clone3 makes a process that shares the caller's memory, and in it does what s says. In the caller it returns what the kernel does: above -4096 it
+// is an error's negative.
+//
+//go:noescape
+func clone3(args *cloneArgs, size uintptr, s *setting) uintptr
