@@ -99,10 +99,10 @@ func (h *hands) part(ctx context.Context, run func(context.Context, *hands) ([]R
 	return h.against(rows, quantile(slices.Concat(before, after), 0.5)), nil
 }
 
-// against sets the floor of the rows that are measured in microseconds, and judges those whose bar waits for it.
+// against sets the floor of the rows that are measured in microseconds and have none, and judges those whose bar waits for it.
 func (h *hands) against(rows []Row, floor time.Duration) []Row {
 	for i, r := range rows {
-		if r.Unit != "us" {
+		if r.Unit != "us" || r.Floor != 0 {
 			continue
 		}
 		r.Floor, r.Ratio = micros(floor), ratio(r.P50, micros(floor))

@@ -86,7 +86,7 @@ func (s *server) exec(ctx context.Context, durable <-chan struct{}, c Start, k *
 	}
 	attr.Env = append(attr.Env, "OUTBOARD_CALL_KEY="+c.Key)
 	run := s.runExec
-	if s.children.whole {
+	if s.children.gvisor && !s.children.plain.Load() {
 		run = s.runSoon
 	}
 	p, pump, err := run(in.Argv, attr, k)

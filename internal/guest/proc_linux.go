@@ -22,8 +22,8 @@ type children struct {
 	own      map[int]bool
 	started  chan struct{} // capacity 1: there is a child again, perhaps
 	reaped   chan struct{} // capacity 1: one of own was waited for
-	plain    atomic.Bool   // this kernel gives no descriptors of processes
-	whole    bool          // this kernel ends no process for the memory it takes: the sandbox ends as a whole
+	plain    atomic.Bool   // this kernel gives no descriptors of processes, or lacks what package spawn needs
+	gvisor   bool          // the kernel is gVisor's: processes, threads and calls are dear, and too little memory ends the sandbox as a whole
 }
 
 // process is one child. status is valid once done is closed.
@@ -64,7 +64,7 @@ func (c *children) start(path string, argv []string, attr *os.ProcAttr, wg *sync
 	}
 	p := &process{pid: pid, fd: fd, done: make(chan struct{})}
 	c.register(p)
-	if !c.whole {
+	if !c.gvisor {
 		volunteer(pid)
 	}
 	c.await(p, wg)
@@ -226,7 +226,7 @@ const (
 // SIGCHLD, the runtime keeps three.
 func (c *children) reap(stop <-chan struct{}) {
 	rest := reapRest
-	if c.whole {
+	if c.gvisor {
 		rest = reapRestDear
 	}
 	t := time.NewTimer(rest)

@@ -55,7 +55,7 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 	defer stop(nil)
 	s := &server{cfg: cfg, children: newChildren(), watches: make(chan struct{}, maxWatches)}
 	s.sameID = cfg.ToolUID == os.Geteuid() && cfg.ToolGID == os.Getegid()
-	s.children.whole = cfg.Watches > 0 // gVisor
+	s.children.gvisor = cfg.Watches > 0
 	s.procs.s = s
 	s.pipes = pipes{dir: cfg.Run, nook: &s.nook, lingering: make(map[*os.File]bool)}
 	s.shells = shells{s: s, byName: make(map[string]*shell)}

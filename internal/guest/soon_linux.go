@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"errors"
 	"io"
 	"os"
 	"syscall"
@@ -29,21 +30,24 @@ func (c *children) begin(p spawn.Program) (*process, error) {
 
 // Limits of soon.
 const (
-	// soonPatience is for how long a thread waits for a process to say something or to end. A call that is to end is told that late.
+	// soonPatience is for how long a thread waits for a process to say something or to end.
 	soonPatience = 50 * time.Millisecond
-	// soonReads is how often it then goes on: a program that says more than fits into so many reads is none that is over soon.
-	soonReads = 4
+	// soonReads is how often it does: a program that says more than fits into so many reads is none that is over soon. A call that is to end
+	// is told after that.
+	soonReads = 8
 )
 
-// soon waits for a process of begin, and for what it writes to the pipe out, which is in non-blocking mode. It reports whether the process has
-// ended; then its status is taken and all that it wrote is read, and alone says whether nobody else can write any more. Else it is to be awaited.
+// soon waits for a process of begin, and for what it writes to the pipe out. It reports whether the process has ended; then its status is taken and
+// all that it wrote is read, and alone says whether nobody else can write any more. Else it is to be awaited.
 func (c *children) soon(p *process, out int, w io.Writer) (ended, alone bool) {
-	const pollIn = 1
+	const pollIn, pollHup = 0x1, 0x10
 	polls := [2]struct {
 		fd            int32
 		asked, answer int16
 	}{{fd: int32(p.fd), asked: pollIn}, {fd: int32(out), asked: pollIn}} // in this order: who has ended has written before
 	patience := syscall.NsecToTimespec(soonPatience.Nanoseconds())
+	buf := takeBuffer()
+	defer giveBuffer(buf)
 	for range soonReads {
 		n, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&polls)), uintptr(len(polls)), uintptr(unsafe.Pointer(&patience)), 0, 0, 0)
 		if errno == syscall.EINTR {
@@ -52,15 +56,17 @@ func (c *children) soon(p *process, out int, w io.Writer) (ended, alone bool) {
 		if errno != 0 || n == 0 {
 			return false, false
 		}
-		if polls[1].answer != 0 {
-			if alone = drain(out, w); alone {
-				polls[1].fd = -1
+		switch process, output := polls[0].answer, polls[1].answer; {
+		case output&pollIn != 0: // first of all, and as often as there is some
+			if n, err := syscall.Read(out, buf[:]); err == nil {
+				w.Write(buf[:n])
 			}
-		}
-		if polls[0].answer != 0 {
+		case process != 0:
 			syscall.Close(p.fd)
 			c.ended(p)
-			return true, alone
+			return true, alone || output&pollHup != 0
+		default: // the process lives, but nobody can write any more
+			alone, polls[1].fd = true, -1
 		}
 	}
 	return false, false
@@ -73,6 +79,10 @@ func (s *server) runSoon(argv []string, attr *os.ProcAttr, k *sink) (*process, *
 		return nil, nil, err
 	}
 	p, out, err := s.beginPiped(path, argv, attr)
+	if errors.Is(err, spawn.ErrUnsupported) {
+		s.children.plain.Store(true)
+		return s.runExec(argv, attr, k)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -81,6 +91,7 @@ func (s *server) runSoon(argv []string, attr *os.ProcAttr, k *sink) (*process, *
 		syscall.Close(out)
 		return p, nil, nil
 	}
+	_ = syscall.SetNonblock(out, true) // it cannot fail; for the poller
 	r := os.NewFile(uintptr(out), "pipe")
 	if ended {
 		s.pipes.linger(r)
@@ -90,29 +101,22 @@ func (s *server) runSoon(argv []string, attr *os.ProcAttr, k *sink) (*process, *
 	return p, startPump(r, k, &s.wg), nil
 }
 
-// beginPiped begins a program and returns our end of the pipe that it writes to, in non-blocking mode.
-func (s *server) beginPiped(path string, argv []string, attr *os.ProcAttr) (p *process, out int, err error) {
-	null, err := syscall.Open(os.DevNull, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, 0, &os.PathError{Op: "open", Path: os.DevNull, Err: err}
-	}
-	defer syscall.Close(null)
+// beginPiped begins a program and returns our end of the pipe that it writes to. Its input is the guest's, which is /dev/null.
+func (s *server) beginPiped(path string, argv []string, attr *os.ProcAttr) (*process, int, error) {
 	var pipe [2]int
 	if err := syscall.Pipe2(pipe[:], syscall.O_CLOEXEC); err != nil {
 		return nil, 0, os.NewSyscallError("pipe2", err)
 	}
 	ours, theirs := pipe[0], pipe[1]
 	defer syscall.Close(theirs)
-	if _, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(ours), syscall.F_SETFL, syscall.O_NONBLOCK); errno != 0 {
-		syscall.Close(ours)
-		return nil, 0, os.NewSyscallError("fcntl", errno)
-	}
-	prog := spawn.Program{Path: path, Argv: argv, Env: lastOfEach(attr.Env), Dir: attr.Dir, Files: [3]int{null, theirs, theirs}}
+	prog := spawn.Program{Path: path, Argv: argv, Env: lastOfEach(attr.Env), Dir: attr.Dir, Output: theirs}
 	if id := attr.Sys.Credential; id != nil {
 		prog.Identity, prog.UID, prog.GID = true, int(id.Uid), int(id.Gid)
 	}
-	if p, err = s.children.begin(prog); err != nil {
+	p, err := s.children.begin(prog)
+	if err != nil {
 		syscall.Close(ours)
+		return nil, 0, err
 	}
-	return p, ours, err
+	return p, ours, nil
 }

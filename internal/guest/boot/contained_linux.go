@@ -56,20 +56,37 @@ func Contained() (*Env, net.Listener, error) {
 
 // giveUp leaves this process and its children with what the configuration says.
 func (c *ContainedConfig) giveUp() error {
+	filter := true
 	if c.OwnKernel {
-		if err := errors.Join(heedNoSignals(), refuseUserNamespaces()); err != nil {
+		if err := errors.Join(heedNoSignals(), leaveNothing()); err != nil {
 			return err
 		}
+		filter = refuseUserNamespaces() != nil // one that is older than this
 	} else if err := ignoreSignals(); err != nil {
 		return err
 	}
 	if err := dropBounding(); err != nil {
 		return err
 	}
-	if err := dropPrivileges(&c.Config); err != nil || c.OwnKernel {
+	if err := dropPrivileges(&c.Config); err != nil || !filter {
 		return err
 	}
 	return installFilter(c.Filter)
+}
+
+// leaveNothing gives up what package spawn would otherwise have to take from each child: supplementary groups, and a standard input.
+func leaveNothing() error {
+	if err := syscall.Setgroups(nil); err != nil {
+		return fmt.Errorf("leaving all groups: %w", err)
+	}
+	null, err := syscall.Open(os.DevNull, syscall.O_RDONLY, 0)
+	if err == nil && null != 0 {
+		err = errors.Join(syscall.Dup3(null, 0, 0), syscall.Close(null))
+	}
+	if err != nil {
+		return fmt.Errorf("replacing the standard input: %w", err)
+	}
+	return nil
 }
 
 // refuseUserNamespaces has the kernel refuse them to everybody, for good: none is given to a process whose root directory is not that of its

@@ -2,8 +2,8 @@
 //
 // Package syscall, and the kernel's vfork with it, keep the caller until then, and the Go runtime's only knowledge of it is a processor
 // that computes: its monitor looks every 20 us whether that lasts too long. Where a kernel makes programs slowly, as gVisor's does, those looks
-// take a good part of a processor from the program that is being started. Here the child shares the caller's memory on a stack of its
-// own, and the caller goes on. What the child needs was made before; what it could not do is known when it has ended.
+// take a good part of a processor from the program that is being started. Here the child shares the caller's memory, and the caller goes on. What
+// the child needs was made before; what it could not do is known when it has ended.
 //
 // From clone to exec it is assembly, and its system calls have the form that gVisor recognizes and answers without a signal: the number is loaded by
 // the instruction before the call (pkg/sentry/platform/systrap/usertrap, 2026-09).
@@ -23,8 +23,8 @@ type Program struct {
 	Path      string
 	Argv, Env []string
 	Dir       string
-	Files     [3]int // become descriptors 0 to 2; each is above 2
-	// Identity of the program; without it, the caller's.
+	Output    int // becomes descriptors 1 and 2; is above 2. Descriptor 0 is the caller's
+	// Identity of the program; without it, the caller's. Supplementary groups are the caller's.
 	Identity bool
 	UID, GID int
 }
@@ -43,7 +43,7 @@ type Child struct {
 type setting struct {
 	path, dir  *byte
 	argv, envp []*byte
-	files      [3]int
+	output     int
 	identity   bool
 	uid, gid   int
 	args       cloneArgs
@@ -63,7 +63,6 @@ type cloneArgs struct {
 const (
 	didNothing = iota
 	didSession
-	didGroups
 	didGroup
 	didUser
 	didDir
@@ -71,13 +70,16 @@ const (
 	didExec
 )
 
-var stepNames = [...]string{didSession: "setsid", didGroups: "setgroups", didGroup: "setgid", didUser: "setuid", didDir: "chdir", didFiles: "dup3", didExec: "fork/exec"}
+var stepNames = [...]string{didSession: "setsid", didGroup: "setgid", didUser: "setuid", didDir: "chdir", didFiles: "dup3", didExec: "fork/exec"}
 
-// Start makes the child. An error of kind syscall.EINVAL may mean that the kernel gives no descriptors of processes.
+// ErrUnsupported is a kernel that cannot do it: Linux before 5.5, an older gVisor.
+var ErrUnsupported = errors.New("the kernel does not take handlers of signals from a child")
+
+// Start makes the child. Errors: ErrUnsupported, what is wrong with the program, and what the kernel says of its own.
 func Start(p Program) (*Child, error) {
 	c := &Child{program: p}
 	s := &c.setting
-	s.files, s.identity, s.uid, s.gid = p.Files, p.Identity, p.UID, p.GID
+	s.output, s.identity, s.uid, s.gid = p.Output, p.Identity, p.UID, p.GID
 	var errs [4]error
 	s.path, errs[0] = syscall.BytePtrFromString(p.Path)
 	s.dir, errs[1] = syscall.BytePtrFromString(p.Dir)
@@ -86,12 +88,15 @@ func Start(p Program) (*Child, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
-	if min(p.Files[0], p.Files[1], p.Files[2]) < len(p.Files) {
+	if p.Output <= 2 {
 		return nil, syscall.EBADF
 	}
 	pid, errno := s.clone()
+	if errno == syscall.ENOSYS || errno == syscall.EINVAL {
+		return nil, ErrUnsupported
+	}
 	if errno != 0 {
-		return nil, os.NewSyscallError("clone", errno)
+		return nil, os.NewSyscallError("clone3", errno)
 	}
 	c.Pid, c.PidFD = pid, int(s.pidfd)
 	return c, nil

@@ -27,9 +27,6 @@ child:
 	MOVBLZX	setting_identity(R12), AX
 	TESTL	AX, AX
 	JZ	placed
-	XORL	DI, DI
-	XORL	SI, SI
-	DO(const_didGroups, $116) // setgroups
 	MOVQ	setting_gid(R12), DI
 	DO(const_didGroup, $106) // setgid
 	MOVQ	setting_uid(R12), DI
@@ -39,15 +36,11 @@ placed:
 	MOVQ	setting_dir(R12), DI
 	DO(const_didDir, $80) // chdir
 
-	MOVQ	setting_files+0(R12), DI
-	XORL	SI, SI
-	XORL	DX, DX
-	DO(const_didFiles, $292) // dup3
-	MOVQ	setting_files+8(R12), DI
+	MOVQ	setting_output(R12), DI
 	MOVL	$1, SI
 	XORL	DX, DX
-	DO(const_didFiles, $292)
-	MOVQ	setting_files+16(R12), DI
+	DO(const_didFiles, $292) // dup3
+	MOVQ	setting_output(R12), DI
 	MOVL	$2, SI
 	XORL	DX, DX
 	DO(const_didFiles, $292)

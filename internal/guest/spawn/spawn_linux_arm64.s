@@ -25,9 +25,6 @@ child:
 
 	MOVBU	setting_identity(R19), R0
 	CBZ	R0, placed
-	MOVD	ZR, R0
-	MOVD	ZR, R1
-	DO(const_didGroups, $159) // setgroups
 	MOVD	setting_gid(R19), R0
 	DO(const_didGroup, $144) // setgid
 	MOVD	setting_uid(R19), R0
@@ -37,15 +34,11 @@ placed:
 	MOVD	setting_dir(R19), R0
 	DO(const_didDir, $49) // chdir
 
-	MOVD	(setting_files+0)(R19), R0
-	MOVD	ZR, R1
-	MOVD	ZR, R2
-	DO(const_didFiles, $24) // dup3
-	MOVD	(setting_files+8)(R19), R0
+	MOVD	setting_output(R19), R0
 	MOVD	$1, R1
 	MOVD	ZR, R2
-	DO(const_didFiles, $24)
-	MOVD	(setting_files+16)(R19), R0
+	DO(const_didFiles, $24) // dup3
+	MOVD	setting_output(R19), R0
 	MOVD	$2, R1
 	MOVD	ZR, R2
 	DO(const_didFiles, $24)
