@@ -56,7 +56,10 @@ type setting struct {
 
 // cloneArgs is the kernel's struct clone_args as it was first.
 type cloneArgs struct {
-	flags, pidfd, childTID, parentTID, exitSignal, stack, stackSize, tls uint64
+	flags, pidfd                 uint64
+	_                            [2]uint64 // where to write the child's id
+	exitSignal, stack, stackSize uint64
+	_                            uint64 // thread-local storage
 }
 
 // Steps of the child, for its error. The assembly has their numbers.
