@@ -215,7 +215,8 @@ func (m *machine) still(w *work) bool {
 
 // Settled waits until nothing is made for the sandbox in the background.
 func (m *machine) Settled() {
-	m.ahead.wg.Wait()
+	m.ahead.mu.Lock() // and not its wait group, to which prepareLater may be adding
+	defer m.ahead.mu.Unlock()
 	m.squashing.wg.Wait()
 }
 
