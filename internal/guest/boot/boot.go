@@ -147,7 +147,7 @@ const (
 type ContainedConfig struct {
 	Config
 	// OwnKernel is gVisor's: the network's sockets cannot leave the sandbox, so their connections are carried one by one, and Filter is not
-	// installed (see refuseUserNamespaces).
+	// installed where refuseUserNamespaces does its work.
 	OwnKernel bool `json:"own_kernel"`
 	Watches   int  `json:"watches"` // as the server's configuration has it
 }
