@@ -112,6 +112,13 @@ func TestAcquireManySessions(t *testing.T) {
 	}
 }
 
+// outOfMemory is a provider whose sandboxes were ended by their limits.
+type outOfMemory struct{ sandbox.Provider }
+
+func (outOfMemory) Open(_ context.Context, id outboard.SandboxID) (sandbox.Sandbox, error) {
+	return nil, outboard.Errorf(outboard.NotFound, "sandbox %s has ended: %w", id, sandbox.ErrMemory)
+}
+
 // Broken if a session goes on with a machine that is not its own, or does not learn why it has a new one.
 func TestAcquireLost(t *testing.T) {
 	other := func(c *Config) { c.Host = "host-b" }
@@ -141,6 +148,7 @@ func TestAcquireLost(t *testing.T) {
 			ready.Sandbox = "sbx_01unknown"
 			r.append(t, store.Commit{Session: b.session}, &ready)
 		}, nil},
+		{"out of memory", "its programs took more memory than its limit", nil, func(c *Config) { c.Provider = outOfMemory{c.Provider} }},
 		{"other provider", "it was made by provider lost, ", func(t *testing.T, r *rig, f *Fleet, b *Box) {
 			row := r.row(t, b.ID())
 			row.Provider = "lost"

@@ -250,7 +250,7 @@ func (f *Fleet) part(ctx context.Context, row outboard.Sandbox, h *outboard.Head
 	said := &outboard.SandboxLost{Sandbox: row.ID, Generation: row.Generation, Reason: row.Why, Restore: at}
 	c, err := f.lastWords(ctx, row, max(h.Epoch, 1), at)
 	if sandbox.Gone(err) {
-		said.Reason = "the machine is gone"
+		said.Reason = goneBy(err)
 	} else if err != nil {
 		return err
 	}

@@ -70,6 +70,14 @@ func (f *Fleet) attach(ctx context.Context, s *slot, r Request, b *Box) error {
 	return nil
 }
 
+// goneBy is the reason of what sandbox.Gone reports, for the log and the model.
+func goneBy(err error) string {
+	if errors.Is(err, sandbox.ErrMemory) {
+		return sandbox.ErrMemory.Error()
+	}
+	return "the machine is gone"
+}
+
 // open connects to a machine that should be alive. A reason means that it is lost; an error, that nothing can be said.
 func (f *Fleet) open(ctx context.Context, cur outboard.SandboxReady) (*use, string, error) {
 	h, err := f.hold(ctx, cur.Sandbox)
@@ -90,7 +98,7 @@ func (f *Fleet) open(ctx context.Context, cur outboard.SandboxReady) (*use, stri
 			return nil, "", outboard.Errorf(outboard.Canceled, "opening sandbox %s: %w", cur.Sandbox, context.Cause(ctx))
 		}
 		if sandbox.Gone(err) {
-			return nil, "the machine is gone", nil
+			return nil, goneBy(err), nil
 		}
 		f.log.Warn("sandbox does not answer", "sandbox", cur.Sandbox, "err", err)
 		return nil, "the machine does not answer", nil

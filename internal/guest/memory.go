@@ -8,6 +8,10 @@ type MemoryCount struct {
 	Limit   int64 // in bytes
 }
 
+// Hit reports whether the limit ended a program since before. That one was ended is not enough: where the whole host runs out of memory its kernel
+// ends programs of sandboxes that are far from their limits.
+func (n MemoryCount) Hit(before MemoryCount) bool { return n.Ended > before.Ended && n.met(before) }
+
 // met reports whether the limit stood in the way since before. A peak below it by what a kernel asks for at once proves that it never did.
 func (n MemoryCount) met(before MemoryCount) bool {
 	const atOnce = 4 << 20 // a huge page, and what each processor keeps in hand
@@ -25,14 +29,13 @@ func (c *Client) memory() (MemoryCount, bool) {
 	return c.Memory()
 }
 
-// since returns the limit that ended a program since a count, or 0. That a program was ended is not enough: where the whole host runs out of
-// memory its kernel ends programs of sandboxes that are far from their limits.
+// since returns the limit that ended a program since a count, or 0.
 func (c *Client) since(before MemoryCount, known bool) int64 {
 	if !known {
 		return 0
 	}
 	now, known := c.memory()
-	if !known || now.Ended <= before.Ended || !now.met(before) {
+	if !known || !now.Hit(before) {
 		return 0
 	}
 	return now.Limit

@@ -263,6 +263,9 @@ type Usage struct {
 	CPUs          float64
 }
 
+// ErrMemory is wrapped by the error of a sandbox that no longer exists because of its limit on memory, where that ends it as a whole.
+var ErrMemory = errors.New("its programs took more memory than its limit, which ends a sandbox of this kind as a whole")
+
 // Gone reports whether err says that the sandbox no longer exists.
 func Gone(err error) bool { return outboard.KindOf(err) == outboard.NotFound }
 

@@ -1,6 +1,7 @@
 package container
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,9 +44,20 @@ func (m *machine) alive() error {
 	case err != nil:
 		return outboard.Errorf(outboard.Unavailable, "%w", err)
 	case !ok:
-		return outboard.Errorf(outboard.NotFound, "sandbox %s has ended", m.state.ID)
+		return m.ended()
 	}
 	return nil
+}
+
+// ended is the error of a container that has ended. Its control group outlives it, and knows whether the limit on memory did that: a kernel of
+// its own is a process like any other to the host's.
+func (m *machine) ended() error {
+	if count := native.MemoryIn(m.state.Memory); count != nil && m.p.tech.OwnKernel() {
+		if n, known := count(); known && n.Hit(guest.MemoryCount{}) {
+			return outboard.Errorf(outboard.NotFound, "sandbox %s has ended: %w", m.state.ID, sandbox.ErrMemory)
+		}
+	}
+	return outboard.Errorf(outboard.NotFound, "sandbox %s has ended", m.state.ID)
 }
 
 // ready waits until the guest says that the sandbox is finished.
@@ -72,8 +84,8 @@ func (m *machine) connect(ctx context.Context) error {
 	}
 	c := guest.NewClient(conn)
 	c.Lost = m.explain
-	if !m.p.tech.OwnKernel() { // where the limit ends the whole sandbox, no call lives to tell of it
-		c.Memory = native.MemoryOf(m.state.Process)
+	if !m.p.tech.OwnKernel() { // where the limit ends the whole sandbox, no call lives to tell of it: see ended
+		c.Memory = native.MemoryIn(cmp.Or(m.state.Memory, native.MemoryGroup(m.state.Process)))
 	}
 	if err := native.Greet(ctx, c, m.ID(), m.state.Generation); err != nil {
 		c.Close()
@@ -121,7 +133,7 @@ func (m *machine) explain(err error) error {
 		return err
 	}
 	if m.state.Ended() {
-		return outboard.Errorf(outboard.NotFound, "sandbox %s has ended", m.ID())
+		return m.ended()
 	}
 	return outboard.Errorf(outboard.Unavailable, "talking to sandbox %s: %w", m.ID(), err)
 }

@@ -84,9 +84,10 @@ func (p *Provider) Capabilities() sandbox.Capabilities { return p.tech.Capabilit
 type state struct {
 	ID         outboard.SandboxID `json:"id"`
 	Generation string             `json:"generation"`
-	Lower      []string           `json:"lower,omitempty"` // layers in use
-	Build      bool               `json:"build,omitempty"` // see Commit
-	ToolUID    uint32             `json:"tool_uid"`        // of this host, 0 before there is one
+	Lower      []string           `json:"lower,omitempty"`  // layers in use
+	Build      bool               `json:"build,omitempty"`  // see Commit
+	ToolUID    uint32             `json:"tool_uid"`         // of this host, 0 before there is one
+	Memory     string             `json:"memory,omitempty"` // directory of the control group that counts it
 	CreatedAt  time.Time          `json:"created_at"`
 	native.Process
 }
@@ -209,6 +210,7 @@ func (p *Provider) create(ctx context.Context, dir string, spec sandbox.Spec, ro
 	if s.Process, err = native.NameProcess(pid); err != nil {
 		return nil, p.withLastWords(ctx, spec.ID, dir, outboard.Errorf(outboard.Unavailable, "the container ended at once: %w", err))
 	}
+	s.Memory = native.MemoryGroup(s.Process)
 	if err := s.save(dir); err != nil {
 		return nil, err
 	}

@@ -24,11 +24,24 @@ func (g group) memory() (guest.MemoryCount, bool) {
 	return guest.MemoryCount{}, false
 }
 
-// MemoryOf is that of the group of a process, for who has its groups made by another program. They are looked for once, while it lives.
-func MemoryOf(p Process) func() (guest.MemoryCount, bool) {
+// MemoryGroup returns the directory of the control group that counts the memory of a process, for who has its groups made by another program. It is
+// found while the process lives, and "" where there is none of its own.
+func MemoryGroup(p Process) string {
 	g, err := memoryGroup(p.Pid)
-	if err != nil {
-		return nil // nobody knows, which is all that there is to say
+	if err != nil || len(g.dirs) == 0 {
+		return ""
+	}
+	return g.dirs[0]
+}
+
+// MemoryIn is memory of such a group, which may have outlived its processes, and nil for "": nobody knows, which is all that there is to say.
+func MemoryIn(dir string) func() (guest.MemoryCount, bool) {
+	if dir == "" {
+		return nil
+	}
+	g := group{version: 1, dirs: []string{dir}}
+	if _, err := os.Lstat(filepath.Join(dir, "memory.oom_control")); err != nil {
+		g.version = 2
 	}
 	return g.memory
 }
