@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -192,6 +193,34 @@ func TestBoxStreamsEnd(t *testing.T) {
 	}
 	if _, err := io.ReadAll(resp.Body); err == nil {
 		t.Error("a stream to what is denied now ended as if it were whole")
+	}
+}
+
+// Broken if a request that was judged by what a box's settings say now is ended for a change that was before it: by who had read them before that.
+func TestBoxChangedBefore(t *testing.T) {
+	r, b := boxRig(t, outboard.Networking{Mode: "unrestricted"}, outboard.BoxNetwork{})
+	done := make(chan struct{})
+	var checks sync.WaitGroup
+	defer checks.Wait()
+	defer close(done)
+	for range 2 {
+		checks.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					r.gateway.Recheck()
+				}
+			}
+		})
+	}
+	c := r.client(false)
+	for i := range 40 {
+		r.setBox(t, b.ID, outboard.BoxNetwork{Deny: []string{fmt.Sprintf("10.0.0.%d/32", i)}})
+		if status, text := get(t, c, r.http("a.test", "/")); status != 200 {
+			t.Fatalf("request %d: %d %s", i, status, text)
+		}
 	}
 }
 

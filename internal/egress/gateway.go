@@ -132,6 +132,8 @@ type port struct {
 	ca  *authority  // set before the first connection, replaced by renewal
 	tls *tls.Config // of ca
 
+	changing sync.Mutex // held to replace reach by what the box's row says now
+
 	mu     sync.Mutex
 	active map[*effect]struct{}
 	asked  map[string]answerOf // by what was asked about; at most maxAsked

@@ -86,26 +86,38 @@ func (p *port) may(ctx context.Context) (*reach, error) {
 	if p.subject.Box == "" {
 		return now, nil
 	}
-	b, err := p.g.cfg.Store.Box(ctx, p.subject.Box)
-	if outboard.KindOf(err) == outboard.NotFound {
-		return nil, errNoBox
-	}
+	b, n, err := p.row(ctx)
 	if err != nil {
 		return nil, err
 	}
-	n := p.g.ofBox(&b)
-	if now.is(n, &b) {
+	if now.is(n, b) {
 		return now, nil
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if now = p.reach.Load(); !now.is(n, &b) {
-		next := p.g.newReach(p.subject, n, &b)
-		p.reach.Store(next)
-		now.out.close() // connections to what is denied now must not be used again
-		now = next
+	// What was read may be older than what another has made of the row since. So who replaces it reads again, and nobody else does meanwhile.
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	if b, n, err = p.row(ctx); err != nil {
+		return nil, err
 	}
-	return now, nil
+	if now = p.reach.Load(); now.is(n, b) {
+		return now, nil
+	}
+	next := p.g.newReach(p.subject, n, b)
+	p.reach.Store(next)
+	now.out.close() // connections to what is denied now must not be used again
+	return next, nil
+}
+
+// row reads the row of a port's box, and what it amounts to.
+func (p *port) row(ctx context.Context) (*outboard.Box, outboard.Networking, error) {
+	b, err := p.g.cfg.Store.Box(ctx, p.subject.Box)
+	if outboard.KindOf(err) == outboard.NotFound {
+		err = errNoBox
+	}
+	if err != nil {
+		return nil, outboard.Networking{}, err
+	}
+	return &b, p.g.ofBox(&b), nil
 }
 
 // ofBox is the networking of a box: nothing for one that asked for none.
@@ -138,7 +150,7 @@ func (p *port) endOutdated(ctx context.Context) (ended int) {
 	if p.subject.Box == "" {
 		return 0
 	}
-	now, err := p.may(ctx)
+	_, err := p.may(ctx)
 	if errors.Is(err, errNoBox) {
 		return p.end(err)
 	}
@@ -148,6 +160,7 @@ func (p *port) endOutdated(ctx context.Context) (ended int) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	now := p.reach.Load() // perhaps a newer one, by which a request that has begun meanwhile was judged
 	for e := range p.active {
 		if r := e.reach.Load(); r != nil && r != now {
 			e.end(errRules)
