@@ -482,22 +482,6 @@ func awaitAhead(t *testing.T, dir string, id outboard.SandboxID, n int) {
 	}
 }
 
-// awaitLayers waits until nobody is making layers.
-func awaitLayers(t *testing.T, dir string) {
-	t.Helper()
-	f, err := os.Open(filepath.Join(dir, "layers"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
-		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // Broken if a sandbox is given an overlay whose layer is not there any more, as when another server was killed while it made its own:
 // from then on nothing of it could be saved.
 func TestPushLayerTakenAway(t *testing.T) {
@@ -666,7 +650,7 @@ func TestSweepUnreadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitAhead(t, dir, m.ID(), 3)
-	awaitLayers(t, dir) // whoever makes layers keeps the sweep away
+	m.Sandbox.(interface{ Settled() }).Settled() // whoever makes layers keeps the sweep away, until it lets go of the sandbox as well
 	if err := p.Sweep(t.Context()); err != nil {
 		t.Fatal(err) // the control
 	}
