@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/outboardtest"
 	"github.com/outboard-dev/outboard/internal/outbound"
 	"github.com/outboard-dev/outboard/internal/sandboxtest"
@@ -102,6 +103,32 @@ func TestSandboxLost(t *testing.T) {
 	}
 	if got := types(k.list(k.id, "?include[]=outboard")); !slices.Contains(got, "outboard.sandbox.lost") {
 		t.Errorf("the loss is not in the history: %v", got)
+	}
+}
+
+// Fails if who follows a process of a box whose machine dies is told nothing but that the connection broke.
+func TestProcessOfALostBox(t *testing.T) {
+	boxes := sandboxtest.NewBare(t).(*sandboxtest.Bare)
+	b := whole(t, outboardtest.Options{Provider: boxes})
+	id := b.ok("POST", "/v1/sandboxes", `{"timeout_seconds":600}`).str("id")
+	machines, err := boxes.List(t.Context())
+	if err != nil || len(machines) != 1 {
+		t.Fatalf("%v, %v", machines, err)
+	}
+	c, err := client.New(client.Config{URL: b.url, Key: b.key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var failed error
+	for e, err := range c.StartProcess(t.Context(), id, map[string]any{"argv": []string{"sleep", "1000"}}) {
+		if failed = err; err == nil && e.Type == "process.started" {
+			if err := boxes.Crash(machines[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if failed == nil || !strings.Contains(failed.Error(), "the sandbox was paused, or has ended") {
+		t.Errorf("told %v", failed)
 	}
 }
 

@@ -202,7 +202,7 @@ type processIn struct {
 
 // processEvent is an event of a process's stream.
 type processEvent struct {
-	Type     string `json:"type"` // process.started, process.output, process.lost, process.ended
+	Type     string `json:"type"` // process.started, process.output, process.lost, process.ended; or an error object
 	Pid      int    `json:"pid,omitempty"`
 	Stream   string `json:"stream,omitempty"` // stdout, stderr, terminal
 	Data     []byte `json:"data,omitempty"`   // base64
@@ -315,7 +315,7 @@ func (b *boxStream) keepalive(ctx context.Context) {
 	}
 }
 
-// processStream answers with the events that run is told. A refusal before the first one is an ordinary error.
+// processStream answers with the events that run is told. A refusal before the first one is an ordinary error, what fails later the last event.
 func (s *server) processStream(r *request, run func(context.Context, func(control.ProcessEvent) error) (control.ProcessExit, error)) error {
 	ctx, cancel := context.WithCancel(r.Context())
 	var wg sync.WaitGroup
@@ -345,8 +345,12 @@ func (s *server) processStream(r *request, run func(context.Context, func(contro
 	switch {
 	case err != nil && !begun:
 		return control.BoxError(err)
-	case err != nil:
+	case err != nil && ctx.Err() != nil: // the client has gone, or must not hear more
 		s.cut(r, err)
+	case err != nil:
+		s.log.Warn("stream of a process failed", "request", requestID(ctx), "path", r.URL.Path, "err", err)
+		_ = b.write(errorFrame(ctx, control.BoxError(err))) // who does not take it has gone
+		return nil
 	}
 	out := processEvent{Type: "process.ended", Cursor: cursor, TimedOut: exit.Timeout, MemoryLimit: exit.MemoryLimit}
 	if exit.Signal != 0 {

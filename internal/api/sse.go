@@ -229,12 +229,17 @@ func (st *streamer) end(ctx context.Context, err error) {
 		return
 	}
 	st.s.log.Error("stream failed", "request", requestID(ctx), "session", st.v.ID, "err", err)
+	st.write(errorFrame(ctx, err))
+}
+
+// errorFrame is the last frame of a stream that fails.
+func errorFrame(ctx context.Context, err error) string {
 	body, _ := errorFor(err, requestID(ctx))
 	b, err := json.Marshal(body)
 	if err != nil {
 		panic("api: encoding an error: " + err.Error()) // strings only
 	}
-	st.write("event: error\ndata: " + string(b) + "\n\n")
+	return "event: error\ndata: " + string(b) + "\n\n"
 }
 
 // frame writes one event. The SSE name is always message: clients skip frames without a name, and some skip names they do not

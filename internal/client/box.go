@@ -30,7 +30,7 @@ type Box struct {
 
 // ProcessEvent is an event of a process in a box.
 type ProcessEvent struct {
-	Type     string `json:"type"` // process.started, process.output, process.lost, process.ended
+	Type     string `json:"type"` // process.started, process.output, process.lost, process.ended; error is told as one
 	Pid      int    `json:"pid"`
 	Stream   string `json:"stream"` // stdout, stderr, terminal
 	Data     []byte `json:"data"`
@@ -116,6 +116,11 @@ func (c *Client) processEvents(ctx context.Context, box string, body any, yield 
 		var e ProcessEvent
 		if err := json.Unmarshal(data, &e); err != nil {
 			return &TransportError{c.URL(), err}
+		}
+		if e.Type == "error" {
+			var ev Event
+			_ = json.Unmarshal(data, &ev) // it is an object, see above
+			return streamError(ev)
 		}
 		if !yield(e, nil) || e.Type == "process.ended" {
 			return nil
