@@ -120,7 +120,7 @@ func (c *Client) processEvents(ctx context.Context, box string, body any, yield 
 		if e.Type == "error" {
 			var ev Event
 			_ = json.Unmarshal(data, &ev) // it is an object, see above
-			return streamError(ev)
+			return c.BoxLost(ctx, box, streamError(ev))
 		}
 		if !yield(e, nil) || e.Type == "process.ended" {
 			return nil
