@@ -1,23 +1,38 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
 )
 
-// address is the file server.json of a data directory: where a running server answers. It is a hint; whoever reads it verifies
-// that the process is still the one that wrote it before sending it a key.
+// address says where a running server of a data directory answers. Each server writes one into servers/PID.json; server.json is that of
+// the server that started last. It is a hint: a reader verifies that the process is still the one that wrote it before sending it a key.
 type address struct {
 	URL   string `json:"url"`
 	PID   int    `json:"pid"`
 	Start string `json:"start"` // see processStart
 	Kern  string `json:"kernel"`
+	// Name and Certificate say whom to expect with https: a name in the certificate, and the certificate itself in PEM.
+	Name        string    `json:"name,omitempty"`
+	Certificate string    `json:"certificate,omitempty"`
+	Since       time.Time `json:"since"`
+	Idle        string    `json:"idle,omitempty"`    // a background server ends after so long without work; "" = it stays
+	Problem     string    `json:"problem,omitempty"` // why no sandbox can be made
 }
 
 func addressPath(data string) string { return filepath.Join(data, "server.json") }
+func serversDir(data string) string  { return filepath.Join(data, "servers") }
 
 // localURL is how this machine reaches a server that may listen on every address.
 func localURL(server string) string {
@@ -38,32 +53,89 @@ func localURL(server string) string {
 }
 
 // publish writes where this process answers.
-func publish(data, url string) error {
-	pid := os.Getpid()
-	b, err := json.Marshal(address{URL: url, PID: pid, Start: processStart(pid), Kern: kernelID()})
+func publish(data string, at address) error {
+	at.PID = os.Getpid()
+	at.Start, at.Kern = processStart(at.PID), kernelID()
+	b, err := json.Marshal(at)
 	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(serversDir(data), 0o700); err != nil {
+		return err
+	}
+	if err := writePrivate(filepath.Join(serversDir(data), strconv.Itoa(at.PID)+".json"), string(b)+"\n"); err != nil {
 		return err
 	}
 	return writePrivate(addressPath(data), string(b)+"\n")
 }
 
-// withdraw removes what publish wrote, unless another server has written since.
+// withdraw removes what publish wrote. When server.json was this process's, it becomes that of another server of the directory.
 func withdraw(data string) error {
-	if a, ok := readAddress(data); !ok || a.PID != os.Getpid() {
-		return nil
+	err := os.Remove(filepath.Join(serversDir(data), strconv.Itoa(os.Getpid())+".json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	return os.Remove(addressPath(data))
+	if a, ok := readOne(addressPath(data)); !ok || a.PID != os.Getpid() {
+		return err
+	}
+	for _, other := range servers(data) {
+		if other.PID == os.Getpid() {
+			continue
+		}
+		b, bad := json.Marshal(other)
+		if bad == nil {
+			bad = writePrivate(addressPath(data), string(b)+"\n")
+		}
+		return errors.Join(err, bad)
+	}
+	return errors.Join(err, os.Remove(addressPath(data)))
 }
 
-// readAddress returns the address of a server that is alive as far as this machine can tell.
+// readAddress returns the address of a server of the directory that is alive as far as this machine can tell.
 func readAddress(data string) (address, bool) {
+	if a, ok := readOne(addressPath(data)); ok {
+		return a, true
+	}
+	if all := servers(data); len(all) > 0 {
+		return all[0], true
+	}
+	return address{}, false
+}
+
+// servers returns the living servers of a data directory, the last one to start first.
+func servers(data string) []address {
+	files, _ := filepath.Glob(filepath.Join(serversDir(data), "*.json")) // the pattern is fine
+	var out []address
+	for _, f := range files {
+		a, ok := readOne(f)
+		if ok && strconv.Itoa(a.PID)+".json" == filepath.Base(f) {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, func(a, b address) int { return cmp.Or(b.Since.Compare(a.Since), b.PID-a.PID) })
+	return out
+}
+
+// readOne reads one file, and reports whether its process lives.
+func readOne(path string) (address, bool) {
 	var a address
-	b, err := os.ReadFile(addressPath(data))
+	b, err := os.ReadFile(path)
 	if err != nil || json.Unmarshal(b, &a) != nil || a.URL == "" {
 		return a, false
 	}
-	if a.Kern != "" && (a.Kern != kernelID() || processStart(a.PID) != a.Start) {
-		return a, false
+	return a, a.Kern == "" || a.alive()
+}
+
+// alive reports whether the process that wrote the address is there, for certain.
+func (a *address) alive() bool {
+	return a.Kern != "" && a.Kern == kernelID() && a.Start != "" && processStart(a.PID) == a.Start
+}
+
+// pin returns the one certificate that the server may show, in DER; nil without https.
+func (a *address) pin() []byte {
+	block, _ := pem.Decode([]byte(a.Certificate))
+	if block == nil || !strings.HasPrefix(a.URL, "https://") {
+		return nil
 	}
-	return a, true
+	return block.Bytes
 }

@@ -37,7 +37,7 @@ func newDeny(a *app) *cobra.Command {
 
 // runAnswer answers the asks a session is parked at: all of them, or the one that call (or the beginning of its id) names.
 func runAnswer(ctx context.Context, a *app, ref, call string, allow bool, why string) error {
-	c, err := a.connect(ctx, needThere)
+	c, err := a.connect(ctx, needWork|needThere)
 	if err != nil {
 		return err
 	}

@@ -29,6 +29,7 @@ type conn struct {
 	*client.Client
 	data    string  // the data directory, which also holds what this machine remembers of sessions
 	private *server // nil when the server is another process
+	problem string  // why a server of this machine can make no sandbox, "" = it can, or it is not known
 }
 
 // Close ends the connection, and the private server.
@@ -39,7 +40,8 @@ func (c *conn) Close() {
 	}
 }
 
-// connect finds the server: OUTBOARD_URL, else a server that runs on the data directory, else a private one in this process.
+// connect finds the server: OUTBOARD_URL, else a server that runs on the data directory, else one that it starts: in the background when
+// sessions are to be run, in this process for answers and with --foreground.
 func (a *app) connect(ctx context.Context, want need) (*conn, error) {
 	c, err := a.connectRunning(ctx)
 	if c != nil || err != nil {
@@ -52,6 +54,9 @@ func (a *app) connect(ctx context.Context, want need) (*conn, error) {
 	data, err := find()
 	if err != nil {
 		return nil, err
+	}
+	if want&needWork != 0 && a.inBackground() {
+		return a.background(ctx, data)
 	}
 	return a.connectPrivate(ctx, data, want)
 }
@@ -96,17 +101,15 @@ func (a *app) connectRunning(ctx context.Context) (*conn, error) {
 	if err != nil {
 		return nil, dataError(data, err)
 	}
-	if addr, ok := readAddress(data); ok && key != "" {
-		c, err := a.dial(addr.URL, key, data, nil)
-		if err != nil {
-			return nil, err
-		}
-		if alive(ctx, c.Client) {
-			return c, nil
-		}
-		c.Close()
+	addr, ok := readAddress(data)
+	if !ok {
+		return nil, nil
 	}
-	return nil, nil
+	if key = cmp.Or(key, a.env("OUTBOARD_API_KEY")); key == "" {
+		return nil, outboard.Errorf(outboard.Unauthenticated, "a server of %s runs (process %d at %s), and %s is not there", data, addr.PID, addr.URL, keyPath(data)).
+			WithHint("set OUTBOARD_API_KEY, or make a new key: outboard key recover")
+	}
+	return a.reach(ctx, data, key, addr)
 }
 
 // privateGrace is how long a private server lets turns come to their next step when its command ends: somebody waits for the
@@ -121,19 +124,31 @@ func (c *conn) work(ctx context.Context) error {
 	return c.private.Work(ctx)
 }
 
-// alive reports whether a server answers at all; what it answers is the command's business.
-func alive(ctx context.Context, c *client.Client) bool {
-	_, err := c.Session(ctx, outboard.PrefixSession+"_0100000000000000000000")
-	_, dead := errors.AsType[*client.TransportError](err)
-	return !dead
-}
-
 func (a *app) dial(url, key, data string, private *server) (*conn, error) {
-	c, err := client.New(client.Config{URL: url, Key: key, Insecure: a.env("OUTBOARD_INSECURE") == "1", Org: cmp.Or(a.org, a.env("OUTBOARD_ORG")), UserAgent: "outboard-cli/" + thisVersion().Version})
+	c, err := client.New(a.clientConfig(url, key))
 	if err != nil {
 		return nil, err
 	}
 	return &conn{Client: c, data: data, private: private}, nil
+}
+
+// dialPinned is dial for a server of this machine's data directory, which says itself what certificate it shows.
+func (a *app) dialPinned(at address, key, data string) (*conn, error) {
+	cfg := a.clientConfig(at.URL, key)
+	cfg.Certificate = at.pin()
+	if at.Kern != "" { // the process was verified, so nobody else hears the key on this machine
+		cfg.Insecure = true
+	}
+	c, err := client.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Client: c, data: data, problem: at.Problem}, nil
+}
+
+func (a *app) clientConfig(url, key string) client.Config {
+	return client.Config{URL: url, Key: key, Insecure: a.env("OUTBOARD_INSECURE") == "1", Org: cmp.Or(a.org, a.env("OUTBOARD_ORG")),
+		UserAgent: "outboard-cli/" + thisVersion().Version}
 }
 
 // connectPrivate starts a server in this process, on a port of its own, for as long as the command lasts.

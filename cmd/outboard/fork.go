@@ -68,7 +68,11 @@ func runFork(ctx context.Context, a *app, n client.NewFork, ref string) error {
 		return usagef("-n must be 1 to %d", outboard.MaxForks)
 	}
 	n.Seq = seq
-	c, err := a.connect(ctx, needThere)
+	want := needThere
+	if n.Prompt != "" {
+		want |= needWork
+	}
+	c, err := a.connect(ctx, want)
 	if err != nil {
 		return err
 	}

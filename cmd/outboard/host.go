@@ -143,6 +143,15 @@ func readKey(data string) (string, error) {
 
 // writePrivate writes a small file that only the user may read, durably and at once: a reader sees the old one or the new one.
 func writePrivate(path, text string) error {
+	return placePrivate(path, text, os.Rename)
+}
+
+// createPrivate is writePrivate for a file that must not exist: fs.ErrExist when it does, and the file stays as it is.
+func createPrivate(path, text string) error {
+	return placePrivate(path, text, func(from, to string) error { return errors.Join(os.Link(from, to), os.Remove(from)) })
+}
+
+func placePrivate(path, text string, place func(from, to string) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // made with mode 0600
 	if err != nil {
 		return err
@@ -150,10 +159,12 @@ func writePrivate(path, text string) error {
 	_, err = f.WriteString(text)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		if err = place(f.Name(), path); err == nil {
+			return nil
+		}
 	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+	if gone := os.Remove(f.Name()); !errors.Is(gone, os.ErrNotExist) {
+		err = errors.Join(err, gone)
 	}
-	return nil
+	return err
 }

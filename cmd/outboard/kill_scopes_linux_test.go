@@ -688,7 +688,7 @@ func spawn(t *testing.T, data string) *spawned {
 		if c.c, err = client.New(client.Config{URL: addr.URL, Key: key}); err != nil {
 			t.Fatal(err)
 		}
-		if alive(t.Context(), c.c) {
+		if talk(t.Context(), c.c) == nil {
 			return true
 		}
 		c.c.Close()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -26,6 +27,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(mainEnv) == "1" {
 		main()
 	}
+	program = func() (string, error) { return "", errors.New("tests in this process start no background server") }
 	os.Exit(testMain(m))
 }
 
@@ -71,10 +73,12 @@ func TestScripts(t *testing.T) {
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv(mainEnv, "1")
 			e.Setenv("OUTBOARD_GUEST", guestPath)
+			e.Setenv(foregroundEnv, "1") // background.txtar is about the other way
 			e.Setenv("OUTBOARD_DATA", filepath.Join(e.WorkDir, ".data"))
 			e.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
 			e.Setenv("GIT_CONFIG_NOSYSTEM", "1")
 			e.Defer(func() { removeSandboxes(t, filepath.Join(e.WorkDir, ".data", "sandboxes")) })
+			e.Defer(func() { endServers(t, filepath.Join(e.WorkDir, ".data")) }) // the last one deferred runs first
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
@@ -84,6 +88,7 @@ func TestScripts(t *testing.T) {
 			return os.Geteuid() == 0, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"session": scriptSession, "await": scriptAwait,
+			"await-servers": scriptAwaitServers,
 			"await-session": scriptAwaitSession, "perm": scriptPerm, "capture": scriptCapture},
 	})
 }
@@ -152,6 +157,36 @@ func scriptAwait(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		if time.Now().After(deadline) {
 			ts.Fatalf("%s did not come", args[0])
+		}
+	}
+}
+
+// scriptAwaitServers waits until so many servers of the data directory live.
+func scriptAwaitServers(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 || neg {
+		ts.Fatalf("await-servers NUMBER")
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
+		all := servers(ts.Getenv("OUTBOARD_DATA"))
+		if fmt.Sprint(len(all)) == args[0] {
+			tick.Stop()
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("there are %d servers", len(all))
+		}
+	}
+}
+
+// endServers ends the servers that a script left in the background.
+func endServers(t *testing.T, data string) {
+	for _, s := range servers(data) {
+		if err := terminate(s.PID); err != nil {
+			t.Error(err)
+		}
+		if err := awaitExit(context.Background(), &s); err != nil { // the test's own context is over
+			t.Error(err)
 		}
 	}
 }

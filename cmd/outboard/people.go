@@ -183,7 +183,7 @@ func newKey(a *app) *cobra.Command {
 		return err
 	})
 	rm.Flags().BoolVar(&made, "made", false, "also the keys that were made with them, and with those")
-	cmd.AddCommand(ls, create, rm)
+	cmd.AddCommand(newKeyRotate(a), newKeyRecover(a), ls, create, rm)
 	return cmd
 }
 

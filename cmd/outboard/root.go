@@ -23,17 +23,19 @@ type app struct {
 	out, errs io.Writer
 	env       func(string) string
 
-	json    bool
-	data    string
-	org     string
-	kept    string // the server at which a kept login is used, "" = a key is
-	started bool   // a command's own code was reached: errors before that are about usage
+	json bool
+	data string
+	org  string
+
+	foreground bool   // work that no server runs for is done in this process
+	kept       string // the server at which a kept login is used, "" = a key is
+	started    bool   // a command's own code was reached: errors before that are about usage
 }
 
 // commands lists every command, in the order help shows them. A new command is one file and one line here.
 func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
-		newDemo(a), newServe(a), newRun(a), newList(a), newShow(a), newAttach(a), newLogs(a), newSend(a), newInterrupt(a), newApprove(a),
+		newDemo(a), newServe(a), newUp(a), newDown(a), newStatus(a), newRun(a), newList(a), newShow(a), newAttach(a), newLogs(a), newSend(a), newInterrupt(a), newApprove(a),
 		newDeny(a), newFork(a), newRewind(a), newCheckpoint(a), newNet(a), newDiff(a), newApply(a), newPull(a), newStop(a), newRemove(a), newChaos(a), newBench(a),
 		newBox(a), newSSH(a), newSSHKey(a), newTemplate(a), newImage(a), newBlob(a), newSandbox(a), newSecret(a), newApproval(a), newGrant(a), newBudget(a), newKill(a), newPolicy(a), newAudit(a), newOrg(a), newUser(a), newKey(a), newLogin(a), newLogout(a), newWhoami(a), newDoctor(a), newConfig(a), newVersion(a),
 	}

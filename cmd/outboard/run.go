@@ -40,7 +40,7 @@ func newRun(a *app) *cobra.Command {
 		Long: "Start a session and show what it does until it comes to rest.\n\n" +
 			"In a git repository the work as it is now, committed or not, but nothing ignored, is copied into the sandbox;\n" +
 			"index, HEAD, branches and stash stay as they are. The result comes home with outboard diff and outboard apply.\n" +
-			"Ctrl-C detaches and the session goes on.",
+			"Ctrl-C detaches and the session goes on: where no server runs, one is started in the background (outboard up).",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			task, err := readTask(a.in, args[0], "task", `outboard run "make the tests pass"`)
 			if err != nil {
@@ -60,6 +60,7 @@ func newRun(a *app) *cobra.Command {
 	f.DurationVar(&o.timeout, "timeout", 0, "interrupt the session after this long and exit 124")
 	f.StringVar(&o.approve, "approve", "", "ask before every tool call, or never (default: what the agent says)")
 	f.BoolVarP(&o.detach, "detach", "d", false, "start and do not watch")
+	foregroundFlag(f, a)
 	f.StringVar(&o.title, "title", "", "title of the session (default: the task's first line)")
 	return cmd
 }
@@ -96,6 +97,9 @@ func runRun(ctx context.Context, a *app, o runOptions, task string) error {
 	defer c.Close()
 	if c.private != nil && c.private.sandbox != nil {
 		return noIsolation(c.private.sandbox)
+	}
+	if c.problem != "" {
+		return noIsolation(errors.New(c.problem))
 	}
 	s, work, err := o.create(ctx, a, c, task)
 	if err != nil {

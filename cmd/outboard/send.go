@@ -39,7 +39,7 @@ func newInterrupt(a *app) *cobra.Command {
 
 // deliver sends events to a session and confirms it. Where nobody runs sessions, that is said.
 func deliver(ctx context.Context, a *app, ref, what string, events ...any) error {
-	c, err := a.connect(ctx, needThere)
+	c, err := a.connect(ctx, needWork|needThere)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,6 +34,9 @@ type serveOptions struct {
 	slots    int
 	clock    bool
 	level    string
+
+	idle       time.Duration
+	background bool // left behind by a command; see background.go
 }
 
 func newServe(a *app) *cobra.Command {
@@ -55,6 +60,9 @@ func newServe(a *app) *cobra.Command {
 	f.BoolVar(&o.clock, "trust-clock", false, "take the host's clock for right though the database has seen a later time: what had expired may be valid again")
 	f.StringSliceVar(&o.hosts, "host", nil, "name this server may be called by, besides its addresses")
 	f.IntVar(&o.slots, "slots", 0, "sessions run at a time (default: the runner's)")
+	f.DurationVar(&o.idle, "idle", 0, "end after this long without requests and without work, such as 10m (default: stay)")
+	f.BoolVar(&o.background, "background", false, "")
+	f.MarkHidden("background")
 	f.StringVar(&o.level, "log-level", "", "debug, info, warn or error (default info)")
 	return cmd
 }
@@ -96,7 +104,7 @@ func runServe(ctx context.Context, a *app, o *serveOptions) error {
 		a.say("no sandbox can be made here, so every tool call will fail: %v", s.sandbox)
 	}
 	if s.url != "" {
-		if err := publish(cfg.Data, localURL(s.url)); err != nil {
+		if err := publish(cfg.Data, s.address(o)); err != nil {
 			return dataError(cfg.Data, err)
 		}
 		defer func() {
@@ -109,13 +117,45 @@ func runServe(ctx context.Context, a *app, o *serveOptions) error {
 		return err
 	}
 	s.checkVault(ctx)
+	return s.serveUntil(ctx, o.idle)
+}
+
+// serveUntil returns when the server is to stop: asked to, idle for so long (0 = never), or failed.
+func (s *server) serveUntil(ctx context.Context, idle time.Duration) error {
+	look, stop := context.WithCancel(ctx)
+	defer stop()
+	rests := make(chan bool, 1)
+	go func() { rests <- s.awaitIdle(look, idle) }()
 	select {
 	case <-ctx.Done():
 		s.log.Info("stopping", "cause", context.Cause(ctx))
 		return nil
+	case <-rests:
+		s.log.Info("stopping", "cause", "idle", "for", idle)
+		return nil
 	case err := <-s.failed:
 		return err
 	}
+}
+
+// address is how commands of this machine find the server.
+func (s *server) address(o *serveOptions) address {
+	at := address{URL: localURL(s.url), Since: time.Now().UTC().Truncate(time.Second)}
+	if o.background {
+		at.Idle = cmp.Or(o.idle, defaultIdle).String()
+	}
+	if s.sandbox != nil {
+		at.Problem = s.sandbox.Error()
+	}
+	if s.cfg.TLS == nil {
+		return at
+	}
+	der := s.cfg.TLS.Certificates[0].Certificate[0]
+	at.Certificate = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	if leaf, err := x509.ParseCertificate(der); err == nil && len(leaf.DNSNames) > 0 {
+		at.Name = leaf.DNSNames[0]
+	}
+	return at
 }
 
 const (
@@ -205,6 +245,9 @@ func (o *serveOptions) server(a *app) (serverConfig, error) {
 	listen, loopback, err := splitListen(cfg.Listen)
 	if err != nil {
 		return out, err
+	}
+	if o.idle < 0 {
+		return out, usagef("--idle must not be negative")
 	}
 	out = serverConfig{Data: data, Config: cfg, Env: a.env, Logger: a.logger(level), Serve: o.role != "worker", Work: o.role != "api",
 		Slots: cfg.Limits.Slots, Listen: listen, Hosts: cfg.Hosts, TrustClock: o.clock}

@@ -74,7 +74,7 @@ func runTemplateBuild(ctx context.Context, a *app, o *templateBuildOptions, name
 	for _, what := range r.ignored {
 		a.say("%s: %s", file, what)
 	}
-	c, err := a.connect(ctx, needAnswers)
+	c, err := a.connect(ctx, needWork)
 	if err != nil {
 		return err
 	}

@@ -267,7 +267,7 @@ func TestReadAddress(t *testing.T) {
 	if _, ok := readAddress(dir); ok {
 		t.Error("an address was read from nowhere")
 	}
-	if err := publish(dir, "http://127.0.0.1:1"); err != nil {
+	if err := publish(dir, address{URL: "http://127.0.0.1:1"}); err != nil {
 		t.Fatal(err)
 	}
 	if a, ok := readAddress(dir); !ok || a.URL != "http://127.0.0.1:1" {
@@ -275,6 +275,12 @@ func TestReadAddress(t *testing.T) {
 	}
 	stale := fmt.Sprintf(`{"url":"http://127.0.0.1:1","pid":%d,"start":"1","kernel":%q}`, os.Getpid(), kernelID())
 	if err := writePrivate(addressPath(dir), stale); err != nil {
+		t.Fatal(err)
+	}
+	if a, ok := readAddress(dir); !ok || a.Start == "1" {
+		t.Errorf("beside a stale server.json the living server is %+v, %v", a, ok)
+	}
+	if err := os.RemoveAll(serversDir(dir)); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := readAddress(dir); ok {

@@ -100,6 +100,7 @@ type server struct {
 	e2bHTTP *http.Server
 	sshd    *sshd.Server // nil without --ssh
 	serving sync.WaitGroup
+	active  activity   // of the API
 	failed  chan error // capacity 1: what made serving end, if it was not Stop
 	cut     context.CancelFunc
 
@@ -157,7 +158,7 @@ func (s *server) start(ctx context.Context) error {
 	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Spool: s.spool, Fleet: s.fleet, Models: s.models, Policy: s.policy, Live: &s.live, Vault: s.vault, Directories: s.cfg.Config.Images.Directories, Kill: s.killer, Audit: s.witness, Logger: s.log, Isolation: s.able, Login: people,
 		Trusted: s.cfg.Config.Exports.Trusted, Reachable: func(ctx context.Context, address string) error { _, err := guard.Lookup(ctx, address); return err },
 		Boxes: s.cfg.Config.Egress.Boxes.Bound(), BoxProxies: s.cfg.Config.Egress.Boxes.Proxies})
-	made, err := s.control.EnsureAdminKey(ctx, func(secret string) error { return writePrivate(keyPath(s.cfg.Data), secret+"\n") })
+	made, err := s.ensureKey(ctx)
 	if err != nil {
 		return err
 	}
@@ -186,9 +187,15 @@ const ballastBytes = 16 << 20
 
 // openState opens what outlives the process, the models and the rules.
 func (s *server) openState(ctx context.Context) (err error) {
-	s.store, err = store.Open(ctx, store.Config{Path: filepath.Join(s.cfg.Data, "outboard.db"), URL: s.cfg.Config.DB, Logger: s.log, TrustClock: s.cfg.TrustClock,
+	if err := checkDatabase(s.cfg.Data, s.cfg.Config.DB); err != nil {
+		return err
+	}
+	s.store, err = store.Open(ctx, store.Config{Path: sqlitePath(s.cfg.Data), URL: s.cfg.Config.DB, Logger: s.log, TrustClock: s.cfg.TrustClock,
 		Ballast: ballastBytes})
 	if err != nil {
+		return err
+	}
+	if err := claimDatabase(ctx, s.cfg.Data, s.cfg.Config.DB, s.store); err != nil {
 		return err
 	}
 	if err := s.openAudit(ctx); err != nil {
@@ -298,7 +305,7 @@ func (s *server) listen(ctx context.Context) error {
 	base, cut := context.WithCancel(context.WithoutCancel(ctx))
 	s.cut = cut
 	s.http = &http.Server{
-		Handler:           s.doors(),
+		Handler:           s.active.watch(s.doors()),
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,

@@ -36,24 +36,26 @@ const maxSlots = 10_000
 
 // Config is the configuration of one server process. Zero values mean the command's default.
 type Config struct {
-	Listen    string     `yaml:"listen,omitempty"`     // address of the API; OUTBOARD_LISTEN
-	E2B       string     `yaml:"e2b,omitempty"`        // address of the E2B API, or off; OUTBOARD_E2B
-	E2BDomain string     `yaml:"e2b_domain,omitempty"` // what host names of its sandboxes end in; OUTBOARD_E2B_DOMAIN
-	SSH       string     `yaml:"ssh,omitempty"`        // address of the SSH server, "" or off = none; OUTBOARD_SSH
-	Data      string     `yaml:"data,omitempty"`       // data directory; OUTBOARD_DATA
-	DB        string     `yaml:"db,omitempty"`         // postgres://..., "" = SQLite in the data directory; OUTBOARD_DB
-	Blob      string     `yaml:"blob,omitempty"`       // s3://BUCKET/PREFIX, "" = a directory in the data directory; OUTBOARD_BLOB
-	Hosts     []string   `yaml:"hosts,omitempty"`      // names the server may be called by, besides its addresses
-	LogLevel  string     `yaml:"log_level,omitempty"`  // debug, info, warn, error; OUTBOARD_LOG
-	Limits    Limits     `yaml:"limits,omitempty"`
-	Vault     Vault      `yaml:"vault,omitempty"`
-	Login     Login      `yaml:"login,omitempty"`
-	Sandbox   Sandbox    `yaml:"sandbox,omitempty"`
-	Egress    Egress     `yaml:"egress,omitempty"`
-	Images    Images     `yaml:"images,omitempty"`
-	LLM       llm.Config `yaml:"llm,omitempty"`
-	Policy    Policy     `yaml:"policy,omitempty"`
-	Exports   Exports    `yaml:"exports,omitempty"`
+	Listen    string   `yaml:"listen,omitempty"`     // address of the API; OUTBOARD_LISTEN
+	E2B       string   `yaml:"e2b,omitempty"`        // address of the E2B API, or off; OUTBOARD_E2B
+	E2BDomain string   `yaml:"e2b_domain,omitempty"` // what host names of its sandboxes end in; OUTBOARD_E2B_DOMAIN
+	SSH       string   `yaml:"ssh,omitempty"`        // address of the SSH server, "" or off = none; OUTBOARD_SSH
+	Data      string   `yaml:"data,omitempty"`       // data directory; OUTBOARD_DATA
+	DB        string   `yaml:"db,omitempty"`         // postgres://..., "" = SQLite in the data directory; OUTBOARD_DB
+	Blob      string   `yaml:"blob,omitempty"`       // s3://BUCKET/PREFIX, "" = a directory in the data directory; OUTBOARD_BLOB
+	Hosts     []string `yaml:"hosts,omitempty"`      // names the server may be called by, besides its addresses
+	// Idle is how long a background server waits for work before it ends; 0 = the command's default. OUTBOARD_IDLE.
+	Idle     time.Duration `yaml:"idle,omitempty"`
+	LogLevel string        `yaml:"log_level,omitempty"` // debug, info, warn, error; OUTBOARD_LOG
+	Limits   Limits        `yaml:"limits,omitempty"`
+	Vault    Vault         `yaml:"vault,omitempty"`
+	Login    Login         `yaml:"login,omitempty"`
+	Sandbox  Sandbox       `yaml:"sandbox,omitempty"`
+	Egress   Egress        `yaml:"egress,omitempty"`
+	Images   Images        `yaml:"images,omitempty"`
+	LLM      llm.Config    `yaml:"llm,omitempty"`
+	Policy   Policy        `yaml:"policy,omitempty"`
+	Exports  Exports       `yaml:"exports,omitempty"`
 }
 
 // Exports says whose exported sessions are imported, besides this server's own.
@@ -401,6 +403,9 @@ func Load(path string, env func(string) string) (*Config, error) {
 	if err := c.override(env); err != nil {
 		return nil, err
 	}
+	if c.Idle < 0 {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring idle: %v is negative", c.Idle)
+	}
 	if c.LogLevel != "" && !slices.Contains(levels, c.LogLevel) {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring the log: level %q is not debug, info, warn or error", c.LogLevel)
 	}
@@ -532,6 +537,13 @@ func (c *Config) override(env func(string) string) error {
 			return outboard.Errorf(outboard.Invalid, "reading OUTBOARD_SLOTS: %q is no number", v)
 		}
 		c.Limits.Slots = n
+	}
+	if v := env("OUTBOARD_IDLE"); v != "" {
+		d, err := time.ParseDuration(v)
+		if err != nil {
+			return outboard.Errorf(outboard.Invalid, "reading OUTBOARD_IDLE: %q is not a duration such as 10m", v)
+		}
+		c.Idle = d
 	}
 	return nil
 }

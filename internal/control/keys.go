@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"strings"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // maxSecret bounds what is hashed for one authentication attempt.
@@ -102,6 +104,9 @@ func badKey() error {
 		WithHint("the server wrote its admin key to admin.key in its data directory")
 }
 
+// firstStart is the audit's reason for the first key.
+const firstStart = "the first start makes an administrator's key"
+
 // EnsureAdminKey makes the first key of a store, and reports whether it did. save gets the secret before the key exists in the
 // store, so that a crash in between leaves a useless secret and never a key that nobody knows.
 func (c *Control) EnsureAdminKey(ctx context.Context, save func(secret string) error) (bool, error) {
@@ -116,18 +121,72 @@ func (c *Control) EnsureAdminKey(ctx context.Context, save func(secret string) e
 	if err := save(secret); err != nil {
 		return false, outboard.Errorf(outboard.KindOf(err), "saving the admin key: %w", err)
 	}
-	id := outboard.NewID[outboard.KeyID](outboard.PrefixKey)
-	err = c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: outboard.DefaultOrg, Actor: "server", Action: "key.create", Resource: string(id),
-		Decision: outboard.Allowed, Rule: "the first start makes an administrator's key"})
+	_, err = c.putAdminKey(ctx, "server", firstStart, secret)
+	return err == nil, err
+}
+
+// AdoptAdminKey makes a secret that a data directory holds already the first key of a store: the process that made it was killed before
+// it stored the key. It does nothing when the store has an operator's key. Conflict: the secret is that of a key that was revoked.
+func (c *Control) AdoptAdminKey(ctx context.Context, secret string) (bool, error) {
+	n, err := c.store.OperatorKeys(ctx)
 	if err != nil {
-		return false, outboard.Errorf(outboard.KindOf(err), "writing the audit: %w", err)
+		return false, outboard.Errorf(outboard.KindOf(err), "counting API keys: %w", err)
 	}
-	err = c.store.PutKey(ctx, outboard.Key{ID: id, Name: "admin",
-		Hash: HashSecret(secret), Role: outboard.RoleAdmin, Kind: outboard.KeyOperator, Org: outboard.DefaultOrg, CreatedAt: c.clock()})
+	if n > 0 {
+		return false, nil
+	}
+	_, err = c.putAdminKey(ctx, "server", firstStart, secret)
+	return err == nil, err
+}
+
+// AddAdminKey stores another operator's key for a process that has the database itself. save gets the secret before the key exists.
+// actor names the person in the audit, why the reason.
+func (c *Control) AddAdminKey(ctx context.Context, actor, why string, save func(secret string) error) (outboard.Key, error) {
+	secret := newKeySecret()
+	if err := save(secret); err != nil {
+		return outboard.Key{}, outboard.Errorf(outboard.KindOf(err), "saving the admin key: %w", err)
+	}
+	return c.putAdminKey(ctx, actor, why, secret)
+}
+
+// RetireAdminKeys revokes operator's keys for a process that has the database itself.
+func (c *Control) RetireAdminKeys(ctx context.Context, actor, why string, old []outboard.Key) error {
+	for i := range old {
+		err := c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: outboard.DefaultOrg, Actor: actor, Action: "key.revoke",
+			Resource: string(old[i].ID), Decision: outboard.Allowed, Rule: why})
+		if err != nil {
+			return outboard.Errorf(outboard.KindOf(err), "writing the audit: %w", err)
+		}
+		if _, err := c.store.RevokeKey(ctx, old[i].ID, c.clock()); err != nil {
+			return outboard.Errorf(outboard.KindOf(err), "revoking %s: %w", old[i].ID, err)
+		}
+	}
+	return nil
+}
+
+// putAdminKey records and stores an operator's key with a secret that is saved already.
+func (c *Control) putAdminKey(ctx context.Context, actor, why, secret string) (outboard.Key, error) {
+	if !strings.HasPrefix(secret, keyPrefix) || len(secret) > maxSecret {
+		return outboard.Key{}, outboard.Errorf(outboard.Invalid, "admin.key does not hold the secret of a key").
+			WithHint("move admin.key out of the data directory; the next start makes a new one")
+	}
+	k := outboard.Key{ID: outboard.NewID[outboard.KeyID](outboard.PrefixKey), Name: "admin", Hash: HashSecret(secret),
+		Role: outboard.RoleAdmin, Kind: outboard.KeyOperator, Org: outboard.DefaultOrg, CreatedAt: c.clock()}
+	err := c.store.Audit(ctx, outboard.AuditRecord{At: k.CreatedAt, Org: outboard.DefaultOrg, Actor: actor, Action: "key.create",
+		Resource: string(k.ID), Decision: outboard.Allowed, Rule: why})
 	if err != nil {
-		return false, outboard.Errorf(outboard.KindOf(err), "storing the admin key: %w", err)
+		return k, outboard.Errorf(outboard.KindOf(err), "writing the audit: %w", err)
 	}
-	return true, nil
+	err = c.store.PutKey(ctx, k)
+	if errors.Is(err, store.ErrDuplicate) { // another server of the directory was faster, or somebody revoked it
+		if k, err = c.store.KeyByHash(ctx, k.Hash); outboard.KindOf(err) == outboard.NotFound {
+			return k, outboard.Errorf(outboard.Conflict, "the key in admin.key was revoked").WithHint("outboard key recover makes a new one")
+		}
+	}
+	if err != nil {
+		return k, outboard.Errorf(outboard.KindOf(err), "storing the admin key: %w", err)
+	}
+	return k, nil
 }
 
 // HashSecret is what the store keeps of the secret of a key.

@@ -113,6 +113,13 @@ func (s *Store) OperatorKeys(ctx context.Context) (n int64, err error) {
 	return n, s.fail("counting keys", err)
 }
 
+const livingOperatorKeysSQL = `SELECT ` + keyCols + ` FROM keys WHERE kind = 'operator' AND revoked_at = 0 ORDER BY created_at, id`
+
+// LivingOperatorKeys returns the living keys of the people who run the server, oldest first.
+func (s *Store) LivingOperatorKeys(ctx context.Context) ([]outboard.Key, error) {
+	return collect(ctx, s, "listing the operator's keys", scanKey, livingOperatorKeysSQL)
+}
+
 const revokeKeySQL = `UPDATE keys SET revoked_at = ? WHERE id = ? AND revoked_at = 0`
 
 // RevokeKey ends a key at once; what it could be renewed with becomes a Withdrawal. Revoking twice keeps the first time.
