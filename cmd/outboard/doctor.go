@@ -76,6 +76,7 @@ func (d *diagnosis) other(ctx context.Context, a *app, guest string) {
 		err = writable(data)
 	}
 	d.Other = append(d.Other, check("data directory", data, err))
+	d.Other = append(d.Other, kernelCheck()...)
 	git, err := exec.LookPath("git")
 	if err != nil {
 		err = outboard.Errorf(outboard.Unavailable, "not installed: run cannot send work, diff and apply cannot bring it home").WithHint("install git")

@@ -19,6 +19,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox/docker"
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 	"github.com/outboard-dev/outboard/internal/sandbox/oci"
+	"golang.org/x/sys/unix"
 )
 
 // tryTimeout bounds doctor's look at one isolation: a user-space kernel on a busy machine takes seconds.
@@ -27,10 +28,16 @@ const tryTimeout = 30 * time.Second
 // isolation is one that an environment may ask for besides namespaces.
 type isolation struct {
 	name, provider string
-	// find looks at the host and says what was found; its error has the fix.
-	find func() (string, error)
+	// find looks at the host and says what was found, where and in which version; its error has the fix.
+	find func() (found, error)
 	open func(dir, guest string, log *slog.Logger) (*container.Provider, error)
 }
+
+// found is the program behind an isolation.
+type found struct{ program, where, version string }
+
+// String is how doctor shows it.
+func (f found) String() string { return f.where + " " + f.version }
 
 func isolationsOf(cfg config.Sandbox) []isolation {
 	return []isolation{ociIsolation("container", containerRuntime(cfg.Container)), ociIsolation("gvisor", gvisorRuntime(cfg.GVisor)), dockerIsolation(cfg.Docker)}
@@ -38,12 +45,16 @@ func isolationsOf(cfg config.Sandbox) []isolation {
 
 func ociIsolation(name string, r config.Runtime) isolation {
 	c := oci.Config{Program: r.Program, Flags: r.Flags, Kernel: name == "gvisor"}
-	return isolation{name, oci.Name, func() (string, error) {
+	return isolation{name, oci.Name, func() (found, error) {
 		r, err := oci.Find(c)
 		if err != nil {
-			return "", err
+			return found{}, err
 		}
-		return r.Program() + " " + r.Version(), nil
+		program := filepath.Base(r.Program())
+		if r.OwnKernel() {
+			program = "runsc"
+		}
+		return found{program, r.Program(), r.Version()}, nil
 	}, func(dir, guest string, log *slog.Logger) (*container.Provider, error) {
 		c := c
 		c.Dir, c.Guest, c.Logger = dir, guest, log
@@ -52,12 +63,12 @@ func ociIsolation(name string, r config.Runtime) isolation {
 }
 
 func dockerIsolation(cfg config.Engine) isolation {
-	return isolation{docker.Name, docker.Name, func() (string, error) {
+	return isolation{docker.Name, docker.Name, func() (found, error) {
 		e, err := docker.Find(docker.Config{Socket: cfg.Socket})
 		if err != nil {
-			return "", err
+			return found{}, err
 		}
-		return "Docker " + e.Version(), nil
+		return found{"docker", "Docker", e.Version()}, nil
 	}, func(dir, guest string, log *slog.Logger) (*container.Provider, error) {
 		return docker.New(docker.Config{Socket: cfg.Socket, Dir: dir, Guest: guest, Logger: log})
 	}}
@@ -94,39 +105,48 @@ func isDir(path string) bool {
 func tryIsolations(ctx context.Context, cfg config.Sandbox, guest string) []native.Check {
 	var out []native.Check
 	for _, i := range isolationsOf(cfg) {
-		detail, err := i.try(ctx, guest)
+		at, detail, err := i.try(ctx, guest)
 		out = append(out, check(i.name, detail, err))
+		out = append(out, versionCheck(i.name, at.program, at.version)...)
 	}
 	return out
 }
 
+// kernelCheck says what is known of the kernel that sandboxes share.
+func kernelCheck() []native.Check {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return nil
+	}
+	return versionCheck("kernel", "kernel", unix.ByteSliceToString(u.Release[:]))
+}
+
 // try makes one in a directory of its own and says what it lacks.
-func (i isolation) try(ctx context.Context, guest string) (detail string, err error) {
+func (i isolation) try(ctx context.Context, guest string) (at found, detail string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
-	found, err := i.find()
-	if err != nil {
-		return "", err
+	if at, err = i.find(); err != nil {
+		return at, "", err
 	}
 	dir, err := os.MkdirTemp("", "outboard-doctor-")
 	if err != nil {
-		return "", fmt.Errorf("making a temporary directory: %w", err)
+		return at, "", fmt.Errorf("making a temporary directory: %w", err)
 	}
 	defer os.RemoveAll(dir)
 	p, err := i.open(dir, guest, nil)
 	if err != nil {
-		return "", err
+		return at, "", err
 	}
 	spec := sandbox.Spec{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Generation: "doctor", Network: &sandbox.Network{}}
 	sb, err := p.Create(ctx, spec)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", found, err)
+		return at, "", fmt.Errorf("%s: %w", at, err)
 	}
 	if err := errors.Join(sb.Close(), p.Destroy(context.WithoutCancel(ctx), spec.ID)); err != nil {
-		return "", fmt.Errorf("%s: %w", found, err)
+		return at, "", fmt.Errorf("%s: %w", at, err)
 	}
 	c := p.Capabilities()
-	return fmt.Sprintf("%s; %s; without %s", found, strings.Join(holds(c), ", "), strings.Join(lacks(c), ", ")), nil
+	return at, fmt.Sprintf("%s; %s; without %s", at, strings.Join(holds(c), ", "), strings.Join(lacks(c), ", ")), nil
 }
 
 // holds is what protects a sandbox of a technology on this host.

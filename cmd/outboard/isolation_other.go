@@ -14,4 +14,6 @@ import (
 // isolations: containers of a Linux host only.
 func isolations(serverConfig, string, *slog.Logger) []sandbox.Option { return nil }
 
+func kernelCheck() []native.Check { return nil }
+
 func tryIsolations(context.Context, config.Sandbox, string) []native.Check { return nil }
