@@ -72,6 +72,7 @@ type Fleet struct {
 	boxes map[outboard.BoxID]*liveBox // boxes this process has looked after
 
 	maxCheckpoint int64 // MaxCheckpoint, but in tests
+	keepLocal     int64 // keepLocal, but in tests
 
 	reaper   reaper
 	keeper   keeper
@@ -106,8 +107,9 @@ func New(cfg Config) *Fleet {
 		boxes:         map[outboard.BoxID]*liveBox{},
 		builds:        newBuilds(),
 		maxCheckpoint: MaxCheckpoint,
+		keepLocal:     keepLocal,
 		keeper: keeper{expected: map[outboard.CheckpointID]time.Time{}, strange: map[outboard.CheckpointID]time.Time{}, committed: map[outboard.CheckpointID]bool{},
-			wake: make(chan struct{}, 1)},
+			weights: map[outboard.CheckpointID]int64{}, wake: make(chan struct{}, 1)},
 	}
 	f.unmaking.ctx, f.unmaking.stop = context.WithCancel(context.Background())
 	return f

@@ -4,10 +4,12 @@ package fleet
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -386,6 +388,64 @@ func TestForgetLayers(t *testing.T) {
 		t.Fatal(err)
 	}
 	keeps("durable and gone", false, false)
+}
+
+// Broken if a session that changes a large file a little with each call keeps all of its states on its host as well, for as long as it lives; or
+// if what it goes on from, or one that is not stored, is dropped, or one that was dropped cannot be gone back to.
+func TestTrimLayers(t *testing.T) {
+	r := newRig(t)
+	here := nativeProvider(t)
+	r.provider = here
+	f := r.fleet()
+	f.keepLocal = 10 << 20
+	id := r.session(t)
+	b := r.acquire(t, f, id)
+	var all []*outboard.Checkpoint
+	change := func(i int) {
+		t.Helper()
+		r.bash(t, b, fmt.Sprintf("cd /workspace; [ -e db ] || head -c 8000000 /dev/urandom > db; printf %d | dd of=db bs=1 seek=%d conv=notrunc 2>/dev/null; echo %d > n; cd /", i, i, i))
+		all = append(all, r.checkpoint(t, f, b, id))
+	}
+	kept := func(want ...int) {
+		t.Helper()
+		if err := f.reap(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i, c := range all {
+			if here.Keeps(c.ID) != slices.Contains(want, i) {
+				t.Errorf("keeps %d of %d: %v", i, len(all), here.Keeps(c.ID))
+			}
+		}
+	}
+	for i := range 4 {
+		change(i)
+	}
+	kept(0, 1, 2, 3) // nothing is stored
+	if err := f.keepAll(t.Context(), here); err != nil {
+		t.Fatal(err)
+	}
+	change(4)
+	kept(3, 4)
+	if err := f.keepAll(t.Context(), here); err != nil {
+		t.Fatal(err)
+	}
+	if all[4].Parent != all[3].ID {
+		t.Errorf("the state after a look is a delta of %q", all[4].Parent)
+	}
+	release(t, f, b)
+	r.append(t, store.Commit{Session: id}, &outboard.SessionRewound{To: 1, Machine: true, Checkpoint: all[1].ID, Sandbox: b.ID()})
+	if err := f.Destroy(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	b = r.acquire(t, f, id)
+	if out := r.bash(t, b, "cat /workspace/n; stat -c %s /workspace/db"); out != "1\n8000000\n" {
+		t.Errorf("gone back to %q", out)
+	}
+	kept(1, 3, 4) // the session is in the second
+	r.bash(t, b, "echo on > /workspace/n")
+	if c := r.checkpoint(t, f, b, id); c == nil || c.Parent != all[1].ID {
+		t.Errorf("what comes after it is %+v", c)
+	}
 }
 
 // Broken if the layers of deleted sessions stay for minutes after whoever needs room has deleted them; those that may yet be committed stay.
