@@ -257,6 +257,15 @@ func (d *Dir) Open(ctx context.Context, ref outboard.BlobRef) (io.ReadCloser, er
 	return newVerified(openPieces(ctx, path, list, d.openPiece), ref, path, false)
 }
 
+// pieces returns the pieces of a blob; NotFound when it has no list of them.
+func (d *Dir) pieces(_ context.Context, ref outboard.BlobRef) ([]outboard.BlobRef, error) {
+	list, err := readListFile(d.file(ref.Digest) + piecesSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, outboard.Errorf(outboard.NotFound, "blob %s has no pieces", ref.Digest)
+	}
+	return list, err
+}
+
 // openPiece opens a piece.
 func (d *Dir) openPiece(_ context.Context, ref outboard.BlobRef) (io.ReadCloser, error) {
 	r, err := d.openWhole(ref)

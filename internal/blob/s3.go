@@ -223,21 +223,28 @@ func (s *S3) Open(ctx context.Context, ref outboard.BlobRef) (io.ReadCloser, err
 	if ref.Size <= smallBlob {
 		return s.openWhole(ctx, ref)
 	}
-	key := s.named(ref.Digest, piecesSuffix)
-	o, err := s.object(ctx, key)
+	list, err := s.pieces(ctx, ref)
 	if outboard.KindOf(err) == outboard.NotFound { // of one piece, or stored by an earlier release
 		return s.openWhole(ctx, ref)
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer o.Close()
-	name := "s3://" + s.bucket + "/" + key
-	list, err := readPieceList(o, name)
+	name := s.address(s.named(ref.Digest, piecesSuffix))
+	return newVerified(openPieces(ctx, name, list, s.openWhole), ref, name, false)
+}
+
+func (s *S3) address(key string) string { return "s3://" + s.bucket + "/" + key }
+
+// pieces returns the pieces of a blob; NotFound when it has no list of them.
+func (s *S3) pieces(ctx context.Context, ref outboard.BlobRef) ([]outboard.BlobRef, error) {
+	key := s.named(ref.Digest, piecesSuffix)
+	o, err := s.object(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	return newVerified(openPieces(ctx, name, list, s.openWhole), ref, name, false)
+	defer o.Close()
+	return readPieceList(o, s.address(key))
 }
 
 // openWhole opens what is stored as one object.
@@ -250,7 +257,7 @@ func (s *S3) openWhole(ctx context.Context, ref outboard.BlobRef) (io.ReadCloser
 	if err != nil {
 		return nil, err
 	}
-	return newVerified(o, ref, "s3://"+s.bucket+"/"+key, true)
+	return newVerified(o, ref, s.address(key), true)
 }
 
 // object opens an object that is there.

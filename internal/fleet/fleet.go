@@ -52,6 +52,8 @@ type Config struct {
 	// owner that are alive, boxes included; 0 = no bound.
 	Lifecycle   outboard.Lifecycle
 	MaxPerOwner int
+	// Retention says how many old states sessions keep; its zero value keeps all.
+	Retention Retention
 	// RestEvery is how often sandboxes are looked for that nobody owns, or that are to be stopped or dropped; 0 = ReapEvery.
 	RestEvery time.Duration
 	// Now is the clock of rows. nil = the store's.
@@ -76,6 +78,7 @@ type Fleet struct {
 
 	reaper   reaper
 	keeper   keeper
+	thinning thinning // of the goroutine that tidies
 	builds   *builds
 	unmaking unmaking
 }
@@ -106,6 +109,7 @@ func New(cfg Config) *Fleet {
 		owners:        map[outboard.SandboxID]outboard.KillSubject{},
 		boxes:         map[outboard.BoxID]*liveBox{},
 		builds:        newBuilds(),
+		thinning:      thinning{seen: map[outboard.SessionID]outboard.CheckpointID{}},
 		maxCheckpoint: MaxCheckpoint,
 		keepLocal:     keepLocal,
 		keeper: keeper{expected: map[outboard.CheckpointID]time.Time{}, strange: map[outboard.CheckpointID]time.Time{}, committed: map[outboard.CheckpointID]bool{},

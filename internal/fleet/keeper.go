@@ -326,6 +326,12 @@ func (f *Fleet) forgetLayers(ctx context.Context, rows []outboard.Sandbox) error
 			f.keeper.seen(id)
 		}
 		if err == nil {
+			if k.Thinned() && !k.Durable() {
+				if err := layers.Forget(ctx, id); err != nil {
+					return err
+				}
+				continue
+			}
 			if here[k.Session] {
 				of[k.Session] = append(of[k.Session], k)
 				continue
