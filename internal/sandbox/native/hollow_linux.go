@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -55,21 +57,80 @@ func (p *Provider) writeContents(name string, c *contents) error {
 	return os.Rename(file+nextSuffix, file)
 }
 
+// known is what this process has found out about layers. Another may have emptied files of one since: to do that again does no harm. It may also
+// have removed one, and a copy may have its name now: which one it is, the file tells that was made with it.
+type known struct {
+	mu     sync.Mutex
+	layers map[string]found
+}
+
+type found struct {
+	contents
+	ino     uint64
+	changed int64
+}
+
+// get returns the contents of a layer, nil when nobody has looked.
+func (p *Provider) get(name string) *contents {
+	k := &p.known
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f, ok := k.layers[name]
+	var st unix.Stat_t
+	if !ok || unix.Lstat(filepath.Join(p.layer(name), stackFile), &st) != nil || st.Ino != f.ino || st.Ctim.Nano() != f.changed {
+		return nil
+	}
+	f.Big = maps.Clone(f.Big)
+	return &f.contents
+}
+
+func (p *Provider) set(name string, c *contents) {
+	var st unix.Stat_t
+	if unix.Lstat(filepath.Join(p.layer(name), stackFile), &st) != nil {
+		return
+	}
+	k := &p.known
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.layers == nil {
+		k.layers = map[string]found{}
+	}
+	k.layers[name] = found{*c, st.Ino, st.Ctim.Nano()}
+}
+
+// only forgets all layers but some.
+func (k *known) only(keep map[string][][]string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(k.layers, func(name string, _ found) bool { return keep[name] == nil })
+}
+
 // look finds out the contents of a layer, if nobody has.
 func (p *Provider) look(ctx context.Context, name string) (*contents, error) {
-	if c, err := p.contents(name); err == nil {
+	if c := p.get(name); c != nil {
 		return c, nil
 	}
+	c, err := p.contents(name)
+	if err != nil {
+		if c, err = p.lookThrough(ctx, name); err == nil {
+			err = p.writeContents(name, c)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.set(name, c)
+	return c, nil
+}
+
+func (p *Provider) lookThrough(ctx context.Context, name string) (*contents, error) {
 	fd, err := unix.Open(filepath.Join(p.layer(name), "fs"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(fd)
 	c := &contents{Big: map[string]int64{}}
-	if err := c.add(ctx, fd, ".", 0); err != nil {
-		return nil, err
-	}
-	return c, p.writeContents(name, c)
+	return c, c.add(ctx, fd, ".", 0)
 }
 
 func (c *contents) add(ctx context.Context, dir int, at string, depth int) error {
@@ -183,16 +244,16 @@ func (b box) stacks(use func(below []string)) error {
 }
 
 // lookAll finds out the contents of all layers that are somebody's. One that is empty yet is nobody's: it is looked at when a checkpoint is
-// it, or something lies on it.
-func (p *Provider) lookAll(ctx context.Context) error {
+// it, or something lies on it. It reports whether there is a large file at all.
+func (p *Provider) lookAll(ctx context.Context) (big bool, err error) {
 	unlock, err := p.lockLayers(unix.LOCK_SH) // nothing is removed meanwhile
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer unlock()
 	ids, err := p.ids()
 	if err != nil {
-		return err
+		return false, err
 	}
 	var names []string
 	for _, id := range ids {
@@ -207,21 +268,23 @@ func (p *Provider) lookAll(ctx context.Context) error {
 	}
 	err = p.keptLayers(func(name string) error { names = append(names, name); return nil })
 	if err != nil {
-		return err
+		return false, err
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		if _, err := p.look(ctx, name); err != nil {
-			return fmt.Errorf("layer %s: %w", name, err)
+		c, err := p.look(ctx, name)
+		if err != nil {
+			return false, fmt.Errorf("layer %s: %w", name, err)
 		}
+		big = big || len(c.Big) > 0
 	}
-	return nil
+	return big, nil
 }
 
 // hollow empties the large files that nobody can see. Nobody builds on layers or reads them meanwhile; when somebody is at it, the next
 // sweep will do.
 func (p *Provider) hollow(ctx context.Context) error {
-	if err := p.lookAll(ctx); err != nil {
+	if big, err := p.lookAll(ctx); err != nil || !big {
 		return err
 	}
 	unlock, err := p.lockLayers(unix.LOCK_EX | unix.LOCK_NB)
@@ -239,15 +302,17 @@ func (p *Provider) hollow(ctx context.Context) error {
 			above[name] = append(above[name], names[:i])
 		}
 	}
+	p.known.only(above)
 	known := map[string]*contents{}
 	for name := range above {
-		if c, err := p.contents(name); err == nil {
-			known[name] = c
-		}
+		known[name] = p.get(name) // nil for one that is empty yet
 	}
 	for name, c := range known {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
+		}
+		if c == nil {
+			continue
 		}
 		if err := p.hollowLayer(name, c, above[name], known); err != nil {
 			return fmt.Errorf("layer %s: %w", name, err)
@@ -274,6 +339,7 @@ func (p *Provider) hollowLayer(name string, c *contents, above [][]string, known
 		return nil
 	}
 	_ = os.Remove(filepath.Join(p.layer(name), weightFile)) // it is another now
+	p.set(name, c)
 	return p.writeContents(name, c)
 }
 
