@@ -4,8 +4,10 @@ package fleet
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -667,5 +669,82 @@ func TestMakeAgain(t *testing.T) {
 	}
 	if rows := r.rows(t, id); len(rows) != 0 {
 		t.Errorf("left behind: %+v", rows)
+	}
+}
+
+// Broken if a server misreads the guest that one of another build left in a sandbox, asks it for anything, or keeps its session waiting: it goes on in
+// a new sandbox from its last state.
+func TestGuestOfAnotherBuild(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "s")
+	r := newRig(t)
+	here := nativeIn(t, dir)
+	r.provider = here
+	before := r.fleet()
+	id := r.session(t)
+	b := r.acquire(t, before, id)
+	r.bash(t, b, "echo saved > /workspace/f")
+	saved := r.checkpoint(t, before, b, id)
+	release(t, before, b)
+	before.Stop()
+	same := r.fleet()
+	b = r.acquire(t, same, id)
+	if b.Lost != nil || b.New { // the control
+		t.Fatalf("a guest of the same build is lost: %+v", b.Lost)
+	}
+	release(t, same, b)
+	socket := filepath.Join(dir, string(b.ID()), "guest.sock")
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	asked := make(chan string, 10)
+	go oldGuest(l, asked)
+	again := r.acquire(t, r.fleet(), id)
+	if again.Lost == nil || again.Lost.Sandbox != b.ID() || again.Lost.Restore != saved.ID || r.bash(t, again, "cat /workspace/f") != "saved\n" {
+		t.Errorf("a guest of another build: %+v", again.Lost)
+	}
+	if n := len(asked); n == 0 {
+		t.Error("the control: nobody asked it who it is")
+	}
+	for range len(asked) {
+		if got := <-asked; got != `{"op":"hello","arg":null}` {
+			t.Errorf("it was asked %q", got)
+		}
+	}
+}
+
+// oldGuest answers who it is, as one of version 1, and notes what it is asked.
+func oldGuest(l net.Listener, asked chan<- string) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close()
+			for {
+				var head [13]byte // lengths, kind and number
+				if _, err := io.ReadFull(conn, head[:]); err != nil {
+					return
+				}
+				rest := make([]byte, binary.BigEndian.Uint32(head[:])-9)
+				if _, err := io.ReadFull(conn, rest); err != nil {
+					return
+				}
+				asked <- string(rest)
+				const hello = `{"version":1,"generation":"","max_epoch":0,"pid":1}`
+				answer := binary.BigEndian.AppendUint32(nil, uint32(9+len(hello)))
+				answer = append(answer, 2)
+				answer = append(answer, head[5:9]...)
+				answer = binary.BigEndian.AppendUint32(answer, uint32(len(hello)))
+				if _, err := conn.Write(append(answer, hello...)); err != nil {
+					return
+				}
+			}
+		}()
 	}
 }
