@@ -142,7 +142,8 @@ func (c *Checkpoint) Durable() bool { return c.Delta.Digest != "" }
 func (c *Checkpoint) Lost() error {
 	switch {
 	case c.Thinned():
-		return Errorf(Conflict, "checkpoint %s is not kept: it was one of many old ones", c.ID).WithHint("choose another: outboard checkpoint ls")
+		return Errorf(Conflict, "checkpoint %s is not kept: it was one of many old ones", c.ID).
+			WithHint("choose another: outboard checkpoint ls")
 	case c.Durable() || c.Host != "":
 		return nil
 	case c.TooLarge():

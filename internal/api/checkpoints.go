@@ -22,7 +22,8 @@ type checkpointOut struct {
 	CreatedAt string  `json:"created_at"`
 }
 
-// checkpointsOut is all of a session's. StoredBytes is there when it was asked for: it takes a look at what each is made of.
+// checkpointsOut is all of a session's. StoredBytes is there when it was asked for: it takes a look at what each
+// is made of.
 type checkpointsOut struct {
 	listOut[checkpointOut]
 	StoredBytes *int64       `json:"stored_bytes,omitempty"` // of all together, before compression
@@ -45,7 +46,8 @@ func (s *server) listCheckpoints(r *request) (any, error) {
 		return nil, err
 	}
 	keep := s.ctl.Retention()
-	out := checkpointsOut{listOut: listOut[checkpointOut]{Data: []checkpointOut{}}, Retention: retentionOut{keep.States, keep.Bytes}}
+	out := checkpointsOut{Retention: retentionOut{keep.States, keep.Bytes}}
+	out.Data = []checkpointOut{}
 	if sum {
 		n, err := s.ctl.StoredBytes(r.Context(), list)
 		if err != nil {

@@ -35,7 +35,8 @@ func Bytes(ctx context.Context, s Store, ref outboard.BlobRef, max int64) ([]byt
 	return b, nil
 }
 
-// Stored returns what some blobs take together: pieces that several have count once. It is what their content has, before compression.
+// Stored returns what some blobs take together: pieces that several have count once. It is what their content has,
+// before compression.
 func Stored(ctx context.Context, s Store, refs []outboard.BlobRef) (n int64, err error) {
 	cut, _ := s.(interface {
 		pieces(ctx context.Context, ref outboard.BlobRef) ([]outboard.BlobRef, error)

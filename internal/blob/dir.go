@@ -20,16 +20,17 @@ import (
 )
 
 const (
-	// smallBlob is what Put holds in memory to learn the digest before it touches the disk; longer content is stored in pieces.
-	// A megabyte covers nearly every event payload and checkpoint delta.
+	// smallBlob is what Put holds in memory to learn the digest before it touches the disk; longer content is
+	// stored in pieces. A megabyte covers nearly every event payload and checkpoint delta.
 	smallBlob = 1 << 20
 	// staleTemp is how long a temporary file may go unwritten before NewDir takes it for what a crash left, where no lock tells. A live writer
 	// that stalls longer than this loses its file and reports Unavailable; it never stores half of one.
 	staleTemp = time.Hour
 )
 
-// Dir is a Store in a local directory: ab/cd/abcd... per blob (with .zst where it is compressed, .pieces where it is a list of other
-// blobs), and tmp for files being written. A blob's file appears under its name by rename, complete and durable, or not at all.
+// Dir is a Store in a local directory: ab/cd/abcd... per blob (with .zst where it is compressed, .pieces where it
+// is a list of other blobs), and tmp for files being written. A blob's file appears under its name by rename,
+// complete and durable, or not at all.
 type Dir struct {
 	path    string
 	durable sync.Map // directories that this process has synced into their parents
@@ -142,9 +143,9 @@ func (d *Dir) haveWhole(ref outboard.BlobRef) (bool, error) {
 	return d.haveFile(path+compressedSuffix, -1)
 }
 
-// haveFile reports whether a file of size bytes is there; -1 is any but 0: a rename made it, so it is whole. One of the wrong length
-// counts as absent, and is replaced. The directory is synced because another process may have renamed the file into it and not have
-// come to its own sync.
+// haveFile reports whether a file of size bytes is there; -1 is any but 0: a rename made it, so it is whole. One
+// of the wrong length counts as absent, and is replaced. The directory is synced because another process may have
+// renamed the file into it and not have come to its own sync.
 func (d *Dir) haveFile(path string, size int64) (bool, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {

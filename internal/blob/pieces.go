@@ -17,21 +17,24 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Content of more than smallBlob is stored in pieces, each a blob under its own digest, and a list of them under the digest of the whole.
-// The content itself says where a piece ends, so that what was changed or inserted changes the pieces around it and no others:
-// two states of a large file cost one file and what differs (docs/design/0053).
+// Content of more than smallBlob is stored in pieces, each a blob under its own digest, and a list of them under
+// the digest of the whole. The content itself says where a piece ends, so that what was changed or inserted
+// changes the pieces around it and no others: two states of a large file cost one file and what differs
+// (docs/design/0053).
 //
-// The list is stored after its pieces, so a list that is there names pieces that are. A Put stores, or finds, every piece whether or not
-// the list exists: Prune goes by when a piece was last put.
+// The list is stored after its pieces, so a list that is there names pieces that are. A Put stores, or finds,
+// every piece whether or not the list exists: Prune goes by when a piece was last put.
 const (
-	// minPiece and maxPiece bound a piece. Those of random content have some 768 KiB: 8 GiB, the largest checkpoint, are some 11,000.
+	// minPiece and maxPiece bound a piece. Those of random content have some 768 KiB: 8 GiB, the largest
+	// checkpoint, are some 11,000.
 	minPiece = 256 << 10
 	maxPiece = 2 << 20
-	// pieceBits is how many bits of the rolling hash are zero where a piece ends: once in 512 KiB. They are high ones, which depend on the
-	// last 64 bytes.
+	// pieceBits is how many bits of the rolling hash are zero where a piece ends: once in 512 KiB. They are high
+	// ones, which depend on the last 64 bytes.
 	pieceBits = 19
 	pieceMask = (1<<pieceBits - 1) << (64 - pieceBits)
-	// pieceWorkers is how many pieces of one blob are written or read at a time: they wait for the disk or the service, not for each other.
+	// pieceWorkers is how many pieces of one blob are written or read at a time: they wait for the disk or the
+	// service, not for each other.
 	pieceWorkers = 4
 
 	// piecesSuffix ends the name of a list. Its first line is piecesMagic, each further one a digest and a size.
@@ -41,7 +44,8 @@ const (
 	maxPieceList = 32 << 20
 )
 
-// gear has a random number for each byte. It must never change: the same content would be cut elsewhere, and be stored twice.
+// gear has a random number for each byte. It must never change: the same content would be cut elsewhere, and be
+// stored twice.
 var gear = func() (t [256]uint64) {
 	for i := range t {
 		sum := sha256.Sum256([]byte("outboard piece " + strconv.Itoa(i)))
@@ -69,6 +73,9 @@ func cut(b []byte) int {
 	return len(b)
 }
 
+// opener opens a piece.
+type opener func(context.Context, outboard.BlobRef) (io.ReadCloser, error)
+
 // pieceWriter stores pieces side by side. The first error stays.
 type pieceWriter struct {
 	put   func(outboard.BlobRef, []byte) error
@@ -80,7 +87,8 @@ type pieceWriter struct {
 	err  error
 }
 
-// putPieces cuts what r yields and stores the pieces with put, which is called by several goroutines. It returns them in order.
+// putPieces cuts what r yields and stores the pieces with put, which is called by several goroutines. It returns
+// them in order.
 func putPieces(r io.Reader, put func(outboard.BlobRef, []byte) error) ([]outboard.BlobRef, error) {
 	w := &pieceWriter{put: put, slots: make(chan struct{}, pieceWorkers)}
 	err := w.read(bufio.NewReaderSize(r, 2*maxPiece))
@@ -190,8 +198,7 @@ type pieceRead struct {
 }
 
 // openPieces reads a blob of pieces, each with open, until ctx ends.
-func openPieces(ctx context.Context, name string, list []outboard.BlobRef,
-	open func(context.Context, outboard.BlobRef) (io.ReadCloser, error)) *pieceReader {
+func openPieces(ctx context.Context, name string, list []outboard.BlobRef, open opener) *pieceReader {
 	ctx, stop := context.WithCancel(ctx)
 	p := &pieceReader{name: name, next: make(chan chan pieceRead, pieceWorkers-1), stop: stop}
 	p.wg.Go(func() {
@@ -212,7 +219,7 @@ func openPieces(ctx context.Context, name string, list []outboard.BlobRef,
 	return p
 }
 
-func readPiece(ctx context.Context, ref outboard.BlobRef, open func(context.Context, outboard.BlobRef) (io.ReadCloser, error)) ([]byte, error) {
+func readPiece(ctx context.Context, ref outboard.BlobRef, open opener) ([]byte, error) {
 	r, err := open(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -232,7 +239,8 @@ func (p *pieceReader) Read(b []byte) (int, error) {
 		read := <-got
 		p.piece, p.err = read.content, read.err
 		if outboard.KindOf(p.err) == outboard.NotFound {
-			p.err = outboard.Errorf(outboard.Internal, "blob store: %s is %w: a piece of it is missing: %v", p.name, ErrDamaged, p.err)
+			const format = "blob store: %s is %w: a piece of it is missing: %v"
+			p.err = outboard.Errorf(outboard.Internal, format, p.name, ErrDamaged, p.err)
 		}
 	}
 	if p.err != nil {

@@ -107,7 +107,8 @@ func TestPiecesDamaged(t *testing.T) {
 	}
 }
 
-// Broken if a source or a disk that fails in the middle of a long blob leaves pieces that nobody asks for, or who closes early waits.
+// Broken if a source or a disk that fails in the middle of a long blob leaves pieces that nobody asks for, or who
+// closes early waits.
 func TestPiecesCutShort(t *testing.T) {
 	d := newDir(t)
 	cause := errors.New("cable cut")

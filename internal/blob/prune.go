@@ -52,9 +52,11 @@ func (d *Dir) Prune(ctx context.Context, before time.Time, needed func(digest st
 	return p, nil
 }
 
-// piecesNeeded returns the pieces of the blobs that stay. Of a blob that is put from now on, every piece is put too, and so is too young to
-// be removed.
-func (d *Dir) piecesNeeded(ctx context.Context, leaves []string, before time.Time, needed func(string) bool) (map[string]bool, error) {
+// piecesNeeded returns the pieces of the blobs that stay. Of a blob that is put from now on, every piece is put
+// too, and so is too young to be removed.
+func (d *Dir) piecesNeeded(
+	ctx context.Context, leaves []string, before time.Time, needed func(string) bool,
+) (map[string]bool, error) {
 	pieces := map[string]bool{}
 	for _, leaf := range leaves {
 		if ctx.Err() != nil {

@@ -20,9 +20,10 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// S3 is a Store in a bucket of an S3-compatible service, so that any host can restore what another saved. Every object is
-// compressed and named by the digest of its content: PREFIX/ab/abcd...zst, or a list of others: PREFIX/ab/abcd...pieces. Nothing is
-// ever deleted or changed: a bucket has no lock under which both could be done.
+// S3 is a Store in a bucket of an S3-compatible service, so that any host can restore what another saved. Every
+// object is compressed and named by the digest of its content: PREFIX/ab/abcd...zst, or a list of others:
+// PREFIX/ab/abcd...pieces. Nothing is ever deleted or changed: a bucket has no lock under which both could be
+// done.
 type S3 struct {
 	client *minio.Client
 	bucket string
@@ -31,8 +32,8 @@ type S3 struct {
 	there  known
 }
 
-// known remembers what is in the bucket, so that the pieces of a large file that has hardly changed are not asked for one by one. It is
-// safe for concurrent use.
+// known remembers what is in the bucket, so that the pieces of a large file that has hardly changed are not asked
+// for one by one. It is safe for concurrent use.
 type known struct {
 	mu   sync.Mutex
 	keys map[string]bool
@@ -66,10 +67,11 @@ const (
 	s3Look = 20 * time.Second
 )
 
-// NewS3 returns the store that address names: s3://BUCKET[/PREFIX][?endpoint=URL&region=NAME]. Without an endpoint it is AWS.
-// Credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), else from the file that
-// AWS_SHARED_CREDENTIALS_FILE names, or ~/.aws/credentials, with the profile AWS_PROFILE. spool is a directory that earlier
-// releases had content on its way in; what a crash left there is removed. It talks to the service once: a bucket that is not there, or not ours, is an error now.
+// NewS3 returns the store that address names: s3://BUCKET[/PREFIX][?endpoint=URL&region=NAME]. Without an endpoint
+// it is AWS. Credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), else from
+// the file that AWS_SHARED_CREDENTIALS_FILE names, or ~/.aws/credentials, with the profile AWS_PROFILE. spool is a
+// directory that earlier releases had content on its way in; what a crash left there is removed. It talks to the
+// service once: a bucket that is not there, or not ours, is an error now.
 func NewS3(ctx context.Context, address, spool string) (*S3, error) {
 	return openS3(ctx, address, spool, s3Look)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// staging holds the new pieces of one Put until all of them are written: a Put that fails, on a full disk for instance, leaves nothing
-// behind. Its directory is locked, as temporary files are.
+// staging holds the new pieces of one Put until all of them are written: a Put that fails, on a full disk for
+// instance, leaves nothing behind. Its directory is locked, as temporary files are.
 type staging struct {
 	d    *Dir
 	lock *os.File // of the directory

@@ -85,7 +85,8 @@ func sweep(dir string, before time.Time) error {
 	return nil
 }
 
-// sweepHeld removes a file, or a directory, that nobody has locked. Whoever is about to lock it looks then whether it is there.
+// sweepHeld removes a file, or a directory, that nobody has locked. Whoever is about to lock it looks then whether
+// it is there.
 func sweepHeld(path string, dir bool) error {
 	mode := os.O_RDWR
 	if dir {

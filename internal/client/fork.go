@@ -75,7 +75,8 @@ func (c *Client) CheckpointUse(ctx context.Context, id string) ([]Checkpoint, Ch
 		page[Checkpoint]
 		CheckpointUse
 	}
-	err := c.call(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(id)+"/outboard/checkpoints", url.Values{"stored": {"true"}}, nil, &out)
+	path := "/v1/sessions/" + url.PathEscape(id) + "/outboard/checkpoints"
+	err := c.call(ctx, http.MethodGet, path, url.Values{"stored": {"true"}}, nil, &out)
 	return out.Data, out.CheckpointUse, err
 }
 

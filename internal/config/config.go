@@ -288,7 +288,8 @@ func (w Webhook) IsZero() bool { return w == Webhook{} }
 
 // Limits bounds what one process does, and what sessions keep.
 type Limits struct {
-	// Checkpoints is how many of its newest saved states a session keeps, all of them; of older ones it keeps fewer. nil = 200, 0 = all stay.
+	// Checkpoints is how many of its newest saved states a session keeps, all of them; of older ones it keeps
+	// fewer. nil = 200, 0 = all stay.
 	Checkpoints *int `yaml:"checkpoints,omitempty"`
 	// CheckpointBytes is what the saved states of one session may take; beyond it fewer stay. 0 = no bound.
 	CheckpointBytes int64 `yaml:"checkpoint_bytes,omitempty"`
@@ -438,10 +439,12 @@ func Load(path string, env func(string) string) (*Config, error) {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: a limit is negative")
 	}
 	if n := c.Limits.States(); n != 0 && n < minStates || n > maxStates {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: checkpoints is %d; it must be 0, to keep all, or from %d to %d", n, minStates, maxStates)
+		return nil, outboard.Errorf(outboard.Invalid,
+			"configuring limits: checkpoints is %d; it must be 0, to keep all, or from %d to %d", n, minStates, maxStates)
 	}
 	if c.Limits.CheckpointBytes < 0 {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: checkpoint_bytes is %d; it must be a number of bytes, or 0 for no bound", c.Limits.CheckpointBytes)
+		return nil, outboard.Errorf(outboard.Invalid,
+			"configuring limits: checkpoint_bytes is %d; it must be a number of bytes, or 0 for no bound", c.Limits.CheckpointBytes)
 	}
 	if c.Limits.Slots < 0 || c.Limits.Slots > maxSlots {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: slots is %d; it must be from 0 to %d", c.Limits.Slots, maxSlots)

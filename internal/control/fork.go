@@ -235,8 +235,8 @@ func (c *Control) restorable(ctx context.Context, id outboard.SessionID, named o
 		WithHint("choose a position with a checkpoint: outboard checkpoint ls")
 }
 
-// thinned refuses a checkpoint that was given up, and says which positions near it have one. Nothing is taken in its place: who goes back
-// means what was there.
+// thinned refuses a checkpoint that was given up, and says which positions near it have one. Nothing is taken in
+// its place: who goes back means what was there.
 func thinned(list []outboard.Checkpoint, i int) error {
 	k := &list[i]
 	if !k.Thinned() {

@@ -119,7 +119,8 @@ func TestForkIsItsMakers(t *testing.T) {
 	}
 }
 
-// Fails if a rewind or a fork to a state that was given up takes another one without a word, or does not say which there are.
+// Fails if a rewind or a fork to a state that was given up takes another one without a word, or does not say which
+// there are.
 func TestThinnedPositions(t *testing.T) {
 	c, st, _ := parts(t)
 	s := session(t, c)

@@ -293,8 +293,8 @@ func (f *Fleet) forgetHeavy(ctx context.Context) error {
 	return f.forgetLayers(ctx, rows)
 }
 
-// forgetLayers drops the layers of checkpoints that nobody will start from soon: durable ones whose session has no machine here, or has
-// newer ones that are as much as may be here twice, and those that were never committed.
+// forgetLayers drops the layers of checkpoints that nobody will start from soon: durable ones whose session has no
+// machine here, or has newer ones that are as much as may be here twice, and those that were never committed.
 func (f *Fleet) forgetLayers(ctx context.Context, rows []outboard.Sandbox) error {
 	layers := f.layers()
 	if layers == nil {
@@ -358,10 +358,12 @@ func (f *Fleet) forgetLayers(ctx context.Context, rows []outboard.Sandbox) error
 	return layers.Sweep(ctx)
 }
 
-// trimLayers drops the older states of a session whose machine is here, once they are stored: what their newest layers take is on the disk
-// twice. It keeps the two newest, which may be the base of the next delta, what is not stored and its base, and the state that the session
-// is in, which need not be a new one.
-func (f *Fleet) trimLayers(ctx context.Context, layers sandbox.Layers, session outboard.SessionID, list []outboard.Checkpoint) error {
+// trimLayers drops the older states of a session whose machine is here, once they are stored: what their newest
+// layers take is on the disk twice. It keeps the two newest, which may be the base of the next delta, what is not
+// stored and its base, and the state that the session is in, which need not be a new one.
+func (f *Fleet) trimLayers(
+	ctx context.Context, layers sandbox.Layers, session outboard.SessionID, list []outboard.Checkpoint,
+) error {
 	slices.SortFunc(list, func(a, b outboard.Checkpoint) int {
 		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), strings.Compare(string(b.ID), string(a.ID)))
 	})
@@ -405,8 +407,8 @@ func (f *Fleet) trimLayers(ctx context.Context, layers sandbox.Layers, session o
 	return nil
 }
 
-// weight returns what the newest layer of a checkpoint takes, 0 where it is not here any more. It is asked for once: that it gets less does
-// no harm.
+// weight returns what the newest layer of a checkpoint takes, 0 where it is not here any more. It is asked for
+// once: that it gets less does no harm.
 func (f *Fleet) weight(ctx context.Context, layers sandbox.Layers, id outboard.CheckpointID) (int64, error) {
 	f.keeper.mu.Lock()
 	w, known := f.keeper.weights[id]

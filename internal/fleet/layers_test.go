@@ -392,8 +392,9 @@ func TestForgetLayers(t *testing.T) {
 	keeps("durable and gone", false, false)
 }
 
-// Broken if a session that changes a large file a little with each call keeps all of its states on its host as well, for as long as it lives; or
-// if what it goes on from, or one that is not stored, is dropped, or one that was dropped cannot be gone back to.
+// Broken if a session that changes a large file a little with each call keeps all of its states on its host as
+// well, for as long as it lives; or if what it goes on from, or one that is not stored, is dropped, or one that
+// was dropped cannot be gone back to.
 func TestTrimLayers(t *testing.T) {
 	r := newRig(t)
 	here := nativeProvider(t)
@@ -672,8 +673,8 @@ func TestMakeAgain(t *testing.T) {
 	}
 }
 
-// Broken if a server misreads the guest that one of another build left in a sandbox, asks it for anything, or keeps its session waiting: it goes on in
-// a new sandbox from its last state.
+// Broken if a server misreads the guest that one of another build left in a sandbox, asks it for anything, or
+// keeps its session waiting: it goes on in a new sandbox from its last state.
 func TestGuestOfAnotherBuild(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "s")
 	r := newRig(t)

@@ -12,18 +12,22 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// A session keeps all of its newest states, and of older ones the first of each chain of deltas: a later one of a chain cannot do without those
-// before it, so to keep one in the middle saves next to nothing. Of the oldest chains it keeps one in ten. A state that anything begins with,
-// or may, stays: what the session or a fork of it is in, what a fork began with, what a sandbox was made from, and what those build on.
+// A session keeps all of its newest states, and of older ones the first of each chain of deltas: a later one of a
+// chain cannot do without those before it, so to keep one in the middle saves next to nothing. Of the oldest
+// chains it keeps one in ten. A state that anything begins with, or may, stays: what the session or a fork of it
+// is in, what a fork began with, what a sandbox was made from, and what those build on.
 //
-// A state is first marked, so that nobody begins anything with it, and dropped when whoever had begun is done. What is stored of it goes with
-// the next `outboard blob prune`.
+// A state is first marked, so that nobody begins anything with it, and dropped when whoever had begun is done.
+// What is stored of it goes with the next `outboard blob prune`.
 
 // Retention says how many states a session keeps.
 type Retention struct {
 	States int   // the newest ones, all of which stay; 0 = all stay
 	Bytes  int64 // what all states of a session may take; 0 = no bound. Beyond it fewer stay, down to minStates
 }
+
+// states is a set of checkpoints.
+type states map[outboard.CheckpointID]bool
 
 // thinning is what the last rounds came to.
 type thinning struct {
@@ -66,7 +70,8 @@ func (f *Fleet) thinSession(ctx context.Context, id outboard.SessionID) error {
 	if err != nil {
 		return err
 	}
-	all = slices.DeleteFunc(all, func(k outboard.Checkpoint) bool { return k.Session != id }) // an ancestor's are its own business
+	// An ancestor's are its own business.
+	all = slices.DeleteFunc(all, func(k outboard.Checkpoint) bool { return k.Session != id })
 	if len(all) == 0 || f.thinning.seen[id] == all[len(all)-1].ID {
 		return nil
 	}
@@ -108,8 +113,8 @@ func (f *Fleet) thinSession(ctx context.Context, id outboard.SessionID) error {
 }
 
 // heldStates returns the states that something is in, or was made from.
-func (f *Fleet) heldStates(ctx context.Context, id outboard.SessionID, all []outboard.Checkpoint) (map[outboard.CheckpointID]bool, error) {
-	held := map[outboard.CheckpointID]bool{}
+func (f *Fleet) heldStates(ctx context.Context, id outboard.SessionID, all []outboard.Checkpoint) (states, error) {
+	held := states{}
 	family, err := f.cfg.Store.Descendants(ctx, id)
 	if err != nil {
 		return nil, err
@@ -130,7 +135,8 @@ func (f *Fleet) heldStates(ctx context.Context, id outboard.SessionID, all []out
 		for _, row := range rows {
 			held[row.Checkpoint] = true
 		}
-		begun, err := f.cfg.Store.Events(ctx, member, store.EventQuery{Limit: 1000, Types: []outboard.EventType{outboard.TypeSessionForked}})
+		forks := store.EventQuery{Limit: 1000, Types: []outboard.EventType{outboard.TypeSessionForked}}
+		begun, err := f.cfg.Store.Events(ctx, member, forks)
 		if err != nil {
 			return nil, err
 		}
@@ -152,8 +158,9 @@ func (f *Fleet) heldStates(ctx context.Context, id outboard.SessionID, all []out
 	return held, nil
 }
 
-// staying returns the states that are not given up. Where they take more than they may, fewer of the newest ones are sure to stay.
-func (f *Fleet) staying(ctx context.Context, all []outboard.Checkpoint, held map[outboard.CheckpointID]bool) (map[outboard.CheckpointID]bool, error) {
+// staying returns the states that are not given up. Where they take more than they may, fewer of the newest ones
+// are sure to stay.
+func (f *Fleet) staying(ctx context.Context, all []outboard.Checkpoint, held states) (states, error) {
 	newest := f.cfg.Retention.States
 	if newest == 0 {
 		newest = len(all)
@@ -174,11 +181,11 @@ func (f *Fleet) staying(ctx context.Context, all []outboard.Checkpoint, held map
 	}
 }
 
-// retained returns which of a session's states stay, oldest first: the newest ones, the first of each chain before them, what is held, and
-// whatever those build on.
-func retained(all []outboard.Checkpoint, held map[outboard.CheckpointID]bool, newest int) map[outboard.CheckpointID]bool {
+// retained returns which of a session's states stay, oldest first: the newest ones, the first of each chain before
+// them, what is held, and whatever those build on.
+func retained(all []outboard.Checkpoint, held states, newest int) states {
 	of := map[outboard.CheckpointID]*outboard.Checkpoint{}
-	stay := map[outboard.CheckpointID]bool{}
+	stay := states{}
 	add := func(id outboard.CheckpointID) {
 		for k := of[id]; k != nil && !stay[k.ID]; k = of[k.Parent] {
 			stay[k.ID] = true
@@ -211,7 +218,7 @@ func retained(all []outboard.Checkpoint, held map[outboard.CheckpointID]bool, ne
 }
 
 // storedBytes returns what the states that stay take in the blob store together, before compression.
-func (f *Fleet) storedBytes(ctx context.Context, all []outboard.Checkpoint, stay map[outboard.CheckpointID]bool) (int64, error) {
+func (f *Fleet) storedBytes(ctx context.Context, all []outboard.Checkpoint, stay states) (int64, error) {
 	var refs []outboard.BlobRef
 	for _, k := range all {
 		if stay[k.ID] && k.Durable() {

@@ -36,8 +36,9 @@ func (r *rig) saves(t *testing.T, id outboard.SessionID, n, chain int) (all []ou
 	return all
 }
 
-// Broken if a long session keeps all of its states for as long as it lives, or if one is given up that the session or a fork is in, that a fork began
-// with, that a sandbox was made from, or that another builds on; or before whoever had begun something with it is done.
+// Broken if a long session keeps all of its states for as long as it lives, or if one is given up that the session
+// or a fork is in, that a fork began with, that a sandbox was made from, or that another builds on; or before
+// whoever had begun something with it is done.
 func TestThin(t *testing.T) {
 	r := newRig(t)
 	now := time.Now()

@@ -46,8 +46,8 @@ func layouts() string {
 	return b.String()
 }
 
-// If this fails, what a field of a message means has changed and the version has not: a sandbox that another build left running is misread, a
-// user is taken for a directory, instead of being refused and replaced.
+// If this fails, what a field of a message means has changed and the version has not: a sandbox that another build
+// left running is misread, a user is taken for a directory, instead of being refused and replaced.
 func TestLayoutsHaveTheirVersion(t *testing.T) {
 	path := filepath.Join("testdata", "layouts.txt")
 	golden, err := os.ReadFile(path)

@@ -42,7 +42,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/form"
 )
 
-// ProtocolVersion is exchanged in Hello; host and guest must agree. It is that of the messages too: what a field means is its place.
+// ProtocolVersion is exchanged in Hello; host and guest must agree. It is that of the messages too: what a field
+// means is its place.
 const ProtocolVersion = form.Version
 
 // Start asks for one call.

@@ -73,8 +73,8 @@ func TestCheckpointBecomesDurable(t *testing.T) {
 	})
 }
 
-// Broken if a checkpoint that is given up is listed as one that is there, one that is needed after all stays marked, or one that was never marked
-// loses what is stored of it.
+// Broken if a checkpoint that is given up is listed as one that is there, one that is needed after all stays
+// marked, or one that was never marked loses what is stored of it.
 func TestThinCheckpoints(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		h := newSession(t, s)

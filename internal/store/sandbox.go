@@ -133,7 +133,8 @@ const insertedCheckpointCols = `id, session, seq, call, parent, depth, digest, s
 
 const checkpointCols = insertedCheckpointCols + `, thinned_at`
 
-const insertCheckpointSQL = `INSERT INTO checkpoints (` + insertedCheckpointCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+const insertCheckpointSQL = `INSERT INTO checkpoints (` + insertedCheckpointCols + `)
+	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 // checkpointArgs are the values of insertCheckpointSQL.
 func checkpointArgs(k *outboard.Checkpoint, session outboard.SessionID, seq int64) []any {

@@ -1,6 +1,6 @@
-// Package form is how host and guest write down what they tell each other: a message is the Version and then its fields, one
-// after the other, as Fields returns them. Nothing says which field is which, so both must be of one Version: a guest may outlive the
-// server that started it.
+// Package form is how host and guest write down what they tell each other: a message is the Version and then its
+// fields, one after the other, as Fields returns them. Nothing says which field is which, so both must be of one
+// Version: a guest may outlive the server that started it.
 //
 // It is not JSON because encoding/json looks at every field of every type when it first meets it, and makes tables of them. A guest is a
 // process that lives for one sandbox: what it does once it does for each, and that was a tenth of the time in which a sandbox starts. It uses
@@ -16,8 +16,8 @@ import (
 	"strings"
 )
 
-// Version begins each message. It changes when a field of any message does, which a test of package guest sees to, and is never that of "{",
-// which begins what is JSON.
+// Version begins each message. It changes when a field of any message does, which a test of package guest sees to,
+// and is never that of "{", which begins what is JSON.
 const Version = 2
 
 // Message is what has fields to send: pointers to the types that Encode knows, or a Field.

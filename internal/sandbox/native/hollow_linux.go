@@ -20,9 +20,10 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// A program that changes a byte of a large file has the overlay copy the file, and the layer of each checkpoint has one. A file of a layer
-// that a layer above it hides, in every stack that has the layer, can be seen by nobody: Sweep empties it. The name stays, so that
-// nothing else changes for the kernel, which may have the layer mounted. Where it cannot be shown that a file is hidden, it stays.
+// A program that changes a byte of a large file has the overlay copy the file, and the layer of each checkpoint
+// has one. A file of a layer that a layer above it hides, in every stack that has the layer, can be seen by
+// nobody: Sweep empties it. The name stays, so that nothing else changes for the kernel, which may have the layer
+// mounted. Where it cannot be shown that a file is hidden, it stays.
 const (
 	contentsFile = "contents.json"
 	// bigFile is how large a file is that is worth the look, on the disk.
@@ -31,9 +32,10 @@ const (
 
 // contents is what there is to know of a layer that is not written to any more. It is found out once.
 type contents struct {
-	Moved bool             `json:"moved,omitempty"` // a directory of it has another name below: paths say nothing about what it hides
-	Bytes int64            `json:"bytes"`           // on the disk
-	Big   map[string]int64 `json:"big,omitempty"`   // large files with one name, below fs
+	// Moved says that a directory of it has another name below: paths say nothing about what it hides.
+	Moved bool             `json:"moved,omitempty"`
+	Bytes int64            `json:"bytes"`         // on the disk
+	Big   map[string]int64 `json:"big,omitempty"` // large files with one name, below fs
 }
 
 func (p *Provider) contents(name string) (*contents, error) {
@@ -57,8 +59,9 @@ func (p *Provider) writeContents(name string, c *contents) error {
 	return os.Rename(file+nextSuffix, file)
 }
 
-// known is what this process has found out about layers. Another may have emptied files of one since: to do that again does no harm. It may also
-// have removed one, and a copy may have its name now: which one it is, the file tells that was made with it.
+// known is what this process has found out about layers. Another may have emptied files of one since: to do that
+// again does no harm. It may also have removed one, and a copy may have its name now: which one it is, the file
+// tells that was made with it.
 type known struct {
 	mu     sync.Mutex
 	layers map[string]found
@@ -77,7 +80,10 @@ func (p *Provider) get(name string) *contents {
 	defer k.mu.Unlock()
 	f, ok := k.layers[name]
 	var st unix.Stat_t
-	if !ok || unix.Lstat(filepath.Join(p.layer(name), stackFile), &st) != nil || st.Ino != f.ino || st.Ctim.Nano() != f.changed {
+	if !ok || unix.Lstat(filepath.Join(p.layer(name), stackFile), &st) != nil {
+		return nil
+	}
+	if st.Ino != f.ino || st.Ctim.Nano() != f.changed {
 		return nil
 	}
 	f.Big = maps.Clone(f.Big)
@@ -189,9 +195,9 @@ func (p *Provider) Weigh(ctx context.Context, id outboard.CheckpointID) (int64, 
 	return c.Bytes, nil
 }
 
-// stacks returns the layers that somebody may look at together, top first: those of every checkpoint that is kept, and of every sandbox.
-// What a sandbox is about to lie on begins with a layer that is empty yet, which hides nothing. A squashed layer is only ever used below
-// the layers that were above what it stands for.
+// stacks returns the layers that somebody may look at together, top first: those of every checkpoint that is kept,
+// and of every sandbox. What a sandbox is about to lie on begins with a layer that is empty yet, which hides
+// nothing. A squashed layer is only ever used below the layers that were above what it stands for.
 func (p *Provider) stacks() (all [][]string, err error) {
 	err = p.keptLayers(func(name string) error {
 		s, err := p.loadStack(name)
@@ -243,8 +249,8 @@ func (b box) stacks(use func(below []string)) error {
 	return nil
 }
 
-// lookAll finds out the contents of all layers that are somebody's. One that is empty yet is nobody's: it is looked at when a checkpoint is
-// it, or something lies on it. It reports whether there is a large file at all.
+// lookAll finds out the contents of all layers that are somebody's. One that is empty yet is nobody's: it is
+// looked at when a checkpoint is it, or something lies on it. It reports whether there is a large file at all.
 func (p *Provider) lookAll(ctx context.Context) (big bool, err error) {
 	unlock, err := p.lockLayers(unix.LOCK_SH) // nothing is removed meanwhile
 	if err != nil {
@@ -281,8 +287,8 @@ func (p *Provider) lookAll(ctx context.Context) (big bool, err error) {
 	return big, nil
 }
 
-// hollow empties the large files that nobody can see. Nobody builds on layers or reads them meanwhile; when somebody is at it, the next
-// sweep will do.
+// hollow empties the large files that nobody can see. Nobody builds on layers or reads them meanwhile; when
+// somebody is at it, the next sweep will do.
 func (p *Provider) hollow(ctx context.Context) error {
 	if big, err := p.lookAll(ctx); err != nil || !big {
 		return err
@@ -343,8 +349,8 @@ func (p *Provider) hollowLayer(name string, c *contents, above [][]string, known
 	return p.writeContents(name, c)
 }
 
-// hidden reports whether one of the layers above, top first, hides a file: has something else than a directory in its place. From there down
-// no directory may have another name below, or the file might be seen under that.
+// hidden reports whether one of the layers above, top first, hides a file: has something else than a directory in
+// its place. From there down no directory may have another name below, or the file might be seen under that.
 func (p *Provider) hidden(file string, above []string, known map[string]*contents) bool {
 	for _, name := range slices.Backward(above) {
 		c := known[name]

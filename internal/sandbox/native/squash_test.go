@@ -386,8 +386,9 @@ func blocks(t *testing.T, dir string) (n int64) {
 	return n
 }
 
-// Broken if a large file that changes a little with each call is kept once for each of them, though the states are forgotten; or if what is
-// given up was still to be seen: by the sandbox, by a checkpoint that is kept, by one that was started from it, or where a directory was moved.
+// Broken if a large file that changes a little with each call is kept once for each of them, though the states are
+// forgotten; or if what is given up was still to be seen: by the sandbox, by a checkpoint that is kept, by one
+// that was started from it, or where a directory was moved.
 func TestHiddenFilesAreEmptied(t *testing.T) {
 	p, dir := newProvider(t)
 	if !p.Capabilities().Layers {

@@ -7,8 +7,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/form"
 )
 
-// Layout returns how a message is written down, in one line: its fields in order, by the names and types that they have in Go, and those of
-// what is in them.
+// Layout returns how a message is written down, in one line: its fields in order, by the names and types that they
+// have in Go, and those of what is in them.
 func Layout(m form.Message) string {
 	v := reflect.ValueOf(m).Elem()
 	names := map[any]string{}
@@ -48,7 +48,8 @@ func nameFields(v reflect.Value, prefix string, names map[any]string) {
 	}
 }
 
-// elements is the layout of the message that a field holds, if it holds any: p is the type of a pointer to a slice or to a pointer.
+// elements is the layout of the message that a field holds, if it holds any: p is the type of a pointer to a slice
+// or to a pointer.
 func elements(p reflect.Type) string {
 	if k := p.Elem().Kind(); k != reflect.Slice && k != reflect.Pointer {
 		return ""
