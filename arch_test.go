@@ -2,8 +2,13 @@ package outboard_test
 
 import (
 	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
+	"io/fs"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -146,4 +151,56 @@ func orRoot(name string) string {
 		return "outboard (root)"
 	}
 	return name
+}
+
+// CI runs every test under the race detector with -short, and once more plainly only those that scripts/left-out
+// finds. Broken if one is left out of both: a helper that asks testing.Short, or a test that the script does not
+// see.
+func TestNothingIsLeftOutOfCI(t *testing.T) {
+	out, err := exec.Command("scripts/left-out", "--list").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := strings.Fields(string(out))
+	found := 0
+	err = filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		for _, decl := range file.Decls {
+			if !asksShort(decl) {
+				continue
+			}
+			found++
+			name := ""
+			if f, ok := decl.(*ast.FuncDecl); ok {
+				name = f.Name.Name
+			}
+			runs := slices.Contains(listed, "./"+filepath.Dir(path)) && slices.Contains(listed, name)
+			if !strings.HasPrefix(name, "Test") || !runs {
+				t.Errorf("%s: %q asks testing.Short, and scripts/left-out does not run it", path, name)
+			}
+		}
+		return nil
+	})
+	if err != nil || found < 10 {
+		t.Errorf("%d tests ask testing.Short: %v", found, err)
+	}
+}
+
+// asksShort reports whether a declaration calls testing.Short.
+func asksShort(decl ast.Decl) (asks bool) {
+	ast.Inspect(decl, func(n ast.Node) bool {
+		s, ok := n.(*ast.SelectorExpr)
+		if ok && s.Sel.Name == "Short" {
+			x, ok := s.X.(*ast.Ident)
+			asks = asks || ok && x.Name == "testing"
+		}
+		return true
+	})
+	return asks
 }

@@ -132,6 +132,7 @@ type Checkpoint struct {
 	Delta     BlobRef      `json:"delta,omitzero"`   // zero until it is durable; a size without a digest is more than can be stored
 	CreatedAt time.Time    `json:"created_at"`
 	DurableAt time.Time    `json:"durable_at,omitzero"`
+	ThinnedAt time.Time    `json:"thinned_at,omitzero"` // it was given up, as one of many old ones; soon after Delta is zero
 }
 
 // Durable reports whether the checkpoint can be restored on any host.
@@ -140,6 +141,9 @@ func (c *Checkpoint) Durable() bool { return c.Delta.Digest != "" }
 // Lost says why the checkpoint will never be durable, with what to do about it; nil = it is, or will be.
 func (c *Checkpoint) Lost() error {
 	switch {
+	case c.Thinned():
+		return Errorf(Conflict, "checkpoint %s is not kept: it was one of many old ones", c.ID).
+			WithHint("choose another: outboard checkpoint ls")
 	case c.Durable() || c.Host != "":
 		return nil
 	case c.TooLarge():
@@ -148,6 +152,9 @@ func (c *Checkpoint) Lost() error {
 	}
 	return Errorf(Unavailable, "checkpoint %s was lost with the host that had it", c.ID)
 }
+
+// Thinned reports whether the checkpoint was given up as one of many old ones. Nothing may begin with it.
+func (c *Checkpoint) Thinned() bool { return !c.ThinnedAt.IsZero() }
 
 // TooLarge reports whether the checkpoint will never be durable because it, or one that it builds on, changed more than can be stored.
 func (c *Checkpoint) TooLarge() bool { return c.Host == "" && !c.Durable() && c.Delta.Size > 0 }

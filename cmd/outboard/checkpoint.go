@@ -41,7 +41,7 @@ func runCheckpointList(ctx context.Context, a *app, ref string) error {
 	if err != nil {
 		return err
 	}
-	list, err := c.Checkpoints(ctx, s.ID)
+	list, use, err := c.CheckpointUse(ctx, s.ID)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,23 @@ func runCheckpointList(ctx context.Context, a *app, ref string) error {
 		a.say("%s has saved no files yet", sessionName(s.ID))
 		return nil
 	}
-	return term.Table(a.out, []string{"", "CHECKPOINT", "SEQ", "SIZE", "DURABLE", "AGE", "AFTER"}, rows)
+	if err := term.Table(a.out, []string{"", "CHECKPOINT", "SEQ", "SIZE", "DURABLE", "AGE", "AFTER"}, rows); err != nil {
+		return err
+	}
+	a.say("%s", storedLine(use))
+	return nil
+}
+
+// storedLine says what the saved states take together, and how many stay.
+func storedLine(use client.CheckpointUse) string {
+	line := formatBytes(use.StoredBytes) + " stored together"
+	if use.Retention.Bytes > 0 {
+		line += " of at most " + formatBytes(use.Retention.Bytes)
+	}
+	if use.Retention.Newest > 0 {
+		line += fmt.Sprintf("; the newest %d stay, and fewer of older ones", use.Retention.Newest)
+	}
+	return line
 }
 
 // durability says whether a saved state can be restored on any host.

@@ -256,7 +256,8 @@ func (s *server) openSandboxes(host string) error {
 	}
 	s.fleet = fleet.New(fleet.Config{Store: s.store, Blob: s.blob, Provider: provider, Host: host, Dir: locks, Logger: s.log,
 		Environment: s.vault.Environment, Login: s.registryLogin, BoxGone: s.boxGone, Network: network, BoxesOffline: s.cfg.Config.Egress.Boxes.Networking == "none", Images: images, Mirrors: s.cfg.Config.Images.Mirrors, Lifecycle: s.cfg.Config.Sandbox.Lifecycle(),
-		MaxPerOwner: s.cfg.Config.Sandbox.MaxPerOwner, RestEvery: s.cfg.Config.Sandbox.Rests()})
+		MaxPerOwner: s.cfg.Config.Sandbox.MaxPerOwner, RestEvery: s.cfg.Config.Sandbox.Rests(),
+		Retention: fleet.Retention{States: s.cfg.Config.Limits.States(), Bytes: s.cfg.Config.Limits.CheckpointBytes}})
 	return nil
 }
 

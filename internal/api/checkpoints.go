@@ -17,17 +17,44 @@ type checkpointOut struct {
 	ParentID  *string `json:"parent_id"`  // null when it is whole in itself
 	Size      int64   `json:"size_bytes"` // of what it adds to its parent
 	Durable   bool    `json:"durable"`
-	Lost      *string `json:"lost"`    // why it will never be durable: host_lost, too_large
+	Lost      *string `json:"lost"`    // why it cannot be restored, or not on every host: thinned, host_lost, too_large
 	Current   bool    `json:"current"` // what the next machine would start from
 	CreatedAt string  `json:"created_at"`
 }
 
+// checkpointsOut is all of a session's. StoredBytes is there when it was asked for: it takes a look at what each
+// is made of.
+type checkpointsOut struct {
+	listOut[checkpointOut]
+	StoredBytes *int64       `json:"stored_bytes,omitempty"` // of all together, before compression
+	Retention   retentionOut `json:"retention"`
+}
+
+// retentionOut says what of many checkpoints stays; 0 = no bound.
+type retentionOut struct {
+	Newest int   `json:"newest"` // all of these, and of older ones fewer
+	Bytes  int64 `json:"max_bytes"`
+}
+
 func (s *server) listCheckpoints(r *request) (any, error) {
+	sum, err := r.flag("stored")
+	if err != nil {
+		return nil, err
+	}
 	list, err := s.ctl.Checkpoints(r.Context(), r.by, outboard.SessionID(r.PathValue("session")))
 	if err != nil {
 		return nil, err
 	}
-	out := listOut[checkpointOut]{Data: []checkpointOut{}}
+	keep := s.ctl.Retention()
+	out := checkpointsOut{Retention: retentionOut{keep.States, keep.Bytes}}
+	out.Data = []checkpointOut{}
+	if sum {
+		n, err := s.ctl.StoredBytes(r.Context(), list)
+		if err != nil {
+			return nil, err
+		}
+		out.StoredBytes = &n
+	}
 	for _, k := range list {
 		out.Data = append(out.Data, checkpointOut{Type: "checkpoint", ID: string(k.ID), SessionID: string(k.Session), Seq: k.Seq,
 			CallID: textOrNull(string(k.Call)), ParentID: textOrNull(string(k.Parent)), Size: k.Delta.Size, Durable: k.Durable,
@@ -38,6 +65,8 @@ func (s *server) listCheckpoints(r *request) (any, error) {
 
 func lost(k *outboard.Checkpoint) string {
 	switch {
+	case k.Thinned():
+		return "thinned"
 	case k.TooLarge():
 		return "too_large"
 	case k.Lost() != nil:

@@ -280,6 +280,10 @@ func TestCheckpoints(t *testing.T) {
 	if n := len(list.get("data").([]any)); n != 2 {
 		t.Fatalf("%d checkpoints, want 2: %s", n, list.body)
 	}
+	sum := b.ok("GET", path+"?stored=true", nil)
+	if n := list.get("data.0.size_bytes").(float64) + list.get("data.1.size_bytes").(float64); sum.get("stored_bytes") != n || list.get("stored_bytes") != nil {
+		t.Errorf("%.0f bytes are %s", n, sum.body)
+	}
 	one, two := list.str("data.0.id"), list.str("data.1.id")
 	if list.get("data.0.current") != false || list.get("data.1.current") != true || list.get("data.1.durable") != true || list.str("data.1.parent_id") != one {
 		t.Errorf("the list is %s", list.body)

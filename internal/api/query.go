@@ -36,6 +36,7 @@ var queries = map[string][]string{
 	"GET /v1/sessions/{session}":                           {"include[]"},
 	"GET /v1/sessions/{session}/outboard/export":           {"seq"},
 	"POST /v1/outboard/import":                             {"environment_id", "model", "title", "trust", "unsigned"},
+	"GET /v1/sessions/{session}/outboard/checkpoints":      {"stored"},
 	"GET /v1/sessions/{session}/outboard/checkpoints/diff": {"from", "to", "patch"},
 	"GET /v1/sessions/{session}/outboard/network/log":      paging,
 	"DELETE /v1/sessions/{session}/outboard/network/allow": {"host", "port", "rule"},

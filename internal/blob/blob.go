@@ -35,6 +35,35 @@ func Bytes(ctx context.Context, s Store, ref outboard.BlobRef, max int64) ([]byt
 	return b, nil
 }
 
+// Stored returns what some blobs take together: pieces that several have count once. It is what their content has,
+// before compression.
+func Stored(ctx context.Context, s Store, refs []outboard.BlobRef) (n int64, err error) {
+	cut, _ := s.(interface {
+		pieces(ctx context.Context, ref outboard.BlobRef) ([]outboard.BlobRef, error)
+	})
+	seen := map[string]bool{}
+	for _, ref := range refs {
+		parts := []outboard.BlobRef{ref}
+		if cut != nil && ref.Size > smallBlob && !seen[ref.Digest] {
+			list, err := cut.pieces(ctx, ref)
+			if err != nil && outboard.KindOf(err) != outboard.NotFound {
+				return 0, err
+			}
+			if list != nil {
+				parts = list
+			}
+		}
+		for _, p := range parts {
+			if !seen[p.Digest] {
+				n += p.Size
+			}
+			seen[p.Digest] = true
+		}
+		seen[ref.Digest] = true
+	}
+	return n, nil
+}
+
 // validRef reports whether ref can name a blob. A digest becomes part of a path, so nothing but 64 lower-case hex digits may
 // pass.
 func validRef(ref outboard.BlobRef) bool {

@@ -20,16 +20,17 @@ import (
 )
 
 const (
-	// smallBlob is what Put holds in memory to learn the digest before it touches the disk; longer content goes through a
-	// temporary file at once. A megabyte covers nearly every event payload and checkpoint delta.
+	// smallBlob is what Put holds in memory to learn the digest before it touches the disk; longer content is
+	// stored in pieces. A megabyte covers nearly every event payload and checkpoint delta.
 	smallBlob = 1 << 20
 	// staleTemp is how long a temporary file may go unwritten before NewDir takes it for what a crash left, where no lock tells. A live writer
 	// that stalls longer than this loses its file and reports Unavailable; it never stores half of one.
 	staleTemp = time.Hour
 )
 
-// Dir is a Store in a local directory: ab/cd/abcd... per blob (with .zst where it is compressed), and tmp for files being written. A blob's file appears under its
-// name by rename, complete and durable, or not at all.
+// Dir is a Store in a local directory: ab/cd/abcd... per blob (with .zst where it is compressed, .pieces where it
+// is a list of other blobs), and tmp for files being written. A blob's file appears under its name by rename,
+// complete and durable, or not at all.
 type Dir struct {
 	path    string
 	durable sync.Map // directories that this process has synced into their parents
@@ -65,7 +66,38 @@ func (d *Dir) Put(ctx context.Context, r io.Reader, limit int64) (outboard.BlobR
 	if err != nil {
 		return outboard.BlobRef{}, err
 	}
-	return d.putStream(src, io.MultiReader(bytes.NewReader(head.Bytes()), src), compressed(head.Bytes()) != nil)
+	return d.putPieces(src, io.MultiReader(&head, src))
+}
+
+// putPieces stores content that is too long to be one file. Its length does not matter to memory.
+func (d *Dir) putPieces(src *source, r io.Reader) (outboard.BlobRef, error) {
+	staged, err := d.stage()
+	if err != nil {
+		return outboard.BlobRef{}, err
+	}
+	defer staged.close()
+	list, err := putPieces(r, staged.put)
+	if src.err != nil {
+		return outboard.BlobRef{}, src.err
+	}
+	if err == nil {
+		err = staged.commit()
+	}
+	if err != nil {
+		return outboard.BlobRef{}, err
+	}
+	return d.putList(src.ref(), list)
+}
+
+// putList stores the list of a blob's pieces, which are stored.
+func (d *Dir) putList(ref outboard.BlobRef, list []outboard.BlobRef) (outboard.BlobRef, error) {
+	if len(list) == 1 { // which is the blob
+		return ref, nil
+	}
+	if have, err := d.have(ref); have || err != nil {
+		return ref, err
+	}
+	return ref, d.write(d.file(ref.Digest)+piecesSuffix, pieceList(list))
 }
 
 // putSmall stores content whose digest is known before anything is written.
@@ -73,62 +105,56 @@ func (d *Dir) putSmall(ref outboard.BlobRef, content []byte) (outboard.BlobRef, 
 	if have, err := d.have(ref); have || err != nil {
 		return ref, err
 	}
-	f, err := createHeld(d.temp())
-	if err != nil {
-		return outboard.BlobRef{}, failed("creating a file in", d.temp(), err)
-	}
-	defer os.Remove(f.Name()) // gone already when it was renamed
-	defer f.Close()
 	path := d.file(ref.Digest)
 	if z := compressed(content); z != nil {
 		content, path = z, path+compressedSuffix
 	}
-	if _, err := f.Write(content); err != nil {
-		return outboard.BlobRef{}, failed("writing into", d.temp(), err)
-	}
-	return ref, d.commit(f, path)
+	return ref, d.write(path, content)
 }
 
-// putStream stores content through a temporary file, so that its length does not matter to memory.
-func (d *Dir) putStream(src *source, r io.Reader, compress bool) (outboard.BlobRef, error) {
+// write makes content the file at path.
+func (d *Dir) write(path string, content []byte) error {
 	f, err := createHeld(d.temp())
 	if err != nil {
-		return outboard.BlobRef{}, failed("creating a file in", d.temp(), err)
+		return failed("creating a file in", d.temp(), err)
 	}
-	defer os.Remove(f.Name())
+	defer os.Remove(f.Name()) // gone already when it was renamed
 	defer f.Close()
-	suffix, write := "", func() error { _, err := io.Copy(f, r); return err }
-	if compress {
-		suffix, write = compressedSuffix, func() error { return compressTo(f, r) }
+	if _, err := f.Write(content); err != nil {
+		return failed("writing into", d.temp(), err)
 	}
-	if err := write(); err != nil {
-		if src.err != nil {
-			return outboard.BlobRef{}, src.err
-		}
-		return outboard.BlobRef{}, failed("writing into", d.temp(), err)
-	}
-	ref := src.ref()
-	if have, err := d.have(ref); have || err != nil {
-		return ref, err
-	}
-	return ref, d.commit(f, d.file(ref.Digest)+suffix)
+	return d.commit(f, path)
 }
 
-// have reports whether ref is stored. The directory is synced because another process may have renamed the file into it and
-// not have come to its own sync; a file of the wrong length counts as absent, and is replaced.
+// have reports whether ref is stored, whole or in pieces.
 func (d *Dir) have(ref outboard.BlobRef) (bool, error) {
-	path := d.file(ref.Digest)
-	info, err := os.Stat(path)
-	absent := errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() != ref.Size
-	if absent {
-		path += compressedSuffix
-		info, err = os.Stat(path) // its length says nothing; a rename made it, so it is whole
-		absent = errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0
+	if have, err := d.haveWhole(ref); have || err != nil {
+		return have, err
 	}
-	if err != nil && !absent {
+	return d.haveFile(d.file(ref.Digest)+piecesSuffix, -1)
+}
+
+// haveWhole reports whether ref is stored as one file.
+func (d *Dir) haveWhole(ref outboard.BlobRef) (bool, error) {
+	path := d.file(ref.Digest)
+	if have, err := d.haveFile(path, ref.Size); have || err != nil {
+		return have, err
+	}
+	return d.haveFile(path+compressedSuffix, -1)
+}
+
+// haveFile reports whether a file of size bytes is there; -1 is any but 0: a rename made it, so it is whole. One
+// of the wrong length counts as absent, and is replaced. The directory is synced because another process may have
+// renamed the file into it and not have come to its own sync.
+func (d *Dir) haveFile(path string, size int64) (bool, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
 		return false, failed("looking for", path, err)
 	}
-	if absent {
+	if size < 0 && info.Size() == 0 || size >= 0 && info.Size() != size {
 		return false, nil
 	}
 	if there, err := d.found(path); !there || err != nil {
@@ -212,20 +238,58 @@ func (d *Dir) Open(ctx context.Context, ref outboard.BlobRef) (io.ReadCloser, er
 	if !validRef(ref) {
 		return nil, outboard.Errorf(outboard.NotFound, "blob %.80q does not exist", ref.Digest)
 	}
-	path := d.file(ref.Digest)
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if f, err = os.Open(path + compressedSuffix); err == nil {
-			return newVerified(f, ref, f.Name(), true)
-		}
+	r, err := d.openWhole(ref)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return r, err
 	}
+	path := d.file(ref.Digest) + piecesSuffix
+	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, outboard.Errorf(outboard.NotFound, "blob %s does not exist", ref.Digest)
 	}
 	if err != nil {
 		return nil, failed("opening", path, err)
 	}
-	return newVerified(f, ref, f.Name(), false)
+	defer f.Close()
+	list, err := readPieceList(f, path)
+	if err != nil {
+		return nil, err
+	}
+	return newVerified(openPieces(ctx, path, list, d.openPiece), ref, path, false)
+}
+
+// pieces returns the pieces of a blob; NotFound when it has no list of them.
+func (d *Dir) pieces(_ context.Context, ref outboard.BlobRef) ([]outboard.BlobRef, error) {
+	list, err := readListFile(d.file(ref.Digest) + piecesSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, outboard.Errorf(outboard.NotFound, "blob %s has no pieces", ref.Digest)
+	}
+	return list, err
+}
+
+// openPiece opens a piece.
+func (d *Dir) openPiece(_ context.Context, ref outboard.BlobRef) (io.ReadCloser, error) {
+	r, err := d.openWhole(ref)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, outboard.Errorf(outboard.NotFound, "blob %s does not exist", ref.Digest)
+	}
+	return r, err
+}
+
+// openWhole opens what is stored as one file; fs.ErrNotExist when there is none.
+func (d *Dir) openWhole(ref outboard.BlobRef) (io.ReadCloser, error) {
+	for _, suffix := range []string{"", compressedSuffix} {
+		path := d.file(ref.Digest) + suffix
+		f, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, failed("opening", path, err)
+		}
+		return newVerified(f, ref, path, suffix != "")
+	}
+	return nil, fs.ErrNotExist
 }
 
 // source reads the caller's content: counted against the limit, hashed, and stopped when ctx ends.

@@ -30,21 +30,72 @@ type Pruner interface {
 	Prune(ctx context.Context, before time.Time, needed func(digest string) bool, dry bool) (Pruned, error)
 }
 
-// Prune implements Pruner. It looks at every blob once, a directory at a time.
+// Prune implements Pruner. It first reads the lists of pieces, then looks at every blob once, a directory at a time.
 func (d *Dir) Prune(ctx context.Context, before time.Time, needed func(digest string) bool, dry bool) (p Pruned, err error) {
 	leaves, err := filepath.Glob(filepath.Join(d.path, "[0-9a-f][0-9a-f]", "[0-9a-f][0-9a-f]"))
 	if err != nil {
 		return p, fmt.Errorf("blob store: %w", err)
 	}
+	pieces, err := d.piecesNeeded(ctx, leaves, before, needed)
+	if err != nil {
+		return p, err
+	}
 	for _, leaf := range leaves {
 		if ctx.Err() != nil {
 			return p, outboard.Errorf(outboard.Canceled, "removing blobs: %w", context.Cause(ctx))
 		}
-		if err := d.pruneLeaf(leaf, before, needed, dry, &p); err != nil {
+		keep := func(digest string) bool { return pieces[digest] || needed(digest) }
+		if err := d.pruneLeaf(leaf, before, keep, dry, &p); err != nil {
 			return p, err
 		}
 	}
 	return p, nil
+}
+
+// piecesNeeded returns the pieces of the blobs that stay. Of a blob that is put from now on, every piece is put
+// too, and so is too young to be removed.
+func (d *Dir) piecesNeeded(
+	ctx context.Context, leaves []string, before time.Time, needed func(string) bool,
+) (map[string]bool, error) {
+	pieces := map[string]bool{}
+	for _, leaf := range leaves {
+		if ctx.Err() != nil {
+			return nil, outboard.Errorf(outboard.Canceled, "removing blobs: %w", context.Cause(ctx))
+		}
+		names, err := filepath.Glob(filepath.Join(leaf, "*"+piecesSuffix))
+		if err != nil {
+			return nil, fmt.Errorf("blob store: %w", err)
+		}
+		for _, path := range names {
+			info, err := os.Stat(path)
+			if err == nil && info.ModTime().Before(before) && !needed(strings.TrimSuffix(filepath.Base(path), piecesSuffix)) {
+				continue
+			}
+			var list []outboard.BlobRef
+			if err == nil {
+				list, err = readListFile(path)
+			}
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // another process is at it too
+			}
+			if err != nil {
+				return nil, failed("reading", path, err)
+			}
+			for _, piece := range list {
+				pieces[piece.Digest] = true
+			}
+		}
+	}
+	return pieces, nil
+}
+
+func readListFile(path string) ([]outboard.BlobRef, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readPieceList(f, path)
 }
 
 // pruneLeaf is Prune of one directory. It is locked meanwhile, against a Put that finds a blob there and says that it is stored.
@@ -59,7 +110,7 @@ func (d *Dir) pruneLeaf(leaf string, before time.Time, needed func(string) bool,
 		return failed("listing", leaf, err)
 	}
 	for _, e := range entries {
-		digest := strings.TrimSuffix(e.Name(), compressedSuffix)
+		digest := strings.TrimSuffix(strings.TrimSuffix(e.Name(), compressedSuffix), piecesSuffix)
 		if !validRef(outboard.BlobRef{Digest: digest}) {
 			continue
 		}

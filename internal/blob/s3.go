@@ -10,8 +10,8 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/minio/minio-go/v7"
@@ -20,14 +20,41 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// S3 is a Store in a bucket of an S3-compatible service, so that any host can restore what another saved. Every object is
-// compressed and named by the digest of its content: PREFIX/ab/abcd...zst. Nothing is ever deleted or changed: a bucket has no lock under which both could be done.
+// S3 is a Store in a bucket of an S3-compatible service, so that any host can restore what another saved. Every
+// object is compressed and named by the digest of its content: PREFIX/ab/abcd...zst, or a list of others:
+// PREFIX/ab/abcd...pieces. Nothing is ever deleted or changed: a bucket has no lock under which both could be
+// done.
 type S3 struct {
 	client *minio.Client
 	bucket string
 	prefix string        // "" or ending in a slash
-	spool  string        // local directory for content whose digest is not known yet
 	look   time.Duration // see s3Look
+	there  known
+}
+
+// known remembers what is in the bucket, so that the pieces of a large file that has hardly changed are not asked
+// for one by one. It is safe for concurrent use.
+type known struct {
+	mu   sync.Mutex
+	keys map[string]bool
+}
+
+// maxKnown bounds what is remembered: some 20 MB.
+const maxKnown = 100_000
+
+func (k *known) has(key string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.keys[key]
+}
+
+func (k *known) add(key string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.keys == nil || len(k.keys) >= maxKnown {
+		k.keys = map[string]bool{}
+	}
+	k.keys[key] = true
 }
 
 const (
@@ -38,14 +65,13 @@ const (
 	// s3Look bounds a question with its repetitions, whether a bucket or an object is there: a service that takes connections and says nothing
 	// would have them all wait for as long as s3Header, one after the other.
 	s3Look = 20 * time.Second
-	// s3Part is the size of the parts of a large upload: 10,000 of them, the service's limit, exceed any blob.
-	s3Part = 16 << 20
 )
 
-// NewS3 returns the store that address names: s3://BUCKET[/PREFIX][?endpoint=URL&region=NAME]. Without an endpoint it is AWS.
-// Credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), else from the file that
-// AWS_SHARED_CREDENTIALS_FILE names, or ~/.aws/credentials, with the profile AWS_PROFILE. spool is a directory for content on its
-// way. It talks to the service once: a bucket that is not there, or not ours, is an error now.
+// NewS3 returns the store that address names: s3://BUCKET[/PREFIX][?endpoint=URL&region=NAME]. Without an endpoint
+// it is AWS. Credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), else from
+// the file that AWS_SHARED_CREDENTIALS_FILE names, or ~/.aws/credentials, with the profile AWS_PROFILE. spool is a
+// directory that earlier releases had content on its way in; what a crash left there is removed. It talks to the
+// service once: a bucket that is not there, or not ours, is an error now.
 func NewS3(ctx context.Context, address, spool string) (*S3, error) {
 	return openS3(ctx, address, spool, s3Look)
 }
@@ -78,7 +104,7 @@ func openS3(ctx context.Context, address, spool string, look time.Duration) (*S3
 		return nil, fmt.Errorf("blob store: %w", err)
 	}
 	transport.ResponseHeaderTimeout = s3Header
-	s := &S3{bucket: u.Host, spool: spool, look: look}
+	s := &S3{bucket: u.Host, look: look}
 	if p := strings.Trim(u.Path, "/"); p != "" {
 		s.prefix = p + "/"
 	}
@@ -99,7 +125,11 @@ func openS3(ctx context.Context, address, spool string, look time.Duration) (*S3
 }
 
 func (s *S3) key(digest string) string {
-	return s.prefix + digest[:2] + "/" + digest + compressedSuffix
+	return s.named(digest, compressedSuffix)
+}
+
+func (s *S3) named(digest, suffix string) string {
+	return s.prefix + digest[:2] + "/" + digest + suffix
 }
 
 // failed is an error of the service. It is Unavailable: the same call works again once the service does.
@@ -122,53 +152,53 @@ func (s *S3) Put(ctx context.Context, r io.Reader, limit int64) (outboard.BlobRe
 	var head bytes.Buffer
 	_, err := io.CopyN(&head, src, smallBlob)
 	if err == io.EOF {
-		z := encoder.EncodeAll(head.Bytes(), nil)
-		return s.send(ctx, src.ref(), bytes.NewReader(z), int64(len(z)))
+		return s.sendBlob(ctx, src.ref(), head.Bytes())
 	}
 	if err != nil {
 		return outboard.BlobRef{}, err
 	}
-	f, err := createHeld(s.spool)
-	if err != nil {
-		return outboard.BlobRef{}, failed("creating a file in", s.spool, err)
+	list, err := putPieces(io.MultiReader(&head, src), func(ref outboard.BlobRef, content []byte) error {
+		_, err := s.sendBlob(ctx, ref, content)
+		return err
+	})
+	if src.err != nil {
+		return outboard.BlobRef{}, src.err
 	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	if err := compressTo(f, io.MultiReader(&head, src)); err != nil {
-		if src.err != nil {
-			return outboard.BlobRef{}, src.err
-		}
-		return outboard.BlobRef{}, failed("writing into", s.spool, err)
+	ref := src.ref()
+	if err != nil || len(list) == 1 { // one piece is the blob
+		return ref, err
 	}
-	size, err := f.Seek(0, io.SeekCurrent)
-	if err == nil {
-		_, err = f.Seek(0, io.SeekStart)
-	}
-	if err != nil {
-		return outboard.BlobRef{}, failed("reading", filepath.Base(f.Name()), err)
-	}
-	return s.send(ctx, src.ref(), f, size)
+	return ref, s.send(ctx, s.named(ref.Digest, piecesSuffix), pieceList(list))
 }
 
-func (s *S3) send(ctx context.Context, ref outboard.BlobRef, r io.Reader, size int64) (outboard.BlobRef, error) {
+func (s *S3) sendBlob(ctx context.Context, ref outboard.BlobRef, content []byte) (outboard.BlobRef, error) {
 	key := s.key(ref.Digest)
+	if s.there.has(key) {
+		return ref, nil
+	}
+	return ref, s.send(ctx, key, encoder.EncodeAll(content, nil))
+}
+
+func (s *S3) send(ctx context.Context, key string, content []byte) error {
 	asking, cancel := context.WithTimeout(ctx, s.look)
 	info, err := s.client.StatObject(asking, s.bucket, key, minio.StatObjectOptions{})
 	cancel()
 	if err == nil && info.Size > 0 {
-		return ref, nil
+		s.there.add(key)
+		return nil
 	}
 	if err != nil && !absent(err) {
-		return outboard.BlobRef{}, s.ended(ctx, s.failed("looking for", key, err))
+		return s.ended(ctx, s.failed("looking for", key, err))
 	}
 	// A checksum in the header, instead of a signature in each chunk, which not every service understands. Whoever reads compares the
 	// digest of the content.
-	_, err = s.client.PutObject(ctx, s.bucket, key, r, size, minio.PutObjectOptions{ContentType: "application/zstd", PartSize: s3Part,
-		SendContentMd5: true, DisableContentSha256: true})
+	_, err = s.client.PutObject(ctx, s.bucket, key, bytes.NewReader(content), int64(len(content)), minio.PutObjectOptions{
+		ContentType: "application/octet-stream", SendContentMd5: true, DisableContentSha256: true})
 	if err != nil {
-		return outboard.BlobRef{}, s.ended(ctx, s.failed("storing", key, err))
+		return s.ended(ctx, s.failed("storing", key, err))
 	}
-	return ref, nil
+	s.there.add(key)
+	return nil
 }
 
 // ended is err, or Canceled when it comes of the caller's going away.
@@ -192,20 +222,61 @@ func (s *S3) Open(ctx context.Context, ref outboard.BlobRef) (io.ReadCloser, err
 	if !validRef(ref) {
 		return nil, outboard.Errorf(outboard.NotFound, "blob %.80q does not exist", ref.Digest)
 	}
+	if ref.Size <= smallBlob {
+		return s.openWhole(ctx, ref)
+	}
+	list, err := s.pieces(ctx, ref)
+	if outboard.KindOf(err) == outboard.NotFound { // of one piece, or stored by an earlier release
+		return s.openWhole(ctx, ref)
+	}
+	if err != nil {
+		return nil, err
+	}
+	name := s.address(s.named(ref.Digest, piecesSuffix))
+	return newVerified(openPieces(ctx, name, list, s.openWhole), ref, name, false)
+}
+
+func (s *S3) address(key string) string { return "s3://" + s.bucket + "/" + key }
+
+// pieces returns the pieces of a blob; NotFound when it has no list of them.
+func (s *S3) pieces(ctx context.Context, ref outboard.BlobRef) ([]outboard.BlobRef, error) {
+	key := s.named(ref.Digest, piecesSuffix)
+	o, err := s.object(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer o.Close()
+	return readPieceList(o, s.address(key))
+}
+
+// openWhole opens what is stored as one object.
+func (s *S3) openWhole(ctx context.Context, ref outboard.BlobRef) (io.ReadCloser, error) {
 	key := s.key(ref.Digest)
+	o, err := s.object(ctx, key)
+	if outboard.KindOf(err) == outboard.NotFound {
+		return nil, outboard.Errorf(outboard.NotFound, "blob %s does not exist", ref.Digest)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return newVerified(o, ref, s.address(key), true)
+}
+
+// object opens an object that is there.
+func (s *S3) object(ctx context.Context, key string) (object, error) {
 	o, err := s.client.GetObject(ctx, s.bucket, key, minio.GetObjectOptions{})
 	if err == nil {
 		if _, err = o.Stat(); err != nil {
 			o.Close()
 		}
 	}
-	if err != nil {
-		if absent(err) {
-			return nil, outboard.Errorf(outboard.NotFound, "blob %s does not exist", ref.Digest)
-		}
-		return nil, s.ended(ctx, s.failed("opening", key, err))
+	if err != nil && absent(err) {
+		return object{}, outboard.Errorf(outboard.NotFound, "object %s does not exist", key)
 	}
-	return newVerified(object{o}, ref, "s3://"+s.bucket+"/"+key, true)
+	if err != nil {
+		return object{}, s.ended(ctx, s.failed("opening", key, err))
+	}
+	return object{o}, nil
 }
 
 // object marks errors of the service, which say nothing about the content.

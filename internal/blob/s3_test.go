@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -40,7 +42,7 @@ func newS3(t *testing.T, prefix string) *S3 {
 func TestS3(t *testing.T) {
 	prefix := "a/" + rand.Text()
 	s, other := newS3(t, prefix), newS3(t, prefix)
-	random := make([]byte, 20<<20) // more than one part
+	random := make([]byte, 20<<20) // many pieces
 	rand.Read(random)
 	var ref outboard.BlobRef
 	for _, content := range [][]byte{nil, []byte("x"), bytes.Repeat([]byte("text "), 500_000), random} {
@@ -55,23 +57,50 @@ func TestS3(t *testing.T) {
 			t.Errorf("%d bytes: %d, %v", len(content), len(got), err)
 		}
 	}
-	if left, err := os.ReadDir(s.spool); err != nil || len(left) != 0 {
-		t.Errorf("left in the spool: %v, %v", left, err)
-	}
 	if _, err := s.Open(t.Context(), outboard.BlobRef{Digest: strings.Repeat("a", 64), Size: 1}); outboard.KindOf(err) != outboard.NotFound {
 		t.Errorf("absent: %v", err)
 	}
 	if _, err := s.Put(t.Context(), bytes.NewReader(random), 1000); outboard.KindOf(err) != outboard.TooLarge {
 		t.Errorf("over the limit: %v", err)
 	}
-	for name, damage := range map[string][]byte{"other": random[:1000], "cut": encoder.EncodeAll(random[:1<<20], nil)} {
-		if _, err := s.client.PutObject(t.Context(), s.bucket, s.key(ref.Digest), bytes.NewReader(damage), int64(len(damage)), minio.PutObjectOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := Bytes(t.Context(), other, ref, ref.Size); outboard.KindOf(err) != outboard.Internal {
-			t.Errorf("damaged (%s): %v", name, err)
+	changed := bytes.Clone(random)
+	changed[10<<20] ^= 1
+	before := objects(t, s)
+	again, err := s.Put(t.Context(), bytes.NewReader(changed), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := objects(t, s) - before; n < 2 || n > 4 { // the list, and the pieces around the byte
+		t.Errorf("a byte of 20 MiB makes %d objects of %d", n, before)
+	}
+	if got, err := Bytes(t.Context(), other, again, again.Size); err != nil || !bytes.Equal(got, changed) {
+		t.Errorf("a byte changed: %d, %v", len(got), err)
+	}
+	first := outboard.BlobRef{Size: int64(cut(random))}
+	sum := sha256.Sum256(random[:first.Size])
+	first.Digest = hex.EncodeToString(sum[:])
+	for name, damage := range map[string][]byte{"other": random[:1000], "cut": encoder.EncodeAll(random[:1000], nil)} {
+		for _, key := range []string{s.key(first.Digest), s.named(ref.Digest, piecesSuffix)} {
+			if _, err := s.client.PutObject(t.Context(), s.bucket, key, bytes.NewReader(damage), int64(len(damage)), minio.PutObjectOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Bytes(t.Context(), other, ref, ref.Size); outboard.KindOf(err) != outboard.Internal {
+				t.Errorf("damaged %s (%s): %v", key, name, err)
+			}
 		}
 	}
+}
+
+// objects counts what a store has in its bucket.
+func objects(t *testing.T, s *S3) (n int) {
+	t.Helper()
+	for o := range s.client.ListObjects(t.Context(), s.bucket, minio.ListObjectsOptions{Prefix: s.prefix, Recursive: true}) {
+		if o.Err != nil {
+			t.Fatal(o.Err)
+		}
+		n++
+	}
+	return n
 }
 
 // Broken if a mistake in the configuration is found by the first checkpoint instead of the start, or shows a secret.

@@ -28,6 +28,28 @@ func createHeld(dir string) (*os.File, error) {
 	}
 }
 
+// createHeldDir makes a temporary directory and locks it until it is closed.
+func createHeldDir(dir string) (*os.File, error) {
+	for {
+		path, err := os.MkdirTemp(dir, "put-*"+heldSuffix)
+		if err != nil {
+			return nil, err
+		}
+		f, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) { // swept at once
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if lockFile(f) == nil && !stillThere(f) {
+			f.Close()
+			continue
+		}
+		return f, nil
+	}
+}
+
 // stillThere reports whether a file is the one of its name.
 func stillThere(f *os.File) bool {
 	mine, err := f.Stat()
@@ -47,8 +69,8 @@ func sweep(dir string, before time.Time) error {
 	}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if strings.HasSuffix(e.Name(), heldSuffix) && e.Type().IsRegular() {
-			if err := sweepHeld(path); err != nil {
+		if strings.HasSuffix(e.Name(), heldSuffix) && (e.Type().IsRegular() || e.IsDir()) {
+			if err := sweepHeld(path, e.IsDir()); err != nil {
 				return err
 			}
 		}
@@ -56,16 +78,21 @@ func sweep(dir string, before time.Time) error {
 		if err != nil || !info.ModTime().Before(before) {
 			continue // renamed or removed by its owner meanwhile, or still young
 		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.RemoveAll(path); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// sweepHeld removes a file that nobody has locked. Whoever is about to lock it looks then whether it is there.
-func sweepHeld(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+// sweepHeld removes a file, or a directory, that nobody has locked. Whoever is about to lock it looks then whether
+// it is there.
+func sweepHeld(path string, dir bool) error {
+	mode := os.O_RDWR
+	if dir {
+		mode = os.O_RDONLY
+	}
+	f, err := os.OpenFile(path, mode, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -76,5 +103,5 @@ func sweepHeld(path string) error {
 	if tryLock(f) != nil || !stillThere(f) {
 		return nil
 	}
-	return os.Remove(path)
+	return os.RemoveAll(path)
 }

@@ -45,16 +45,6 @@ func compressed(content []byte) []byte {
 	return z
 }
 
-// compressTo writes what r yields to w, compressed.
-func compressTo(w io.Writer, r io.Reader) error {
-	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(z, r)
-	return errors.Join(err, z.Close())
-}
-
 // verified reads a stored blob and compares length and digest before it admits the end.
 type verified struct {
 	r    io.Reader
@@ -86,6 +76,8 @@ func (v *verified) Read(p []byte) (int, error) {
 		v.end = v.damaged("its content has another digest")
 	case err == io.EOF:
 		v.end = io.EOF
+	case err != nil && outboard.KindOf(err) == outboard.Internal && errors.Is(err, ErrDamaged): // a piece
+		v.end = err
 	case err != nil && v.decoding && !isFile(err):
 		v.end = v.damaged(err.Error())
 	case err != nil:

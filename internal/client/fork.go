@@ -55,9 +55,29 @@ type Checkpoint struct {
 	CallID    string    `json:"call_id"`
 	Size      int64     `json:"size_bytes"`
 	Durable   bool      `json:"durable"`
-	Lost      string    `json:"lost"` // why it will never be durable: host_lost, too_large
+	Lost      string    `json:"lost"` // why it cannot be restored, or not on every host: thinned, host_lost, too_large
 	Current   bool      `json:"current"`
 	CreatedAt time.Time `json:"created_at"`
+}
+
+// CheckpointUse is what a session's checkpoints take, and how many stay.
+type CheckpointUse struct {
+	StoredBytes int64 `json:"stored_bytes"` // of all together, before compression
+	Retention   struct {
+		Newest int   `json:"newest"`    // all of these, and of older ones fewer; 0 = all
+		Bytes  int64 `json:"max_bytes"` // 0 = no bound
+	} `json:"retention"`
+}
+
+// CheckpointUse lists a session's checkpoints, oldest first, and says what they take.
+func (c *Client) CheckpointUse(ctx context.Context, id string) ([]Checkpoint, CheckpointUse, error) {
+	var out struct {
+		page[Checkpoint]
+		CheckpointUse
+	}
+	path := "/v1/sessions/" + url.PathEscape(id) + "/outboard/checkpoints"
+	err := c.call(ctx, http.MethodGet, path, url.Values{"stored": {"true"}}, nil, &out)
+	return out.Data, out.CheckpointUse, err
 }
 
 // Checkpoints lists a session's checkpoints, oldest first.

@@ -288,9 +288,14 @@ type Webhook struct {
 // IsZero reports whether nothing is set.
 func (w Webhook) IsZero() bool { return w == Webhook{} }
 
-// Limits bounds what one process does.
+// Limits bounds what one process does, and what sessions keep.
 type Limits struct {
-	Slots int `yaml:"slots,omitempty"` // sessions run at a time, 0 = the runner's default; OUTBOARD_SLOTS
+	// Checkpoints is how many of its newest saved states a session keeps, all of them; of older ones it keeps
+	// fewer. nil = 200, 0 = all stay.
+	Checkpoints *int `yaml:"checkpoints,omitempty"`
+	// CheckpointBytes is what the saved states of one session may take; beyond it fewer stay. 0 = no bound.
+	CheckpointBytes int64 `yaml:"checkpoint_bytes,omitempty"`
+	Slots           int   `yaml:"slots,omitempty"` // sessions run at a time, 0 = the runner's default; OUTBOARD_SLOTS
 }
 
 // Sandbox is how sandboxes are made.
@@ -313,6 +318,20 @@ type Sandbox struct {
 	Container Runtime `yaml:"container,omitempty"`
 	GVisor    Runtime `yaml:"gvisor,omitempty"`
 	Docker    Engine  `yaml:"docker,omitempty"`
+}
+
+// minStates and maxStates bound limits.checkpoints: fewer are no way back, and each is a row that lists and forks read.
+const (
+	minStates = 10
+	maxStates = 100_000
+)
+
+// States is Checkpoints with its default.
+func (l Limits) States() int {
+	if l.Checkpoints == nil {
+		return 200
+	}
+	return *l.Checkpoints
 }
 
 // Lifecycle returns what holds for environments that do not say otherwise.
@@ -423,6 +442,14 @@ func Load(path string, env func(string) string) (*Config, error) {
 	}
 	if c.Sandbox.MaxPerEnvironment < 0 || c.Sandbox.MaxPerOwner < 0 {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: a limit is negative")
+	}
+	if n := c.Limits.States(); n != 0 && n < minStates || n > maxStates {
+		return nil, outboard.Errorf(outboard.Invalid,
+			"configuring limits: checkpoints is %d; it must be 0, to keep all, or from %d to %d", n, minStates, maxStates)
+	}
+	if c.Limits.CheckpointBytes < 0 {
+		return nil, outboard.Errorf(outboard.Invalid,
+			"configuring limits: checkpoint_bytes is %d; it must be a number of bytes, or 0 for no bound", c.Limits.CheckpointBytes)
 	}
 	if c.Limits.Slots < 0 || c.Limits.Slots > maxSlots {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: slots is %d; it must be from 0 to %d", c.Limits.Slots, maxSlots)

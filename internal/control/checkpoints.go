@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/blob"
+	"github.com/outboard-dev/outboard/internal/fleet"
 )
 
 // Limits of a comparison of two checkpoints.
@@ -48,9 +50,28 @@ func (c *Control) Checkpoints(ctx context.Context, by outboard.Caller, id outboa
 	}
 	out := make([]Checkpoint, len(all))
 	for i, k := range all {
-		out[i] = Checkpoint{k, k.ID == at, k.Durable()}
+		out[i] = Checkpoint{k, k.ID == at, k.Durable() && !k.Thinned()}
 	}
 	return out, nil
+}
+
+// Retention returns how many saved states a session keeps.
+func (c *Control) Retention() fleet.Retention {
+	if c.fleet == nil {
+		return fleet.Retention{}
+	}
+	return c.fleet.Retention()
+}
+
+// StoredBytes returns what checkpoints take together, before compression: what several share counts once.
+func (c *Control) StoredBytes(ctx context.Context, list []Checkpoint) (int64, error) {
+	var refs []outboard.BlobRef
+	for _, k := range list {
+		if k.Delta.Digest != "" {
+			refs = append(refs, k.Delta)
+		}
+	}
+	return blob.Stored(ctx, c.blob, refs)
 }
 
 // FileChange is a path that differs between two checkpoints. Before or After is nil where it is not there.
@@ -111,10 +132,11 @@ func (c *Control) CompareCheckpoints(ctx context.Context, by outboard.Caller, id
 // checkpointNamed finds the checkpoint that a client means.
 func (c *Control) checkpointNamed(ctx context.Context, h *outboard.Header, all []outboard.Checkpoint, name string) (outboard.CheckpointID, error) {
 	if outboard.ValidID(outboard.PrefixCheckpoint, name) {
-		if !slices.ContainsFunc(all, func(k outboard.Checkpoint) bool { return string(k.ID) == name }) {
+		i := slices.IndexFunc(all, func(k outboard.Checkpoint) bool { return string(k.ID) == name })
+		if i < 0 {
 			return "", missing("checkpoint", name)
 		}
-		return outboard.CheckpointID(name), nil
+		return outboard.CheckpointID(name), thinned(all, i)
 	}
 	seq, err := strconv.ParseInt(name, 10, 64)
 	if err != nil {

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -216,8 +217,8 @@ func (c *Control) restorable(ctx context.Context, id outboard.SessionID, named o
 	if err != nil {
 		return "", look("session", string(id), err)
 	}
-	if slices.ContainsFunc(list, func(k outboard.Checkpoint) bool { return k.ID == named }) {
-		return named, nil
+	if i := slices.IndexFunc(list, func(k outboard.Checkpoint) bool { return k.ID == named }); i >= 0 {
+		return named, thinned(list, i)
 	}
 	_, p, err := c.newest(ctx, id, math.MaxInt64-1, []outboard.EventType{outboard.TypeCheckpointCreated}, func(p outboard.Payload) bool {
 		return p.(*outboard.CheckpointCreated).Checkpoint == named
@@ -227,11 +228,38 @@ func (c *Control) restorable(ctx context.Context, id outboard.SessionID, named o
 	}
 	if made, ok := p.(*outboard.CheckpointCreated); ok && made.Call != "" {
 		if i := slices.IndexFunc(list, func(k outboard.Checkpoint) bool { return k.Call == made.Call }); i >= 0 {
-			return list[i].ID, nil
+			return list[i].ID, thinned(list, i)
 		}
 	}
 	return "", outboard.Errorf(outboard.Conflict, "the files at that position were saved as %s, which is not kept", named).
 		WithHint("choose a position with a checkpoint: outboard checkpoint ls")
+}
+
+// thinned refuses a checkpoint that was given up, and says which positions near it have one. Nothing is taken in
+// its place: who goes back means what was there.
+func thinned(list []outboard.Checkpoint, i int) error {
+	k := &list[i]
+	if !k.Thinned() {
+		return nil
+	}
+	there := func(k outboard.Checkpoint) bool { return !k.Thinned() && k.Lost() == nil }
+	before, after := "none before it", "none after it"
+	hint := "outboard checkpoint ls shows what is kept"
+	for _, b := range slices.Backward(list[:i]) {
+		if there(b) {
+			before = fmt.Sprintf("the nearest before it is %s at position %d", b.ID, b.Seq)
+			hint = fmt.Sprintf("name a position that has one, such as %d; ", b.Seq) + hint
+			break
+		}
+	}
+	for _, a := range list[i+1:] {
+		if there(a) {
+			after = fmt.Sprintf("the nearest after it is %s at position %d", a.ID, a.Seq)
+			break
+		}
+	}
+	const public = "the files at that position (%s, at %d) are not kept: it was one of many old states; %s, %s"
+	return outboard.Errorf(outboard.Conflict, public, k.ID, k.Seq, before, after).WithHint("%s", hint)
 }
 
 // fork makes one.
@@ -411,9 +439,9 @@ func (c *Control) restoring(ctx context.Context, id outboard.SessionID, r Rewind
 	if err != nil {
 		return outboard.Checkpoint{}, look("session", string(id), err)
 	}
-	for _, k := range list {
+	for i, k := range list {
 		if k.ID == r.Checkpoint {
-			return k, nil
+			return k, thinned(list, i)
 		}
 	}
 	return outboard.Checkpoint{}, missing("checkpoint", string(r.Checkpoint))

@@ -2,8 +2,10 @@ package control_test
 
 import (
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/control"
@@ -114,5 +116,55 @@ func TestForkIsItsMakers(t *testing.T) {
 	}
 	if _, err := c.Import(t.Context(), outboard.Caller{}, strings.NewReader("x"), control.ImportRequest{}); outboard.KindOf(err) != outboard.Unauthenticated {
 		t.Errorf("an import by nobody: %v", err)
+	}
+}
+
+// Fails if a rewind or a fork to a state that was given up takes another one without a word, or does not say which
+// there are.
+func TestThinnedPositions(t *testing.T) {
+	c, st, _ := parts(t)
+	s := session(t, c)
+	var ids []outboard.CheckpointID
+	for range 3 {
+		k := outboard.Checkpoint{ID: outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint), Delta: outboard.BlobRef{Digest: "d", Size: 1}}
+		ids = append(ids, k.ID)
+		if _, err := st.Commit(t.Context(), store.Commit{Session: s.ID, Expect: store.Any, Checkpoint: &k,
+			Events: []outboard.Event{outboard.NewEvent(s.Thread, &outboard.CheckpointCreated{Checkpoint: k.ID})}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := c.Checkpoints(t.Context(), admin, s.ID)
+	if err != nil || len(list) != 3 {
+		t.Fatalf("%d checkpoints, %v", len(list), err)
+	}
+	if err := st.Thin(t.Context(), ids[1:2], nil, nil, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for what, do := range map[string]func(i int) error{
+		"rewind": func(i int) error {
+			_, _, err := c.Rewind(t.Context(), admin, s.ID, control.RewindRequest{Seq: list[i].Seq, Machine: true})
+			return err
+		},
+		"restore": func(i int) error {
+			_, _, err := c.Rewind(t.Context(), admin, s.ID, control.RewindRequest{Checkpoint: ids[i], Machine: true})
+			return err
+		},
+		"fork": func(i int) error {
+			_, _, err := c.Fork(t.Context(), admin, s.ID, control.ForkRequest{Seq: list[i].Seq})
+			return err
+		},
+	} {
+		err := do(1)
+		for _, want := range []string{"not kept", string(ids[0]), string(ids[2]), "position " + strconv.FormatInt(list[0].Seq, 10)} {
+			if outboard.KindOf(err) != outboard.Conflict || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s of one that was given up, without %q: %v", what, want, err)
+			}
+		}
+		if err := do(0); err != nil {
+			t.Errorf("control: %s: %v", what, err)
+		}
+	}
+	if list, err = c.Checkpoints(t.Context(), admin, s.ID); err != nil || list[1].Durable || !list[2].Durable {
+		t.Errorf("listed as %+v, %v", list, err)
 	}
 }

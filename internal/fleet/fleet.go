@@ -52,6 +52,8 @@ type Config struct {
 	// owner that are alive, boxes included; 0 = no bound.
 	Lifecycle   outboard.Lifecycle
 	MaxPerOwner int
+	// Retention says how many old states sessions keep; its zero value keeps all.
+	Retention Retention
 	// RestEvery is how often sandboxes are looked for that nobody owns, or that are to be stopped or dropped; 0 = ReapEvery.
 	RestEvery time.Duration
 	// Now is the clock of rows. nil = the store's.
@@ -72,9 +74,11 @@ type Fleet struct {
 	boxes map[outboard.BoxID]*liveBox // boxes this process has looked after
 
 	maxCheckpoint int64 // MaxCheckpoint, but in tests
+	keepLocal     int64 // keepLocal, but in tests
 
 	reaper   reaper
 	keeper   keeper
+	thinning thinning // of the goroutine that tidies
 	builds   *builds
 	unmaking unmaking
 }
@@ -105,9 +109,11 @@ func New(cfg Config) *Fleet {
 		owners:        map[outboard.SandboxID]outboard.KillSubject{},
 		boxes:         map[outboard.BoxID]*liveBox{},
 		builds:        newBuilds(),
+		thinning:      thinning{seen: map[outboard.SessionID]outboard.CheckpointID{}},
 		maxCheckpoint: MaxCheckpoint,
+		keepLocal:     keepLocal,
 		keeper: keeper{expected: map[outboard.CheckpointID]time.Time{}, strange: map[outboard.CheckpointID]time.Time{}, committed: map[outboard.CheckpointID]bool{},
-			wake: make(chan struct{}, 1)},
+			weights: map[outboard.CheckpointID]int64{}, wake: make(chan struct{}, 1)},
 	}
 	f.unmaking.ctx, f.unmaking.stop = context.WithCancel(context.Background())
 	return f

@@ -1,13 +1,17 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -21,7 +25,11 @@ type keeper struct {
 	expected  map[outboard.CheckpointID]time.Time // pushed, and to be committed by the caller
 	strange   map[outboard.CheckpointID]time.Time // layers seen without a row, and since when: another process may be about to commit it
 	committed map[outboard.CheckpointID]bool      // layers seen with a row: without it they are a deleted session's
+	weights   map[outboard.CheckpointID]int64     // of layers that are kept
 	wake      chan struct{}                       // capacity 1
+
+	forgetting sync.Mutex  // one round of forgetLayers at a time
+	heavy      atomic.Bool // something large was stored: its layers take as much again
 }
 
 // expect says that a row with a checkpoint of this host is about to be committed.
@@ -82,6 +90,7 @@ func (k *keeper) known(strange map[outboard.CheckpointID]bool, kept []outboard.C
 		here[id] = true
 	}
 	maps.DeleteFunc(k.committed, func(id outboard.CheckpointID, _ bool) bool { return !here[id] })
+	maps.DeleteFunc(k.weights, func(id outboard.CheckpointID, _ int64) bool { return !here[id] })
 	maps.DeleteFunc(k.strange, func(id outboard.CheckpointID, _ time.Time) bool { return !strange[id] })
 }
 
@@ -102,6 +111,11 @@ func (f *Fleet) keep(ctx context.Context) {
 		err := f.keepAll(ctx, layers)
 		if err != nil && ctx.Err() == nil {
 			f.log.Warn("making checkpoints durable", "err", err)
+		}
+		if f.keeper.heavy.Swap(false) {
+			if err := f.forgetHeavy(ctx); err != nil && ctx.Err() == nil {
+				f.log.Warn("removing layers that nobody needs", "err", err)
+			}
 		}
 		if pause = pauseAfter(err, pause); pause > 0 {
 			select { // whatever is pushed meanwhile
@@ -263,21 +277,36 @@ func (f *Fleet) keepOne(ctx context.Context, layers sandbox.Layers, c outboard.C
 	if err := settle(parent, ref); err != nil {
 		return err
 	}
+	if ref.Size >= heavyDelta {
+		f.keeper.heavy.Store(true)
+	}
 	f.log.Debug("checkpoint durable", "session", c.Session, "checkpoint", c.ID, "bytes", ref.Size, "dur", f.now().Sub(c.CreatedAt))
 	return nil
 }
 
-// forgetLayers drops the layers of checkpoints that nobody will start from soon: durable ones whose session has no machine here,
-// and those that were never committed.
+// forgetHeavy is forgetLayers out of turn.
+func (f *Fleet) forgetHeavy(ctx context.Context) error {
+	rows, err := f.cfg.Store.Sandboxes(ctx, f.cfg.Host, "")
+	if err != nil {
+		return err
+	}
+	return f.forgetLayers(ctx, rows)
+}
+
+// forgetLayers drops the layers of checkpoints that nobody will start from soon: durable ones whose session has no
+// machine here, or has newer ones that are as much as may be here twice, and those that were never committed.
 func (f *Fleet) forgetLayers(ctx context.Context, rows []outboard.Sandbox) error {
 	layers := f.layers()
 	if layers == nil {
 		return nil
 	}
+	f.keeper.forgetting.Lock()
+	defer f.keeper.forgetting.Unlock()
 	here := map[outboard.SessionID]bool{}
 	for _, row := range rows {
 		here[row.Session] = true
 	}
+	of := map[outboard.SessionID][]outboard.Checkpoint{}
 	ids, err := layers.Kept(ctx)
 	if err != nil {
 		return err
@@ -297,7 +326,17 @@ func (f *Fleet) forgetLayers(ctx context.Context, rows []outboard.Sandbox) error
 			f.keeper.seen(id)
 		}
 		if err == nil {
-			if !k.Durable() && k.Host != "" || here[k.Session] {
+			if k.Thinned() && !k.Durable() {
+				if err := layers.Forget(ctx, id); err != nil {
+					return err
+				}
+				continue
+			}
+			if here[k.Session] {
+				of[k.Session] = append(of[k.Session], k)
+				continue
+			}
+			if !k.Durable() && k.Host != "" {
 				continue
 			}
 			if needed, err := f.needsLayers(ctx, &k); err != nil {
@@ -310,8 +349,81 @@ func (f *Fleet) forgetLayers(ctx context.Context, rows []outboard.Sandbox) error
 			return err
 		}
 	}
+	for session, list := range of {
+		if err := f.trimLayers(ctx, layers, session, list); err != nil {
+			return err
+		}
+	}
 	f.keeper.known(strange, ids)
 	return layers.Sweep(ctx)
+}
+
+// trimLayers drops the older states of a session whose machine is here, once they are stored: what their newest
+// layers take is on the disk twice. It keeps the two newest, which may be the base of the next delta, what is not
+// stored and its base, and the state that the session is in, which need not be a new one.
+func (f *Fleet) trimLayers(
+	ctx context.Context, layers sandbox.Layers, session outboard.SessionID, list []outboard.Checkpoint,
+) error {
+	slices.SortFunc(list, func(a, b outboard.Checkpoint) int {
+		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), strings.Compare(string(b.ID), string(a.ID)))
+	})
+	keep := map[outboard.CheckpointID]bool{}
+	for i, k := range list {
+		if !k.Durable() {
+			keep[k.ID], keep[k.Parent] = true, true
+		}
+		keep[k.ID] = keep[k.ID] || i < 2
+	}
+	var sum int64
+	var old []outboard.CheckpointID
+	based := false
+	for i, k := range list {
+		w, err := f.weight(ctx, layers, k.ID)
+		if err != nil {
+			return err
+		}
+		if i > 0 && !based && layers.Above(list[0].ID, k.ID) { // the newest may be a copy, on which nothing is built
+			based, keep[k.ID] = true, true
+		}
+		if sum += w; sum > f.keepLocal && !keep[k.ID] {
+			old = append(old, k.ID)
+		}
+	}
+	if len(old) == 0 {
+		return nil
+	}
+	at, err := f.savedAt(ctx, session)
+	if err != nil {
+		return err
+	}
+	for _, id := range old {
+		if id == at {
+			continue
+		}
+		if err := layers.Forget(ctx, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// weight returns what the newest layer of a checkpoint takes, 0 where it is not here any more. It is asked for
+// once: that it gets less does no harm.
+func (f *Fleet) weight(ctx context.Context, layers sandbox.Layers, id outboard.CheckpointID) (int64, error) {
+	f.keeper.mu.Lock()
+	w, known := f.keeper.weights[id]
+	f.keeper.mu.Unlock()
+	if known {
+		return w, nil
+	}
+	w, err := layers.Weigh(ctx, id)
+	if err != nil && !sandbox.Gone(err) {
+		return 0, err
+	}
+	f.keeper.mu.Lock()
+	defer f.keeper.mu.Unlock()
+	f.keeper.weights[id] = w
+	return w, nil
 }
 
 // needsLayers reports whether a machine may have been made of a checkpoint's layers since the rows were read, or whether they are all that

@@ -4,10 +4,14 @@ package fleet
 
 import (
 	"context"
+	"encoding/binary"
+	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -388,6 +392,65 @@ func TestForgetLayers(t *testing.T) {
 	keeps("durable and gone", false, false)
 }
 
+// Broken if a session that changes a large file a little with each call keeps all of its states on its host as
+// well, for as long as it lives; or if what it goes on from, or one that is not stored, is dropped, or one that
+// was dropped cannot be gone back to.
+func TestTrimLayers(t *testing.T) {
+	r := newRig(t)
+	here := nativeProvider(t)
+	r.provider = here
+	f := r.fleet()
+	f.keepLocal = 10 << 20
+	id := r.session(t)
+	b := r.acquire(t, f, id)
+	var all []*outboard.Checkpoint
+	change := func(i int) {
+		t.Helper()
+		r.bash(t, b, fmt.Sprintf("cd /workspace; [ -e db ] || head -c 8000000 /dev/urandom > db; printf %d | dd of=db bs=1 seek=%d conv=notrunc 2>/dev/null; echo %d > n; cd /", i, i, i))
+		all = append(all, r.checkpoint(t, f, b, id))
+	}
+	kept := func(want ...int) {
+		t.Helper()
+		if err := f.reap(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i, c := range all {
+			if here.Keeps(c.ID) != slices.Contains(want, i) {
+				t.Errorf("keeps %d of %d: %v", i, len(all), here.Keeps(c.ID))
+			}
+		}
+	}
+	for i := range 4 {
+		change(i)
+	}
+	kept(0, 1, 2, 3) // nothing is stored
+	if err := f.keepAll(t.Context(), here); err != nil {
+		t.Fatal(err)
+	}
+	change(4)
+	kept(3, 4)
+	if err := f.keepAll(t.Context(), here); err != nil {
+		t.Fatal(err)
+	}
+	if all[4].Parent != all[3].ID {
+		t.Errorf("the state after a look is a delta of %q", all[4].Parent)
+	}
+	release(t, f, b)
+	r.append(t, store.Commit{Session: id}, &outboard.SessionRewound{To: 1, Machine: true, Checkpoint: all[1].ID, Sandbox: b.ID()})
+	if err := f.Destroy(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	b = r.acquire(t, f, id)
+	if out := r.bash(t, b, "cat /workspace/n; stat -c %s /workspace/db"); out != "1\n8000000\n" {
+		t.Errorf("gone back to %q", out)
+	}
+	kept(1, 3, 4) // the session is in the second
+	r.bash(t, b, "echo on > /workspace/n")
+	if c := r.checkpoint(t, f, b, id); c == nil || c.Parent != all[1].ID {
+		t.Errorf("what comes after it is %+v", c)
+	}
+}
+
 // Broken if the layers of deleted sessions stay for minutes after whoever needs room has deleted them; those that may yet be committed stay.
 func TestForgetLayersOfDeletedSessions(t *testing.T) {
 	r := newRig(t)
@@ -607,5 +670,82 @@ func TestMakeAgain(t *testing.T) {
 	}
 	if rows := r.rows(t, id); len(rows) != 0 {
 		t.Errorf("left behind: %+v", rows)
+	}
+}
+
+// Broken if a server misreads the guest that one of another build left in a sandbox, asks it for anything, or
+// keeps its session waiting: it goes on in a new sandbox from its last state.
+func TestGuestOfAnotherBuild(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "s")
+	r := newRig(t)
+	here := nativeIn(t, dir)
+	r.provider = here
+	before := r.fleet()
+	id := r.session(t)
+	b := r.acquire(t, before, id)
+	r.bash(t, b, "echo saved > /workspace/f")
+	saved := r.checkpoint(t, before, b, id)
+	release(t, before, b)
+	before.Stop()
+	same := r.fleet()
+	b = r.acquire(t, same, id)
+	if b.Lost != nil || b.New { // the control
+		t.Fatalf("a guest of the same build is lost: %+v", b.Lost)
+	}
+	release(t, same, b)
+	socket := filepath.Join(dir, string(b.ID()), "guest.sock")
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	asked := make(chan string, 10)
+	go oldGuest(l, asked)
+	again := r.acquire(t, r.fleet(), id)
+	if again.Lost == nil || again.Lost.Sandbox != b.ID() || again.Lost.Restore != saved.ID || r.bash(t, again, "cat /workspace/f") != "saved\n" {
+		t.Errorf("a guest of another build: %+v", again.Lost)
+	}
+	if n := len(asked); n == 0 {
+		t.Error("the control: nobody asked it who it is")
+	}
+	for range len(asked) {
+		if got := <-asked; got != `{"op":"hello","arg":null}` {
+			t.Errorf("it was asked %q", got)
+		}
+	}
+}
+
+// oldGuest answers who it is, as one of version 1, and notes what it is asked.
+func oldGuest(l net.Listener, asked chan<- string) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close()
+			for {
+				var head [13]byte // lengths, kind and number
+				if _, err := io.ReadFull(conn, head[:]); err != nil {
+					return
+				}
+				rest := make([]byte, binary.BigEndian.Uint32(head[:])-9)
+				if _, err := io.ReadFull(conn, rest); err != nil {
+					return
+				}
+				asked <- string(rest)
+				const hello = `{"version":1,"generation":"","max_epoch":0,"pid":1}`
+				answer := binary.BigEndian.AppendUint32(nil, uint32(9+len(hello)))
+				answer = append(answer, 2)
+				answer = append(answer, head[5:9]...)
+				answer = binary.BigEndian.AppendUint32(answer, uint32(len(hello)))
+				if _, err := conn.Write(append(answer, hello...)); err != nil {
+					return
+				}
+			}
+		}()
 	}
 }

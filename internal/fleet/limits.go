@@ -60,6 +60,19 @@ const (
 	DurableWait = 10 * time.Second
 	// KeepTimeout bounds storing one delta: MaxCheckpoint at 5 MB/s.
 	KeepTimeout = 30 * time.Minute
+	// keepLocal is how many bytes of a session's stored states may be on this host as well, for rewinds and forks
+	// that need not unpack them. heavyDelta is how large a delta is after whose storing the host looks for layers
+	// at once that need not stay.
+	keepLocal  = 512 << 20
+	heavyDelta = 64 << 20
+	// thinEvery is how often old states are looked at, and thinGrace how long one is marked before it is dropped:
+	// whoever had begun something with it, a fork or a rewind, has long recorded that. minStates stay whatever they
+	// take. Of the chains of deltas before the newest states, keepChains keep their first state, and then one in as
+	// many.
+	thinEvery  = 10 * time.Minute
+	thinGrace  = 10 * time.Minute
+	minStates  = 10
+	keepChains = 10
 	// keepLastTime is how much longer a server takes to stop for the sake of checkpoints.
 	keepLastTime = 5 * time.Second
 	// keepEvery is how soon the keeper looks for a row that is about to be committed.

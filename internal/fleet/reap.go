@@ -66,6 +66,9 @@ func (f *Fleet) tidy(ctx context.Context) {
 		if err := f.lostBuilds(ctx); err != nil && ctx.Err() == nil {
 			f.log.Warn("looking for builds that nobody is at", "err", err)
 		}
+		if err := f.thinLater(ctx); err != nil && ctx.Err() == nil {
+			f.log.Warn("thinning checkpoints", "err", err)
+		}
 	}
 }
 

@@ -12,9 +12,7 @@ import (
 
 // If this fails, a field of a request, an answer or a receipt is lost on its way.
 func TestMessagesAreWhole(t *testing.T) {
-	formtest.Whole(t, new(requestHead), new(Start), new(Result), new(Error), new(Save), new(Saved), new(keyArg), new(loadArg), new(fileArg),
-		new(dialArg), new(fsArg), new(Entry), new(processStart), new(processAttach), new(processControl), new(ProcessRef), new(ProcessExit),
-		new(Size), new(record), new(outcome))
+	formtest.Whole(t, messages()...)
 }
 
 // If this fails, a host cannot tell a guest of another version from one that is broken, or such a host not this guest.

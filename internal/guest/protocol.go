@@ -36,10 +36,15 @@
 // any number of connections a guest. What does not fit this is answered by closing the connection. Lists that are sent as data are JSON.
 package guest
 
-import "encoding/json"
+import (
+	"encoding/json"
 
-// ProtocolVersion is exchanged in Hello; host and guest must agree.
-const ProtocolVersion = 2
+	"github.com/outboard-dev/outboard/internal/guest/form"
+)
+
+// ProtocolVersion is exchanged in Hello; host and guest must agree. It is that of the messages too: what a field
+// means is its place.
+const ProtocolVersion = form.Version
 
 // Start asks for one call.
 type Start struct {

@@ -366,6 +366,11 @@ func (c *Choice) Kept(ctx context.Context) ([]outboard.CheckpointID, error) {
 	return c.layers().Kept(ctx)
 }
 
+// Weigh implements Layers.
+func (c *Choice) Weigh(ctx context.Context, id outboard.CheckpointID) (int64, error) {
+	return c.layers().Weigh(ctx, id)
+}
+
 // noLayers keeps nothing.
 type noLayers struct{}
 
@@ -377,3 +382,6 @@ func (noLayers) Pack(_ context.Context, id, _ outboard.CheckpointID, _ io.Writer
 func (noLayers) Forget(context.Context, outboard.CheckpointID) error   { return nil }
 func (noLayers) Sweep(context.Context) error                           { return nil }
 func (noLayers) Kept(context.Context) ([]outboard.CheckpointID, error) { return nil, nil }
+func (noLayers) Weigh(_ context.Context, id outboard.CheckpointID) (int64, error) {
+	return 0, outboard.Errorf(outboard.NotFound, "no layers are kept on this host, nor those of checkpoint %s", id)
+}

@@ -298,8 +298,10 @@ type Layers interface {
 	Pack(ctx context.Context, id, base outboard.CheckpointID, w io.Writer) error
 	// Forget drops a checkpoint. Its layers are garbage when no sandbox and no other checkpoint uses them. Idempotent.
 	Forget(ctx context.Context, id outboard.CheckpointID) error
-	// Sweep removes layers that are garbage.
+	// Sweep removes layers that are garbage, and the content of large files in others that nobody can see.
 	Sweep(ctx context.Context) error
+	// Weigh returns how many bytes of the disk the newest layer of a checkpoint takes: what it costs to keep it here.
+	Weigh(ctx context.Context, id outboard.CheckpointID) (int64, error)
 	// Kept lists the checkpoints that have not been forgotten.
 	Kept(ctx context.Context) ([]outboard.CheckpointID, error)
 }

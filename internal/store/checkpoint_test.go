@@ -72,3 +72,58 @@ func TestCheckpointBecomesDurable(t *testing.T) {
 		}
 	})
 }
+
+// Broken if a checkpoint that is given up is listed as one that is there, one that is needed after all stays
+// marked, or one that was never marked loses what is stored of it.
+func TestThinCheckpoints(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		h := newSession(t, s)
+		at := time.UnixMicro(time.Now().UnixMicro()).UTC()
+		ids := []outboard.CheckpointID{"ckpt_a", "ckpt_b", "ckpt_c"}
+		for _, id := range ids {
+			_, err := s.Commit(t.Context(), store.Commit{Session: h.ID, Expect: store.Any, Events: []outboard.Event{said(string(id))},
+				Checkpoint: &outboard.Checkpoint{ID: id, Delta: outboard.BlobRef{Digest: "d-" + string(id), Size: 7}, CreatedAt: at, DurableAt: at}})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		crowded := func(most int, want bool) {
+			t.Helper()
+			got, err := s.CrowdedSessions(t.Context(), most)
+			if err != nil || slices.Contains(got, h.ID) != want {
+				t.Errorf("more than %d have %v, %v", most, got, err)
+			}
+		}
+		thin := func(mark, keep, drop []outboard.CheckpointID, want ...string) {
+			t.Helper()
+			if err := s.Thin(t.Context(), mark, keep, drop, at); err != nil {
+				t.Fatal(err)
+			}
+			for i, id := range ids {
+				k, err := s.Checkpoint(t.Context(), id)
+				is := map[[2]bool]string{{false, true}: "kept", {true, true}: "marked", {true, false}: "dropped"}[[2]bool{k.Thinned(), k.Durable()}]
+				if err != nil || is != want[i] || k.Thinned() && !k.ThinnedAt.Equal(at) {
+					t.Errorf("%s is %q, not %s: %+v, %v", id, is, want[i], k, err)
+				}
+			}
+		}
+		crowded(2, true)
+		crowded(3, false)
+		thin(ids[:2], nil, ids[2:], "marked", "marked", "kept") // who was not marked is not dropped
+		crowded(3, true)                                        // some are to be dropped yet
+		thin(nil, ids[:1], ids[1:2], "kept", "dropped", "kept")
+		crowded(2, false)
+		fork := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread)}
+		_, err := s.Fork(t.Context(), h.ID, 2, []store.Fork{{Header: fork, Events: []outboard.Event{outboard.NewEvent(fork.Thread,
+			&outboard.SessionForked{Parent: h.ID, Seq: 2})}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Descendants(t.Context(), h.ID); err != nil || !slices.Equal(got, []outboard.SessionID{fork.ID}) {
+			t.Errorf("forks are %v, %v", got, err)
+		}
+		if got, err := s.Descendants(t.Context(), fork.ID); err != nil || len(got) != 0 {
+			t.Errorf("forks of the fork are %v, %v", got, err)
+		}
+	})
+}

@@ -129,9 +129,12 @@ func (s *Store) SandboxHosts(ctx context.Context) ([]string, error) {
 	return collect(ctx, s, "listing hosts", scanText[string], sandboxHostsSQL)
 }
 
-const checkpointCols = `id, session, seq, call, parent, depth, digest, size, created_at, prior, host, durable_at`
+const insertedCheckpointCols = `id, session, seq, call, parent, depth, digest, size, created_at, prior, host, durable_at`
 
-const insertCheckpointSQL = `INSERT INTO checkpoints (` + checkpointCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+const checkpointCols = insertedCheckpointCols + `, thinned_at`
+
+const insertCheckpointSQL = `INSERT INTO checkpoints (` + insertedCheckpointCols + `)
+	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 // checkpointArgs are the values of insertCheckpointSQL.
 func checkpointArgs(k *outboard.Checkpoint, session outboard.SessionID, seq int64) []any {
@@ -141,10 +144,13 @@ func checkpointArgs(k *outboard.Checkpoint, session outboard.SessionID, seq int6
 
 func scanCheckpoint(sc scanner) (outboard.Checkpoint, error) {
 	var k outboard.Checkpoint
-	var created, durable int64
+	var created, durable, thinned int64
 	err := sc.Scan(&k.ID, &k.Session, &k.Seq, &k.Call, &k.Parent, &k.Depth, &k.Delta.Digest, &k.Delta.Size, &created, &k.Prior, &k.Host,
-		&durable)
+		&durable, &thinned)
 	k.CreatedAt, k.DurableAt = timeOf(created), timeOf(durable)
+	if thinned > 0 {
+		k.ThinnedAt = timeOf(thinned)
+	}
 	return k, err
 }
 

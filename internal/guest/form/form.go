@@ -1,5 +1,6 @@
-// Package form is how host and guest write down what they tell each other: a message is the number of the form and then its fields, one
-// after the other, as Fields returns them. Both are of one build, so nothing says which field is which.
+// Package form is how host and guest write down what they tell each other: a message is the Version and then its
+// fields, one after the other, as Fields returns them. Nothing says which field is which, so both must be of one
+// Version: a guest may outlive the server that started it.
 //
 // It is not JSON because encoding/json looks at every field of every type when it first meets it, and makes tables of them. A guest is a
 // process that lives for one sandbox: what it does once it does for each, and that was a tenth of the time in which a sandbox starts. It uses
@@ -15,8 +16,9 @@ import (
 	"strings"
 )
 
-// number begins each message. It changes when a field does, and is never that of "{", which begins what is JSON.
-const number = 2
+// Version begins each message. It changes when a field of any message does, which a test of package guest sees to,
+// and is never that of "{", which begins what is JSON.
+const Version = 2
 
 // Message is what has fields to send: pointers to the types that Encode knows, or a Field.
 type Message interface{ Fields() []any }
@@ -34,7 +36,7 @@ type None struct{}
 func (None) Fields() []any { return nil }
 
 // Encode returns a message as bytes.
-func Encode(m Message) []byte { return appendFields([]byte{number}, m) }
+func Encode(m Message) []byte { return appendFields([]byte{Version}, m) }
 
 func appendFields(b []byte, m Message) []byte {
 	for _, f := range m.Fields() {
@@ -100,7 +102,7 @@ func Decode(data []byte, m Message) error { return decode(decoder{data: data}, m
 func DecodeText(data []byte, m Message) error { return decode(decoder{data: data, clean: true}, m) }
 
 func decode(d decoder, m Message) error {
-	if len(d.data) == 0 || d.data[0] != number {
+	if len(d.data) == 0 || d.data[0] != Version {
 		return errors.New("host and guest are of different versions")
 	}
 	d.data = d.data[1:]

@@ -210,6 +210,9 @@ func (p *Provider) Sweep(ctx context.Context) error {
 	if err := p.condemnLayers(); err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
 		return err
 	}
+	if err := p.hollow(ctx); err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
+		return err
+	}
 	entries, err := os.ReadDir(filepath.Join(p.dir, layersDir))
 	if err != nil {
 		return fmt.Errorf("listing layers: %w", err)
@@ -314,33 +317,14 @@ func (p *Provider) keptLayers(use func(string) error) error {
 
 // layers notes what a sandbox is above: one of which nobody knows what is attached, too, since processes may still read from it.
 func (b box) layers(used map[string]bool) error {
-	names, err := readNamesAt(unix.AT_FDCWD, b.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // destroyed meanwhile
-	}
-	if err != nil {
-		return err
-	}
 	if name, err := os.Readlink(b.path(squashedLink)); err == nil {
 		used[name] = true // to be built on
 	}
-	for _, name := range names {
-		number, next := strings.CutSuffix(strings.TrimSuffix(name, pushingSuffix), nextSuffix)
-		if _, err := strconv.Atoi(number); err != nil {
-			continue
-		}
-		st, err := readStack(b.path(name))
-		if err != nil {
-			if err = b.unreadable(err); err == nil || next { // half made, and nothing is above it
-				continue
-			}
-			return fmt.Errorf("sandbox %s: %w", b.id, err)
-		}
-		for _, l := range st.Below {
+	return b.stacks(func(below []string) {
+		for _, l := range below {
 			used[l] = true
 		}
-	}
-	return nil
+	})
 }
 
 // unreadable returns err, of a look at what a sandbox is above, unless the sandbox has been destroyed; EWOULDBLOCK while somebody makes

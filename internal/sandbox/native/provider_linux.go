@@ -39,6 +39,7 @@ type Provider struct {
 	shelf    *shelf   // plots made ahead; nil for none
 	burial   burial   // of what was destroyed
 
+	known    known         // of layers
 	squashAt int           // height of a stack that is shortened
 	squashes chan struct{} // holds one while layers are squashed
 
