@@ -67,9 +67,11 @@ type serverConfig struct {
 	E2B    string // host:port of the E2B API, "" = none
 	// E2BDomain is what the host names of boxes end in; see e2b.Config.
 	E2BDomain string
-	SSH       string   // host:port of the SSH server, "" = none
-	Hosts     []string // names this server may be called by
-	TLS       *tls.Config
+	// E2BPublicPorts: see e2b.Config.
+	E2BPublicPorts bool
+	SSH            string   // host:port of the SSH server, "" = none
+	Hosts          []string // names this server may be called by
+	TLS            *tls.Config
 
 	// Resolve looks names up for what egress, registries and their issuers are dialled by; see outbound.Guard.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)

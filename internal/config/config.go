@@ -36,24 +36,27 @@ const maxSlots = 10_000
 
 // Config is the configuration of one server process. Zero values mean the command's default.
 type Config struct {
-	Listen    string     `yaml:"listen,omitempty"`     // address of the API; OUTBOARD_LISTEN
-	E2B       string     `yaml:"e2b,omitempty"`        // address of the E2B API, or off; OUTBOARD_E2B
-	E2BDomain string     `yaml:"e2b_domain,omitempty"` // what host names of its sandboxes end in; OUTBOARD_E2B_DOMAIN
-	SSH       string     `yaml:"ssh,omitempty"`        // address of the SSH server, "" or off = none; OUTBOARD_SSH
-	Data      string     `yaml:"data,omitempty"`       // data directory; OUTBOARD_DATA
-	DB        string     `yaml:"db,omitempty"`         // postgres://..., "" = SQLite in the data directory; OUTBOARD_DB
-	Blob      string     `yaml:"blob,omitempty"`       // s3://BUCKET/PREFIX, "" = a directory in the data directory; OUTBOARD_BLOB
-	Hosts     []string   `yaml:"hosts,omitempty"`      // names the server may be called by, besides its addresses
-	LogLevel  string     `yaml:"log_level,omitempty"`  // debug, info, warn, error; OUTBOARD_LOG
-	Limits    Limits     `yaml:"limits,omitempty"`
-	Vault     Vault      `yaml:"vault,omitempty"`
-	Login     Login      `yaml:"login,omitempty"`
-	Sandbox   Sandbox    `yaml:"sandbox,omitempty"`
-	Egress    Egress     `yaml:"egress,omitempty"`
-	Images    Images     `yaml:"images,omitempty"`
-	LLM       llm.Config `yaml:"llm,omitempty"`
-	Policy    Policy     `yaml:"policy,omitempty"`
-	Exports   Exports    `yaml:"exports,omitempty"`
+	Listen    string `yaml:"listen,omitempty"`     // address of the API; OUTBOARD_LISTEN
+	E2B       string `yaml:"e2b,omitempty"`        // address of the E2B API, or off; OUTBOARD_E2B
+	E2BDomain string `yaml:"e2b_domain,omitempty"` // what host names of its sandboxes end in; OUTBOARD_E2B_DOMAIN
+	// E2BPublicPorts lets everybody visit the ports of sandboxes whose makers said nothing about it, as E2B does.
+	E2BPublicPorts bool `yaml:"e2b_public_ports,omitempty"`
+
+	SSH      string     `yaml:"ssh,omitempty"`       // address of the SSH server, "" or off = none; OUTBOARD_SSH
+	Data     string     `yaml:"data,omitempty"`      // data directory; OUTBOARD_DATA
+	DB       string     `yaml:"db,omitempty"`        // postgres://..., "" = SQLite in the data directory; OUTBOARD_DB
+	Blob     string     `yaml:"blob,omitempty"`      // s3://BUCKET/PREFIX, "" = a directory in the data directory; OUTBOARD_BLOB
+	Hosts    []string   `yaml:"hosts,omitempty"`     // names the server may be called by, besides its addresses
+	LogLevel string     `yaml:"log_level,omitempty"` // debug, info, warn, error; OUTBOARD_LOG
+	Limits   Limits     `yaml:"limits,omitempty"`
+	Vault    Vault      `yaml:"vault,omitempty"`
+	Login    Login      `yaml:"login,omitempty"`
+	Sandbox  Sandbox    `yaml:"sandbox,omitempty"`
+	Egress   Egress     `yaml:"egress,omitempty"`
+	Images   Images     `yaml:"images,omitempty"`
+	LLM      llm.Config `yaml:"llm,omitempty"`
+	Policy   Policy     `yaml:"policy,omitempty"`
+	Exports  Exports    `yaml:"exports,omitempty"`
 }
 
 // Exports says whose exported sessions are imported, besides this server's own.

@@ -66,7 +66,7 @@ func (s *Server) dialPort(ctx context.Context, _, addr string) (net.Conn, error)
 		if err == nil {
 			return conn, nil
 		}
-		if _, refused := errors.AsType[*control.Refusal](err); !refused {
+		if r, refused := errors.AsType[*control.Refusal](err); !refused || r.Code == "denied" {
 			return nil, err
 		}
 		if try == dialTries {
@@ -85,8 +85,10 @@ const trafficHeader = "E2b-Traffic-Access-Token"
 
 // port passes a request on to a port of a box.
 func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID, port uint16) {
+	var visit error
 	b, err := s.ctl.BoxSecret(r.Context(), id, func(b *outboard.Box) bool {
-		return b.Traffic == "" || slices.Contains(b.OpenPorts, port) || control.HasSecret(b.Traffic, r.Header.Get(trafficHeader))
+		visit = control.MayVisit(b, port, r.Header.Get(trafficHeader))
+		return outboard.KindOf(visit) != outboard.Unauthenticated
 	})
 	switch outboard.KindOf(err) {
 	case outboard.NotFound:
@@ -95,6 +97,9 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID,
 	case outboard.Unauthenticated:
 		reply(w, http.StatusForbidden, goneBody{SandboxID: string(id), Message: "The traffic access token is missing or wrong", Code: http.StatusForbidden})
 		return
+	}
+	if err == nil {
+		err = visit
 	}
 	var own http.Header
 	if err == nil {

@@ -45,6 +45,9 @@ type (
 	Refusal = guest.Error
 )
 
+// ReservedPort reports whether a port of a machine belongs to Outboard: it is reached from outside by nobody.
+func ReservedPort(port uint16) bool { return guest.Reserved(port) }
+
 // The kinds of a ProcessEvent.
 const (
 	Started  = guest.Started

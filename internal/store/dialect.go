@@ -125,7 +125,12 @@ func notFound(what string, id any) error {
 	return outboard.Errorf(outboard.NotFound, "no %s %v", what, id)
 }
 
+// Queries returns how many queries this store has made outside of transactions. A request that nobody has authenticated yet makes a few,
+// however much there is.
+func (s *Store) Queries() int64 { return s.queries.Load() }
+
 func (s *Store) queryRow(ctx context.Context, query string, args ...any) *sql.Row {
+	s.queries.Add(1)
 	if st := s.d.preparedRead(query); st != nil && ctx.Err() == nil {
 		return st.QueryRowContext(context.WithoutCancel(ctx), args...)
 	}
@@ -133,6 +138,7 @@ func (s *Store) queryRow(ctx context.Context, query string, args ...any) *sql.Ro
 }
 
 func (s *Store) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	s.queries.Add(1)
 	if st := s.d.preparedRead(query); st != nil && ctx.Err() == nil {
 		return st.QueryContext(context.WithoutCancel(ctx), args...)
 	}
