@@ -27,6 +27,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/netrule"
 	"github.com/outboard-dev/outboard/internal/notify"
 	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/runner"
@@ -251,6 +252,11 @@ func (s *server) openSandboxes(host string) error {
 	}
 	s.fleet = fleet.New(fleet.Config{Store: s.store, Blob: s.blob, Provider: provider, Host: host, Dir: locks, Logger: s.log,
 		Environment: s.vault.Environment, Login: s.registryLogin, BoxGone: s.boxGone, Network: network, BoxesOffline: s.cfg.Config.Egress.Boxes.Networking == "none", Images: images, Mirrors: s.cfg.Config.Images.Mirrors, Lifecycle: s.cfg.Config.Sandbox.Lifecycle(),
+		Bound: func(want outboard.Networking) outboard.Networking {
+			n, _ := netrule.Narrow(s.cfg.Config.Egress.Boxes.Bound(), want)
+			return n
+		},
+		OrgShare:    s.cfg.Config.Limits.OrganizationPercent,
 		MaxPerOwner: s.cfg.Config.Sandbox.MaxPerOwner, RestEvery: s.cfg.Config.Sandbox.Rests()})
 	return nil
 }

@@ -292,6 +292,8 @@ func (w Webhook) IsZero() bool { return w == Webhook{} }
 // Limits bounds what one process does.
 type Limits struct {
 	Slots int `yaml:"slots,omitempty"` // sessions run at a time, 0 = the runner's default; OUTBOARD_SLOTS
+	// OrganizationPercent is how much of a bound of the whole installation one organization may have; 0 = 25.
+	OrganizationPercent int `yaml:"organization_percent,omitempty"`
 }
 
 // Sandbox is how sandboxes are made.
@@ -421,6 +423,9 @@ func Load(path string, env func(string) string) (*Config, error) {
 	}
 	if c.Sandbox.MaxPerEnvironment < 0 || c.Sandbox.MaxPerOwner < 0 {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: a limit is negative")
+	}
+	if p := c.Limits.OrganizationPercent; p < 0 || p > 100 {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: organization_percent is %d; it must be from 1 to 100, or 0 for the default", p)
 	}
 	if c.Limits.Slots < 0 || c.Limits.Slots > maxSlots {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: slots is %d; it must be from 0 to %d", c.Limits.Slots, maxSlots)

@@ -161,18 +161,8 @@ func (c *Control) makeBox(ctx context.Context, by outboard.Caller, b outboard.Bo
 	if err := c.alive(ctx, b.Subject()); err != nil {
 		return b, err
 	}
-	all, err := c.store.Boxes(ctx)
-	if err != nil {
+	if err := c.fleet.RoomForBox(ctx, b.Org, false); err != nil {
 		return b, err
-	}
-	running := 0
-	for i := range all {
-		if all[i].State == outboard.BoxRunning {
-			running++
-		}
-	}
-	if running >= fleet.MaxRunningBoxes || len(all) >= fleet.MaxBoxes {
-		return b, outboard.Errorf(outboard.Exhausted, "%d boxes run and %d exist; at most %d and %d may", running, len(all), fleet.MaxRunningBoxes, fleet.MaxBoxes)
 	}
 	if err := c.record(ctx, by, "box.create", string(b.ID), struct {
 		Template  string `json:"template"`
