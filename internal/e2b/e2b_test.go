@@ -590,3 +590,22 @@ func FuzzEnvelope(f *testing.F) {
 		_ = message(body, &p)
 	})
 }
+
+// If this fails, a page of one box sets cookies that browsers send to every other box.
+func TestCookiesAreOfOneName(t *testing.T) {
+	r := newRig(t)
+	program := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Set-Cookie"] = []string{"a=1; Domain=localhost; Path=/", "b=2;domain = .localhost ; HttpOnly", "c=domain; Path=/; DOMAIN", "Domain=x; Secure"}
+	}))
+	defer program.Close()
+	req, _ := http.NewRequest("GET", r.url, nil)
+	req.Host = fmt.Sprintf("%d-%s.localhost", program.Listener.Addr().(*net.TCPAddr).Port, r.box.SandboxID)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if got, want := res.Header["Set-Cookie"], []string{"a=1; Path=/", "b=2; HttpOnly", "c=domain; Path=/", "Domain=x; Secure"}; !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}

@@ -137,18 +137,36 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID,
 			p.Out.Header.Del("E2b-Sandbox-Id")
 			p.Out.Header.Del("E2b-Sandbox-Port")
 		},
-		ErrorHandler:  func(w http.ResponseWriter, r *http.Request, err error) { unreachable(w, r, id, port, err) },
-		ErrorLog:      slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-		FlushInterval: -1,
+		ModifyResponse: hostCookies,
+		ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { unreachable(w, r, id, port, err) },
+		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		FlushInterval:  -1,
 	}
 	if r.Header.Get("Upgrade") != "" {
 		u := &upgrade{ResponseWriter: w}
-		w, proxy.ModifyResponse = u, u.watch
+		w = u
+		proxy.ModifyResponse = func(res *http.Response) error { return errors.Join(hostCookies(res), u.watch(res)) }
 	}
 	if r.Header.Get("Expect") != "" && r.ContentLength != 0 {
 		w = asked{w}
 	}
 	proxy.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// hostCookies takes Domain out of the cookies that a program sets: with one, a page of a box would set cookies for the names of all boxes,
+// which end alike. Without, they are for its own name.
+func hostCookies(res *http.Response) error {
+	for _, name := range []string{"Set-Cookie", "Set-Cookie2"} {
+		for i, line := range res.Header[name] {
+			parts := strings.Split(line, ";")
+			keep := slices.DeleteFunc(parts[1:], func(attribute string) bool {
+				name, _, _ := strings.Cut(attribute, "=")
+				return strings.EqualFold(strings.Trim(name, " \t"), "Domain")
+			})
+			res.Header[name][i] = strings.Join(parts[:1+len(keep)], ";")
+		}
+	}
+	return nil
 }
 
 // asked is the way to a client that asked whether to send its body. The server says 100 to it when the body is first read, which is once the program
