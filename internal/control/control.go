@@ -82,7 +82,9 @@ type Control struct {
 	boxProxies []string
 
 	ssh       atomic.Pointer[SSHDoor] // nil = no SSH
-	exchanges chan struct{}           // capacity maxExchanges: sign-ins that ask the identity provider
+	throws    throws
+	held      memory        // of workspaces that are read
+	exchanges chan struct{} // capacity maxExchanges: sign-ins that ask the identity provider
 
 	withdrawals *withdrawals
 	recording   sync.WaitGroup // kills that the database takes its time with
