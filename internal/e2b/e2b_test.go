@@ -415,11 +415,11 @@ func TestSignedAddressesOfNoBox(t *testing.T) {
 	if got := get(r.box.EnvdAccessToken); got != http.StatusNotFound { // let in: there is no such file
 		t.Errorf("a good signature: %d", got)
 	}
-	reads := r.back.Store.Queries()
+	reads := r.back.Store.Reads()
 	if got := get("x"); got != http.StatusUnauthorized {
 		t.Errorf("a wrong signature: %d", got)
 	}
-	if n := r.back.Store.Queries() - reads; n != 0 {
+	if n := r.back.Store.Reads() - reads; n != 0 {
 		t.Errorf("a wrong signature costs %d reads of the store", n)
 	}
 	var h handed
@@ -607,5 +607,58 @@ func TestCookiesAreOfOneName(t *testing.T) {
 	res.Body.Close()
 	if got, want := res.Header["Set-Cookie"], []string{"a=1; Path=/", "b=2; HttpOnly", "c=domain; Path=/", "Domain=x; Secure"}; !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// If this fails, the work of a request that nobody has authenticated grows with what the server has.
+func TestStrangersCostTheSame(t *testing.T) {
+	r := newRig(t)
+	tpl := outboard.NewTemplateID()
+	to := func(method, path, host, key string) func() *http.Request {
+		return func() *http.Request {
+			req, _ := http.NewRequest(method, r.url+path, nil)
+			req.Host = host
+			req.Header.Set("X-Api-Key", key)
+			return req
+		}
+	}
+	box, none := r.box.SandboxID, string(outboard.NewBoxID())
+	strangers := map[string]func() *http.Request{
+		"a signature of no box":        to("GET", "/files?path=/a&signature=x", "", ""),
+		"a signature of a box":         to("GET", "/files?path=/a&signature=x", "49983-"+box+".localhost", ""),
+		"a signature of no such box":   to("GET", "/files?path=/a&signature=x", "49983-"+none+".localhost", ""),
+		"the agent without a token":    to("POST", "/process.Process/List", "49983-"+box+".localhost", ""),
+		"a port without a token":       to("GET", "/", "80-"+box+".localhost", ""),
+		"a port of no such box":        to("GET", "/", "8000-"+none+".localhost", ""),
+		"an upload of no template":     to("PUT", "/templates/"+string(tpl)+"/files/x?signature=x&expires=1", "", ""),
+		"no key":                       to("GET", "/sandboxes", "", ""),
+		"a wrong key":                  to("GET", "/v2/sandboxes", "", "e2b_00ff"),
+		"nothing that there is":        to("GET", "/nothing", "", ""),
+		"the health of the server":     to("GET", "/health", "", ""),
+		"the health of no such box":    to("GET", "/health", "49983-"+none+".localhost", ""),
+		"a wrong key at a port's name": to("GET", "/", "80-"+box+".localhost", "e2b_00ff"),
+	}
+	cost := func(make func() *http.Request) int64 {
+		before := r.back.Store.Reads()
+		if status := r.do(make(), nil); status/100 == 2 && !strings.Contains(make().URL.Path, "health") {
+			t.Fatalf("%s lets a stranger in: %d", make().URL, status)
+		}
+		return r.back.Store.Reads() - before
+	}
+	few := map[string]int64{}
+	for what, make := range strangers {
+		few[what] = cost(make)
+	}
+	for range 300 {
+		b := outboard.Box{ID: outboard.NewBoxID(), State: outboard.BoxPaused, Secret: "s", CreatedAt: time.Now(), EndAt: time.Now().Add(time.Hour)}
+		if err := r.back.Store.AddBox(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const most, slack = 8, 3 // others look at the store meanwhile
+	for what, make := range strangers {
+		if n := cost(make); n > few[what]+slack || n > most {
+			t.Errorf("%s: %d reads, and %d with 300 boxes more", what, few[what], n)
+		}
 	}
 }
