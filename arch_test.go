@@ -20,7 +20,7 @@ const module = "github.com/outboard-dev/outboard"
 // listed may not exist: add it here and there, with the reason for its place.
 var layers = map[string][]string{
 	"":                         {},
-	"internal/guest":           {"internal/guest/form", "internal/guest/spawn"},
+	"internal/guest":           {"internal/guest/form", "internal/guest/spawn", "internal/guest/uplink"},
 	"internal/guest/spawn":     {},
 	"internal/guest/form":      {},
 	"internal/guest/uplink":    {},

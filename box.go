@@ -65,8 +65,8 @@ type Box struct {
 	Vars      map[string]string `json:"vars,omitempty"` // in the environment of every process
 	Metadata  map[string]string `json:"metadata,omitempty"`
 	Secret    string            `json:"secret"`               // who has it may use the box, and nothing else
-	Traffic   string            `json:"traffic,omitempty"`    // who visits its ports must have this one, when set
-	OpenPorts []uint16          `json:"open_ports,omitempty"` // of those, the ones that ask for nothing
+	Traffic   string            `json:"traffic,omitempty"`    // who visits its ports must have this one; "" = those from FirstPublicPort up ask for nothing
+	OpenPorts []uint16          `json:"open_ports,omitempty"` // that ask for nothing, whatever Traffic is
 	MaskHost  string            `json:"mask_host,omitempty"`  // what its ports are told they are called; ${PORT} stands for the port
 	TLSPorts  []uint16          `json:"tls_ports,omitempty"`  // that its programs serve with TLS themselves
 	User      string            `json:"user,omitempty"`       // who its programs run as unless it is said; "" = the tool's user
@@ -82,6 +82,9 @@ type Box struct {
 	Org       OrgID             `json:"-"`       // whose it is
 	Person    UserID            `json:"-"`       // whose key Owner is; "" = a program's
 }
+
+// FirstPublicPort is the least port that a box with public ports shows to everybody.
+const FirstPublicPort = 1024
 
 // Environ is what every process of the box has in its environment: where it is, as the programs of E2B's sandboxes have it, and Vars, which win.
 func (b *Box) Environ() map[string]string {

@@ -110,14 +110,15 @@ const (
 // TemplateStep is one step of a build. Which fields it has depends on Kind.
 type TemplateStep struct {
 	Kind    TemplateStepKind  `json:"kind"`
-	Command string            `json:"command,omitempty"` // run: of a shell
-	User    string            `json:"user,omitempty"`    // run, copy: who, or whose; "" = who the steps before say. user: who from here on
-	Source  string            `json:"source,omitempty"`  // copy: a name or pattern in the archive
-	Target  string            `json:"target,omitempty"`  // copy: where to. workdir: the directory
-	Mode    string            `json:"mode,omitempty"`    // copy: of its files, in octal; "" = as in the archive
-	Files   BlobRef           `json:"files,omitzero"`    // copy: a tar, which may be compressed with gzip
-	Env     map[string]string `json:"env,omitempty"`     // env: $NAME stands for what a variable is before
-	Salt    string            `json:"salt,omitempty"`    // makes it another step than one that is the same, so that it runs again
+	Command string            `json:"command,omitempty"`       // run: of a shell
+	User    string            `json:"user,omitempty"`          // run, copy: who, or whose; "" = who the steps before say. user: who from here on
+	Source  string            `json:"source,omitempty"`        // copy: a name or pattern in the archive
+	Target  string            `json:"target,omitempty"`        // copy: where to. workdir: the directory
+	Mode    string            `json:"mode,omitempty"`          // copy: of its files, in octal; "" = as in the archive
+	Files   BlobRef           `json:"files,omitzero"`          // copy: a tar, which may be compressed with gzip
+	Env     map[string]string `json:"env,omitempty"`           // env: $NAME stands for what a variable is before
+	Hosts   []string          `json:"allowed_hosts,omitempty"` // of a step that another template had first: what it reached
+	Salt    string            `json:"salt,omitempty"`          // makes it another step than one that is the same, so that it runs again
 }
 
 // TemplateResult is what came of a build.

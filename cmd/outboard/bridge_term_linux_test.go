@@ -313,6 +313,11 @@ func testBridgeTunnel(t *testing.T, w *worker) {
 	if status, b := w.ask("POST", "/"+w.id+"/tunnel/8765", nil); status != 409 {
 		t.Errorf("a tunnel to nothing: %d %s", status, b)
 	}
+	for _, own := range []string{"3128", "03128", "53"} {
+		if status, b := w.ask("POST", "/"+w.id+"/tunnel/"+own, nil); status != 403 || !strings.Contains(string(b), "Outboard's own") {
+			t.Errorf("a tunnel to a port of Outboard's own, %s: %d %s", own, status, b)
+		}
+	}
 	s := w.terminal("/pty")
 	s.until("ready")
 	s.typed("cd /tmp && python3 -m http.server 8765\n")

@@ -63,7 +63,7 @@ func (s *server) listenE2B(ctx, base context.Context) error {
 		ln, scheme = tls.NewListener(ln, e2b.TLSConfig(s.cfg.TLS)), "https"
 	}
 	s.e2bURL = scheme + "://" + ln.Addr().String()
-	s.e2b = e2b.New(e2b.Config{Control: s.control, Logger: s.log, Domain: s.cfg.E2BDomain})
+	s.e2b = e2b.New(e2b.Config{Control: s.control, Logger: s.log, Domain: s.cfg.E2BDomain, PublicPorts: s.cfg.E2BPublicPorts})
 	s.e2bHTTP = &http.Server{Handler: patientE2B(s.e2b), ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return base }}
 	e2b.Speak(s.e2bHTTP)

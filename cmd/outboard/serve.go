@@ -258,7 +258,7 @@ func (o *serveOptions) server(a *app) (serverConfig, error) {
 		return out, usagef("refusing to listen on %s without TLS: keys would travel in clear text", listen).
 			WithHint("give --tls-cert and --tls-key, or --insecure-listen behind a proxy that has them")
 	}
-	out.E2BDomain = cmp.Or(o.domain, cfg.E2BDomain)
+	out.E2BDomain, out.E2BPublicPorts = cmp.Or(o.domain, cfg.E2BDomain), cfg.E2BPublicPorts
 	if out.SSH, err = sshAddress(cmp.Or(o.ssh, cfg.SSH)); err != nil {
 		return out, err
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/netrule"
 	"github.com/outboard-dev/outboard/internal/notify"
 	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/runner"
@@ -67,9 +68,11 @@ type serverConfig struct {
 	E2B    string // host:port of the E2B API, "" = none
 	// E2BDomain is what the host names of boxes end in; see e2b.Config.
 	E2BDomain string
-	SSH       string   // host:port of the SSH server, "" = none
-	Hosts     []string // names this server may be called by
-	TLS       *tls.Config
+	// E2BPublicPorts: see e2b.Config.
+	E2BPublicPorts bool
+	SSH            string   // host:port of the SSH server, "" = none
+	Hosts          []string // names this server may be called by
+	TLS            *tls.Config
 
 	// Resolve looks names up for what egress, registries and their issuers are dialled by; see outbound.Guard.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
@@ -256,6 +259,11 @@ func (s *server) openSandboxes(host string) error {
 	}
 	s.fleet = fleet.New(fleet.Config{Store: s.store, Blob: s.blob, Provider: provider, Host: host, Dir: locks, Logger: s.log,
 		Environment: s.vault.Environment, Login: s.registryLogin, BoxGone: s.boxGone, Network: network, BoxesOffline: s.cfg.Config.Egress.Boxes.Networking == "none", Images: images, Mirrors: s.cfg.Config.Images.Mirrors, Lifecycle: s.cfg.Config.Sandbox.Lifecycle(),
+		Bound: func(want outboard.Networking) outboard.Networking {
+			n, _ := netrule.Narrow(s.cfg.Config.Egress.Boxes.Bound(), want)
+			return n
+		},
+		OrgShare:    s.cfg.Config.Limits.OrganizationPercent,
 		MaxPerOwner: s.cfg.Config.Sandbox.MaxPerOwner, RestEvery: s.cfg.Config.Sandbox.Rests(),
 		Retention: fleet.Retention{States: s.cfg.Config.Limits.States(), Bytes: s.cfg.Config.Limits.CheckpointBytes}})
 	return nil

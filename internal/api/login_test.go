@@ -307,3 +307,43 @@ func TestLoginDeviceOnce(t *testing.T) {
 	}
 	s.refused(401, "used already", "POST", "/v1/outboard/login/device/token", map[string]any{"device_code": code}, keyless)
 }
+
+// Fails if an organization that adds somebody's address gets them without their word, keeps them from where the server's rules let them in, or
+// if somebody of several organizations cannot choose.
+func TestLoginOrganizations(t *testing.T) {
+	s := signingIn(t, false, control.LoginRule{Email: "ann@acme.test", Role: outboard.RoleDeveloper}, control.LoginRule{Email: "boss@evil.test", Org: "evil", Role: outboard.RoleAdmin})
+	evil := s.ok("POST", "/v1/outboard/organizations", `{"name":"evil"}`).str("id")
+	_, boss := s.in(person("boss", "boss@evil.test"))
+	for _, email := range []string{"ann@acme.test", "bob@acme.test"} {
+		boss.ok("POST", "/v1/outboard/users", `{"email":"`+email+`","role":"viewer"}`)
+	}
+	at := func(who logintest.Claims, org string) reply {
+		t.Helper()
+		answer := s.visit(who)
+		if org != "" {
+			answer["organization"] = org
+		}
+		return s.do("POST", "/v1/outboard/login", answer, keyless)
+	}
+	ann, bob := person("ann", "ann@acme.test"), person("bob", "bob@acme.test")
+	if got, _ := s.in(ann); got.str("user.organization_id") != string(outboard.DefaultOrg) || got.str("user.role") != "developer" {
+		t.Errorf("whom a rule lets into default: %s", got.body)
+	}
+	s.out(400, "you are invited to", bob)
+	if got := at(bob, "evil"); got.status != 200 || got.str("user.organization_id") != evil {
+		t.Errorf("who accepts: %d %s", got.status, got.body)
+	}
+	if got, _ := s.in(bob); got.str("user.organization_id") != evil {
+		t.Errorf("who has accepted, and is of one: %s", got.body)
+	}
+	if got := at(ann, "evil"); got.status != 200 || got.str("user.organization_id") != evil || got.str("user.role") != "viewer" {
+		t.Errorf("who accepts besides: %d %s", got.status, got.body)
+	}
+	s.out(400, "you are of 2 organizations", ann)
+	if got := at(ann, "default"); got.status != 200 || got.str("user.organization_id") != string(outboard.DefaultOrg) {
+		t.Errorf("who chooses: %d %s", got.status, got.body)
+	}
+	if got := at(bob, "default"); got.status != 403 {
+		t.Errorf("where nobody has added them: %d %s", got.status, got.body)
+	}
+}

@@ -268,3 +268,34 @@ func TestEnvironmentKey(t *testing.T) {
 	b.ok("POST", "/v1/environments/"+env+"/archive", nil)
 	b.refused(403, "archived", "GET", "/v1/environments/"+env+"/work/poll", nil, worker)
 }
+
+// Fails if the work of a request that nobody has authenticated grows with what the server has, or is much at all.
+func TestStrangersCostTheSame(t *testing.T) {
+	b := newBench(t)
+	cost := func(route, key string) int64 {
+		method, path, _ := strings.Cut(route, " ")
+		before := b.store.Reads()
+		r := b.do(method, path, "{}", func(q *http.Request) {
+			q.Header.Del("X-Api-Key")
+			if key != "" {
+				q.Header.Set("X-Api-Key", key)
+			}
+		})
+		if r.status/100 == 2 && path != "/healthz" {
+			t.Errorf("%s lets a stranger in: %d", route, r.status)
+		}
+		return b.store.Reads() - before
+	}
+	routes := append(api.Routes(), "GET /healthz", "POST /v1/outboard/login", "POST /v1/outboard/login/start", "POST /v1/outboard/login/device", "GET /nothing")
+	for range 200 {
+		putKey(b, outboard.Key{Name: "k", Role: outboard.RoleViewer}, string(outboard.NewID[outboard.KeyID](outboard.PrefixKey)))
+	}
+	const most = 5
+	for _, route := range routes {
+		for _, key := range []string{"", "obk_wrong"} {
+			if n := cost(route, key); n > most {
+				t.Errorf("%s with the key %q: %d reads of the store", route, key, n)
+			}
+		}
+	}
+}

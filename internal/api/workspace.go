@@ -8,6 +8,7 @@ func (s *server) workspace(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer ws.Close()
 	h := r.w.Header()
 	h.Set("Content-Type", "application/x-tar")
 	h.Set("Content-Disposition", `attachment; filename="workspace.tar"`)

@@ -154,7 +154,7 @@ func unbuilt(r *request) error {
 
 // create makes a box. The protocol says nothing about it, so it is the base template, and lives until nobody has used it for a while.
 func (s *Server) create(r *request) error {
-	b, err := s.ctl.CreateBox(r.Context(), r.by, control.BoxSpec{Template: control.BaseTemplate, TTL: keep, Private: true,
+	b, err := s.ctl.CreateBox(r.Context(), r.by, control.BoxSpec{Template: control.BaseTemplate, TTL: keep,
 		Metadata: map[string]string{"made_by": "bridge"}, OnTimeout: outboard.TimeoutPolicy{Pause: true, Resume: true}})
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
 )
 
 // port reads the port that the path names.
@@ -48,6 +49,9 @@ func (s *Server) openTunnel(r *request) error {
 		return outboard.Errorf(outboard.Unimplemented, "ports of sandboxes are served beside the E2B API, which is off").WithHint("outboard serve --e2b ADDRESS")
 	}
 	conn, err := m.DialPort(r.Context(), port)
+	if bad, ok := errors.AsType[*control.Refusal](err); ok && bad.Code == "denied" {
+		return outboard.Errorf(outboard.Denied, "%s", bad.Message).WithHint("let the service listen on another port")
+	}
 	if err != nil {
 		return outboard.Errorf(outboard.Conflict, "nothing listens on port %d of the sandbox yet", port).WithHint("start the service first")
 	}

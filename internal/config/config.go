@@ -36,14 +36,16 @@ const maxSlots = 10_000
 
 // Config is the configuration of one server process. Zero values mean the command's default.
 type Config struct {
-	Listen    string   `yaml:"listen,omitempty"`     // address of the API; OUTBOARD_LISTEN
-	E2B       string   `yaml:"e2b,omitempty"`        // address of the E2B API, or off; OUTBOARD_E2B
-	E2BDomain string   `yaml:"e2b_domain,omitempty"` // what host names of its sandboxes end in; OUTBOARD_E2B_DOMAIN
-	SSH       string   `yaml:"ssh,omitempty"`        // address of the SSH server, "" or off = none; OUTBOARD_SSH
-	Data      string   `yaml:"data,omitempty"`       // data directory; OUTBOARD_DATA
-	DB        string   `yaml:"db,omitempty"`         // postgres://..., "" = SQLite in the data directory; OUTBOARD_DB
-	Blob      string   `yaml:"blob,omitempty"`       // s3://BUCKET/PREFIX, "" = a directory in the data directory; OUTBOARD_BLOB
-	Hosts     []string `yaml:"hosts,omitempty"`      // names the server may be called by, besides its addresses
+	Listen    string `yaml:"listen,omitempty"`     // address of the API; OUTBOARD_LISTEN
+	E2B       string `yaml:"e2b,omitempty"`        // address of the E2B API, or off; OUTBOARD_E2B
+	E2BDomain string `yaml:"e2b_domain,omitempty"` // what host names of its sandboxes end in; OUTBOARD_E2B_DOMAIN
+	// E2BPublicPorts lets everybody visit the ports of sandboxes whose makers said nothing about it, as E2B does.
+	E2BPublicPorts bool     `yaml:"e2b_public_ports,omitempty"`
+	SSH            string   `yaml:"ssh,omitempty"`   // address of the SSH server, "" or off = none; OUTBOARD_SSH
+	Data           string   `yaml:"data,omitempty"`  // data directory; OUTBOARD_DATA
+	DB             string   `yaml:"db,omitempty"`    // postgres://..., "" = SQLite in the data directory; OUTBOARD_DB
+	Blob           string   `yaml:"blob,omitempty"`  // s3://BUCKET/PREFIX, "" = a directory in the data directory; OUTBOARD_BLOB
+	Hosts          []string `yaml:"hosts,omitempty"` // names the server may be called by, besides its addresses
 	// Idle is how long a background server waits for work before it ends; 0 = the command's default. OUTBOARD_IDLE.
 	Idle     time.Duration `yaml:"idle,omitempty"`
 	LogLevel string        `yaml:"log_level,omitempty"` // debug, info, warn, error; OUTBOARD_LOG
@@ -296,6 +298,8 @@ type Limits struct {
 	// CheckpointBytes is what the saved states of one session may take; beyond it fewer stay. 0 = no bound.
 	CheckpointBytes int64 `yaml:"checkpoint_bytes,omitempty"`
 	Slots           int   `yaml:"slots,omitempty"` // sessions run at a time, 0 = the runner's default; OUTBOARD_SLOTS
+	// OrganizationPercent is how much of a bound of the whole installation one organization may have; 0 = 25.
+	OrganizationPercent int `yaml:"organization_percent,omitempty"`
 }
 
 // Sandbox is how sandboxes are made.
@@ -450,6 +454,9 @@ func Load(path string, env func(string) string) (*Config, error) {
 	if c.Limits.CheckpointBytes < 0 {
 		return nil, outboard.Errorf(outboard.Invalid,
 			"configuring limits: checkpoint_bytes is %d; it must be a number of bytes, or 0 for no bound", c.Limits.CheckpointBytes)
+	}
+	if p := c.Limits.OrganizationPercent; p < 0 || p > 100 {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: organization_percent is %d; it must be from 1 to 100, or 0 for the default", p)
 	}
 	if c.Limits.Slots < 0 || c.Limits.Slots > maxSlots {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: slots is %d; it must be from 0 to %d", c.Limits.Slots, maxSlots)

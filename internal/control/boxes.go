@@ -88,7 +88,7 @@ type BoxSpec struct {
 	Net       outboard.BoxNetwork // what it may reach, within the server's bound
 	Headers   BoxHeaders          // that the gateway sets on its requests
 	Password  outboard.Secret     // for Net.Proxy
-	Private   bool                // its ports ask for a token
+	Public    bool                // its ports from outboard.FirstPublicPort up ask for no token
 	MaskHost  string              // see outboard.Box
 	TLSPorts  []uint16            // see outboard.Box
 }
@@ -105,7 +105,7 @@ func (c *Control) CreateBox(ctx context.Context, by outboard.Caller, p BoxSpec) 
 		Vars: p.Vars, Metadata: p.Metadata, Secret: newSecret(), NoNetwork: p.NoNetwork, Net: p.Net, MaskHost: p.MaskHost, TLSPorts: p.TLSPorts, OnTimeout: p.OnTimeout,
 		EndAt: c.clock().Add(p.TTL)}
 	b.Env.Networking.Mode, b.Env.Image = "none", p.Image
-	if p.Private {
+	if !p.Public {
 		b.Traffic = newSecret()
 	}
 	var files outboard.BlobRef
@@ -161,18 +161,8 @@ func (c *Control) makeBox(ctx context.Context, by outboard.Caller, b outboard.Bo
 	if err := c.alive(ctx, b.Subject()); err != nil {
 		return b, err
 	}
-	all, err := c.store.Boxes(ctx)
-	if err != nil {
+	if err := c.fleet.RoomForBox(ctx, b.Org, false); err != nil {
 		return b, err
-	}
-	running := 0
-	for i := range all {
-		if all[i].State == outboard.BoxRunning {
-			running++
-		}
-	}
-	if running >= fleet.MaxRunningBoxes || len(all) >= fleet.MaxBoxes {
-		return b, outboard.Errorf(outboard.Exhausted, "%d boxes run and %d exist; at most %d and %d may", running, len(all), fleet.MaxRunningBoxes, fleet.MaxBoxes)
 	}
 	if err := c.record(ctx, by, "box.create", string(b.ID), struct {
 		Template  string `json:"template"`
@@ -359,10 +349,35 @@ func (c *Control) moveEnd(ctx context.Context, by outboard.Caller, id outboard.B
 // errPaused says that a box has no time that passes.
 var errPaused = errors.New("the box is paused")
 
+// ReservedPort reports whether a port of a box belongs to Outboard.
+func ReservedPort(port uint16) bool { return fleet.ReservedPort(port) }
+
+// MayVisit reports whether somebody with a token, which may be "", may visit a port of a box: with the box's own, or without one where its
+// owner said so, of the port or of the box. Programs of a system listen below FirstPublicPort, so those are opened by name only.
+// Denied says that the port is Outboard's own; only who may visit is told.
+func MayVisit(b *outboard.Box, port uint16, token string) error {
+	open := slices.Contains(b.OpenPorts, port) || b.Traffic == "" && port >= outboard.FirstPublicPort
+	if !open && (b.Traffic == "" || !HasSecret(b.Traffic, token)) {
+		return outboard.Errorf(outboard.Unauthenticated, "port %d of sandbox %s asks for its traffic access token", port, b.ID)
+	}
+	if fleet.ReservedPort(port) {
+		return errReserved(port)
+	}
+	return nil
+}
+
+func errReserved(port uint16) error {
+	return outboard.Errorf(outboard.Denied, "port %d of a sandbox is Outboard's own way out, and is not reached from outside", port).
+		WithHint("let the program listen on another port")
+}
+
 // OpenPort lets everybody who can reach the proxy for ports visit one of a private box's, or nobody without its token any more.
 func (c *Control) OpenPort(ctx context.Context, by outboard.Caller, id outboard.BoxID, port uint16, open bool) (outboard.Box, error) {
 	if b, err := c.boxFor(ctx, by, id); err != nil {
 		return b, err
+	}
+	if open && fleet.ReservedPort(port) {
+		return outboard.Box{}, errReserved(port)
 	}
 	action := map[bool]string{true: "box.open_port", false: "box.close_port"}[open]
 	if err := c.record(ctx, by, action, string(id), map[string]uint16{"port": port}); err != nil {
@@ -428,21 +443,9 @@ func (c *Control) UseBox(ctx context.Context, by outboard.Caller, id outboard.Bo
 	return m, look("sandbox", string(id), err)
 }
 
-// BoxSecret finds a box by its id for who claims to have its secret: match is asked with it, in constant time. With id "" every box
-// is tried. NotFound if there is no such box, Unauthenticated if the secret does not match, Denied if whose box it is was removed.
+// BoxSecret finds a box by its id for who claims to have its secret: match is asked with it, in constant time.
+// NotFound if there is no such box, Unauthenticated if the secret does not match, Denied if whose box it is was removed.
 func (c *Control) BoxSecret(ctx context.Context, id outboard.BoxID, match func(b *outboard.Box) bool) (outboard.Box, error) {
-	if id == "" {
-		all, err := c.store.Boxes(ctx)
-		if err != nil {
-			return outboard.Box{}, err
-		}
-		for i := range all {
-			if match(&all[i]) {
-				return all[i], c.boxHeld(ctx, all[i])
-			}
-		}
-		return outboard.Box{}, outboard.Errorf(outboard.Unauthenticated, "the signature is of no sandbox")
-	}
 	if !id.Valid() {
 		return outboard.Box{}, missing("sandbox", string(id))
 	}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -118,14 +119,16 @@ func (c *Control) CompareCheckpoints(ctx context.Context, by outboard.Caller, id
 	if out.To, err = c.checkpointNamed(ctx, &h, all, to); err != nil {
 		return nil, err
 	}
-	a, err := c.workspaceAt(ctx, all, out.From)
+	a, err := c.workspaceAt(ctx, by.In(), all, out.From)
 	if err != nil {
 		return nil, err
 	}
-	b, err := c.workspaceAt(ctx, all, out.To)
+	defer a.Close()
+	b, err := c.workspaceAt(ctx, by.In(), all, out.To)
 	if err != nil {
 		return nil, err
 	}
+	defer b.Close()
 	return out, out.compare(ctx, a, b, patch)
 }
 
@@ -155,16 +158,8 @@ func (c *Control) checkpointNamed(ctx context.Context, h *outboard.Header, all [
 // compare fills in what changed from a to b.
 func (out *Comparison) compare(ctx context.Context, a, b *Workspace, patch bool) error {
 	before, after := map[string]source{}, map[string]source{}
-	for name, s := range a.final {
-		if t, ok := b.final[name]; !ok || a.chain[s.delta].ID != b.chain[t.delta].ID || s.entry != t.entry {
-			before[name] = s
-		}
-	}
-	for name, t := range b.final {
-		_, differs := before[name]
-		if _, ok := a.final[name]; differs || !ok {
-			after[name] = t
-		}
+	if err := errors.Join(a.unlike(b, before), b.unlike(a, after)); err != nil {
+		return err
 	}
 	held := int64(0)
 	old, err := a.look(ctx, before, patch, &held)
@@ -192,6 +187,25 @@ func (out *Comparison) compare(ctx context.Context, a, b *Workspace, patch bool)
 		out.Changes = append(out.Changes, ch)
 	}
 	return nil
+}
+
+// changeBytes is what one change takes in memory besides its path.
+const changeBytes = 600
+
+// unlike collects the entries that another workspace of the session does not have from the same place of the same checkpoint.
+func (w *Workspace) unlike(other *Workspace, out map[string]source) (err error) {
+	w.final.all(func(at int32, n *node) {
+		if err != nil {
+			return
+		}
+		name := w.final.path(at)
+		if o := &other.final.nodes[other.final.find(name)]; o.there && w.chain[n.delta].ID == other.chain[o.delta].ID && n.entry == o.entry {
+			return
+		}
+		err = w.hold(changeBytes + 2*len(name))
+		out[name] = n.source
+	})
+	return err
 }
 
 // same reports whether two entries look alike; when they were touched does not count.

@@ -62,7 +62,7 @@ type Control struct {
 	store   *store.Store
 	blob    blob.Store
 	spool   *blob.Spool
-	imports chan struct{} // capacity maxImports
+	imports *turns
 	fleet   *fleet.Fleet
 	models  *llm.Registry
 	policy  *policy.Engine
@@ -82,7 +82,9 @@ type Control struct {
 	boxProxies []string
 
 	ssh       atomic.Pointer[SSHDoor] // nil = no SSH
-	exchanges chan struct{}           // capacity maxExchanges: sign-ins that ask the identity provider
+	throws    throws
+	held      memory        // of workspaces that are read
+	exchanges chan struct{} // capacity maxExchanges: sign-ins that ask the identity provider
 
 	withdrawals *withdrawals
 	recording   sync.WaitGroup // kills that the database takes its time with
@@ -109,7 +111,7 @@ type Model = llm.Info
 
 // New returns a Control. Store and Blob are required.
 func New(cfg Config) *Control {
-	c := &Control{store: cfg.Store, blob: cfg.Blob, spool: cfg.Spool, imports: make(chan struct{}, maxImports), fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill, witness: cfg.Audit, dirs: cfg.Directories,
+	c := &Control{store: cfg.Store, blob: cfg.Blob, spool: cfg.Spool, imports: newTurns(maxImports), fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill, witness: cfg.Audit, dirs: cfg.Directories,
 		log: cfg.Logger, now: cfg.Now, able: cfg.Isolation, login: cfg.Login, trusted: cfg.Trusted, reach: cfg.Reachable, boxNet: cfg.Boxes, boxProxies: cfg.BoxProxies, exchanges: make(chan struct{}, maxExchanges),
 		accounts: map[outboard.SessionID]outboard.Header{}, withdrawals: newWithdrawals()}
 	if c.log == nil {

@@ -36,8 +36,9 @@ const (
 	maxPadding = 1 << 20
 	// maxZstdWindow bounds what the decompression holds in memory.
 	maxZstdWindow = 64 << 20
-	// maxImports is how many are under way at a time: each may spool MaxImport, and holds a window. Others wait.
-	maxImports = 2
+	// maxImports is how many are under way at a time: each may spool MaxImport, and holds a window. Others wait. One
+	// organization has one less.
+	maxImports = 3
 )
 
 // ImportRequest says what an imported session is given in place of what its file has.
@@ -93,12 +94,11 @@ func (c *Control) Import(ctx context.Context, by outboard.Caller, src io.Reader,
 			return Imported{}, invalid("trust: %w", err)
 		}
 	}
-	select {
-	case c.imports <- struct{}{}:
-		defer func() { <-c.imports }()
-	case <-ctx.Done():
-		return Imported{}, outboard.Errorf(outboard.Canceled, "waiting for other imports: %w", context.Cause(ctx))
+	leave, err := c.imports.enter(ctx, by.In())
+	if err != nil {
+		return Imported{}, outboard.Errorf(outboard.Canceled, "waiting for other imports: %w", err)
 	}
+	defer leave()
 	spool, err := c.spool.New()
 	if err != nil {
 		return Imported{}, err

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -24,6 +25,11 @@ const (
 	maxInFlight = 200
 	// inFlightTime bounds the look at what is in flight before a kill: it must not delay it.
 	inFlightTime = 300 * time.Millisecond
+	// maxOrgKills bounds the kills in force of one organization: every server reads all of them five times a second, and what it does not
+	// read in time counts as killed, for everybody. maxOrgThrows bounds those that are thrown at a time, each of which is a file for a while:
+	// a switch reads a bounded number.
+	maxOrgKills  = 200
+	maxOrgThrows = 4
 	// killPage is how many sessions are looked at in one read.
 	killPage = 200
 )
@@ -92,6 +98,11 @@ func (c *Control) Kill(ctx context.Context, by outboard.Caller, in NewKill) (Kil
 	if err := c.checkKill(ctx, by, &in); err != nil {
 		return KillReport{}, err
 	}
+	thrown, err := c.throws.enter(by, &in.Kill, c.kill.Active())
+	if err != nil {
+		return KillReport{}, err
+	}
+	defer thrown()
 	k := in.Kill
 	begun := time.Now()
 	k.By, k.At, k.Org = by.Name, c.clock(), by.In()
@@ -115,9 +126,47 @@ func (c *Control) Kill(ctx context.Context, by outboard.Caller, in NewKill) (Kil
 		return KillReport{}, outboard.Errorf(outboard.Unavailable, "the kill is in force as %s on the server that was asked, and the others learn of it when the database takes it: %w", k.ID, err)
 	}
 	c.kill.Enforce(ctx) // the row is known from here on, so the file may go
-	err := errors.Join(c.AfterKill(ctx, k), c.kill.Forget(k.ID))
+	err = errors.Join(c.AfterKill(ctx, k), c.kill.Forget(k.ID))
 	c.settleReport(ctx, &r, begun)
 	return r, err
+}
+
+// throws counts the kills that are being thrown, by organization.
+type throws struct {
+	mu sync.Mutex
+	of map[outboard.OrgID]int
+}
+
+// enter refuses a kill of an organization that has its share of them. One that is in force already as a file is none more, and those of who
+// runs the server are not counted. The caller calls done.
+func (t *throws) enter(by outboard.Caller, k *outboard.Kill, active []outboard.Kill) (done func(), err error) {
+	org := by.In()
+	if by.Operator() || slices.ContainsFunc(active, func(a outboard.Kill) bool { return k.ID != "" && a.ID == k.ID }) {
+		return func() {}, nil
+	}
+	n := 0
+	for _, a := range active {
+		if cmp.Or(a.Org, outboard.DefaultOrg) == org && a.Scope != outboard.KillAll && a.Scope != outboard.KillHost {
+			n++
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n+t.of[org] >= maxOrgKills || t.of[org] >= maxOrgThrows {
+		return nil, outboard.Errorf(outboard.Exhausted, "organization %s has %d kills in force and %d that are being thrown; at most %d and %d may be", org, n, t.of[org], maxOrgKills, maxOrgThrows).
+			WithHint("outboard kill ls, outboard kill SCOPE TARGET --lift; one of an agent, an environment or an owner covers many sessions")
+	}
+	if t.of == nil {
+		t.of = map[outboard.OrgID]int{}
+	}
+	t.of[org]++
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.of[org]--; t.of[org] == 0 {
+			delete(t.of, org)
+		}
+	}, nil
 }
 
 // recordKill is putKill that is not waited for longer than killRecord: behind others that wait for a locked database it can take several times

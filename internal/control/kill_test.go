@@ -75,3 +75,44 @@ func TestKillWithAFullDiskAndALockedDatabase(t *testing.T) {
 		}
 	})
 }
+
+// kept is a kill switch that keeps what it is given.
+type kept struct{ memory }
+
+func (k *kept) Keep(one outboard.Kill) error { k.kills = append(k.kills, one); return nil }
+
+// Fails if one organization throws so many kills that every server reads nothing else, or if that keeps another one, or who runs the server, from
+// theirs.
+func TestKillsOfOneOrganization(t *testing.T) {
+	m := &kept{}
+	c, st, _ := partsWith(t, t.TempDir(), control.Config{Kill: m})
+	t.Cleanup(c.Stop)
+	throw := func(by outboard.Caller, org outboard.OrgID, name string) error {
+		id := outboard.NewID[outboard.AgentID](outboard.PrefixAgent)
+		if err := st.PutAgent(t.Context(), outboard.Agent{ID: id, Version: 1, Name: name, Org: org}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := c.Kill(t.Context(), by, control.NewKill{Kill: outboard.Kill{Scope: outboard.KillAgent, Target: string(id)}})
+		return err
+	}
+	const most = 200
+	for range most {
+		m.kills = append(m.kills, outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillAgent, Target: "x", Org: "org_evil"})
+	}
+	evil, good := admin, admin
+	evil.Org, good.Org = "org_evil", "org_good"
+	if err := throw(evil, evil.Org, "a"); outboard.KindOf(err) != outboard.Exhausted {
+		t.Errorf("one more: %v", err)
+	}
+	if len(m.kills) != most {
+		t.Errorf("%d kills are kept", len(m.kills))
+	}
+	if err := throw(good, good.Org, "b"); err != nil {
+		t.Errorf("one of another organization: %v", err)
+	}
+	operator := admin
+	operator.Kind, operator.Org = outboard.KeyOperator, evil.Org
+	if err := throw(operator, evil.Org, "c"); err != nil {
+		t.Errorf("one of who runs the server: %v", err)
+	}
+}

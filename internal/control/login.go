@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -92,7 +93,7 @@ func (c *Control) exchanging() (done func(), err error) {
 }
 
 // Login makes a key of the person who signed in, and returns its secret. It needs no caller: that is what it finds out. org names
-// the organization for somebody who was added to several; "" is the only one.
+// the organization that they sign in to; "" is the only one they are of, or else the one that a rule gives them, or the default one.
 func (c *Control) Login(ctx context.Context, a LoginAnswer, org string) (outboard.User, outboard.Key, string, error) {
 	return c.signIn(ctx, org, a.Nonce, func(p *login.Provider) (login.Person, error) { return p.Who(ctx, a) })
 }
@@ -197,20 +198,29 @@ func refuse(format string, args ...any) *outboard.Error {
 	return outboard.Errorf(outboard.Denied, format, args...)
 }
 
-// admit returns the row of whoever the provider named: by identity, else by an address that was added, else by a rule.
-func (c *Control) admit(ctx context.Context, who *login.Person, org string) (outboard.User, error) {
+// admit returns the row of whoever the provider named: by identity where they have been here before, else in the organization that they name,
+// that a rule of the installation gives, or the server's own. An organization that has added their address has invited them, no more: they
+// accept by naming it.
+func (c *Control) admit(ctx context.Context, who *login.Person, org string) (u outboard.User, err error) {
 	ref, err := c.loginOrg(ctx, org)
 	if err != nil {
-		return outboard.User{}, err
+		return u, err
 	}
-	u, err := c.store.UserBySubject(ctx, who.Issuer, who.Subject)
-	switch {
-	case err == nil && ref != "" && u.Org != ref:
-		return u, refuse("you are not of this organization")
-	case err == nil:
-		return c.enter(ctx, who, u)
-	case outboard.KindOf(err) != outboard.NotFound:
+	bound, err := c.store.UsersBySubject(ctx, who.Issuer, who.Subject)
+	if err != nil {
 		return u, look("user", "with this identity", err)
+	}
+	if ref != "" {
+		bound = membersOf(bound, ref)
+	}
+	living := slices.DeleteFunc(slices.Clone(bound), func(u outboard.User) bool { return !u.RemovedAt.IsZero() })
+	switch {
+	case len(living) == 1:
+		return c.enter(ctx, who, living[0])
+	case len(living) > 1:
+		return u, c.choose(ctx, "you are of", living)
+	case len(bound) > 0 && (ref != "" || !who.Verified):
+		return c.enter(ctx, who, bound[0]) // which says that they were removed
 	}
 	email, err := checkEmail(who.Email)
 	if err != nil {
@@ -219,17 +229,59 @@ func (c *Control) admit(ctx context.Context, who *login.Person, org string) (out
 	if !who.Verified {
 		return u, refuse("the identity provider has not verified your address %s", quote(email)).WithHint("verify it there, and sign in again")
 	}
+	return c.settleIn(ctx, who, email, ref, bound)
+}
+
+// settleIn lets in somebody who was in none of the organizations before, or was removed from those.
+func (c *Control) settleIn(ctx context.Context, who *login.Person, email string, ref outboard.OrgID, removed []outboard.User) (u outboard.User, err error) {
+	ruled, role, err := c.fits(ctx, who, ref)
+	if err != nil {
+		return u, err
+	}
+	home := ref
+	if home == "" {
+		home = cmp.Or(ruled, outboard.DefaultOrg)
+	}
 	added, err := c.store.UsersByEmail(ctx, email)
 	if err != nil {
 		return u, look("users", "", err)
 	}
-	if ref != "" {
-		added = slices.DeleteFunc(added, func(u outboard.User) bool { return u.Org != ref })
+	if in := membersOf(added, home); len(in) > 0 {
+		return c.first(ctx, who, in)
 	}
-	if len(added) > 0 {
-		return c.first(ctx, who, added)
+	if in := membersOf(removed, home); len(in) > 0 {
+		return c.enter(ctx, who, in[0])
 	}
-	return c.newcomer(ctx, who, email, ref)
+	if role != "" {
+		return c.newcomer(ctx, who, email, home, role)
+	}
+	invited := slices.DeleteFunc(added, func(u outboard.User) bool { return u.Subject != "" || !u.RemovedAt.IsZero() })
+	switch {
+	case ref == "" && len(invited) > 0:
+		return u, c.choose(ctx, "you are invited to", invited)
+	case len(removed) > 0:
+		return c.enter(ctx, who, removed[0])
+	}
+	return u, refuse("nobody has added %s here", quote(email)).WithHint("an administrator does: outboard user create %s", quote(email))
+}
+
+// membersOf are the rows of an organization.
+func membersOf(all []outboard.User, org outboard.OrgID) []outboard.User {
+	return slices.DeleteFunc(slices.Clone(all), func(u outboard.User) bool { return u.Org != org })
+}
+
+// choose tells somebody between which organizations they choose.
+func (c *Control) choose(ctx context.Context, what string, rows []outboard.User) error {
+	var names []string
+	for _, u := range rows {
+		o, err := c.store.Org(ctx, string(u.Org))
+		if err != nil {
+			return look("organization", string(u.Org), err)
+		}
+		names = append(names, quote(o.Name))
+	}
+	return outboard.Errorf(outboard.Invalid, "%s %d organizations (%s), and say which one you sign in to", what, len(names), strings.Join(names, ", ")).
+		WithHint("outboard --org NAME login")
 }
 
 // loginOrg returns the id of an organization that somebody wants to sign in to; "" = they do not say.
@@ -247,15 +299,11 @@ func (c *Control) loginOrg(ctx context.Context, ref string) (outboard.OrgID, err
 	return o.ID, err
 }
 
-// first binds an identity to the person who was added under its address.
+// first binds an identity to the person who was added to an organization under its address.
 func (c *Control) first(ctx context.Context, who *login.Person, added []outboard.User) (outboard.User, error) {
-	all := len(added)
-	added = slices.DeleteFunc(added, func(u outboard.User) bool { return !u.RemovedAt.IsZero() })
 	switch {
-	case len(added) == 0:
+	case !added[0].RemovedAt.IsZero():
 		return outboard.User{}, refuse("you were removed").WithHint("an administrator can let you in again: outboard user restore")
-	case len(added) > 1:
-		return outboard.User{}, outboard.Errorf(outboard.Invalid, "you were added to %d organizations", all).WithHint("name one: outboard --org NAME login")
 	case added[0].Subject != "": // an address that was given to somebody else, or an account that was made anew
 		return outboard.User{}, refuse("%s belongs to another account of the identity provider", quote(added[0].Email)).
 			WithHint("if it is yours, an administrator forgets the other one: outboard user rm, then outboard user restore")
@@ -275,14 +323,7 @@ func (c *Control) first(ctx context.Context, who *login.Person, added []outboard
 }
 
 // newcomer adds whom a rule fits.
-func (c *Control) newcomer(ctx context.Context, who *login.Person, email string, ref outboard.OrgID) (outboard.User, error) {
-	org, role, err := c.fits(ctx, who, ref)
-	if err != nil {
-		return outboard.User{}, err
-	}
-	if role == "" {
-		return outboard.User{}, refuse("nobody has added %s here", quote(email)).WithHint("an administrator does: outboard user create %s", quote(email))
-	}
+func (c *Control) newcomer(ctx context.Context, who *login.Person, email string, org outboard.OrgID, role string) (outboard.User, error) {
 	u := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: org, Email: email, Name: clippedName(who.Name), Role: role,
 		Issuer: who.Issuer, Subject: who.Subject, CreatedAt: c.clock()}
 	if err := c.openOrg(ctx, org); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/fleet"
+	"github.com/outboard-dev/outboard/internal/netrule"
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
@@ -134,6 +135,10 @@ func (c *Control) templateSpec(ctx context.Context, by outboard.Caller, m *outbo
 	if err != nil {
 		return s, err
 	}
+	if _, beyond := netrule.Narrow(c.boxNet, env.Networking); len(beyond) > 0 {
+		return s, outboard.Errorf(outboard.Denied, "allowed_hosts: this server does not let builds of templates reach %s", quote(strings.Join(beyond, ", "))).
+			WithHint("a build reaches what sandboxes do: the operator says what that is, in egress.boxes of the server's configuration")
+	}
 	if p.Login != nil && p.Image == "" {
 		return s, invalid("a user and password for a registry need an image")
 	}
@@ -150,6 +155,9 @@ func (c *Control) templateSpec(ctx context.Context, by outboard.Caller, m *outbo
 		}
 		s.From, s.Image, s.Login, s.Steps = base.ID, base.Spec.Image, base.Spec.Login, slices.Clone(base.Spec.Steps)
 		s.Inherited = len(s.Steps)
+		for i := base.Spec.Inherited; i < len(s.Steps); i++ {
+			s.Steps[i].Hosts = base.Spec.Hosts
+		}
 		if s.Start == "" && s.Ready == "" {
 			s.Start, s.Ready = base.Spec.Start, base.Spec.Ready
 		}
@@ -494,7 +502,7 @@ func (c *Control) PutSignedUpload(ctx context.Context, id outboard.TemplateID, h
 	if !id.Valid() || !uploadHash.MatchString(hash) {
 		return bad
 	}
-	m, err := c.store.ChangeTemplate(ctx, id, func(*outboard.Template) error { return nil })
+	m, err := c.store.TemplateByID(ctx, id)
 	if outboard.KindOf(err) == outboard.NotFound {
 		return bad
 	}

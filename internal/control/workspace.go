@@ -2,6 +2,8 @@ package control
 
 import (
 	"archive/tar"
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/outboard-dev/outboard"
 )
@@ -20,15 +23,75 @@ const (
 	maxDeletedList = 256 << 20
 	// maxWorkspaceEntries bounds the paths that are held in memory while deltas are merged.
 	maxWorkspaceEntries = 2_000_000
+	// maxHeld bounds the memory of all workspaces that are merged, compared or sent at a time, and maxHeldOrg what one organization has of
+	// it: a reader may be as slow as it likes. It is a workspace of two million files of ordinary names.
+	maxHeld    = 512 << 20
+	maxHeldOrg = maxHeld * 3 / 4
+	// maxPath bounds one name of a list of deleted files; no system has longer ones.
+	maxPath = 64 << 10
 	// maxDeltas bounds a chain, against rows that refer to one another in a circle.
 	maxDeltas = 1000
 )
 
-// Workspace is a session's saved workspace, ready to be written as one tar.
+// Workspace is a session's saved workspace, ready to be written as one tar. It holds memory until Close.
 type Workspace struct {
 	c     *Control
 	chain []outboard.Checkpoint // oldest first
-	final map[string]source     // what is there in the end, by path without a trailing slash
+	final *tree                 // what is there in the end
+	held  int64                 // bytes of memory that it was given of Control.held, and used those that it has taken of them
+	used  int64
+	org   outboard.OrgID
+}
+
+// Close gives back the memory that the workspace holds.
+func (w *Workspace) Close() {
+	w.c.held.give(w.org, w.held)
+	w.held = 0
+}
+
+// hold asks for some more memory.
+func (w *Workspace) hold(bytes int) error {
+	const step = 1 << 20 // so that not every name takes the lock
+	w.used += int64(bytes)
+	if w.used <= w.held {
+		return nil
+	}
+	if err := w.c.held.take(w.org, step+int64(bytes)); err != nil {
+		return err
+	}
+	w.held += step + int64(bytes)
+	return nil
+}
+
+// memory is how much all workspaces hold.
+type memory struct {
+	mu  sync.Mutex
+	all int64
+	of  map[outboard.OrgID]int64
+}
+
+func (m *memory) take(org outboard.OrgID, bytes int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.all+bytes > maxHeld || m.of[org]+bytes > maxHeldOrg {
+		return outboard.Errorf(outboard.Exhausted, "the workspaces that are read at the moment have too many files to be held at a time").
+			WithHint("try again when another download is over")
+	}
+	if m.of == nil {
+		m.of = map[outboard.OrgID]int64{}
+	}
+	m.all += bytes
+	m.of[org] += bytes
+	return nil
+}
+
+func (m *memory) give(org outboard.OrgID, bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all -= bytes
+	if m.of[org] -= bytes; m.of[org] <= 0 {
+		delete(m.of, org)
+	}
 }
 
 // source is where an entry's newest version is: which delta, which entry of it. Of a hard link, the entry is its target's.
@@ -53,17 +116,26 @@ func (c *Control) Workspace(ctx context.Context, by outboard.Caller, id outboard
 	if err != nil {
 		return nil, look("checkpoints of session", string(id), err)
 	}
-	w, err := c.workspaceAt(ctx, all, at)
+	w, err := c.workspaceAt(ctx, by.In(), all, at)
 	if err != nil {
 		return nil, err
 	}
-	return w, c.record(ctx, by, "session.workspace", string(id), map[string]any{"seq": h.Head, "checkpoint": at})
+	if err := c.record(ctx, by, "session.workspace", string(id), map[string]any{"seq": h.Head, "checkpoint": at}); err != nil {
+		w.Close()
+		return nil, err
+	}
+	return w, nil
 }
 
 // workspaceAt returns the workspace as a checkpoint saved it. all are the checkpoints of its session.
-func (c *Control) workspaceAt(ctx context.Context, all []outboard.Checkpoint, at outboard.CheckpointID) (*Workspace, error) {
-	w := &Workspace{c: c, final: map[string]source{}}
-	var err error
+func (c *Control) workspaceAt(ctx context.Context, org outboard.OrgID, all []outboard.Checkpoint, at outboard.CheckpointID) (_ *Workspace, err error) {
+	w := &Workspace{c: c, org: org}
+	w.final = newTree(w.hold)
+	defer func() {
+		if err != nil {
+			w.Close()
+		}
+	}()
 	if w.chain, err = chainOf(all, at); err != nil {
 		return nil, err
 	}
@@ -99,31 +171,35 @@ func chainOf(all []outboard.Checkpoint, at outboard.CheckpointID) ([]outboard.Ch
 
 // merge lays one delta over what the older ones left. Everything in it was written by the guest, from names a tool chose.
 func (w *Workspace) merge(ctx context.Context, delta int) error {
-	own := map[string]int{} // entries of this delta by path but for directories, for its hard links
+	own := map[int32]int{} // entries of this delta by node but for directories, for its hard links
 	return w.entries(ctx, delta, func(n int, h *tar.Header, r io.Reader) error {
 		if h.Name == deletedEntry {
 			return w.remove(h, r)
 		}
-		name := strings.Clone(path.Clean(h.Name)) // a part of a header of up to 1 MiB, which would stay
-		if name == "." || path.IsAbs(name) || strings.HasPrefix(name, "../") {
+		name := path.Clean(h.Name)
+		if name == "." || name == ".." || path.IsAbs(name) || strings.HasPrefix(name, "../") {
 			return outboard.Errorf(outboard.Internal, "an entry is named %q", clipped(h.Name))
 		}
-		if h.Typeflag != tar.TypeDir {
-			w.removeTree(name) // a file where a directory was
-		}
 		entry := n
-		switch h.Typeflag {
-		case tar.TypeReg, tar.TypeSymlink, tar.TypeFifo:
-			own[name] = n
-		case tar.TypeLink:
-			target, ok := own[path.Clean(h.Linkname)]
+		if h.Typeflag == tar.TypeLink {
+			target, ok := own[w.final.find(path.Clean(h.Linkname))]
 			if !ok {
 				return outboard.Errorf(outboard.Internal, "%q is a link to what is not there", clipped(h.Name))
 			}
-			entry, own[name] = target, target
+			entry = target
 		}
-		w.final[name] = source{delta, entry}
-		if len(w.final) > maxWorkspaceEntries {
+		at, err := w.final.put(name, source{delta, entry})
+		if err != nil {
+			return err
+		}
+		if h.Typeflag != tar.TypeDir {
+			w.final.clear(at) // a file where a directory was
+		}
+		switch h.Typeflag {
+		case tar.TypeReg, tar.TypeSymlink, tar.TypeFifo, tar.TypeLink:
+			own[at] = entry
+		}
+		if w.final.count > maxWorkspaceEntries {
 			return outboard.Errorf(outboard.TooLarge, "the workspace has more than %d entries", maxWorkspaceEntries)
 		}
 		return nil
@@ -137,37 +213,24 @@ func (w *Workspace) remove(h *tar.Header, r io.Reader) error {
 	if h.Size > maxDeletedList {
 		return outboard.Errorf(outboard.TooLarge, "a list of deleted files has %d bytes", h.Size)
 	}
-	b, err := io.ReadAll(r)
-	if err != nil {
-		return err
-	}
-	gone := map[string]bool{}
-	for p := range strings.SplitSeq(strings.TrimSuffix(string(b), "\x00"), "\x00") {
-		gone[p] = true
-		delete(w.final, p)
-	}
-	for name := range w.final {
-		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
-			if gone[dir] {
-				delete(w.final, name)
-				break
-			}
+	list := bufio.NewScanner(r)
+	list.Buffer(nil, maxPath)
+	list.Split(func(data []byte, end bool) (int, []byte, error) {
+		if i := bytes.IndexByte(data, 0); i >= 0 {
+			return i + 1, data[:i], nil
+		}
+		if end && len(data) > 0 {
+			return len(data), data, nil
+		}
+		return 0, nil, nil
+	})
+	for list.Scan() {
+		if at := w.final.find(list.Text()); at != 0 {
+			w.final.drop(at)
+			w.final.clear(at)
 		}
 	}
-	return nil
-}
-
-// removeTree drops what is below name, which was a directory. Most names were not, so the map is searched only then.
-func (w *Workspace) removeTree(name string) {
-	if _, ok := w.final[name]; !ok {
-		return
-	}
-	prefix := name + "/"
-	for other := range w.final {
-		if strings.HasPrefix(other, prefix) {
-			delete(w.final, other)
-		}
-	}
+	return list.Err()
 }
 
 // entries reads the tars of one delta.
@@ -202,16 +265,16 @@ func (w *Workspace) entries(ctx context.Context, delta int, visit func(n int, h 
 func (w *Workspace) Write(ctx context.Context, dst io.Writer) error {
 	tw := tar.NewWriter(dst)
 	for i := range w.chain {
-		names := map[int][]string{}
-		for name, s := range w.final {
-			if s.delta == i {
-				names[s.entry] = append(names[s.entry], name)
+		nodes := map[int][]int32{}
+		w.final.all(func(at int32, n *node) {
+			if n.delta == i {
+				nodes[n.entry] = append(nodes[n.entry], at)
 			}
-		}
-		if len(names) == 0 {
+		})
+		if len(nodes) == 0 {
 			continue
 		}
-		err := w.entries(ctx, i, func(n int, h *tar.Header, r io.Reader) error { return writeEntry(tw, names[n], h, r) })
+		err := w.entries(ctx, i, func(n int, h *tar.Header, r io.Reader) error { return writeEntry(tw, w.final.paths(nodes[n]), h, r) })
 		if err != nil {
 			return fmt.Errorf("reading checkpoint %s: %w", w.chain[i].ID, err)
 		}

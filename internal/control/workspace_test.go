@@ -6,6 +6,8 @@ import (
 	"io"
 	"maps"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -103,6 +105,24 @@ func unpack(t *testing.T, b []byte) map[string]string {
 	}
 }
 
+// save stores the checkpoints of a session.
+func save(t testing.TB, st *store.Store, bl *blob.Dir, h outboard.Header, layers ...[]byte) {
+	t.Helper()
+	parent := outboard.CheckpointID("")
+	for i, l := range layers {
+		ref, err := bl.Put(t.Context(), bytes.NewReader(l), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k := outboard.Checkpoint{ID: outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint), Session: h.ID, Parent: parent, Depth: i, Delta: ref}
+		ev := outboard.NewEvent(h.Thread, &outboard.CheckpointCreated{Checkpoint: k.ID})
+		if _, err := st.Commit(t.Context(), store.Commit{Session: h.ID, Expect: store.Any, Events: []outboard.Event{ev}, Checkpoint: &k}); err != nil {
+			t.Fatal(err)
+		}
+		parent = k.ID
+	}
+}
+
 // Fails if a workspace made of several checkpoints is not what the last of them left: a deleted file comes back, a replaced one
 // keeps old bytes, or a hard link changes with a file it no longer belongs to.
 func TestWorkspaceMerges(t *testing.T) {
@@ -122,19 +142,7 @@ func TestWorkspaceMerges(t *testing.T) {
 	if _, err := ctl.Workspace(t.Context(), admin, h.ID); outboard.KindOf(err) != outboard.NotFound {
 		t.Fatalf("without a checkpoint: %v", err)
 	}
-	parent := outboard.CheckpointID("")
-	for i, l := range layers {
-		ref, err := bl.Put(t.Context(), bytes.NewReader(l), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		k := outboard.Checkpoint{ID: outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint), Session: h.ID, Parent: parent, Depth: i, Delta: ref}
-		ev := outboard.NewEvent(h.Thread, &outboard.CheckpointCreated{Checkpoint: k.ID})
-		if _, err := st.Commit(t.Context(), store.Commit{Session: h.ID, Expect: store.Any, Events: []outboard.Event{ev}, Checkpoint: &k}); err != nil {
-			t.Fatal(err)
-		}
-		parent = k.ID
-	}
+	save(t, st, bl, h, layers...)
 	w, err := ctl.Workspace(t.Context(), admin, h.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -145,5 +153,59 @@ func TestWorkspaceMerges(t *testing.T) {
 	}
 	if got := unpack(t, out.Bytes()); !maps.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// If this failed, a few slow readers of a workspace of many long names would take the server's memory.
+func TestWorkspacesHoldLittle(t *testing.T) {
+	c, st, bl := parts(t)
+	const files, readers, most = 25_000, 3, 64 << 20
+	deep := strings.Repeat(strings.Repeat("d", 250)+"/", 15)
+	entries := make([]string, files)
+	for i := range entries {
+		entries[i] = deep + strconv.Itoa(i) + "="
+	}
+	h, err := st.CreateSession(t.Context(), outboard.Header{ID: "sesn_01held", Thread: "sthr_01held", Phase: outboard.PhaseIdle},
+		outboard.SessionConfig{}, outboard.NewEvent("sthr_01held", &outboard.SessionCreated{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	save(t, st, bl, h, layer(t, nil, entries...))
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	entries = nil
+	before := heap()
+	var open []*control.Workspace
+	for range readers {
+		w, err := c.Workspace(t.Context(), admin, h.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, w)
+	}
+	if n := heap() - before; n > most {
+		t.Errorf("%d readers hold %d bytes, more than %d", readers, n, most)
+	}
+	n := 0
+	r, w := io.Pipe()
+	go func() { w.CloseWithError(open[0].Write(t.Context(), w)) }()
+	for tr := tar.NewReader(r); ; n++ {
+		h, err := tr.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil || !strings.HasPrefix(h.Name, deep) {
+			t.Fatalf("entry %d: %v, %v", n, h, err)
+		}
+	}
+	if n != files {
+		t.Errorf("%d of %d files came", n, files)
+	}
+	for _, w := range open {
+		w.Close()
 	}
 }

@@ -6,10 +6,11 @@
 //
 //   - with the headers E2b-Sandbox-Id and E2b-Sandbox-Port, or under a host name "{port}-{id}.{anything}": to a box. Port 49983 is envd,
 //     the agent that E2B has in its sandboxes, which this package plays itself; other ports are the box's own;
-//   - a signed /files without either: to the box whose secret the signature proves;
+//   - a signed /files without either: to the box whose secret the signature proves, of those whose secrets this server has handed out lately;
 //   - everything else: the control plane.
 //
-// The control plane asks for an API key, envd for the box's access token, the box's ports for nothing or for its traffic token. On the wire
+// The control plane asks for an API key, envd for the box's access token, the box's ports for its traffic token, or for
+// nothing where its owner said so. On the wire
 // "the sandbox is gone" is 502 before an answer has begun, and a cut connection after: the SDKs understand nothing else. What is not
 // built answers 501.
 package e2b
@@ -37,6 +38,9 @@ type Config struct {
 	// Domain is what the host names of boxes end in, with ":port" where that is not the scheme's own. "" = "localhost" with the port of
 	// each request, which browsers and curl resolve.
 	Domain string
+	// PublicPorts lets everybody visit the ports of sandboxes whose makers did not say allowPublicTraffic, as E2B does. Otherwise they ask
+	// for the sandbox's traffic access token.
+	PublicPorts bool
 }
 
 // Server is the handler. Close ends its watchers and idle connections.
@@ -44,6 +48,8 @@ type Server struct {
 	ctl      *control.Control
 	log      *slog.Logger
 	domain   string
+	public   bool // see Config.PublicPorts
+	handed   handed
 	routes   []route
 	ports    *http.Transport
 	grpc     *http.Transport
@@ -54,7 +60,7 @@ type Server struct {
 
 // New returns a server.
 func New(cfg Config) *Server {
-	s := &Server{ctl: cfg.Control, log: cfg.Logger, domain: cfg.Domain, unzipped: maxUnzipped, began: time.Now().UTC()}
+	s := &Server{ctl: cfg.Control, log: cfg.Logger, domain: cfg.Domain, public: cfg.PublicPorts, unzipped: maxUnzipped, began: time.Now().UTC()}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

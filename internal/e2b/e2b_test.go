@@ -147,9 +147,12 @@ type rig struct {
 	box  sandboxOut
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T) *rig { return rigOf(t, Config{PublicPorts: true}) }
+
+func rigOf(t *testing.T, cfg Config) *rig {
 	srv := outboardtest.Start(t, outboardtest.Options{NoRunner: true})
-	s := New(Config{Control: srv.Control})
+	cfg.Control = srv.Control
+	s := New(cfg)
 	h := httptest.NewServer(s)
 	t.Cleanup(func() { h.CloseClientConnections(); h.Close(); s.Close() })
 	r := &rig{t: t, srv: s, back: srv, url: h.URL, key: APIKey(srv.Key)}
@@ -345,7 +348,7 @@ func TestTraffic(t *testing.T) {
 		"an open box": {r.box.SandboxID, "", 502},
 	} {
 		req, _ := http.NewRequest("GET", r.url, nil)
-		req.Host = "1-" + c.id + ".localhost"
+		req.Host = "1025-" + c.id + ".localhost"
 		req.Header.Set(trafficHeader, c.token)
 		if status := r.do(req, nil); status != c.status {
 			t.Errorf("%s: %d, want %d", what, status, c.status)
@@ -353,10 +356,86 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
+// If this fails, a stranger visits ports that nobody opened, or somebody reaches a port of Outboard's own inside a box, and so acts as the box.
+func TestPortsAreTheirOwners(t *testing.T) {
+	r := rigOf(t, Config{})
+	make := func(network string) (b sandboxOut) {
+		if status := r.api("POST", "/sandboxes", `{"templateID":"base"`+network+`}`, &b); status != 201 {
+			t.Fatalf("creating a sandbox: %d", status)
+		}
+		t.Cleanup(func() { r.api("DELETE", "/sandboxes/"+b.SandboxID, "", nil) })
+		return b
+	}
+	plain, public := make(""), make(`,"network":{"allowPublicTraffic":true}`)
+	if plain.TrafficAccessToken == nil || public.TrafficAccessToken != nil {
+		t.Fatalf("tokens: %v, %v", plain.TrafficAccessToken, public.TrafficAccessToken)
+	}
+	token := *plain.TrafficAccessToken
+	const shut, let = http.StatusForbidden, http.StatusBadGateway // let in: nothing listens
+	for _, c := range []struct {
+		what, box, port, token string
+		want                   int
+	}{
+		{"nobody said anything", plain.SandboxID, "1025", "", shut},
+		{"with the token", plain.SandboxID, "1025", token, let},
+		{"a port of the system, with the token", plain.SandboxID, "1", token, let},
+		{"a public box", public.SandboxID, "1025", "", let},
+		{"a port of the system of a public box", public.SandboxID, "1", "", shut},
+		{"the gateway's", public.SandboxID, "3128", "", shut},
+		{"the gateway's, written otherwise", public.SandboxID, "03128", "", shut},
+		{"the gateway's, with the token", plain.SandboxID, "3128", token, shut},
+		{"the name server's, with the token", plain.SandboxID, "53", token, shut},
+	} {
+		for _, named := range []bool{true, false} {
+			req, _ := http.NewRequest("GET", r.url, nil)
+			req.Header.Set(trafficHeader, c.token)
+			if named {
+				req.Host = c.port + "-" + c.box + ".localhost"
+			} else {
+				req.Header.Set("E2b-Sandbox-Id", c.box)
+				req.Header.Set("E2b-Sandbox-Port", c.port)
+			}
+			if status := r.do(req, nil); status != c.want {
+				t.Errorf("%s, by host name %v: %d, want %d", c.what, named, status, c.want)
+			}
+		}
+	}
+}
+
+// If this fails, a stranger makes the server read every box, or a signed address works no longer, or one organization's boxes push out another's.
+func TestSignedAddressesOfNoBox(t *testing.T) {
+	r := newRig(t)
+	get := func(secret string) int {
+		req, _ := http.NewRequest("GET", r.url+"/files?path=none", nil)
+		q := req.URL.Query()
+		q.Set("signature", signature(req, secret))
+		req.URL.RawQuery = q.Encode()
+		return r.do(req, nil)
+	}
+	if got := get(r.box.EnvdAccessToken); got != http.StatusNotFound { // let in: there is no such file
+		t.Errorf("a good signature: %d", got)
+	}
+	reads := r.back.Store.Reads()
+	if got := get("x"); got != http.StatusUnauthorized {
+		t.Errorf("a wrong signature: %d", got)
+	}
+	if n := r.back.Store.Reads() - reads; n != 0 {
+		t.Errorf("a wrong signature costs %d reads of the store", n)
+	}
+	var h handed
+	h.add(&outboard.Box{ID: "theirs", Org: "a", Secret: "theirs"})
+	for i := range 2 * maxHanded {
+		h.add(&outboard.Box{ID: outboard.BoxID(fmt.Sprint(i)), Org: outboard.OrgID(fmt.Sprint("b", i/maxHandedOrg%20)), Secret: fmt.Sprint(i)})
+	}
+	if len(h.list) > maxHanded || h.list[0].id != "theirs" {
+		t.Errorf("%d secrets are kept, the oldest of %s", len(h.list), h.list[0].id)
+	}
+}
+
 // If this fails, somebody who was removed goes on in a box that they made, with its tokens: by new requests, or in one that is under way.
 func TestBoxOfSomebodyWhoWasRemoved(t *testing.T) {
 	srv := outboardtest.Start(t, outboardtest.Options{NoRunner: true})
-	s := New(Config{Control: srv.Control})
+	s := New(Config{Control: srv.Control, PublicPorts: true})
 	h := httptest.NewServer(s)
 	t.Cleanup(func() { h.CloseClientConnections(); h.Close(); s.Close() })
 	admin, err := srv.Control.Authenticate(t.Context(), srv.Key)
@@ -382,7 +461,7 @@ func TestBoxOfSomebodyWhoWasRemoved(t *testing.T) {
 	list := func(r *rig) int { return r.do(r.envd("/process.Process/List", "application/json", []byte("{}")), nil) }
 	port := func(r *rig) int {
 		req, _ := http.NewRequest("GET", r.url, nil)
-		req.Host = "1-" + r.box.SandboxID + ".localhost"
+		req.Host = "1025-" + r.box.SandboxID + ".localhost"
 		return r.do(req, nil)
 	}
 	rigs := map[string]*rig{}
@@ -482,7 +561,7 @@ func TestTLSPorts(t *testing.T) {
 	if r.api("GET", "/sandboxes/"+box.SandboxID, "", &shown); !slices.Equal(shown.Network.HTTPSPorts, []int{port(secure)}) {
 		t.Errorf("shown are %v", shown.Network.HTTPSPorts)
 	}
-	for _, bad := range []string{`[0]`, `[65536]`, `[49983]`} {
+	for _, bad := range []string{`[0]`, `[65536]`, `[49983]`, `[3128]`} {
 		if status := r.api("POST", "/sandboxes", `{"templateID":"base","network":{"httpsPorts":`+bad+`}}`, nil); status != http.StatusBadRequest {
 			t.Errorf("%s: %d", bad, status)
 		}
@@ -510,4 +589,76 @@ func FuzzEnvelope(f *testing.F) {
 		var p pathIn
 		_ = message(body, &p)
 	})
+}
+
+// If this fails, a page of one box sets cookies that browsers send to every other box.
+func TestCookiesAreOfOneName(t *testing.T) {
+	r := newRig(t)
+	program := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Set-Cookie"] = []string{"a=1; Domain=localhost; Path=/", "b=2;domain = .localhost ; HttpOnly", "c=domain; Path=/; DOMAIN", "Domain=x; Secure"}
+	}))
+	defer program.Close()
+	req, _ := http.NewRequest("GET", r.url, nil)
+	req.Host = fmt.Sprintf("%d-%s.localhost", program.Listener.Addr().(*net.TCPAddr).Port, r.box.SandboxID)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if got, want := res.Header["Set-Cookie"], []string{"a=1; Path=/", "b=2; HttpOnly", "c=domain; Path=/", "Domain=x; Secure"}; !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// If this fails, the work of a request that nobody has authenticated grows with what the server has.
+func TestStrangersCostTheSame(t *testing.T) {
+	r := newRig(t)
+	tpl := outboard.NewTemplateID()
+	to := func(method, path, host, key string) func() *http.Request {
+		return func() *http.Request {
+			req, _ := http.NewRequest(method, r.url+path, nil)
+			req.Host = host
+			req.Header.Set("X-Api-Key", key)
+			return req
+		}
+	}
+	box, none := r.box.SandboxID, string(outboard.NewBoxID())
+	strangers := map[string]func() *http.Request{
+		"a signature of no box":        to("GET", "/files?path=/a&signature=x", "", ""),
+		"a signature of a box":         to("GET", "/files?path=/a&signature=x", "49983-"+box+".localhost", ""),
+		"a signature of no such box":   to("GET", "/files?path=/a&signature=x", "49983-"+none+".localhost", ""),
+		"the agent without a token":    to("POST", "/process.Process/List", "49983-"+box+".localhost", ""),
+		"a port without a token":       to("GET", "/", "80-"+box+".localhost", ""),
+		"a port of no such box":        to("GET", "/", "8000-"+none+".localhost", ""),
+		"an upload of no template":     to("PUT", "/templates/"+string(tpl)+"/files/x?signature=x&expires=1", "", ""),
+		"no key":                       to("GET", "/sandboxes", "", ""),
+		"a wrong key":                  to("GET", "/v2/sandboxes", "", "e2b_00ff"),
+		"nothing that there is":        to("GET", "/nothing", "", ""),
+		"the health of the server":     to("GET", "/health", "", ""),
+		"the health of no such box":    to("GET", "/health", "49983-"+none+".localhost", ""),
+		"a wrong key at a port's name": to("GET", "/", "80-"+box+".localhost", "e2b_00ff"),
+	}
+	cost := func(make func() *http.Request) int64 {
+		before := r.back.Store.Reads()
+		if status := r.do(make(), nil); status/100 == 2 && !strings.Contains(make().URL.Path, "health") {
+			t.Fatalf("%s lets a stranger in: %d", make().URL, status)
+		}
+		return r.back.Store.Reads() - before
+	}
+	few := map[string]int64{}
+	for what, make := range strangers {
+		few[what] = cost(make)
+	}
+	for range 300 {
+		b := outboard.Box{ID: outboard.NewBoxID(), State: outboard.BoxPaused, Secret: "s", CreatedAt: time.Now(), EndAt: time.Now().Add(time.Hour)}
+		if err := r.back.Store.AddBox(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const most, slack = 8, 3 // others look at the store meanwhile
+	for what, make := range strangers {
+		if n := cost(make); n > few[what]+slack || n > most {
+			t.Errorf("%s: %d reads, and %d with 300 boxes more", what, few[what], n)
+		}
+	}
 }

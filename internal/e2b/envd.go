@@ -56,11 +56,16 @@ func (s *Server) box(w http.ResponseWriter, r *http.Request, id outboard.BoxID, 
 // signedFiles answers a request for a file whose signature says which box it is for.
 func (s *Server) signedFiles(w http.ResponseWriter, r *http.Request) {
 	cors(w)
-	b, err := s.ctl.BoxSecret(r.Context(), "", func(b *outboard.Box) bool { return signed(r, b.Secret) })
+	id, err := s.handed.signer(r)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	b, err := s.ctl.BoxSecret(r.Context(), id, func(b *outboard.Box) bool { return signed(r, b.Secret) })
 	if err == nil {
 		err = checkSignature(r, &b, s.ctl.Now()) // it may be over
 	}
-	s.enter(w, r, b.ID, b, err)
+	s.enter(w, r, id, b, err)
 }
 
 // enter lets an admitted request at the machine.

@@ -14,8 +14,10 @@ import (
 	"mime/multipart"
 	"net/http"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -105,23 +107,94 @@ func (u *unzipped) Read(p []byte) (int, error) {
 }
 
 // signature computes what admits a request to one file.
-func signature(r *http.Request, secret string) string {
+func signature(r *http.Request, secret string) string { return signer(r)(secret) }
+
+// signer returns the function that computes, for the secret of each box, what admits a request to one file.
+func signer(r *http.Request) func(secret string) string {
 	op := "write"
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		op = "read"
 	}
 	q := r.URL.Query()
-	text := q.Get("path") + ":" + op + ":" + q.Get("username") + ":" + secret
+	head, tail := q.Get("path")+":"+op+":"+q.Get("username")+":", ""
 	if exp := q.Get("signature_expiration"); exp != "" {
-		text += ":" + exp
+		tail = ":" + exp
 	}
-	sum := sha256.Sum256([]byte(text))
-	return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
+	return func(secret string) string {
+		sum := sha256.Sum256([]byte(head + secret + tail))
+		return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
+	}
 }
 
 // signed reports whether a request carries the signature of a box, whatever its time.
 func signed(r *http.Request, secret string) bool {
 	return control.HasSecret(signature(r, secret), r.URL.Query().Get("signature"))
+}
+
+// Bounds of the secrets that are tried for a signature that names no box. One organization does not push the others' out.
+const (
+	maxHanded    = 1024
+	maxHandedOrg = 64
+	// maxSigned bounds what such a signature covers: it is hashed once for each secret.
+	maxSigned = 8 << 10
+)
+
+// handed remembers the secrets of boxes that this process gave to a client lately. The SDKs sign addresses that do not say which box they
+// are for. Trying these alone is bounded work without a look into the store, whoever asks, and however many boxes there are.
+type handed struct {
+	mu   sync.Mutex
+	list []handedBox // oldest first
+}
+
+type handedBox struct {
+	id     outboard.BoxID
+	org    outboard.OrgID
+	secret string
+}
+
+// add remembers a box, as the newest of its organization. Where there is no space for it the oldest is forgotten: of the same organization
+// when that has its share, else of the one that has most.
+func (h *handed) add(b *outboard.Box) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.list = slices.DeleteFunc(h.list, func(o handedBox) bool { return o.id == b.ID })
+	count := map[outboard.OrgID]int{}
+	most := b.Org
+	for _, o := range h.list {
+		count[o.org]++
+		if count[o.org] > count[most] {
+			most = o.org
+		}
+	}
+	switch {
+	case count[b.Org] >= maxHandedOrg:
+		most = b.Org
+	case len(h.list) < maxHanded:
+		most = ""
+	}
+	if i := slices.IndexFunc(h.list, func(o handedBox) bool { return o.org == most }); i >= 0 && most != "" {
+		h.list = slices.Delete(h.list, i, i+1)
+	}
+	h.list = append(h.list, handedBox{b.ID, b.Org, b.Secret})
+}
+
+// signer returns the box whose secret a request is signed with.
+func (h *handed) signer(r *http.Request) (outboard.BoxID, error) {
+	const whose = "the signature is of no sandbox whose token this server gave out lately"
+	if len(r.URL.RawQuery) > maxSigned {
+		return "", outboard.Errorf(outboard.Unauthenticated, whose)
+	}
+	h.mu.Lock()
+	list := slices.Clone(h.list)
+	h.mu.Unlock()
+	got, of := r.URL.Query().Get("signature"), signer(r)
+	for _, o := range slices.Backward(list) {
+		if control.HasSecret(of(o.secret), got) {
+			return o.id, nil
+		}
+	}
+	return "", outboard.Errorf(outboard.Unauthenticated, whose).
+		WithHint("name the sandbox: in the host name (49983-SANDBOX.DOMAIN), or in E2b-Sandbox-Id and E2b-Sandbox-Port")
 }
 
 // checkSignature refuses a request without a valid signature.

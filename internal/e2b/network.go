@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
 )
 
 // networkIn is a sandbox's network as the SDKs describe it: when it is made, and whole whenever it is changed.
@@ -95,8 +96,8 @@ func (in *networkIn) settings(internet *bool) (n outboard.BoxNetwork, err error)
 // tlsPorts are the ports that the programs of a sandbox serve with TLS themselves.
 func (in *networkIn) tlsPorts() (ports []uint16, err error) {
 	for _, p := range in.HTTPSPorts {
-		if p < 1 || p > 65535 || p == envdPort {
-			return nil, outboard.Errorf(outboard.Invalid, "network.httpsPorts: %d is no port, or the agent's", p)
+		if p < 1 || p > 65535 || p == envdPort || control.ReservedPort(uint16(p)) {
+			return nil, outboard.Errorf(outboard.Invalid, "network.httpsPorts: %d is no port, or the agent's or the gateway's", p)
 		}
 		ports = append(ports, uint16(p))
 	}

@@ -66,7 +66,7 @@ func (s *Server) dialPort(ctx context.Context, _, addr string) (net.Conn, error)
 		if err == nil {
 			return conn, nil
 		}
-		if _, refused := errors.AsType[*control.Refusal](err); !refused {
+		if r, refused := errors.AsType[*control.Refusal](err); !refused || r.Code == "denied" {
 			return nil, err
 		}
 		if try == dialTries {
@@ -85,8 +85,10 @@ const trafficHeader = "E2b-Traffic-Access-Token"
 
 // port passes a request on to a port of a box.
 func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID, port uint16) {
+	var visit error
 	b, err := s.ctl.BoxSecret(r.Context(), id, func(b *outboard.Box) bool {
-		return b.Traffic == "" || slices.Contains(b.OpenPorts, port) || control.HasSecret(b.Traffic, r.Header.Get(trafficHeader))
+		visit = control.MayVisit(b, port, r.Header.Get(trafficHeader))
+		return outboard.KindOf(visit) != outboard.Unauthenticated
 	})
 	switch outboard.KindOf(err) {
 	case outboard.NotFound:
@@ -95,6 +97,9 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID,
 	case outboard.Unauthenticated:
 		reply(w, http.StatusForbidden, goneBody{SandboxID: string(id), Message: "The traffic access token is missing or wrong", Code: http.StatusForbidden})
 		return
+	}
+	if err == nil {
+		err = visit
 	}
 	var own http.Header
 	if err == nil {
@@ -132,18 +137,36 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID,
 			p.Out.Header.Del("E2b-Sandbox-Id")
 			p.Out.Header.Del("E2b-Sandbox-Port")
 		},
-		ErrorHandler:  func(w http.ResponseWriter, r *http.Request, err error) { unreachable(w, r, id, port, err) },
-		ErrorLog:      slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-		FlushInterval: -1,
+		ModifyResponse: hostCookies,
+		ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { unreachable(w, r, id, port, err) },
+		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		FlushInterval:  -1,
 	}
 	if r.Header.Get("Upgrade") != "" {
 		u := &upgrade{ResponseWriter: w}
-		w, proxy.ModifyResponse = u, u.watch
+		w = u
+		proxy.ModifyResponse = func(res *http.Response) error { return errors.Join(hostCookies(res), u.watch(res)) }
 	}
 	if r.Header.Get("Expect") != "" && r.ContentLength != 0 {
 		w = asked{w}
 	}
 	proxy.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// hostCookies takes Domain out of the cookies that a program sets: with one, a page of a box would set cookies for the names of all boxes,
+// which end alike. Without, they are for its own name.
+func hostCookies(res *http.Response) error {
+	for _, name := range []string{"Set-Cookie", "Set-Cookie2"} {
+		for i, line := range res.Header[name] {
+			parts := strings.Split(line, ";")
+			keep := slices.DeleteFunc(parts[1:], func(attribute string) bool {
+				name, _, _ := strings.Cut(attribute, "=")
+				return strings.EqualFold(strings.Trim(name, " \t"), "Domain")
+			})
+			res.Header[name][i] = strings.Join(parts[:1+len(keep)], ";")
+		}
+	}
+	return nil
 }
 
 // asked is the way to a client that asked whether to send its body. The server says 100 to it when the body is first read, which is once the program

@@ -42,6 +42,8 @@ type sandboxIn struct {
 		Tokens map[string]any `json:"tokens"`
 	} `json:"iam"`
 	VolumeMounts []any `json:"volumeMounts"`
+
+	public bool // ports of a sandbox whose maker does not say allowPublicTraffic
 }
 
 type autoResume struct {
@@ -105,6 +107,7 @@ type lifecycleOut struct {
 
 // show describes a box to who made or resumed it.
 func (s *Server) show(r *http.Request, b *outboard.Box) sandboxOut {
+	s.handed.add(b)
 	out := sandboxOut{TemplateID: b.Template, SandboxID: string(b.ID), ClientID: clientID, EnvdVersion: envdVersion, EnvdAccessToken: b.Secret,
 		Domain: s.domainFor(r)}
 	if b.Traffic != "" {
@@ -128,6 +131,7 @@ func (s *Server) create(ttl time.Duration) func(r *request) (int, any, error) {
 		if err := decode(r.w, r.Request, &in); err != nil {
 			return 0, nil, err
 		}
+		in.public = s.public
 		p, err := in.spec(ttl)
 		if err != nil {
 			return 0, nil, err
@@ -161,7 +165,10 @@ func (in *sandboxIn) spec(ttl time.Duration) (control.BoxSpec, error) {
 	}
 	// Without internet access and exceptions from it the machine has no way to the gateway at all.
 	p.NoNetwork = in.AllowInternet != nil && !*in.AllowInternet && len(p.Net.Allow) == 0
-	p.Private = n.AllowPublicTraffic != nil && !*n.AllowPublicTraffic
+	p.Public = in.public
+	if n.AllowPublicTraffic != nil {
+		p.Public = *n.AllowPublicTraffic
+	}
 	p.MaskHost = n.MaskRequestHost
 	if p.TLSPorts, err = n.tlsPorts(); err != nil {
 		return p, err
@@ -186,6 +193,7 @@ func (s *Server) get(r *request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
+	s.handed.add(&b)
 	out := detailOut{listedOut: listed(&b), EnvdAccessToken: b.Secret, Domain: s.domainFor(r.Request),
 		Network:   shownNetwork(&b),
 		Lifecycle: lifecycleOut{AutoResume: b.OnTimeout.Resume, OnTimeout: "kill"}}

@@ -26,7 +26,8 @@ rm -f /etc/passwd /etc/group /etc/shadow /etc/gshadow
 rm -rf /debootstrap /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/apt/archives/*.deb`
 
 // system makes a stack a system of Debian's, by two layers: the packages as the server unpacks them, and what they make of themselves, in a machine
-// that is isolated like any other and has no network.
+// that is isolated like any other and has no network. All organizations share them: nothing but the server's configuration and the script decides
+// what is in them, not even an environment's limits.
 func (f *Fleet) system(ctx context.Context, st *stack, env outboard.EnvConfig) error {
 	b, err := image.ParseBase(env.Rootfs)
 	if err != nil {
@@ -41,8 +42,8 @@ func (f *Fleet) system(ctx context.Context, st *stack, env outboard.EnvConfig) e
 	if err != nil {
 		return outboard.Errorf(outboard.Internal, "describing a layer: %w", err)
 	}
-	where := outboard.EnvConfig{Kind: env.Kind, Isolation: env.Isolation, Limits: env.Limits, Networking: outboard.Networking{Mode: "none"}}
-	return f.build(ctx, st, string(key), where, func(ctx context.Context, m *machine) (built, error) {
+	where := outboard.EnvConfig{Kind: env.Kind, Isolation: env.Isolation, Networking: outboard.Networking{Mode: "none"}}
+	return f.build(ctx, "", st, string(key), where, func(ctx context.Context, m *machine) (built, error) {
 		code, said, err := command(ctx, m, ProcessStart{Argv: []string{"/bin/sh", "-c", setUp}, User: "0", Cwd: "/"})
 		if err == nil && code != 0 {
 			err = outboard.Errorf(outboard.Unavailable, "setting up a root file system of %s: debootstrap ended with status %d%s", b.Suite, code, andSaid(said))

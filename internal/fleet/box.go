@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -44,6 +45,9 @@ type (
 	// Refusal is why the machine would not do something.
 	Refusal = guest.Error
 )
+
+// ReservedPort reports whether a port of a machine belongs to Outboard: it is reached from outside by nobody.
+func ReservedPort(port uint16) bool { return guest.Reserved(port) }
 
 // The kinds of a ProcessEvent.
 const (
@@ -113,6 +117,29 @@ func (l *liveBox) note(now time.Time, message string, fields map[string]string) 
 	defer l.mu.Unlock()
 	l.log = append(l.log, BoxLine{now, message, fields})
 	l.log = l.log[max(0, len(l.log)-MaxBoxLog):]
+}
+
+// RoomForBox refuses one more box of an organization where the installation or the organization has as many as it may. paused says that
+// the box is there already, and is to run.
+func (f *Fleet) RoomForBox(ctx context.Context, org outboard.OrgID, paused bool) error {
+	n, err := f.cfg.Store.CountBoxes(ctx, org)
+	if err != nil {
+		return err
+	}
+	share := cmp.Or(f.cfg.OrgShare, defaultOrgShare)
+	for _, l := range []struct {
+		what      string
+		has, most int
+	}{
+		{"boxes of organization " + string(orDefault(org)) + " run", n.OrgRunning, max(1, MaxRunningBoxes*share/100)}, {"boxes run", n.Running, MaxRunningBoxes},
+		{"boxes of organization " + string(orDefault(org)) + " exist", n.OrgAll, max(1, MaxBoxes*share/100)}, {"boxes exist", n.All, MaxBoxes},
+	} {
+		if l.has >= l.most && !(paused && strings.HasSuffix(l.what, "exist")) {
+			return outboard.Errorf(outboard.Exhausted, "%d %s, and at most %d may", l.has, l.what, l.most).
+				WithHint("outboard box rm, or limits.organization_percent of the server's configuration")
+		}
+	}
+	return nil
 }
 
 // CreateBox makes a box as b describes it, with the files of a snapshot when there are any. b's Host, State, Machine and times but EndAt
@@ -411,6 +438,9 @@ func (f *Fleet) ResumeBox(ctx context.Context, by By, id outboard.BoxID, dropMem
 		return b, false, err
 	}
 	if resumed = b.State == outboard.BoxPaused; resumed {
+		if err := f.RoomForBox(ctx, b.Org, true); err != nil {
+			return b, false, err
+		}
 		if err := f.recordBox(ctx, &b, by, "box.resume", map[string]bool{"drop_memory": dropMemory}); err != nil {
 			return b, false, err
 		}

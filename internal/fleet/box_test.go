@@ -157,3 +157,32 @@ func TestBoxLost(t *testing.T) {
 		t.Errorf("after reaping there is %v, %v", ids, err)
 	}
 }
+
+// If this fails, one organization has every box that the installation may have, running or paused, or resuming passes by the bound.
+func TestBoxesOfOneOrganization(t *testing.T) {
+	r := newRig(t)
+	f := r.fleet(func(c *Config) { c.OrgShare = 1 })
+	const most, other = MaxRunningBoxes / 100, outboard.OrgID("org_other")
+	var last outboard.Box
+	for range most {
+		last = outboard.Box{ID: outboard.NewBoxID(), Org: other, State: outboard.BoxRunning, CreatedAt: time.Now(), EndAt: time.Now().Add(time.Hour)}
+		if err := r.store.AddBox(t.Context(), last); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.RoomForBox(t.Context(), other, false); outboard.KindOf(err) != outboard.Exhausted || !strings.Contains(err.Error(), string(other)) {
+		t.Errorf("one more: %v", err)
+	}
+	if err := f.RoomForBox(t.Context(), other, true); outboard.KindOf(err) != outboard.Exhausted {
+		t.Errorf("a paused one that is to run: %v", err)
+	}
+	if err := f.RoomForBox(t.Context(), outboard.DefaultOrg, false); err != nil {
+		t.Errorf("one of another organization: %v", err)
+	}
+	if err := r.store.DeleteBox(t.Context(), last.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.RoomForBox(t.Context(), other, false); err != nil {
+		t.Errorf("after one is gone: %v", err)
+	}
+}

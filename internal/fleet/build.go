@@ -1,8 +1,10 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -16,14 +18,30 @@ type built struct {
 	Env map[string]string `json:"env,omitempty"` // for what runs over it
 }
 
-// build adds a layer to a stack: what work does in a machine that begins with the stack. key says everything that decides what comes of
-// it; a layer of the same key is used again. The machine has a row, no session and the network of env.
-func (f *Fleet) build(ctx context.Context, st *stack, key string, env outboard.EnvConfig, work func(ctx context.Context, m *machine) (built, error)) error {
+// layerKey is everything that can change what comes of building a layer. Who else reaches the same key gets the same layer, so it begins
+// with whose it is: what an organization's build may fetch, and what it does with that, is no other's.
+type layerKey struct {
+	Org       outboard.OrgID      `json:"org"` // "" for what the server alone decides
+	Work      string              `json:"work"`
+	Rootfs    string              `json:"rootfs"`
+	Layers    []string            `json:"layers"`
+	Settings  image.Settings      `json:"settings"`
+	Network   outboard.Networking `json:"network"` // as it holds, not as it was wished for
+	Isolation string              `json:"isolation"`
+}
+
+// build adds a layer of an organization to a stack: what work does in a machine that begins with the stack. key says what work is; a layer
+// of the same layerKey is used again. The machine has a row, no session and the network of env.
+func (f *Fleet) build(ctx context.Context, org outboard.OrgID, st *stack, key string, env outboard.EnvConfig, work func(ctx context.Context, m *machine) (built, error)) error {
 	b, ok := f.cfg.Provider.(sandbox.Builder)
 	if !ok {
 		return outboard.Errorf(outboard.Unavailable, "provider %s builds no layers", f.cfg.Provider.Name()).WithHint("outboard doctor")
 	}
-	layer := image.Built(key)
+	whole, err := json.Marshal(layerKey{Org: org, Work: key, Rootfs: st.rootfs, Layers: st.layers, Settings: st.settings, Network: env.Networking, Isolation: env.Isolation})
+	if err != nil {
+		return fmt.Errorf("naming a layer: %w", err)
+	}
+	layer := image.Built(string(whole))
 	raw, err := f.cfg.Images.Build(ctx, layer, func(ctx context.Context, dir string) (any, error) {
 		return f.buildIn(ctx, b, *st, env, dir, work)
 	})
@@ -38,6 +56,9 @@ func (f *Fleet) build(ctx context.Context, st *stack, key string, env outboard.E
 	st.add(note.Env)
 	return nil
 }
+
+// orDefault is an organization; rows of before there were any are the default one's.
+func orDefault(org outboard.OrgID) outboard.OrgID { return cmp.Or(org, outboard.DefaultOrg) }
 
 // buildIn runs work in a new machine and takes what it wrote. The machine is gone afterwards, whatever happened.
 func (f *Fleet) buildIn(ctx context.Context, b sandbox.Builder, st stack, env outboard.EnvConfig, dir string,
@@ -74,7 +95,8 @@ func (f *Fleet) temporary(ctx context.Context, env outboard.EnvConfig, st stack,
 	if st.owner != "" {
 		f.own(row.ID, outboard.KillSubject{Owner: st.owner, Person: st.person})
 	}
-	if sb, err = f.create(ctx, row, outboard.SessionConfig{Env: env}, st, nil, origin{}); err != nil {
+	cfg := outboard.SessionConfig{Env: env, Owner: outboard.Owner{Org: st.org, User: st.person, Key: st.owner}} // whose policies hold
+	if sb, err = f.create(ctx, row, cfg, st, nil, origin{}); err != nil {
 		return err
 	}
 	if err := f.put(ctx, &row, stateLive); err != nil {

@@ -54,6 +54,10 @@ type Config struct {
 	MaxPerOwner int
 	// Retention says how many old states sessions keep; its zero value keeps all.
 	Retention Retention
+	// OrgShare is how many hundredths of MaxBoxes and MaxRunningBoxes one organization may have; 0 = defaultOrgShare.
+	OrgShare int
+	// Bound is what of a network a build of a template may have; nil = none of it.
+	Bound func(want outboard.Networking) outboard.Networking
 	// RestEvery is how often sandboxes are looked for that nobody owns, or that are to be stopped or dropped; 0 = ReapEvery.
 	RestEvery time.Duration
 	// Now is the clock of rows. nil = the store's.

@@ -54,6 +54,9 @@ const (
 	MaxRunningBoxes = 2000
 	// MaxBoxes bounds all boxes, the paused ones included.
 	MaxBoxes = store.MaxBoxes
+	// defaultOrgShare is how many hundredths of what an installation may have one organization may have, where Config.OrgShare does not say
+	// otherwise: three others find room beside it.
+	defaultOrgShare = 25
 
 	// DurableWait is how long a restore waits for another host that has the newest checkpoint: storing a small delta takes a fraction of
 	// it, and a host that is dead takes all of it, once.
@@ -85,7 +88,12 @@ const (
 	// BuildTimeout bounds building one template, its image and packages included. MaxBuilds bounds those that one process is at: each has
 	// a sandbox that does what it can.
 	BuildTimeout = 2 * PrepareTimeout
-	MaxBuilds    = 2
+	MaxBuilds    = 4
+	// maxOrgBuilds bounds those of one organization that go on at a time, and maxOrgQueue and maxQueue those that wait as well, by
+	// organization and by process: each looks at the database twice a second.
+	maxOrgBuilds = 2
+	maxOrgQueue  = 16
+	maxQueue     = 64
 	// removedEvery is how soon a build notices that its template was removed by another process: within a second.
 	removedEvery = 500 * time.Millisecond
 	// ReadyTimeout bounds how long a template's ready command may say no; readyEvery is how often it is asked.

@@ -73,7 +73,7 @@ func (f *Fleet) packages(ctx context.Context, st *stack, env outboard.EnvConfig)
 	if err != nil {
 		return err
 	}
-	err = f.build(ctx, st, key, where, func(ctx context.Context, m *machine) (built, error) {
+	err = f.build(ctx, orDefault(st.org), st, key, where, func(ctx context.Context, m *machine) (built, error) {
 		note := built{Env: map[string]string{}}
 		for _, pm := range managers {
 			if list := env.Packages[pm.name]; len(list) > 0 {

@@ -20,11 +20,54 @@ type builds struct {
 
 	mu   sync.Mutex
 	live map[outboard.TemplateBuildID]context.CancelCauseFunc // nil once Stop has been called
+	of   map[outboard.OrgID]*orgBuilds
 	wg   sync.WaitGroup
 }
 
+// orgBuilds are the builds of an organization.
+type orgBuilds struct {
+	n     int           // live
+	slots chan struct{} // capacity maxOrgBuilds
+}
+
 func newBuilds() *builds {
-	return &builds{slots: make(chan struct{}, MaxBuilds), live: map[outboard.TemplateBuildID]context.CancelCauseFunc{}}
+	return &builds{slots: make(chan struct{}, MaxBuilds), live: map[outboard.TemplateBuildID]context.CancelCauseFunc{}, of: map[outboard.OrgID]*orgBuilds{}}
+}
+
+// enter makes room for one more build of an organization, or says that there is none. leave follows.
+func (b *builds) enter(org outboard.OrgID) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := 0
+	for _, o := range b.of {
+		all += o.n
+	}
+	o := b.of[org]
+	if o == nil {
+		o = &orgBuilds{slots: make(chan struct{}, maxOrgBuilds)}
+	}
+	if o.n >= maxOrgQueue || all >= maxQueue {
+		return outboard.Errorf(outboard.Exhausted, "%d builds of the organization and %d in all go on or wait here; at most %d and %d may", o.n, all, maxOrgQueue, maxQueue).
+			WithHint("try again when one is over")
+	}
+	o.n++
+	b.of[org] = o
+	return nil
+}
+
+func (b *builds) leave(org outboard.OrgID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.of[org].n--; b.of[org].n == 0 {
+		delete(b.of, org)
+	}
+}
+
+// slotsOf are the turns of an organization that has entered.
+func (b *builds) slotsOf(org outboard.OrgID) chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.of[org].slots
 }
 
 // errStopped is why a build ended that its server did not outlive.
@@ -50,10 +93,19 @@ func (f *Fleet) BuildTemplate(ctx context.Context, id outboard.TemplateBuildID, 
 	if err := f.CanBuild(); err != nil {
 		return b, err
 	}
-	release, err := f.claimBuild(id)
+	was, err := f.cfg.Store.TemplateBuild(ctx, id)
 	if err != nil {
 		return b, err
 	}
+	if err := f.builds.enter(was.Org); err != nil {
+		return b, err
+	}
+	unlock, err := f.claimBuild(id)
+	if err != nil {
+		f.builds.leave(was.Org)
+		return b, err
+	}
+	release := func() { unlock(); f.builds.leave(was.Org) }
 	defer func() {
 		if err != nil {
 			release()
@@ -265,17 +317,23 @@ func sayable(err error) bool {
 
 // buildInTurn builds once one of the slots is free.
 func (f *Fleet) buildInTurn(ctx context.Context, b outboard.TemplateBuild, log *buildLog) (outboard.TemplateResult, error) {
-	select {
-	case f.builds.slots <- struct{}{}:
-	default:
-		log.line(0, "info", "Waiting for other builds to end")
+	told := false
+	for _, slots := range []chan struct{}{f.builds.slotsOf(b.Org), f.builds.slots} { // its own first: who waits for that keeps nobody else from theirs
 		select {
-		case f.builds.slots <- struct{}{}:
-		case <-ctx.Done():
-			return outboard.TemplateResult{}, context.Cause(ctx)
+		case slots <- struct{}{}:
+		default:
+			if !told {
+				log.line(0, "info", "Waiting for other builds to end")
+			}
+			told = true
+			select {
+			case slots <- struct{}{}:
+			case <-ctx.Done():
+				return outboard.TemplateResult{}, context.Cause(ctx)
+			}
 		}
+		defer func() { <-slots }()
 	}
-	defer func() { <-f.builds.slots }()
 	ctx, cancel := context.WithTimeoutCause(ctx, BuildTimeout, outboard.Errorf(outboard.Unavailable, "the build took longer than %v", BuildTimeout))
 	defer cancel()
 	release, err := f.cfg.Images.Hold(ctx)

@@ -35,8 +35,13 @@ func templateFleet(t *testing.T) (*rig, *Fleet) {
 // queue adds the row of a build that waits.
 func (r *rig) queue(t *testing.T, name string) outboard.TemplateBuildID {
 	t.Helper()
-	b := outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), State: outboard.TemplateWaiting, Tags: []string{outboard.DefaultTag}, CreatedAt: time.Now()}
-	if _, err := r.store.AddTemplateBuild(t.Context(), outboard.Template{ID: outboard.NewTemplateID(), Name: name, CreatedAt: time.Now()}, b); err != nil {
+	return r.queueOf(t, outboard.DefaultOrg, name)
+}
+
+func (r *rig) queueOf(t *testing.T, org outboard.OrgID, name string) outboard.TemplateBuildID {
+	t.Helper()
+	b := outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), State: outboard.TemplateWaiting, Tags: []string{outboard.DefaultTag}, CreatedAt: time.Now(), Org: org}
+	if _, err := r.store.AddTemplateBuild(t.Context(), outboard.Template{ID: outboard.NewTemplateID(), Name: name, CreatedAt: time.Now(), Org: org}, b); err != nil {
 		t.Fatal(err)
 	}
 	return b.ID
@@ -45,7 +50,12 @@ func (r *rig) queue(t *testing.T, name string) outboard.TemplateBuildID {
 // build builds a template and returns its row when it is over, and its log.
 func (r *rig) build(t *testing.T, f *Fleet, s outboard.TemplateSpec) (outboard.TemplateBuild, string) {
 	t.Helper()
-	id := r.queue(t, "t")
+	return r.buildOf(t, f, outboard.DefaultOrg, s)
+}
+
+func (r *rig) buildOf(t *testing.T, f *Fleet, org outboard.OrgID, s outboard.TemplateSpec) (outboard.TemplateBuild, string) {
+	t.Helper()
+	id := r.queueOf(t, org, "t")
 	if _, err := f.BuildTemplate(t.Context(), id, func(b *outboard.TemplateBuild) error { b.Spec = s; return nil }); err != nil {
 		t.Fatal(err)
 	}
@@ -390,5 +400,73 @@ func until(t *testing.T, ok func() bool) {
 		case <-ctx.Done():
 			t.Fatal("it did not happen within a minute")
 		}
+	}
+}
+
+// If this fails, an organization's template holds what another's build made of the same step, or a build what was fetched with other rights.
+func TestLayersAreBuiltForWhoAsks(t *testing.T) {
+	r, f := templateFleet(t)
+	f.cfg.Bound = func(n outboard.Networking) outboard.Networking { return n }
+	const other outboard.OrgID = "org_other"
+	spec := outboard.TemplateSpec{Steps: []outboard.TemplateStep{runStep("echo said; echo $RANDOM > ~/x")}}
+	layer := func(b outboard.TemplateBuild, log string) string {
+		t.Helper()
+		if b.State != outboard.TemplateReady {
+			t.Fatalf("the build is %s: %s\n%s", b.State, b.Error, log)
+		}
+		return b.Result.Layers[0]
+	}
+	first := layer(r.build(t, f, spec))
+	if again := layer(r.build(t, f, spec)); again != first { // the control: it is a cache
+		t.Errorf("the same step of the same organization is done again: %s, %s", first, again)
+	}
+	seen := map[string]string{first: "the first"}
+	wider := spec
+	wider.Hosts = []string{"a.test"}
+	for what, got := range map[string]string{
+		"another organization": layer(r.buildOf(t, f, other, spec)),
+		"other hosts":          layer(r.build(t, f, wider)),
+		"another environment": layer(r.build(t, f, outboard.TemplateSpec{Steps: append([]outboard.TemplateStep{
+			{Kind: outboard.StepEnv, Env: map[string]string{"A": "b"}}}, spec.Steps...)})),
+	} {
+		if seen[got] != "" {
+			t.Errorf("%s has the layer of %s", what, seen[got])
+		}
+		seen[got] = what
+	}
+	f.cfg.Bound = nil // the operator lets builds reach nothing any more
+	if got := layer(r.build(t, f, spec)); seen[got] != "" {
+		t.Errorf("a build that may reach nothing has the layer of %s", seen[got])
+	}
+	over := spec // a template over another: what that one's step reached is that one's
+	over.Hosts, over.Inherited = []string{"b.test"}, 1
+	f.cfg.Bound = func(n outboard.Networking) outboard.Networking { return n }
+	over.Steps = append(over.Steps, runStep("true"))
+	b, log := r.build(t, f, over)
+	if layer(b, log); b.Result.Layers[1] != first {
+		t.Errorf("an inherited step was done again: %v\n%s", b.Result.Layers, log)
+	}
+}
+
+// If this fails, the builds of one organization keep those of others from their turn.
+func TestBuildsOfOneOrganization(t *testing.T) {
+	b := newBuilds()
+	for range maxOrgQueue {
+		if err := b.enter("a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.enter("a"); outboard.KindOf(err) != outboard.Exhausted {
+		t.Errorf("one more of the same: %v", err)
+	}
+	if err := b.enter("b"); err != nil {
+		t.Errorf("one of another: %v", err)
+	}
+	if n := cap(b.slotsOf("a")); n >= MaxBuilds {
+		t.Errorf("one organization has %d of %d turns", n, MaxBuilds)
+	}
+	b.leave("a")
+	if err := b.enter("a"); err != nil {
+		t.Errorf("after one is over: %v", err)
 	}
 }

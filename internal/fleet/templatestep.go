@@ -19,7 +19,7 @@ import (
 )
 
 // templateVersion is part of every key: raise it when the same step is to be done in another way.
-const templateVersion = 1
+const templateVersion = 2
 
 // stepError says which step of a build failed.
 type stepError struct {
@@ -58,10 +58,15 @@ func (f *Fleet) buildStack(ctx context.Context, b outboard.TemplateBuild, log *b
 	if err != nil {
 		return st, "", err
 	}
-	env.Networking.AllowedHosts, env.Networking.Ask = b.Spec.Hosts, outboard.NetAsk{Approver: outboard.ApproverNone}
+	wish := env.Networking
 	for i, s := range b.Spec.Steps {
 		what := describe(s)
 		log.line(i+1, "info", fmt.Sprintf("[%d/%d] %s", i+1, len(b.Spec.Steps), what))
+		wish.AllowedHosts = b.Spec.Hosts
+		if i < b.Spec.Inherited {
+			wish.AllowedHosts = s.Hosts // what the template that it is of had for it
+		}
+		env.Networking = f.bound(wish)
 		x := stepRun{f: f, n: i + 1, env: env, mirrors: mirrors, log: log}
 		if err := x.do(ctx, &st, s); err != nil {
 			return st, "", &stepError{i + 1, what, err}
@@ -69,6 +74,17 @@ func (f *Fleet) buildStack(ctx context.Context, b outboard.TemplateBuild, log *b
 	}
 	st.start, st.ready = b.Spec.Start, b.Spec.Ready
 	return st, digest, nil
+}
+
+// bound is the network of a build: what it wants, as far as the server's bound on boxes has it. A build runs what a client says, as a box
+// does.
+func (f *Fleet) bound(want outboard.Networking) outboard.Networking {
+	if f.cfg.Bound == nil {
+		return outboard.Networking{Mode: "none"}
+	}
+	n := f.cfg.Bound(want)
+	n.Ask = outboard.NetAsk{Approver: outboard.ApproverNone}
+	return n
 }
 
 // maxStepText bounds what is shown of a step.
@@ -167,7 +183,7 @@ func (x *stepRun) layer(ctx context.Context, st *stack, what map[string]any, wor
 		return fmt.Errorf("naming a layer: %w", err)
 	}
 	cached := true
-	err = x.f.build(ctx, st, string(key), x.env, func(ctx context.Context, m *machine) (built, error) {
+	err = x.f.build(ctx, orDefault(st.org), st, string(key), x.env, func(ctx context.Context, m *machine) (built, error) {
 		cached = false
 		return built{}, work(ctx, m)
 	})

@@ -8,6 +8,8 @@ import (
 	"net"
 	"sync/atomic"
 	"time"
+
+	"github.com/outboard-dev/outboard/internal/guest/uplink"
 )
 
 // opDial is the operation of a connection to a port inside. The guest's first byte says that it is up, then both streams are the
@@ -19,9 +21,23 @@ type dialArg struct {
 	Port uint16
 }
 
-// DialPort connects to a TCP port on the sandbox's own loopback. NotFound when nothing listens there. ctx bounds connecting only. Close
-// ends the connection, both ways at once; the connection has CloseWrite, too, for what is sent to the port.
+// Reserved reports whether a port inside belongs to Outboard: nobody reaches it from outside, by any door.
+func Reserved(port uint16) bool { return uplink.Owns(port) }
+
+// checkPort refuses a port of Outboard's own. The host asks before it dials, and the guest again: either may be older than the other.
+func checkPort(port uint16) error {
+	if Reserved(port) {
+		return &Error{Code: Denied, Message: fmt.Sprintf("port %d of the sandbox is Outboard's own way out, and is not reached from outside", port)}
+	}
+	return nil
+}
+
+// DialPort connects to a TCP port on the sandbox's own loopback. NotFound when nothing listens there, Denied when the port is reserved. ctx
+// bounds connecting only. Close ends the connection, both ways at once; the connection has CloseWrite, too, for what is sent to the port.
 func (c *Client) DialPort(ctx context.Context, port uint16) (net.Conn, error) {
+	if err := checkPort(port); err != nil {
+		return nil, err
+	}
 	x, err := c.open()
 	if err != nil {
 		return nil, c.translate(err)

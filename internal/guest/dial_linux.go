@@ -19,6 +19,9 @@ func (s *server) dial(ctx context.Context, h requestHead, st *stream) error {
 	if err := decode(h.Arg, &a); err != nil {
 		return err
 	}
+	if err := checkPort(a.Port); err != nil {
+		return err
+	}
 	conn, err := dialLoopback(ctx, a.Port)
 	if err != nil {
 		return &Error{Code: NotFound, Message: fmt.Sprintf("nothing listens on port %d: %v", a.Port, err)}

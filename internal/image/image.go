@@ -85,8 +85,9 @@ const (
 	namesDir  = "names"  // what names mean: an Image each, by the digest of the name
 	tmpDir    = "tmp"    // what is being made
 	locksDir  = "locks"
-	infoDir   = "info" // a layerInfo per layer
-	useLock   = "use"  // shared while somebody is about to use layers, exclusive while some are removed
+	infoDir   = "info"  // a layerInfo per layer
+	givenDir  = "given" // an empty file for each scope that was given a layer's bytes: LAYER.HASH
+	useLock   = "use"   // shared while somebody is about to use layers, exclusive while some are removed
 )
 
 // New returns a store.
@@ -98,7 +99,7 @@ func New(cfg Config) (*Store, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	for _, d := range []string{layersDir, namesDir, tmpDir, locksDir, infoDir} {
+	for _, d := range []string{layersDir, namesDir, tmpDir, locksDir, infoDir, givenDir} {
 		if err := os.MkdirAll(filepath.Join(cfg.Dir, d), 0o700); err != nil {
 			return nil, outboard.Errorf(outboard.Unavailable, "making the directory of images: %w", err)
 		}
@@ -107,7 +108,8 @@ func New(cfg Config) (*Store, error) {
 }
 
 // Login is who to be at registries for somebody else than the server. What was pulled with it is found with the same Scope only: a name must
-// not give an image to who may not pull it. Layers are shared all the same, as nobody comes to one without an image that has it.
+// not give an image to who may not pull it. Layers are kept once and shared, but a digest gives nothing: who pulls an image that has a layer
+// which is here already is given its bytes by the registry all the same, and the layer only if they are what the digest says.
 type Login struct {
 	Scope       string // "" = the server's own
 	Credentials func(ctx context.Context, registry string) (user string, password outboard.Secret, err error)

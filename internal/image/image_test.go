@@ -420,6 +420,39 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
+// If this failed, an image that names the digest of another organization's private layer would have its content.
+func TestDigestsGiveNothing(t *testing.T) {
+	h := newHub(t)
+	private := layerOf(t, archive(t, file("secret", "theirs")))
+	theirs := h.push(t, "private:1", imageOf(t, v1.Config{}, private))
+	s := newStore(t, image.Config{})
+	if _, err := s.ResolveAs(t.Context(), theirs, image.Login{Scope: "them"}); err != nil {
+		t.Fatal(err)
+	}
+	diff, err := private.DiffID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	liar := &lying{Image: imageOf(t, v1.Config{}, layerOf(t, archive(t, file("mine", "x")))), config: func(c *v1.ConfigFile) { c.RootFS.DiffIDs[0] = diff }}
+	named := h.pushRaw(t, "mine:1", liar)
+	for _, scope := range []string{"me", ""} {
+		if img, err := s.ResolveAs(t.Context(), named, image.Login{Scope: scope}); err == nil {
+			t.Errorf("scope %q has %v by its digest", scope, img.Layers)
+		}
+	}
+	// The controls: who is given its bytes has it, whoever has it besides, and is not asked twice.
+	if _, err := s.ResolveAs(t.Context(), h.push(t, "copy:1", imageOf(t, v1.Config{}, private)), image.Login{Scope: "me"}); err != nil {
+		t.Errorf("an image that really has the layer: %v", err)
+	}
+	fetched := h.blobs.Load()
+	if _, err := s.ResolveAs(t.Context(), h.push(t, "copy:2", imageOf(t, v1.Config{User: "u"}, private)), image.Login{Scope: "me"}); err != nil {
+		t.Errorf("another image with the layer: %v", err)
+	}
+	if n := h.blobs.Load() - fetched; n != 1 { // its configuration
+		t.Errorf("%d blobs were fetched for an image whose layer is held already", n)
+	}
+}
+
 // If this failed, images could not come from files, or a hostile file would be taken for one.
 func TestImport(t *testing.T) {
 	s := newStore(t, image.Config{Limits: image.Limits{Config: 4096}})

@@ -229,8 +229,12 @@ func (s *Store) Prune(ctx context.Context, since time.Time, keep func(layer stri
 		if i, err := s.info(layer); err == nil {
 			out.Bytes += i.Bytes
 		}
+		given, _ := filepath.Glob(filepath.Join(s.cfg.Dir, givenDir, layer+".*"))
+		for _, g := range given {
+			err = errors.Join(err, os.Remove(g))
+		}
 		dead := filepath.Join(s.cfg.Dir, tmpDir, deadPrefix+layer) // from here on it is not put back
-		err = errors.Join(os.Remove(filepath.Join(s.cfg.Dir, infoDir, layer+".json")), os.Rename(dir, dead), removeTree(dead))
+		err = errors.Join(err, os.Remove(filepath.Join(s.cfg.Dir, infoDir, layer+".json")), os.Rename(dir, dead), removeTree(dead))
 		out.Layers++
 	}
 	return out, err

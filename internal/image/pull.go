@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -145,7 +146,7 @@ func (s *Store) install(ctx context.Context, out Image, img v1.Image) (Image, er
 	now := time.Now().UTC()
 	out.Digest, out.Settings, out.PulledAt, out.UsedAt, out.Present = plan.digest, settings(plan.config.Config), now, now, true
 	for i, layer := range plan.layers {
-		info, err := s.unpack(ctx, layer, plan.config.RootFS.DiffIDs[i], s.limits.Image-out.Bytes)
+		info, err := s.unpack(ctx, layer, plan.config.RootFS.DiffIDs[i], s.limits.Image-out.Bytes, out.Scope)
 		if err != nil {
 			return Image{}, fmt.Errorf("layer %d of %d: %w", i+1, len(plan.layers), err)
 		}
@@ -217,15 +218,35 @@ func (s *Store) inspect(img v1.Image) (p plan, err error) {
 	return p, err
 }
 
-// unpack makes the directory of one layer, unless it is here. room is how many bytes it may have.
-func (s *Store) unpack(ctx context.Context, l v1.Layer, diff v1.Hash, room int64) (layerInfo, error) {
+// given is the file that says that a scope was given the bytes of a layer.
+func (s *Store) given(layer, scope string) string {
+	return filepath.Join(s.cfg.Dir, givenDir, layer+"."+hash(scope))
+}
+
+// unpack makes the directory of one layer. One that is here is not made again, but its bytes are read unless the scope was given
+// them before: an image may name any digest. room is how many bytes the layer may have.
+func (s *Store) unpack(ctx context.Context, l v1.Layer, diff v1.Hash, room int64, scope string) (info layerInfo, err error) {
 	layer := contentPrefix + diff.Hex
 	unlock, err := s.lock(ctx, layer, true)
 	if err != nil {
 		return layerInfo{}, err
 	}
 	defer unlock()
+	given := s.given(layer, scope)
+	defer func() {
+		if err == nil {
+			err = os.WriteFile(given, nil, 0o600)
+		}
+	}()
 	if s.has(layer) {
+		if _, err := os.Lstat(given); errors.Is(err, fs.ErrNotExist) {
+			err = s.prove(ctx, l, diff, room)
+			if err != nil {
+				return layerInfo{}, err
+			}
+		} else if err != nil {
+			return layerInfo{}, fmt.Errorf("asking who was given a layer: %w", err)
+		}
 		return s.info(layer)
 	}
 	tmp, release, err := s.makeHeld("unpack-")
@@ -234,7 +255,7 @@ func (s *Store) unpack(ctx context.Context, l v1.Layer, diff v1.Hash, room int64
 	}
 	defer release()
 	dir := filepath.Join(tmp, "fs")
-	info, err := s.unpackInto(ctx, dir, l, diff, room)
+	info, err = s.unpackInto(ctx, dir, l, diff, room)
 	if err != nil {
 		return info, err
 	}
@@ -258,25 +279,55 @@ func (s *Store) unpackInto(ctx context.Context, dir string, l v1.Layer, diff v1.
 	defer root.Close()
 	limits := s.limits
 	limits.Layer = min(limits.Layer, room)
-	sum := sha256.New()
-	// A tar of files that fit is larger than they are by headers and padding; this bounds what pads it further.
-	bounded := &io.LimitedReader{R: &canceled{ctx, content}, N: limits.Layer + int64(limits.Entries)*tarOverhead}
-	stream := io.TeeReader(bounded, sum)
+	stream := s.counted(ctx, content, limits)
 	x := &extractor{root: root, limits: limits, owners: s.cfg.Owners}
-	err = x.extract(stream)
-	if err == nil {
-		_, err = io.Copy(io.Discard, stream) // the digest is also of what follows the archive's end
-	}
-	if err == nil && bounded.N <= 0 {
-		err = outboard.Errorf(outboard.TooLarge, "the archive is larger than what it holds may be")
-	}
-	if err != nil {
+	if err := x.extract(stream); err != nil {
 		return layerInfo{}, err
 	}
-	if got := hex.EncodeToString(sum.Sum(nil)); got != diff.Hex {
-		return layerInfo{}, outboard.Errorf(outboard.Invalid, "the image is refused: a layer's content has the digest %s, and its configuration says %s", got, diff.Hex)
+	return layerInfo{Bytes: x.bytes, Entries: x.entries}, stream.finish(diff)
+}
+
+// prove reads a layer's content and checks that it is what the digest says.
+func (s *Store) prove(ctx context.Context, l v1.Layer, diff v1.Hash, room int64) error {
+	content, err := l.Uncompressed()
+	if err != nil {
+		return fmt.Errorf("reading: %w", err)
 	}
-	return layerInfo{Bytes: x.bytes, Entries: x.entries}, nil
+	defer content.Close()
+	limits := s.limits
+	limits.Layer = min(limits.Layer, room)
+	return s.counted(ctx, content, limits).finish(diff)
+}
+
+// counted is the content of a layer on its way: bounded, and its digest is computed.
+type counted struct {
+	io.Reader
+	bound *io.LimitedReader
+	sum   interface {
+		io.Writer
+		Sum([]byte) []byte
+	}
+}
+
+// counted bounds content: a tar of files that fit is larger than they are by headers and padding, and by no more.
+func (s *Store) counted(ctx context.Context, content io.Reader, limits Limits) *counted {
+	c := &counted{bound: &io.LimitedReader{R: &canceled{ctx, content}, N: limits.Layer + int64(limits.Entries)*tarOverhead}, sum: sha256.New()}
+	c.Reader = io.TeeReader(c.bound, c.sum)
+	return c
+}
+
+// finish reads the rest, which the digest is of too, and compares.
+func (c *counted) finish(diff v1.Hash) error {
+	if _, err := io.Copy(io.Discard, c); err != nil {
+		return err
+	}
+	if c.bound.N <= 0 {
+		return outboard.Errorf(outboard.TooLarge, "the archive is larger than what it holds may be")
+	}
+	if got := hex.EncodeToString(c.sum.Sum(nil)); got != diff.Hex {
+		return outboard.Errorf(outboard.Invalid, "the image is refused: a layer's content has the digest %s, and its configuration says %s", got, diff.Hex)
+	}
+	return nil
 }
 
 // tarOverhead is what an entry of a tar may take beside its content: headers, a long name, padding.

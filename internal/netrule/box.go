@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/outboard-dev/outboard"
@@ -101,4 +102,75 @@ func covers(wide, narrow string) bool {
 	}
 	rest, wild := strings.CutPrefix(wide, "*")
 	return wild && !isIP(narrow) && strings.HasSuffix(strings.TrimPrefix(narrow, "*"), rest) && len(strings.TrimPrefix(narrow, "*")) >= len(rest)
+}
+
+// Narrow returns what of a networking that names what it allows the bound on boxes has, with the bound's budget. beyond are the hosts among
+// its AllowedHosts of which nothing is left.
+func Narrow(most, want outboard.Networking) (n outboard.Networking, beyond []string) {
+	bound := Effective(most, nil)
+	n = outboard.Networking{Mode: "limited", Budget: most.Budget, Ask: want.Ask, DenyNetworks: most.DenyNetworks, DenyExcept: most.DenyExcept}
+	left := map[string]bool{}
+	for _, w := range Effective(want, nil) {
+		if w.Deny {
+			n.Rules = append(n.Rules, w.NetRule)
+			continue
+		}
+		for _, b := range bound {
+			if r, ok := both(b.NetRule, w.NetRule); ok && !b.Deny {
+				n.Rules, left[w.Host] = append(n.Rules, r), true
+			}
+		}
+	}
+	for _, b := range bound {
+		if b.Deny {
+			n.Rules = append(n.Rules, b.NetRule)
+		}
+	}
+	for _, h := range want.AllowedHosts {
+		if !left[strings.ToLower(h)] {
+			beyond = append(beyond, h)
+		}
+	}
+	if len(left) == 0 {
+		return outboard.Networking{Mode: "none"}, beyond
+	}
+	return n, beyond
+}
+
+// both is what two rules allow, where that is one rule.
+func both(wide, narrow outboard.NetRule) (r outboard.NetRule, ok bool) {
+	r = narrow
+	switch {
+	case covers(wide.Host, narrow.Host):
+	case covers(narrow.Host, wide.Host):
+		r.Host = wide.Host
+	default:
+		return r, false
+	}
+	switch {
+	case wide.Port == AnyPort || wide.Port == narrow.Port:
+	case narrow.Port == AnyPort, narrow.Port == 0 && (wide.Port == 80 || wide.Port == 443):
+		r.Port = wide.Port
+	case wide.Port == 0 && (narrow.Port == 80 || narrow.Port == 443):
+	default:
+		return r, false
+	}
+	switch {
+	case len(wide.Methods) == 0:
+	case len(narrow.Methods) == 0:
+		r.Methods = wide.Methods
+	default:
+		r.Methods = slices.DeleteFunc(slices.Clone(narrow.Methods), func(m string) bool { return !slices.Contains(wide.Methods, m) })
+		if len(r.Methods) == 0 {
+			return r, false
+		}
+	}
+	switch {
+	case wide.Path == "" || wide.Path == narrow.Path:
+	case narrow.Path == "":
+		r.Path = wide.Path
+	default:
+		return r, false
+	}
+	return r, true
 }

@@ -88,3 +88,34 @@ func TestForBox(t *testing.T) {
 		t.Errorf("exceptions: %+v", n)
 	}
 }
+
+// If this fails, a build of a template reaches more than boxes may, or a host that it names more than it wished for.
+func TestNarrow(t *testing.T) {
+	build := outboard.Networking{Mode: "limited", AllowPackageManagers: true, AllowedHosts: []string{"git.test"}}
+	may := func(most, want outboard.Networking, method, host string) bool {
+		n, _ := Narrow(most, want)
+		return Judge(Effective(n, nil), Target{Method: method, Host: host, Port: 443, Path: "/"}).Allow
+	}
+	for what, c := range map[string]struct {
+		most                           outboard.Networking
+		git, post, pypi, write, others bool
+	}{
+		"nothing":      {outboard.Networking{Mode: "limited"}, false, false, false, false, false},
+		"none":         {outboard.Networking{Mode: "none"}, false, false, false, false, false},
+		"all":          {outboard.Networking{Mode: "unrestricted"}, true, true, true, false, false},
+		"that host":    {outboard.Networking{Mode: "limited", AllowedHosts: []string{"*.test", "git.test"}}, true, true, false, false, false},
+		"reading":      {outboard.Networking{Mode: "limited", Rules: []outboard.NetRule{{Host: "git.test", Methods: []string{"GET"}}}}, true, false, false, false, false},
+		"other hosts":  {outboard.Networking{Mode: "limited", AllowedHosts: []string{"other.test"}}, false, false, false, false, false},
+		"packages":     {outboard.Networking{Mode: "limited", AllowPackageManagers: true}, false, false, true, false, false},
+		"pypi by name": {outboard.Networking{Mode: "limited", AllowedHosts: []string{"pypi.org"}}, false, false, true, false, false},
+	} {
+		got := []bool{may(c.most, build, "GET", "git.test"), may(c.most, build, "POST", "git.test"), may(c.most, build, "GET", "pypi.org"),
+			may(c.most, build, "POST", "pypi.org"), may(c.most, build, "GET", "other.test")}
+		if want := []bool{c.git, c.post, c.pypi, c.write, c.others}; !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+		if _, beyond := Narrow(c.most, build); (len(beyond) > 0) == c.git {
+			t.Errorf("%s: beyond the bound are %v", what, beyond)
+		}
+	}
+}

@@ -212,7 +212,8 @@ type Processes interface {
 	// SignalProcess signals its process group; after SIGKILL it returns when the process is gone.
 	SignalProcess(ctx context.Context, ref guest.ProcessRef, signal int) error
 	Processes(ctx context.Context) ([]guest.ProcessInfo, error)
-	// DialPort connects to a TCP port of the machine's own loopback, whatever network it has. NotFound when nothing listens. The
+	// DialPort connects to a TCP port of the machine's own loopback, whatever network it has. NotFound when nothing listens, Denied
+	// for a port of Outboard's own (guest.Reserved). The
 	// connection has CloseWrite.
 	DialPort(ctx context.Context, port uint16) (net.Conn, error)
 }

@@ -437,4 +437,9 @@ func testDialPort(t *testing.T, r *rig) {
 	if _, err := b.DialPort(ctx(t), 1); refusal(err) != guest.NotFound {
 		t.Errorf("a port where nobody listens: %v", err)
 	}
+	for _, own := range []uint16{3128, 53} {
+		if _, err := b.DialPort(ctx(t), own); refusal(err) != guest.Denied {
+			t.Errorf("port %d, which is Outboard's own: %v", own, err)
+		}
+	}
 }

@@ -50,7 +50,9 @@ func (c *conn) forward(ctx context.Context, n ssh.NewChannel) {
 	port, err := m.DialPort(ctx, number)
 	if err != nil {
 		text := told(err)
-		if _, refused := errors.AsType[*control.Refusal](err); refused {
+		if r, refused := errors.AsType[*control.Refusal](err); refused && r.Code == "denied" {
+			text = r.Message
+		} else if refused {
 			text = fmt.Sprintf("nothing listens on port %d of the sandbox", number)
 		}
 		n.Reject(ssh.ConnectionFailed, text)

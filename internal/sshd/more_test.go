@@ -220,6 +220,17 @@ func TestHostile(t *testing.T) {
 	if _, _, err := c.OpenChannel("direct-tcpip", []byte{1, 2, 3}); err == nil {
 		t.Error("a channel to nowhere was opened")
 	}
+	for _, host := range []string{"127.0.0.1", "localhost", "::1", "::ffff:127.0.0.1", "0.0.0.0", "127.0.0.2", "127.1", "198.18.0.1", "LOCALHOST"} {
+		for _, port := range []int{3128, 53} {
+			conn, err := c.Dial("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+			if err == nil {
+				conn.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), "Outboard's own") && !strings.Contains(err.Error(), "only ports of the sandbox itself") {
+				t.Errorf("port %d of %s, which is Outboard's own: %v", port, host, err)
+			}
+		}
+	}
 	for _, req := range []struct{ kind, payload string }{{"exec", "\xff\xff\xff\xff"}, {"exec", ""}, {"subsystem", "\x00\x00\x00\x05shell"}, {"pty-req", "x"}, {"window-change", ""},
 		{"signal", "\x00\x00\x00\x03FOO"}, {"env", "\x00"}, {"x11-req", ""}, {"auth-agent-req@openssh.com", ""}, {strings.Repeat("y", 20000), ""}} {
 		ch, reqs, err := c.OpenChannel("session", nil)

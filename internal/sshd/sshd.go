@@ -31,9 +31,12 @@ import (
 
 // Limits of a server.
 const (
-	// maxConns bounds connections, and maxPerKey those of one registered key: a person has a few windows, a program some transfers.
+	// maxConns bounds connections, maxPerOrg those of one organization and maxPerKey those of one registered key: a person has a few
+	// windows, a program some transfers. fullTime is how long one more of a key stays, to be told why it can do nothing.
 	maxConns  = 512
+	maxPerOrg = maxConns / 4
 	maxPerKey = 32
+	fullTime  = 10 * time.Second
 	// maxHandshakes bounds connections that have not proved anything yet, and maxPerPeer those of one address.
 	maxHandshakes = 64
 	maxPerPeer    = 16
@@ -79,11 +82,12 @@ type Server struct {
 	young  map[string]int // connections in their handshake, by address
 	early  int            // all of those
 	perKey map[outboard.SSHKeyID]int
+	perOrg map[outboard.OrgID]int
 }
 
 // New returns a server.
 func New(cfg Config) *Server {
-	s := &Server{ctl: cfg.Control, host: cfg.HostKey, log: cfg.Logger, all: map[net.Conn]bool{}, young: map[string]int{}, perKey: map[outboard.SSHKeyID]int{}}
+	s := &Server{ctl: cfg.Control, host: cfg.HostKey, log: cfg.Logger, all: map[net.Conn]bool{}, young: map[string]int{}, perKey: map[outboard.SSHKeyID]int{}, perOrg: map[outboard.OrgID]int{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -174,33 +178,52 @@ func (s *Server) grown(nc net.Conn) {
 	}
 }
 
-// claim counts a connection of a key, if there may be one more.
-func (s *Server) claim(id outboard.SSHKeyID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.perKey[id] >= maxPerKey {
-		return false
-	}
-	s.perKey[id]++
-	return true
+// seat is where a connection is counted besides all of them.
+type seat struct {
+	org outboard.OrgID
+	key outboard.SSHKeyID
 }
 
-func (s *Server) leave(nc net.Conn, id outboard.SSHKeyID) {
+// claim counts a connection of a key, and says where. It is not let in at all where its organization has as many as it may, and is told so where
+// its key has: then key is "".
+func (s *Server) claim(k *outboard.SSHKey) (at seat, in bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.perOrg[k.Org] >= maxPerOrg {
+		return seat{}, false
+	}
+	at.org = k.Org
+	s.perOrg[k.Org]++
+	if s.perKey[k.ID] < maxPerKey {
+		at.key = k.ID
+		s.perKey[k.ID]++
+	}
+	return at, true
+}
+
+func (s *Server) leave(nc net.Conn, at seat, in bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.all, nc)
-	if id == "" {
+	if !in {
 		return
 	}
-	if s.perKey[id]--; s.perKey[id] == 0 {
-		delete(s.perKey, id)
+	if s.perOrg[at.org]--; s.perOrg[at.org] == 0 {
+		delete(s.perOrg, at.org)
+	}
+	if at.key == "" {
+		return
+	}
+	if s.perKey[at.key]--; s.perKey[at.key] == 0 {
+		delete(s.perKey, at.key)
 	}
 }
 
 // handle runs one connection to its end. What breaks here breaks one connection.
 func (s *Server) handle(nc net.Conn) {
-	var counted outboard.SSHKeyID
-	defer func() { nc.Close(); s.leave(nc, counted) }()
+	var at seat
+	var in bool
+	defer func() { nc.Close(); s.leave(nc, at, in) }()
 	defer s.recover("connection", nc.RemoteAddr().String())
 	live := &lively{Conn: nc}
 	sc, chans, reqs, visit, err := s.shake(live)
@@ -210,10 +233,12 @@ func (s *Server) handle(nc net.Conn) {
 		return
 	}
 	live.grown.Store(true)
-	if s.claim(visit.Key.ID) {
-		counted = visit.Key.ID
+	if at, in = s.claim(&visit.Key); !in {
+		s.log.Warn("an SSH connection was closed: its organization has as many as it may", "org", visit.Key.Org, "most", maxPerOrg)
+		sc.Close()
+		return
 	}
-	c := &conn{s: s, sc: sc, visit: visit, full: counted == "", log: s.log.With("target", visit.Target(), "ssh_key", visit.Key.ID, "from", nc.RemoteAddr().String())}
+	c := &conn{s: s, sc: sc, visit: visit, full: at.key == "", log: s.log.With("target", visit.Target(), "ssh_key", visit.Key.ID, "from", nc.RemoteAddr().String())}
 	c.log.Info("ssh connection")
 	c.run(chans, reqs)
 }
@@ -306,6 +331,9 @@ func (c *conn) run(chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request) {
 			defer c.s.recover(what, c.sc.RemoteAddr().String())
 			f()
 		})
+	}
+	if c.full {
+		defer time.AfterFunc(fullTime, func() { c.sc.Close() }).Stop()
 	}
 	guard("watch", func() { c.watch(ctx, cancel) })
 	guard("keepalive", func() { c.keepalive(ctx) })

@@ -85,6 +85,18 @@ func (s *Store) Boxes(ctx context.Context) ([]outboard.Box, error) {
 	return collect(ctx, s, "listing boxes", scanBox, boxesSQL, MaxBoxes)
 }
 
+// BoxCount is how many boxes there are.
+type BoxCount struct{ All, Running, OrgAll, OrgRunning int }
+
+const countBoxesSQL = `SELECT COUNT(*), COALESCE(SUM(CASE WHEN state = 'running' THEN 1 ELSE 0 END), 0), COALESCE(SUM(CASE WHEN org = ? THEN 1 ELSE 0 END), 0),
+	COALESCE(SUM(CASE WHEN org = ? AND state = 'running' THEN 1 ELSE 0 END), 0) FROM boxes`
+
+// CountBoxes counts the boxes of the installation and those of an organization.
+func (s *Store) CountBoxes(ctx context.Context, org outboard.OrgID) (n BoxCount, err error) {
+	err = s.queryRow(ctx, countBoxesSQL, orgText(org), orgText(org)).Scan(&n.All, &n.Running, &n.OrgAll, &n.OrgRunning)
+	return n, s.fail("counting boxes", err)
+}
+
 const dueBoxesSQL = `SELECT ` + boxCols + ` FROM boxes WHERE host = ? AND state = 'running' AND end_at <= ? ORDER BY end_at LIMIT ?`
 
 // DueBoxes returns running boxes of a host whose time is over, the longest first.

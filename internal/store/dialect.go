@@ -125,7 +125,12 @@ func notFound(what string, id any) error {
 	return outboard.Errorf(outboard.NotFound, "no %s %v", what, id)
 }
 
+// Reads counts the queries that this process has made outside of transactions, and the rows of their lists. A request that nobody has
+// authenticated yet costs a few, however much there is.
+func (s *Store) Reads() int64 { return s.reads.Load() }
+
 func (s *Store) queryRow(ctx context.Context, query string, args ...any) *sql.Row {
+	s.reads.Add(1)
 	if st := s.d.preparedRead(query); st != nil && ctx.Err() == nil {
 		return st.QueryRowContext(context.WithoutCancel(ctx), args...)
 	}
@@ -133,6 +138,7 @@ func (s *Store) queryRow(ctx context.Context, query string, args ...any) *sql.Ro
 }
 
 func (s *Store) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	s.reads.Add(1)
 	if st := s.d.preparedRead(query); st != nil && ctx.Err() == nil {
 		return st.QueryContext(context.WithoutCancel(ctx), args...)
 	}
@@ -154,6 +160,7 @@ func collect[T any](ctx context.Context, s *Store, doing string, scan func(scann
 		}
 		out = append(out, v)
 	}
+	s.reads.Add(int64(len(out)))
 	return out, s.fail(doing, rows.Err())
 }
 

@@ -120,7 +120,11 @@ func upgrade(t *testing.T, cfg store.Config, version int, rows string) {
 	}
 	if version >= 10 {
 		k, err := s.KeyByHash(t.Context(), "h2")
-		u, uerr := s.UserBySubject(t.Context(), "https://idp.test", "s")
+		list, uerr := s.UsersBySubject(t.Context(), "https://idp.test", "s")
+		if len(list) != 1 {
+			t.Fatalf("users %+v, %v", list, uerr)
+		}
+		u := list[0]
 		if err != nil || uerr != nil || k.Org != "org_1" || k.User != u.ID || u.Role != outboard.RoleDeveloper || len(k.Scopes) != 1 {
 			t.Errorf("key %+v, user %+v, %v, %v", k, u, err, uerr)
 		}

@@ -102,11 +102,11 @@ func (s *Store) User(ctx context.Context, id outboard.UserID) (outboard.User, er
 	return one(ctx, s, "user", id, scanUser, userSQL, string(id))
 }
 
-const userBySubjectSQL = `SELECT ` + userCols + ` FROM users WHERE issuer = ? AND subject = ? AND subject <> ''`
+const usersBySubjectSQL = `SELECT ` + userCols + ` FROM users WHERE issuer = ? AND subject = ? AND subject <> '' ORDER BY created_at, id LIMIT ?`
 
-// UserBySubject returns the person with an identity of an identity provider.
-func (s *Store) UserBySubject(ctx context.Context, issuer, subject string) (outboard.User, error) {
-	return one(ctx, s, "user", "with this identity", scanUser, userBySubjectSQL, issuer, subject)
+// UsersBySubject returns the rows of the person with an identity of an identity provider: one of each organization that they are of.
+func (s *Store) UsersBySubject(ctx context.Context, issuer, subject string) ([]outboard.User, error) {
+	return collect(ctx, s, "reading users", scanUser, usersBySubjectSQL, issuer, subject, defaultPage)
 }
 
 const usersByEmailSQL = `SELECT ` + userCols + ` FROM users WHERE email = ? ORDER BY created_at, id LIMIT ?`

@@ -122,7 +122,8 @@ const sessionsOfSQL = `SELECT id FROM sessions WHERE person = ? AND person <> ''
 
 func scanSessionID(sc scanner) (id outboard.SessionID, err error) { return id, sc.Scan(&id) }
 
-// BindUser makes an identity of an identity provider the person's, unless they have one. ErrDuplicate if it is another's.
+// BindUser makes an identity of an identity provider the person's, unless they have one. ErrDuplicate if it is
+// another's of the same organization.
 func (s *Store) BindUser(ctx context.Context, id outboard.UserID, issuer, subject string) error {
 	return s.update(ctx, "binding a user", func(t tx) error {
 		n, err := t.exec(ctx, bindUserSQL, issuer, subject, string(id))

@@ -32,7 +32,17 @@ func TestUserIdentity(t *testing.T) {
 			return u
 		}
 		ann, bob := add("ann@acme.test"), add("bob@acme.test")
-		if _, err := s.UserBySubject(ctx, "", ""); outboard.KindOf(err) != outboard.NotFound {
+		identity := func(issuer, subject string) (outboard.User, error) {
+			list, err := s.UsersBySubject(ctx, issuer, subject)
+			if err == nil && len(list) == 0 {
+				err = outboard.Errorf(outboard.NotFound, "nobody")
+			}
+			if err != nil {
+				return outboard.User{}, err
+			}
+			return list[0], nil
+		}
+		if _, err := identity("", ""); outboard.KindOf(err) != outboard.NotFound {
 			t.Errorf("nobody's identity is somebody: %v", err)
 		}
 		must(s.BindUser(ctx, ann.ID, "https://id.test", "1"))
@@ -41,21 +51,28 @@ func TestUserIdentity(t *testing.T) {
 				t.Errorf("an identity was given away, or replaced: %v", err)
 			}
 		}
-		ann, err := s.UserBySubject(ctx, "https://id.test", "1")
+		ann, err := identity("https://id.test", "1")
 		must(err)
 		ann.Role = outboard.RoleAdmin
 		_, err = s.ChangeUser(ctx, ann, false)
 		must(err)
-		if got, err := s.UserBySubject(ctx, "https://id.test", "1"); err != nil || got.ID != ann.ID || got.Role != outboard.RoleAdmin {
+		if got, err := identity("https://id.test", "1"); err != nil || got.ID != ann.ID || got.Role != outboard.RoleAdmin {
 			t.Errorf("after another role: %+v, %v", got, err)
 		}
 		ann.Issuer, ann.Subject = "", ""
 		_, err = s.ChangeUser(ctx, ann, false)
 		must(err)
-		if _, err := s.UserBySubject(ctx, "https://id.test", "1"); outboard.KindOf(err) != outboard.NotFound {
+		if _, err := identity("https://id.test", "1"); outboard.KindOf(err) != outboard.NotFound {
 			t.Errorf("a forgotten identity is somebody's: %v", err)
 		}
 		must(s.BindUser(ctx, bob.ID, "https://id.test", "1"))
+		must(s.AddOrg(ctx, outboard.Organization{ID: "org_other", Name: "other", CreatedAt: time.Now()}))
+		cas := outboard.User{ID: "user_other", Org: "org_other", Email: "bob@acme.test", Role: outboard.RoleViewer, CreatedAt: time.Now()}
+		must(s.AddUser(ctx, cas))
+		must(s.BindUser(ctx, cas.ID, "https://id.test", "1"))
+		if both, err := s.UsersBySubject(ctx, "https://id.test", "1"); err != nil || len(both) != 2 {
+			t.Errorf("the rows of one person in two organizations: %+v, %v", both, err)
+		}
 	})
 }
 

@@ -91,6 +91,7 @@ type Store struct {
 	closed   error
 	commits  atomic.Int64
 	events   atomic.Int64 // see EventsRead
+	reads    atomic.Int64 // see Reads
 }
 
 // Commits is how many appends and claims this process has made durable. Several appends may have shared one transaction.

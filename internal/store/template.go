@@ -114,6 +114,15 @@ func (s *Store) Template(ctx context.Context, org outboard.OrgID, ref string) (o
 	return one(ctx, s, "template", ref, scanTemplate, templateSQL, orgText(org), ref, ref)
 }
 
+// TemplateByID returns one that is not deleted, whosever it is: for who proves by a signature to be meant.
+func (s *Store) TemplateByID(ctx context.Context, id outboard.TemplateID) (outboard.Template, error) {
+	m, err := one(ctx, s, "template", id, scanTemplate, lockTemplateSQL, string(id))
+	if err == nil && !m.DeletedAt.IsZero() {
+		err = notFound("template", id)
+	}
+	return m, err
+}
+
 const templatesSQL = `SELECT body, org FROM templates WHERE org = ? AND deleted_at = 0 ORDER BY created_at DESC, id DESC LIMIT ?`
 
 // Templates returns an organization's, newest first.

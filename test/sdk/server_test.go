@@ -48,7 +48,11 @@ func serveBoth(t *testing.T) (url, e2b, key string) {
 	t.Helper()
 	data := t.TempDir()
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, binary(t), "serve", "--listen", "127.0.0.1:0", "--data", data, "--json")
+	settings := filepath.Join(t.TempDir(), "outboard.yaml")
+	if err := os.WriteFile(settings, []byte("e2b_public_ports: true\n"), 0o600); err != nil { // what E2B's SDKs expect
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, binary(t), "serve", "--listen", "127.0.0.1:0", "--data", data, "--config", settings, "--json")
 	cmd.Env = append(os.Environ(), "HOME="+data)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 20 * time.Second

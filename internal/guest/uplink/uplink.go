@@ -19,7 +19,10 @@
 // error that says so, never a way around it.
 package uplink
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 const (
 	// Synthetic is the address of every name: of the range for benchmarks (RFC 2544), which no network routes.
@@ -43,6 +46,17 @@ const (
 	// MaxSockets bounds the descriptors of one hand-over.
 	MaxSockets = 4
 )
+
+// Owns reports whether a port inside is one of these listeners. Who reached one from outside would speak as the sandbox, with its rules
+// and its credentials.
+func Owns(port uint16) bool {
+	for _, addr := range []string{ProxyAddr, DNSAddr} {
+		if port == netip.MustParseAddrPort(addr).Port() {
+			return true
+		}
+	}
+	return false
+}
 
 // Env is what tells programs inside about the proxy and the certificates, as KEY=value.
 func Env() []string {
