@@ -67,12 +67,12 @@ func (s *server) createAgent(r *request) (any, error) {
 
 func (s *server) getAgent(r *request) (any, error) {
 	version := 0
-	if v := r.query.Get("version"); v != "" {
-		n, err := strconv.ParseInt(v, 10, 32)
-		if err != nil || n < 1 {
-			return nil, bad("version: must be an integer from 1, not %q", clip(v))
+	if v := r.query.Get("version"); v != "" && v != "0" { // 0 is as good as none
+		n, err := r.positive("version")
+		if err != nil {
+			return nil, err
 		}
-		version = int(n)
+		version = n
 	}
 	a, err := s.ctl.Agent(r.Context(), r.by, outboard.AgentID(r.PathValue("agent")), version)
 	if err != nil {

@@ -183,7 +183,7 @@ func (b *bench) agent() string {
 }
 
 func (b *bench) environment() string {
-	return b.ok("POST", "/v1/environments", map[string]any{"name": "e"}).str("id")
+	return b.ok("POST", "/v1/environments", map[string]any{"name": outboard.NewID[string](outboard.PrefixEnvironment)}).str("id")
 }
 
 func (b *bench) session() string {

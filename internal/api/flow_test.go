@@ -186,7 +186,7 @@ func askCustomInterrupt(t *testing.T, b *bench) {
 	if !slices.Contains(types(custom), "agent.tool_result") || !slices.Contains(types(custom), "user.tool_confirmation") {
 		t.Errorf("after allow: %v", types(custom))
 	}
-	b.refused(409, call, "POST", events, send(map[string]any{"type": "user.tool_confirmation", "tool_use_id": call, "result": "deny"}))
+	b.refused(400, call, "POST", events, send(map[string]any{"type": "user.tool_confirmation", "tool_use_id": call, "result": "deny"}))
 	call = custom[len(custom)-1]["stop_reason"].(map[string]any)["event_ids"].([]any)[0].(string)
 	sent := b.ok("POST", events, send(map[string]any{"type": "user.custom_tool_result", "custom_tool_use_id": call,
 		"content": []any{map[string]any{"type": "text", "text": "42"}}}))

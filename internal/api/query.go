@@ -82,7 +82,7 @@ func parseQuery(raw string, known []string) (params, error) {
 	}
 	p := params{q, known}
 	for name := range q {
-		if name != "beta" && !p.knows(name) {
+		if !p.knows(name) {
 			has := "no query parameters"
 			if len(known) > 0 {
 				has = strings.Join(known, ", ")
@@ -95,7 +95,7 @@ func parseQuery(raw string, known []string) (params, error) {
 
 // knows reports whether the endpoint knows a parameter. A list may be sent without its brackets.
 func (p params) knows(name string) bool {
-	return slices.Contains(p.known, name) || slices.Contains(p.known, name+"[]") || slices.Contains(p.known, anyParam)
+	return name == "beta" || slices.Contains(p.known, name) || slices.Contains(p.known, name+"[]") || slices.Contains(p.known, anyParam)
 }
 
 // All returns the values of a parameter. To read one that is not in queries is a mistake of this package: it would be refused.

@@ -84,10 +84,10 @@ func (r *request) empty() error {
 	return object("", b, &none)
 }
 
-// limit reads the limit parameter.
+// limit reads the limit parameter. The wire has no least for it: 0 is as good as none.
 func (r *request) limit(def, most int) (int, error) {
 	s := r.query.Get("limit")
-	if s == "" {
+	if s == "" || s == "0" {
 		return def, nil
 	}
 	n, err := strconv.Atoi(s)

@@ -236,7 +236,7 @@ func TestEnvironmentKey(t *testing.T) {
 	other := b.ok("POST", "/v1/environments", `{"name":"o","config":{"type":"self_hosted"}}`).str("id")
 	for _, route := range work {
 		method, path, _ := strings.Cut(route, " ")
-		b.refused(501, "not built", method, "/v1/environments/"+env+path, nil, worker)
+		b.refused(400, "not built", method, "/v1/environments/"+env+path, nil, worker)
 		foreign := b.do(method, "/v1/environments/"+other+path, nil, worker)
 		none := b.do(method, "/v1/environments/env_01nowhere"+path, nil, worker)
 		if foreign.status != 404 || strings.ReplaceAll(foreign.str("error.message"), other, "env_01nowhere") != none.str("error.message") {

@@ -199,11 +199,13 @@ var unbuilt = []string{
 	"DELETE /v1/user_profiles/{rest...}",
 	"GET /v1/organizations/{rest...}", "POST /v1/organizations/{rest...}", "DELETE /v1/organizations/{rest...}",
 
+	"GET /v1/compliance/{rest...}", "POST /v1/compliance/{rest...}", "DELETE /v1/compliance/{rest...}",
+
 	"POST /v1/complete", "POST /v1/messages", "POST /v1/messages/count_tokens", "GET /v1/messages/batches", "POST /v1/messages/batches",
 	"GET /v1/messages/batches/{rest...}", "POST /v1/messages/batches/{rest...}", "DELETE /v1/messages/batches/{rest...}",
 }
 
-// unbuiltWork are those of the work queue. Who may not use them is told so, and not that they are missing.
+// unbuiltWork are those of the work queue, which answer 400. Who may not use them is told so, and not that they are missing.
 var unbuiltWork = []string{
 	"GET /v1/environments/{environment}/work", "GET /v1/environments/{environment}/work/poll",
 	"GET /v1/environments/{environment}/work/stats", "GET /v1/environments/{environment}/work/{work}",
@@ -236,7 +238,11 @@ func (s *server) routes() http.Handler {
 			if err := s.ctl.Unbuilt(r.Context(), r.by, work, outboard.EnvironmentID(r.PathValue("environment"))); err != nil {
 				return nil, err
 			}
-			return nil, outboard.Errorf(outboard.Unimplemented, "%s %s is part of the wire and not built yet", method, path)
+			kind := outboard.Unimplemented
+			if work { // official workers take a 5xx for passing trouble and poll for ever: a 4xx ends them with the message
+				kind = outboard.Invalid
+			}
+			return nil, outboard.Errorf(kind, "%s %s is part of the wire and not built yet", method, path)
 		}, []string{anyParam}))
 	}
 	add("GET", "/healthz", http.HandlerFunc(s.health))

@@ -74,8 +74,8 @@ func agentVersion(v *int, q *control.SessionRequest) error {
 	if v == nil {
 		return nil
 	}
-	if *v < 1 {
-		return bad("agent.version: must be an integer from 1, not %d", *v)
+	if *v < 0 {
+		return bad("agent.version: must be an integer from 1, or 0 for the latest, not %d", *v)
 	}
 	q.AgentVersion = *v
 	return nil
@@ -243,7 +243,7 @@ func (r *request) sessionFilter() (f control.SessionFilter, cur cursor, nothing 
 		f.Phases = append(f.Phases, outboard.Phase(p))
 	}
 	f.Agent = outboard.AgentID(r.query.Get("agent_id"))
-	if v := r.query.Get("agent_version"); v != "" {
+	if v := r.query.Get("agent_version"); v != "" && v != "0" {
 		if f.AgentVersion, err = r.positive("agent_version"); err != nil {
 			return f, cur, false, err
 		}

@@ -48,7 +48,23 @@ func checkAgent(a *outboard.Agent) error {
 	if err := checkSkills(a.Skills); err != nil {
 		return err
 	}
-	return checkTools(a.Tools, a.MCPServers)
+	if err := checkTools(a.Tools, a.MCPServers); err != nil {
+		return err
+	}
+	return checkDefinition("the agent: its system prompt, tools, servers and skills", a)
+}
+
+// checkDefinition refuses what no session could hold.
+func checkDefinition(what string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return invalid("%s: %w", what, err)
+	}
+	if len(b) > outboard.MaxDefinition {
+		return outboard.Errorf(outboard.TooLarge, "%s must have at most %d bytes as JSON, not %d", what, outboard.MaxDefinition, len(b)).
+			WithHint("shorten the descriptions of the longest entries")
+	}
+	return nil
 }
 
 func checkModel(m outboard.ModelConfig) error {

@@ -2,9 +2,7 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
-	"reflect"
 	"slices"
 
 	"github.com/outboard-dev/outboard"
@@ -205,16 +203,4 @@ func sameToolsets(a, b []outboard.Toolset) bool {
 
 func sameToolConfig(a, b outboard.ToolConfig) bool {
 	return a.Name == b.Name && a.Enabled == b.Enabled && a.Policy == b.Policy && sameJSON(a.Web, b.Web)
-}
-
-// sameJSON compares documents by value, so that key order and spaces do not make a new version.
-func sameJSON(a, b outboard.Raw) bool {
-	if len(a) == 0 || len(b) == 0 {
-		return len(a) == len(b)
-	}
-	var x, y any
-	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
-		return false
-	}
-	return reflect.DeepEqual(x, y)
 }

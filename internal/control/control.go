@@ -139,6 +139,21 @@ func (c *Control) Models(_ context.Context, by outboard.Caller) ([]Model, error)
 	return c.models.Models(), nil
 }
 
+// Model returns the model that an id names wherever one may be given: an alias, provider/name, or a bare name.
+func (c *Control) Model(_ context.Context, by outboard.Caller, id string) (Model, error) {
+	if err := known(by); err != nil {
+		return Model{}, err
+	}
+	if c.models == nil {
+		return Model{}, missing("model", id)
+	}
+	m, err := c.models.Resolve(id)
+	if err != nil {
+		return Model{}, missing("model", id)
+	}
+	return m.Info(), nil
+}
+
 // Ready reports whether the store answers.
 func (c *Control) Ready(ctx context.Context) error {
 	_, err := c.store.OperatorKeys(ctx)

@@ -119,7 +119,7 @@ func (c *Control) UpdateCredential(ctx context.Context, by outboard.Caller, in o
 	return k.Update(ctx, id, func(cr *outboard.Credential, s *Secrets) error {
 		set(&cr.DisplayName, p.DisplayName)
 		if p.Metadata != nil {
-			m, err := mergeMetadata(cr.Metadata, p.Metadata, true)
+			m, err := mergeMetadata(cr.Metadata, p.Metadata, false)
 			if err != nil {
 				return err
 			}

@@ -171,7 +171,7 @@ func (c *Control) ArchiveEnvironment(ctx context.Context, by outboard.Caller, id
 	return e, nil
 }
 
-// DeleteEnvironment removes an environment. Sessions keep their copy of its config.
+// DeleteEnvironment removes an environment. Conflict: sessions name it.
 func (c *Control) DeleteEnvironment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID) error {
 	if err := works(by, scopeEnvironments); err != nil {
 		return err
@@ -217,7 +217,10 @@ func checkEnvironment(e *outboard.Environment) error {
 	}
 	switch e.Config.Kind {
 	case "cloud":
-		return checkCloud(&e.Config)
+		if err := checkCloud(&e.Config); err != nil {
+			return err
+		}
+		return checkDefinition("config", e.Config)
 	case "self_hosted":
 		return nil
 	}

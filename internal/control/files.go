@@ -21,9 +21,12 @@ const (
 	MaxFileIDs = 100
 )
 
+// unnamed is the name of a file that came without one.
+const unnamed = "unnamed"
+
 // Upload describes a file to store.
 type Upload struct {
-	Filename  string
+	Filename  string // "" = unnamed
 	MediaType string
 	Expires   time.Duration // 0 = never
 }
@@ -45,6 +48,9 @@ func (c *Control) StoreBytes(ctx context.Context, by outboard.Caller, r io.Reade
 func (c *Control) CreateFile(ctx context.Context, by outboard.Caller, u Upload, ref outboard.BlobRef) (outboard.File, error) {
 	if err := works(by, scopeFiles); err != nil {
 		return outboard.File{}, err
+	}
+	if u.Filename == "" { // SDKs send none for what they only read from
+		u.Filename = unnamed
 	}
 	if err := checkUpload(u); err != nil {
 		return outboard.File{}, err

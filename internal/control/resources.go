@@ -48,6 +48,9 @@ func (c *Control) copyFiles(ctx context.Context, by outboard.Caller, id outboard
 		made = append(made, file.ID)
 		cfg.Resources = append(cfg.Resources, res)
 	}
+	if err := checkDefinition("resources", cfg.Resources); err != nil {
+		return nil, errors.Join(err, undo())
+	}
 	return undo, nil
 }
 
@@ -132,6 +135,9 @@ func (c *Control) AddResource(ctx context.Context, by outboard.Caller, id outboa
 		}
 		added = res
 		s.Config.Resources = append(slices.Clone(s.Config.Resources), res)
+		if err := checkDefinition("resources", s.Config.Resources); err != nil {
+			return store.Commit{}, err
+		}
 		cm := resourceCommit(s)
 		cm.Files = []outboard.File{file}
 		return cm, nil

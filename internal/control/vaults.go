@@ -27,7 +27,7 @@ type VaultPatch struct {
 func (p *VaultPatch) apply(v *outboard.Vault) error {
 	set(&v.DisplayName, p.DisplayName)
 	if p.Metadata != nil {
-		m, err := mergeMetadata(v.Metadata, p.Metadata, true)
+		m, err := mergeMetadata(v.Metadata, p.Metadata, false)
 		if err != nil {
 			return err
 		}
