@@ -82,11 +82,7 @@ func TestRoles(t *testing.T) {
 	}
 	refused := func(key, route string) bool {
 		method, path, _ := strings.Cut(route, " ")
-		for _, name := range []string{"agent", "environment", "session", "thread", "event", "resource", "file", "vault", "credential", "policy", "approval", "grant", "user", "key"} {
-			path = strings.ReplaceAll(path, "{"+name+"}", map[string]string{"agent": "agent", "environment": "env", "session": "sesn", "thread": "sthr", "event": "sevt",
-				"resource": "sesrsc", "file": "file", "vault": "vlt", "credential": "vcrd", "policy": "pol", "approval": "apr", "grant": "grant", "user": "user", "key": "apikey"}[name]+"_01x")
-		}
-		path = strings.NewReplacer("{pid}", "1", "{budget}", "bgt_01x", "{machine}", "sbx_01x", "{ssh_key}", "sshkey_01x", "{kill}", "kill_01x", "{sandbox}", "boxaaaaaaaaaaaaaaaaaaaa", "{template}", "t", "{build}", "b", "{organization}", "org_01x", "{model...}", "m").Replace(path)
+		path = filled(path)
 		if strings.HasPrefix(route, "GET /v1/sandboxes/{sandbox}/files") || strings.Contains(route, "{sandbox}/files") {
 			path += "?path=f"
 		}
