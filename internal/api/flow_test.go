@@ -17,6 +17,13 @@ import (
 // whole is the API of a complete server, runner and sandboxes included.
 func whole(t *testing.T, opt outboardtest.Options) *bench {
 	t.Helper()
+	more := opt.API
+	opt.API = func(cfg *api.Config) {
+		cfg.Unrecorded = func(route string) { t.Errorf("%s changed something and left no record in the audit", route) }
+		if more != nil {
+			more(cfg)
+		}
+	}
 	s := outboardtest.Start(t, opt)
 	return &bench{t: t, url: s.URL, key: s.Key, store: s.Store, live: s.Live, ctl: s.Control, witness: s.Witness}
 }

@@ -134,12 +134,21 @@ func TestRoles(t *testing.T) {
 			}
 		}
 	}
+	operator := b.key
 	b.key = "obk_viewer"
 	if r := b.upload("file", "f:x"); r.status != http.StatusForbidden {
 		t.Errorf("a viewer uploads: %d", r.status)
 	}
 	if r := b.do("POST", "/v1/outboard/import", "x"); r.status != http.StatusForbidden {
 		t.Errorf("a viewer imports: %d", r.status)
+	}
+	b.refused(403, "operator", "POST", "/v1/outboard/audit/redact", `{"records":[1],"fields":["detail"],"why":"w"}`)
+	b.key = operator
+	records := b.refusals()
+	for route := range writers {
+		if !slices.ContainsFunc(records, func(r string) bool { return strings.HasPrefix(r, route+" /v1/") }) {
+			t.Errorf("who was refused %s has no record", route)
+		}
 	}
 	b.key = "obk_developer"
 	if r := b.upload("file", "f:x"); r.status != http.StatusOK {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 
@@ -222,7 +223,7 @@ func (s *server) routes() http.Handler {
 		methods[path] = append(methods[path], method)
 	}
 	for _, r := range s.built() {
-		h := s.handle(r.verb, queries[r.method+" "+r.path])
+		h := s.handle(r.method+" "+r.path, r.verb, queries[r.method+" "+r.path])
 		if removes(r.method, r.path) {
 			h = removal(h)
 		}
@@ -234,7 +235,7 @@ func (s *server) routes() http.Handler {
 	for _, pattern := range slices.Concat(unbuilt, unbuiltWork) {
 		method, path, _ := strings.Cut(pattern, " ")
 		work := slices.Contains(unbuiltWork, pattern)
-		add(method, path, s.handle(func(r *request) (any, error) {
+		add(method, path, s.handle(pattern, func(r *request) (any, error) {
 			if err := s.ctl.Unbuilt(r.Context(), r.by, work, outboard.EnvironmentID(r.PathValue("environment"))); err != nil {
 				return nil, err
 			}
@@ -255,7 +256,20 @@ func (s *server) routes() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, outboard.Errorf(outboard.NotFound, "there is nothing at %s", clip(r.URL.Path)))
 	})
-	return mux
+	return s.spelled(mux)
+}
+
+// spelled asks for a key before the mux redirects a path that it would spell otherwise: who has none learns of no route.
+func (s *server) spelled(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if clean := path.Clean("/" + r.URL.Path); clean != r.URL.Path && clean+"/" != r.URL.Path {
+			if _, err := s.caller(r); err != nil {
+				s.fail(w, r, err)
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // removes reports whether a route takes something away: what must work on a full disk as well.

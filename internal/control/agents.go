@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // updateTries bounds how often an update without a version lock starts over because another one came first.
@@ -117,6 +118,7 @@ func (c *Control) UpdateAgent(ctx context.Context, by outboard.Caller, id outboa
 			return old, err
 		}
 		if sameAgent(old, a) {
+			store.Unchanged(ctx)
 			return old, nil
 		}
 		a.Version, a.UpdatedAt = old.Version+1, c.clock()

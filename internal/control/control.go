@@ -87,6 +87,8 @@ type Control struct {
 	withdrawals *withdrawals
 	recording   sync.WaitGroup // kills that the database takes its time with
 
+	refusals refusals
+
 	mu       sync.Mutex
 	revoked  counter
 	accounts map[outboard.SessionID]outboard.Header // see UsageAt; bounded by maxAccounts

@@ -142,6 +142,7 @@ func (c *Control) ArchiveCredential(ctx context.Context, by outboard.Caller, in 
 		return outboard.Credential{}, err
 	}
 	if cr, err := c.Credential(ctx, by, in, id); err != nil || !cr.ArchivedAt.IsZero() {
+		store.Unchanged(ctx)
 		return cr, err
 	}
 	if err := c.record(ctx, by, "credential.archive", string(id), nil); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/netrule"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // hostName is a DNS name as allow-lists hold it: no scheme, port, path, user or wildcard.
@@ -158,6 +159,7 @@ func (c *Control) ArchiveEnvironment(ctx context.Context, by outboard.Caller, id
 	}
 	e, err := c.Environment(ctx, by, id)
 	if err != nil || !e.ArchivedAt.IsZero() {
+		store.Unchanged(ctx)
 		return e, err
 	}
 	e.ArchivedAt = c.clock()

@@ -60,6 +60,9 @@ func (c *Control) CreateFile(ctx context.Context, by outboard.Caller, u Upload, 
 	if u.Expires > 0 {
 		f.ExpiresAt = f.CreatedAt.Add(u.Expires)
 	}
+	if err := c.record(ctx, by, "file.create", string(f.ID), ref); err != nil {
+		return f, err
+	}
 	if err := c.store.PutFile(ctx, f); err != nil {
 		return f, outboard.Errorf(outboard.KindOf(err), "storing the file: %w", err)
 	}
@@ -168,6 +171,9 @@ func (c *Control) DeleteFile(ctx context.Context, by outboard.Caller, id outboar
 		return err
 	}
 	if _, err := c.File(ctx, by, id); err != nil {
+		return err
+	}
+	if err := c.record(ctx, by, "file.delete", string(id), nil); err != nil {
 		return err
 	}
 	return look("file", string(id), c.store.DeleteFile(ctx, id))

@@ -135,6 +135,7 @@ func (p *sendPlan) commit(ctx context.Context, st *store.Store, h *outboard.Head
 		}
 	}
 	if len(fresh) == 0 {
+		store.Unchanged(ctx)
 		return p.events, nil
 	}
 	expect := int64(store.Any)

@@ -343,6 +343,7 @@ func (c *Control) ArchiveSession(ctx context.Context, by outboard.Caller, id out
 	}
 	h, err := c.header(ctx, by, id)
 	if err == nil && h.Phase == outboard.PhaseTerminated {
+		store.Unchanged(ctx)
 		return c.Session(ctx, by, id)
 	}
 	s, err := c.edit(ctx, by, id, func(s *Session) (store.Commit, error) {
