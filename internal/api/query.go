@@ -32,7 +32,7 @@ var queries = map[string][]string{
 	"GET /v1/agents/{agent}":                               {"version"},
 	"GET /v1/agents/{agent}/versions":                      ofRows,
 	"GET /v1/environments":                                 ofRows,
-	"GET /v1/sessions":                                     slices.Concat(ofRows, []string{"order", "statuses[]", "agent_id", "agent_version", "memory_store_id", "deployment_id"}),
+	"GET /v1/sessions":                                     slices.Concat(ofRows, []string{"order", "statuses[]", "include[]", "agent_id", "agent_version", "memory_store_id", "deployment_id"}),
 	"GET /v1/sessions/{session}":                           {"include[]"},
 	"GET /v1/sessions/{session}/outboard/export":           {"seq"},
 	"POST /v1/outboard/import":                             {"environment_id", "model", "title", "trust", "unsigned"},

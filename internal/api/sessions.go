@@ -270,6 +270,10 @@ func (s *server) listSessions(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	own, err := r.own()
+	if err != nil {
+		return nil, err
+	}
 	var list []control.Session
 	limit := f.Limit
 	f.Limit++
@@ -287,7 +291,17 @@ func (s *server) listSessions(r *request) (any, error) {
 	}
 	out := sessionListOut{listOut: listOut[sessionOut]{Data: []sessionOut{}}}
 	for _, v := range list {
-		out.Data = append(out.Data, s.showSession(v))
+		shown := s.showSession(v)
+		if own {
+			err := s.addOwn(r, v, &shown)
+			if err != nil && outboard.KindOf(err) == outboard.NotFound {
+				continue // deleted since the page was read
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+		out.Data = append(out.Data, shown)
 	}
 	if len(list) > 0 {
 		first, last := list[0], list[len(list)-1]

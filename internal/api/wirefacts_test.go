@@ -288,3 +288,36 @@ func TestCredentialPlaces(t *testing.T) {
 		t.Errorf("made %s", made.body)
 	}
 }
+
+// Fails if nobody learns from the API whose a session is, in a list above all, or when a message came that waits.
+func TestOwnOfSessions(t *testing.T) {
+	b := newBench(t)
+	id := b.session()
+	b.ok("POST", "/v1/sessions/"+id+"/events", send(message("hello")))
+	forked := b.ok("POST", "/v1/sessions/"+id+"/fork", `{"seq":1}`).str("data.0.id")
+	me := b.ok("GET", "/v1/outboard/whoami", nil)
+	list := b.ok("GET", "/v1/sessions?include[]=outboard", nil)
+	for i, want := range []string{forked, id} {
+		at := fmt.Sprintf("data.%d.", i)
+		if list.str(at+"id") != want || list.str(at+"outboard.owner.name") != me.str("key.name") || list.str(at+"outboard.owner.key_id") != me.str("key.id") ||
+			list.get(at+"outboard.owner.user_id") != nil {
+			t.Errorf("listed %s: %s, I am %s", want, list.body, me.body)
+		}
+	}
+	if list.str("data.0.outboard.parent_id") != id {
+		t.Errorf("the fork: %s", list.body)
+	}
+	if one := b.ok("GET", "/v1/sessions/"+id+"?include[]=outboard", nil); one.str("outboard.owner.name") != me.str("key.name") {
+		t.Errorf("alone: %s", one.body)
+	}
+	if plain := b.ok("GET", "/v1/sessions", nil); strings.Contains(string(plain.body), `"outboard"`) {
+		t.Errorf("nobody asked: %s", plain.body)
+	}
+	queued := b.ok("GET", "/v1/sessions/"+id+"/events?types[]=user.message&include[]=outboard", nil)
+	if queued.get("data.0.processed_at") != nil || queued.str("data.0.received_at") < "2020" {
+		t.Errorf("queued: %s", queued.body)
+	}
+	if plain := b.ok("GET", "/v1/sessions/"+id+"/events?types[]=user.message", nil); strings.Contains(string(plain.body), "received_at") {
+		t.Errorf("nobody asked: %s", plain.body)
+	}
+}
