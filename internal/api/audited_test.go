@@ -89,14 +89,14 @@ func TestRefusalsAreRecorded(t *testing.T) {
 		t.Errorf("in the second minute: %v", got)
 	}
 	for i := range 1000 {
-		b.ctl.Refused(t.Context(), outboard.Caller{}, control.RefusedRequest{Route: "GET /v1/agents", From: fmt.Sprintf("[2001:db8:%x::1]:1", i), Why: fmt.Errorf("x")})
-		b.ctl.Refused(t.Context(), outboard.Caller{}, control.RefusedRequest{Route: "GET /v1/agents", From: fmt.Sprintf("[2001:db8::%x]:1", i), Why: fmt.Errorf("x")})
+		b.ctl.Refused(t.Context(), outboard.Caller{}, control.RefusedRequest{Route: "GET /v1/agents", From: fmt.Sprintf("[2001:db8:%x::1]:1", i), Why: outboard.Errorf(outboard.Unauthenticated, "x")})
+		b.ctl.Refused(t.Context(), outboard.Caller{}, control.RefusedRequest{Route: "GET /v1/agents", From: fmt.Sprintf("[2001:db8::%x]:1", i), Why: outboard.Errorf(outboard.Unauthenticated, "x")})
 	}
 	if n := len(b.records("api.refused")); n > 2+11 {
 		t.Errorf("1000 networks have %d records", n-2)
 	}
 	later(time.Minute)
-	b.ctl.Refused(t.Context(), outboard.Caller{}, control.RefusedRequest{Route: "GET /v1/agents", From: "192.0.2.1:1", Why: fmt.Errorf("x")})
+	b.ctl.Refused(t.Context(), outboard.Caller{}, control.RefusedRequest{Route: "GET /v1/agents", From: "192.0.2.1:1", Why: outboard.Errorf(outboard.Unauthenticated, "x")})
 	if got := b.records("api.refused"); len(got) > 2+11+1 {
 		t.Errorf("a minute later: %d", len(got))
 	}

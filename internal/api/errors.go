@@ -89,10 +89,8 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
-	if status == http.StatusUnauthorized || status == http.StatusForbidden {
-		by, _ := r.Context().Value(callerKey{}).(outboard.Caller)
-		s.ctl.Refused(r.Context(), by, control.RefusedRequest{Route: cmp.Or(r.Pattern, r.Method), Path: r.URL.Path, From: r.RemoteAddr, Why: err})
-	}
+	by, _ := r.Context().Value(callerKey{}).(outboard.Caller)
+	s.ctl.Refused(r.Context(), by, control.RefusedRequest{Route: cmp.Or(r.Pattern, r.Method), Path: r.URL.Path, From: r.RemoteAddr, Why: err})
 	writeJSON(w, status, body)
 }
 

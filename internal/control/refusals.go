@@ -83,9 +83,12 @@ func (f *refusals) forget(now time.Time) {
 	}
 }
 
-// Refused records that somebody was refused. It is refused in any case. Of one source and route one a minute has a record; the next one
+// Refused records that somebody was refused: of other errors there is no record. It is refused in any case. Of one source and route one a minute has a record; the next one
 // says how many had none. Strangers are told apart by network, whatever they asked for.
 func (c *Control) Refused(ctx context.Context, by outboard.Caller, r RefusedRequest) {
+	if kind := outboard.KindOf(r.Why); kind != outboard.Unauthenticated && kind != outboard.Denied {
+		return
+	}
 	source, route, actor, org, rule := string(by.Key), r.Route, string(by.Key), string(by.In()), "role "+by.Role
 	stranger := by.Key == ""
 	if stranger {
