@@ -188,10 +188,11 @@ func (s *server) listAgents(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := s.ctl.Agents(r.Context(), r.by, q.page)
+	list, more, err := s.ctl.Agents(r.Context(), r.by, q.page)
 	if err != nil {
 		return nil, err
 	}
+	q.more = more
 	return pageOf(q, list, func(a outboard.Agent) (string, time.Time) { return string(a.ID), a.CreatedAt }, showAgent), nil
 }
 
@@ -201,9 +202,10 @@ func (s *server) listAgentVersions(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := s.ctl.AgentVersions(r.Context(), r.by, id, q.page)
+	list, more, err := s.ctl.AgentVersions(r.Context(), r.by, id, q.page)
 	if err != nil {
 		return nil, err
 	}
+	q.more = more
 	return pageOf(q, list, func(a outboard.Agent) (string, time.Time) { return strconv.Itoa(a.Version), a.UpdatedAt }, showAgent), nil
 }

@@ -275,17 +275,16 @@ func (s *server) listSessions(r *request) (any, error) {
 		return nil, err
 	}
 	var list []control.Session
+	early := false
 	limit := f.Limit
 	f.Limit++
 	if !nothing {
-		if list, err = s.ctl.Sessions(r.Context(), r.by, f); err != nil {
+		if list, early, err = s.ctl.Sessions(r.Context(), r.by, f); err != nil {
 			return nil, err
 		}
 	}
-	more := len(list) > limit
-	if more {
-		list = list[:limit]
-	}
+	more := early || len(list) > limit
+	list = list[:min(limit, len(list))]
 	if cur.Back {
 		slices.Reverse(list)
 	}

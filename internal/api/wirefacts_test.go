@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -319,5 +320,34 @@ func TestOwnOfSessions(t *testing.T) {
 	}
 	if plain := b.ok("GET", "/v1/sessions/"+id+"/events?types[]=user.message", nil); strings.Contains(string(plain.body), "received_at") {
 		t.Errorf("nobody asked: %s", plain.body)
+	}
+}
+
+// Fails if a page of large agents or sessions is made in memory whatever its size, or loses one where it ends early.
+func TestListsOfLargeRows(t *testing.T) {
+	b := newBench(t)
+	body := largest()
+	tools := body["tools"].([]any)[:70]
+	for _, tool := range tools {
+		tool.(map[string]any)["description"] = strings.Repeat("d", 45_000)
+	}
+	body["tools"] = tools
+	env := b.environment()
+	var agents, sessions []string
+	for range 12 {
+		id := b.ok("POST", "/v1/agents", body).str("id")
+		agents = append(agents, id)
+		sessions = append(sessions, b.ok("POST", "/v1/sessions", map[string]any{"agent": id, "environment_id": env}).str("id"))
+	}
+	slices.Reverse(agents)
+	slices.Reverse(sessions)
+	for path, want := range map[string][]string{"/v1/agents": agents, "/v1/sessions": sessions} {
+		first := b.ok("GET", path+"?limit=100", nil)
+		if n := len(first.get("data").([]any)); n == 0 || n == len(want) || first.str("next_page") == "" {
+			t.Errorf("%s: the first page has %d of %d, and %d bytes", path, n, len(want), len(first.body))
+		}
+		if got := b.walk(path, url.Values{"limit": {"100"}}); !slices.Equal(got, want) {
+			t.Errorf("%s: %d of %d, or in another order", path, len(got), len(want))
+		}
 	}
 }

@@ -100,15 +100,17 @@ func (c *Control) Environment(ctx context.Context, by outboard.Caller, id outboa
 	return e, nil
 }
 
-// Environments returns one page, newest first. at is when the cursor's row was made: it may be deleted by now.
-func (c *Control) Environments(ctx context.Context, by outboard.Caller, p Page, at time.Time) ([]outboard.Environment, error) {
+// Environments returns one page, newest first, as Agents does. at is when the cursor's row was made: it may be deleted by now.
+func (c *Control) Environments(ctx context.Context, by outboard.Caller, p Page, at time.Time) (_ []outboard.Environment, more bool, err error) {
 	if err := known(by); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	p.Org = by.In()
-	list, err := listAfter(func(p Page) ([]outboard.Environment, error) { return c.store.Environments(ctx, p) }, p, at,
-		func(e outboard.Environment) (time.Time, string) { return e.CreatedAt, string(e.ID) })
-	return list, look("environments", "", err)
+	list, more, err := gather(func(p Page) ([]outboard.Environment, error) {
+		return listAfter(func(p Page) ([]outboard.Environment, error) { return c.store.Environments(ctx, p) }, p, at,
+			func(e outboard.Environment) (time.Time, string) { return e.CreatedAt, string(e.ID) })
+	}, p, func(e *outboard.Environment) int64 { at = e.CreatedAt; return e.Config.Size() }, func(e *outboard.Environment) string { return string(e.ID) })
+	return list, more, look("environments", "", err)
 }
 
 // UpdateEnvironment applies a patch. Running sessions keep what they started with.
