@@ -15,7 +15,7 @@ type Event struct {
 	Type    EventType `json:"type"`
 	Ref     EventID   `json:"ref,omitempty"` // the event this one is about, indexed: see each payload
 	Time    time.Time `json:"time"`          // µs; at least EventSpacing after the event before it
-	Data    Raw       `json:"data"`          // the payload's JSON, at most MaxEventData
+	Data    Raw       `json:"data"`          // the payload's JSON, at most Type.MaxData
 
 	folded *folded // of an event that NewEvent made, shared by its copies
 }
@@ -96,6 +96,9 @@ func (e *Event) payload() (Payload, error) {
 	return f.p, f.err
 }
 
+// CodeAnswered is the code of the error for a call that has another answer already. Its kind is Invalid, as on the wire.
+const CodeAnswered = "already_answered"
+
 // Codes of the errors of an event that cannot be decoded.
 const (
 	CodeEventUnknown = "event_unknown" // of a type that this program does not know: another version wrote it
@@ -116,6 +119,15 @@ func (e *Event) Decode() (Payload, error) {
 			WithPublic("event %s (%s) of the session's log is damaged", e.ID, e.Type)
 	}
 	return p, nil
+}
+
+// MaxData is the most bytes that the payload of an event of this type has.
+func (t EventType) MaxData() int {
+	switch t {
+	case TypeSessionCreated, TypeSessionForked, TypeSessionUpdated:
+		return MaxConfigData
+	}
+	return MaxEventData
 }
 
 // IsInput reports whether events of this type wait in the inbox.

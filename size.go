@@ -10,10 +10,7 @@ const (
 // Size is about how much memory the state takes: what it holds, not what was read for it. It does not depend on the history's length
 // how long that takes to say.
 func (s *State) Size() int64 {
-	n := stateSize + s.said + s.draft.size() + int64(len(s.Config.Agent.System))
-	for _, set := range s.Config.Agent.Tools {
-		n += blockSize + int64(len(set.Description)+len(set.InputSchema))
-	}
+	n := stateSize + s.said + s.draft.size() + s.Config.Agent.Size()
 	n += blockSize * int64(len(s.Config.Resources)+len(s.Metadata)+len(s.rewinds))
 	for i := range s.Waiting {
 		n += messageSize + 2*int64(len(s.Waiting[i].Event.Data)) // the event and its payload
@@ -22,6 +19,31 @@ func (s *State) Size() int64 {
 		n += messageSize + int64(len(c.Requested.Input))
 		if c.Finished != nil {
 			n += blockSize
+		}
+	}
+	return n
+}
+
+// Size is about how much memory the agent takes.
+func (a *Agent) Size() int64 {
+	n := int64(len(a.System))
+	for _, set := range a.Tools {
+		n += blockSize + int64(len(set.Description)+len(set.InputSchema)) + blockSize*int64(len(set.Configs))
+	}
+	return n
+}
+
+// Size is about how much memory the config takes.
+func (c *EnvConfig) Size() (n int64) {
+	for _, h := range c.Networking.AllowedHosts {
+		n += int64(len(h))
+	}
+	for _, r := range c.Networking.Rules {
+		n += blockSize + int64(len(r.Host)+len(r.Path))
+	}
+	for _, list := range c.Packages {
+		for _, p := range list {
+			n += int64(len(p))
 		}
 	}
 	return n

@@ -172,6 +172,9 @@ func findEnvironment(ctx context.Context, c *client.Client, ref string) (string,
 	}
 	e, err := c.CreateEnvironment(ctx, map[string]any{"name": name, "description": "The environment of outboard run when no other is named.",
 		"config": map[string]any{"type": "cloud"}})
+	if err != nil && outboard.KindOf(err) == outboard.Conflict { // another run made it since the list was read
+		return findEnvironment(ctx, c, name)
+	}
 	return e.ID, err
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -97,7 +98,7 @@ func runAnswerAgain(ctx context.Context, a *app, c *conn, id, call string, allow
 		why = last.Deny // to deny again without a reason takes nothing back
 	}
 	done, err := c.Send(ctx, id, client.Confirmation(last.ToolUseID, allow, why))
-	if outboard.KindOf(err) == outboard.Conflict {
+	if e, ok := errors.AsType[*outboard.Error](err); ok && e.Code == outboard.CodeAnswered {
 		return outboard.Errorf(outboard.Conflict, "%s does not wait for an approval: its last one, of %s, was %s, and that stands", name,
 			last.ToolUseID, answerWord(last.Result == "allow")).WithHint("outboard logs %s", name)
 	}

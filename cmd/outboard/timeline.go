@@ -140,10 +140,10 @@ func (t *timeline) talk(ev client.Event, w wireEvent) error {
 	switch ev.Type {
 	case "user.message":
 		if t.users {
-			return t.text(ev.ProcessedAt, "you", client.Text(w.Content))
+			return t.text(ev.At(), "you", client.Text(w.Content))
 		}
 	case "system.message":
-		return t.text(ev.ProcessedAt, "note", client.Text(w.Content))
+		return t.text(ev.At(), "note", client.Text(w.Content))
 	case "agent.message":
 		t.retries = 0
 		if t.typed(ev.ID, client.Text(w.Content)) {

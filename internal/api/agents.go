@@ -67,12 +67,12 @@ func (s *server) createAgent(r *request) (any, error) {
 
 func (s *server) getAgent(r *request) (any, error) {
 	version := 0
-	if v := r.query.Get("version"); v != "" {
-		n, err := strconv.ParseInt(v, 10, 32)
-		if err != nil || n < 1 {
-			return nil, bad("version: must be an integer from 1, not %q", clip(v))
+	if v := r.query.Get("version"); v != "" && v != "0" { // 0 is as good as none
+		n, err := r.positive("version")
+		if err != nil {
+			return nil, err
 		}
-		version = int(n)
+		version = n
 	}
 	a, err := s.ctl.Agent(r.Context(), r.by, outboard.AgentID(r.PathValue("agent")), version)
 	if err != nil {
@@ -188,10 +188,11 @@ func (s *server) listAgents(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := s.ctl.Agents(r.Context(), r.by, q.page)
+	list, more, err := s.ctl.Agents(r.Context(), r.by, q.page)
 	if err != nil {
 		return nil, err
 	}
+	q.more = more
 	return pageOf(q, list, func(a outboard.Agent) (string, time.Time) { return string(a.ID), a.CreatedAt }, showAgent), nil
 }
 
@@ -201,9 +202,10 @@ func (s *server) listAgentVersions(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := s.ctl.AgentVersions(r.Context(), r.by, id, q.page)
+	list, more, err := s.ctl.AgentVersions(r.Context(), r.by, id, q.page)
 	if err != nil {
 		return nil, err
 	}
+	q.more = more
 	return pageOf(q, list, func(a outboard.Agent) (string, time.Time) { return strconv.Itoa(a.Version), a.UpdatedAt }, showAgent), nil
 }

@@ -32,6 +32,9 @@ type Config struct {
 	// WriteTimeout is how long one write to a stream may take before its reader counts as gone; 0 = 30 s.
 	WriteTimeout time.Duration
 	Now          func() time.Time // nil = time.Now
+	// Unrecorded is told the route of a request that succeeded and changes something, but left no record in the audit: a mistake of this
+	// program. nil = the log is told.
+	Unrecorded func(route string)
 }
 
 const (
@@ -47,13 +50,14 @@ type server struct {
 	keepalive    time.Duration
 	writeTimeout time.Duration
 	now          func() time.Time
+	unrecorded   func(route string)
 }
 
 // New returns the handler. Streams end when their request's context does, so whoever serves it cancels the base context before
 // it waits for connections.
 func New(cfg Config) http.Handler {
 	s := &server{ctl: cfg.Control, log: cfg.Logger, hosts: cfg.Hosts, keepalive: cfg.Keepalive,
-		writeTimeout: cfg.WriteTimeout, now: cfg.Now}
+		writeTimeout: cfg.WriteTimeout, now: cfg.Now, unrecorded: cfg.Unrecorded}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -65,6 +69,9 @@ func New(cfg Config) http.Handler {
 	}
 	if s.now == nil {
 		s.now = time.Now
+	}
+	if s.unrecorded == nil {
+		s.unrecorded = func(route string) { s.log.Error("a change has no record in the audit", "route", route) }
 	}
 	return s.recovering(s.hosted(s.fromHere(s.routes())))
 }

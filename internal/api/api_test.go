@@ -64,7 +64,7 @@ func newBench(t *testing.T, opts ...any) *bench {
 	if err != nil || !made {
 		t.Fatalf("EnsureAdminKey: %v, %v", made, err)
 	}
-	cfg := api.Config{Control: b.ctl}
+	cfg := api.Config{Control: b.ctl, Unrecorded: func(route string) { t.Errorf("%s changed something and left no record in the audit", route) }}
 	for _, o := range opts {
 		if f, ok := o.(func(*api.Config)); ok {
 			f(&cfg)
@@ -183,7 +183,7 @@ func (b *bench) agent() string {
 }
 
 func (b *bench) environment() string {
-	return b.ok("POST", "/v1/environments", map[string]any{"name": "e"}).str("id")
+	return b.ok("POST", "/v1/environments", map[string]any{"name": outboard.NewID[string](outboard.PrefixEnvironment)}).str("id")
 }
 
 func (b *bench) session() string {

@@ -70,6 +70,9 @@ func (s *server) listAudit(r *request) (any, error) {
 
 // checkpointAudit signs the audit as it is now.
 func (s *server) checkpointAudit(r *request) (any, error) {
+	if err := r.empty(); err != nil {
+		return nil, err
+	}
 	c, err := s.ctl.CheckpointAudit(r.Context(), r.by)
 	if err != nil {
 		return nil, err

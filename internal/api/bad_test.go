@@ -23,7 +23,7 @@ func TestBadRequests(t *testing.T) {
 	b.ok("POST", "/v1/agents/"+archivedAgent+"/archive", nil)
 	b.ok("POST", "/v1/environments/"+archivedEnv+"/archive", nil)
 	selfHosted := b.ok("POST", "/v1/environments", `{"name":"s","config":{"type":"self_hosted"}}`).str("id")
-	withPip := b.ok("POST", "/v1/environments", `{"name":"s","config":{"type":"cloud","packages":{"pip":["requests"]}}}`).str("id")
+	withPip := b.ok("POST", "/v1/environments", `{"name":"p","config":{"type":"cloud","packages":{"pip":["requests"]}}}`).str("id")
 	skilled := b.ok("POST", "/v1/agents", `{"name":"a","model":"script/steps","skills":[{"type":"anthropic","skill_id":"xlsx"}]}`).str("id")
 	events := "/v1/sessions/" + session + "/events"
 	newSession := func(more string) string {
@@ -135,7 +135,7 @@ func TestBadRequests(t *testing.T) {
 		{"foreign thread", 400, "sthr_01nope", "POST", events, sendOne(`{"type":"user.interrupt","session_thread_id":"sthr_01nope"}`)},
 
 		{"negative limit", 400, "limit", "GET", "/v1/agents?limit=-1", ``},
-		{"zero limit", 400, "limit", "GET", "/v1/sessions?limit=0", ``},
+		{"limit below zero", 400, "limit", "GET", "/v1/sessions?limit=-0", ``},
 		{"huge limit", 400, "limit", "GET", events + "?limit=99999999999999999999", ``},
 		{"word limit", 400, "limit", "GET", "/v1/files?limit=ten", ``},
 		{"bad cursor", 400, "page", "GET", "/v1/agents?page=page_!!!", ``},
@@ -159,7 +159,7 @@ func TestBadRequests(t *testing.T) {
 		{"unknown root", 404, "nothing at", "GET", "/", ``},
 		{"wrong method", 405, "only", "PUT", "/v1/agents/" + agent, `{}`},
 		{"patch", 405, "only", "PATCH", "/v1/sessions/" + session, `{}`},
-		{"work queue", 501, "not built yet", "GET", "/v1/environments/" + env + "/work/poll", ``},
+		{"work queue", 400, "not built yet", "GET", "/v1/environments/" + env + "/work/poll", ``},
 		{"messages", 501, "not built yet", "POST", "/v1/messages", `{}`},
 		{"archiving a foreign thread", 404, "no thread", "POST", "/v1/sessions/" + session + "/threads/sthr_01/archive", ``},
 		{"archiving the primary thread", 400, "primary", "POST", "/v1/sessions/" + session + "/threads/" + primary + "/archive", ``},
@@ -210,10 +210,10 @@ func TestGoodRequests(t *testing.T) {
 	}
 	s := b.ok("POST", "/v1/sessions", fmt.Sprintf(`{"agent":{"type":"agent_with_overrides","id":%q,"version":1,"system":null,"tools":[],"model":{"id":"script/steps","effort":"max"}},
 	 "environment_id":%q,"title":"t","metadata":{"a":"b"},"initial_events":[{"type":"user.message","content":[{"type":"text","text":"x"}]}]}`, agent.str("id"), env.str("id")))
-	if s.str("status") != "running" || s.get("agent.system") != nil || len(s.get("agent.tools").([]any)) != 0 || s.get("agent.model.effort") != nil {
+	if s.str("status") != "running" || s.get("agent.system") != nil || len(s.get("agent.tools").([]any)) != 0 || s.get("agent.model.effort.type") != "high" {
 		t.Errorf("session: %s", s.body)
 	}
-	b.ok("DELETE", "/v1/environments/"+env.str("id"), nil)
+	b.ok("DELETE", "/v1/environments/"+b.environment(), nil)
 }
 
 // Fails if an id of another resource, of nobody or of the wrong shape is answered otherwise than with the one 404.

@@ -155,19 +155,28 @@ func decodeRefresh(path string, raw json.RawMessage, create bool) (authChange, e
 
 func decodeVariable(path string, raw json.RawMessage, create bool) (authChange, error) {
 	var in struct {
-		Type       string               `json:"type"`
-		Name       *string              `json:"secret_name"`
-		Value      *string              `json:"secret_value"`
-		Networking json.RawMessage      `json:"networking"`
-		Location   field[*locationIn]   `json:"injection_location"`
-		Outboard   field[variableExtra] `json:"outboard"`
+		Type       string          `json:"type"`
+		Name       *string         `json:"secret_name"`
+		Value      *string         `json:"secret_value"`
+		Networking json.RawMessage `json:"networking"`
+		Location   json.RawMessage `json:"injection_location"`
+		Outboard   json.RawMessage `json:"outboard"`
 	}
+	var at struct {
+		Header field[bool] `json:"header"`
+		Body   field[bool] `json:"body"`
+	}
+	var extra variableExtra
 	err := object(path, raw, &in)
+	if err == nil && in.Location != nil {
+		err = cmpErr(object(path+".injection_location", in.Location, &at), notNull(path+".injection_location.header", at.Header.null),
+			notNull(path+".injection_location.body", at.Body.null))
+	}
+	if err == nil && !isNull(in.Outboard) {
+		err = object(path+".outboard", in.Outboard, &extra)
+	}
 	err = cmpErr(err, immutable(path, "secret_name", in.Name, create), needed(path, "secret_value", in.Value != nil, create),
 		needed(path, "networking", !isNull(in.Networking), create))
-	if err == nil && in.Location.null {
-		err = bad("%s.injection_location: must not be null", path)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -183,26 +192,31 @@ func decodeVariable(path string, raw json.RawMessage, create bool) (authChange, 
 		if hosts != nil {
 			a.Rule.AnyHost, a.Rule.Hosts = hosts.AnyHost, hosts.Hosts
 		}
-		if create && !in.Location.set {
+		if create && in.Location == nil {
 			a.InHeader, a.InBody = true, true
 		}
-		if l := in.Location.v; l != nil {
-			keep(&a.InHeader, l.Header)
-			keep(&a.InBody, l.Body)
+		if at.Header.set {
+			a.InHeader = at.Header.v
 		}
-		if x := in.Outboard; x.set {
-			a.Rule.Ports, a.Rule.Methods, a.Rule.Paths, a.Shape = x.v.Ports, x.v.Methods, x.v.Paths, x.v.Prefix
+		if at.Body.set {
+			a.InBody = at.Body.v
 		}
-		if in.Value != nil && in.Outboard.v.Prefix == "" {
+		if in.Outboard != nil {
+			a.Rule.Ports, a.Rule.Methods, a.Rule.Paths, a.Shape = extra.Ports, extra.Methods, extra.Paths, extra.Prefix
+		}
+		if in.Value != nil && extra.Prefix == "" {
 			a.Shape = control.Shape(*in.Value)
 		}
 		return nil
 	}, nil
 }
 
-type locationIn struct {
-	Header *bool `json:"header"`
-	Body   *bool `json:"body"`
+// notNull refuses a member that is a value or absent.
+func notNull(path string, null bool) error {
+	if null {
+		return bad("%s: must not be null", path)
+	}
+	return nil
 }
 
 func decodeCredNetworking(path string, raw json.RawMessage) (*outboard.UseRule, error) {
@@ -408,7 +422,7 @@ func (s *server) deleteCredential(r *request) (any, error) {
 }
 
 func (s *server) listCredentials(r *request) (any, error) {
-	q, err := r.rows("credentials of "+string(r.vault()), otherPage, maxOtherPage)
+	q, err := r.rows("credentials of "+string(r.vault()), agentPage, maxAgentPage)
 	if err != nil {
 		return nil, err
 	}

@@ -268,9 +268,10 @@ func (s *server) listEnvironments(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := s.ctl.Environments(r.Context(), r.by, q.page, q.at)
+	list, more, err := s.ctl.Environments(r.Context(), r.by, q.page, q.at)
 	if err != nil {
 		return nil, err
 	}
+	q.more = more
 	return pageOf(q, list, func(e outboard.Environment) (string, time.Time) { return string(e.ID), e.CreatedAt }, showEnvironment), nil
 }

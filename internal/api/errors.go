@@ -1,11 +1,13 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
 )
 
 // answer is how the wire reports one kind of error.
@@ -87,6 +89,8 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
+	by, _ := r.Context().Value(callerKey{}).(outboard.Caller)
+	s.ctl.Refused(r.Context(), by, control.RefusedRequest{Route: cmp.Or(r.Pattern, r.Method), Path: r.URL.Path, From: r.RemoteAddr, Why: err})
 	writeJSON(w, status, body)
 }
 

@@ -192,7 +192,7 @@ func (l *lister) log(ctx context.Context, _ []outboard.Event) (full bool, err er
 		return false, nil
 	}
 	start := l.pos
-	q := control.EventQuery{Types: types, Desc: l.q.desc, Limit: min(max(l.q.limit/2, minLogPage), logPage)}
+	q := control.EventQuery{Types: types, Desc: l.q.desc, Limit: min(max(l.q.limit/2, minLogPage), logPage), Bytes: maxPageBytes}
 	if !l.q.time.from.IsZero() {
 		q.Since = l.q.time.from.Add(-spread)
 	}
@@ -225,7 +225,7 @@ func (l *lister) log(ctx context.Context, _ []outboard.Event) (full bool, err er
 				return full, err
 			}
 		}
-		if len(page) < q.Limit {
+		if q.Ends(page) {
 			return false, nil
 		}
 		last := page[len(page)-1].Seq

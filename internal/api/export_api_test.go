@@ -231,7 +231,7 @@ func TestImportRefusesWhatWasChanged(t *testing.T) {
 			x.data[log] = bytes.Join(lines[:4], nil)
 		}},
 		{"no JSON", "no event", true, func(x *exportFile) { x.data[log] = []byte("{\n") }},
-		{"a long line", "reading the log", true, func(x *exportFile) { x.data[log] = bytes.Repeat([]byte("x"), 4<<20) }},
+		{"a long line", "reading the log", true, func(x *exportFile) { x.data[log] = bytes.Repeat([]byte("x"), 2*outboard.MaxConfigData+1<<20) }},
 		{"content of another session", "no content", true, func(x *exportFile) {
 			_, mine, _ := strings.Cut(string(x.data["checkpoints.json"]), `"digest": "`)
 			x.replace("checkpoints.json", mine[:64], secret)

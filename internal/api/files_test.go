@@ -82,9 +82,12 @@ func TestFiles(t *testing.T) {
 		t.Errorf("delete: %s", r.body)
 	}
 	b.refused(404, "no file", "GET", "/v1/files/"+ids[0], nil)
+	if r := b.upload("file", ":b"); r.status != 200 || r.str("filename") != "unnamed" || r.get("size_bytes") != 1.0 {
+		t.Errorf("a file without a name: %d %s", r.status, r.body)
+	}
 
 	for _, bad := range [][]string{{"expires_in_seconds", "3600"}, {"file", "a:b", "expires_in_seconds", "12"}, {"file", "a:b", "expires_in_seconds", "soon"},
-		{"file", "a:b", "file", "c:d"}, {"file", "a:b", "purpose", "x"}, {"file", strings.Repeat("n", 501) + ":b"}, {"file", ":b"}} {
+		{"file", "a:b", "file", "c:d"}, {"file", "a:b", "purpose", "x"}, {"file", strings.Repeat("n", 501) + ":b"}, {"file", "a\tb:c"}} {
 		if r := b.upload(bad...); r.status != 400 || r.str("type") != "error" {
 			t.Errorf("%.80q: %d %s", bad, r.status, r.body)
 		}

@@ -17,6 +17,13 @@ import (
 // whole is the API of a complete server, runner and sandboxes included.
 func whole(t *testing.T, opt outboardtest.Options) *bench {
 	t.Helper()
+	more := opt.API
+	opt.API = func(cfg *api.Config) {
+		cfg.Unrecorded = func(route string) { t.Errorf("%s changed something and left no record in the audit", route) }
+		if more != nil {
+			more(cfg)
+		}
+	}
 	s := outboardtest.Start(t, opt)
 	return &bench{t: t, url: s.URL, key: s.Key, store: s.Store, live: s.Live, ctl: s.Control, witness: s.Witness}
 }
@@ -186,7 +193,7 @@ func askCustomInterrupt(t *testing.T, b *bench) {
 	if !slices.Contains(types(custom), "agent.tool_result") || !slices.Contains(types(custom), "user.tool_confirmation") {
 		t.Errorf("after allow: %v", types(custom))
 	}
-	b.refused(409, call, "POST", events, send(map[string]any{"type": "user.tool_confirmation", "tool_use_id": call, "result": "deny"}))
+	b.refused(400, call, "POST", events, send(map[string]any{"type": "user.tool_confirmation", "tool_use_id": call, "result": "deny"}))
 	call = custom[len(custom)-1]["stop_reason"].(map[string]any)["event_ids"].([]any)[0].(string)
 	sent := b.ok("POST", events, send(map[string]any{"type": "user.custom_tool_result", "custom_tool_use_id": call,
 		"content": []any{map[string]any{"type": "text", "text": "42"}}}))

@@ -10,9 +10,17 @@ import (
 
 // sessionOwn is what Outboard adds to a session for those who ask.
 type sessionOwn struct {
-	ParentID *string `json:"parent_id"`     // the session it was forked from; null for one that was not
-	ForkedAt *int64  `json:"forked_at_seq"` // the last event they share
-	Seq      int64   `json:"seq"`           // of its last event
+	ParentID *string  `json:"parent_id"`     // the session it was forked from; null for one that was not
+	ForkedAt *int64   `json:"forked_at_seq"` // the last event they share
+	Seq      int64    `json:"seq"`           // of its last event
+	Owner    ownerOut `json:"owner"`
+}
+
+// ownerOut is whose a session is: the key that made it and, where that is a person's, the person.
+type ownerOut struct {
+	UserID *string `json:"user_id"`
+	KeyID  *string `json:"key_id"`
+	Name   string  `json:"name"` // of the key, as it was then
 }
 
 // addOwn fills in what a session shows besides the wire.
@@ -21,7 +29,8 @@ func (s *server) addOwn(r *request, v control.Session, out *sessionOut) error {
 	if err != nil {
 		return err
 	}
-	out.Outboard = &sessionOwn{Seq: v.Head}
+	owner := v.Config.Owner
+	out.Outboard = &sessionOwn{Seq: v.Head, Owner: ownerOut{textOrNull(string(owner.User)), textOrNull(string(owner.Key)), owner.Name}}
 	if parent != "" {
 		out.Outboard.ParentID, out.Outboard.ForkedAt = new(string(parent)), &seq
 	}

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outboard-dev/outboard/internal/api"
 )
 
 // Fails if a key is taken from an address, where logs, histories and other sites read it, or if an answer to a request with a secret in
@@ -65,4 +68,90 @@ func TestJSONBombs(t *testing.T) {
 		}
 	}
 	b.ok("POST", "/v1/agents", `{"name":"a","model":"script/steps","metadata":{"a":"1"}}`) // the control
+}
+
+// Fails if any route takes a body that two readers read in two ways, or one of its neighbours is not read at all.
+func TestAmbiguousJSON(t *testing.T) {
+	b := newBench(t)
+	raw := []string{"POST /v1/files", "POST /v1/outboard/import", "POST /v1/outboard/images/import", "PUT /v1/sandboxes/{sandbox}/files/content",
+		"POST /v1/sandboxes/{sandbox}/processes/{pid}/input"} // not JSON
+	for name, body := range map[string]string{
+		"half a pair":               `{"x":"\ud800"}`,
+		"the other half":            `{"x":["\udc00 a"]}`,
+		"halves in the wrong order": `{"x":{"y":"\udc00\ud800"}}`,
+		"half a pair and a letter":  `{"x":"\ud83d\u0041"}`,
+		"half a pair as a name":     `{"\ud800":1}`,
+		"a name twice":              `{"x":1,"x":1}`,
+		"a name twice, within":      `{"x":[1,{"y":{"z":1,"a":2,"z":1}}]}`,
+		"a name twice, escaped":     `{"x":{"y":1,"\u0079":1}}`,
+		"not UTF-8":                 "{\"x\":\"\xff\"}",
+		"an overlong form":          "{\"x\":\"\xc0\x80\"}",
+		"a surrogate in UTF-8":      "{\"x\":\"\xed\xa0\x80\"}",
+	} {
+		for _, route := range api.Routes() {
+			method, path, _ := strings.Cut(route, " ")
+			if method != "POST" && method != "PUT" || slices.Contains(raw, route) || slices.Contains(api.Unbuilt(), route) || strings.Contains(path, "/work") {
+				continue
+			}
+			r := b.do(method, filled(path), body)
+			if said := r.str("error.message"); r.status != 400 || !strings.Contains(said, "surrogate") && !strings.Contains(said, "given twice") && !strings.Contains(said, "UTF-8") {
+				t.Errorf("%s to %s: %d %s", name, route, r.status, r.body)
+			}
+		}
+	}
+	whole := b.ok("POST", "/v1/agents", `{"name":"\ud83d\ude00 \\ud800 \u00e9","model":"m","metadata":{"a":"1","A":"2","\u0062":"\\"}}`) // the control
+	if whole.str("name") != "😀 \\ud800 é" || whole.str("metadata.b") != `\` {
+		t.Errorf("made %s", whole.body)
+	}
+	for word, body := range map[string]string{
+		"tools[0].input_schema.a: given twice":        `{"name":"a","model":"m","tools":[{"type":"custom","name":"t","description":"d","input_schema":{"type":"object","a":1,"a":2}}]}`,
+		"metadata.k: given twice":                     `{"name":"a","model":"m","metadata":{"k":"1","k":"2"}}`,
+		"system: a string has half of a surrogate":    `{"name":"a","model":"m","system":"\ud800"}`,
+		"config.outboard.networking.rules[0].Host: u": `{"name":"a","config":{"type":"cloud","outboard":{"networking":{"rules":[{"host":"a.test","Host":"b.test"}]}}}}`,
+	} {
+		path := "/v1/agents"
+		if strings.Contains(word, "config") {
+			path = "/v1/environments"
+		}
+		b.refused(400, word, "POST", path, body)
+	}
+}
+
+// filled is a route's path with ids that are nobody's.
+func filled(path string) string {
+	for _, name := range []string{"agent", "environment", "session", "thread", "event", "resource", "file", "vault", "credential", "policy", "approval", "grant", "user", "key"} {
+		path = strings.ReplaceAll(path, "{"+name+"}", map[string]string{"agent": "agent", "environment": "env", "session": "sesn", "thread": "sthr", "event": "sevt",
+			"resource": "sesrsc", "file": "file", "vault": "vlt", "credential": "vcrd", "policy": "pol", "approval": "apr", "grant": "grant", "user": "user", "key": "apikey"}[name]+"_01x")
+	}
+	return strings.NewReplacer("{pid}", "1", "{budget}", "bgt_01x", "{machine}", "sbx_01x", "{ssh_key}", "sshkey_01x", "{kill}", "kill_01x", "{sandbox}", "boxaaaaaaaaaaaaaaaaaaaa",
+		"{template}", "t", "{build}", "b", "{organization}", "org_01x", "{model...}", "m").Replace(path)
+}
+
+// Fails if a body of many small values holds a route for long: the time must be of the order of reading it.
+func TestManyValues(t *testing.T) {
+	b := newBench(t)
+	list := func(v string) string {
+		return "[" + strings.TrimSuffix(strings.Repeat(v+",", (30<<20)/(len(v)+1)), ",") + "]"
+	}
+	var names strings.Builder
+	for i := range 2_500_000 {
+		fmt.Fprintf(&names, `"%x":0,`, i)
+	}
+	for name, body := range map[string]string{
+		"numbers": `{"name":"k","scopes":` + list("0") + `}`, "strings": `{"name":"k","scopes":` + list(`""`) + `}`, "lists": `{"name":"k","scopes":` + list("[]") + `}`,
+		"names": `{"name":"k","scopes":{` + strings.TrimSuffix(names.String(), ",") + `}}`, "a number": `{"name":"k","scopes":[` + strings.Repeat("1", 30<<20) + `]}`,
+	} {
+		for _, path := range []string{"/v1/outboard/keys", "/v1/agents", "/v1/sessions"} {
+			began := time.Now()
+			if r := b.do("POST", path, body); r.status != 400 || !strings.Contains(r.str("error.message"), "more than") {
+				t.Errorf("%s to %s: %d %.200s", name, path, r.status, r.body)
+			}
+			took := time.Since(began)
+			began = time.Now()
+			json.Valid([]byte(body))
+			if floor := time.Since(began); took > 10*floor+time.Second {
+				t.Errorf("%s to %s took %s, where to check its syntax takes %s", name, path, took, floor)
+			}
+		}
+	}
 }

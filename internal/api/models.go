@@ -1,9 +1,11 @@
 package api
 
 import (
+	"cmp"
+	"encoding/json"
 	"slices"
+	"time"
 
-	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
@@ -26,7 +28,7 @@ func (s *server) listModels(r *request) (any, error) {
 	}
 	find := func(name string) (int, error) {
 		id := r.query.Get(name)
-		i := slices.IndexFunc(list, func(m control.Model) bool { return m.ID == id })
+		i := slices.IndexFunc(list, func(m control.Model) bool { return cmp.Or(m.Alias, m.ID) == id })
 		if id != "" && i < 0 {
 			return 0, bad("%s: there is no model %q", name, clip(id))
 		}
@@ -50,7 +52,7 @@ func (s *server) listModels(r *request) (any, error) {
 		to, out.HasMore = from+limit, true
 	}
 	for _, m := range list[from:to] {
-		out.Data = append(out.Data, showModel(m))
+		out.Data = append(out.Data, r.showModel(m))
 	}
 	if n := len(out.Data); n > 0 {
 		out.FirstID, out.LastID = &out.Data[0].ID, &out.Data[n-1].ID
@@ -58,15 +60,24 @@ func (s *server) listModels(r *request) (any, error) {
 	return out, nil
 }
 
+// getModel resolves an alias as well: what it answers is the model itself.
 func (s *server) getModel(r *request) (any, error) {
-	list, err := s.ctl.Models(r.Context(), r.by)
+	m, err := s.ctl.Model(r.Context(), r.by, r.PathValue("model"))
 	if err != nil {
 		return nil, err
 	}
-	id := r.PathValue("model")
-	i := slices.IndexFunc(list, func(m control.Model) bool { return m.ID == id })
-	if i < 0 {
-		return nil, outboard.Errorf(outboard.NotFound, "there is no model %q", clip(id))
+	return r.showModel(m), nil
+}
+
+// showModel describes a configured model. When it was created is not known here; the wire wants a time all the same.
+func (r *request) showModel(m control.Model) modelInfoOut {
+	out := modelInfoOut{Type: "model", ID: m.ID, DisplayName: m.ID, CreatedAt: stamp(time.Unix(0, 0)), Lifecycle: "active",
+		MaxInput: m.Context, MaxOutput: m.Output}
+	if m.Alias != "" {
+		out.ID, out.DisplayName = m.Alias, m.Alias+" ("+m.ID+")"
 	}
-	return showModel(list[i]), nil
+	if r.query.Get("beta") == "true" {
+		out.Fallback = json.RawMessage("null")
+	}
+	return out
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding"
 	"encoding/json"
 	"reflect"
 	"strconv"
@@ -11,21 +12,39 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
-// maxDepth bounds the nesting of a request body. The deepest thing a client legitimately sends is a tool's JSON schema.
-const maxDepth = 100
-
 func bad(format string, args ...any) *outboard.Error {
 	return outboard.Errorf(outboard.Invalid, format, args...)
 }
 
-// checkDocument refuses a body that is not one JSON document, and what a decoder would accept or repair silently: invalid UTF-8
-// and absurd nesting. Everything below relies on it.
+// Bounds on a request body, besides its size. The deepest thing a client legitimately sends is a tool's JSON schema, and the one with the most
+// values is a hundred events of a thousand blocks.
+const (
+	maxDepth  = 100
+	maxValues = 1_000_000
+	maxNumber = 1000 // characters of one number: to read it can take more than linear time
+)
+
+// checkDocument refuses a body that is not one JSON document, what two readers would read in two ways (invalid UTF-8, halves of surrogate
+// pairs, a name twice in one object, however deep), and what takes much longer to read than to send. Everything below relies on it.
 func checkDocument(b []byte) error {
 	if !utf8.Valid(b) {
 		return bad("the request body is not valid UTF-8")
 	}
+	if depthOf(b) > maxDepth {
+		return bad("the request body is nested more than %d levels deep", maxDepth)
+	}
+	if !json.Valid(b) {
+		var why json.RawMessage
+		return bad("the request body: %s", control.WhyJSON(json.Unmarshal(b, &why)))
+	}
+	d := document{b: b}
+	return d.check()
+}
+
+// depthOf is the deepest nesting, up to one level more than is allowed. b need not be JSON.
+func depthOf(b []byte) (deepest int) {
 	depth, inString := 0, false
-	for i := 0; i < len(b); i++ {
+	for i := 0; i < len(b) && deepest <= maxDepth; i++ {
 		switch c := b[i]; {
 		case inString && c == '\\':
 			i++
@@ -33,18 +52,13 @@ func checkDocument(b []byte) error {
 			inString = !inString
 		case inString:
 		case c == '{' || c == '[':
-			if depth++; depth > maxDepth {
-				return bad("the request body is nested more than %d levels deep", maxDepth)
-			}
+			depth++
+			deepest = max(deepest, depth)
 		case c == '}' || c == ']':
 			depth--
 		}
 	}
-	if json.Valid(b) {
-		return nil
-	}
-	var why json.RawMessage
-	return bad("the request body: %s", control.WhyJSON(json.Unmarshal(b, &why)))
+	return deepest
 }
 
 // object decodes a JSON object into the struct v points at, strictly: field names must match exactly, none may be unknown or
@@ -60,7 +74,10 @@ func object(path string, b []byte, v any) error {
 	known := make(map[string]bool, rt.NumField())
 	for i := range rt.NumField() {
 		f := rt.Field(i)
-		name := f.Tag.Get("json")
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "-" {
+			continue
+		}
 		known[name] = true
 		raw, ok := fields[name]
 		if f.Tag.Get("need") == "yes" && (!ok || string(raw) == "null") {
@@ -74,14 +91,46 @@ func object(path string, b []byte, v any) error {
 			*r = raw // a body may be 32 MiB: nothing is copied that needs no decoding
 			continue
 		}
-		if err := json.Unmarshal(raw, to); err != nil {
-			return bad("%s: %s", join(path, name), control.WhyJSON(err))
+		if err := decodeField(join(path, name), raw, rv.Field(i)); err != nil {
+			return err
 		}
 	}
 	for name := range fields {
 		if !known[name] {
 			return bad("%s: unknown field", join(path, name))
 		}
+	}
+	return nil
+}
+
+// decodeField decodes a member. The objects in it are as strict as the one around it; encoding/json would take any case of a name, and names
+// that nobody knows.
+func decodeField(path string, raw json.RawMessage, v reflect.Value) error {
+	_, own := v.Addr().Interface().(json.Unmarshaler)
+	_, text := v.Addr().Interface().(encoding.TextUnmarshaler)
+	t := v.Type()
+	switch {
+	case own || text || isNull(raw):
+	case t.Kind() == reflect.Struct:
+		return object(path, raw, v.Addr().Interface())
+	case t.Kind() == reflect.Pointer && (t.Elem().Kind() == reflect.Struct || t.Elem().Kind() == reflect.Slice):
+		v.Set(reflect.New(t.Elem()))
+		return decodeField(path, raw, v.Elem())
+	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct:
+		var raws []json.RawMessage
+		if err := json.Unmarshal(raw, &raws); err != nil {
+			return bad("%s: %s", path, control.WhyJSON(err))
+		}
+		v.Set(reflect.MakeSlice(t, len(raws), len(raws)))
+		for i := range raws {
+			if err := decodeField(at(path, i), raws[i], v.Index(i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := json.Unmarshal(raw, v.Addr().Interface()); err != nil {
+		return bad("%s: %s", path, control.WhyJSON(err))
 	}
 	return nil
 }
@@ -190,7 +239,7 @@ func (f *field[T]) UnmarshalJSON(b []byte) error {
 		f.null = true
 		return nil
 	}
-	return json.Unmarshal(b, &f.v)
+	return decodeField("", b, reflect.ValueOf(&f.v).Elem())
 }
 
 // clearing returns what a patch does with a member that null clears: nil keeps.

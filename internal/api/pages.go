@@ -75,6 +75,7 @@ type rows struct {
 	list string
 	page control.Page // one row more than asked for, to know whether another page follows
 	at   time.Time    // when the cursor's row was made
+	more bool         // rows may follow though the page is not full
 }
 
 // rows reads the parameters of such a list.
@@ -122,9 +123,9 @@ func cut[T any](q rows, all []T, row func(T) (string, time.Time)) []T {
 // pageOf encodes one page.
 func pageOf[T, W any](q rows, list []T, row func(T) (string, time.Time), show func(T) W) listOut[W] {
 	out := listOut[W]{Data: []W{}}
-	if n := q.page.Limit - 1; len(list) > n {
-		list = list[:n]
-		id, at := row(list[n-1])
+	if n := q.page.Limit - 1; len(list) > n || q.more {
+		list = list[:min(n, len(list))]
+		id, at := row(list[len(list)-1])
 		out.NextPage = cursor{List: q.list, After: id, At: at.UnixMicro()}.token()
 	}
 	for _, v := range list {

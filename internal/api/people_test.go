@@ -415,7 +415,7 @@ func TestServerPaths(t *testing.T) {
 	tenant := *b
 	tenant.key = "obk_tenant"
 	env := func(path string) string {
-		return `{"name":"e","config":{"type":"cloud","outboard":{"rootfs":"` + path + `"}}}`
+		return `{"name":"` + outboard.NewID[string]("n") + `","config":{"type":"cloud","outboard":{"rootfs":"` + path + `"}}}`
 	}
 	for _, path := range []string{"/etc", "/srv", "/srv/images/../../etc", "/srv/images2", "/srv/images/../images2"} {
 		tenant.refused(403, "who runs the server", "POST", "/v1/environments", env(path))

@@ -32,7 +32,7 @@ var queries = map[string][]string{
 	"GET /v1/agents/{agent}":                               {"version"},
 	"GET /v1/agents/{agent}/versions":                      ofRows,
 	"GET /v1/environments":                                 ofRows,
-	"GET /v1/sessions":                                     slices.Concat(ofRows, []string{"order", "statuses[]", "agent_id", "agent_version", "memory_store_id", "deployment_id"}),
+	"GET /v1/sessions":                                     slices.Concat(ofRows, []string{"order", "statuses[]", "include[]", "agent_id", "agent_version", "memory_store_id", "deployment_id"}),
 	"GET /v1/sessions/{session}":                           {"include[]"},
 	"GET /v1/sessions/{session}/outboard/export":           {"seq"},
 	"POST /v1/outboard/import":                             {"environment_id", "model", "title", "trust", "unsigned"},
@@ -83,7 +83,7 @@ func parseQuery(raw string, known []string) (params, error) {
 	}
 	p := params{q, known}
 	for name := range q {
-		if name != "beta" && !p.knows(name) {
+		if !p.knows(name) {
 			has := "no query parameters"
 			if len(known) > 0 {
 				has = strings.Join(known, ", ")
@@ -96,7 +96,7 @@ func parseQuery(raw string, known []string) (params, error) {
 
 // knows reports whether the endpoint knows a parameter. A list may be sent without its brackets.
 func (p params) knows(name string) bool {
-	return slices.Contains(p.known, name) || slices.Contains(p.known, name+"[]") || slices.Contains(p.known, anyParam)
+	return name == "beta" || slices.Contains(p.known, name) || slices.Contains(p.known, name+"[]") || slices.Contains(p.known, anyParam)
 }
 
 // All returns the values of a parameter. To read one that is not in queries is a mistake of this package: it would be refused.

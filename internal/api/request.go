@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
 )
 
 // request is one authenticated request.
@@ -23,14 +25,19 @@ type request struct {
 // verb answers a request with a value to encode. A nil value means that it has answered itself.
 type verb func(r *request) (any, error)
 
-// handle authenticates, refuses query parameters that are not known, bounds the body, runs a verb and encodes what it returns.
-func (s *server) handle(v verb, known []string) http.HandlerFunc {
+type callerKey struct{}
+
+// handle authenticates, refuses query parameters that are not known, bounds the body, runs a verb and encodes what it returns. Who is
+// refused is recorded by fail; what is changed, by the verb of control, which is held to that here.
+func (s *server) handle(route string, v verb, known []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		by, err := s.caller(r)
 		if err != nil {
 			s.fail(w, r, err)
 			return
 		}
+		ctx, accounted := control.Trail(context.WithValue(r.Context(), callerKey{}, by))
+		r = r.WithContext(ctx)
 		q, err := parseQuery(r.URL.RawQuery, known)
 		if err != nil {
 			s.fail(w, r, err)
@@ -41,10 +48,30 @@ func (s *server) handle(v verb, known []string) http.HandlerFunc {
 			s.fail(w, r, err)
 			return
 		}
+		if r.Method != http.MethodGet && r.Method != http.MethodHead && silent[route] == "" && !accounted() {
+			s.unrecorded(route)
+		}
 		if out != nil {
 			writeJSON(w, http.StatusOK, out)
 		}
 	}
+}
+
+// silent are the routes that may change something without a record of the audit, and why.
+var silent = map[string]string{
+	"POST /v1/sessions/{session}":                                         "tools and budgets have a record; a title and metadata change nothing that may happen",
+	"POST /v1/sessions/{session}/events":                                  "what is sent is in the session's log, with who sent it; answers have a record",
+	"POST /v1/sessions/{session}/threads/{thread}/archive":                "it changes nothing: the primary thread ends with its session",
+	"POST /v1/sandboxes/{sandbox}/processes":                              "it happens inside the sandbox; what leaves it has records of its own",
+	"POST /v1/sandboxes/{sandbox}/processes/{pid}/input":                  "as above",
+	"POST /v1/sandboxes/{sandbox}/processes/{pid}/resize":                 "as above",
+	"POST /v1/sandboxes/{sandbox}/processes/{pid}/signal":                 "as above",
+	"PUT /v1/sandboxes/{sandbox}/files/content":                           "as above",
+	"DELETE /v1/sandboxes/{sandbox}/files":                                "as above",
+	"POST /v1/policies/test":                                              "it changes nothing",
+	"POST /v1/outboard/audit/checkpoint":                                  "it signs the audit and changes nothing",
+	"POST /v1/vaults/{vault}/credentials/{credential}/mcp_oauth_validate": "where it opens a secret, that has a record",
+	"POST /v1/vaults/{vault}/credentials/{credential}/outboard/test":      "as above",
 }
 
 // body reads the whole request body within its limit.
@@ -84,10 +111,10 @@ func (r *request) empty() error {
 	return object("", b, &none)
 }
 
-// limit reads the limit parameter.
+// limit reads the limit parameter. The wire has no least for it: 0 is as good as none.
 func (r *request) limit(def, most int) (int, error) {
 	s := r.query.Get("limit")
-	if s == "" {
+	if s == "" || s == "0" {
 		return def, nil
 	}
 	n, err := strconv.Atoi(s)

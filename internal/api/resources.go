@@ -92,6 +92,13 @@ func (s *server) getResource(r *request) (any, error) {
 
 // updateResource can only rotate a repository's token, and there are no repositories yet.
 func (s *server) updateResource(r *request) (any, error) {
+	b, err := r.body()
+	if err == nil && len(b) > 0 {
+		err = checkDocument(b)
+	}
+	if err != nil {
+		return nil, err
+	}
 	v, err := s.resource(r)
 	if err != nil {
 		return nil, err

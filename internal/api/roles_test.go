@@ -82,11 +82,7 @@ func TestRoles(t *testing.T) {
 	}
 	refused := func(key, route string) bool {
 		method, path, _ := strings.Cut(route, " ")
-		for _, name := range []string{"agent", "environment", "session", "thread", "event", "resource", "file", "vault", "credential", "policy", "approval", "grant", "user", "key"} {
-			path = strings.ReplaceAll(path, "{"+name+"}", map[string]string{"agent": "agent", "environment": "env", "session": "sesn", "thread": "sthr", "event": "sevt",
-				"resource": "sesrsc", "file": "file", "vault": "vlt", "credential": "vcrd", "policy": "pol", "approval": "apr", "grant": "grant", "user": "user", "key": "apikey"}[name]+"_01x")
-		}
-		path = strings.NewReplacer("{pid}", "1", "{budget}", "bgt_01x", "{machine}", "sbx_01x", "{ssh_key}", "sshkey_01x", "{kill}", "kill_01x", "{sandbox}", "boxaaaaaaaaaaaaaaaaaaaa", "{template}", "t", "{build}", "b", "{organization}", "org_01x", "{model...}", "m").Replace(path)
+		path = filled(path)
 		if strings.HasPrefix(route, "GET /v1/sandboxes/{sandbox}/files") || strings.Contains(route, "{sandbox}/files") {
 			path += "?path=f"
 		}
@@ -138,12 +134,21 @@ func TestRoles(t *testing.T) {
 			}
 		}
 	}
+	operator := b.key
 	b.key = "obk_viewer"
 	if r := b.upload("file", "f:x"); r.status != http.StatusForbidden {
 		t.Errorf("a viewer uploads: %d", r.status)
 	}
 	if r := b.do("POST", "/v1/outboard/import", "x"); r.status != http.StatusForbidden {
 		t.Errorf("a viewer imports: %d", r.status)
+	}
+	b.refused(403, "operator", "POST", "/v1/outboard/audit/redact", `{"records":[1],"fields":["detail"],"why":"w"}`)
+	b.key = operator
+	records := b.refusals()
+	for route := range writers {
+		if !slices.ContainsFunc(records, func(r string) bool { return strings.HasPrefix(r, route+" /v1/") }) {
+			t.Errorf("who was refused %s has no record", route)
+		}
 	}
 	b.key = "obk_developer"
 	if r := b.upload("file", "f:x"); r.status != http.StatusOK {
@@ -236,7 +241,7 @@ func TestEnvironmentKey(t *testing.T) {
 	other := b.ok("POST", "/v1/environments", `{"name":"o","config":{"type":"self_hosted"}}`).str("id")
 	for _, route := range work {
 		method, path, _ := strings.Cut(route, " ")
-		b.refused(501, "not built", method, "/v1/environments/"+env+path, nil, worker)
+		b.refused(400, "not built", method, "/v1/environments/"+env+path, nil, worker)
 		foreign := b.do(method, "/v1/environments/"+other+path, nil, worker)
 		none := b.do(method, "/v1/environments/env_01nowhere"+path, nil, worker)
 		if foreign.status != 404 || strings.ReplaceAll(foreign.str("error.message"), other, "env_01nowhere") != none.str("error.message") {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 
@@ -199,11 +200,13 @@ var unbuilt = []string{
 	"DELETE /v1/user_profiles/{rest...}",
 	"GET /v1/organizations/{rest...}", "POST /v1/organizations/{rest...}", "DELETE /v1/organizations/{rest...}",
 
+	"GET /v1/compliance/{rest...}", "POST /v1/compliance/{rest...}", "DELETE /v1/compliance/{rest...}",
+
 	"POST /v1/complete", "POST /v1/messages", "POST /v1/messages/count_tokens", "GET /v1/messages/batches", "POST /v1/messages/batches",
 	"GET /v1/messages/batches/{rest...}", "POST /v1/messages/batches/{rest...}", "DELETE /v1/messages/batches/{rest...}",
 }
 
-// unbuiltWork are those of the work queue. Who may not use them is told so, and not that they are missing.
+// unbuiltWork are those of the work queue, which answer 400. Who may not use them is told so, and not that they are missing.
 var unbuiltWork = []string{
 	"GET /v1/environments/{environment}/work", "GET /v1/environments/{environment}/work/poll",
 	"GET /v1/environments/{environment}/work/stats", "GET /v1/environments/{environment}/work/{work}",
@@ -220,7 +223,7 @@ func (s *server) routes() http.Handler {
 		methods[path] = append(methods[path], method)
 	}
 	for _, r := range s.built() {
-		h := s.handle(r.verb, queries[r.method+" "+r.path])
+		h := s.handle(r.method+" "+r.path, r.verb, queries[r.method+" "+r.path])
 		if removes(r.method, r.path) {
 			h = removal(h)
 		}
@@ -232,11 +235,15 @@ func (s *server) routes() http.Handler {
 	for _, pattern := range slices.Concat(unbuilt, unbuiltWork) {
 		method, path, _ := strings.Cut(pattern, " ")
 		work := slices.Contains(unbuiltWork, pattern)
-		add(method, path, s.handle(func(r *request) (any, error) {
+		add(method, path, s.handle(pattern, func(r *request) (any, error) {
 			if err := s.ctl.Unbuilt(r.Context(), r.by, work, outboard.EnvironmentID(r.PathValue("environment"))); err != nil {
 				return nil, err
 			}
-			return nil, outboard.Errorf(outboard.Unimplemented, "%s %s is part of the wire and not built yet", method, path)
+			kind := outboard.Unimplemented
+			if work { // official workers take a 5xx for passing trouble and poll for ever: a 4xx ends them with the message
+				kind = outboard.Invalid
+			}
+			return nil, outboard.Errorf(kind, "%s %s is part of the wire and not built yet", method, path)
 		}, []string{anyParam}))
 	}
 	add("GET", "/healthz", http.HandlerFunc(s.health))
@@ -249,7 +256,20 @@ func (s *server) routes() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, outboard.Errorf(outboard.NotFound, "there is nothing at %s", clip(r.URL.Path)))
 	})
-	return mux
+	return s.spelled(mux)
+}
+
+// spelled asks for a key before the mux redirects a path that it would spell otherwise: who has none learns of no route.
+func (s *server) spelled(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if clean := path.Clean("/" + r.URL.Path); clean != r.URL.Path && clean+"/" != r.URL.Path {
+			if _, err := s.caller(r); err != nil {
+				s.fail(w, r, err)
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // removes reports whether a route takes something away: what must work on a full disk as well.

@@ -93,3 +93,22 @@ func TestCustomToolSchemas(t *testing.T) {
 	b.ok("POST", "/v1/agents/"+agent, map[string]any{"tools": []any{good, with("type", "string"), many[0]}})
 	b.ok("POST", "/v1/sessions/"+session, map[string]any{"agent": map[string]any{"tools": []any{with("pattern", "^a"), many[0]}}})
 }
+
+// Fails if a custom tool can have a name that a person, or the author of a policy, takes for a built-in tool's.
+func TestCustomToolNames(t *testing.T) {
+	b := newBench(t)
+	agent, env := b.agent(), b.environment()
+	session := b.session()
+	named := func(name string) []any { return []any{customTool(name, map[string]any{"type": "object"})} }
+	for _, name := range []string{"bash", "BASH", "Bash", "bAsH", "8ash", "ba5h", "b4sh", "bash_", "-bash-", "Web_Fetch", "web-fetch", "WebFetch", "vveb_fetch", "web__search",
+		"ED1T", "edlt", "g1ob", "gIob", "GL0B", "9rep", "REAd", "reacl", "wrlte", "wr1te", "b\u0430sh", "ｂａｓｈ", "bash\u200b", "ba\u0073\u0323h"} {
+		word := "name"
+		b.refused(400, word, "POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": named(name)})
+		b.refused(400, word, "POST", "/v1/agents/"+agent, map[string]any{"tools": named(name)})
+		b.refused(400, word, "POST", "/v1/sessions/"+session, map[string]any{"agent": map[string]any{"tools": named(name)}})
+		b.refused(400, word, "POST", "/v1/sessions", map[string]any{"environment_id": env, "agent": map[string]any{"type": "agent_with_overrides", "id": agent, "tools": named(name)}})
+	}
+	for _, name := range []string{"lookup", "run_bash", "bash2sh", "reader", "rewrite", "search", "fetch_page", "web", "Lookup-2"} { // the control
+		b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": named(name)})
+	}
+}

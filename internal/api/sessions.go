@@ -74,8 +74,8 @@ func agentVersion(v *int, q *control.SessionRequest) error {
 	if v == nil {
 		return nil
 	}
-	if *v < 1 {
-		return bad("agent.version: must be an integer from 1, not %d", *v)
+	if *v < 0 {
+		return bad("agent.version: must be an integer from 1, or 0 for the latest, not %d", *v)
 	}
 	q.AgentVersion = *v
 	return nil
@@ -243,7 +243,7 @@ func (r *request) sessionFilter() (f control.SessionFilter, cur cursor, nothing 
 		f.Phases = append(f.Phases, outboard.Phase(p))
 	}
 	f.Agent = outboard.AgentID(r.query.Get("agent_id"))
-	if v := r.query.Get("agent_version"); v != "" {
+	if v := r.query.Get("agent_version"); v != "" && v != "0" {
 		if f.AgentVersion, err = r.positive("agent_version"); err != nil {
 			return f, cur, false, err
 		}
@@ -270,24 +270,37 @@ func (s *server) listSessions(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	own, err := r.own()
+	if err != nil {
+		return nil, err
+	}
 	var list []control.Session
+	early := false
 	limit := f.Limit
 	f.Limit++
 	if !nothing {
-		if list, err = s.ctl.Sessions(r.Context(), r.by, f); err != nil {
+		if list, early, err = s.ctl.Sessions(r.Context(), r.by, f); err != nil {
 			return nil, err
 		}
 	}
-	more := len(list) > limit
-	if more {
-		list = list[:limit]
-	}
+	more := early || len(list) > limit
+	list = list[:min(limit, len(list))]
 	if cur.Back {
 		slices.Reverse(list)
 	}
 	out := sessionListOut{listOut: listOut[sessionOut]{Data: []sessionOut{}}}
 	for _, v := range list {
-		out.Data = append(out.Data, s.showSession(v))
+		shown := s.showSession(v)
+		if own {
+			err := s.addOwn(r, v, &shown)
+			if err != nil && outboard.KindOf(err) == outboard.NotFound {
+				continue // deleted since the page was read
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+		out.Data = append(out.Data, shown)
 	}
 	if len(list) > 0 {
 		first, last := list[0], list[len(list)-1]

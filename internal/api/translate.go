@@ -28,7 +28,8 @@ type wireEvent struct {
 	seq    int64     // of the log event; shown only with Outboard's own
 	fields map[string]any
 	bare   bool // a queued event in the reply to its own sending has no processed_at at all
-	own    bool // show seq
+	own    bool // show seq and, of a queued event, when it came
+	came   time.Time
 }
 
 // MarshalJSON implements json.Marshaler.
@@ -43,6 +44,9 @@ func (w wireEvent) MarshalJSON() ([]byte, error) {
 	}
 	if w.own {
 		m["seq"] = w.seq
+		if w.at.IsZero() {
+			m["received_at"] = stampOrNull(w.came)
+		}
 	}
 	return json.Marshal(m)
 }
@@ -426,7 +430,7 @@ func (t *translator) queued(ctx context.Context, e *outboard.Event, bare bool) (
 		return wireEvent{}, err
 	}
 	kind, fields, err := t.input(ctx, p)
-	w := wireEvent{id: e.ID, kind: kind, seq: e.Seq, fields: fields, bare: bare, own: t.own}
+	w := wireEvent{id: e.ID, kind: kind, seq: e.Seq, fields: fields, bare: bare, own: t.own, came: e.Time}
 	if e.Type == outboard.TypeInputToolResult {
 		w.at = e.Time // processed on receipt
 	}

@@ -84,7 +84,7 @@ func (s *server) deleteVault(r *request) (any, error) {
 }
 
 func (s *server) listVaults(r *request) (any, error) {
-	q, err := r.rows("vaults", otherPage, maxOtherPage)
+	q, err := r.rows("vaults", agentPage, maxAgentPage)
 	if err != nil {
 		return nil, err
 	}

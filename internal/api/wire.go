@@ -1,6 +1,8 @@
 package api
 
 import (
+	"cmp"
+	"encoding/json"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -61,10 +63,10 @@ type typeOut struct {
 }
 
 type modelOut struct {
-	ID     string   `json:"id"`
-	Speed  string   `json:"speed,omitempty"`
-	Effort *typeOut `json:"effort,omitempty"`
-	Geo    string   `json:"inference_geo,omitempty"`
+	ID     string  `json:"id"`
+	Speed  string  `json:"speed"`
+	Effort typeOut `json:"effort"`
+	Geo    string  `json:"inference_geo,omitempty"`
 }
 
 type mcpServerOut struct {
@@ -112,13 +114,15 @@ func showSessionAgent(a *outboard.Agent) sessionAgentOut {
 	return sessionAgentOut{threadAgentOut: showThreadAgent(a)}
 }
 
+// showModelConfig fills in the wire's defaults. They are not stored: a model that takes no effort is sent none.
+func showModelConfig(m outboard.ModelConfig) modelOut {
+	return modelOut{ID: m.ID, Speed: cmp.Or(m.Speed, "standard"), Effort: typeOut{cmp.Or(m.Effort, "high")}, Geo: m.Geo}
+}
+
 func showThreadAgent(a *outboard.Agent) threadAgentOut {
 	out := threadAgentOut{Type: "agent", ID: string(a.ID), Version: a.Version, Name: a.Name, Description: textOrNull(a.Description),
-		System: textOrNull(a.System), Model: modelOut{ID: a.Model.ID, Speed: a.Model.Speed, Geo: a.Model.Geo},
+		System: textOrNull(a.System), Model: showModelConfig(a.Model),
 		Tools: []any{}, MCPServers: []mcpServerOut{}, Skills: []skillOut{}, Identity: typeOut{"service_account"}}
-	if a.Model.Effort != "" {
-		out.Model.Effort = &typeOut{a.Model.Effort}
-	}
 	if len(a.Identity) > 0 {
 		out.Identity = a.Identity
 	}
@@ -267,10 +271,6 @@ type modelInfoOut struct {
 	MaxOutput    int64     `json:"max_tokens"`
 	DeprecatedAt *string   `json:"deprecated_at"`
 	RetiresAt    *string   `json:"retires_at"`
-}
 
-// showModel describes a configured model. When it was created is not known here; the wire wants a time all the same.
-func showModel(m control.Model) modelInfoOut {
-	return modelInfoOut{Type: "model", ID: m.ID, DisplayName: m.ID, CreatedAt: stamp(time.Unix(0, 0)), Lifecycle: "active",
-		MaxInput: m.Context, MaxOutput: m.Output}
+	Fallback json.RawMessage `json:"allowed_fallback_models,omitempty"` // null, and only where the beta is asked for
 }

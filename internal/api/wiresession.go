@@ -44,6 +44,13 @@ type usageOut struct {
 	CacheCreation cacheCreation `json:"cache_creation"`
 	Active        float64       `json:"active_seconds"`
 	ListCost      *moneyOut     `json:"list_cost,omitempty"` // the wire has none rather than null
+	ServerTools   serverTools   `json:"server_tool_use"`
+}
+
+// serverTools counts what the wire bills by the request, which this server does not: its web_fetch runs here, and web_search is not built.
+type serverTools struct {
+	Searches int64 `json:"web_search_requests"`
+	Fetches  int64 `json:"web_fetch_requests"`
 }
 
 type cacheCreation struct {
@@ -82,7 +89,7 @@ func active(h *outboard.Header, now time.Time) float64 {
 
 func showUsage(h *outboard.Header, now time.Time) usageOut {
 	u := h.Usage
-	return usageOut{u.Input, u.Output, u.CacheRead, cacheCreation{u.CacheWrite1h, u.CacheWrite5m}, active(h, now), listCost(u.Cost)}
+	return usageOut{u.Input, u.Output, u.CacheRead, cacheCreation{u.CacheWrite1h, u.CacheWrite5m}, active(h, now), listCost(u.Cost), serverTools{}}
 }
 
 func showStats(h *outboard.Header, now time.Time) statsOut {

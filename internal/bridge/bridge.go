@@ -142,6 +142,7 @@ func (s *Server) handle(verb func(*request) error) http.HandlerFunc {
 		if outboard.KindOf(err) == outboard.Internal {
 			s.log.Error("bridge request failed", "method", r.Method, "path", r.URL.Path, "err", err)
 		}
+		s.ctl.Refused(r.Context(), by, control.RefusedRequest{Route: r.Pattern, Path: r.URL.Path, From: r.RemoteAddr, Why: err})
 		fail(w, err)
 	}
 }

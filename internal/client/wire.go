@@ -44,7 +44,7 @@ type Session struct {
 	Usage         Usage             `json:"usage"`
 	Stats         Stats             `json:"stats"`
 	Resources     []Resource        `json:"resources"`
-	Own           *SessionOwn       `json:"outboard"` // only of Session
+	Own           *SessionOwn       `json:"outboard"` // where it is asked for
 }
 
 // SessionOwn is what Outboard says of a session besides the wire.
@@ -52,6 +52,14 @@ type SessionOwn struct {
 	ParentID string `json:"parent_id"`     // "" = not a fork
 	ForkedAt int64  `json:"forked_at_seq"` // the last event shared with it
 	Seq      int64  `json:"seq"`           // of its last event
+	Owner    Owner  `json:"owner"`
+}
+
+// Owner is whose a session is.
+type Owner struct {
+	UserID string `json:"user_id"` // "" = it is no person's
+	KeyID  string `json:"key_id"`
+	Name   string `json:"name"` // of the key
 }
 
 // Usage counts tokens.
@@ -126,8 +134,17 @@ type Event struct {
 	ID          string          `json:"id"`
 	Type        string          `json:"type"`
 	ProcessedAt time.Time       `json:"processed_at"`
-	Seq         int64           `json:"seq"` // of Outboard's own events, and of all when they are asked for
+	Seq         int64           `json:"seq"`         // of Outboard's own events, and of all when they are asked for
+	ReceivedAt  time.Time       `json:"received_at"` // of a queued one, when Outboard's own events are asked for
 	Raw         json.RawMessage `json:"-"`
+}
+
+// At is when the event was processed or, while it is queued, when it came; zero where that was not asked for.
+func (e *Event) At() time.Time {
+	if e.ProcessedAt.IsZero() {
+		return e.ReceivedAt
+	}
+	return e.ProcessedAt
 }
 
 // Decode reads the event's fields into v.
@@ -140,11 +157,12 @@ func (e *Event) UnmarshalJSON(b []byte) error {
 		Type        string     `json:"type"`
 		ProcessedAt *time.Time `json:"processed_at"`
 		Seq         int64      `json:"seq"`
+		ReceivedAt  time.Time  `json:"received_at"`
 	}
 	if err := json.Unmarshal(b, &plain); err != nil {
 		return err
 	}
-	*e = Event{ID: plain.ID, Type: plain.Type, Seq: plain.Seq, Raw: append(json.RawMessage(nil), b...)}
+	*e = Event{ID: plain.ID, Type: plain.Type, Seq: plain.Seq, ReceivedAt: plain.ReceivedAt, Raw: append(json.RawMessage(nil), b...)}
 	if plain.ProcessedAt != nil {
 		e.ProcessedAt = *plain.ProcessedAt
 	}

@@ -48,7 +48,23 @@ func checkAgent(a *outboard.Agent) error {
 	if err := checkSkills(a.Skills); err != nil {
 		return err
 	}
-	return checkTools(a.Tools, a.MCPServers)
+	if err := checkTools(a.Tools, a.MCPServers); err != nil {
+		return err
+	}
+	return checkDefinition("the agent: its system prompt, tools, servers and skills", a)
+}
+
+// checkDefinition refuses what no session could hold.
+func checkDefinition(what string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return invalid("%s: %w", what, err)
+	}
+	if len(b) > outboard.MaxDefinition {
+		return outboard.Errorf(outboard.TooLarge, "%s must have at most %d bytes as JSON, not %d", what, outboard.MaxDefinition, len(b)).
+			WithHint("shorten the descriptions of the longest entries")
+	}
+	return nil
 }
 
 func checkModel(m outboard.ModelConfig) error {
@@ -94,8 +110,12 @@ func checkTools(tools []outboard.Toolset, servers []outboard.MCPServer) error {
 			}
 			builtin = true
 		case "custom":
-			if names[t.Name] || slices.Contains(builtins, t.Name) {
-				return invalid("tool name %s is used twice or is a built-in tool's", quote(t.Name))
+			if names[t.Name] {
+				return invalid("tool name %s is used twice", quote(t.Name))
+			}
+			if b := looksLike(t.Name); b != "" {
+				return invalid("tool name %s is, or reads like, the built-in tool %s", quote(t.Name), b).
+					WithHint("rename the tool, so that who approves a call or writes a policy cannot take it for %s", b)
 			}
 			names[t.Name] = true
 		case "mcp":
@@ -120,6 +140,24 @@ func checkTools(tools []outboard.Toolset, servers []outboard.MCPServer) error {
 		}
 	}
 	return nil
+}
+
+// alike are the letters that read like others in common fonts, each beside the one that stands for all of them. Names of custom tools are
+// ASCII (customName), so letters of other scripts need no place here.
+var alike = strings.NewReplacer("_", "", "-", "", "0", "o", "1", "l", "i", "l", "3", "e", "4", "a", "5", "s", "7", "t", "8", "b", "6", "b", "9", "g", "q", "g",
+	"vv", "w", "uu", "w", "rn", "m", "cl", "d")
+
+// skeleton is the same for names that a person may take for each other.
+func skeleton(name string) string { return alike.Replace(strings.ToLower(name)) }
+
+// looksLike returns the built-in tool that a name is or reads like, "" = none.
+func looksLike(name string) string {
+	for _, b := range builtins {
+		if skeleton(name) == skeleton(b) {
+			return b
+		}
+	}
+	return ""
 }
 
 // checkSchemas refuses input schemas that no call could be held to. It is asked about tools that are given, not about those an agent

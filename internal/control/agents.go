@@ -2,12 +2,12 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
-	"reflect"
 	"slices"
+	"strconv"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // updateTries bounds how often an update without a version lock starts over because another one came first.
@@ -72,23 +72,25 @@ func (c *Control) Agent(ctx context.Context, by outboard.Caller, id outboard.Age
 	return a, look("agent", string(id), err)
 }
 
-// Agents returns one page of agents, newest first.
-func (c *Control) Agents(ctx context.Context, by outboard.Caller, p Page) ([]outboard.Agent, error) {
+// Agents returns one page of agents, newest first. A page of large ones is shorter than p.Limit, and more says that there may be others.
+func (c *Control) Agents(ctx context.Context, by outboard.Caller, p Page) (_ []outboard.Agent, more bool, err error) {
 	if err := known(by); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	p.Org = by.In()
-	list, err := c.store.Agents(ctx, p)
-	return list, look("agents", "", err)
+	list, more, err := gather(func(p Page) ([]outboard.Agent, error) { return c.store.Agents(ctx, p) }, p, (*outboard.Agent).Size,
+		func(a *outboard.Agent) string { return string(a.ID) })
+	return list, more, look("agents", "", err)
 }
 
-// AgentVersions returns one page of an agent's versions, newest first.
-func (c *Control) AgentVersions(ctx context.Context, by outboard.Caller, id outboard.AgentID, p Page) ([]outboard.Agent, error) {
+// AgentVersions returns one page of an agent's versions, newest first, as Agents does.
+func (c *Control) AgentVersions(ctx context.Context, by outboard.Caller, id outboard.AgentID, p Page) (_ []outboard.Agent, more bool, err error) {
 	if _, err := c.Agent(ctx, by, id, 0); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	list, err := c.store.AgentVersions(ctx, id, p)
-	return list, look("agent", string(id), err)
+	list, more, err := gather(func(p Page) ([]outboard.Agent, error) { return c.store.AgentVersions(ctx, id, p) }, p, (*outboard.Agent).Size,
+		func(a *outboard.Agent) string { return strconv.Itoa(a.Version) })
+	return list, more, look("agent", string(id), err)
 }
 
 // agentPowers is what a record says of an agent: what it may do, not what it is told.
@@ -119,6 +121,7 @@ func (c *Control) UpdateAgent(ctx context.Context, by outboard.Caller, id outboa
 			return old, err
 		}
 		if sameAgent(old, a) {
+			store.Unchanged(ctx)
 			return old, nil
 		}
 		a.Version, a.UpdatedAt = old.Version+1, c.clock()
@@ -205,16 +208,4 @@ func sameToolsets(a, b []outboard.Toolset) bool {
 
 func sameToolConfig(a, b outboard.ToolConfig) bool {
 	return a.Name == b.Name && a.Enabled == b.Enabled && a.Policy == b.Policy && sameJSON(a.Web, b.Web)
-}
-
-// sameJSON compares documents by value, so that key order and spaces do not make a new version.
-func sameJSON(a, b outboard.Raw) bool {
-	if len(a) == 0 || len(b) == 0 {
-		return len(a) == len(b)
-	}
-	var x, y any
-	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
-		return false
-	}
-	return reflect.DeepEqual(x, y)
 }

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -98,6 +99,9 @@ func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id out
 	}
 	in := &outboard.InputConfirmation{Call: a.Call, Allow: ans.Allow, Message: ans.Message, Digest: ans.Digest}
 	if _, err := c.Send(ctx, by, a.Session, []outboard.Payload{in}); err != nil {
+		if e, ok := errors.AsType[*outboard.Error](err); ok && e.Code == outboard.CodeAnswered {
+			e.Kind = outboard.Conflict // which the wire's route does not say; this one is Outboard's own
+		}
 		return out, err
 	}
 	if lasting != nil {

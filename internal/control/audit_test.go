@@ -68,7 +68,7 @@ func TestChangesAreRecorded(t *testing.T) {
 		t.Errorf("opening the network: %d records, %v", len(list), err)
 	}
 	st.SealAudit(context.Canceled)
-	before, err := c.Sessions(ctx, admin, control.SessionFilter{})
+	before, _, err := c.Sessions(ctx, admin, control.SessionFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestChangesAreRecorded(t *testing.T) {
 	if err := c.DeleteSession(ctx, admin, s.ID); err == nil {
 		t.Error("deleted without a record")
 	}
-	after, err := c.Sessions(ctx, admin, control.SessionFilter{})
+	after, _, err := c.Sessions(ctx, admin, control.SessionFilter{})
 	if err != nil || len(after) != len(before) {
 		t.Errorf("%d sessions, then %d, %v", len(before), len(after), err)
 	}

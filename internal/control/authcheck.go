@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/netrule"
 	"github.com/outboard-dev/outboard/internal/vault"
 )
 
@@ -164,6 +165,9 @@ func checkRule(path string, u *outboard.UseRule) error {
 		name := strings.TrimPrefix(h, "*.")
 		if !hostName.MatchString(name) || strings.HasPrefix(h, "*.") && !strings.Contains(name, ".") {
 			return invalid("%s: %s is neither a host name, an IPv4 address nor *.name", path, quote(h))
+		}
+		if err := netrule.Check(outboard.NetRule{Host: strings.ToLower(h)}); err != nil {
+			return invalid("%s: %s: %w", path, quote(h), err)
 		}
 	}
 	if len(u.Ports) > maxRuleList || len(u.Methods) > maxRuleList || len(u.Paths) > maxRuleList {

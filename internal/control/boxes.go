@@ -13,6 +13,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/fleet"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // Boxes are sandboxes that a client makes for itself. What runs in one is described with fleet's types.
@@ -416,14 +417,22 @@ func (c *Control) RebootBox(ctx context.Context, by outboard.Caller, id outboard
 }
 
 func (c *Control) resumeBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration, dropMemory bool) (outboard.Box, bool, error) {
-	if b, err := c.boxFor(ctx, by, id); err != nil {
-		return b, false, err
-	} else if err := c.alive(ctx, b.Subject()); err != nil {
+	b, err := c.boxFor(ctx, by, id)
+	if err == nil {
+		err = c.alive(ctx, b.Subject())
+	}
+	if err != nil {
 		return b, false, err
 	}
 	if err := checkTTL(ttl, 0); err != nil {
 		return outboard.Box{}, false, err
 	}
+	if c.clock().Add(ttl).After(b.EndAt) {
+		if err := c.record(ctx, by, "box.timeout", string(id), map[string]int{"seconds": int(ttl.Seconds())}); err != nil {
+			return b, false, err
+		}
+	}
+	store.Unchanged(ctx) // but for its time; that it wakes is recorded where it does
 	b, resumed, err := c.fleet.ResumeBox(ctx, asKey(by), id, dropMemory, func(b *outboard.Box) time.Time {
 		return laterOf(b.EndAt, c.clock().Add(ttl))
 	})

@@ -66,7 +66,7 @@ func checkMetadata(m map[string]string) error {
 	return nil
 }
 
-// mergeMetadata applies a patch: a nil value deletes, and with emptyDeletes an empty one too. It returns a new map, never nil.
+// mergeMetadata applies a patch: a nil value deletes, and with emptyDeletes, as environments have it, an empty one too. It returns a new map, never nil.
 func mergeMetadata(old map[string]string, patch map[string]*string, emptyDeletes bool) (map[string]string, error) {
 	out := maps.Clone(old)
 	if out == nil {

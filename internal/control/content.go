@@ -17,8 +17,9 @@ var spillSteps = []int{outboard.MaxInlineContent, 4 << 10, 256}
 // spillAll makes events of payloads, with large content moved to blob. They go into a session of org.
 func (c *Control) spillAll(ctx context.Context, org outboard.OrgID, thread outboard.ThreadID, ps []outboard.Payload) ([]outboard.Event, error) {
 	var out []outboard.Event
+	seen := &pictures{left: decodedPixels}
 	for _, p := range ps {
-		ev, err := c.spillEvent(ctx, org, thread, p)
+		ev, err := c.spillEvent(ctx, org, thread, p, seen)
 		if err != nil {
 			return nil, err
 		}
@@ -28,13 +29,13 @@ func (c *Control) spillAll(ctx context.Context, org outboard.OrgID, thread outbo
 }
 
 // spillEvent checks the content of an input and makes its event.
-func (c *Control) spillEvent(ctx context.Context, org outboard.OrgID, thread outboard.ThreadID, p outboard.Payload) (outboard.Event, error) {
+func (c *Control) spillEvent(ctx context.Context, org outboard.OrgID, thread outboard.ThreadID, p outboard.Payload, seen *pictures) (outboard.Event, error) {
 	blocks := contentOf(p)
 	if blocks == nil {
 		return outboard.NewEvent(thread, p), nil
 	}
 	for i := range *blocks {
-		if err := c.checkBlock(ctx, org, &(*blocks)[i]); err != nil {
+		if err := c.checkBlock(ctx, org, &(*blocks)[i], seen); err != nil {
 			return outboard.Event{}, err
 		}
 	}
@@ -65,16 +66,21 @@ func contentOf(p outboard.Payload) *[]outboard.Content {
 	return nil
 }
 
-// checkBlock validates what the wire layer cannot: files that exist, base64 that decodes, URLs a model provider can fetch.
-func (c *Control) checkBlock(ctx context.Context, org outboard.OrgID, b *outboard.Content) error {
+// checkBlock validates what the wire layer cannot: files that exist, base64 that decodes, pictures and URLs that a
+// model provider takes.
+func (c *Control) checkBlock(ctx context.Context, org outboard.OrgID, b *outboard.Content, seen *pictures) error {
 	s := b.Source
 	if s == nil {
 		return nil
 	}
 	switch s.Type {
 	case "base64":
-		if _, err := base64.StdEncoding.Strict().DecodeString(s.Data); err != nil {
+		data, err := base64.StdEncoding.Strict().DecodeString(s.Data)
+		if err != nil {
 			return invalid("data of the %s is not base64: %v", b.Type, err)
+		}
+		if b.Type == "image" {
+			return seen.checkImage(s, data)
 		}
 		return length("media_type of the "+b.Type, s.MediaType, 1, maxMIME)
 	case "url":
@@ -91,6 +97,16 @@ func (c *Control) checkBlock(ctx context.Context, org outboard.OrgID, b *outboar
 			return invalid("there is no file %s for the %s", quote(string(s.File)), b.Type)
 		}
 		s.Blob, s.MediaType = &f.Blob, f.MediaType // the bytes stay reachable when the file is deleted later
+		if b.Type == "image" {
+			if err := checkPictureSize(f.Blob.Size); err != nil {
+				return err
+			}
+			data, err := c.Load(ctx, f.Blob)
+			if err != nil {
+				return err
+			}
+			return seen.checkImage(s, data)
+		}
 	}
 	return nil
 }

@@ -89,6 +89,8 @@ type Control struct {
 	withdrawals *withdrawals
 	recording   sync.WaitGroup // kills that the database takes its time with
 
+	refusals refusals
+
 	mu       sync.Mutex
 	revoked  counter
 	accounts map[outboard.SessionID]outboard.Header // see UsageAt; bounded by maxAccounts
@@ -141,6 +143,21 @@ func (c *Control) Models(_ context.Context, by outboard.Caller) ([]Model, error)
 	return c.models.Models(), nil
 }
 
+// Model returns the model that an id names wherever one may be given: an alias, provider/name, or a bare name.
+func (c *Control) Model(_ context.Context, by outboard.Caller, id string) (Model, error) {
+	if err := known(by); err != nil {
+		return Model{}, err
+	}
+	if c.models == nil {
+		return Model{}, missing("model", id)
+	}
+	m, err := c.models.Resolve(id)
+	if err != nil {
+		return Model{}, missing("model", id)
+	}
+	return m.Info(), nil
+}
+
 // Ready reports whether the store answers.
 func (c *Control) Ready(ctx context.Context) error {
 	_, err := c.store.OperatorKeys(ctx)
@@ -183,6 +200,37 @@ func mine(by outboard.Caller, org outboard.OrgID, what, id string, err error) er
 		return missing(what, id)
 	}
 	return look(what, id, err)
+}
+
+// Bounds on what one page of large rows takes: an agent or an environment may have 4 MiB.
+const (
+	pageBytes = 32 << 20
+	pageStep  = 8 // rows that are read before it is known how large they are
+)
+
+// gather reads a page of large rows a few at a time, and ends it early once it is large. more then says that rows may follow.
+func gather[T any](read func(Page) ([]T, error), p Page, size func(*T) int64, id func(*T) string) (out []T, more bool, err error) {
+	var sum int64
+	step := int64(pageStep)
+	for limit := p.Limit; len(out) < limit; p.Cursor = id(&out[len(out)-1]) {
+		p.Limit = min(int(step), limit-len(out))
+		rows, err := read(p)
+		if err != nil {
+			return nil, false, err
+		}
+		out = append(out, rows...)
+		for i := range rows {
+			sum += size(&rows[i])
+		}
+		if len(rows) < p.Limit {
+			return out, false, nil
+		}
+		if sum >= pageBytes {
+			return out, true, nil
+		}
+		step = max(1, (pageBytes-sum)/(sum/int64(len(out))+1<<10))
+	}
+	return out, false, nil
 }
 
 // tieRows is how many rows of one microsecond a page may have to step over when its cursor's row is gone.

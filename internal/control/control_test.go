@@ -64,7 +64,7 @@ func TestZeroCaller(t *testing.T) {
 	c, _, _ := parts(t)
 	s := session(t, c)
 	var nobody outboard.Caller
-	_, agents := c.Agents(t.Context(), nobody, control.Page{Limit: 1})
+	_, _, agents := c.Agents(t.Context(), nobody, control.Page{Limit: 1})
 	_, one := c.Session(t.Context(), nobody, s.ID)
 	_, sent := c.Send(t.Context(), nobody, s.ID, []outboard.Payload{say("x")})
 	_, events := c.Events(t.Context(), nobody, s.ID, control.EventQuery{})

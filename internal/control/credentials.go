@@ -119,7 +119,7 @@ func (c *Control) UpdateCredential(ctx context.Context, by outboard.Caller, in o
 	return k.Update(ctx, id, func(cr *outboard.Credential, s *Secrets) error {
 		set(&cr.DisplayName, p.DisplayName)
 		if p.Metadata != nil {
-			m, err := mergeMetadata(cr.Metadata, p.Metadata, true)
+			m, err := mergeMetadata(cr.Metadata, p.Metadata, false)
 			if err != nil {
 				return err
 			}
@@ -142,6 +142,7 @@ func (c *Control) ArchiveCredential(ctx context.Context, by outboard.Caller, in 
 		return outboard.Credential{}, err
 	}
 	if cr, err := c.Credential(ctx, by, in, id); err != nil || !cr.ArchivedAt.IsZero() {
+		store.Unchanged(ctx)
 		return cr, err
 	}
 	if err := c.record(ctx, by, "credential.archive", string(id), nil); err != nil {

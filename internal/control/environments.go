@@ -13,6 +13,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/netrule"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // hostName is a DNS name as allow-lists hold it: no scheme, port, path, user or wildcard.
@@ -99,15 +100,17 @@ func (c *Control) Environment(ctx context.Context, by outboard.Caller, id outboa
 	return e, nil
 }
 
-// Environments returns one page, newest first. at is when the cursor's row was made: it may be deleted by now.
-func (c *Control) Environments(ctx context.Context, by outboard.Caller, p Page, at time.Time) ([]outboard.Environment, error) {
+// Environments returns one page, newest first, as Agents does. at is when the cursor's row was made: it may be deleted by now.
+func (c *Control) Environments(ctx context.Context, by outboard.Caller, p Page, at time.Time) (_ []outboard.Environment, more bool, err error) {
 	if err := known(by); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	p.Org = by.In()
-	list, err := listAfter(func(p Page) ([]outboard.Environment, error) { return c.store.Environments(ctx, p) }, p, at,
-		func(e outboard.Environment) (time.Time, string) { return e.CreatedAt, string(e.ID) })
-	return list, look("environments", "", err)
+	list, more, err := gather(func(p Page) ([]outboard.Environment, error) {
+		return listAfter(func(p Page) ([]outboard.Environment, error) { return c.store.Environments(ctx, p) }, p, at,
+			func(e outboard.Environment) (time.Time, string) { return e.CreatedAt, string(e.ID) })
+	}, p, func(e *outboard.Environment) int64 { at = e.CreatedAt; return e.Config.Size() }, func(e *outboard.Environment) string { return string(e.ID) })
+	return list, more, look("environments", "", err)
 }
 
 // UpdateEnvironment applies a patch. Running sessions keep what they started with.
@@ -158,6 +161,7 @@ func (c *Control) ArchiveEnvironment(ctx context.Context, by outboard.Caller, id
 	}
 	e, err := c.Environment(ctx, by, id)
 	if err != nil || !e.ArchivedAt.IsZero() {
+		store.Unchanged(ctx)
 		return e, err
 	}
 	e.ArchivedAt = c.clock()
@@ -171,7 +175,7 @@ func (c *Control) ArchiveEnvironment(ctx context.Context, by outboard.Caller, id
 	return e, nil
 }
 
-// DeleteEnvironment removes an environment. Sessions keep their copy of its config.
+// DeleteEnvironment removes an environment. Conflict: sessions name it.
 func (c *Control) DeleteEnvironment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID) error {
 	if err := works(by, scopeEnvironments); err != nil {
 		return err
@@ -217,7 +221,10 @@ func checkEnvironment(e *outboard.Environment) error {
 	}
 	switch e.Config.Kind {
 	case "cloud":
-		return checkCloud(&e.Config)
+		if err := checkCloud(&e.Config); err != nil {
+			return err
+		}
+		return checkDefinition("config", e.Config)
 	case "self_hosted":
 		return nil
 	}

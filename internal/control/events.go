@@ -13,6 +13,9 @@ const maxAccounts = 256
 // accountPage is how many events UsageAt reads at a time.
 const accountPage = 1000
 
+// configBytes is how much of a session's configs is read at a time.
+const configBytes = 2 * outboard.MaxConfigData
+
 // accountTypes are the events that change the usage or the running time of a session.
 var accountTypes = []outboard.EventType{outboard.TypeTurnStarted, outboard.TypeTurnResumed, outboard.TypeTurnRetrying,
 	outboard.TypeTurnFailed, outboard.TypeTurnEnded, outboard.TypeModelFinished, outboard.TypeModelFailed, outboard.TypeContextCompacted,
@@ -88,7 +91,7 @@ func (c *Control) ConfigAt(ctx context.Context, id outboard.SessionID, seq int64
 // Configs returns the configs a session had after one that it had at some position, up to an event.
 func (c *Control) Configs(ctx context.Context, id outboard.SessionID, last ConfigFrom, upto int64) ([]ConfigFrom, error) {
 	var out []ConfigFrom
-	q := EventQuery{After: last.Seq, Before: upto + 1, Types: configTypes, Limit: accountPage}
+	q := EventQuery{After: last.Seq, Before: upto + 1, Types: configTypes, Limit: accountPage, Bytes: configBytes}
 	for {
 		page, err := c.store.Events(ctx, id, q)
 		if err != nil {
@@ -103,7 +106,7 @@ func (c *Control) Configs(ctx context.Context, id outboard.SessionID, last Confi
 				out = append(out, ConfigFrom{page[i].Seq, last.Config})
 			}
 		}
-		if len(page) < q.Limit {
+		if q.Ends(page) {
 			return out, nil
 		}
 		q.After = page[len(page)-1].Seq

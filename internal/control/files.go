@@ -21,9 +21,12 @@ const (
 	MaxFileIDs = 100
 )
 
+// unnamed is the name of a file that came without one.
+const unnamed = "unnamed"
+
 // Upload describes a file to store.
 type Upload struct {
-	Filename  string
+	Filename  string // "" = unnamed
 	MediaType string
 	Expires   time.Duration // 0 = never
 }
@@ -46,6 +49,9 @@ func (c *Control) CreateFile(ctx context.Context, by outboard.Caller, u Upload, 
 	if err := works(by, scopeFiles); err != nil {
 		return outboard.File{}, err
 	}
+	if u.Filename == "" { // SDKs send none for what they only read from
+		u.Filename = unnamed
+	}
 	if err := checkUpload(u); err != nil {
 		return outboard.File{}, err
 	}
@@ -53,6 +59,9 @@ func (c *Control) CreateFile(ctx context.Context, by outboard.Caller, u Upload, 
 		Blob: ref, CreatedAt: c.clock(), Org: by.In()}
 	if u.Expires > 0 {
 		f.ExpiresAt = f.CreatedAt.Add(u.Expires)
+	}
+	if err := c.record(ctx, by, "file.create", string(f.ID), ref); err != nil {
+		return f, err
 	}
 	if err := c.store.PutFile(ctx, f); err != nil {
 		return f, outboard.Errorf(outboard.KindOf(err), "storing the file: %w", err)
@@ -162,6 +171,9 @@ func (c *Control) DeleteFile(ctx context.Context, by outboard.Caller, id outboar
 		return err
 	}
 	if _, err := c.File(ctx, by, id); err != nil {
+		return err
+	}
+	if err := c.record(ctx, by, "file.delete", string(id), nil); err != nil {
 		return err
 	}
 	return look("file", string(id), c.store.DeleteFile(ctx, id))

@@ -44,7 +44,7 @@ func upload(t testing.TB, c *control.Control, by outboard.Caller, content string
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := c.CreateFile(t.Context(), by, control.Upload{Filename: "f", MediaType: "text/plain"}, ref)
+	f, err := c.CreateFile(t.Context(), by, control.Upload{Filename: "f", MediaType: "application/octet-stream"}, ref)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func exportsWith(t testing.TB, c *control.Control, by outboard.Caller, id outboa
 // If this fails, who knows the id of another organization's file reads it, or learns that there is one.
 func TestFilesOfOthers(t *testing.T) {
 	c, st, _ := parts(t)
-	const content = "what is only the owner's"
+	const content = "GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff\x2c\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02\x44\x01\x00;what is only the owner's" // and a picture
 	file := upload(t, c, admin, content)
 	none := outboard.NewID[outboard.FileID](outboard.PrefixFile)
 	ways := map[string]func(by outboard.Caller, id outboard.FileID) (bool, error){}

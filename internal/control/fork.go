@@ -288,7 +288,7 @@ func (c *Control) fork(ctx context.Context, h *outboard.Header, r ForkRequest, p
 	if r.Prompt == "" {
 		return f, nil
 	}
-	prompt, err := c.spillEvent(ctx, f.Header.Org, f.Header.Thread, &outboard.InputMessage{Content: []outboard.Content{outboard.Text(r.Prompt)}})
+	prompt, err := c.spillEvent(ctx, f.Header.Org, f.Header.Thread, &outboard.InputMessage{Content: []outboard.Content{outboard.Text(r.Prompt)}}, new(pictures))
 	f.Events = append(f.Events, prompt)
 	return f, err
 }

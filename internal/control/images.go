@@ -40,6 +40,9 @@ func (c *Control) PullImage(ctx context.Context, by outboard.Caller, ref string)
 	if err := c.hostImages(by); err != nil {
 		return Image{}, err
 	}
+	if err := c.record(ctx, by, "image.pull", ref, nil); err != nil {
+		return Image{}, err
+	}
 	return c.fleet.PullImage(ctx, ref)
 }
 
@@ -48,12 +51,18 @@ func (c *Control) ImportImage(ctx context.Context, by outboard.Caller, ref strin
 	if err := c.hostImages(by); err != nil {
 		return Image{}, err
 	}
+	if err := c.record(ctx, by, "image.import", ref, nil); err != nil {
+		return Image{}, err
+	}
 	return c.fleet.ImportImage(ctx, ref, r)
 }
 
 // RemoveImage forgets what a name means.
 func (c *Control) RemoveImage(ctx context.Context, by outboard.Caller, ref string) error {
 	if err := c.hostImages(by); err != nil {
+		return err
+	}
+	if err := c.record(ctx, by, "image.rm", ref, nil); err != nil {
 		return err
 	}
 	return c.fleet.RemoveImage(ctx, ref)
@@ -67,5 +76,9 @@ func (c *Control) PruneImages(ctx context.Context, by outboard.Caller, unused ti
 	if unused < 0 {
 		return PrunedImages{}, invalid("unused_seconds must not be negative")
 	}
-	return c.fleet.PruneImages(ctx, c.clock().Add(-unused))
+	before := c.clock().Add(-unused)
+	if err := c.record(ctx, by, "image.prune", "", map[string]any{"before": before}); err != nil {
+		return PrunedImages{}, err
+	}
+	return c.fleet.PruneImages(ctx, before)
 }

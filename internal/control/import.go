@@ -475,7 +475,7 @@ func (m *importing) log(ctx context.Context, visit func(*outboard.Event, outboar
 // part yields the events of one part of the log; false ends it.
 func (m *importing) part(r io.Reader, visit func(*outboard.Event, outboard.Payload) error, yield func(outboard.Event, error) bool) bool {
 	sc := bufio.NewScanner(r)
-	sc.Buffer(nil, 2*outboard.MaxEventData+4096) // a line is an event's data, escaped at most once more
+	sc.Buffer(nil, 2*outboard.MaxConfigData+4096) // a line is an event's data, escaped at most once more
 	for sc.Scan() {
 		e, p, err := m.event(sc.Bytes())
 		if err == nil {

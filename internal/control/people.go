@@ -243,6 +243,7 @@ func (c *Control) RemoveUser(ctx context.Context, by outboard.Caller, id outboar
 	}
 	u, err := c.User(ctx, by, id)
 	if err != nil || !u.RemovedAt.IsZero() {
+		store.Unchanged(ctx)
 		return u, err
 	}
 	if u.ID == by.User {
@@ -263,6 +264,7 @@ func (c *Control) RestoreUser(ctx context.Context, by outboard.Caller, id outboa
 	}
 	u, err := c.User(ctx, by, id)
 	if err != nil || u.RemovedAt.IsZero() {
+		store.Unchanged(ctx)
 		return u, err
 	}
 	u.RemovedAt, u.Issuer, u.Subject = time.Time{}, "", ""

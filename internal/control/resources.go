@@ -48,6 +48,9 @@ func (c *Control) copyFiles(ctx context.Context, by outboard.Caller, id outboard
 		made = append(made, file.ID)
 		cfg.Resources = append(cfg.Resources, res)
 	}
+	if err := checkDefinition("resources", cfg.Resources); err != nil {
+		return nil, errors.Join(err, undo())
+	}
 	return undo, nil
 }
 
@@ -131,7 +134,13 @@ func (c *Control) AddResource(ctx context.Context, by outboard.Caller, id outboa
 			return store.Commit{}, err
 		}
 		added = res
+		if err := c.record(ctx, by, "session.add_resource", string(id)+" "+string(res.ID), res); err != nil {
+			return store.Commit{}, err
+		}
 		s.Config.Resources = append(slices.Clone(s.Config.Resources), res)
+		if err := checkDefinition("resources", s.Config.Resources); err != nil {
+			return store.Commit{}, err
+		}
 		cm := resourceCommit(s)
 		cm.Files = []outboard.File{file}
 		return cm, nil
@@ -151,6 +160,9 @@ func (c *Control) DeleteResource(ctx context.Context, by outboard.Caller, id out
 			return store.Commit{}, missing("resource", string(rid))
 		}
 		file = s.Config.Resources[i].File
+		if err := c.record(ctx, by, "session.delete_resource", string(id)+" "+string(rid), s.Config.Resources[i]); err != nil {
+			return store.Commit{}, err
+		}
 		s.Config.Resources = slices.Delete(slices.Clone(s.Config.Resources), i, i+1)
 		return resourceCommit(s), nil
 	})

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/store"
@@ -52,7 +53,7 @@ func (c *Control) Send(ctx context.Context, by outboard.Caller, id outboard.Sess
 		again := errors.Is(err, store.ErrMoved) || errors.Is(err, store.ErrDuplicate)
 		if err == nil || !again || try == editTries {
 			if errors.Is(err, store.ErrDuplicate) {
-				return nil, outboard.Errorf(outboard.Conflict, "one of the calls was answered meanwhile")
+				return nil, invalid("one of the calls was answered already, by another request").WithCode(outboard.CodeAnswered)
 			}
 			if err != nil {
 				return nil, commitErr(id, err)
@@ -134,6 +135,7 @@ func (p *sendPlan) commit(ctx context.Context, st *store.Store, h *outboard.Head
 		}
 	}
 	if len(fresh) == 0 {
+		store.Unchanged(ctx)
 		return p.events, nil
 	}
 	expect := int64(store.Any)
@@ -175,6 +177,8 @@ func (c *Control) plan(ctx context.Context, by outboard.Caller, h *outboard.Head
 		case *outboard.InputMessage:
 			if len(p.Content) == 0 {
 				err = invalid("events[%d]: content must not be empty", i)
+			} else if !interrupts(ps[:i]) {
+				err = c.checkParked(ctx, h, answered, i)
 			}
 		case *outboard.InputSystem:
 			err = checkSystem(h, ps, i, p)
@@ -193,6 +197,67 @@ func (c *Control) plan(ctx context.Context, by outboard.Caller, h *outboard.Head
 		}
 	}
 	return plan, nil
+}
+
+// interrupts reports whether one of the inputs ends what the session waits for.
+func interrupts(ps []outboard.Payload) bool {
+	return slices.ContainsFunc(ps, func(p outboard.Payload) bool { return p.EventType() == outboard.TypeInputInterrupt })
+}
+
+// checkParked refuses a message while the session waits for answers other than those before it in the request. The text is the wire's:
+// clients go by it.
+func (c *Control) checkParked(ctx context.Context, h *outboard.Header, answered map[outboard.CallID]bool, i int) error {
+	if !h.Parked() {
+		return nil
+	}
+	if h.Urgent > 0 {
+		waiting, err := c.store.Waiting(ctx, h.ID)
+		if err != nil {
+			return look("session", string(h.ID), err)
+		}
+		if slices.ContainsFunc(waiting, func(e outboard.Event) bool { return e.Type == outboard.TypeInputInterrupt }) {
+			return nil
+		}
+	}
+	var open []string
+	for _, id := range h.Stop.EventIDs {
+		call, err := c.callOf(ctx, h.ID, id)
+		if err != nil {
+			return err
+		}
+		if answered[call] {
+			continue
+		}
+		if settled, err := c.settledCall(ctx, h, id, call); err != nil {
+			return err
+		} else if !settled {
+			open = append(open, string(id))
+		}
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	return invalid("Invalid user.message event at events[%d]: waiting on responses to events [%s]; only user.tool_confirmation, "+
+		"user.custom_tool_result, user.tool_result, or user.interrupt may be sent", i, strings.Join(open, ", ")).
+		WithHint("answer the calls, or send user.interrupt before the message: in the same request, or in one of its own")
+}
+
+// settledCall reports whether what the session waits for under an event's id has come: a result where it is the offer of a call or
+// a custom tool's, else the answer of a person.
+func (c *Control) settledCall(ctx context.Context, h *outboard.Header, id outboard.EventID, call outboard.CallID) (bool, error) {
+	req, err := c.call(ctx, h.ID, call)
+	if err != nil {
+		return false, err
+	}
+	want := outboard.TypeInputConfirmation
+	if id != call || req.Decision != outboard.Ask {
+		want = outboard.TypeInputToolResult
+	}
+	about, err := c.store.EventsAbout(ctx, h.ID, call)
+	if err != nil {
+		return false, outboard.Errorf(outboard.KindOf(err), "reading call %s: %w", call, err)
+	}
+	return slices.ContainsFunc(about, func(e outboard.Event) bool { return e.Type == want || e.Type == outboard.TypeCallFinished }), nil
 }
 
 // checkSystem holds a system message to its place: the last of the request, right behind what it accompanies.
@@ -277,8 +342,8 @@ func (p *sendPlan) place(i int, answer outboard.Payload, about []outboard.Event)
 	for _, ev := range about {
 		if ev.Type == answer.EventType() {
 			if !sameAnswer(&ev, &p.events[i]) {
-				return outboard.Errorf(outboard.Conflict, "events[%d]: tool use %s was answered already, differently", i, ev.Ref).
-					WithHint("the first answer stands")
+				return invalid("events[%d]: tool use %s was answered already, differently", i, ev.Ref).
+					WithCode(outboard.CodeAnswered).WithHint("the first answer stands")
 			}
 			p.events[i], p.old[i] = ev, true
 			return nil

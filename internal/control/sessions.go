@@ -219,21 +219,22 @@ func (c *Control) header(ctx context.Context, by outboard.Caller, id outboard.Se
 	return h, nil
 }
 
-// Sessions returns one page of at most f.Limit sessions, newest first unless f.Asc.
-func (c *Control) Sessions(ctx context.Context, by outboard.Caller, f SessionFilter) ([]Session, error) {
+// Sessions returns one page of at most f.Limit sessions, newest first unless f.Asc. A page of large ones is shorter, and more says that there
+// may be others.
+func (c *Control) Sessions(ctx context.Context, by outboard.Caller, f SessionFilter) (out []Session, more bool, err error) {
 	if err := known(by); err != nil {
-		return nil, err
+		return nil, false, err
 	}
+	var sum int64
 	f.Org = by.In()
 	wanted := f.Phases
 	if slices.Contains(wanted, outboard.PhaseRunning) && !slices.Contains(wanted, outboard.PhaseIdle) {
 		f.Phases = append(slices.Clone(wanted), outboard.PhaseIdle) // Status may call an idle row running
 	}
-	var out []Session
 	for len(out) < f.Limit {
 		page, err := c.store.Sessions(ctx, f)
 		if err != nil {
-			return nil, look("sessions", "", err)
+			return nil, false, look("sessions", "", err)
 		}
 		for _, h := range page {
 			if len(wanted) > 0 && !slices.Contains(wanted, c.Status(&h)) || len(out) == f.Limit {
@@ -244,16 +245,19 @@ func (c *Control) Sessions(ctx context.Context, by outboard.Caller, f SessionFil
 				continue // deleted since the page was read
 			}
 			if err != nil {
-				return nil, look("session", string(h.ID), err)
+				return nil, false, look("session", string(h.ID), err)
 			}
 			out = append(out, Session{h, cfg})
+			if sum += cfg.Agent.Size() + cfg.Env.Size(); sum >= pageBytes {
+				return out, true, nil
+			}
 		}
 		if len(page) < f.Limit {
 			break
 		}
 		f.Cursor = page[len(page)-1].ID
 	}
-	return out, nil
+	return out, false, nil
 }
 
 // SessionPatch changes a session. Nil fields keep their value.
@@ -343,6 +347,7 @@ func (c *Control) ArchiveSession(ctx context.Context, by outboard.Caller, id out
 	}
 	h, err := c.header(ctx, by, id)
 	if err == nil && h.Phase == outboard.PhaseTerminated {
+		store.Unchanged(ctx)
 		return c.Session(ctx, by, id)
 	}
 	s, err := c.edit(ctx, by, id, func(s *Session) (store.Commit, error) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/vault"
 )
 
@@ -27,7 +28,7 @@ type VaultPatch struct {
 func (p *VaultPatch) apply(v *outboard.Vault) error {
 	set(&v.DisplayName, p.DisplayName)
 	if p.Metadata != nil {
-		m, err := mergeMetadata(v.Metadata, p.Metadata, true)
+		m, err := mergeMetadata(v.Metadata, p.Metadata, false)
 		if err != nil {
 			return err
 		}
@@ -131,6 +132,7 @@ func (c *Control) ArchiveVault(ctx context.Context, by outboard.Caller, id outbo
 	}
 	v, err := c.Vault(ctx, by, id)
 	if err != nil || !v.ArchivedAt.IsZero() {
+		store.Unchanged(ctx)
 		return v, err
 	}
 	if err := c.record(ctx, by, "vault.archive", string(id), nil); err != nil {

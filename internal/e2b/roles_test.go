@@ -14,6 +14,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/control"
 	"github.com/outboard-dev/outboard/internal/outboardtest"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // readable are the routes of the control plane that a viewer may use. All others want a developer, and the scope sandboxes of a limited key.
@@ -59,6 +60,15 @@ func TestReadersReadOnly(t *testing.T) {
 		return askAs(t, key, rt.method, h.URL+path, body)
 	}
 	known := 0
+	refused := func(name string) bool {
+		list, err := srv.Store.AuditRecords(t.Context(), store.AuditQuery{Action: "api.refused", Actor: "apikey_viewer", Limit: 1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(list, func(r outboard.AuditRecord) bool {
+			return strings.HasPrefix(r.Resource, "e2b "+name+" ") && r.Decision == outboard.Refused
+		})
+	}
 	for _, rt := range s.controlPlane() {
 		name := rt.method + " /" + strings.Join(rt.path, "/")
 		reads := slices.Contains(readable, name)
@@ -80,6 +90,9 @@ func TestReadersReadOnly(t *testing.T) {
 			if strings.Contains(got, r.box.EnvdAccessToken) || strings.Contains(got, *r.box.TrafficAccessToken) {
 				t.Errorf("%s shows %s a token: %s", name, key, got)
 			}
+		}
+		if want := !reads && !strings.HasSuffix(name, "/resume"); refused(name) != want {
+			t.Errorf("that a viewer was refused %s is recorded: %v, want %v", name, !want, want)
 		}
 		if rt.method == "DELETE" || strings.HasSuffix(name, "/pause") {
 			continue // the owner's below

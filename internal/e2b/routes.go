@@ -82,6 +82,11 @@ var (
 	unbuiltParts = []string{"volumes", "volumecontent", "secrets", "teams", "nodes", "admin", "access-tokens", "api-keys"}
 )
 
+// refused records that somebody was refused at the control plane.
+func (s *Server) refused(r *http.Request, by outboard.Caller, route string, err error) {
+	s.ctl.Refused(r.Context(), by, control.RefusedRequest{Route: "e2b " + route, Path: r.URL.Path, From: r.RemoteAddr, Why: err})
+}
+
 // control answers a request of the control plane.
 func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/health" {
@@ -94,6 +99,7 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 	}
 	by, err := s.ctl.Authenticate(r.Context(), apiKey(r))
 	if err != nil {
+		s.refused(r, by, r.Method, err)
 		fail(w, err)
 		return
 	}
@@ -113,6 +119,7 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 			if outboard.KindOf(err) == outboard.Internal {
 				s.log.Error("e2b request failed", "method", r.Method, "path", r.URL.Path, "err", err)
 			}
+			s.refused(r, by, rt.method+" /"+strings.Join(rt.path, "/"), err)
 			fail(w, err)
 		case status == http.StatusNoContent:
 			w.WriteHeader(status)

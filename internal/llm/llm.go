@@ -28,6 +28,7 @@ type Info struct {
 	Context  int64  // context window in tokens
 	Output   int64  // most output tokens per response
 	Price    *Price // nil = unknown
+	Alias    string // in the list of models: the entry is this alias of ID
 }
 
 // Request is one model call. History is outboard's conversation; Raw of an assistant message is replayed byte-exact when its

@@ -291,9 +291,17 @@ func (r *Registry) choices() string {
 	return strings.Join(append(out, "script/"+stepsName), ", ")
 }
 
-// Models lists the models that are known by name: what providers list, and the scripts. A provider without a list serves more.
+// Models lists the models that are known by name: the aliases of those that can be used, what providers list, and the scripts. A provider
+// without a list serves more.
 func (r *Registry) Models() []Info {
 	var out []Info
+	for _, alias := range slices.Sorted(maps.Keys(r.cfg.Aliases)) {
+		if m, err := r.Resolve(alias); err == nil {
+			info := m.Info()
+			info.Alias = alias
+			out = append(out, info)
+		}
+	}
 	for _, n := range r.names {
 		for _, m := range r.providers[n].Models {
 			out = append(out, r.info(r.providers[n], m))

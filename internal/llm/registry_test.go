@@ -40,16 +40,16 @@ func TestResolve(t *testing.T) {
 	cfg := FromEnv(Config{Providers: []Provider{gateway, second}, Aliases: map[string]string{"fast": "gw/shared", "me": "claude-sonnet-5"}}, env(both...))
 	r := registry(t, cfg)
 	for id, want := range map[string]Info{
-		"anthropic/claude-opus-4-1": {"anthropic/claude-opus-4-1", TypeAnthropic, 200_000, 32_000, nil},
-		"claude-haiku-4-5-20251001": {"anthropic/claude-haiku-4-5-20251001", TypeAnthropic, 200_000, 64_000, nil},
-		"me":                        {"anthropic/claude-sonnet-5", TypeAnthropic, 200_000, 64_000, nil},
-		"gpt-5.2":                   {"openai/gpt-5.2", TypeResponses, 400_000, 128_000, nil},
-		"o3-mini":                   {"openai/o3-mini", TypeResponses, 200_000, 100_000, nil},
-		"ollama/qwen3:8b":           {"ollama/qwen3:8b", TypeChat, 128_000, 16_000, nil},
-		"gw/meta/llama":             {"gw/meta/llama", TypeChat, 8000, 1000, nil},
-		"meta/llama":                {"gw/meta/llama", TypeChat, 8000, 1000, nil},
-		"fast":                      {"gw/shared", TypeChat, 128_000, 16_000, nil},
-		"script/steps":              {"script/steps", ProviderScript, scriptContext, scriptOutput, nil},
+		"anthropic/claude-opus-4-1": {"anthropic/claude-opus-4-1", TypeAnthropic, 200_000, 32_000, nil, ""},
+		"claude-haiku-4-5-20251001": {"anthropic/claude-haiku-4-5-20251001", TypeAnthropic, 200_000, 64_000, nil, ""},
+		"me":                        {"anthropic/claude-sonnet-5", TypeAnthropic, 200_000, 64_000, nil, ""},
+		"gpt-5.2":                   {"openai/gpt-5.2", TypeResponses, 400_000, 128_000, nil, ""},
+		"o3-mini":                   {"openai/o3-mini", TypeResponses, 200_000, 100_000, nil, ""},
+		"ollama/qwen3:8b":           {"ollama/qwen3:8b", TypeChat, 128_000, 16_000, nil, ""},
+		"gw/meta/llama":             {"gw/meta/llama", TypeChat, 8000, 1000, nil, ""},
+		"meta/llama":                {"gw/meta/llama", TypeChat, 8000, 1000, nil, ""},
+		"fast":                      {"gw/shared", TypeChat, 128_000, 16_000, nil, ""},
+		"script/steps":              {"script/steps", ProviderScript, scriptContext, scriptOutput, nil, ""},
 	} {
 		m, err := r.Resolve(id)
 		if err != nil {
@@ -62,8 +62,8 @@ func TestResolve(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v", id, got, want)
 		}
 	}
-	if n := len(r.Models()); n != 4 {
-		t.Errorf("%d models are listed, want the three configured and script/steps", n)
+	if n := len(r.Models()); n != 6 {
+		t.Errorf("%d models are listed, want the two aliases, the three configured and script/steps", n)
 	}
 }
 

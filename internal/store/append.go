@@ -109,9 +109,9 @@ func (c *Commit) check() error {
 		switch e := &c.Events[i]; {
 		case e.ID == "" || e.Type == "" || len(e.Data) == 0:
 			return outboard.Errorf(outboard.Invalid, "event %d of the append lacks an id, a type or data", i)
-		case len(e.Data) > outboard.MaxEventData:
+		case len(e.Data) > e.Type.MaxData():
 			return outboard.Errorf(outboard.TooLarge, "the data of event %s (%s) is %d bytes, over the limit of %d",
-				e.ID, e.Type, len(e.Data), outboard.MaxEventData)
+				e.ID, e.Type, len(e.Data), e.Type.MaxData())
 		}
 	}
 	return nil

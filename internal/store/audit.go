@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -91,9 +92,28 @@ func (s *Store) AuditWhile(ctx context.Context, r outboard.AuditRecord, while Ma
 	}
 	err := s.record(r, while)
 	if s.ballast.drops(ctx, err) {
-		return s.record(r, while)
+		err = s.record(r, while)
+	}
+	if err == nil {
+		Unchanged(ctx)
 	}
 	return err
+}
+
+type trailKey struct{}
+
+// Trail returns a context for one request. accounted then reports whether a record was written with it, or Unchanged was called: a change of
+// which neither is true has left no trace.
+func Trail(ctx context.Context) (_ context.Context, accounted func() bool) {
+	seen := new(atomic.Bool)
+	return context.WithValue(ctx, trailKey{}, seen), seen.Load
+}
+
+// Unchanged says that a request changes nothing which the audit records.
+func Unchanged(ctx context.Context) {
+	if seen, ok := ctx.Value(trailKey{}).(*atomic.Bool); ok {
+		seen.Store(true)
+	}
 }
 
 // record writes a record.

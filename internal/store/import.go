@@ -72,7 +72,7 @@ func importing(rows int64, err error) error {
 
 // Follows refuses an event that cannot stand in an imported log behind event head of the time at.
 func Follows(head int64, at time.Time, e *outboard.Event) error {
-	if e.Seq != head+1 || len(e.Data) > outboard.MaxEventData || head > 0 && e.Time.Sub(at) < outboard.EventSpacing || micros(e.Time) <= 0 {
+	if e.Seq != head+1 || len(e.Data) > e.Type.MaxData() || head > 0 && e.Time.Sub(at) < outboard.EventSpacing || micros(e.Time) <= 0 {
 		return outboard.Errorf(outboard.Invalid, "event %d cannot follow event %d of the log", e.Seq, head)
 	}
 	return nil

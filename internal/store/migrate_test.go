@@ -78,6 +78,17 @@ func upgrade(t *testing.T, cfg store.Config, version int, rows string) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	if version == 23 { // which had two environments of one name
+		if err := s.PutEnvironment(t.Context(), outboard.Environment{ID: "env_2", Name: "e", Description: "d", Org: outboard.DefaultOrg}); err != nil {
+			t.Errorf("changing the environment that shares its name: %v", err)
+		}
+		if err := s.PutEnvironment(t.Context(), outboard.Environment{ID: "env_3", Name: "e", Org: outboard.DefaultOrg}); outboard.KindOf(err) != outboard.Conflict {
+			t.Errorf("a third environment of the name: %v", err)
+		}
+		if err := s.PutEnvironment(t.Context(), outboard.Environment{ID: "env_2", Name: "f", Org: outboard.DefaultOrg}); err != nil {
+			t.Errorf("renaming it: %v", err)
+		}
+	}
 	if version >= 3 {
 		if log := readAll(t, s, "sesn_2"); len(log) != 2 || log[0].ID != "sevt_1" || log[1].ID != "sevt_3" {
 			t.Errorf("the fork's log is %+v", log)

@@ -132,6 +132,25 @@ type EventQuery struct {
 	Types         []outboard.EventType
 	Desc          bool
 	Limit         int // 0 = 1000
+	Bytes         int // a page ends with the event whose data makes it this many; 0 = no bound. See Ends.
+}
+
+// Ends reports whether a page that the query returned is the last one.
+func (q *EventQuery) Ends(page []outboard.Event) bool { return !q.full(page) }
+
+// full reports whether a page takes no further event.
+func (q *EventQuery) full(page []outboard.Event) bool {
+	if len(page) >= limitOr(q.Limit, defaultEvents) {
+		return true
+	}
+	if q.Bytes == 0 {
+		return false
+	}
+	size := 0
+	for i := range page {
+		size += len(page[i].Data)
+	}
+	return size >= q.Bytes
 }
 
 // Events returns one page of events.
@@ -145,19 +164,35 @@ func (s *Store) Events(ctx context.Context, id outboard.SessionID, q EventQuery)
 	if q.Desc {
 		slices.Reverse(parts)
 	}
-	for limit := limitOr(q.Limit, defaultEvents); len(parts) > 0 && len(out) < limit; parts = parts[1:] {
-		query, args := q.of(parts[0], limit-len(out))
-		more, err := collect(ctx, s, "reading events", scanEvent, query, args...)
-		if err != nil {
+	for ; len(parts) > 0 && !q.full(out); parts = parts[1:] {
+		from := len(out)
+		if out, err = s.fill(ctx, &q, parts[0], out); err != nil {
 			return nil, err
 		}
-		s.events.Add(int64(len(more)))
-		for i := range more {
-			l.adopt(parts[0], &more[i])
+		for i := from; i < len(out); i++ {
+			l.adopt(parts[0], &out[i])
 		}
-		out = append(out, more...)
+		s.events.Add(int64(len(out) - from))
 	}
 	return out, nil
+}
+
+// fill appends the events of one part of a log to a page until it is full.
+func (s *Store) fill(ctx context.Context, q *EventQuery, p part, page []outboard.Event) ([]outboard.Event, error) {
+	query, args := q.of(p, limitOr(q.Limit, defaultEvents)-len(page))
+	rows, err := s.query(ctx, query, args...)
+	if err != nil {
+		return nil, s.fail("reading events", err)
+	}
+	defer rows.Close()
+	for !q.full(page) && rows.Next() {
+		e, err := scanEvent(rows)
+		if err != nil {
+			return nil, s.fail("reading events", err)
+		}
+		page = append(page, e)
+	}
+	return page, s.fail("reading events", rows.Err())
 }
 
 // of is the query for the events of one part of a log.

@@ -11,6 +11,7 @@ VALUES (4294967298, 1, 2, 'sevt_2', 'sthr_1', 'input.message', '', 2000, CAST('{
 INSERT INTO agents (id, version, created_at, archived_at) VALUES ('agent_1', 1, 1000, 0);
 INSERT INTO agent_versions (agent, version, body) VALUES ('agent_1', 1, '{"id":"agent_1","version":1,"name":"n"}');
 INSERT INTO environments (id, created_at, archived_at, body) VALUES ('env_1', 1000, 0, '{"id":"env_1","name":"e"}');
+INSERT INTO environments (id, created_at, archived_at, body) VALUES ('env_2', 2000, 0, '{"id":"env_2","name":"e"}');
 INSERT INTO files (id, session, filename, media_type, digest, size, downloadable, path, created_at, expires_at)
 VALUES ('file_1', '', 'f', 'text/plain', 'd', 1, 1, '', 1000, 0);
 INSERT INTO checkpoints (id, session, seq, call, parent, depth, digest, size, created_at)
