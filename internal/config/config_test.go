@@ -88,7 +88,7 @@ func TestLoad(t *testing.T) {
 // If this failed, a typo would silently leave a default in place, or its author would not learn where it is.
 func TestLoadErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
-		{"lisen: x", `line 1: the configuration has no key "lisen"; it has blob, data, db, e2b, e2b_domain, e2b_public_ports, egress, exports, hosts, images, limits, listen, llm, log_level`},
+		{"lisen: x", `line 1: the configuration has no key "lisen"; it has blob, data, db, e2b, e2b_domain, e2b_public_ports, egress, exports, hosts, idle, images, limits, listen, llm, log_level`},
 		{"listen: a\nllm:\n  provider: []", `line 3: llm has no key "provider"; it has aliases, idle_timeout`},
 		{"llm:\n  providers:\n    - name: a\n      apikey: sk-hunter2", `line 4: llm.providers[0] has no key "apikey"; it has api_key, api_key_env`},
 		{"llm: {providers: [{models: [{name: a, size: 3}]}]}", `llm.providers[0].models[0] has no key "size"`},
