@@ -151,11 +151,15 @@ func (c *Control) Model(_ context.Context, by outboard.Caller, id string) (Model
 	if c.models == nil {
 		return Model{}, missing("model", id)
 	}
-	m, err := c.models.Resolve(id)
-	if err != nil {
-		return Model{}, missing("model", id)
+	if m, err := c.models.Resolve(id); err == nil {
+		return m.Info(), nil
 	}
-	return m.Info(), nil
+	for _, m := range c.models.Models() { // one that is configured and cannot be used, for want of a key
+		if m.ID == id && m.Alias == "" {
+			return m, nil
+		}
+	}
+	return Model{}, missing("model", id)
 }
 
 // Ready reports whether the store answers.
