@@ -13,6 +13,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"net/url"
 	"slices"
 	"strings"
@@ -595,16 +597,23 @@ func FuzzEnvelope(f *testing.F) {
 func TestCookiesAreOfOneName(t *testing.T) {
 	r := newRig(t)
 	program := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Set-Cookie"] = []string{"early=1; Domain=localhost"}
+		w.WriteHeader(http.StatusEarlyHints)
 		w.Header()["Set-Cookie"] = []string{"a=1; Domain=localhost; Path=/", "b=2;domain = .localhost ; HttpOnly", "c=domain; Path=/; DOMAIN", "Domain=x; Secure"}
 	}))
 	defer program.Close()
 	req, _ := http.NewRequest("GET", r.url, nil)
 	req.Host = fmt.Sprintf("%d-%s.localhost", program.Listener.Addr().(*net.TCPAddr).Port, r.box.SandboxID)
-	res, err := http.DefaultClient.Do(req)
+	var early []string
+	res, err := http.DefaultClient.Do(req.WithContext(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(_ int, h textproto.MIMEHeader) error { early = append(early, h["Set-Cookie"]...); return nil }})))
 	if err != nil {
 		t.Fatal(err)
 	}
 	res.Body.Close()
+	if !slices.Equal(early, []string{"early=1"}) {
+		t.Errorf("before the answer: %q", early)
+	}
 	if got, want := res.Header["Set-Cookie"], []string{"a=1; Path=/", "b=2; HttpOnly", "c=domain; Path=/", "Domain=x; Secure"}; !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}

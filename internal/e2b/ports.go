@@ -142,6 +142,7 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID,
 		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		FlushInterval:  -1,
 	}
+	w = hinted{w}
 	if r.Header.Get("Upgrade") != "" {
 		u := &upgrade{ResponseWriter: w}
 		w = u
@@ -156,17 +157,33 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID,
 // hostCookies takes Domain out of the cookies that a program sets: with one, a page of a box would set cookies for the names of all boxes,
 // which end alike. Without, they are for its own name.
 func hostCookies(res *http.Response) error {
+	ownCookies(res.Header)
+	return nil
+}
+
+func ownCookies(h http.Header) {
 	for _, name := range []string{"Set-Cookie", "Set-Cookie2"} {
-		for i, line := range res.Header[name] {
+		for i, line := range h[name] {
 			parts := strings.Split(line, ";")
 			keep := slices.DeleteFunc(parts[1:], func(attribute string) bool {
 				name, _, _ := strings.Cut(attribute, "=")
 				return strings.EqualFold(strings.Trim(name, " \t"), "Domain")
 			})
-			res.Header[name][i] = strings.Join(parts[:1+len(keep)], ";")
+			h[name][i] = strings.Join(parts[:1+len(keep)], ";")
 		}
 	}
-	return nil
+}
+
+// hinted is the way to a client of what a program says before its answer (103), which has headers too.
+type hinted struct{ http.ResponseWriter }
+
+// Unwrap is for http.ResponseController.
+func (h hinted) Unwrap() http.ResponseWriter { return h.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (h hinted) WriteHeader(status int) {
+	ownCookies(h.Header())
+	h.ResponseWriter.WriteHeader(status)
 }
 
 // asked is the way to a client that asked whether to send its body. The server says 100 to it when the body is first read, which is once the program
