@@ -109,12 +109,7 @@ func (g *gatePolicy) remembered(id outboard.SessionID) (t tainted, ok bool) {
 
 // decideBy decides about a request of a session with a taint.
 func (g *gatePolicy) decideBy(ctx context.Context, r egress.Request, taint outboard.Taint) (egress.Verdict, error) {
-	cfg := &r.Subject.Config
-	q := &policy.Request{Session: r.Subject.Session, Owner: cfg.Owner, Agent: cfg.Agent.ID, Environment: cfg.Environment,
-		Action: policy.ActionHTTP, Resource: r.Host, Context: policy.Context{
-			URL: r.Scheme + "://" + net.JoinHostPort(r.Host, strconv.Itoa(r.Port)) + r.Path, Scheme: r.Scheme, Host: r.Host, Port: r.Port,
-			Method: r.Method, Path: r.Path, Networking: cfg.Env.Networking.Mode, Taint: taint,
-			Left: g.left(ctx, r.Subject.Session, cfg)}}
+	q := g.question(ctx, r, taint)
 	v, grant := g.engine.Decide(ctx, q)
 	if v.Away != nil {
 		return egress.Verdict{}, v.Away
@@ -139,7 +134,37 @@ func (g *gatePolicy) decideBy(ctx context.Context, r egress.Request, taint outbo
 	if outboard.KindOf(err) == outboard.Exhausted || outboard.KindOf(err) == outboard.Denied {
 		return egress.Verdict{Rule: "limit", Reason: err.Error()}, nil
 	}
+	out.Still = func(ctx context.Context) error { return g.still(ctx, r, grant) }
 	return out, err
+}
+
+// question is a request as the policies see it.
+func (g *gatePolicy) question(ctx context.Context, r egress.Request, taint outboard.Taint) *policy.Request {
+	cfg := &r.Subject.Config
+	return &policy.Request{Session: r.Subject.Session, Owner: cfg.Owner, Agent: cfg.Agent.ID, Environment: cfg.Environment,
+		Action: policy.ActionHTTP, Resource: r.Host, Context: policy.Context{
+			URL: r.Scheme + "://" + net.JoinHostPort(r.Host, strconv.Itoa(r.Port)) + r.Path, Scheme: r.Scheme, Host: r.Host, Port: r.Port,
+			Method: r.Method, Path: r.Path, Networking: cfg.Env.Networking.Mode, Taint: taint,
+			Left: g.left(ctx, r.Subject.Session, cfg)}}
+}
+
+// still says why a request that was allowed, by a grant or none, may not go on. A session that was clean when a stream began can carry out
+// by it what it has read since. A grant that is used up was spent on this very request. While something cannot be read, the request goes on.
+func (g *gatePolicy) still(ctx context.Context, r egress.Request, by outboard.GrantID) error {
+	t, err := g.taint(ctx, r.Subject.Session)
+	if err != nil {
+		return nil
+	}
+	v, _ := g.engine.Decide(ctx, g.question(ctx, r, t.taint))
+	if v.Away != nil || v.Decision == outboard.Allow {
+		return nil
+	}
+	if v.Decision == outboard.Ask && by != "" {
+		if row, err := g.store.Grant(ctx, by); err != nil && outboard.KindOf(err) != outboard.NotFound || err == nil && row.RevokedAt.IsZero() {
+			return nil
+		}
+	}
+	return outboard.Errorf(outboard.Denied, "it may not go on: %s", v.Reason)
 }
 
 // left is what the budgets over a session leave, nil when they cannot be read: then rules about it deny.

@@ -19,6 +19,8 @@ type Request struct {
 	Port    int
 	Path    string // decoded, clean, absolute
 	Query   string // raw
+	// Also are the requests that a server could take this one for, besides what it is. A rule covers them all, or not this one.
+	Also []Request
 }
 
 // matches reports whether a rule covers a request.
@@ -39,6 +41,11 @@ func mismatch(u *outboard.UseRule, r *Request) string {
 		return "the path can be read in two ways"
 	case len(u.Paths) > 0 && !slices.ContainsFunc(u.Paths, func(p string) bool { return globMatches(p, r.Path) }):
 		return "the path matches none of its paths"
+	}
+	for i := range r.Also {
+		if why := mismatch(u, &r.Also[i]); why != "" {
+			return "a server could take it for " + r.Also[i].Method + " " + r.Also[i].Path + ": " + why
+		}
 	}
 	return ""
 }
