@@ -25,7 +25,7 @@ func (s *server) openEgress(provider sandbox.Provider) (fleet.Network, error) {
 	}
 	cfg := egress.Config{Store: s.store, Provider: networked, Dir: filepath.Join(s.cfg.Data, "egress"), Logger: s.log, Idle: s.cfg.Config.Egress.IdleTimeout, Life: s.cfg.Config.Egress.MaxLifetime,
 		Boxes: s.cfg.Config.Egress.Boxes.Bound(), BoxProxies: s.cfg.Config.Egress.Boxes.Proxies, ProxyPassword: vaultCredentials{s.vault}.proxyPassword,
-		Gate: s.killer, Credentials: vaultCredentials{s.vault}, Policy: &gatePolicy{engine: s.policy, store: s.store},
+		Gate: s.killer, Credentials: vaultCredentials{s.vault}, Policy: &gatePolicy{engine: s.policy, store: s.store, vault: s.vault},
 		Asker: &netAsker{store: s.store, timeout: s.cfg.Config.Policy.ApprovalTimeout}}
 	var err error
 	if cfg.Guard, err = s.guard(); err != nil {

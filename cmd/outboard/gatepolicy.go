@@ -4,14 +4,17 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/egress"
+	"github.com/outboard-dev/outboard/internal/netrule"
 	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/vault"
 )
 
 // gatePolicy lets the policies judge what leaves through the gateway. A request does not wait for a person, so an ask
@@ -19,6 +22,7 @@ import (
 type gatePolicy struct {
 	engine *policy.Engine
 	store  *store.Store
+	vault  *vault.Keeper // nil = no session has credentials
 
 	mu    sync.Mutex
 	known map[outboard.SessionID]tainted
@@ -141,11 +145,29 @@ func (g *gatePolicy) decideBy(ctx context.Context, r egress.Request, taint outbo
 // question is a request as the policies see it.
 func (g *gatePolicy) question(ctx context.Context, r egress.Request, taint outboard.Taint) *policy.Request {
 	cfg := &r.Subject.Config
+	trusted := false
+	if taint.Private && taint.Untrusted { // else nobody looks
+		trusted = g.trusts(ctx, r)
+	}
 	return &policy.Request{Session: r.Subject.Session, Owner: cfg.Owner, Agent: cfg.Agent.ID, Environment: cfg.Environment,
 		Action: policy.ActionHTTP, Resource: r.Host, Context: policy.Context{
 			URL: r.Scheme + "://" + net.JoinHostPort(r.Host, strconv.Itoa(r.Port)) + r.Path, Scheme: r.Scheme, Host: r.Host, Port: r.Port,
-			Method: r.Method, Path: r.Path, Networking: cfg.Env.Networking.Mode, Taint: taint,
+			Method: r.Method, Path: r.Path, Networking: cfg.Env.Networking.Mode, Taint: taint, Trusted: trusted,
 			Left: g.left(ctx, r.Subject.Session, cfg)}}
+}
+
+// trusts reports whether private data may go where a request goes: a rule of the environment says so, or the session has a credential for it,
+// whose account it goes to. What else a server could take the request for must be as good.
+func (g *gatePolicy) trusts(ctx context.Context, r egress.Request) bool {
+	cfg := &r.Subject.Config
+	rules := netrule.Effective(cfg.Env.Networking, cfg.Agent.MCPServers)
+	trusted := func(r egress.Request) bool {
+		return netrule.Trusts(rules, netrule.Target{Method: r.Method, Host: r.Host, Port: r.Port, Path: r.Path, Odd: r.Odd})
+	}
+	if trusted(r) && !slices.ContainsFunc(r.Also, func(other egress.Request) bool { return !trusted(other) }) {
+		return true
+	}
+	return g.vault != nil && g.vault.Holds(ctx, vaultRequest(r))
 }
 
 // still says why a request that was allowed, by a grant or none, may not go on. A session that was clean when a stream began can carry out

@@ -137,21 +137,21 @@ func runNetShow(ctx context.Context, a *app, ref string) error {
 		a.say("%d requests, %d bytes and %d hosts are used, or held by a running gateway", n.Used.Requests, n.Used.Bytes, n.Used.Hosts)
 	}
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "HOST\tPORTS\tMETHODS\tPATH\tWEBSOCKET\tBY")
+	fmt.Fprintln(w, "HOST\tPORTS\tMETHODS\tPATH\tWEBSOCKET\tTRUSTED\tBY")
 	for _, r := range n.Allow {
 		host := r.Host
 		if r.Deny {
 			host = "not " + host
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", term.Clean(host), ports(r.Port), orAll(strings.Join(r.Methods, ",")), orAll(term.Clean(r.Path)),
-			yesNo(r.WebSocket), term.Clean(r.Source))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", term.Clean(host), ports(r.Port), orAll(strings.Join(r.Methods, ",")), orAll(term.Clean(r.Path)),
+			yesNo(r.WebSocket), yesNo(r.Trusted), term.Clean(r.Source))
 	}
 	for _, g := range n.Grants {
 		by := "allowed by " + g.By
 		if g.Uses > 0 {
 			by += fmt.Sprintf(", %d left", g.Uses)
 		}
-		fmt.Fprintf(w, "%s\t%s\tall\tall\tno\t%s\n", term.Clean(g.Host), ports(g.Port), term.Clean(by))
+		fmt.Fprintf(w, "%s\t%s\tall\tall\tno\tno\t%s\n", term.Clean(g.Host), ports(g.Port), term.Clean(by))
 	}
 	return w.Flush()
 }

@@ -157,6 +157,9 @@ func Check(r outboard.NetRule) error {
 	if r.WebSocket && (r.Deny || len(r.Methods) > 0 && !slices.Contains(r.Methods, "GET")) {
 		return errors.New("websocket belongs to a rule that allows GET, with which a WebSocket begins")
 	}
+	if r.Trusted && r.Deny {
+		return errors.New("trusted belongs to a rule that allows something")
+	}
 	if r.Path == "" {
 		return nil
 	}

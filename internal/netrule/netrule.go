@@ -37,7 +37,7 @@ const AnyPort = -1
 func Effective(n outboard.Networking, mcp []outboard.MCPServer) []Rule {
 	var out []Rule
 	for i, r := range n.Rules {
-		if r.Deny || n.Mode == "limited" {
+		if r.Deny || n.Mode == "limited" || n.Mode == "unrestricted" && r.Trusted {
 			out = append(out, Rule{r, fmt.Sprintf("rules[%d]", i)})
 		}
 	}
@@ -53,7 +53,7 @@ func Effective(n outboard.Networking, mcp []outboard.MCPServer) []Rule {
 	}
 	if n.AllowPackageManagers {
 		for _, h := range PackageHosts {
-			out = append(out, Rule{outboard.NetRule{Host: h, Methods: []string{"GET", "HEAD"}}, "allow_package_managers"})
+			out = append(out, Rule{outboard.NetRule{Host: h, Methods: []string{"GET", "HEAD"}, Trusted: true}, "allow_package_managers"})
 		}
 	}
 	if n.AllowMCPServers {
@@ -128,6 +128,13 @@ func Judge(rules []Rule, t Target) Verdict {
 		}
 	}
 	return verdict
+}
+
+// Trusts reports whether a rule that lets a request pass says that private data may go there.
+func Trusts(rules []Rule, t Target) bool {
+	return slices.ContainsFunc(rules, func(r Rule) bool {
+		return r.Trusted && !r.Deny && r.host(t.Host, t.Port) && r.method(t.Method) && (r.Path == "" || t.Odd == "" && Match(r.Path, t.Path))
+	})
 }
 
 // NamesMethods reports whether a rule that speaks of a host and port names methods: what is of another method is something else there.

@@ -1,12 +1,14 @@
 package vault
 
 import (
+	"context"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // Request is what a sandbox asks for, in canonical form: what is matched is what will be sent.
@@ -53,6 +55,19 @@ func mismatch(u *outboard.UseRule, r *Request) string {
 // isFor reports whether a rule names the server of a request, whatever it says of methods and paths. A rule for every host names none.
 func isFor(u *outboard.UseRule, r *Request) bool {
 	return !u.AnyHost && slices.ContainsFunc(u.Hosts, func(h string) bool { return hostMatches(h, r.Host) }) && (len(u.Ports) == 0 || slices.Contains(u.Ports, r.Port))
+}
+
+// Holds reports whether a session has a credential for the server of a request by name, which covers the request: what goes there goes to
+// an account that whoever made the credential has chosen. Nothing is opened, and what cannot be read is a no.
+func (k *Keeper) Holds(ctx context.Context, r Request) bool {
+	k, err := k.of(ctx, r.Session)
+	if err != nil {
+		return false
+	}
+	_, h, err := k.view(ctx, r.Session)
+	return err == nil && h != nil && slices.ContainsFunc(h.rows, func(c store.Credential) bool {
+		return !c.Auth.Rule.AnyHost && len(surfaces(&c.Auth)) > 0 && matches(&c.Auth.Rule, &r)
+	})
 }
 
 // RequestFor is the request that a method and an absolute URL make, as the gateway would see it.
