@@ -164,6 +164,10 @@ type NetRule struct {
 	Methods []string `json:"methods,omitempty"` // empty = every method
 	Path    string   `json:"path,omitempty"`    // "" = every path; * any part of a segment, a final ** any rest
 	Deny    bool     `json:"deny,omitempty"`
+	// WebSocket lets a connection become a WebSocket, in which only bytes are counted, not requests.
+	WebSocket bool `json:"websocket,omitempty"`
+	// Trusted lets private data go there unasked, though the session has read what strangers wrote.
+	Trusted bool `json:"trusted,omitempty"`
 }
 
 // NetBudget bounds what one session may send out. Zero means the default.

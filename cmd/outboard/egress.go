@@ -25,7 +25,7 @@ func (s *server) openEgress(provider sandbox.Provider) (fleet.Network, error) {
 	}
 	cfg := egress.Config{Store: s.store, Provider: networked, Dir: filepath.Join(s.cfg.Data, "egress"), Logger: s.log, Idle: s.cfg.Config.Egress.IdleTimeout, Life: s.cfg.Config.Egress.MaxLifetime,
 		Boxes: s.cfg.Config.Egress.Boxes.Bound(), BoxProxies: s.cfg.Config.Egress.Boxes.Proxies, ProxyPassword: vaultCredentials{s.vault}.proxyPassword,
-		Gate: s.killer, Credentials: vaultCredentials{s.vault}, Policy: &gatePolicy{engine: s.policy, store: s.store},
+		Gate: s.killer, Credentials: vaultCredentials{s.vault}, Policy: &gatePolicy{engine: s.policy, store: s.store, vault: s.vault},
 		Asker: &netAsker{store: s.store, timeout: s.cfg.Config.Policy.ApprovalTimeout}}
 	var err error
 	if cfg.Guard, err = s.guard(); err != nil {
@@ -85,11 +85,7 @@ func (v vaultCredentials) proxyPassword(ctx context.Context, s egress.Subject, r
 
 // For asks the vault what a request is to be sent with.
 func (v vaultCredentials) For(ctx context.Context, r egress.Request) (egress.Injection, error) {
-	vr := vault.Request{Session: r.Subject.Session, Sandbox: r.Subject.Sandbox, Scheme: r.Scheme, Method: r.Method, Host: r.Host, Port: r.Port,
-		Path: r.Path, Query: r.Query}
-	if r.Odd != "" {
-		vr.Path = "//" + r.Path // what is spelled in two ways is no path that a rule about paths covers
-	}
+	vr := vaultRequest(r)
 	use := v.keeper.Use
 	if box := r.Subject.Box; box != "" {
 		use = func(ctx context.Context, vr vault.Request) (vault.Injection, error) {
@@ -120,6 +116,19 @@ func (v vaultCredentials) For(ctx context.Context, r egress.Request) (egress.Inj
 		}
 	}
 	return out, nil
+}
+
+// vaultRequest is a request as the vault sees it.
+func vaultRequest(r egress.Request) vault.Request {
+	vr := vault.Request{Session: r.Subject.Session, Sandbox: r.Subject.Sandbox, Scheme: r.Scheme, Method: r.Method, Host: r.Host, Port: r.Port,
+		Path: r.Path, Query: r.Query}
+	if r.Odd != "" {
+		vr.Path = "//" + r.Path // what is spelled in two ways is no path that a rule about paths covers
+	}
+	for _, other := range r.Also {
+		vr.Also = append(vr.Also, vaultRequest(other))
+	}
+	return vr
 }
 
 func reveal(secrets []outboard.Secret) []string {

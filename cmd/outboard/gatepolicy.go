@@ -4,14 +4,17 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/egress"
+	"github.com/outboard-dev/outboard/internal/netrule"
 	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/vault"
 )
 
 // gatePolicy lets the policies judge what leaves through the gateway. A request does not wait for a person, so an ask
@@ -19,6 +22,7 @@ import (
 type gatePolicy struct {
 	engine *policy.Engine
 	store  *store.Store
+	vault  *vault.Keeper // nil = no session has credentials
 
 	mu    sync.Mutex
 	known map[outboard.SessionID]tainted
@@ -109,12 +113,7 @@ func (g *gatePolicy) remembered(id outboard.SessionID) (t tainted, ok bool) {
 
 // decideBy decides about a request of a session with a taint.
 func (g *gatePolicy) decideBy(ctx context.Context, r egress.Request, taint outboard.Taint) (egress.Verdict, error) {
-	cfg := &r.Subject.Config
-	q := &policy.Request{Session: r.Subject.Session, Owner: cfg.Owner, Agent: cfg.Agent.ID, Environment: cfg.Environment,
-		Action: policy.ActionHTTP, Resource: r.Host, Context: policy.Context{
-			URL: r.Scheme + "://" + net.JoinHostPort(r.Host, strconv.Itoa(r.Port)) + r.Path, Scheme: r.Scheme, Host: r.Host, Port: r.Port,
-			Method: r.Method, Path: r.Path, Networking: cfg.Env.Networking.Mode, Taint: taint,
-			Left: g.left(ctx, r.Subject.Session, cfg)}}
+	q := g.question(ctx, r, taint)
 	v, grant := g.engine.Decide(ctx, q)
 	if v.Away != nil {
 		return egress.Verdict{}, v.Away
@@ -139,7 +138,55 @@ func (g *gatePolicy) decideBy(ctx context.Context, r egress.Request, taint outbo
 	if outboard.KindOf(err) == outboard.Exhausted || outboard.KindOf(err) == outboard.Denied {
 		return egress.Verdict{Rule: "limit", Reason: err.Error()}, nil
 	}
+	out.Still = func(ctx context.Context) error { return g.still(ctx, r, grant) }
 	return out, err
+}
+
+// question is a request as the policies see it.
+func (g *gatePolicy) question(ctx context.Context, r egress.Request, taint outboard.Taint) *policy.Request {
+	cfg := &r.Subject.Config
+	trusted := false
+	if taint.Private && taint.Untrusted { // else nobody looks
+		trusted = g.trusts(ctx, r)
+	}
+	return &policy.Request{Session: r.Subject.Session, Owner: cfg.Owner, Agent: cfg.Agent.ID, Environment: cfg.Environment,
+		Action: policy.ActionHTTP, Resource: r.Host, Context: policy.Context{
+			URL: r.Scheme + "://" + net.JoinHostPort(r.Host, strconv.Itoa(r.Port)) + r.Path, Scheme: r.Scheme, Host: r.Host, Port: r.Port,
+			Method: r.Method, Path: r.Path, Networking: cfg.Env.Networking.Mode, Taint: taint, Trusted: trusted,
+			Left: g.left(ctx, r.Subject.Session, cfg)}}
+}
+
+// trusts reports whether private data may go where a request goes: a rule of the environment says so, or the session has a credential for it,
+// whose account it goes to. What else a server could take the request for must be as good.
+func (g *gatePolicy) trusts(ctx context.Context, r egress.Request) bool {
+	cfg := &r.Subject.Config
+	rules := netrule.Effective(cfg.Env.Networking, cfg.Agent.MCPServers)
+	trusted := func(r egress.Request) bool {
+		return netrule.Trusts(rules, netrule.Target{Method: r.Method, Host: r.Host, Port: r.Port, Path: r.Path, Odd: r.Odd})
+	}
+	if trusted(r) && !slices.ContainsFunc(r.Also, func(other egress.Request) bool { return !trusted(other) }) {
+		return true
+	}
+	return g.vault != nil && g.vault.Holds(ctx, vaultRequest(r))
+}
+
+// still says why a request that was allowed, by a grant or none, may not go on. A session that was clean when a stream began can carry out
+// by it what it has read since. A grant that is used up was spent on this very request. While something cannot be read, the request goes on.
+func (g *gatePolicy) still(ctx context.Context, r egress.Request, by outboard.GrantID) error {
+	t, err := g.taint(ctx, r.Subject.Session)
+	if err != nil {
+		return nil
+	}
+	v, _ := g.engine.Decide(ctx, g.question(ctx, r, t.taint))
+	if v.Away != nil || v.Decision == outboard.Allow {
+		return nil
+	}
+	if v.Decision == outboard.Ask && by != "" {
+		if row, err := g.store.Grant(ctx, by); err != nil && outboard.KindOf(err) != outboard.NotFound || err == nil && row.RevokedAt.IsZero() {
+			return nil
+		}
+	}
+	return outboard.Errorf(outboard.Denied, "it may not go on: %s", v.Reason)
 }
 
 // left is what the budgets over a session leave, nil when they cannot be read: then rules about it deny.

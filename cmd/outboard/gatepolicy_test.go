@@ -79,6 +79,119 @@ func TestGatePolicy(t *testing.T) {
 	}
 }
 
+// If this fails, a stream that was allowed goes on after what allowed it was taken back, or after its session has read what must not leave;
+// or one ends whose grant was spent on it.
+func TestGatePolicyOfStreams(t *testing.T) {
+	s, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "outboard.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	engine, err := policy.New(policy.Config{Source: s, Operator: `permit (principal, action, resource);`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gatePolicy{engine: engine, store: s}
+	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: "sthr_01x"}
+	if h, err = s.CreateSession(t.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
+		t.Fatal(err)
+	}
+	open := func(host string) func() error {
+		t.Helper()
+		v, err := g.Decide(t.Context(), egress.Request{Subject: egress.Subject{Session: h.ID}, Scheme: "https", Method: "GET", Host: host, Port: 443, Path: "/x"})
+		if err != nil || !v.Allow || v.Still == nil {
+			t.Fatalf("%s: %+v, %v", host, v, err)
+		}
+		return func() error { return v.Still(t.Context()) }
+	}
+	early := open("early.example")
+	if err := early(); err != nil {
+		t.Errorf("a clean session: %v", err)
+	}
+	call := outboard.NewEvent(h.Thread, &outboard.CallFinished{Call: outboard.CallID(outboard.NewID[outboard.EventID](outboard.PrefixEvent)), Outcome: outboard.OutcomeOK, Taint: outboard.Taint{Private: true, Untrusted: true}})
+	if _, err := s.Append(t.Context(), h.ID, h.Epoch, h.Head, call); err != nil {
+		t.Fatal(err)
+	}
+	if err := early(); err == nil || outboard.KindOf(err) != outboard.Denied {
+		t.Errorf("a stream from before the taint: %v", err)
+	}
+	for name, uses := range map[string]int{"once.example": 1, "often.example": 0} {
+		grant := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Session: h.ID, Actions: []string{policy.ActionHTTP},
+			Resources: []string{name + "/*"}, MaxUses: uses, CreatedAt: h.CreatedAt, ExpiresAt: h.CreatedAt.AddDate(1, 0, 0)}
+		if err := s.PutGrant(t.Context(), grant); err != nil {
+			t.Fatal(err)
+		}
+		still := open(name)
+		if err := still(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := s.RevokeGrant(t.Context(), grant.ID, s.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if err := still(); err == nil {
+			t.Errorf("%s: its grant was revoked, and it goes on", name)
+		}
+	}
+}
+
+// If this fails, a session that has read private data and a stranger's text sends to a host that its environment allows and nobody trusts with
+// it; or is held where its environment says that it may send.
+func TestGatePolicyOfTrustedHosts(t *testing.T) {
+	s, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "outboard.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	engine, err := policy.New(policy.Config{Source: s, Operator: `permit (principal, action, resource);`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gatePolicy{engine: engine, store: s}
+	for _, mode := range []string{"limited", "unrestricted"} {
+		n := outboard.Networking{Mode: mode, AllowPackageManagers: mode == "limited", Rules: []outboard.NetRule{{Host: "plain.example"},
+			{Host: "ours.example", Trusted: true}, {Host: "part.example"}, {Host: "part.example", Path: "/in/**", Methods: []string{"POST"}, Trusted: true}}}
+		h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: "sthr_01x"}
+		if h, err = s.CreateSession(t.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
+			t.Fatal(err)
+		}
+		decide := func(method, host, path string, also ...egress.Request) bool {
+			t.Helper()
+			v, err := g.Decide(t.Context(), egress.Request{Subject: egress.Subject{Session: h.ID, Config: outboard.SessionConfig{Env: outboard.EnvConfig{Networking: n}}},
+				Scheme: "https", Method: method, Host: host, Port: 443, Path: path, Also: also})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return v.Allow
+		}
+		if !decide("POST", "plain.example", "/") {
+			t.Errorf("%s: the control, a clean session, is held", mode)
+		}
+		call := outboard.NewEvent(h.Thread, &outboard.CallFinished{Call: outboard.CallID(outboard.NewID[outboard.EventID](outboard.PrefixEvent)), Outcome: outboard.OutcomeOK, Taint: outboard.Taint{Private: true, Untrusted: true}})
+		if _, err := s.Append(t.Context(), h.ID, h.Epoch, h.Head, call); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			method, host, path string
+			also               []egress.Request
+			want               bool
+		}{
+			{"POST", "plain.example", "/", nil, false},
+			{"GET", "plain.example", "/", nil, false},
+			{"POST", "ours.example", "/", nil, true},
+			{"POST", "part.example", "/in/x", nil, true},
+			{"GET", "part.example", "/in/x", nil, false},
+			{"POST", "part.example", "/out", nil, false},
+			{"POST", "part.example", "/in/x", []egress.Request{{Method: "GET", Host: "part.example", Port: 443, Path: "/in/x"}}, false},
+			{"GET", "pypi.org", "/simple/x/", nil, mode == "limited"},
+			{"POST", "pypi.org", "/simple/x/", nil, false},
+		} {
+			if got := decide(c.method, c.host, c.path, c.also...); got != c.want {
+				t.Errorf("%s: %s %s%s: allowed %v, want %v", mode, c.method, c.host, c.path, got, c.want)
+			}
+		}
+	}
+}
+
 // If this fails, a request is allowed by what this server remembers of a session that another server's event has tainted meanwhile, or one
 // that the event does not concern spends its grant twice.
 func TestGatePolicyByALogThatGrew(t *testing.T) {

@@ -63,7 +63,8 @@ func newNetRemove(a *app) *cobra.Command {
 	var rule bool
 	cmd := &cobra.Command{Use: "rm SESSION HOST[:PORT]", Short: "Take back what was allowed", Args: exactArgs("a session", "a host"),
 		ValidArgsFunction: a.completeSessions,
-		Long: "Take back what net allow, or an answer, let a session reach. No request begins after it; one that is under way ends by itself.\n" +
+		Long: "Take back what net allow, or an answer, let a session reach. No request begins after it, and what it let begin ends\n" +
+			"within a second. " +
 			"The host and port are those that net show lists; what the environment allows is not taken back.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runNetRemove(cmd.Context(), a, args[0], args[1], rule)
@@ -136,20 +137,21 @@ func runNetShow(ctx context.Context, a *app, ref string) error {
 		a.say("%d requests, %d bytes and %d hosts are used, or held by a running gateway", n.Used.Requests, n.Used.Bytes, n.Used.Hosts)
 	}
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "HOST\tPORTS\tMETHODS\tPATH\tBY")
+	fmt.Fprintln(w, "HOST\tPORTS\tMETHODS\tPATH\tWEBSOCKET\tTRUSTED\tBY")
 	for _, r := range n.Allow {
 		host := r.Host
 		if r.Deny {
 			host = "not " + host
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", term.Clean(host), ports(r.Port), orAll(strings.Join(r.Methods, ",")), orAll(term.Clean(r.Path)), term.Clean(r.Source))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", term.Clean(host), ports(r.Port), orAll(strings.Join(r.Methods, ",")), orAll(term.Clean(r.Path)),
+			yesNo(r.WebSocket), yesNo(r.Trusted), term.Clean(r.Source))
 	}
 	for _, g := range n.Grants {
 		by := "allowed by " + g.By
 		if g.Uses > 0 {
 			by += fmt.Sprintf(", %d left", g.Uses)
 		}
-		fmt.Fprintf(w, "%s\t%s\tall\tall\t%s\n", term.Clean(g.Host), ports(g.Port), term.Clean(by))
+		fmt.Fprintf(w, "%s\t%s\tall\tall\tno\tno\t%s\n", term.Clean(g.Host), ports(g.Port), term.Clean(by))
 	}
 	return w.Flush()
 }
@@ -162,6 +164,13 @@ func ports(n int) string {
 		return "all"
 	}
 	return strconv.Itoa(n)
+}
+
+func yesNo(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
 }
 
 func orAll(s string) string {

@@ -80,10 +80,21 @@ type Egress struct {
 // Boxes is the most that a box may reach, whatever it asks for. The zero value lets boxes reach nothing.
 type Boxes struct {
 	Networking           string   `yaml:"networking,omitempty"` // none, limited or unrestricted; "" = limited
-	AllowedHosts         []string `yaml:"allowed_hosts,omitempty"`
-	AllowPackageManagers bool     `yaml:"allow_package_managers,omitempty"`
-	Budget               NetUse   `yaml:"budget,omitempty"`  // of each box; 0 = the gateway's own
+	AllowedHosts         []string  `yaml:"allowed_hosts,omitempty"`
+	AllowPackageManagers bool      `yaml:"allow_package_managers,omitempty"`
+	Rules                []BoxRule `yaml:"rules,omitempty"`
+	Budget               NetUse    `yaml:"budget,omitempty"`  // of each box; 0 = the gateway's own
 	Proxies              []string `yaml:"proxies,omitempty"` // host:port; that boxes may go through, wherever they are
+}
+
+// BoxRule is a rule of an environment, for boxes.
+type BoxRule struct {
+	Host      string   `yaml:"host"`
+	Port      int      `yaml:"port,omitempty"`
+	Methods   []string `yaml:"methods,omitempty"`
+	Path      string   `yaml:"path,omitempty"`
+	Deny      bool     `yaml:"deny,omitempty"`
+	WebSocket bool     `yaml:"websocket,omitempty"`
 }
 
 // NetUse is how much may be sent.
@@ -98,7 +109,11 @@ func (b Boxes) IsZero() bool { return reflect.ValueOf(b).IsZero() }
 
 // Bound is the networking that holds for every box.
 func (b Boxes) Bound() outboard.Networking {
-	return outboard.Networking{Mode: cmp.Or(b.Networking, "limited"), AllowedHosts: b.AllowedHosts, AllowPackageManagers: b.AllowPackageManagers,
+	var rules []outboard.NetRule
+	for _, r := range b.Rules {
+		rules = append(rules, outboard.NetRule{Host: r.Host, Port: r.Port, Methods: r.Methods, Path: r.Path, Deny: r.Deny, WebSocket: r.WebSocket})
+	}
+	return outboard.Networking{Mode: cmp.Or(b.Networking, "limited"), AllowedHosts: b.AllowedHosts, AllowPackageManagers: b.AllowPackageManagers, Rules: rules,
 		Budget: outboard.NetBudget{Requests: b.Budget.Requests, Bytes: b.Budget.Bytes, Hosts: b.Budget.Hosts}}
 }
 
@@ -112,6 +127,11 @@ func (b Boxes) check() error {
 	for _, h := range b.AllowedHosts {
 		if err := netrule.Check(outboard.NetRule{Host: h}); err != nil || h == "*" {
 			return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: allowed_hosts: %q must be a lower-case name, *.name, an IP address or a network; for every host there is networking unrestricted", h)
+		}
+	}
+	for i, r := range b.Bound().Rules {
+		if err := netrule.Check(r); err != nil {
+			return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: rules[%d]: %w", i, err)
 		}
 	}
 	for _, p := range b.Proxies {

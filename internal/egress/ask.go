@@ -26,6 +26,10 @@ func (p *port) unlisted(ctx context.Context, req Request, v netrule.Verdict) *re
 			return refuse(http.StatusForbidden, v.Rule, "%s, and none could: it is not an address that this server lets sandboxes reach", v.Reason)
 		}
 	}
+	if req.WebSocket { // an allow lets no WebSocket in
+		return refuse(http.StatusForbidden, v.Rule, "%s", v.Reason).withHint("it takes a rule with websocket: true, in config.outboard.networking.rules of the " +
+			"environment or egress.boxes.rules of the server")
+	}
 	no := p.teach(req, &refusal{status: http.StatusForbidden, rule: v.Rule, reason: v.Reason})
 	if p.subject.Box != "" && !v.Firm {
 		no.reason += "; what boxes may reach at most says egress.boxes of the server's configuration, and this one's own settings may say less"

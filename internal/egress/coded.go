@@ -61,15 +61,15 @@ func (p *port) earlyCoded(ctx context.Context, r *http.Request, inj *Injection, 
 		return refuse(http.StatusBadRequest, "form", "the body broke off")
 	}
 	if len(all) > maxCoded {
-		return refuse(http.StatusRequestEntityTooLarge, "credentials", "the body has more than %d bytes of %s, and must be looked at whole: this host has a placeholder",
+		return refuse(http.StatusRequestEntityTooLarge, "credentials", "the body has more than %d bytes of %s, and must be looked at whole, because of this host's placeholder or rules",
 			maxCoded, f.coding).withHint("send it uncompressed")
 	}
 	r.Body = readCloser{bytes.NewReader(all), r.Body}
 	if err = lookInside(all, inj, f); err != nil {
-		if status, no := unsent(err); no {
-			return refuse(status, "credentials", "%v", err)
+		if no := unsent(err); no != nil {
+			return no
 		}
-		return refuse(http.StatusUnsupportedMediaType, "credentials", "the body must be looked at, since this host has a placeholder: %v", err).
+		return refuse(http.StatusUnsupportedMediaType, "credentials", "the body must be looked at, because of this host's placeholder or rules: %v", err).
 			withHint("send it uncompressed")
 	}
 	return nil
@@ -89,7 +89,7 @@ func lookInside(all []byte, inj *Injection, f format) error {
 	inside := f
 	inside.coding = ""
 	n, err := io.Copy(io.Discard, guard(io.NopCloser(io.LimitReader(plain, maxDecoded+1)), inj, inside))
-	if _, no := unsent(err); no {
+	if unsent(err) != nil {
 		return err
 	}
 	switch {

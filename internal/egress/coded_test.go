@@ -124,8 +124,7 @@ func TestForeignKeyInACompressedBody(t *testing.T) {
 	}
 }
 
-// Broken if a client can use a key of its own over a WebSocket, or over another protocol than that, at a host that has a placeholder, if
-// that leaves no record, or if an honest conversation does not go on.
+// Broken if a client can use a key of its own over a WebSocket at a host that has a placeholder, if that leaves no record, or if an honest conversation does not go on.
 func TestForeignKeyInAWebSocket(t *testing.T) {
 	const ph, foreign = "sk-outboard0123456789abcdef0123456789abcdef01234567", "sk-attackers-own-key-0123456789"
 	r := newRig(t, rules(anyPort("a.test"), anyPort("b.test")), credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
@@ -133,48 +132,33 @@ func TestForeignKeyInAWebSocket(t *testing.T) {
 	const beforeIt = "whole frames that came before, if they came by themselves"
 	heard := make(chan string, 1)
 	r.mux.HandleFunc("/ws", func(w http.ResponseWriter, q *http.Request) {
-		up := q.Header.Get("Upgrade")
-		if up == "" {
-			fmt.Fprint(w, "plain")
-			return
-		}
 		c, rw, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		defer c.Close()
-		fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: %s\r\nConnection: Upgrade\r\nX-Asked: %s\r\n\r\n", up, q.Header.Get("Sec-WebSocket-Extensions"))
+		fmt.Fprintf(c, "%sX-Asked: %s\r\n\r\n", strings.TrimSuffix(opened, "\r\n"), q.Header.Get("Sec-WebSocket-Extensions"))
 		all, _ := io.ReadAll(rw)
 		heard <- string(all)
 	})
-	frame := func(text string) string { return string([]byte{0x81, byte(0x80 | len(text)), 0, 0, 0, 0}) + text }
-	bad, good := frame(`{"api_key":"`+foreign+`"}`), frame(`{"api_key":"`+ph+`"}`)
-	for name, c := range map[string]struct{ host, protocol, say, arrives string }{
-		"a foreign key":    {"a.test", "websocket", good + bad, beforeIt},
-		"our placeholder":  {"a.test", "websocket", good, good},
-		"another protocol": {"a.test", "h2c", bad, ""},
-		"another host":     {"b.test", "websocket", bad, bad},
-		"of any protocol":  {"b.test", "own", bad, bad},
+	bad, good := masks(`{"api_key":"`+foreign+`"}`), masks(`{"api_key":"`+ph+`"}`)
+	for name, c := range map[string]struct{ host, say, arrives string }{
+		"a foreign key":   {"a.test", good + bad, beforeIt},
+		"our placeholder": {"a.test", good, good},
+		"another host":    {"b.test", bad, bad},
 	} {
 		conn, err := r.dial(portOf(r.plain))
 		if err != nil {
 			t.Fatal(err)
 		}
 		_ = conn.SetDeadline(time.Now().Add(15 * time.Second))
-		fmt.Fprintf(conn, "GET /ws HTTP/1.1\r\nHost: %s:%d\r\nUpgrade: %s\r\nConnection: Upgrade\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n", c.host, portOf(r.plain), c.protocol)
+		fmt.Fprintf(conn, "GET /ws HTTP/1.1\r\nHost: %s:%d\r\nSec-WebSocket-Extensions: permessage-deflate\r\n"+opening, c.host, portOf(r.plain))
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		if c.arrives == "" {
-			if resp.StatusCode != 200 {
-				t.Errorf("%s: %d", name, resp.StatusCode)
-			}
-			conn.Close()
-			continue
-		}
-		if got := resp.Header.Get("X-Asked"); resp.StatusCode != 101 || (got == "") != (c.host == "a.test") {
+		if got := resp.Header.Get("X-Asked"); resp.StatusCode != 101 || got != "" {
 			t.Errorf("%s: %d, extensions %q", name, resp.StatusCode, got)
 		}
 		_, _ = io.WriteString(conn, c.say)

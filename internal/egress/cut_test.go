@@ -45,7 +45,7 @@ func ticking(r *rig, path string, upgrade bool) chan struct{} {
 				return
 			}
 			defer c.Close()
-			fmt.Fprint(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\ntick\n")
+			fmt.Fprint(c, opened+frame("tick\n"))
 			_, _ = io.Copy(io.Discard, buf)
 			return
 		}
@@ -98,12 +98,12 @@ func openStreams(t *testing.T, r *rig) (list []stream) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	fmt.Fprintf(c, "GET /ws HTTP/1.1\r\nHost: a.test:%d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", portOf(r.plain))
+	fmt.Fprintf(c, "GET /ws HTTP/1.1\r\nHost: a.test:%d\r\n"+opening, portOf(r.plain))
 	in := bufio.NewReader(c)
 	if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("%v, %v", resp, err)
 	}
-	add("a WebSocket", in, ws)
+	add("a WebSocket", texts{in}, ws)
 	return list
 }
 

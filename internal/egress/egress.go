@@ -42,6 +42,11 @@ type Request struct {
 	Path    string // decoded, absolute, without dot segments
 	Odd     string // why servers could read the path in different ways; "" = it is clean
 	Query   string // raw, without "?"
+	// WebSocket says that the request opens one.
+	WebSocket bool
+	// Also are the requests that a server could take this one for, besides what it is: of another method, say, that a header names. They may
+	// go out as well, or this one does not.
+	Also []Request
 	// Headers are what the box's row says of headers to set, as of when the request was judged; for Credentials.
 	Headers outboard.BoxHeaders
 }
@@ -58,6 +63,8 @@ type Verdict struct {
 	// only while it is so; else Again, which is then not nil, judges the same request by what the log says now.
 	While store.Mark
 	Again func(context.Context, Request) (Verdict, error)
+	// Still, when set, is asked again and again for as long as an allowed request lasts, whether it still is. An error ends the request.
+	Still func(context.Context) error
 }
 
 // Question is what a person is asked about a refused request.
@@ -130,6 +137,8 @@ type Injection struct {
 	Still func(ctx context.Context) error
 	// Refused, when set, is called when the server answers 401. It must not block.
 	Refused func()
+
+	override func(method string) bool // whether a body may name a method to be taken for; nil = nobody looks
 }
 
 // refused tells whose credentials they are that a server did not take them.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,8 @@ import (
 var (
 	errForeign = errors.New("the body has a key of its own where this host's placeholder belongs")
 	errUnread  = errors.New("the body is of a form in which a key of its own could not be seen, and this host has a placeholder")
+	errMethod  = errors.New("the body names a method to be taken for, with which no rule lets this sandbox reach it")
+	errBlind   = errors.New("the body is of a form in which a method to be taken for could not be seen, and rules for this host name methods")
 )
 
 // maxMember bounds a name or a value that is looked at in a body. A longer name is none of those that hold keys, and a longer value is
@@ -27,8 +28,28 @@ const maxMember = 4 << 10
 // guards reports whether a request's host has a placeholder, in whose place no other key may be sent.
 func (inj *Injection) guards() bool { return len(inj.RefuseBody) > 0 && len(inj.Replace) > 0 }
 
+// looks reports whether bodies are looked at.
+func (inj *Injection) looks() bool { return inj.guards() || inj.override != nil }
+
+// unread is why a body in which something could not be seen is not sent.
+func (inj *Injection) unread() error {
+	if inj.guards() {
+		return errUnread
+	}
+	return errBlind
+}
+
+// hasFields reports whether servers could look for parameters in a body of some content types: a form, one in parts, or JSON.
+func hasFields(types []string) bool {
+	return slices.ContainsFunc(types, func(s string) bool {
+		s = strings.ToLower(s)
+		return strings.Contains(s, "form") || strings.Contains(s, "multipart/") || strings.Contains(s, "json")
+	})
+}
+
 // format is what a client calls its body.
 type format struct {
+	other    bool // nobody looks at it
 	form     bool
 	boundary string // of a body in parts; "" = it is none
 	coding   string // how it is compressed; "" = it is not
@@ -40,11 +61,15 @@ type format struct {
 // formatOf returns what a request's body is called. Of names that servers may read in several ways it takes none: such a request is
 // refused where the body must be looked at.
 func (p *port) formatOf(r *http.Request, inj *Injection) (f format, no *refusal) {
-	if !inj.guards() || r.Body == nil || r.Body == http.NoBody {
+	if !inj.looks() || r.Body == nil || r.Body == http.NoBody {
 		return f, nil
 	}
 	unread := func(what string) (format, *refusal) {
-		return format{}, refuse(http.StatusUnsupportedMediaType, "credentials", "%s: %v", what, errUnread)
+		no := unsent(inj.unread())
+		return format{}, refuse(http.StatusUnsupportedMediaType, no.rule, "%s: %s", what, no.reason)
+	}
+	if !inj.guards() && !hasFields(r.Header.Values("Content-Type")) {
+		return format{other: true}, nil
 	}
 	if f.coding = codingOf(r.Header); f.coding != "" && !slices.Contains(codings, f.coding) {
 		return unread("it is encoded as " + strconv.Quote(clip(f.coding)) + ", and gzip, deflate and zstd can be read")
@@ -65,6 +90,9 @@ func (p *port) formatOf(r *http.Request, inj *Injection) (f format, no *refusal)
 		}
 	}
 	bad := false
+	if !inj.guards() { // messages have no parameters
+		return f, nil
+	}
 	if f.framing, bad = framingOf(kind); bad {
 		return unread("it is gRPC in base64")
 	}
@@ -102,7 +130,7 @@ type guarded struct {
 
 // guard puts the look at a body in its place, where the injection wants one. A compressed one was looked at before.
 func guard(body io.ReadCloser, inj *Injection, f format) io.ReadCloser {
-	if !inj.guards() || f.coding != "" {
+	if !inj.looks() || f.coding != "" || f.other {
 		return body
 	}
 	if f.framing != unframed {
@@ -160,8 +188,8 @@ func (p *port) early(ctx context.Context, r *http.Request, inj *Injection) *refu
 		return nil
 	}
 	all, err := io.ReadAll(body)
-	if status, no := unsent(err); no {
-		return refuse(status, "credentials", "%v", err)
+	if no := unsent(err); no != nil {
+		return no
 	}
 	if err != nil {
 		return refuse(http.StatusBadRequest, "form", "the body broke off")
@@ -219,14 +247,7 @@ func (g *guarded) takeForm(c byte) {
 
 // field ends the request if the field that was read holds a foreign key.
 func (g *guarded) field() {
-	name, value, _ := strings.Cut(string(g.text), "=")
-	if plain, err := url.QueryUnescape(name); err == nil {
-		name = plain
-	}
-	if plain, err := url.QueryUnescape(value); err == nil {
-		value = plain
-	}
-	g.check(name, value)
+	g.check(pair(string(g.text)))
 }
 
 // pass lets go of what waits, and of what comes behind it, unless it has ended the request.
@@ -251,8 +272,7 @@ func (g *guarded) takeJSON(c byte) {
 	case g.state == 0:
 		switch c {
 		case ':':
-			g.name = ""
-			if slices.ContainsFunc(g.inj.RefuseBody, func(n string) bool { return strings.EqualFold(n, g.ended) }) {
+			if g.name = ""; g.inj.minds(g.ended) {
 				g.name = g.ended
 			}
 		case ',', '}':
@@ -303,9 +323,23 @@ func (g *guarded) string() {
 	}
 }
 
-// check ends the request if a value under a name by which keys are sent is one of the client's own.
+// holdsKeys reports whether keys are sent under a name.
+func (inj *Injection) holdsKeys(name string) bool {
+	return inj.guards() && slices.ContainsFunc(inj.RefuseBody, func(n string) bool { return strings.EqualFold(n, name) })
+}
+
+// minds reports whether the value under a name is looked at.
+func (inj *Injection) minds(name string) bool {
+	return inj.holdsKeys(name) || inj.override != nil && overrides(name)
+}
+
+// check ends the request if a value under a name by which keys are sent is one of the client's own, or names a method that may not be.
 func (g *guarded) check(name, value string) {
-	if !slices.ContainsFunc(g.inj.RefuseBody, func(n string) bool { return strings.EqualFold(n, name) }) {
+	if g.inj.override != nil && overrides(name) && !g.inj.override(value) {
+		g.err = errMethod
+		return
+	}
+	if !g.inj.holdsKeys(name) {
 		return
 	}
 	for _, ph := range g.inj.Replace {

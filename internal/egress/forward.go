@@ -67,13 +67,12 @@ func (p *port) proxy(w http.ResponseWriter, r *http.Request, req Request, inj *I
 				return nil, err
 			}
 			resp, err := transport.RoundTrip(scrub.interims(out))
-			if err == nil {
-				effect.answered(resp)
-				inj.refused(resp.StatusCode)
-				p.countFrames(resp, req)
-				p.guardFrames(resp, req, inj)
+			if err != nil {
+				return nil, err
 			}
-			return resp, err
+			effect.answered(resp)
+			inj.refused(resp.StatusCode)
+			return resp, p.switched(resp, req, out.Header, inj)
 		}),
 		ModifyResponse: scrub.response,
 		BufferPool:     &copies,
@@ -100,11 +99,16 @@ func (p *port) rewrite(out *http.Request, req Request, inj *Injection, scrub *sc
 	}
 	out.Host = out.URL.Host
 	out.URL.RawQuery = req.Query
+	out.Trailer = nil // what comes behind a body was not judged
 	for name := range out.Header {
-		if strings.HasPrefix(name, "Proxy-") || strings.HasPrefix(name, "Outboard-") || name == "Via" {
-			out.Header.Del(name)
+		if strings.HasPrefix(name, "Proxy-") || strings.HasPrefix(name, "Outboard-") || name == "Via" || hidden(name) {
+			delete(out.Header, name)
 		}
 	}
+	if !req.WebSocket { // nothing else was let through, and a Connection header could have come back
+		out.Header.Del("Upgrade")
+	}
+	out.Header.Del("Sec-Websocket-Extensions") // in compressed frames nothing could be looked at
 	if _, ok := out.Header["User-Agent"]; !ok {
 		out.Header["User-Agent"] = nil // else the transport would speak for the client
 	}
@@ -157,11 +161,10 @@ func ended(cause, err error) *refusal {
 		return refuse(http.StatusTooManyRequests, "budget", "%v", errOverBudget)
 	case errors.Is(err, errScrub), errors.Is(err, errRanges):
 		return refuse(http.StatusBadGateway, "credentials", "%v", err)
+	case errors.Is(err, errSwitched), errors.Is(err, errHandshake):
+		return refuse(http.StatusBadGateway, "upgrade", "%v", err)
 	}
-	if status, no := unsent(err); no {
-		return refuse(status, "credentials", "%v", err)
-	}
-	return nil
+	return unsent(err)
 }
 
 // reason explains a failure without telling what names resolve to here.

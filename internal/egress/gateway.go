@@ -336,8 +336,8 @@ func (g *Gateway) watch() {
 	}
 }
 
-// Recheck ends the requests under way that are idle, those of boxes whose rules have changed since, those whose credentials were withdrawn,
-// and those that the gate, which is asked about each sandbox, forbids. It returns how many.
+// Recheck ends the requests under way that are idle, those of boxes whose rules have changed since, those whose grants or credentials were
+// withdrawn or that the policies forbid now, and those that the gate, which is asked about each sandbox, forbids. It returns how many.
 func (g *Gateway) Recheck() (ended int) {
 	g.mu.Lock()
 	ports := make([]*port, 0, len(g.ports))
@@ -357,8 +357,12 @@ func (g *Gateway) Recheck() (ended int) {
 			g.log.Info("requests ended because the rules changed", "box", p.subject.Box, "sandbox", p.subject.Sandbox, "requests", n)
 			ended += n
 		}
+		if n := p.endTakenBack(g.ctx); n > 0 {
+			g.log.Info("requests ended because a grant was taken back", "session", p.subject.Session, "sandbox", p.subject.Sandbox, "requests", n)
+			ended += n
+		}
 		if n := p.endRevoked(g.ctx); n > 0 {
-			g.log.Info("requests ended because a credential was withdrawn", "session", p.subject.Session, "sandbox", p.subject.Sandbox, "requests", n)
+			g.log.Info("requests ended because they are no longer allowed, or their credential was withdrawn", "session", p.subject.Session, "sandbox", p.subject.Sandbox, "requests", n)
 			ended += n
 		}
 		if g.cfg.Gate == nil {

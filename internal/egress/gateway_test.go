@@ -10,7 +10,10 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-func anyPort(host string) outboard.NetRule { return outboard.NetRule{Host: host, Port: -1} }
+// anyPort lets in everything to a host.
+func anyPort(host string) outboard.NetRule {
+	return outboard.NetRule{Host: host, Port: -1, WebSocket: true}
+}
 
 // Broken if an allowed request does not arrive as it was sent, by either way out, or a denied one arrives at all.
 func TestForward(t *testing.T) {

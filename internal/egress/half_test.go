@@ -29,7 +29,7 @@ func TestUpgradedConnectionsCloseOneWay(t *testing.T) {
 					return
 				}
 				defer c.Close()
-				fmt.Fprint(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+				fmt.Fprint(c, opened)
 				if q.URL.Path == "/server" { // it ends first
 					fmt.Fprint(c, frame("all"))
 					if err := c.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
@@ -78,9 +78,6 @@ func TestUpgradedConnectionsCloseOneWay(t *testing.T) {
 // masked is a whole text message of a client.
 const masked = "\x81\x82\x00\x00\x00\x00{}"
 
-// frame is a whole text message of a server.
-func frame(text string) string { return "\x81" + string(rune(len(text))) + text }
-
 // halved is a client's connection that can be closed one way.
 type halved struct {
 	net.Conn
@@ -106,7 +103,7 @@ func (r *rig) upgrade(t *testing.T, path string, secure bool) halved {
 		over := tls.Client(c, &tls.Config{RootCAs: r.roots, ServerName: "a.test"})
 		h.Conn, h.half = over, over
 	}
-	fmt.Fprintf(h, "GET %s HTTP/1.1\r\nHost: a.test:%d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", path, to)
+	fmt.Fprintf(h, "GET %s HTTP/1.1\r\nHost: a.test:%d\r\n"+opening, path, to)
 	h.in = bufio.NewReader(h.Conn)
 	if resp, err := http.ReadResponse(h.in, nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("%v, %v", resp, err)

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/outboard-dev/outboard"
 )
 
 // errIdle ends a stream that has carried nothing for Config.Idle. A stream that nobody uses keeps a connection on both sides, and a
@@ -21,7 +25,8 @@ type effect struct {
 	now    func() time.Time
 	client *http.ResponseController                    // of its answer; set once it is active
 	reach  atomic.Pointer[reach]                       // what it was judged by; nil before
-	still  atomic.Pointer[func(context.Context) error] // of its injection; nil = its credentials are not asked about
+	still  atomic.Pointer[func(context.Context) error] // of what allowed it, and of its credentials; nil = none is asked
+	grant  atomic.Pointer[granted]                     // that it was allowed by; nil = by none
 	late   *time.Timer                                 // closes its client's connection; set once it was ended
 	last   atomic.Int64                                // when the last byte of a body came or went, in Unix nanoseconds; first when it began
 }
@@ -111,8 +116,51 @@ func (p *port) endIdle(now time.Time, d time.Duration) (ended int) {
 	return ended
 }
 
-// endRevoked cancels the requests under way whose credentials are no longer for them, and returns how many there were. A WebSocket that was
-// opened with a credential is a use of it for as long as it lasts.
+// granted is a request that a grant allowed.
+type granted struct {
+	by  outboard.NetGrantID
+	req Request
+}
+
+// errTakenBack ends what a grant allowed that somebody has ended.
+var errTakenBack = errors.New("what let this session reach the host was taken back")
+
+// endTakenBack cancels the requests under way whose grant was ended and that no other one allows, and returns how many there were. While the
+// grants cannot be read, what was allowed goes on.
+func (p *port) endTakenBack(ctx context.Context) (ended int) {
+	p.mu.Lock()
+	by := map[*effect]*granted{}
+	for e := range p.active {
+		if g := e.grant.Load(); g != nil {
+			by[e] = g
+		}
+	}
+	p.mu.Unlock()
+	if len(by) == 0 {
+		return 0
+	}
+	there, err := p.g.cfg.Store.NetGrantIDs(ctx, p.subject.Session)
+	grants, err2 := p.grants(ctx)
+	if err = errors.Join(err, err2); err != nil {
+		p.say(slog.LevelWarn, "the grants of a session cannot be read", "err", err)
+		return 0
+	}
+	for e, g := range by {
+		if slices.Contains(there, g.by) || slices.ContainsFunc(grants, func(o outboard.NetGrant) bool { return o.Uses < 0 && covers(o, g.req) }) {
+			continue
+		}
+		p.mu.Lock()
+		if _, ok := p.active[e]; ok {
+			e.end(errTakenBack)
+			ended++
+		}
+		p.mu.Unlock()
+	}
+	return ended
+}
+
+// endRevoked cancels the requests under way that are no longer allowed, or whose credentials are no longer for them, and returns how many
+// there were. A WebSocket that was opened with a credential is a use of it for as long as it lasts.
 func (p *port) endRevoked(ctx context.Context) (ended int) {
 	p.mu.Lock()
 	with := make([]*effect, 0, len(p.active))

@@ -70,17 +70,10 @@ func inject(out *http.Request, inj *Injection, scrub *scrubber) {
 	for name, value := range inj.Set {
 		out.Header.Set(name, value)
 	}
-	if inj.guards() { // what a client says in another protocol, or in compressed frames, cannot be looked at
-		out.Header.Del("Sec-Websocket-Extensions")
-		if up := out.Header.Get("Upgrade"); up != "" && !strings.EqualFold(up, "websocket") {
-			out.Header.Del("Upgrade")
-			out.Header.Del("Connection")
-		}
-	}
 	if scrub.active() {
 		// What comes back must be readable: whole, not compressed.
 		out.Header.Set("Accept-Encoding", "identity")
-		for _, name := range []string{"Range", "If-Range", "X-Ms-Range", "Sec-Websocket-Extensions", "A-Im"} {
+		for _, name := range []string{"Range", "If-Range", "X-Ms-Range", "A-Im"} {
 			out.Header.Del(name)
 		}
 	}

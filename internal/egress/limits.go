@@ -24,8 +24,16 @@ const (
 	defaultLife = 24 * time.Hour
 	// maxStreams bounds the requests under way of one sandbox: one connection of HTTP/2 alone may carry hundreds.
 	maxStreams = 1024
-	// maxHeader bounds the head of a request and of an answer.
+	// maxHeader bounds the head of an answer, and of a request while it is read.
 	maxHeader = 256 << 10
+	// Of a request that is sent: maxTarget bounds its path and query, maxFields how many headers it has, maxField each of them and maxHead
+	// all together. Servers take less as a rule, and what is longer is data on its way out.
+	maxTarget = 32 << 10
+	maxFields = 200
+	maxField  = 32 << 10
+	maxHead   = 64 << 10
+	// maxAuditPath bounds a path in a record, so that what stands beside it is whole.
+	maxAuditPath = 3 << 10
 	// maxIdle bounds kept connections per server and sandbox. Where more requests are under way at once than this, each of the others
 	// pays for a connection of its own.
 	maxIdle = 128
@@ -59,8 +67,8 @@ const (
 	dialWait = 30 * time.Second
 	// endWait is how long the client of a request that was ended may take to read what it is told.
 	endWait = 200 * time.Millisecond
-	// gateEvery is how often the gate is asked about requests that last.
-	gateEvery = time.Second
+	// gateEvery is how often the gate is asked about requests that last: what somebody takes back ends within a second.
+	gateEvery = 500 * time.Millisecond
 
 	// caLife is how long a sandbox's certificate authority is valid, and caRenew when it is replaced.
 	caLife  = 24 * time.Hour

@@ -104,7 +104,7 @@ func (l *line) talk(r *http.Request, body []byte, tell interim) (*http.Response,
 		case err != nil:
 			return nil, err
 		case resp.StatusCode == http.StatusSwitchingProtocols:
-			return nil, errors.New("the server switched protocols, which nobody asked for")
+			return nil, errSwitched
 		case resp.StatusCode >= 200:
 			l.room = math.MaxInt64
 			return resp, l.until(r.Context(), time.Time{})

@@ -16,17 +16,22 @@ var (
 	errBusy = errors.New("too many long messages of this sandbox are under way to hosts with a placeholder; try again")
 )
 
-// unsent returns the status of a request whose body may not be sent.
-func unsent(err error) (status int, no bool) {
+// unsent is the refusal of a request whose body may not be sent.
+func unsent(err error) *refusal {
+	status, rule := 0, "credentials"
 	switch {
 	case errors.Is(err, errForeign), errors.Is(err, errUnread):
-		return http.StatusForbidden, true
+		status = http.StatusForbidden
+	case errors.Is(err, errMethod), errors.Is(err, errBlind):
+		status, rule = http.StatusForbidden, "method"
 	case errors.Is(err, errLong):
-		return http.StatusRequestEntityTooLarge, true
+		status = http.StatusRequestEntityTooLarge
 	case errors.Is(err, errBusy):
-		return http.StatusServiceUnavailable, true
+		status = http.StatusServiceUnavailable
+	default:
+		return nil
 	}
-	return 0, false
+	return refuse(status, rule, "%v", err)
 }
 
 // framing is how messages lie in a body.

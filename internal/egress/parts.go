@@ -55,7 +55,7 @@ func (g *guarded) takePart(c byte) {
 		g.takeValue(c, boundary)
 	case heading:
 		if s.head, g.wait = append(s.head, c), append(g.wait, c); len(s.head) > maxPartHead {
-			g.err = errUnread
+			g.err = g.inj.unread()
 		} else if boundary {
 			g.pass()
 		} else if blank {
@@ -79,12 +79,12 @@ func (g *guarded) headed() {
 	s := g.parts
 	name, err := partName(s.head)
 	if err != nil {
-		g.err = errUnread
+		g.err = g.inj.unread()
 		return
 	}
 	g.pass()
 	s.at, s.name, s.inner = value, "", nil
-	if slices.ContainsFunc(g.inj.RefuseBody, func(n string) bool { return strings.EqualFold(n, name) }) {
+	if g.inj.minds(name) {
 		s.name, g.text, g.long = name, g.text[:0], false
 	} else {
 		s.inner = &guarded{inj: g.inj}

@@ -64,9 +64,7 @@ func (p *port) fetch(w *reply, r *http.Request, inj *Injection, scrub *scrubber,
 		return nil, err
 	}
 	resp, err := out.send(r, func(status int, header textproto.MIMEHeader) error {
-		if scrub.active() {
-			scrub.headers(http.Header(header))
-		}
+		scrub.headers(http.Header(header))
 		w.header = http.Header(header)
 		w.WriteHeader(status)
 		w.header = http.Header{}
@@ -79,12 +77,11 @@ func (p *port) fetch(w *reply, r *http.Request, inj *Injection, scrub *scrubber,
 	return resp, err
 }
 
-// ofTheWay reports whether a header of a request is about the connection that it came by, or about who else it came through. That of an
+// ofTheWay reports whether a header of a request is about the connection that it came by. That of an
 // upgrade, or of anything else that is named in Connection, is in no plain request.
 func ofTheWay(name string) bool {
 	switch name {
-	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
-		"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto":
+	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade":
 		return true
 	}
 	return false

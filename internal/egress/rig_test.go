@@ -272,3 +272,39 @@ func (r *rig) audit(t testing.TB) []outboard.AuditRecord {
 	}
 	return list
 }
+
+// opening are the headers that open a WebSocket, and opened is the answer of a server to them.
+const (
+	opening = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+	opened  = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
+)
+
+// frame is a whole short text message of a server, and masks one of a client.
+func frame(text string) string { return string([]byte{0x81, byte(len(text))}) + text }
+func masks(text string) string {
+	return string([]byte{0x81, byte(0x80 | len(text)), 0, 0, 0, 0}) + text
+}
+
+// texts reads what short messages say, of a server or with a mask of zeros of a client.
+type texts struct{ in io.Reader }
+
+// Read returns one message, or its beginning.
+func (m texts) Read(b []byte) (int, error) {
+	var head [6]byte
+	if _, err := io.ReadFull(m.in, head[:2]); err != nil {
+		return 0, err
+	}
+	if head[1]&0x80 != 0 {
+		if _, err := io.ReadFull(m.in, head[2:]); err != nil {
+			return 0, err
+		}
+	}
+	text := make([]byte, head[1]&0x7f)
+	if _, err := io.ReadFull(m.in, text); err != nil {
+		return 0, err
+	}
+	if len(text) > len(b) {
+		return 0, io.ErrShortBuffer
+	}
+	return copy(b, text), nil
+}

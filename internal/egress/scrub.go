@@ -80,18 +80,13 @@ func forms(secret string) [][]byte {
 
 // response covers secrets in an answer's headers and body.
 func (s *scrubber) response(resp *http.Response) error {
-	if !s.active() {
+	s.headers(resp.Header)
+	s.headers(resp.Trailer) // their names are told before the body
+	if rw, ok := resp.Body.(io.ReadWriteCloser); ok && resp.StatusCode == http.StatusSwitchingProtocols {
+		resp.Body = &upgraded{ReadWriteCloser: rw, in: s.frames(rw)}
 		return nil
 	}
-	s.headers(resp.Header)
-	if resp.StatusCode == http.StatusSwitchingProtocols {
-		if rw, ok := resp.Body.(io.ReadWriteCloser); ok {
-			up := &upgraded{ReadWriteCloser: rw, in: s.stream(rw)}
-			if strings.EqualFold(resp.Header.Get("Upgrade"), "websocket") {
-				up.in = s.frames(rw)
-			}
-			resp.Body = up
-		}
+	if !s.active() {
 		return nil
 	}
 	if e := resp.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
@@ -115,17 +110,51 @@ func (s *scrubber) interims(r *http.Request) *http.Request {
 	}}))
 }
 
+// headers covers secrets in the names and values of headers. Names, and hosts in values, come back in another case than they were
+// sent in, so case is nothing here.
 func (s *scrubber) headers(h http.Header) {
-	for _, vs := range h {
+	if !s.active() {
+		return
+	}
+	for name, vs := range h {
 		for i, v := range vs {
-			vs[i] = string(s.cover([]byte(v)))
+			vs[i] = s.cover(v)
+		}
+		if covered := s.cover(name); covered != name {
+			delete(h, name)
+			h[covered] = append(h[covered], vs...)
 		}
 	}
 }
 
-func (s *scrubber) cover(b []byte) []byte {
-	e := editor{needles: s.needles, with: stars}
-	return e.all(b)
+// cover covers secrets in a text of one line, in whatever case.
+func (s *scrubber) cover(text string) string {
+	low := lowered([]byte(text))
+	b := []byte(text)
+	for _, needle := range s.needles {
+		needle = lowered(needle)
+		for at := 0; ; at += len(needle) {
+			i := bytes.Index(low[at:], needle)
+			if i < 0 {
+				break
+			}
+			at += i
+			copy(b[at:], stars(needle))
+			copy(low[at:], stars(needle))
+		}
+	}
+	return string(b)
+}
+
+// lowered is b with the letters of ASCII in lower case: no length changes.
+func lowered(b []byte) []byte {
+	out := bytes.Clone(b)
+	for i, c := range out {
+		if c >= 'A' && c <= 'Z' {
+			out[i] = c + 'a' - 'A'
+		}
+	}
+	return out
 }
 
 func (s *scrubber) stream(src io.ReadCloser) *stream {

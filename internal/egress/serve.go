@@ -54,7 +54,7 @@ func (p *port) serve(w http.ResponseWriter, r *http.Request, f *flow, e *effect)
 		p.connect(w, r, f)
 		return
 	}
-	req, no := f.target(r)
+	req, no := f.read(r)
 	if no != nil {
 		p.answer(w, r, req, no)
 		return
@@ -69,9 +69,6 @@ func (p *port) serve(w http.ResponseWriter, r *http.Request, f *flow, e *effect)
 	if no != nil {
 		p.answer(w, r, req, no)
 		return
-	}
-	if inj.Still != nil {
-		e.still.Store(&inj.Still)
 	}
 	r = r.WithContext(e)
 	if req.Host == DrillHost {
@@ -90,6 +87,46 @@ type judgement struct {
 
 // Value implements context.Context.
 func (j judgement) Value(key any) any { return j.of.Value(key) }
+
+// read finds out what a request is, and everything that it could be taken for.
+func (f *flow) read(r *http.Request) (Request, *refusal) {
+	if no := bounded(r); no != nil {
+		return Request{Subject: f.port.subject, Method: r.Method}, no
+	}
+	req, no := f.target(r)
+	if no != nil {
+		return req, no
+	}
+	if req.WebSocket, no = webSocket(r); no != nil {
+		return req, no
+	}
+	req.Also, no = readings(r, req)
+	return req, no
+}
+
+// bounded refuses a head that is larger than any honest one.
+func bounded(r *http.Request) *refusal {
+	n := 0
+	for name, values := range r.Header {
+		n += len(values)
+		for _, v := range values {
+			if len(name)+len(v) > maxField {
+				return refuse(http.StatusRequestHeaderFieldsTooLarge, "form", "its header %s has more than %d bytes", clip(name), maxField)
+			}
+		}
+	}
+	switch {
+	case len(r.Method) > maxMethod:
+		return refuse(http.StatusBadRequest, "form", "its method has more than %d bytes", maxMethod)
+	case len(r.RequestURI) > maxTarget:
+		return refuse(http.StatusRequestURITooLong, "form", "its path and query have more than %d bytes", maxTarget)
+	case n > maxFields:
+		return refuse(http.StatusRequestHeaderFieldsTooLarge, "form", "it has more than %d headers", maxFields)
+	case headSize(r) > maxHead:
+		return refuse(http.StatusRequestHeaderFieldsTooLarge, "form", "its head has more than %d bytes", maxHead)
+	}
+	return nil
+}
 
 // target finds out what a request is for. Every name that the client gave (tunnel, SNI, Host, address) must be the same one.
 func (f *flow) target(r *http.Request) (Request, *refusal) {
@@ -201,12 +238,17 @@ func (p *port) permit(ctx context.Context, req Request, r *http.Request) (*Injec
 	}
 	var v Verdict
 	if p.g.cfg.Policy != nil {
+		for _, other := range req.Also {
+			if _, no = p.allowed(ctx, other, p.g.cfg.Policy.Decide); no != nil {
+				return nil, no
+			}
+		}
 		v, no = p.allowed(ctx, req, p.g.cfg.Policy.Decide)
 		if no != nil {
 			return nil, no
 		}
 	}
-	if no := p.usage.admit(req.Host, int64(len(r.RequestURI))+headerSize(r.Header)); no != nil {
+	if no := p.usage.admit(req.Host, headSize(r)); no != nil {
 		return nil, no
 	}
 	inj := &Injection{}
@@ -232,6 +274,8 @@ func (p *port) permit(ctx context.Context, req Request, r *http.Request) (*Injec
 	if carries(r, inj.Refuse) {
 		return nil, refuse(http.StatusForbidden, "credentials", "the request carries a placeholder that belongs to another place")
 	}
+	p.watchOver(ctx, inj, v)
+	p.checkBody(ctx, r, req, inj)
 	if no := p.early(effectOf(ctx), r, inj); no != nil { // a request that is ended waits for no body, nor for its turn
 		return nil, no
 	}
@@ -239,6 +283,22 @@ func (p *port) permit(ctx context.Context, req Request, r *http.Request) (*Injec
 		return nil, no
 	}
 	return inj, nil
+}
+
+// watchOver has a request that may go asked about for as long as it lasts: whether it may still, and with its credentials.
+func (p *port) watchOver(ctx context.Context, inj *Injection, v Verdict) {
+	still := inj.Still
+	if v.Still != nil {
+		still = func(ctx context.Context) error {
+			if err := v.Still(ctx); err != nil || inj.Still == nil {
+				return err
+			}
+			return inj.Still(ctx)
+		}
+	}
+	if e := effectOf(ctx); e != nil && still != nil {
+		e.still.Store(&still)
+	}
 }
 
 // allowed asks for a verdict, and returns what a refusal says.
@@ -278,16 +338,28 @@ func (p *port) commit(ctx context.Context, req Request, rule string, inj *Inject
 	return refuse(http.StatusServiceUnavailable, "audit", "the request could not be recorded, so it was not sent")
 }
 
+// rule is the request as rules see it.
+func (r *Request) rule() netrule.Target {
+	return netrule.Target{Method: r.Method, Host: r.Host, Port: r.Port, Path: r.Path, Odd: r.Odd, WebSocket: r.WebSocket}
+}
+
 // judge applies the rules, then the grants. A grant widens what no rule mentions; it does not overrule one that denies.
 func (p *port) judge(ctx context.Context, req Request) (rule string, no *refusal) {
-	t := netrule.Target{Method: req.Method, Host: req.Host, Port: req.Port, Path: req.Path, Odd: req.Odd}
 	may, no := p.judged(ctx)
 	if no != nil {
 		return "", no
 	}
-	v := netrule.Judge(may.rules, t)
+	also := func(granted func(Request) bool) *refusal {
+		for _, other := range req.Also {
+			if v := netrule.Judge(may.rules, other.rule()); !v.Allow && (v.Firm || !granted(other)) {
+				return refuse(http.StatusForbidden, v.Rule, "its server could take it for %s %s, and %s", other.Method, clip(other.Path), v.Reason)
+			}
+		}
+		return nil
+	}
+	v := netrule.Judge(may.rules, req.rule())
 	if v.Allow {
-		return v.Rule, nil
+		return v.Rule, also(func(Request) bool { return false })
 	}
 	if !v.Firm {
 		grants, err := p.grants(ctx)
@@ -295,18 +367,29 @@ func (p *port) judge(ctx context.Context, req Request) (rule string, no *refusal
 			return "", refuse(http.StatusServiceUnavailable, "store", "the grants of this session cannot be read")
 		}
 		for _, g := range grants {
-			if !netrule.Judge([]netrule.Rule{netrule.OfGrant(g)}, t).Allow {
+			if !covers(g, req) {
 				continue
+			}
+			if no := also(func(other Request) bool { return covers(g, other) }); no != nil {
+				return "", no
 			}
 			if g.Uses > 0 {
 				if ok, err := p.g.cfg.Store.UseNetGrant(ctx, g.ID); err != nil || !ok {
 					continue
 				}
 			}
+			if e := effectOf(ctx); e != nil {
+				e.grant.Store(&granted{g.ID, req})
+			}
 			return "grant " + string(g.ID), nil
 		}
 	}
 	return "", p.unlisted(ctx, req, v)
+}
+
+// covers reports whether a grant allows a request.
+func covers(g outboard.NetGrant, req Request) bool {
+	return netrule.Judge([]netrule.Rule{netrule.OfGrant(g)}, req.rule()).Allow
 }
 
 // teach adds the command that would let a request pass.
@@ -331,6 +414,8 @@ type detail struct {
 	QueryBytes  int                 `json:"query_bytes,omitempty"`
 	Approval    outboard.ApprovalID `json:"approval,omitempty"` // that a person was asked for
 	Proxy       string              `json:"proxy,omitempty"`    // of the box, which the request goes through
+	WebSocket   bool                `json:"websocket,omitempty"`
+	AlsoAs      string              `json:"also_as,omitempty"`  // what else its server could take the request for
 	LeftOut     int64               `json:"left_out,omitempty"` // refusals since the last one on record; see tally
 }
 
@@ -348,7 +433,10 @@ func (p *port) record(ctx context.Context, action string, req Request, decision,
 
 // auditWhile is record while a log is as it was.
 func (p *port) auditWhile(ctx context.Context, action string, req Request, decision, rule string, d detail, while store.Mark) error {
-	d.Sandbox, d.Box, d.QueryBytes = p.subject.Sandbox, p.subject.Box, len(req.Query)
+	d.Sandbox, d.Box, d.QueryBytes, d.WebSocket = p.subject.Sandbox, p.subject.Box, len(req.Query), req.WebSocket
+	for _, other := range req.Also {
+		d.AlsoAs = other.Method + " " + cut(other.Path, maxAuditPath)
+	}
 	if e := effectOf(ctx); e != nil {
 		if by := e.reach.Load(); by != nil {
 			d.Proxy = by.proxy.Address
@@ -360,7 +448,7 @@ func (p *port) auditWhile(ctx context.Context, action string, req Request, decis
 	}
 	actor := cmp.Or(string(p.subject.Session), string(p.subject.Box), string(p.subject.Sandbox))
 	return p.g.cfg.Store.AuditWhile(ctx, outboard.AuditRecord{Org: cmp.Or(p.subject.Org, string(p.subject.Config.Owner.Org)), Actor: actor, Action: action,
-		Resource: req.Method + " " + req.url(), Decision: decision, Rule: rule, Detail: text}, while)
+		Resource: cut(req.Method, maxMethod) + " " + req.url(), Decision: decision, Rule: rule, Detail: text}, while)
 }
 
 // url is the request's address without its query.
@@ -375,7 +463,7 @@ func (r Request) url() string {
 	case strings.Contains(host, ":"):
 		host = "[" + host + "]"
 	}
-	return r.Scheme + "://" + host + r.Path
+	return r.Scheme + "://" + host + cut(r.Path, maxAuditPath)
 }
 
 // answer refuses a request, says so in the audit, and tells whoever reads the answer what would help.
@@ -390,7 +478,7 @@ func (p *port) answer(w http.ResponseWriter, r *http.Request, req Request, no *r
 	if no.began { // whoever asked for an effect must not take it for one that did not come about
 		became = "was ended, and its server may have done what it asks for"
 	}
-	fmt.Fprintf(w, "outboard: %s %s %s: %s\n", r.Method, req.url(), became, no.reason)
+	fmt.Fprintf(w, "outboard: %s %s %s: %s\n", cut(r.Method, maxMethod), req.url(), became, no.reason)
 	switch {
 	case no.asked.Denied:
 		fmt.Fprintf(w, "outboard: a person was asked (%s) and has denied it; asking again does not help\n", no.asked.Approval)
@@ -405,8 +493,10 @@ func (p *port) answer(w http.ResponseWriter, r *http.Request, req Request, no *r
 	}
 }
 
-func headerSize(h http.Header) (n int64) {
-	for k, vs := range h {
+// headSize is how many bytes the head of a request has.
+func headSize(r *http.Request) int64 {
+	n := int64(len(r.Method) + len(r.RequestURI) + len(r.Host) + len(" HTTP/1.1\r\nHost: \r\n\r\n"))
+	for k, vs := range r.Header {
 		for _, v := range vs {
 			n += int64(len(k) + len(v) + 4)
 		}
@@ -414,9 +504,12 @@ func headerSize(h http.Header) (n int64) {
 	return n
 }
 
-func clip(s string) string {
-	if len(s) > 100 {
-		s = s[:100] + "..."
+func clip(s string) string { return cut(s, 100) }
+
+// cut is a text as far as it is shown.
+func cut(s string, most int) string {
+	if len(s) > most {
+		s = s[:most] + "..."
 	}
 	return strings.ToValidUTF8(s, "?")
 }

@@ -97,8 +97,13 @@ func lifetime(t *testing.T, life time.Duration) (lasted time.Duration, said int,
 			return
 		}
 		defer c.Close()
-		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-		_, _ = io.Copy(c, buf) // an echo
+		_, _ = io.WriteString(c, opened)
+		for b := make([]byte, len(masks("x"))); ; { // one word for each
+			if _, err := io.ReadFull(buf, b); err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, frame("x"))
+		}
 	})
 	begun := time.Now()
 	tunnel, err := r.dial(3128)
@@ -117,7 +122,7 @@ func lifetime(t *testing.T, life time.Duration) (lasted time.Duration, said int,
 		t.Fatalf("CONNECT: %v", resp)
 	}
 	c := tls.Client(tunnel, &tls.Config{RootCAs: r.roots, ServerName: "a.test", NextProtos: []string{"http/1.1"}})
-	fmt.Fprintf(c, "GET /ws HTTP/1.1\r\nHost: a.test:%d\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", portOf(r.secure))
+	fmt.Fprintf(c, "GET /ws HTTP/1.1\r\nHost: a.test:%d\r\n"+opening, portOf(r.secure))
 	in := bufio.NewReader(c)
 	if resp, err = http.ReadResponse(in, nil); err != nil {
 		return over(err)
@@ -126,8 +131,8 @@ func lifetime(t *testing.T, life time.Duration) (lasted time.Duration, said int,
 		t.Fatalf("the handshake: %v", resp)
 	}
 	for ; ; said++ { // one word after the other, so that it is never idle
-		if _, err = c.Write([]byte("x")); err == nil {
-			_, err = in.ReadByte()
+		if _, err = io.WriteString(c, masks("x")); err == nil {
+			_, err = texts{in}.Read(make([]byte, 1))
 		}
 		if err != nil {
 			return over(err)

@@ -32,13 +32,13 @@ func TestUpgrade(t *testing.T) {
 			return
 		}
 		defer c.Close()
-		fmt.Fprint(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
-		for {
-			line, err := buf.ReadString('\n')
+		fmt.Fprint(c, opened)
+		for in := bufio.NewReader(texts{buf}); ; {
+			line, err := in.ReadString('\n')
 			if err != nil {
 				return
 			}
-			fmt.Fprintf(c, "%s|%s\n", strings.TrimSpace(line), q.Header.Get("Authorization"))
+			fmt.Fprint(c, frame(strings.TrimSpace(line)+"|"+q.Header.Get("Authorization")+"\n"))
 		}
 	})
 	c, err := r.dial(portOf(r.plain))
@@ -47,15 +47,16 @@ func TestUpgrade(t *testing.T) {
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(15 * time.Second))
-	fmt.Fprintf(c, "GET /ws HTTP/1.1\r\nHost: a.test:%d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", portOf(r.plain))
+	fmt.Fprintf(c, "GET /ws HTTP/1.1\r\nHost: a.test:%d\r\n"+opening, portOf(r.plain))
 	in := bufio.NewReader(c)
 	resp, err := http.ReadResponse(in, nil)
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("%v, %v", resp, err)
 	}
+	messages := bufio.NewReader(texts{in})
 	for _, say := range []string{"one", "two"} {
-		fmt.Fprintln(c, say)
-		line, err := in.ReadString('\n')
+		fmt.Fprint(c, masks(say+"\n"))
+		line, err := messages.ReadString('\n')
 		if want := say + "|Bearer " + strings.Repeat("*", len(streamSecret)) + "\n"; err != nil || line != want {
 			t.Errorf("%q, %v, want %q", line, err, want)
 		}
@@ -143,14 +144,14 @@ func TestIdleStreamsEnd(t *testing.T) {
 			return
 		}
 		defer conn.Close()
-		fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
-		for {
-			line, err := buf.ReadString('\n')
+		fmt.Fprint(conn, opened)
+		for in := bufio.NewReader(texts{buf}); ; {
+			line, err := in.ReadString('\n')
 			if err != nil {
 				gone <- q.URL.Path + q.URL.RawQuery
 				return
 			}
-			fmt.Fprint(conn, line)
+			fmt.Fprint(conn, frame(line))
 		}
 	})
 	client := r.client(true)
@@ -186,7 +187,7 @@ func TestIdleStreamsEnd(t *testing.T) {
 	}
 	say <- "1"
 	heard(t, lines, "1\n")
-	fmt.Fprintln(busy, "1")
+	fmt.Fprint(busy, masks("1\n"))
 	heard(t, in, "1\n")
 	c.advance(40 * time.Second) // 80 seconds of silence for some, 40 for the others
 	if n := r.gateway.Recheck(); n != 3 {
@@ -206,7 +207,7 @@ func TestIdleStreamsEnd(t *testing.T) {
 	}
 	say <- "2"
 	heard(t, lines, "2\n")
-	fmt.Fprintln(busy, "2")
+	fmt.Fprint(busy, masks("2\n"))
 	heard(t, in, "2\n")
 	close(say)
 }
@@ -227,13 +228,13 @@ func upgrade(t *testing.T, r *rig, query string) (net.Conn, *bufio.Reader) {
 	}
 	t.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(15 * time.Second))
-	fmt.Fprintf(c, "GET /ws%s HTTP/1.1\r\nHost: a.test:%d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", query, portOf(r.plain))
+	fmt.Fprintf(c, "GET /ws%s HTTP/1.1\r\nHost: a.test:%d\r\n"+opening, query, portOf(r.plain))
 	in := bufio.NewReader(c)
 	resp, err := http.ReadResponse(in, nil)
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("%v, %v", resp, err)
 	}
-	return c, in
+	return c, bufio.NewReader(texts{in})
 }
 
 // Broken if one sandbox can have any number of requests under way, or a refused one takes a place for good.

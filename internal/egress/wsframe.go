@@ -2,27 +2,26 @@ package egress
 
 import (
 	"bytes"
-	"encoding/binary"
 	"io"
-	"math"
 )
 
 // frames covers secrets in the messages of a WebSocket as a server sends them: not masked and, since extensions are taken out of the
 // request, not compressed. Covering changes no length, so the heads of frames stay what they are; only payload is looked at, and what
 // could be the beginning of a secret waits for the next frame of the same message. Control frames pass between and never wait, since a ping
-// wants its answer now: their payloads are looked at as one more text, in which what only begins like a secret is covered too. From the
-// first byte on that is no WebSocket frame all the rest is looked at as one text.
+// wants its answer now: their payloads are looked at as one more text, in which what only begins like a secret is covered too. The first
+// byte that is of no frame ends the connection, and what is no whole frame head is not passed on.
 type frames struct {
-	src  io.ReadCloser
-	edit editor
-	raw  []byte // read, not yet taken apart
-	left uint64 // payload of the current frame that has not come
-	last bool   // the current frame ends its message
-	text []byte // payload of the message that waits
-	head []mark // heads and control frames that belong between it
-	said []byte // the end of the payloads of control frames so far, as they came
-	out  []byte // ready
-	err  error  // of src
+	src   io.ReadCloser
+	edit  editor
+	raw   []byte // read, not yet taken apart
+	left  uint64 // payload of the current frame that has not come
+	last  bool   // the current frame ends its message
+	text  []byte // payload of the message that waits
+	head  []mark // heads and control frames that belong between it
+	said  []byte // the end of the payloads of control frames so far, as they came
+	out   []byte // ready
+	err   error  // of src, or errFrames
+	turns turns
 }
 
 // maxMarks bounds the frames that wait for the rest of a message: an honest server sends few between two parts of one.
@@ -47,11 +46,12 @@ func (f *frames) Read(b []byte) (int, error) {
 		f.raw = append(f.raw, make([]byte, 32<<10)...)
 		n, err := f.src.Read(f.raw[have:])
 		f.raw, f.err = f.raw[:have+n], err
-		f.take()
+		if wrong := f.take(); wrong != nil {
+			f.err = wrong
+		}
 		if f.err != nil { // nothing more comes: what waits is no secret
 			f.text = f.edit.all(f.text)
 			f.release(len(f.text))
-			f.out = append(f.out, f.raw...)
 			f.raw = nil
 		}
 	}
@@ -61,15 +61,15 @@ func (f *frames) Read(b []byte) (int, error) {
 }
 
 // take takes apart what has come.
-func (f *frames) take() {
+func (f *frames) take() error {
 	for len(f.raw) > 0 {
 		if f.left == 0 {
-			n := f.begin()
+			n, err := f.begin()
+			if err != nil {
+				return err
+			}
 			if n == 0 {
 				break // it is not whole
-			}
-			if n < 0 {
-				continue
 			}
 			head := f.edit.all(append([]byte(nil), f.raw[:n]...))
 			f.control(f.raw[0], head)
@@ -91,6 +91,7 @@ func (f *frames) take() {
 		hold = 0
 	}
 	f.release(len(f.text) - hold)
+	return nil
 }
 
 // minPart is how many bytes of a secret's beginning, at the end of a control frame's payload, are taken for one that goes on in the next.
@@ -98,12 +99,11 @@ const minPart = 4
 
 // control covers what control frames hold together of a secret. frame is a whole one whose first byte was first, or the head of another.
 func (f *frames) control(first byte, frame []byte) {
-	const control, opcode, closing = 0x8, 0x0f, 0x8
-	if first&control == 0 || len(frame) < 2 {
+	if first&opControl == 0 || len(f.edit.needles) == 0 {
 		return
 	}
 	payload := frame[2:]
-	if first&opcode == closing {
+	if first&0x0f == opClose {
 		payload = payload[min(2, len(payload)):] // behind the status
 	}
 	text := append(bytes.Clone(f.said), payload...)
@@ -117,51 +117,27 @@ func (f *frames) control(first byte, frame []byte) {
 }
 
 // begin reads the head of a frame, or a whole control frame, and returns its length, or 0 when more must come.
-func (f *frames) begin() int {
-	const final, reserved, opcode, control, masked = 0x80, 0x70, 0x0f, 0x8, 0x80
-	b := f.raw[0]
-	if b&reserved != 0 || b&opcode > 2 && b&opcode < 8 || b&opcode > 10 {
-		return f.plain()
+func (f *frames) begin() (int, error) {
+	h, n, err := parseFrame(f.raw)
+	if err != nil || n == 0 {
+		return 0, err
 	}
-	if len(f.raw) < 2 {
-		return 0
+	if h.masked { // no server masks
+		return 0, errFrames
 	}
-	if f.raw[1]&masked != 0 || b&control != 0 && (b&final == 0 || f.raw[1] > 125) {
-		return f.plain()
+	control := h.op&opControl != 0
+	if control {
+		if n += int(h.size); len(f.raw) < n {
+			return 0, nil
+		}
 	}
-	n, size := 2, uint64(f.raw[1]&0x7f)
-	switch size {
-	case 126:
-		n = 4
-	case 127:
-		n = 10
+	if err := f.turns.next(h); err != nil {
+		return 0, err
 	}
-	if b&control != 0 {
-		n += int(size)
+	if f.last = false; !control {
+		f.left, f.last = h.size, h.final
 	}
-	if len(f.raw) < n {
-		return 0
-	}
-	if b&control != 0 {
-		f.last = false
-		return n
-	}
-	switch size {
-	case 126:
-		size = uint64(binary.BigEndian.Uint16(f.raw[2:]))
-	case 127:
-		size = binary.BigEndian.Uint64(f.raw[2:])
-	}
-	f.left, f.last = size, b&final != 0
-	return n
-}
-
-// plain gives up on frames.
-func (f *frames) plain() int {
-	f.left, f.last = math.MaxUint64, false
-	f.text = append(f.text, f.raw[0])
-	f.raw = f.raw[1:]
-	return -1
+	return n, nil
 }
 
 // release makes the first n bytes of the message ready, with what stands between them.

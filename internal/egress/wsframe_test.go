@@ -38,12 +38,12 @@ func TestWebSocketFramesAreCovered(t *testing.T) {
 			join(wsFrame(false, 1, stars[:7]), wsFrame(true, 9, "ping"), wsFrame(false, 0, stars[7:9]), wsFrame(true, 0, stars[9:]))},
 		"a byte per frame": {func() (b []byte) {
 			for i := range secret {
-				b = append(b, wsFrame(i == len(secret)-1, 1, secret[i:i+1])...)
+				b = append(b, wsFrame(i == len(secret)-1, byte(1>>min(i, 1)), secret[i:i+1])...)
 			}
 			return b
 		}(), func() (b []byte) {
 			for i := range secret {
-				b = append(b, wsFrame(i == len(secret)-1, 1, "*")...)
+				b = append(b, wsFrame(i == len(secret)-1, byte(1>>min(i, 1)), "*")...)
 			}
 			return b
 		}()},
@@ -57,10 +57,9 @@ func TestWebSocketFramesAreCovered(t *testing.T) {
 		"a byte per ping": {perByte(secret, func(s string) []byte { return wsFrame(true, 9, s) }), perByte(secret[:3]+stars[3:], func(s string) []byte { return wsFrame(true, 9, s) })},
 		"pings of other text": {join(wsFrame(true, 9, "12"+secret[:3]), wsFrame(true, 10, "3"), wsFrame(true, 9, secret[3:9]+"4")),
 			join(wsFrame(true, 9, "12"+secret[:3]), wsFrame(true, 10, "3"), wsFrame(true, 9, secret[3:9]+"4"))},
-		"not in frames":    {[]byte("one|" + secret + "\n"), []byte("one|" + stars + "\n")},
-		"frames, then not": {append(wsFrame(true, 1, "abc"), secret+" and "+secret...), append(wsFrame(true, 1, "abc"), stars+" and "+stars...)},
-		"cut short":        {wsFrame(true, 1, "abc")[:3], wsFrame(true, 1, "abc")[:3]},
-		"half a head":      {wsFrame(true, 1, long)[:5], wsFrame(true, 1, long)[:5]},
+		"cut short":              {wsFrame(true, 1, "abc")[:3], wsFrame(true, 1, "abc")[:3]},
+		"half a head":            {wsFrame(true, 1, long)[:5], nil},
+		"a ping that is cut off": {wsFrame(true, 9, secret+"..")[:2+len(secret)], nil},
 	} {
 		for way, reader := range map[string]func(io.Reader) io.Reader{"at once": func(r io.Reader) io.Reader { return r }, "byte by byte": iotest.OneByteReader} {
 			f := newScrubber([]string{secret}).frames(io.NopCloser(reader(bytes.NewReader(c.in))))
@@ -68,6 +67,29 @@ func TestWebSocketFramesAreCovered(t *testing.T) {
 			if err != nil || !bytes.Equal(got, c.want) {
 				t.Errorf("%s, %s: %.200q, %v", name, way, got, err)
 			}
+		}
+	}
+}
+
+// Broken if something else than the frames of a server reaches a client behind an upgrade: another protocol could be spoken there.
+func TestNoFramesOfAServer(t *testing.T) {
+	good := wsFrame(true, 1, "abc")
+	for name, bad := range map[string][]byte{
+		"text":                        []byte("HTTP/1.1 200 OK\r\n\r\n"),
+		"a reserved bit":              {0xc1, 0},
+		"a reserved code":             {0x83, 0},
+		"a mask":                      {0x81, 0x80, 0, 0, 0, 0},
+		"a ping in pieces":            {0x09, 0},
+		"a ping that is too long":     {0x89, 126, 0, 126},
+		"the rest of no message":      {0x80, 0},
+		"a message in a message":      append(wsFrame(false, 1, "a"), wsFrame(true, 1, "b")...),
+		"more than there can be":      {0x82, 127, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+		"a message behind the end":    append(wsFrame(true, 8, ""), wsFrame(true, 1, "x")...),
+		"a second end behind the end": append(wsFrame(true, 8, ""), wsFrame(true, 8, "")...),
+	} {
+		got, err := io.ReadAll(newScrubber(nil).frames(io.NopCloser(bytes.NewReader(append(bytes.Clone(good), bad...)))))
+		if err != errFrames || !bytes.HasPrefix(got, good) || bytes.HasSuffix(got, bad) {
+			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
 }

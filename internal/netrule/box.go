@@ -65,6 +65,11 @@ func ForBox(most outboard.Networking, want outboard.BoxNetwork) (n outboard.Netw
 	bound := Effective(most, nil)
 	var rules []outboard.NetRule
 	all := !want.Closed
+	for _, r := range bound {
+		if r.Deny {
+			rules = append(rules, r.NetRule)
+		}
+	}
 	for _, h := range want.Allow {
 		if h == "*" { // whatever the bound is, the box has it
 			all = true

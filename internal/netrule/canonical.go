@@ -154,6 +154,12 @@ func Check(r outboard.NetRule) error {
 			return fmt.Errorf("methods must be among %s, not %q", strings.Join(methods, ", "), clip(m))
 		}
 	}
+	if r.WebSocket && (r.Deny || len(r.Methods) > 0 && !slices.Contains(r.Methods, "GET")) {
+		return errors.New("websocket belongs to a rule that allows GET, with which a WebSocket begins")
+	}
+	if r.Trusted && r.Deny {
+		return errors.New("trusted belongs to a rule that allows something")
+	}
 	if r.Path == "" {
 		return nil
 	}

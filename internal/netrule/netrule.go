@@ -37,13 +37,13 @@ const AnyPort = -1
 func Effective(n outboard.Networking, mcp []outboard.MCPServer) []Rule {
 	var out []Rule
 	for i, r := range n.Rules {
-		if r.Deny || n.Mode == "limited" {
+		if r.Deny || n.Mode == "limited" || n.Mode == "unrestricted" && r.Trusted {
 			out = append(out, Rule{r, fmt.Sprintf("rules[%d]", i)})
 		}
 	}
 	switch n.Mode {
 	case "unrestricted":
-		return append(out, Rule{outboard.NetRule{Host: "*", Port: AnyPort}, "unrestricted"})
+		return append(out, Rule{outboard.NetRule{Host: "*", Port: AnyPort, WebSocket: true}, "unrestricted"})
 	case "limited":
 	default:
 		return nil
@@ -53,7 +53,7 @@ func Effective(n outboard.Networking, mcp []outboard.MCPServer) []Rule {
 	}
 	if n.AllowPackageManagers {
 		for _, h := range PackageHosts {
-			out = append(out, Rule{outboard.NetRule{Host: h, Methods: []string{"GET", "HEAD"}}, "allow_package_managers"})
+			out = append(out, Rule{outboard.NetRule{Host: h, Methods: []string{"GET", "HEAD"}, Trusted: true}, "allow_package_managers"})
 		}
 	}
 	if n.AllowMCPServers {
@@ -94,6 +94,8 @@ type Target struct {
 	Port   int
 	Path   string
 	Odd    string // why the path is not in a form that every server reads the same way; "" = it is
+	// WebSocket says that the request opens one.
+	WebSocket bool
 }
 
 // Verdict is what rules say.
@@ -117,6 +119,8 @@ func Judge(rules []Rule, t Target) Verdict {
 		switch matches := r.method(t.Method) && (r.Path == "" || Match(r.Path, t.Path)); {
 		case matches && r.Deny:
 			return Verdict{Rule: r.Source, Firm: true, Reason: "a rule denies it"}
+		case matches && t.WebSocket && !r.WebSocket && !verdict.Allow:
+			verdict.Reason = t.Host + " may be reached, but no rule lets this sandbox open a WebSocket there"
 		case matches && !verdict.Allow:
 			verdict = Verdict{Allow: true, Rule: r.Source}
 		case !r.Deny && !verdict.Allow:
@@ -124,6 +128,18 @@ func Judge(rules []Rule, t Target) Verdict {
 		}
 	}
 	return verdict
+}
+
+// Trusts reports whether a rule that lets a request pass says that private data may go there.
+func Trusts(rules []Rule, t Target) bool {
+	return slices.ContainsFunc(rules, func(r Rule) bool {
+		return r.Trusted && !r.Deny && r.host(t.Host, t.Port) && r.method(t.Method) && (r.Path == "" || t.Odd == "" && Match(r.Path, t.Path))
+	})
+}
+
+// NamesMethods reports whether a rule that speaks of a host and port names methods: what is of another method is something else there.
+func NamesMethods(rules []Rule, host string, port int) bool {
+	return slices.ContainsFunc(rules, func(r Rule) bool { return len(r.Methods) > 0 && r.host(host, port) })
 }
 
 // MayConnect reports whether any request to a host and port could be allowed.

@@ -24,12 +24,12 @@ when { context.permission == "auto" && !["allow", "deny"].contains(context.verdi
 `
 
 // trifecta asks before anything leaves a session that has read both private data and what strangers wrote. It is the one defence
-// against planted instructions that does not depend on noticing them.
+// against planted instructions that does not depend on noticing them. A host that is marked as trusted may have it.
 const trifecta = `
 @id("taint") @effect("ask")
 @reason("the session has read private data and untrusted content, and this could carry data outside")
 forbid (principal, action in Action::"leaves", resource)
-when { context.taint.private && context.taint.untrusted };
+when { context.taint.private && context.taint.untrusted && !context.trusted };
 `
 
 // What the taint rule does.
@@ -58,7 +58,7 @@ const trifectaDeny = `
 @id("taint")
 @reason("the session has read private data and untrusted content, and this could carry data outside")
 forbid (principal, action in Action::"leaves", resource)
-when { context.taint.private && context.taint.untrusted };
+when { context.taint.private && context.taint.untrusted && !context.trusted };
 `
 
 // RuleAutoAsk is the rule that asks because no judge has spoken.

@@ -43,6 +43,7 @@ type Context struct {
 	Permission outboard.Permission // the agent's own, for a tool
 	Verdict    outboard.Decision   // of the judge of an auto permission
 	Networking string              // unrestricted, limited or none
+	Trusted    bool                // a host of a request is marked as trusted for private data
 	Taint      outboard.Taint
 	// Left is what the budgets over the session leave; see outboard.LeftOf. nil = nobody can tell: a rule that asks cannot be
 	// evaluated, which is a deny.
@@ -124,7 +125,7 @@ func (c *Context) record() cedar.Record {
 		"tool": cedar.String(c.Tool), "input": cedar.String(c.Input), "command": cedar.String(c.Command), "path": cedar.String(c.Path),
 		"url": cedar.String(c.URL), "scheme": cedar.String(c.Scheme), "host": cedar.String(c.Host), "port": cedar.Long(c.Port),
 		"method": cedar.String(c.Method), "permission": cedar.String(c.Permission), "verdict": cedar.String(c.Verdict),
-		"networking": cedar.String(c.Networking),
+		"networking": cedar.String(c.Networking), "trusted": cedar.Boolean(c.Trusted),
 		"taint": cedar.NewRecord(cedar.RecordMap{"private": cedar.Boolean(c.Taint.Private), "untrusted": cedar.Boolean(c.Taint.Untrusted),
 			"exfil": cedar.Boolean(c.Taint.Exfil)}),
 		"now": cedar.NewDatetime(now), "hour": cedar.Long(now.Hour()), "weekday": cedar.Long(now.Weekday()),

@@ -37,6 +37,7 @@ type Context = {
 	tool: String, input: String, command: String, path: String,
 	url: String, scheme: String, host: String, port: Long, method: String,
 	permission: String, verdict: String, networking: String,
+	trusted: Bool, // the host of an http.request is marked as trusted for private data
 	taint: { private: Bool, untrusted: Bool, exfil: Bool },
 	budget: { limited: Bool, left_cents: Long, left_tokens: Long, left_steps: Long },
 	now: datetime, hour: Long, weekday: Long,

@@ -265,7 +265,7 @@ func (t *turn) taint(j *job) outboard.Taint {
 	}
 	if j.def.Name == "bash" {
 		net := cfg.Env.Networking.Mode
-		out.Exfil, out.Untrusted = net == "unrestricted" || net == "limited", net == "unrestricted"
+		out.Exfil, out.Untrusted = net == "unrestricted" || net == "limited", net == "unrestricted" || net == "limited" && t.reachedOut()
 		out.Private = len(cfg.VaultIDs) > 0
 	} else if json.Unmarshal(j.input, &in) != nil {
 		return out
@@ -277,6 +277,13 @@ func (t *turn) taint(j *job) outboard.Taint {
 		out.Private = out.Private || j.def.Name == "bash" || touches(in.File+in.Path, mountPath(r))
 	}
 	return out
+}
+
+// reachedOut reports whether the session's sandbox has sent a request to anybody: what came back is a stranger's text. What cannot be read
+// counts as one.
+func (t *turn) reachedOut() bool {
+	used, err := t.cfg.Store.NetUsage(t.ctx, string(t.id))
+	return err != nil || used.Hosts > 0
 }
 
 // touches reports whether a path of a file tool is at, under or above a mount. What it leads to through a link was linked by a

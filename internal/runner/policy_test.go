@@ -12,6 +12,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/llm"
 	"github.com/outboard-dev/outboard/internal/policy"
+	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/tool"
 )
 
@@ -232,6 +233,29 @@ func TestTaintOfMountedFiles(t *testing.T) {
 		name, args, _ := strings.Cut(input, " ")
 		if got := turn.taint(&job{def: tool.Def{Name: name}, input: outboard.Raw(args)}).Private; got != private {
 			t.Errorf("%s: private %v, want %v", input, got, private)
+		}
+	}
+}
+
+// If this fails, a command that reads what a stranger wrote, from a host that limited networking allows, leaves the session as one that has
+// read nothing of the kind; or one that has reached nobody does not.
+func TestTaintOfLimitedNetworking(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.ruled(policy.Config{})
+	const fetch = "- web_fetch: http://127.0.0.1:1/" // refused by its own rules; that it is asked about is enough here
+	for _, reached := range []bool{false, true} {
+		id := r.sessionWith(outboard.SessionConfig{Agent: outboard.Agent{ID: "agent_1", Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools},
+			Env: outboard.EnvConfig{Kind: "cloud", Networking: outboard.Networking{Mode: "limited"}}, VaultIDs: []string{"vlt_1"}})
+		if reached { // as the gateway counts it
+			if _, _, err := r.store.TakeNet(t.Context(), string(id), outboard.NetBudget{Requests: 9, Bytes: 9, Hosts: 9}, store.NetUse{Requests: 1}, "a.test"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.say(id, "- bash: cat secret", fetch, "- say: done")
+		reason := map[bool]string{false: "end_turn", true: "requires_action"}[reached]
+		s := r.rests(id, reason)
+		if !s.Taint.Private || reached && !s.Taint.Untrusted {
+			t.Errorf("reached %v: %+v", reached, s.Taint)
 		}
 	}
 }

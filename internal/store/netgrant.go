@@ -29,9 +29,10 @@ func (s *Store) AllowNet(ctx context.Context, g outboard.NetGrant, ans outboard.
 	})
 }
 
-const endGrantsSQL = `UPDATE net_grants SET uses = 0 WHERE session = ? AND host = ? AND port = ? AND uses <> 0`
+const endGrantsSQL = `DELETE FROM net_grants WHERE session = ? AND host = ? AND port = ?`
 
-// EndNetGrants ends the grants of a session for a host and port, and returns how many there were.
+// EndNetGrants ends the grants of a session for a host and port, and returns how many there were. A grant that is used up is one of
+// them: what it let begin may last.
 func (s *Store) EndNetGrants(ctx context.Context, session outboard.SessionID, host string, port int) (ended int, err error) {
 	err = s.update(ctx, "ending network grants", func(t tx) error {
 		n, err := t.exec(ctx, endGrantsSQL, string(session), plain(host), port)
@@ -54,6 +55,14 @@ func scanGrant(sc scanner) (outboard.NetGrant, error) {
 	err := sc.Scan(&g.ID, &g.Session, &g.Host, &g.Port, &g.Uses, &g.By, &created)
 	g.CreatedAt = timeOf(created)
 	return g, err
+}
+
+const grantIDsSQL = `SELECT id FROM net_grants WHERE session = ?`
+
+// NetGrantIDs returns the grants of a session that nobody has ended, with those that are used up.
+func (s *Store) NetGrantIDs(ctx context.Context, session outboard.SessionID) ([]outboard.NetGrantID, error) {
+	return collect(ctx, s, "listing network grants", func(sc scanner) (id outboard.NetGrantID, err error) { return id, sc.Scan(&id) }, grantIDsSQL,
+		string(session))
 }
 
 const useGrantSQL = `UPDATE net_grants SET uses = uses - 1 WHERE id = ? AND uses > 0`

@@ -1,12 +1,14 @@
 package vault
 
 import (
+	"context"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // Request is what a sandbox asks for, in canonical form: what is matched is what will be sent.
@@ -19,6 +21,8 @@ type Request struct {
 	Port    int
 	Path    string // decoded, clean, absolute
 	Query   string // raw
+	// Also are the requests that a server could take this one for, besides what it is. A rule covers them all, or not this one.
+	Also []Request
 }
 
 // matches reports whether a rule covers a request.
@@ -40,12 +44,30 @@ func mismatch(u *outboard.UseRule, r *Request) string {
 	case len(u.Paths) > 0 && !slices.ContainsFunc(u.Paths, func(p string) bool { return globMatches(p, r.Path) }):
 		return "the path matches none of its paths"
 	}
+	for i := range r.Also {
+		if why := mismatch(u, &r.Also[i]); why != "" {
+			return "a server could take it for " + r.Also[i].Method + " " + r.Also[i].Path + ": " + why
+		}
+	}
 	return ""
 }
 
 // isFor reports whether a rule names the server of a request, whatever it says of methods and paths. A rule for every host names none.
 func isFor(u *outboard.UseRule, r *Request) bool {
 	return !u.AnyHost && slices.ContainsFunc(u.Hosts, func(h string) bool { return hostMatches(h, r.Host) }) && (len(u.Ports) == 0 || slices.Contains(u.Ports, r.Port))
+}
+
+// Holds reports whether a session has a credential for the server of a request by name, which covers the request: what goes there goes to
+// an account that whoever made the credential has chosen. Nothing is opened, and what cannot be read is a no.
+func (k *Keeper) Holds(ctx context.Context, r Request) bool {
+	k, err := k.of(ctx, r.Session)
+	if err != nil {
+		return false
+	}
+	_, h, err := k.view(ctx, r.Session)
+	return err == nil && h != nil && slices.ContainsFunc(h.rows, func(c store.Credential) bool {
+		return !c.Auth.Rule.AnyHost && len(surfaces(&c.Auth)) > 0 && matches(&c.Auth.Rule, &r)
+	})
 }
 
 // RequestFor is the request that a method and an absolute URL make, as the gateway would see it.
