@@ -6,7 +6,8 @@
 // the filter goes in before the guest accepts its first connection, so that every process that ever runs inside inherits it. A
 // step that fails ends the process: a half-built sandbox is never served.
 //
-// The host starts `outboard-guest init` in its cgroups and in a cgroup namespace of its own, as root of its user namespace, with an
+// The host starts `outboard-guest init` in its cgroups and in a cgroup namespace of its own, as root of its user namespace, or, where an
+// ordinary user's one id is all that there is to map, as the tool with every capability of that namespace (package nursery), with an
 // empty capability bounding set (which is a thread's, and there is only one before the exec), and with a fixed set of files:
 //
 //	0, 1, 2   /dev/null, the guest's log twice
@@ -44,8 +45,8 @@ type Config struct {
 	Later bool              `json:"later,omitempty"`
 	Env   map[string]string `json:"env,omitempty"` // added to the base environment of every process inside
 
-	// ToolUID and ToolGID are the identity of tools inside. 0 means that tools share the guest's identity: then they differ from it
-	// only in having no capability, and the guest is protected by being init and not dumpable.
+	// ToolUID and ToolGID are the identity of tools inside. Where they are the guest's own, tools differ from it only in having no
+	// capability, and the guest is protected by being init and not dumpable.
 	ToolUID int `json:"tool_uid"`
 	ToolGID int `json:"tool_gid"`
 	// ToolName is what the sandbox's account file calls them; "" = user.

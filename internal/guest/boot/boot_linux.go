@@ -39,7 +39,7 @@ func Init() (*Env, error) {
 	if err != nil {
 		return nil, fmt.Errorf("receiving the configuration: %w", err)
 	}
-	if err = build(cfg, trees, up); err == nil && cfg.Processes != 0 && cfg.ToolUID == os.Getuid() {
+	if err = build(cfg, trees, up); err == nil && cfg.Processes != 0 && cfg.alone() {
 		keepThreads()
 	}
 	if werr := report(control, err); werr != nil {

@@ -111,7 +111,7 @@ const MaxTerminals = 64
 // dressDev attaches what a sandbox has of its own in /dev.
 func dressDev(cfg *Config) error {
 	terminals := []string{"newinstance", "ptmxmode=0666", "mode=0620", fmt.Sprintf("max=%d", MaxTerminals)}
-	if cfg.ToolUID != 0 {
+	if !cfg.alone() {
 		terminals = append(terminals, fmt.Sprintf("gid=%d", cfg.Base+5)) // group tty; without a range of ids there is none
 	}
 	if err := bind("/proc/shm", "/dev/shm"); err != nil {
@@ -124,7 +124,7 @@ func dressDev(cfg *Config) error {
 func newProc(cfg *Config) (tree, error) {
 	attrs := uintptr(attrNoSuid | attrNoDev | attrNoExec)
 	options := []string{"hidepid=2"}
-	if cfg.ToolUID != 0 {
+	if !cfg.alone() {
 		options = append(options, "gid=0") // the guest's group still sees every process
 	}
 	return newFS("proc", attrs, options...)

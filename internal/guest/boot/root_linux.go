@@ -328,6 +328,9 @@ func mountPoint(cfg *Config, path string, file bool) error {
 	return nil
 }
 
+// alone reports whether the tools share the guest's identity, which is then the only one that the sandbox has.
+func (c *Config) alone() bool { return c.Base == 0 && c.ToolUID == os.Getuid() }
+
 // own gives what was just made to root inside, where that is not who makes it.
 func (c *Config) own(path string) error {
 	if c.Base == 0 {

@@ -23,6 +23,7 @@ const (
 	stepGroups
 	stepIdentity
 	stepInherit
+	stepAmbient
 	stepBounding
 	stepNoNew
 	stepFiles
@@ -31,7 +32,8 @@ const (
 
 // stepNames are what a child was at when it failed.
 var stepNames = map[byte]string{stepEnter: "entering its cgroups", stepWait: "waiting for the host", stepCgroup: "taking a cgroup namespace", stepSession: "starting a session",
-	stepGroups: "leaving the server's groups", stepIdentity: "becoming root of the user namespace", stepInherit: "keeping capabilities over the exec",
+	stepGroups: "leaving the server's groups", stepIdentity: "taking its id in the user namespace", stepInherit: "keeping capabilities over the exec",
+	stepAmbient:  "keeping capabilities over the exec of an ordinary user",
 	stepBounding: "emptying the bounding set", stepNoNew: "setting no_new_privs", stepFiles: "arranging files", stepExec: "executing the guest"}
 
 // What package syscall does not name.
@@ -41,6 +43,8 @@ const (
 	prCapbsetDrop   = 24
 	prSetTimerSlack = 29
 	prSetNoNewPrivs = 38
+	prCapAmbient    = 47
+	ambientRaise    = 2
 	sigSetmask      = 2
 	capVersion3     = 0x20080522
 )
@@ -67,8 +71,9 @@ type Child struct {
 	// that user: inotify's instances and watches, queued signals, POSIX message queues. With one owner for all, a sandbox that takes the
 	// 128 instances a user may have would leave none to the others, nor to the host's root. Serve's to become.
 	Owner uint32
-	// KeepGroups leaves it in the supplementary groups of the caller, where it has no right to leave them.
-	KeepGroups bool
+	// ID is the user and group that it becomes in its user namespace: 0 is root of a range of ids. With another one the namespace has no
+	// root, since an ordinary user has one id to map; then it stays in the supplementary groups of the caller, which it has no right to leave.
+	ID uint32
 }
 
 // Failure says what a child's answer at its gate means.
@@ -83,7 +88,7 @@ type child struct {
 	gate       int
 	groups     []int
 	flags      uintptr
-	keepGroups bool
+	id         uintptr
 	root       *byte
 	empty      *byte
 	argv, envp []*byte
@@ -121,7 +126,7 @@ func newChild(k Child) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &child{files: k.Files, program: k.Program, gate: k.Gate, groups: k.Groups, keepGroups: k.KeepGroups, flags: k.Flags,
+	c := &child{files: k.Files, program: k.Program, gate: k.Gate, groups: k.Groups, id: uintptr(k.ID), flags: k.Flags,
 		self: &[]byte("0")[0], root: &[]byte("/\x00")[0], empty: &[]byte("\x00")[0],
 		argv: argv, envp: envp}
 	c.caps.header.version = capVersion3
@@ -241,20 +246,33 @@ func (c *child) run() (byte, syscall.Errno) {
 	if _, _, errno = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0); errno != 0 {
 		return stepSession, errno
 	}
-	if !c.keepGroups {
+	if c.id == 0 {
 		if _, _, errno = syscall.RawSyscall(syscall.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
 			return stepGroups, errno
 		}
 	}
-	if _, _, errno = syscall.RawSyscall(syscall.SYS_SETRESGID, 0, 0, 0); errno != 0 {
+	if _, _, errno = syscall.RawSyscall(syscall.SYS_SETRESGID, c.id, c.id, c.id); errno != 0 {
 		return stepIdentity, errno
 	}
-	if _, _, errno = syscall.RawSyscall(syscall.SYS_SETRESUID, 0, 0, 0); errno != 0 {
+	if _, _, errno = syscall.RawSyscall(syscall.SYS_SETRESUID, c.id, c.id, c.id); errno != 0 {
 		return stepIdentity, errno
 	}
 	// With an empty bounding set, the exec of root gives what is inheritable: the guest needs it all until its file systems stand.
 	if _, _, errno = syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(&c.caps.header)), uintptr(unsafe.Pointer(&c.caps.data)), 0); errno != 0 {
 		return stepInherit, errno
+	}
+	// The exec of anybody else gives what is ambient. Where the guest gives up what is inheritable, the kernel takes that away as well.
+	for cap := range uintptr(64) {
+		if c.id == 0 {
+			break
+		}
+		_, _, errno = syscall.RawSyscall6(syscall.SYS_PRCTL, prCapAmbient, ambientRaise, cap, 0, 0, 0)
+		if errno == syscall.EINVAL && cap > 0 {
+			break // past the last capability of this kernel
+		}
+		if errno != 0 {
+			return stepAmbient, errno
+		}
 	}
 	for cap := range uintptr(64) {
 		_, _, errno = syscall.RawSyscall(syscall.SYS_PRCTL, prCapbsetDrop, cap, 0)

@@ -17,11 +17,12 @@ const ServeFD = 3
 
 // A request is a Child in fixed form with its descriptors, an answer what became of it.
 const (
-	requestSize = 24 // flags of clone, which of Net and Mount come along and whether groups are kept, owner
+	requestSize = 24 // flags of clone, which of Net and Mount come along and above them the id, owner
 	answerSize  = 8  // see born
 	maxGroups   = 32
 
-	hasNet, hasMount, keepsGroups = 1, 2, 4
+	hasNet, hasMount = 1, 2
+	idShift          = 32
 )
 
 // Steps of a nursery that can fail.
@@ -38,15 +39,12 @@ var didNames = [...]string{didClone: "cloning", didNet: "entering a network name
 // time. An error that is a *Refusal is the kernel's answer; after any other the connection is of no more use.
 func Ask(conn int, k Child) (pid int, err error) {
 	fds := append(append([]int(nil), k.Files[:]...), k.Program, k.Gate)
-	marks := uint64(0)
+	marks := uint64(k.ID) << idShift
 	if k.Net >= 0 {
 		fds, marks = append(fds, k.Net), marks|hasNet
 	}
 	if k.Mount >= 0 {
 		fds, marks = append(fds, k.Mount), marks|hasMount
-	}
-	if k.KeepGroups {
-		marks |= keepsGroups
 	}
 	if len(k.Groups) > maxGroups {
 		return 0, &Refusal{Step: "entering control groups", Errno: syscall.E2BIG}
@@ -234,7 +232,7 @@ func decode(buf []byte, fds []int) (Child, error) {
 	k := Child{Flags: uintptr(binary.LittleEndian.Uint64(buf)), Net: -1, Mount: -1}
 	marks := binary.LittleEndian.Uint64(buf[8:])
 	k.Owner = uint32(binary.LittleEndian.Uint64(buf[16:]))
-	k.KeepGroups = marks&keepsGroups != 0
+	k.ID = uint32(marks >> idShift)
 	fixed := FirstFree + 2
 	if marks&hasNet != 0 {
 		fixed++

@@ -3,8 +3,11 @@ package native
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -236,9 +239,25 @@ func (p *Provider) start(ctx context.Context, pl *plot, spec sandbox.Spec, later
 	if err := attached(); err != nil {
 		return nil, err
 	}
+	if p.rootless && !p.upperTmp {
+		if err := openWork(pl.box.upper(pl.shape.limits)); err != nil {
+			return nil, err
+		}
+	}
 	pl.fds.letGo(pl.work) // what is held open is in use, to the Push that may come before the rest is closed
 	pl.work = nil
 	return birth, nil
+}
+
+// openWork opens to its owner what the kernel has made in an overlay's work directory and closed to everybody: `rm -rf` of the data directory,
+// which is this user's to do, would stop there.
+func openWork(dir string) error {
+	for _, name := range []string{"work/work", "work/work/incompat", "work/work/incompat/volatile"} {
+		if err := os.Chmod(filepath.Join(dir, name), 0o700); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("opening the overlay's work directory to its owner: %w", err)
+		}
+	}
+	return nil
 }
 
 // attachAside attaches the saved directories to a sandbox while its guest starts, and returns what waits for it and says how it went.
@@ -340,9 +359,10 @@ func (p *Provider) config(pl *plot, spec sandbox.Spec) *boot.Config {
 	if p.upperTmp {
 		cfg.Upper = ""
 	}
-	if cfg.Keep = guestKeepsRootless; !p.rootless {
-		t := pl.shape.root.tool
-		cfg.ToolUID, cfg.ToolGID, cfg.ToolName, cfg.Keep = t.uid(), t.gid(), t.Name, guestKeeps
+	t := pl.shape.root.tool // where there is one identity, the zero tool
+	cfg.ToolUID, cfg.ToolGID, cfg.ToolName, cfg.Keep = t.uid(), t.gid(), t.Name, guestKeeps
+	if p.rootless {
+		cfg.Keep = guestKeepsRootless
 	}
 	if pl.shape.build {
 		cfg.Inherit = guestKeeps

@@ -73,7 +73,8 @@ func writeMaps(pid int, base uint32, rootless bool) error {
 	type file struct{ name, text string }
 	files := []file{{"uid_map", uids}, {"gid_map", gids}}
 	if rootless {
-		uids, gids = fmt.Sprintf("0 %d 1\n", os.Geteuid()), fmt.Sprintf("0 %d 1\n", os.Getegid())
+		// The tool's id, not root's: programs refuse to run as root, and unpack the owners of archives when they are root.
+		uids, gids = fmt.Sprintf("%d %d 1\n", toolUID, os.Geteuid()), fmt.Sprintf("%d %d 1\n", toolUID, os.Getegid())
 		// Without setgroups denied, a user could drop a group that a file's mode holds against its members.
 		files = []file{{"uid_map", uids}, {"setgroups", "deny"}, {"gid_map", gids}}
 	}

@@ -490,3 +490,41 @@ func TestNested(t *testing.T) {
 		t.Errorf("making a sandbox inside a sandbox: %v", got)
 	}
 }
+
+// TestToolsAreUser: where an ordinary user runs the server, tools would be root by number: programs that refuse to run as root would not start, an
+// archive of somebody else's files could not be unpacked, and nothing would fit the name and the home that the tools are given.
+func TestToolsAreUser(t *testing.T) {
+	p, _ := newProvider(t)
+	b := create(t, p, sandbox.Spec{})
+	const who = `echo "$(id -u) $(id -g) $(id -un) $USER $HOME"; touch /workspace/f && stat -c '%u %g %U' /workspace/f; ls -nd /workspace "$HOME" | cut -d' ' -f3,4`
+	if got, want := b.sh(t, who), "1000 1000 user user /home/user\n1000 1000 user\n1000 1000\n1000 1000\n"; got != want {
+		t.Errorf("tools are %q, want %q", got, want)
+	}
+	const unpack = `cd /workspace && echo x >of-another && tar --owner=4321 --group=4321 -czf a.tgz of-another && mkdir out && tar -xzf a.tgz -C out && cat out/of-another`
+	if got, code := b.run(t, "/bin/sh", "-c", unpack); got != "x\n" || code != 0 {
+		t.Errorf("an archive of somebody else's files: %q, exit status %d", got, code)
+	}
+	const rights = `grep -E '^Cap(Inh|Prm|Eff|Bnd|Amb)' /proc/self/status | cut -f2 | sort -u`
+	if got := b.sh(t, rights); got != "0000000000000000\n" {
+		t.Errorf("rights of a tool: %q", got)
+	}
+}
+
+// TestDirectoryCanBeRemoved: an ordinary user could not remove the data directory by `rm -rf`, because of a directory that the kernel has closed.
+func TestDirectoryCanBeRemoved(t *testing.T) {
+	if isRoot() {
+		t.Skip("root may remove anything")
+	}
+	p, dir := newProvider(t)
+	b := create(t, p, sandbox.Spec{})
+	b.sh(t, "mkdir -p ~/d/e && echo x >~/d/e/f && rm -rf ~/d /var/tmp && mkdir ~/kept && echo x >~/kept/f")
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() && unix.Access(path, unix.R_OK|unix.W_OK|unix.X_OK) != nil {
+			t.Errorf("%s: %v; its owner cannot remove what is in it", path, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

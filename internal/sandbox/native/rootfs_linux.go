@@ -116,7 +116,7 @@ func (p *Provider) rootfsOf(name, user string) (_ *rootfs, err error) {
 			return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
 		}
 		r.lower, r.binds, r.path = []string{layer}, binds, hostPath(os.Getenv("PATH"), binds)
-		if r.tool, err = toolOf(user, hostPasswd("/root")); err != nil {
+		if r.tool, err = toolOf(user, hostPasswd); err != nil {
 			return nil, outboard.Errorf(outboard.Invalid, "%w", err)
 		}
 		return r, nil

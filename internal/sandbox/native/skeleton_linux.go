@@ -126,26 +126,20 @@ func (p *Provider) hostEntries() ([]entry, []boot.Bind, error) {
 		}
 		entries = append(entries, e...)
 	}
-	entries = append(entries, accountEntries(p.rootless)...)
+	entries = append(entries, accountEntries()...)
 	entries = append(entries, p.toolEntries(tool{})...)
 	slices.SortStableFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
 	return slices.CompactFunc(entries, func(a, b entry) bool { return a.name == b.name }), binds, nil
 }
 
 // accountEntries are the files that say who and where we are. They come from us, not from the host.
-func accountEntries(rootless bool) []entry {
-	rootHome := "/root"
-	if rootless {
-		rootHome = toolHome // tools are root by name there
-	}
-	return append(placeEntries(), etcFile("passwd", hostPasswd(rootHome)),
+func accountEntries() []entry {
+	return append(placeEntries(), etcFile("passwd", hostPasswd),
 		etcFile("group", "root:x:0:\ntty:x:5:\nusers:x:100:\n"+toolGroup+"nogroup:x:65534:\n"))
 }
 
 // hostPasswd are the accounts of a sandbox that shows the host's programs.
-func hostPasswd(rootHome string) string {
-	return "root:x:0:0:root:" + rootHome + ":/bin/bash\n" + toolPasswd + "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
-}
+const hostPasswd = "root:x:0:0:root:/root:/bin/bash\n" + toolPasswd + "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 
 // toolEntries are the tool's directories. They are in the layer, with the tool as owner, because making them in each sandbox's
 // own layer is the dearest part of a start; the guest makes what is not there or not the tool's.

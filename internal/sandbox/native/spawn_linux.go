@@ -63,8 +63,10 @@ func (p *Provider) spawn(pl *plot) (_ *birth, err error) {
 	if err != nil {
 		return nil, err
 	}
-	k := nursery.Child{Net: -1, Mount: -1, Flags: namespaces, KeepGroups: p.rootless, Gate: int(control[1].Fd()), Program: int(program.Fd()),
-		Owner: pl.state.UIDBase}
+	k := nursery.Child{Net: -1, Mount: -1, Flags: namespaces, Gate: int(control[1].Fd()), Program: int(program.Fd()), Owner: pl.state.UIDBase}
+	if p.rootless {
+		k.ID = toolUID
+	}
 	null, log, listen, state := int(pl.files[0].Fd()), int(pl.files[1].Fd()), int(pl.files[2].Fd()), int(pl.files[3].Fd())
 	k.Files = [nursery.FirstFree]int{null, log, log, listen, int(control[0].Fd()), state}
 	for _, d := range doors {
