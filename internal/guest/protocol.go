@@ -39,7 +39,7 @@ package guest
 import "encoding/json"
 
 // ProtocolVersion is exchanged in Hello; host and guest must agree.
-const ProtocolVersion = 2
+const ProtocolVersion = 3
 
 // Start asks for one call.
 type Start struct {
