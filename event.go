@@ -204,8 +204,9 @@ type TurnResumed struct {
 // TurnRetrying schedules the turn's next attempt after a transient error and releases the session until then.
 type TurnRetrying struct {
 	Turn    int       `json:"turn"`
-	Attempt int       `json:"attempt"` // failed attempts so far, from 1
-	At      time.Time `json:"at"`      // not before
+	Attempt int       `json:"attempt"`        // failed attempts so far, from 1
+	At      time.Time `json:"at"`             // not before
+	Since   time.Time `json:"since,omitzero"` // when the first of the attempts failed
 	Error   Failure   `json:"error"`
 	Usage   Usage     `json:"usage,omitzero"` // of a summary that failed, which has no ModelFailed
 }

@@ -20,6 +20,7 @@ import (
 // Decide implements harness.Turn.
 func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw, used outboard.Usage) (outboard.CallRequested, outboard.Outcome, *outboard.CallJudged, error) {
 	call := policy.Resolve(t.durable.Config.Agent.Tools, name, input)
+	name = call.Name // of the tool, however the model spelt it
 	if call.Decision == outboard.Deny {
 		return call, outboard.OutcomeDenied, nil, nil
 	}
