@@ -216,8 +216,9 @@ type TurnResumed struct {
 // TurnRetrying schedules the turn's next attempt after a transient error and releases the session until then.
 type TurnRetrying struct {
 	Turn    int       `json:"turn"`
-	Attempt int       `json:"attempt"` // failed attempts so far, from 1
-	At      time.Time `json:"at"`      // not before
+	Attempt int       `json:"attempt"`        // failed attempts so far, from 1
+	At      time.Time `json:"at"`             // not before
+	Since   time.Time `json:"since,omitzero"` // when the first of the attempts failed
 	Error   Failure   `json:"error"`
 	Usage   Usage     `json:"usage,omitzero"` // of a summary that failed, which has no ModelFailed
 }
@@ -293,6 +294,7 @@ type CallRequested struct {
 	Name      string     `json:"name"`
 	Kind      string     `json:"kind"` // builtin, custom, mcp
 	Input     Raw        `json:"input"`
+	Opens     string     `json:"opens,omitempty"`      // of a built-in tool: the path or address in the one form that was judged
 	InputBlob *BlobRef   `json:"input_blob,omitempty"` // instead of Input when it is large
 	Decision  Decision   `json:"decision"`
 	Policy    Permission `json:"policy,omitempty"`  // which permission policy decided; "" when none was reached
@@ -357,6 +359,7 @@ type CallStarted struct {
 	Key        string    `json:"key"`    // the call key; CallKey(session, call)
 	Digest     string    `json:"digest"` // hex SHA-256 of tool name and input
 	Class      CallClass `json:"class"`
+	Opens      string    `json:"opens,omitempty"`   // the path or address that was judged, with its links followed, and nothing else is opened
 	Epoch      int64     `json:"epoch"`             // of the lease that wrote it
 	Sandbox    SandboxID `json:"sandbox,omitempty"` // "" for a call that runs in the control plane
 	Generation string    `json:"generation,omitempty"`

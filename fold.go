@@ -17,12 +17,13 @@ type State struct {
 	Waiting []Input
 	History []*Message // nobody changes one
 
-	Calls      []*Call // of the last model response, in its order, until all have finished
-	Request    EventID // the model call in flight, or ""
-	Attempt    int     // failed attempts of the model call that is due, since the last success
-	ModelCalls int     // finished model calls of this turn
-	Futile     int     // the newest of them in a row that made calls, and only such as cannot be made
-	Context    int64   // tokens of the last model call, response included: how full the context is
+	Calls        []*Call   // of the last model response, in its order, until all have finished
+	Request      EventID   // the model call in flight, or ""
+	Attempt      int       // failed attempts of the model call that is due, since the last success
+	FailingSince time.Time // when the first of them failed; it means nothing while there is none
+	ModelCalls   int       // finished model calls of this turn
+	Futile       int       // the newest of them in a row that made calls, and only such as cannot be made
+	Context      int64     // tokens of the last model call, response included: how full the context is
 
 	Final       *ModelFinished // the last response, but for its Raw, when it made no calls and nothing was said since: the turn is over
 	Failed      *TurnFailed    // the turn failed and has not ended yet
@@ -177,7 +178,7 @@ func (s *State) apply(e *Event, p Payload) {
 	case *TurnFailed:
 		s.Failed = p
 	case *TurnRetrying:
-		s.Attempt = p.Attempt
+		s.Attempt, s.FailingSince = p.Attempt, p.Since
 	case *SandboxReady:
 		s.Sandbox = p
 	case *SandboxLost:

@@ -37,7 +37,7 @@ const (
 	MaxInbox = 1000
 	// MaxParallelCalls bounds the calls of one model response that run at the same time.
 	MaxParallelCalls = 16
-	// MaxModelCalls bounds the model calls of one turn, against a model that never ends.
+	// MaxModelCalls bounds the model calls of one turn, against a model that never ends, where the configuration says nothing else.
 	MaxModelCalls = 500
 	// MaxFutile bounds the model calls of one turn in a row that gave only tool calls which cannot be made. A model that has read what is
 	// wrong with its calls as often as that does not find out any more.
@@ -74,6 +74,4 @@ const (
 	MaxBashTimeout     = 60 * time.Minute
 	// ModelIdleTimeout is how long a model stream may be silent before it counts as dead.
 	ModelIdleTimeout = 5 * time.Minute
-	// MaxModelAttempts bounds tries of one model call before the turn fails with retries exhausted.
-	MaxModelAttempts = 5
 )

@@ -84,13 +84,17 @@ func (a *app) rules(path string) (string, error) {
 func runPolicyLint(a *app, paths []string) error {
 	for _, path := range paths {
 		text, err := a.rules(path)
+		var layer *policy.Layer
 		if err == nil {
-			_, err = policy.Compile(outboard.LevelOrganization, text)
+			layer, err = policy.Compile(outboard.LevelOrganization, text)
 		}
 		if err != nil {
 			return outboard.Errorf(outboard.KindOf(err), "%s: %w", path, err).WithHint("outboard policy schema prints what rules may speak of")
 		}
 		a.say("%s: no mistakes", path)
+		for _, note := range layer.Notes() {
+			a.say("%s: note: %s", path, note)
+		}
 	}
 	return nil
 }

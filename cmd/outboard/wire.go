@@ -25,6 +25,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/e2b"
 	"github.com/outboard-dev/outboard/internal/egress"
 	"github.com/outboard-dev/outboard/internal/fleet"
+	"github.com/outboard-dev/outboard/internal/harness"
 	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
 	"github.com/outboard-dev/outboard/internal/netrule"
@@ -294,7 +295,8 @@ func (s *server) Work(ctx context.Context) error {
 	if err := s.vault.SweepBoxes(ctx); err != nil { // a locked vault keeps no session from being worked on
 		s.log.Warn("sealed headers of boxes that are gone stay", "err", err)
 	}
-	s.runner = runner.New(runner.Config{Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Live: &s.live,
+	limits := s.cfg.Config.Limits
+	s.runner = runner.New(runner.Config{Harness: &harness.Builtin{Now: s.store.Now, Patience: limits.ModelPatience, MaxCalls: limits.ModelCalls}, Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Live: &s.live,
 		Policy: s.policy, Kill: s.killer, Judge: s.cfg.Config.Policy.Judge, Fetcher: tool.NewFetcher(tool.FetcherConfig{}), Logger: s.log, Host: workerHost(s.host), Slots: s.cfg.Slots, Grace: s.cfg.Grace})
 	s.killer.works(s.runner)
 	return s.runner.Start(ctx)

@@ -34,6 +34,13 @@ const maxFile = 4 << 20
 // maxSlots bounds limits.slots: each running session holds connections and memory of its own.
 const maxSlots = 10_000
 
+const (
+	// maxPatience bounds limits.model_patience: a model that is away for a week is not coming back.
+	maxPatience = 7 * 24 * time.Hour
+	// maxModelCalls bounds limits.model_calls: a turn of so many calls fills any log.
+	maxModelCalls = 100_000
+)
+
 // Config is the configuration of one server process. Zero values mean the command's default.
 type Config struct {
 	Listen    string `yaml:"listen,omitempty"`     // address of the API; OUTBOARD_LISTEN
@@ -79,12 +86,12 @@ type Egress struct {
 
 // Boxes is the most that a box may reach, whatever it asks for. The zero value lets boxes reach nothing.
 type Boxes struct {
-	Networking           string   `yaml:"networking,omitempty"` // none, limited or unrestricted; "" = limited
+	Networking           string    `yaml:"networking,omitempty"` // none, limited or unrestricted; "" = limited
 	AllowedHosts         []string  `yaml:"allowed_hosts,omitempty"`
 	AllowPackageManagers bool      `yaml:"allow_package_managers,omitempty"`
 	Rules                []BoxRule `yaml:"rules,omitempty"`
 	Budget               NetUse    `yaml:"budget,omitempty"`  // of each box; 0 = the gateway's own
-	Proxies              []string `yaml:"proxies,omitempty"` // host:port; that boxes may go through, wherever they are
+	Proxies              []string  `yaml:"proxies,omitempty"` // host:port; that boxes may go through, wherever they are
 }
 
 // BoxRule is a rule of an environment, for boxes.
@@ -317,9 +324,11 @@ type Limits struct {
 	Checkpoints *int `yaml:"checkpoints,omitempty"`
 	// CheckpointBytes is what the saved states of one session may take; beyond it fewer stay. 0 = no bound.
 	CheckpointBytes int64 `yaml:"checkpoint_bytes,omitempty"`
-	Slots           int   `yaml:"slots,omitempty"` // sessions run at a time, 0 = the runner's default; OUTBOARD_SLOTS
 	// OrganizationPercent is how much of a bound of the whole installation one organization may have; 0 = 25.
-	OrganizationPercent int `yaml:"organization_percent,omitempty"`
+	OrganizationPercent int           `yaml:"organization_percent,omitempty"`
+	Slots               int           `yaml:"slots,omitempty"`          // sessions run at a time, 0 = the runner's default; OUTBOARD_SLOTS
+	ModelPatience       time.Duration `yaml:"model_patience,omitempty"` // how long a model that is away is tried again; 0 = the harness's default
+	ModelCalls          int           `yaml:"model_calls,omitempty"`    // of one turn; 0 = outboard.MaxModelCalls
 }
 
 // Sandbox is how sandboxes are made.
@@ -480,6 +489,12 @@ func Load(path string, env func(string) string) (*Config, error) {
 	}
 	if c.Limits.Slots < 0 || c.Limits.Slots > maxSlots {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: slots is %d; it must be from 0 to %d", c.Limits.Slots, maxSlots)
+	}
+	if p := c.Limits.ModelPatience; p < 0 || p > maxPatience {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: model_patience is %v; it must be from 0s to %v", p, maxPatience)
+	}
+	if n := c.Limits.ModelCalls; n < 0 || n > maxModelCalls {
+		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: model_calls is %d; it must be from 0 to %d", n, maxModelCalls)
 	}
 	for _, n := range c.Egress.PrivateNetworks {
 		if _, err := netip.ParsePrefix(n); err != nil {

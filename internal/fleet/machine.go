@@ -132,6 +132,15 @@ func (m *machine) result(ctx context.Context, key, op string, d time.Duration, c
 	return res, err
 }
 
+// Real implements sandbox.Files.
+func (m *machine) Real(ctx context.Context, path string) (real string, err error) {
+	err = m.timed(ctx, "real", CallTimeout, func(ctx context.Context) error {
+		real, err = m.Sandbox.Real(ctx, path)
+		return err
+	})
+	return real, err
+}
+
 // Ack implements sandbox.Sandbox.
 func (m *machine) Ack(ctx context.Context, key string, epoch int64) error {
 	return m.timed(ctx, "ack", CallTimeout, func(ctx context.Context) error { return m.Sandbox.Ack(ctx, key, epoch) })

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,12 +22,47 @@ const (
 	maxRead = 256 << 10
 	// maxEdit bounds a file that edit loads as a whole.
 	maxEdit = 8 << 20
+	// maxBinaryLook is how far a file is looked at for what shows that it is no text.
+	maxBinaryLook = 8000
 )
+
+// files are the file tools in one call. A call that was judged names the canonical path that was judged: where a link lies on it by now,
+// something else would be opened, and nothing is. Its searches answer in a form that tells paths from text, for the host to judge each.
+type files struct {
+	*server
+	judged bool
+}
+
+// opts are those of a walk to a path that the call names.
+func (f files) opts() int {
+	if f.judged {
+		return noLinks
+	}
+	return 0
+}
+
+// errMoved is a path on which a link lies that was none when the path was judged.
+var errMoved = errors.New("something put a link on this path while the call was under way, and nothing was done; make the call again")
+
+// plain is plain for a path that the call names.
+func (f files) plain(err error) string {
+	if f.judged && errors.Is(err, syscall.ELOOP) {
+		return errMoved.Error()
+	}
+	return plain(err)
+}
 
 // fileTool runs one of the file tools with the tool's identity.
 func (s *server) fileTool(ctx context.Context, durable <-chan struct{}, c Start, k *sink) outcome {
+	var in struct {
+		Judged bool `json:"judged"`
+	}
+	if err := json.Unmarshal(c.Input, &in); err != nil {
+		return refused(k, "%s: unreadable input: %s", c.Op, err)
+	}
+	f := files{s, in.Judged}
 	tools := map[string]func(context.Context, json.RawMessage, io.Writer) error{
-		"read": s.read, "write": s.write, "edit": s.edit, "glob": s.glob, "grep": s.grep,
+		"read": f.read, "write": f.write, "edit": f.edit, "glob": f.glob, "grep": f.grep,
 	}
 	tool, ok := tools[c.Op]
 	if !ok {
@@ -84,8 +120,11 @@ func unpack(input json.RawMessage, v any, file *string) error {
 }
 
 // open opens a regular file for reading.
-func (s *server) open(p string) (*os.File, int64, error) {
-	at, err := s.resolve(p, 0)
+func (s *server) open(p string) (*os.File, int64, error) { return s.openWith(p, 0) }
+
+// openWith is open with options for the walk there.
+func (s *server) openWith(p string, opts int) (*os.File, int64, error) {
+	at, err := s.resolve(p, opts)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -101,8 +140,8 @@ func (s *server) open(p string) (*os.File, int64, error) {
 	return nil, 0, err
 }
 
-// read writes a file, or a range of its lines, as it is.
-func (s *server) read(_ context.Context, input json.RawMessage, w io.Writer) error {
+// read writes the numbered lines of a file, or of a range of it; of a picture or a PDF it says what it is (MediaLine).
+func (f files) read(_ context.Context, input json.RawMessage, w io.Writer) error {
 	var in struct {
 		FilePath  string  `json:"file_path"`
 		ViewRange []int64 `json:"view_range"`
@@ -110,52 +149,87 @@ func (s *server) read(_ context.Context, input json.RawMessage, w io.Writer) err
 	if err := unpack(input, &in, &in.FilePath); err != nil {
 		return err
 	}
-	if n := len(in.ViewRange); n != 0 && n != 2 {
+	first, last := int64(1), int64(0)
+	switch len(in.ViewRange) {
+	case 0:
+	case 2:
+		first, last = in.ViewRange[0], in.ViewRange[1]
+	default:
 		return errors.New("view_range must be [start_line, end_line]")
 	}
-	f, size, err := s.open(in.FilePath)
+	file, size, err := f.openWith(in.FilePath, f.opts())
 	if err != nil {
-		return fmt.Errorf("%s: %s", in.FilePath, plain(err))
+		return fmt.Errorf("%s: %s", in.FilePath, f.plain(err))
 	}
-	defer f.Close()
-	if len(in.ViewRange) == 0 {
-		b, whole, err := readAll(f, maxRead)
-		if err == nil && !whole {
-			err = fmt.Errorf("%d bytes are more than the %d that one read returns; use view_range, e.g. [1, 500]", size, maxRead)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %s", in.FilePath, plain(err))
-		}
+	defer file.Close()
+	head := readSection(file, 0, maxBinaryLook)
+	switch media := MediaType(head); {
+	case media != "":
+		err = describe(file, media, size, w)
+	case bytes.IndexByte(head, 0) >= 0:
+		err = errBinary
+	case len(head) == 0:
+		_, err = io.WriteString(w, "(the file is empty)")
+	default:
+		var b []byte
+		b, err = numbered(file, first, last, size)
 		w.Write(b)
-		return nil
 	}
-	first, last := in.ViewRange[0], in.ViewRange[1]
-	b, err := lines(f, first, last)
 	if err != nil {
 		return fmt.Errorf("%s: %s", in.FilePath, plain(err))
 	}
-	w.Write(b)
 	return nil
 }
 
-// lines returns lines first to last (from 1; last below 1 means the end) without the line feed of the last. Memory stays bounded
-// however long the file's lines are.
-func lines(r io.Reader, first, last int64) ([]byte, error) {
+// errBinary is a file that is neither text nor something that a model can look at.
+var errBinary = errors.New("is not text: it has NUL bytes. Look at it with a command, such as file, strings or xxd; text in UTF-16 is " +
+	"converted with iconv")
+
+// describe writes the line by which the host finds the content of a file that is no text, and knows that it is what was read here.
+func describe(f *os.File, media string, size int64, w io.Writer) error {
+	if size > MaxMedia {
+		return fmt.Errorf("is a %s of %d bytes, and a model takes at most %d: make a smaller copy of it", media, size, MaxMedia)
+	}
+	hash := sha256.New()
+	n, err := io.Copy(hash, io.LimitReader(f, MaxMedia+1))
+	if err == nil {
+		_, err = w.Write(MediaLine(media, n, hash.Sum(nil)))
+	}
+	return err
+}
+
+// numbered returns lines first to last (from 1; last below 1 means the end) with their numbers, without the line feed of the last one of a
+// range. Memory stays bounded however long the file's lines are.
+func numbered(r io.Reader, first, last, size int64) ([]byte, error) {
 	br := bufio.NewReaderSize(r, 64<<10)
 	var out []byte
+	begun, taken := false, 0 // the line at hand; bytes of the file in out
 	for n := int64(1); last < 1 || n <= last; {
 		part, err := br.ReadSlice('\n')
-		if n >= first {
-			if out = append(out, part...); len(out) > maxRead {
-				return nil, fmt.Errorf("lines %d to %d are more than the %d bytes that one read returns; use a smaller view_range",
-					first, n, maxRead)
+		if n >= first && len(part) > 0 {
+			if !begun {
+				out = fmt.Appendf(out, "%6d\t", n)
+			}
+			out = append(out, part...)
+			if taken += len(part); taken > maxRead {
+				return nil, tooMuch(first, last, n, size)
+			}
+			if bytes.IndexByte(part, 0) >= 0 {
+				return nil, errBinary
 			}
 		}
+		begun = begun || len(part) > 0
 		switch {
 		case err == io.EOF:
+			if !begun {
+				n--
+			}
+			if n < first {
+				return nil, fmt.Errorf("has %d lines; view_range begins at line %d", n, first)
+			}
 			return out, nil
 		case err == nil:
-			n++
+			n, begun = n+1, false
 		case !errors.Is(err, bufio.ErrBufferFull):
 			return nil, err
 		}
@@ -163,8 +237,15 @@ func lines(r io.Reader, first, last int64) ([]byte, error) {
 	return bytes.TrimSuffix(out, []byte("\n")), nil
 }
 
+func tooMuch(first, last, n, size int64) error {
+	if last < 1 {
+		return fmt.Errorf("%d bytes are more than the %d that one read returns; use view_range, e.g. [1, 500]", size, maxRead)
+	}
+	return fmt.Errorf("lines %d to %d are more than the %d bytes that one read returns; use a smaller view_range", first, n, maxRead)
+}
+
 // write replaces or makes a file.
-func (s *server) write(_ context.Context, input json.RawMessage, w io.Writer) error {
+func (f files) write(_ context.Context, input json.RawMessage, w io.Writer) error {
 	var in struct {
 		FilePath string  `json:"file_path"`
 		Content  *string `json:"content"`
@@ -178,15 +259,15 @@ func (s *server) write(_ context.Context, input json.RawMessage, w io.Writer) er
 	if strings.HasSuffix(in.FilePath, "/") {
 		return fmt.Errorf("%s: names a directory", in.FilePath)
 	}
-	if err := s.replace(in.FilePath, strings.NewReader(*in.Content)); err != nil {
-		return fmt.Errorf("%s: %s", in.FilePath, plain(err))
+	if err := f.replace(in.FilePath, strings.NewReader(*in.Content)); err != nil {
+		return fmt.Errorf("%s: %s", in.FilePath, f.plain(err))
 	}
 	fmt.Fprintf(w, "wrote %d bytes to %s", len(*in.Content), in.FilePath)
 	return nil
 }
 
 // edit replaces one string by another.
-func (s *server) edit(_ context.Context, input json.RawMessage, w io.Writer) error {
+func (f files) edit(_ context.Context, input json.RawMessage, w io.Writer) error {
 	var in struct {
 		FilePath   string `json:"file_path"`
 		OldString  string `json:"old_string"`
@@ -202,12 +283,12 @@ func (s *server) edit(_ context.Context, input json.RawMessage, w io.Writer) err
 	case in.OldString == in.NewString:
 		return errors.New("old_string and new_string are the same")
 	}
-	f, size, err := s.open(in.FilePath)
+	file, size, err := f.openWith(in.FilePath, f.opts())
 	if err != nil {
-		return fmt.Errorf("%s: %s", in.FilePath, plain(err))
+		return fmt.Errorf("%s: %s", in.FilePath, f.plain(err))
 	}
-	b, whole, err := readAll(f, maxEdit)
-	f.Close()
+	b, whole, err := readAll(file, maxEdit)
+	file.Close()
 	if err == nil && !whole {
 		err = fmt.Errorf("%d bytes are more than the %d that edit takes", size, maxEdit)
 	}
@@ -227,8 +308,8 @@ func (s *server) edit(_ context.Context, input json.RawMessage, w io.Writer) err
 	if grown := len(text) + n*(len(in.NewString)-len(in.OldString)); grown > 4*maxEdit {
 		return fmt.Errorf("%s: the result would have %d bytes; at most %d", in.FilePath, grown, 4*maxEdit)
 	}
-	if err := s.replace(in.FilePath, strings.NewReader(strings.ReplaceAll(text, in.OldString, in.NewString))); err != nil {
-		return fmt.Errorf("%s: %s", in.FilePath, plain(err))
+	if err := f.replace(in.FilePath, strings.NewReader(strings.ReplaceAll(text, in.OldString, in.NewString))); err != nil {
+		return fmt.Errorf("%s: %s", in.FilePath, f.plain(err))
 	}
 	fmt.Fprintf(w, "edited %s (%d replacements)", in.FilePath, n)
 	return nil
@@ -236,8 +317,8 @@ func (s *server) edit(_ context.Context, input json.RawMessage, w io.Writer) err
 
 // replace makes a file's content appear at once, keeping the mode of the one that was there. Where the directory forbids a second
 // name, it writes into the file.
-func (s *server) replace(p string, r io.Reader) error {
-	at, err := s.resolve(p, makeParents)
+func (f files) replace(p string, r io.Reader) error {
+	at, err := f.resolve(p, makeParents|f.opts())
 	if err != nil {
 		return err
 	}
@@ -258,14 +339,14 @@ func (s *server) replace(p string, r io.Reader) error {
 			return err
 		}
 	}
-	f, err := at.create(mode)
+	file, err := at.create(mode)
 	if errors.Is(err, syscall.EACCES) && st.Ino != 0 {
 		return at.overwrite(r)
 	}
 	if err != nil {
 		return err
 	}
-	return at.commit(f, r, nil)
+	return at.commit(file, r, nil)
 }
 
 // writable reports whether the file at a place may be written.

@@ -18,6 +18,7 @@ const (
 	opRead    = "fs.read"
 	opWrite   = "fs.write"
 	opWatch   = "fs.watch"
+	opReal    = "fs.real"
 )
 
 // Name is a file name or path: any bytes but NUL. On the wire it is base64.
@@ -78,6 +79,13 @@ type fsArg struct {
 // Stat describes one name.
 func (c *Client) Stat(ctx context.Context, f FileRef) (Entry, error) {
 	return c.entry(ctx, request{op: opStat, arg: &fsArg{FileRef: f}})
+}
+
+// Real returns the canonical form of a path as the file tools see it: absolute, with every link followed. A relative path begins where tools
+// do. What does not exist is named below the directory that does.
+func (c *Client) Real(ctx context.Context, path string) (string, error) {
+	e, err := c.entry(ctx, request{op: opReal, arg: &fsArg{FileRef: FileRef{Path: Name(path)}}})
+	return string(e.Path), err
 }
 
 // ReadDir returns what is below a directory, depth levels deep (at least 1), each directory before its content. Links are not

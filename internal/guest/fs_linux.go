@@ -47,6 +47,22 @@ func (s *server) fsOp(ctx context.Context, h requestHead, body []byte, st *strea
 	return v, fileError(p, err)
 }
 
+// realOp names what a path leads to, for a host that judges it before a file tool opens it.
+func (s *server) realOp(h requestHead) (form.Message, error) {
+	var a fsArg
+	if err := decode(h.Arg, &a); err != nil {
+		return nil, err
+	}
+	if len(a.Path) > maxPath {
+		return nil, &Error{Code: Invalid, Message: "the path is too long"}
+	}
+	real, err := s.real(string(a.Path))
+	if err != nil {
+		return nil, &Error{Code: Invalid, Message: fmt.Sprintf("%s: %s", a.Path, plain(err))}
+	}
+	return &Entry{Path: Name(real)}, nil
+}
+
 // userPath makes a path absolute.
 func (s *server) userPath(acc account, p string) (string, error) {
 	switch {

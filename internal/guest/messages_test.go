@@ -31,7 +31,7 @@ func TestHelloOfAnotherVersion(t *testing.T) {
 	c := hostile(t, func(conn net.Conn) {
 		conn.Write(appendFrame(nil, frame{kind: kindResponse, id: 1, head: []byte(`{"version":1,"generation":"g","max_epoch":3,"pid":1}`)}))
 	})
-	if _, err := c.Hello(t.Context()); err == nil || err.Error() != "guest speaks protocol version 1, this host 2" {
+	if _, err := c.Hello(t.Context()); err == nil || err.Error() != "guest speaks protocol version 1, this host 3" {
 		t.Errorf("a guest of version 1: %v", err)
 	}
 }

@@ -62,6 +62,7 @@ func setEffective(uid, gid int) error {
 type place struct {
 	dir  int
 	name string // "." for the root directory
+	path string // of dir, without any link
 }
 
 func (p place) close() { syscall.Close(p.dir) }
@@ -71,6 +72,7 @@ const (
 	makeParents = 1 << iota
 	keepLast    // do not follow a link in the last place
 	noLinks     // refuse links anywhere
+	anyway      // a directory on the way that does not exist ends the walk, with the rest of the path as its name
 )
 
 const maxLinks = 40 // as the kernel's
@@ -91,12 +93,27 @@ func (s *server) resolve(p string, opts int) (place, error) {
 	if err != nil {
 		return place{}, err
 	}
-	w := walk{at: root, rest: components(p), opts: opts}
+	w := walk{at: root, path: "/", rest: components(p), opts: opts}
 	if err := w.run(); err != nil {
 		syscall.Close(w.at)
 		return place{}, &os.PathError{Op: "open", Path: p, Err: err}
 	}
-	return place{dir: w.at, name: w.name}, nil
+	return place{dir: w.at, name: w.name, path: w.path}, nil
+}
+
+// real returns the canonical form of a path: absolute, with every link followed, as the tool's user sees it. What does not exist yet is named
+// below the directory that does.
+func (s *server) real(p string) (real string, err error) {
+	err = s.asTool(func() error {
+		at, err := s.resolve(p, anyway)
+		if err != nil {
+			return err
+		}
+		defer at.close()
+		real = path.Clean(s.cfg.shown(path.Join(at.path, at.name)))
+		return nil
+	})
+	return real, err
 }
 
 // within walks a path of a saved directory (without its leading slash, as in a tar) and follows no link below that directory.
@@ -124,7 +141,7 @@ func (s *server) within(p string, opts int, enter func(path string, dir int, nam
 // walk is a resolve under way.
 type walk struct {
 	at    int      // directory reached
-	path  string   // its path, while no link was followed
+	path  string   // its path, without any link
 	rest  []string // to go, last first
 	name  string   // the result
 	links int
@@ -163,6 +180,11 @@ func (w *walk) step(name string, last bool) (done bool, err error) {
 	fd, err := openAt(w.at, name, oPath|syscall.O_NOFOLLOW, 0)
 	if err == syscall.ENOENT && last {
 		w.name = name
+		return true, nil
+	}
+	if err == syscall.ENOENT && w.opts&anyway != 0 {
+		slices.Reverse(w.rest)
+		w.name = path.Join(append([]string{name}, w.rest...)...)
 		return true, nil
 	}
 	if err == syscall.ENOENT && w.opts&makeParents != 0 {
@@ -218,7 +240,7 @@ func (w *walk) follow(fd int) error {
 			return err
 		}
 		syscall.Close(w.at)
-		w.at = root
+		w.at, w.path = root, "/"
 	}
 	w.rest = append(w.rest, components(target)...)
 	return nil

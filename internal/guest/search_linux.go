@@ -33,10 +33,10 @@ const (
 var errStop = errors.New("enough")
 
 // search visits what is below dir for a search: within limits, past what cannot be read.
-func (s *server) search(ctx context.Context, dir string, w io.Writer, visit func(*node) (bool, error)) error {
-	root, err := s.openTree(dir)
+func (f files) search(ctx context.Context, dir string, w io.Writer, visit func(*node) (bool, error)) error {
+	root, err := f.openTreeWith(dir, f.opts())
 	if err != nil {
-		return fmt.Errorf("%s: %s", dir, plain(err))
+		return fmt.Errorf("%s: %s", dir, f.plain(err))
 	}
 	defer root.Close()
 	seen := 0
@@ -57,7 +57,7 @@ func (s *server) search(ctx context.Context, dir string, w io.Writer, visit func
 }
 
 // glob writes the paths that match a pattern, the newest first.
-func (s *server) glob(ctx context.Context, input json.RawMessage, w io.Writer) error {
+func (f files) glob(ctx context.Context, input json.RawMessage, w io.Writer) error {
 	var in struct {
 		Pattern string `json:"pattern"`
 		Path    string `json:"path"`
@@ -65,9 +65,9 @@ func (s *server) glob(ctx context.Context, input json.RawMessage, w io.Writer) e
 	if err := unpack(input, &in, nil); err != nil {
 		return err
 	}
-	dir, pattern := cmp.Or(in.Path, s.base()), in.Pattern
+	dir, pattern := cmp.Or(in.Path, f.base()), in.Pattern
 	if strings.HasPrefix(pattern, "/") {
-		dir, pattern = splitPattern(pattern)
+		dir, pattern = SplitPattern(pattern)
 	}
 	if pattern == "" {
 		return errors.New("pattern is required")
@@ -91,7 +91,7 @@ func (s *server) glob(ctx context.Context, input json.RawMessage, w io.Writer) e
 	}
 	var hits []hit
 	var notes bytes.Buffer
-	err := s.search(ctx, dir, &notes, func(n *node) (bool, error) {
+	err := f.search(ctx, dir, &notes, func(n *node) (bool, error) {
 		names := strings.Split(n.path, "/")
 		if slices.ContainsFunc(patterns, func(p []string) bool { return matches(p, names) }) {
 			hits = append(hits, hit{n.path, n.st.Mtim})
@@ -104,36 +104,33 @@ func (s *server) glob(ctx context.Context, input json.RawMessage, w io.Writer) e
 	slices.SortStableFunc(hits, func(a, b hit) int {
 		return cmp.Or(cmp.Compare(b.mtime.Sec, a.mtime.Sec), cmp.Compare(b.mtime.Nsec, a.mtime.Nsec))
 	})
-	if len(hits) == 0 {
-		fmt.Fprint(w, "no matches")
-	}
-	base := s.absolute(dir)
+	base := f.absolute(dir)
+	var found []Hit
 	for _, h := range hits[:min(len(hits), maxGlob)] {
-		fmt.Fprintln(w, path.Join(base, h.path))
+		found = append(found, Hit{Path: path.Join(base, h.path)})
 	}
 	if len(hits) > maxGlob {
-		fmt.Fprintf(w, "[the newest %d of %d]\n", maxGlob, len(hits))
+		fmt.Fprintf(&notes, "[the newest %d of %d]\n", maxGlob, len(hits))
 	}
-	_, err = notes.WriteTo(w)
+	return f.tell(w, found, notes.String())
+}
+
+// tell writes what a search found, and what there is to say about it.
+func (f files) tell(w io.Writer, found []Hit, notes string) error {
+	b := RenderHits(found, notes)
+	if f.judged {
+		b = encodeHits(found, notes)
+	}
+	_, err := w.Write(b)
 	return err
 }
 
 // absolute is how results name a directory that was given by the caller.
-func (s *server) absolute(dir string) string {
+func (f files) absolute(dir string) string {
 	if !strings.HasPrefix(dir, "/") {
-		dir = path.Join(s.base(), dir)
+		dir = path.Join(f.base(), dir)
 	}
-	return path.Clean(s.cfg.shown(dir))
-}
-
-// splitPattern cuts an absolute pattern before its first component with a special character.
-func splitPattern(p string) (dir, pattern string) {
-	parts := strings.Split(p, "/")
-	i := slices.IndexFunc(parts, func(c string) bool { return strings.ContainsAny(c, `*?[{\`) })
-	if i < 0 {
-		i = len(parts) - 1
-	}
-	return cmp.Or(strings.Join(parts[:i], "/"), "/"), strings.Join(parts[i:], "/")
+	return path.Clean(f.cfg.shown(dir))
 }
 
 // braces expands {a,b} alternatives, nested ones included. What would expand to too many stays as it is.
@@ -213,7 +210,7 @@ func matches(pattern, names []string) bool {
 }
 
 // grep writes the lines that match a regular expression, as path:line:text.
-func (s *server) grep(ctx context.Context, input json.RawMessage, w io.Writer) error {
+func (f files) grep(ctx context.Context, input json.RawMessage, w io.Writer) error {
 	var in struct {
 		Pattern string `json:"pattern"`
 		Path    string `json:"path"`
@@ -228,29 +225,26 @@ func (s *server) grep(ctx context.Context, input json.RawMessage, w io.Writer) e
 	if err != nil {
 		return fmt.Errorf("pattern: %w", err)
 	}
-	dir := cmp.Or(in.Path, s.base())
-	g := &grepper{re: re, base: s.absolute(dir)}
-	if f, _, err := s.open(dir); err == nil {
-		g.file(f, g.base)
-		f.Close()
-	} else if err := s.search(ctx, dir, &g.notes, g.visit); err != nil {
+	dir := cmp.Or(in.Path, f.base())
+	g := &grepper{re: re, base: f.absolute(dir)}
+	if file, _, err := f.openWith(dir, f.opts()); err == nil {
+		g.file(file, g.base)
+		file.Close()
+	} else if err := f.search(ctx, dir, &g.notes, g.visit); err != nil {
 		return err
 	}
-	if g.out.Len() == 0 {
-		fmt.Fprint(w, "no matches")
+	if g.cut {
+		fmt.Fprintf(&g.notes, "[output ended after %d bytes]\n", maxGrep)
 	}
-	if g.out.WriteTo(w); g.cut {
-		fmt.Fprintf(w, "[output ended after %d bytes]\n", maxGrep)
-	}
-	_, err = g.notes.WriteTo(w)
-	return err
+	return f.tell(w, g.found, g.notes.String())
 }
 
 // grepper collects matches.
 type grepper struct {
 	re    *regexp.Regexp
 	base  string
-	out   bytes.Buffer
+	found []Hit
+	size  int // of what was found, as it is told
 	notes bytes.Buffer
 	cut   bool
 }
@@ -287,14 +281,14 @@ func (g *grepper) file(f *os.File, name string) {
 		if !g.re.Match(line) {
 			continue
 		}
-		if g.out.Len()+len(name)+min(len(line), maxGrepLine) > maxGrep {
+		text := fmt.Appendf(nil, ":%d:%s", n, line[:min(len(line), maxGrepLine)])
+		if len(line) > maxGrepLine {
+			text = fmt.Appendf(text, " [%d bytes more]", len(line)-maxGrepLine)
+		}
+		if g.size += len(name) + len(text) + 1; g.size > maxGrep {
 			g.cut = true
 			return
 		}
-		fmt.Fprintf(&g.out, "%s:%d:%s", name, n, line[:min(len(line), maxGrepLine)])
-		if len(line) > maxGrepLine {
-			fmt.Fprintf(&g.out, " [%d bytes more]", len(line)-maxGrepLine)
-		}
-		g.out.WriteByte('\n')
+		g.found = append(g.found, Hit{Path: name, Text: string(text)})
 	}
 }

@@ -293,6 +293,8 @@ func (s *server) handle(ctx context.Context, h requestHead, body []byte, st *str
 		return encoded(s.procs.handle(ctx, h, body, st))
 	case opStat, opReadDir, opMkdir, opMove, opRemove, opRead, opWrite, opWatch:
 		return encoded(s.fsOp(ctx, h, body, st))
+	case opReal:
+		return encoded(s.realOp(h))
 	case opDial:
 		return encoded(form.None{}, s.dial(ctx, h, st))
 	}

@@ -1,8 +1,10 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -13,11 +15,12 @@ import (
 
 const (
 	// retryBase and retryMax bound the wait before a model call is made again: the first wait is felt as a hiccup, the last still
-	// gives an overloaded provider half a minute.
+	// gives an overloaded provider a minute. The session is rows meanwhile.
 	retryBase = 500 * time.Millisecond
-	retryMax  = 30 * time.Second
-	// retryAfterMax bounds the wait a provider may ask for. A reset that is further away is better told to the user.
-	retryAfterMax = 15 * time.Minute
+	retryMax  = time.Minute
+	// DefaultPatience is how long a model may be away before the turn fails: outages of providers last for tens of minutes, and a person who
+	// comes back an hour later wants to read what happened.
+	DefaultPatience = 45 * time.Minute
 )
 
 // Builtin is Outboard's own loop: model call, tool calls, results, until the model ends its turn. The zero value is ready.
@@ -25,6 +28,10 @@ type Builtin struct {
 	// Backoff is how long to wait after the given number of failed attempts, when the provider did not say; nil = exponential from
 	// half a second with jitter.
 	Backoff func(attempt int) time.Duration
+	// Patience is how long, from its first failure on, a model call is tried again while the model is away; 0 = DefaultPatience.
+	Patience time.Duration
+	// MaxCalls bounds the model calls of one turn; 0 = outboard.MaxModelCalls.
+	MaxCalls int
 	// Now is the clock of the loop's timers; nil = time.Now. It must be the store's.
 	Now func() time.Time
 }
@@ -265,14 +272,23 @@ const (
 	compactionLimit = "compaction_limit_reached_error"
 )
 
-// fail stages how a failed model call continues: with another attempt later, or with the end of the turn. A call whose content
-// had begun to arrive is not made again: the user has seen some of it.
+// fail stages how a failed model call continues: with another attempt later, or with the end of the turn. What was shown of a response is not
+// in the log: the call is made again, and its new text takes the place of the old.
 func (l *loop) fail(s *outboard.State, e *llm.Error, used outboard.Usage) {
-	attempt := s.Attempt + 1
+	attempt, now, since := s.Attempt+1, l.now(), s.FailingSince
+	if s.Attempt == 0 {
+		since = now
+	}
 	failure := outboard.Failure{Type: e.Type, Message: e.Message, Retry: "exhausted"}
-	again := e.Retryable && !e.Emitted && attempt < outboard.MaxModelAttempts && e.RetryAfter <= retryAfterMax
-	if again {
+	wait, patience := l.wait(attempt, e.RetryAfter), cmp.Or(l.Patience, DefaultPatience)
+	again := e.Retryable && now.Add(wait).Sub(since) <= patience
+	switch {
+	case again:
 		failure.Retry = "retrying"
+	case e.Retryable && e.RetryAfter > patience:
+		failure.Message += fmt.Sprintf(" (it asks to wait %v, longer than limits.model_patience, which is %v)", e.RetryAfter.Round(time.Second), patience)
+	case e.Retryable:
+		failure.Message += fmt.Sprintf(" (tried %d times in %v; limits.model_patience is %v)", attempt, now.Sub(since).Round(time.Second), patience)
 	}
 	p := l.planner(s)
 	if s.Request != "" {
@@ -280,8 +296,7 @@ func (l *loop) fail(s *outboard.State, e *llm.Error, used outboard.Usage) {
 		used = outboard.Usage{}
 	}
 	if again {
-		p.add(&outboard.TurnRetrying{Turn: s.Turn, Attempt: attempt, At: l.now().Add(l.wait(attempt, e.RetryAfter)), Error: failure,
-			Usage: used})
+		p.add(&outboard.TurnRetrying{Turn: s.Turn, Attempt: attempt, At: now.Add(wait), Since: since, Error: failure, Usage: used})
 	} else {
 		p.add(&outboard.TurnFailed{Turn: s.Turn, Error: failure, Usage: used})
 	}

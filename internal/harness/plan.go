@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -166,8 +167,9 @@ func (p *planner) converse() (action, bool) {
 			stop.Type = "refusal"
 		}
 		p.add(&outboard.TurnEnded{Turn: v.Turn, Stop: stop, Details: v.Final.Details})
-	case v.ModelCalls >= outboard.MaxModelCalls:
-		p.fail(toolLimit, "the turn reached its limit of model calls without coming to an end")
+	case v.ModelCalls >= cmp.Or(p.l.MaxCalls, outboard.MaxModelCalls):
+		p.fail(toolLimit, fmt.Sprintf("the turn reached its limit of %d model calls (limits.model_calls) without coming to an end; a message such as "+
+			`"go on" begins the next turn`, v.ModelCalls))
 	case v.Futile >= outboard.MaxFutile:
 		p.fail(llm.Failed, fmt.Sprintf("the model made only tool calls that cannot be made in %d responses in a row, although it was told what "+
 			"is wrong with each: there is no such tool, or its arguments do not fit", v.Futile))

@@ -29,6 +29,7 @@ func Builtins() []string {
 // a tool, which leaves the decision to a Set, else Deny with the reason as the model reads it. The first toolset that has the tool
 // decides.
 func Resolve(sets []outboard.Toolset, name string, input outboard.Raw) outboard.CallRequested {
+	name = exact(sets, name)
 	call := outboard.CallRequested{Name: name, Kind: "builtin", Input: input, Decision: outboard.Deny}
 	for _, set := range sets {
 		switch {
@@ -44,6 +45,19 @@ func Resolve(sets []outboard.Toolset, name string, input outboard.Raw) outboard.
 		call.Reason = "the call names no tool; " + available(sets)
 	}
 	return call
+}
+
+// exact is the name of the tool that a model means: its own spelling, or that of the one tool which differs from it in case alone.
+func exact(sets []outboard.Toolset, name string) string {
+	offered := Offered(sets)
+	if name == "" || slices.Contains(offered, name) {
+		return name
+	}
+	alike := slices.DeleteFunc(offered, func(o string) bool { return !strings.EqualFold(o, name) })
+	if len(alike) == 1 {
+		return alike[0]
+	}
+	return name
 }
 
 // builtin resolves a call of the built-in toolset by the tool's setting.

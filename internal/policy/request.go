@@ -34,8 +34,8 @@ type Context struct {
 	Tool       string
 	Input      string // the whole input, as compact JSON with sorted keys
 	Command    string // of bash
-	Path       string // of a file tool: file_path, path or pattern; of an HTTP request its path
-	URL        string // of web_fetch and of an HTTP request
+	Path       string // of a file tool what it opens, of a search where it begins: absolute; of an HTTP request its path
+	URL        string // of web_fetch and of an HTTP request, in its one form (URL)
 	Scheme     string
 	Host       string // in lower case, without a trailing dot
 	Port       int
@@ -149,7 +149,8 @@ func budget(left *outboard.Spend) cedar.Record {
 		"left_tokens": cedar.Long(left.Tokens), "left_steps": cedar.Long(left.Steps)})
 }
 
-// ForCall fills in what a tool call says: the action, the resource and the arguments. The rest is the caller's.
+// ForCall fills in what a tool call says: the action, the resource and the arguments, with what it opens in its one form. The rest is the
+// caller's.
 func (r *Request) ForCall(call *outboard.CallRequested, input outboard.Raw) {
 	r.Action, r.Resource = call.Name, call.Name
 	switch call.Kind {
@@ -168,24 +169,29 @@ func (r *Request) ForCall(call *outboard.CallRequested, input outboard.Raw) {
 		c.Input = string(input)
 		return
 	}
+	opens := ""
+	if call.Kind == "builtin" {
+		if opens = call.Opens; opens == "" {
+			opens, _ = Opens(call.Name, input, "") // the caller refuses what has none
+		}
+		if opens != "" {
+			At(call.Name, args, opens)
+		}
+	}
 	if b, err := json.Marshal(args); err == nil {
 		c.Input = string(b)
 	}
 	if call.Kind != "builtin" {
 		return
 	}
-	text := func(key string) string { s, _ := args[key].(string); return s }
-	c.Command = text("command")
-	for _, key := range []string{"file_path", "path", "pattern"} {
-		if c.Path == "" {
-			c.Path = text(key)
-		}
+	c.Command, _ = args["command"].(string)
+	if call.Name != "web_fetch" {
+		c.Path = opens
+		return
 	}
-	if raw := text("url"); raw != "" {
-		c.URL, c.Method = raw, "GET"
-		if u, err := url.Parse(raw); err == nil {
-			c.Scheme, c.Host, c.Port, c.Path = u.Scheme, Host(u.Hostname()), port(u), u.EscapedPath()
-		}
+	c.Method = "GET"
+	if u, err := url.Parse(opens); err == nil && opens != "" {
+		c.URL, c.Scheme, c.Host, c.Port, c.Path = opens, u.Scheme, Host(u.Hostname()), port(u), u.EscapedPath()
 	}
 }
 

@@ -242,13 +242,15 @@ func (s *Set) Decide(r *Request) (v Verdict) {
 	case s.broken != nil:
 		return alarm("", s.broken.Error())
 	}
-	q, entities, err := r.cedar()
-	if err != nil {
-		return alarm("", err.Error())
-	}
 	v = Verdict{Decision: outboard.Allow}
-	for _, l := range s.layers {
-		v = v.and(l.decide(q, entities))
+	for _, reading := range r.readings() {
+		q, entities, err := reading.cedar()
+		if err != nil {
+			return alarm("", err.Error())
+		}
+		for _, l := range s.layers {
+			v = v.and(l.decide(q, entities))
+		}
 	}
 	if v.Decision == outboard.Ask && (r.Context.Approved || r.Context.Granted) {
 		v.Decision, v.Reason, v.Met = outboard.Allow, "", true

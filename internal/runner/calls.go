@@ -14,6 +14,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/harness"
+	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/tool"
@@ -47,6 +48,9 @@ type job struct {
 
 	refused error // why it may not be sent now, once that was asked
 	asked   bool
+	opens   string         // of a file tool: the path it opens, links followed; of web_fetch the address
+	failed  string         // why it can come to nothing: its path leads nowhere
+	request policy.Request // as it was permitted
 
 	// Calls of one shell reach the guest in the order the model made them.
 	after <-chan struct{} // closed when the call before it has been started; nil = at once
@@ -54,6 +58,12 @@ type job struct {
 }
 
 func (j *job) local() bool { return j.def.Place == tool.InControl }
+
+// moved reports whether links lead to another path than the call names.
+func (j *job) moved() bool {
+	named := j.call.Requested.Opens
+	return named != "" && j.opens != "" && j.opens != named
+}
 
 // RunCalls implements harness.Turn. Each round gets the sandbox, makes the intents durable, sends the calls and collects their
 // outcomes. Calls that lost their machine come back in the next round, which decides by their class.
@@ -96,7 +106,13 @@ func (t *turn) jobs(ctx context.Context) ([]*job, error) {
 			t.Stage(t.event(new(tool.Failed(c.ID, outboard.OutcomeError, "the tool "+c.Requested.Name+" is not available"))))
 			continue
 		}
-		j.def = def
+		if j.def = def; def.Place == tool.InControl {
+			j.opens = c.Requested.Opens
+		}
+		if c.Started != nil {
+			j.opens = c.Started.Opens
+			j.request = *t.requestOf(ctx, j)
+		}
 		jobs = append(jobs, j)
 	}
 	return jobs, nil
@@ -114,6 +130,9 @@ func (t *turn) round(ctx context.Context, jobs []*job) error {
 	}
 	for _, j := range jobs {
 		if j.call.Started == nil && !j.asked && !stopped(ctx) {
+			if err := t.locate(t.ctx, j); err != nil {
+				return t.lostBefore(err)
+			}
 			if j.refused, j.asked = t.permit(t.ctx, j), true; outboard.KindOf(j.refused) == outboard.Unavailable && j.refused != nil {
 				return j.refused
 			}
@@ -139,6 +158,18 @@ func (t *turn) round(ctx context.Context, jobs []*job) error {
 		return nil
 	}
 	return t.collect(ctx, run)
+}
+
+// lostBefore deals with a sandbox that could not say what a path leads to. If it is gone, the next round has another one.
+func (t *turn) lostBefore(err error) error {
+	if t.ctx.Err() != nil {
+		return context.Cause(t.ctx)
+	}
+	if isGone(err) {
+		t.dropBox()
+		return nil
+	}
+	return outboard.Errorf(outboard.Unavailable, "asking the sandbox what a path leads to: %w", err)
 }
 
 // acquire gets the sandbox if a job needs it, and stages what happened to the one before. A refusal is why there is none.
@@ -228,6 +259,8 @@ func (t *turn) intents(jobs []*job, refusal error, stop bool) (run []*job, event
 			j.sent = was
 			run = append(run, j)
 		case was == nil && stop:
+		case was == nil && j.failed != "":
+			end(j, outboard.OutcomeError, j.failed)
 		case was == nil && j.refused != nil:
 			end(j, outboard.OutcomeDenied, notExecuted(j.refused))
 		case was != nil && stop && j.local():
@@ -254,6 +287,7 @@ func (t *turn) intent(j *job, was *outboard.CallStarted) *outboard.CallStarted {
 		Key:      outboard.CallKey(t.id, j.call.ID),
 		Digest:   tool.Digest(j.def.Name, j.input),
 		Class:    j.def.Class,
+		Opens:    j.opens,
 		Epoch:    t.epoch,
 		Attempt:  1,
 		Deadline: t.now().Add(j.def.Timeout(j.input) + callGrace),

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/tool"
@@ -19,12 +20,21 @@ import (
 // Decide implements harness.Turn.
 func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw, used outboard.Usage) (outboard.CallRequested, outboard.Outcome, *outboard.CallJudged, error) {
 	call := policy.Resolve(t.durable.Config.Agent.Tools, name, input)
+	name = call.Name // of the tool, however the model spelt it
 	if call.Decision == outboard.Deny {
 		return call, outboard.OutcomeDenied, nil, nil
 	}
 	if err := t.validate(&call, input); err != nil {
 		call.Decision, call.Policy, call.Reason = outboard.Deny, "", err.Error()
 		return call, outboard.OutcomeError, nil, nil
+	}
+	if call.Kind == "builtin" {
+		opens, err := policy.Opens(call.Name, input, t.workdir())
+		if err != nil {
+			call.Decision, call.Policy, call.Reason = outboard.Deny, "", err.Error()
+			return call, outboard.OutcomeError, nil, nil
+		}
+		call.Opens = opens
 	}
 	r := t.request(ctx)
 	r.ForCall(&call, input)
@@ -158,22 +168,26 @@ func (t *turn) permit(ctx context.Context, j *job) error {
 	if err := t.alive(ctx); err != nil {
 		return outboard.Errorf(outboard.Unavailable, "%w", err) // the turn ends: this call is not refused for good
 	}
-	call := j.call.Requested
-	r := t.request(ctx)
-	r.ForCall(&call, j.input)
-	if call.Decision == outboard.Ask {
-		if err := t.approved(ctx, j, call.Approver, call.Needs); err != nil {
+	if j.call.Requested.Decision == outboard.Ask {
+		if err := t.approved(ctx, j, j.call.Requested.Approver, j.call.Requested.Needs); err != nil {
 			return err
 		}
-		r.Context.Approved, r.Context.Digest = true, call.Digest
+	}
+	r, err := t.leadsTo(ctx, j)
+	if err != nil {
+		return err
 	}
 	v, grant := t.cfg.Policy.Decide(ctx, r)
 	if v.Away != nil {
 		return v.Away // Unavailable, as above
 	}
+	j.request = *r
 	switch v.Decision {
 	case outboard.Allow:
 	case outboard.Ask: // such as by the last use of a grant
+		if j.moved() {
+			return outboard.Errorf(outboard.Denied, "%s leads to %s, which a person must allow: %s"+askThere, j.call.Requested.Opens, j.opens, v.Reason)
+		}
 		return outboard.Errorf(outboard.Denied, "a person must allow this call by now: %s"+askAgain, v.Reason)
 	default:
 		return outboard.Errorf(outboard.Denied, "the policies no longer allow this call: %s", v.Reason)
@@ -184,6 +198,72 @@ func (t *turn) permit(ctx context.Context, j *job) error {
 		}
 	}
 	return t.cfg.Policy.Admit(ctx, r, outboard.CallKey(t.id, j.call.ID), grant)
+}
+
+// askThere tells the model how a person comes to be asked about what a link leads to.
+const askThere = "; make the call again with that path"
+
+// requestOf is the request that a call comes to, as it is known by now: with what it opens, and with the answer of a person who allowed it.
+func (t *turn) requestOf(ctx context.Context, j *job) *policy.Request {
+	call := j.call.Requested
+	if j.opens != "" {
+		call.Opens = j.opens
+	}
+	r := t.request(ctx)
+	r.ForCall(&call, j.input)
+	if call.Decision == outboard.Ask {
+		r.Context.Approved, r.Context.Digest = true, call.Digest
+	}
+	return r
+}
+
+// leadsTo is requestOf for a call that is to be permitted. Where links lead to another path than the call names, that one is what is judged;
+// the rules about the named one can only take away, and what a person was asked about was the named one.
+func (t *turn) leadsTo(ctx context.Context, j *job) (*policy.Request, error) {
+	r := t.requestOf(ctx, j)
+	if !j.moved() {
+		return r, nil
+	}
+	named := j.call.Requested.Opens
+	if j.call.Requested.Decision == outboard.Ask {
+		return nil, outboard.Errorf(outboard.Denied, "%s leads to %s, and a person was asked about the former"+askThere, named, j.opens)
+	}
+	by := t.request(ctx)
+	by.ForCall(&j.call.Requested, j.input)
+	switch v, _ := t.cfg.Policy.Decide(ctx, by); {
+	case v.Away != nil:
+		return nil, v.Away
+	case v.Decision == outboard.Deny:
+		return nil, outboard.Errorf(outboard.Denied, "the policies no longer allow this call: %s", v.Reason)
+	}
+	return r, nil
+}
+
+// workdir is where relative paths of tools begin; "" = the workspace, as far as is known.
+func (t *turn) workdir() string {
+	if t.view.Sandbox == nil {
+		return ""
+	}
+	return t.view.Sandbox.Workdir
+}
+
+// locate finds what a call of a file tool opens: its path in the sandbox with every link followed. That is what is judged, and the guest
+// opens nothing else. A path that leads nowhere ends the call.
+func (t *turn) locate(ctx context.Context, j *job) error {
+	if !j.def.Opens() || t.box == nil {
+		return nil
+	}
+	named := j.call.Requested.Opens
+	if named == "" { // of a log that is older than the record
+		named, _ = policy.Opens(j.def.Name, j.input, t.workdir())
+	}
+	real, err := t.box.Real(ctx, named)
+	if e, ok := errors.AsType[*guest.Error](err); ok {
+		j.failed = j.def.Name + ": " + e.Message
+		return nil
+	}
+	j.opens = real
+	return err
 }
 
 // askAgain tells the model how a person comes to be asked.
@@ -263,6 +343,10 @@ func (t *turn) taint(j *job) outboard.Taint {
 		Path    string `json:"path"`
 		Pattern string `json:"pattern"`
 	}
+	opened := ""
+	if j.sent != nil {
+		opened = j.sent.Opens
+	}
 	if j.def.Name == "bash" {
 		net := cfg.Env.Networking.Mode
 		out.Exfil, out.Untrusted = net == "unrestricted" || net == "limited", net == "unrestricted" || net == "limited" && t.reachedOut()
@@ -270,11 +354,13 @@ func (t *turn) taint(j *job) outboard.Taint {
 	} else if json.Unmarshal(j.input, &in) != nil {
 		return out
 	}
-	if j.def.Name == "glob" && path.IsAbs(in.Pattern) { // where it searches, whatever its path says
+	if opened != "" {
+		in.File, in.Path = opened, ""
+	} else if j.def.Name == "glob" && path.IsAbs(in.Pattern) { // where it searches, whatever its path says
 		in.Path = path.Dir(in.Pattern[:strings.IndexAny(in.Pattern+"*", `*?[{\`)])
 	}
 	for _, r := range cfg.Resources {
-		out.Private = out.Private || j.def.Name == "bash" || touches(in.File+in.Path, mountPath(r))
+		out.Private = out.Private || j.def.Name == "bash" || touches(in.File+in.Path, t.mounted(mountPath(r)))
 	}
 	return out
 }
@@ -286,8 +372,27 @@ func (t *turn) reachedOut() bool {
 	return err != nil || used.Hosts > 0
 }
 
-// touches reports whether a path of a file tool is at, under or above a mount. What it leads to through a link was linked by a
-// command, which counts by itself.
+// mounted is where a mount is in the sandbox, with the links on the way to it followed, as in the paths it is compared with.
+func (t *turn) mounted(mount string) string {
+	if t.box == nil || mount == "" {
+		return mount
+	}
+	if t.mounts == nil {
+		t.mounts = map[string]string{}
+	}
+	key := t.box.Generation() + " " + mount
+	real, known := t.mounts[key]
+	if !known {
+		var err error
+		if real, err = t.box.Real(t.ctx, mount); err != nil {
+			return "/" // nobody can tell, so that everything touches it
+		}
+		t.mounts[key] = real
+	}
+	return real
+}
+
+// touches reports whether a path of a file tool, whose links are followed, is at, under or above a mount.
 func touches(p, mount string) bool {
 	if mount == "" {
 		return false

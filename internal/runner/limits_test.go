@@ -30,15 +30,16 @@ func TestRefusal(t *testing.T) {
 // If this fails, a model that never ends its turn costs without bound.
 func TestModelCallLimit(t *testing.T) {
 	r := newRig(t, llm.Config{})
-	r.start(nil)
+	const most = 60
+	r.start(func(c *Config) { c.Harness = &harness.Builtin{Now: r.now, MaxCalls: most} })
 	some := append(slices.Repeat([]string{"- call: {name: none, input: {}}"}, outboard.MaxFutile-1), "- bash: 'true'") // or it ends sooner
-	id := r.steps(slices.Repeat(some, outboard.MaxModelCalls/len(some)+1)...)
+	id := r.steps(slices.Repeat(some, most/len(some)+1)...)
 	r.rests(id, "retries_exhausted")
-	if f := payloads[*outboard.TurnFailed](r, id)[0]; f.Error.Type != "tool_use_limit_reached_error" {
+	if f := payloads[*outboard.TurnFailed](r, id)[0]; f.Error.Type != "tool_use_limit_reached_error" || !strings.Contains(f.Error.Message, "60 model calls (limits.model_calls)") {
 		t.Errorf("failure = %+v", f.Error)
 	}
-	if n := len(payloads[*outboard.ModelFinished](r, id)); n != outboard.MaxModelCalls {
-		t.Errorf("%d model calls, want %d", n, outboard.MaxModelCalls)
+	if n := len(payloads[*outboard.ModelFinished](r, id)); n != most {
+		t.Errorf("%d model calls, want %d", n, most)
 	}
 }
 

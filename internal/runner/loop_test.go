@@ -3,6 +3,7 @@
 package runner
 
 import (
+	"github.com/outboard-dev/outboard/internal/harness"
 	"io"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/llm"
@@ -256,7 +258,9 @@ func TestModelMistakesAreToldToTheModel(t *testing.T) {
 // If this fails, a passing fault of a provider ends the user's turn, or a lasting one is retried for ever.
 func TestRetries(t *testing.T) {
 	r := newRig(t, llm.Config{})
-	r.start(nil)
+	r.start(func(c *Config) {
+		c.Harness = &harness.Builtin{Now: r.now, Backoff: func(attempt int) time.Duration { return time.Duration(max(0, attempt-4)) * time.Hour }}
+	})
 	id := r.steps("- fail: {status: 529, times: 2}", "- say: done")
 	r.rests(id, "end_turn")
 	wantTypes(t, r, id, outboard.TypeTurnStarted, "turn.started", "input.processed", "model.started", "model.failed", "turn.retrying",
@@ -271,11 +275,10 @@ func TestRetries(t *testing.T) {
 		attempts int
 		kind     string
 	}{
-		"lasting":        {"- fail: {status: 429, times: 99}", outboard.MaxModelAttempts, llm.RateLimited},
+		"lasting":        {"- fail: {status: 429, times: 99}", 5, llm.RateLimited},
 		"not retryable":  {"- fail: 400", 1, llm.Failed},
-		"content seen":   {"- fail: 529 after 5 bytes", 1, llm.Overloaded},
 		"not in reach":   {"- fail: {status: 429, retry_after: 1h}", 1, llm.RateLimited},
-		"connection":     {"- fail: {status: connection, times: 99}", outboard.MaxModelAttempts, llm.Failed},
+		"connection":     {"- fail: {status: connection, times: 99}", 5, llm.Failed},
 		"no such script": {"not a list", 1, llm.Failed},
 	}
 	for name, c := range cases {
@@ -292,6 +295,78 @@ func TestRetries(t *testing.T) {
 			r.say(id, "- say: hello again")
 			r.rests(id, "end_turn")
 		})
+	}
+}
+
+// If this fails, an outage of a model's provider of half an hour ends a session, one without an end never does, or its time is forgotten when
+// another process goes on.
+func TestAModelThatIsAwayIsWaitedFor(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	patient := func(c *Config) {
+		c.Harness = &harness.Builtin{Now: r.now, Backoff: func(int) time.Duration { return 4 * time.Minute }}
+	}
+	first := r.start(patient)
+	passing, lasting := r.steps("- fail: {status: 503, times: 8}", "- say: back"), r.steps("- fail: {status: 529, times: 99}", "- say: never")
+	for n := 1; n <= 11; n++ {
+		for _, id := range []outboard.SessionID{passing, lasting} {
+			if id == lasting || n <= 8 {
+				r.until(id, "waiting", func(s *outboard.State) bool { return s.Phase == outboard.PhaseRetrying && s.Attempt == n })
+			}
+		}
+		if n == 3 {
+			first.Stop()
+			r.start(patient)
+		}
+		r.advance(4*time.Minute + time.Second)
+	}
+	r.rests(passing, "end_turn")
+	r.rests(lasting, "retries_exhausted")
+	if f := payloads[*outboard.TurnFailed](r, lasting)[0]; !strings.Contains(f.Error.Message, "tried 12 times in 44m") || f.Error.Retry != "exhausted" {
+		t.Errorf("failure = %+v", f.Error)
+	}
+	for _, e := range payloads[*outboard.TurnRetrying](r, lasting) {
+		if e.Error.Retry != "retrying" {
+			t.Errorf("while it waits: %+v", e.Error)
+		}
+	}
+}
+
+// If this fails, an answer that breaks off after a piece of it was shown ends the session, or both pieces are in the log.
+func TestAnAnswerThatBreaksOffIsMadeAgain(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	for _, status := range []string{"529", "connection"} {
+		id := r.steps("- fail: {status: "+status+", after: 4, times: 6}", "- say: hello there")
+		r.rests(id, "end_turn")
+		m := payloads[*outboard.AgentMessage](r, id)
+		if len(m) != 1 || outboard.PlainText(m[0].Content) != "hello there" {
+			t.Errorf("%s: the log has %d messages", status, len(m))
+		}
+		if n := len(payloads[*outboard.TurnRetrying](r, id)); n != 6 {
+			t.Errorf("%s: %d retries, want 6", status, n)
+		}
+		for _, f := range payloads[*outboard.ModelFailed](r, id) {
+			if f.Usage.Tokens() == 0 {
+				t.Errorf("%s: what was shown is not paid for", status)
+			}
+		}
+	}
+}
+
+// If this fails, a call is lost because a model writes a tool's name in capitals, or it runs a tool that is not meant.
+func TestToolNamesInAnotherCase(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	r.start(nil)
+	sets := append(slices.Clone(allTools), outboard.Toolset{Kind: "custom", Name: "Ticket", InputSchema: outboard.Raw(`{"type":"object"}`)})
+	id := r.session("script/steps", sets)
+	r.say(id, "- call: {name: Bash, input: {command: echo hi}}", "- call: {name: READ, input: {file_path: none}}", "- call: {name: TICKET, input: {}}", "- say: done")
+	r.rests(id, "end_turn")
+	out := r.outcomes(id)
+	if text(out[0]) != "hi\n" || !strings.Contains(text(out[1]), "no such file") || out[2].Outcome != outboard.OutcomeDenied {
+		t.Errorf("outcomes: %+v", out)
+	}
+	if c := payloads[*outboard.CallRequested](r, id)[0]; c.Name != "bash" {
+		t.Errorf("on record as %q", c.Name)
 	}
 }
 

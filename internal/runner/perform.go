@@ -2,14 +2,18 @@ package runner
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/guest"
+	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/tool"
 )
@@ -34,9 +38,15 @@ func (t *turn) perform(ctx context.Context, box *fleet.Box, j *job, sets []outbo
 		return r
 	}
 	res, late, err := t.send(ctx, box, j)
+	if err == nil {
+		if r.fin, err = t.picture(t.ctx, box, j, res); r.fin != nil {
+			return r
+		}
+	}
 	refusal, refused := errors.AsType[*guest.Error](err)
 	switch {
 	case err == nil:
+		res = t.sift(ctx, j, res)
 		r.fin = new(tool.Finish(j.call.ID, res, j.pids))
 		if late && r.fin.Outcome == outboard.OutcomeCanceled {
 			r.fin.Outcome = outboard.OutcomeError
@@ -84,7 +94,7 @@ func (t *turn) send(ctx context.Context, box *fleet.Box, j *job) (res guest.Resu
 		}
 	}
 	if err = context.Cause(ctx); err == nil {
-		start := j.def.Start(key, t.epoch, j.sent.Generation, j.thread, j.input)
+		start := j.def.Start(key, t.epoch, j.sent.Generation, j.thread, j.def.At(j.input, j.sent.Opens))
 		start.Digest = j.sent.Digest
 		for res, err = box.Start(wctx, start); isBusy(err) && wctx.Err() == nil; res, err = box.Start(wctx, start) {
 			t.pause(wctx, busyPause) // nothing was recorded inside: asking again is not sending twice
@@ -105,6 +115,62 @@ func (t *turn) send(ctx context.Context, box *fleet.Box, j *job) (res guest.Resu
 		res, err = box.Wait(kctx, key, t.epoch)
 	}
 	return res, late, err
+}
+
+// sift takes out of what a search found what the policies do not let it tell of.
+func (t *turn) sift(ctx context.Context, j *job, res guest.Result) guest.Result {
+	if !j.def.Searches() || j.sent.Opens == "" || res.State != guest.StateDone || res.Cause != "exited" {
+		return res
+	}
+	found, notes, ok := guest.ParseHits(res.Output)
+	if !ok || res.Truncated {
+		res.Cause, res.Output, res.Truncated = "error", []byte(j.def.Name+": the sandbox's answer cannot be read"), false
+		return res
+	}
+	paths := make([]string, len(found))
+	for i, h := range found {
+		paths[i] = h.Path
+	}
+	may := t.cfg.Policy.Sift(ctx, &j.request, paths)
+	left := slices.DeleteFunc(found, func(h guest.Hit) bool { return !may[h.Path] })
+	if n := len(paths) - len(left); n > 0 {
+		notes += fmt.Sprintf("[%d results left out: the policies do not allow this call to tell of them]\n", n)
+	}
+	res.Output = guest.RenderHits(left, notes)
+	return res
+}
+
+// redirects judges the addresses that pages redirect to, as the call's own was.
+func (t *turn) redirects(j *job) tool.Judge {
+	return func(ctx context.Context, address string) (string, error) {
+		input, err := json.Marshal(map[string]string{"url": address})
+		if err != nil {
+			return "", err
+		}
+		call := j.call.Requested
+		if call.Opens, err = policy.Opens(j.def.Name, input, ""); err != nil {
+			return "", err
+		}
+		r := j.request
+		if plainly(call.Opens) != plainly(j.sent.Opens) { // another address than the one that was allowed
+			r.Context.Approved, r.Context.Granted = false, false
+		}
+		r.ForCall(&call, input)
+		v, _ := t.cfg.Policy.Decide(ctx, &r)
+		switch {
+		case v.Decision == outboard.Deny:
+			return "", outboard.Errorf(outboard.Denied, "%s: %s", call.Opens, v.Reason)
+		case v.Decision == outboard.Ask:
+			return "", outboard.Errorf(outboard.Denied, "%s: a person must allow it: %s; fetch that address to ask", call.Opens, v.Reason)
+		}
+		return call.Opens, nil
+	}
+}
+
+// plainly is an address without its scheme: the same one over TLS is no other.
+func plainly(address string) string {
+	_, rest, _ := strings.Cut(address, "://")
+	return rest
 }
 
 func isBusy(err error) bool {
@@ -135,7 +201,15 @@ func (t *turn) fetch(ctx context.Context, j *job, sets []outboard.Toolset) (*out
 	}
 	ctx, cancel := context.WithTimeout(ctx, j.def.Timeout(j.input)+callGrace)
 	defer cancel()
-	fin := t.cfg.Fetcher.Fetch(ctx, j.call.ID, j.input, tool.WebOf(sets))
+	input := j.input
+	if j.sent != nil && j.sent.Opens != "" {
+		b, err := json.Marshal(map[string]string{"url": j.sent.Opens})
+		if err != nil {
+			return nil, err
+		}
+		input = b
+	}
+	fin := t.cfg.Fetcher.Fetch(ctx, j.call.ID, input, tool.WebOf(sets), t.redirects(j))
 	switch {
 	case t.ctx.Err() != nil:
 		return nil, context.Cause(t.ctx)

@@ -38,9 +38,10 @@ type turn struct {
 	held    bool
 	closed  *outboard.Answer // what the approvals that end from now on without an answer say: a kill ended them
 
-	box     *fleet.Box     // once a call needed it
-	unacked []string       // keys of calls that box may forget, and has not been told so
-	acks    sync.WaitGroup // acknowledgements under way on box
+	box     *fleet.Box        // once a call needed it
+	mounts  map[string]string // where mounts are in a generation of the sandbox, links followed
+	unacked []string          // keys of calls that box may forget, and has not been told so
+	acks    sync.WaitGroup    // acknowledgements under way on box
 
 	silent outboard.EventID // the model call about whose response the judge did not answer in time
 

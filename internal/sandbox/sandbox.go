@@ -221,6 +221,8 @@ type Processes interface {
 // Files are operations on any path inside with the identity of a user of the machine; what that user may not, the guest does for it,
 // without following links. Refusals are *guest.Error.
 type Files interface {
+	// Real returns the canonical form of a path as the file tools of a call see it; see guest.Client.Real.
+	Real(ctx context.Context, path string) (string, error)
 	Stat(ctx context.Context, f guest.FileRef) (guest.Entry, error)
 	ReadDir(ctx context.Context, f guest.FileRef, depth int) ([]guest.Entry, error)
 	Mkdir(ctx context.Context, f guest.FileRef) (guest.Entry, error)

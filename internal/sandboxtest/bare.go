@@ -117,6 +117,9 @@ func NewBare(t testing.TB) sandbox.Provider {
 	return b
 }
 
+// Dir is where a sandbox's directories are on this host.
+func (b *Bare) Dir(id outboard.SandboxID) string { return filepath.Join(b.dir, string(id)) }
+
 // Name returns "bare".
 func (b *Bare) Name() string { return "bare" }
 

@@ -41,8 +41,9 @@ func bash() Def {
 func read() Def {
 	return Def{
 		Name: "read",
-		Description: "Read a text file in the sandbox. The result has each line prefixed with its number. " +
+		Description: "Read a file in the sandbox. Of a text file, the result has each line prefixed with its number and a tab. " +
 			"Use view_range to read a part of a long file; the whole of it is read when view_range is left out. " +
+			"Pictures (PNG, JPEG, GIF, WebP) and PDF files are shown to you as such, up to 5 MB and 8000 pixels on a side. " +
 			"Relative paths are taken from /workspace. Directories cannot be read: use glob.",
 		Class: outboard.ClassPure,
 		fields: []field{

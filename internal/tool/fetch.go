@@ -59,12 +59,16 @@ func NewFetcher(cfg FetcherConfig) *Fetcher {
 	return &Fetcher{cfg: cfg, timeout: FetchTimeout}
 }
 
-// Fetch runs one web_fetch call with valid input to its outcome. web is the tool's own configuration (WebOf), or nil.
-func (f *Fetcher) Fetch(ctx context.Context, call outboard.CallID, input, web outboard.Raw) outboard.CallFinished {
+// Judge decides whether a redirect may be followed, and returns the address in the form that was judged. nil = every one may.
+type Judge func(ctx context.Context, address string) (string, error)
+
+// Fetch runs one web_fetch call with valid input to its outcome. web is the tool's own configuration (WebOf), or nil. The address of the call
+// was judged by the caller; judge is asked about those that redirects lead to.
+func (f *Fetcher) Fetch(ctx context.Context, call outboard.CallID, input, web outboard.Raw, judge Judge) outboard.CallFinished {
 	begun := time.Now()
 	tctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
-	p, err := f.fetch(tctx, input, web)
+	p, err := f.fetch(tctx, input, web, judge)
 	var fin outboard.CallFinished
 	switch {
 	case err == nil:
@@ -102,7 +106,7 @@ type page struct {
 }
 
 // fetch follows redirects to a page.
-func (f *Fetcher) fetch(ctx context.Context, input, web outboard.Raw) (*page, error) {
+func (f *Fetcher) fetch(ctx context.Context, input, web outboard.Raw, judge Judge) (*page, error) {
 	var in struct {
 		URL string `json:"url"`
 	}
@@ -128,8 +132,25 @@ func (f *Fetcher) fetch(ctx context.Context, input, web outboard.Raw) (*page, er
 		if hop == maxRedirects {
 			return nil, fmt.Errorf("fetch failed: more than %d redirects", maxRedirects)
 		}
-		u = next
+		if u, err = judged(ctx, next, judge); err != nil {
+			return nil, err
+		}
 	}
+}
+
+// judged is the address of a redirect in the form that was judged.
+func judged(ctx context.Context, next *url.URL, judge Judge) (*url.URL, error) {
+	if judge == nil {
+		return next, nil
+	}
+	address, err := judge(ctx, next.String())
+	if err == nil {
+		next, err = url.Parse(address)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the page redirects to another address, which was not fetched: %w", err)
+	}
+	return next, nil
 }
 
 // hop makes one request. It returns where to go on, or the page.

@@ -81,7 +81,7 @@ func (s *site) get(t *testing.T, address, web string) (outboard.CallFinished, st
 	if err := lookup(t, "web_fetch").Validate(in); err != nil {
 		t.Fatal(err)
 	}
-	fin := s.fetcher.Fetch(t.Context(), "sevt_1", in, outboard.Raw(web))
+	fin := s.fetcher.Fetch(t.Context(), "sevt_1", in, outboard.Raw(web), nil)
 	if fin.Call != "sevt_1" {
 		t.Errorf("call %q", fin.Call)
 	}
@@ -318,7 +318,7 @@ func TestFetchSlowBody(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	begun = slow("/slower")
 	go func() { <-begun; cancel() }()
-	fin := s.fetcher.Fetch(ctx, "sevt_1", outboard.Raw(`{"url":"http://www.test:`+s.port+`/slower"}`), nil)
+	fin := s.fetcher.Fetch(ctx, "sevt_1", outboard.Raw(`{"url":"http://www.test:`+s.port+`/slower"}`), nil, nil)
 	if fin.Outcome != outboard.OutcomeCanceled {
 		t.Errorf("%+v", fin)
 	}

@@ -11,6 +11,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"strings"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -32,6 +33,8 @@ const (
 	FileTimeout = 60 * time.Second
 	// FetchTimeout bounds one web_fetch with all its redirects.
 	FetchTimeout = 30 * time.Second
+	// searchOutput is more than any search of the guest answers.
+	searchOutput = 512 << 10
 )
 
 // Def is one built-in tool.
@@ -79,9 +82,42 @@ func (d Def) Timeout(input outboard.Raw) time.Duration {
 	return time.Duration(min(in.TimeoutMs, outboard.MaxBashTimeout.Milliseconds())) * time.Millisecond
 }
 
+// Searches reports whether calls find paths by themselves, each of which is judged.
+func (d Def) Searches() bool { return d.Name == "glob" || d.Name == "grep" }
+
+// Opens reports whether calls name a file or a directory of the sandbox that they open.
+func (d Def) Opens() bool { return d.Place == InSandbox && d.Name != "bash" }
+
+// At is a call's input as the guest gets it: with the one path, judged, that may be opened in the place of the one that the call names.
+func (d Def) At(input outboard.Raw, opens string) outboard.Raw {
+	var args map[string]json.RawMessage
+	if opens == "" || !d.Opens() || json.Unmarshal(input, &args) != nil {
+		return input
+	}
+	field := "file_path"
+	if d.Searches() {
+		field = "path"
+	}
+	var pattern string
+	if d.Name == "glob" && json.Unmarshal(args["pattern"], &pattern) == nil && strings.HasPrefix(pattern, "/") {
+		_, pattern = guest.SplitPattern(pattern)
+		args["pattern"] = encode(pattern)
+	}
+	args[field], args["judged"] = encode(opens), json.RawMessage("true")
+	out, err := json.Marshal(args)
+	if err != nil {
+		return input
+	}
+	return out
+}
+
 // Start returns the request to the guest for a call with this valid input. Only bash has state between calls: each thread has
 // its own shell.
 func (d Def) Start(key string, epoch int64, generation string, thread outboard.ThreadID, input outboard.Raw) guest.Start {
+	limit := outboard.MaxToolOutput
+	if d.Searches() { // what it finds is judged first, and cut afterwards
+		limit = searchOutput
+	}
 	s := guest.Start{
 		Key:         key,
 		Epoch:       epoch,
@@ -90,7 +126,7 @@ func (d Def) Start(key string, epoch int64, generation string, thread outboard.T
 		Op:          d.Name,
 		Input:       input,
 		TimeoutMs:   d.Timeout(input).Milliseconds(),
-		OutputLimit: outboard.MaxToolOutput,
+		OutputLimit: limit,
 	}
 	if d.Name == "bash" {
 		s.Shell = string(thread)

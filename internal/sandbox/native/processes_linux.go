@@ -58,6 +58,12 @@ func (m *machine) Stat(ctx context.Context, f guest.FileRef) (guest.Entry, error
 	return e, m.explain(err)
 }
 
+// Real names what a path leads to.
+func (m *machine) Real(ctx context.Context, path string) (string, error) {
+	p, err := m.client.Real(ctx, path)
+	return p, m.explain(err)
+}
+
 // ReadDir lists a directory.
 func (m *machine) ReadDir(ctx context.Context, f guest.FileRef, depth int) ([]guest.Entry, error) {
 	l, err := m.client.ReadDir(ctx, f, depth)
