@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -121,7 +122,13 @@ func waitingError(name string, w *watch) error {
 		return outboard.Errorf(outboard.Denied, "the session waits for the result of tool %s, which a client must send", term.Line(c.name, 60)).
 			WithCode("approval").WithHint("POST /v1/sessions/%s/events with a user.custom_tool_result", w.id)
 	}
-	return outboard.Errorf(outboard.Denied, "approval needed, and nobody can be asked here\n%s wants to run: %s (call %s)",
-		term.Line(c.name, 60), term.Line(c.what, 200), c.id).WithCode("approval").
-		WithHint("outboard approve %s, or outboard deny %s \"why\"; then outboard attach %s", name, name, name)
+	text, hint := strings.Join(barred(requestLines(c.name+" "+string(c.input)), 0), "\n"), "outboard approve "+name
+	if qs, err := questionsOf(context.Background(), w.c.Client, w.id, calls[:1]); err == nil && qs[0].approval.ID != "" {
+		var b strings.Builder
+		_ = printRequest(&b, facts(qs[0].approval), requestLines(qs[0].request()), 0) // a Builder takes all
+		text, hint = strings.TrimRight(b.String(), "\n"), hint+" --digest "+qs[0].approval.Digest[:shortDigest]
+	}
+	return outboard.Errorf(outboard.Denied, "approval needed, and nobody answered here\n%s wants to run (call %s):\n%s",
+		term.Line(c.name, 60), c.id, text).WithCode("approval").
+		WithHint("%s, or outboard deny %s \"why\"; then outboard attach %s", hint, name, name)
 }

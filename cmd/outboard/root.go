@@ -22,6 +22,7 @@ type app struct {
 	in        io.Reader
 	out, errs io.Writer
 	env       func(string) string
+	screen    *term.Screen // what out and errs are written through, nil where nothing is drawn in place
 
 	json bool
 	data string

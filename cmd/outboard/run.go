@@ -272,14 +272,18 @@ func (o runOptions) watch(ctx context.Context, a *app, c *conn, s client.Session
 		defer cancel()
 	}
 	w := a.newWatch(c, s.ID)
+	follow := w.follow
 	if a.interactive() {
-		w.lines = newLineReader(a.in)
+		follow = w.followAsking
 	}
-	rest, err := w.follow(ctx)
+	rest, err := follow(ctx)
 	switch {
 	case err == nil:
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return o.expire(a, c, s)
+	case errors.Is(err, errQuit):
+		a.say("detached from %s", sessionName(s.ID))
+		return nil
 	case detached(ctx):
 		return w.detach()
 	default:

@@ -58,7 +58,9 @@ type openCall struct {
 	id     string
 	name   string
 	what   string
+	input  json.RawMessage
 	text   string // the result, until the outcome is told
+	last   string // the last line of what it has said so far
 	since  time.Time
 	asked  bool
 	custom bool
@@ -82,11 +84,12 @@ type timeline struct {
 	seqs   bool // show positions
 	seq    int64
 
-	typing *typing              // the message that is being written, nil when none is shown
-	calls  map[string]*openCall // without an outcome
-	done   int                  // calls with one
-	begun  time.Time
-	newest time.Time
+	running bool                 // a turn runs
+	typing  *typing              // the message that is being written, nil when none is shown
+	calls   map[string]*openCall // without an outcome
+	done    int                  // calls with one
+	begun   time.Time
+	newest  time.Time
 }
 
 // newTimeline returns a timeline that writes to the command's output, or only keeps track where that is for machines.
@@ -117,6 +120,12 @@ func (t *timeline) event(ev client.Event) error {
 	var w wireEvent
 	if err := ev.Decode(&w); err != nil {
 		return fmt.Errorf("reading event %s: %w", ev.ID, err)
+	}
+	switch ev.Type {
+	case "session.status_running":
+		t.running = true
+	case "session.status_idle", "session.status_terminated", "session.deleted":
+		t.running = false
 	}
 	switch ev.Type {
 	case "agent.tool_use", "agent.mcp_tool_use", "agent.custom_tool_use":
@@ -203,7 +212,7 @@ func (t *timeline) stopped(stop string) string {
 }
 
 func (t *timeline) called(ev client.Event, w wireEvent) error {
-	c := &openCall{id: ev.ID, name: w.Name, what: describeCall(w.Name, w.Input), since: ev.ProcessedAt,
+	c := &openCall{id: ev.ID, name: w.Name, what: describeCall(w.Name, w.Input), input: w.Input, since: ev.ProcessedAt,
 		asked: w.Permission == "ask", custom: ev.Type == "agent.custom_tool_use"}
 	t.calls[ev.ID] = c
 	switch {
@@ -277,7 +286,7 @@ func (t *timeline) line(at time.Time, verb, what, end string) error {
 	verb = fmt.Sprintf("%-6s", term.Line(verb, 12))
 	long := utf8.RuneCountInString(verb) - 6
 	left := 2 + len(t.stamp(at)) + 2 + 6 + long + 1 // indent, time, gap, verb, gap
-	what = term.Line(what, max(20, t.width-left-visible(end)-2))
+	what = term.Line(oneLine(what), max(20, t.width-left-visible(end)-2))
 	pad := ""
 	if end != "" {
 		pad = strings.Repeat(" ", max(2, min(60-long, t.width-left-visible(end))-utf8.RuneCountInString(what)))
@@ -384,6 +393,11 @@ func describeCall(name string, input json.RawMessage) string {
 		return in.URL
 	}
 	return string(input)
+}
+
+// oneLine is a text of several lines as one, in which each end of a line can be seen.
+func oneLine(text string) string {
+	return strings.Join(strings.Split(strings.TrimRight(text, "\n"), "\n"), " ⏎ ")
 }
 
 // shortPath drops the workspace's own path, which every path inside has.
