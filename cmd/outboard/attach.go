@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/term"
 	"github.com/spf13/cobra"
 )
 
@@ -43,7 +44,7 @@ func runAttach(ctx context.Context, a *app, ref string) error {
 
 // attachRunning follows a session at work; on a terminal it goes on, and passes on what the person types.
 func attachRunning(ctx context.Context, a *app, w *watch) error {
-	if !a.interactive() {
+	if !a.talks() {
 		return attachPlain(ctx, a, w)
 	}
 	w.untilEnd = true
@@ -58,6 +59,9 @@ func attachRunning(ctx context.Context, a *app, w *watch) error {
 	return err
 }
 
+// talks reports whether attach stays: what is shown goes to a person, and not into a pipe that waits for its end.
+func (a *app) talks() bool { return a.interactive() && term.IsTerminal(a.out) }
+
 // attachPlain follows until the session rests, for scripts.
 func attachPlain(ctx context.Context, a *app, w *watch) error {
 	rest, err := w.follow(ctx)
@@ -67,18 +71,23 @@ func attachPlain(ctx context.Context, a *app, w *watch) error {
 		}
 		return err
 	}
-	return w.conclude(a, rest)
+	return w.conclude(ctx, a, rest)
 }
 
 // conclude says how the session rests, by the exit code and for machines. One that has ended, or has never run, is in order.
-func (w *watch) conclude(a *app, rest string) error {
+func (w *watch) conclude(ctx context.Context, a *app, rest string) error {
 	line := resultLine{Type: "result", Session: w.id, Name: sessionName(w.id), Stop: rest, Calls: w.tl.done,
 		Seconds: w.tl.newest.Sub(w.tl.begun).Seconds(), Exit: restCode(rest)}
 	if rest == restDone || rest == restDeleted || rest == "" {
 		line.Exit = exitOK
 	}
-	if w.asked != nil {
-		line.Waiting = w.asked.ids
+	if err := w.total(ctx, &line); err != nil {
+		return err
+	}
+	if !a.json {
+		for _, h := range line.Hosts {
+			a.say("refused: %s; outboard net allow %s %s lets it be reached", h, line.Name, h)
+		}
 	}
 	if a.json {
 		if err := a.object(line); err != nil {
@@ -90,7 +99,7 @@ func (w *watch) conclude(a *app, rest string) error {
 
 // attachResting shows what a session at rest has done, and on a terminal waits for more.
 func attachResting(ctx context.Context, a *app, c *conn, s client.Session, w *watch) error {
-	if a.interactive() && s.ArchivedAt == nil {
+	if a.talks() && s.ArchivedAt == nil {
 		calls, err := waitingCalls(ctx, c.Client, s.ID)
 		if err != nil {
 			return err
@@ -125,5 +134,5 @@ func attachResting(ctx context.Context, a *app, c *conn, s client.Session, w *wa
 			last = rest
 		}
 	}
-	return w.conclude(a, last)
+	return w.conclude(ctx, a, last)
 }

@@ -347,3 +347,36 @@ func TestConsoleApprove(t *testing.T) {
 		t.Errorf("exit %d:\n%s", exit, text)
 	}
 }
+
+// What runs, on what, for how long, must be seen while it runs: the screen changes although nothing happens.
+func TestConsoleShowsWhatRuns(t *testing.T) {
+	t.Parallel()
+	h := newSeat(t)
+	c := h.console(60, 20, "run", "--from", "none", "-m", "script/steps", "--", "- bash: until test -e /workspace/go; do sleep 0.1; done")
+	c.wait(`… bash until test -e /wo.*  1s`)
+	c.wait(`… bash until test -e /wo.*  2s`)
+	c.typed("\x03")
+	if text, exit := c.end(); exit != 0 || !strings.Contains(text, "detached from") {
+		t.Errorf("exit %d:\n%s", exit, text)
+	}
+}
+
+// A host that the session was refused is asked about where its person is, and what they allow is a rule they can list.
+func TestConsoleAsksAboutHosts(t *testing.T) {
+	t.Parallel()
+	h := newSeat(t)
+	c := h.console(100, 40, "run", "--from", "none", "-m", "script/steps", "--", "- bash: curl -s --max-time 10 http://other.test/ || true\n- say: finished")
+	c.wait(`asks for the network`)
+	shown := flat(c.wait(prompt))
+	if !strings.Contains(shown, "other.test") || !strings.Contains(shown, "digest") {
+		t.Errorf("the host is not shown:\n%s", shown)
+	}
+	c.typed("s\n")
+	text, exit := c.end()
+	if exit != 0 || !strings.Contains(text, "until the session ends") {
+		t.Errorf("exit %d:\n%s", exit, text)
+	}
+	if list, _ := h.run("net", "show", nameRE.FindString(text)); !strings.Contains(list, "other.test") {
+		t.Errorf("the host is not allowed:\n%s", list)
+	}
+}

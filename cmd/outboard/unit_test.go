@@ -172,20 +172,29 @@ func TestTimelineColumns(t *testing.T) {
 
 // If this fails, the log says that it has the lines of an output that it has lost, or loses some where it has them all.
 func TestTimelineMoreLines(t *testing.T) {
-	long := strings.Repeat("x\n", shownOutput+9)
+	long := strings.Repeat("x\n", shownOutput) + "the reason\n"
 	for _, c := range []struct {
 		text, want string
 		cut        bool
 	}{
-		{long, "… 9 more lines\n", false}, // control
-		{long + "[5242880 of 9999999 bytes left out here; the whole output is in /f]\ny\n", "… 11 more lines, and between them 5.0 MiB that the log does not have\n", true},
-		{long + "[... 2048 bytes left out ...]\ny\n", "… 11 more lines, and between them 2.0 KiB that the log does not have\n", true},
-		{long + "[... 2048 bytes left out ...]\ny\n", "… 11 more lines\n", false}, // a program's own words
-		{"[... 2048 bytes left out ...]\n" + long, "… 10 more lines\n", true},     // it is shown
+		{strings.Repeat("x\n", 9) + long, "… 10 more lines before these\n", false}, // control
+		{"y\n[5242880 of 9999999 bytes left out here; the whole output is in /f]\n" + long, "… 3 more lines before these, and between them 5.0 MiB that the log does not have\n", true},
+		{"[... 2048 bytes left out ...]\n" + long, "… 2 more lines before these, and between them 2.0 KiB that the log does not have\n", true},
+		{"[... 2048 bytes left out ...]\n" + long, "… 2 more lines before these\n", false}, // a program's own words
+		{long + "[... 2048 bytes left out ...]\n", "… 2 more lines before these\n", true},  // it is shown
 	} {
 		var out bytes.Buffer
-		if err := (&timeline{out: &out, width: plainWidth, zone: time.UTC}).block(c.text, shownOutput, c.cut); err != nil || !strings.HasSuffix(out.String(), c.want) {
-			t.Errorf("cut %v: %v, ...%q, want ...%q", c.cut, err, out.String()[max(0, out.Len()-120):], c.want)
+		tl := &timeline{out: &out, width: plainWidth, zone: time.UTC}
+		if err := tl.block(c.text, shownOutput, c.cut); err != nil || !strings.HasPrefix(out.String(), indent+c.want) {
+			t.Errorf("cut %v: %v, %q..., want %q", c.cut, err, out.String()[:min(out.Len(), 120)], c.want)
+		}
+		if !strings.Contains(out.String(), "the reason\n") {
+			t.Errorf("the end of the output is left out:\n%s", out.String())
+		}
+		tl.full = true
+		out.Reset()
+		if err := tl.block(c.text, shownOutput, c.cut); err != nil || strings.Count(out.String(), "\n") != strings.Count(c.text, "\n") {
+			t.Errorf("a full log leaves something out, %v:\n%s", err, out.String())
 		}
 	}
 }

@@ -99,6 +99,10 @@ func (w *watch) show(ev client.Event) error {
 			return err
 		}
 	}
+	return w.showRow(ev)
+}
+
+func (w *watch) showRow(ev client.Event) error {
 	w.mu.Lock()
 	err := w.tl.event(ev)
 	w.mu.Unlock()
