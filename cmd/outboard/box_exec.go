@@ -141,7 +141,7 @@ func (x *boxExec) interrupted(ctx context.Context, err error) error {
 	if x.pid != 0 && ctx.Err() == nil { // whatever it was: the code of the program is not known, and this is none of its own
 		return &exitError{exitTransport, err}
 	}
-	return notStarted(err)
+	return shellCode(err)
 }
 
 // The codes by which a shell says that it could not start a program.
@@ -150,8 +150,8 @@ const (
 	exitNoProgram     = 127
 )
 
-// notStarted gives an error of a program that cannot be started the code that a shell gives it.
-func notStarted(err error) error {
+// shellCode gives an error of a program that cannot be started the code that a shell gives it.
+func shellCode(err error) error {
 	text := err.Error()
 	switch {
 	case strings.Contains(text, "not found in PATH"), strings.HasSuffix(text, "no such file or directory"):

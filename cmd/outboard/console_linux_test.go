@@ -53,7 +53,7 @@ func newSeat(t *testing.T) *seat {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { removeSandboxes(t, filepath.Join(dir, "data", "sandboxes")) })
-	return &seat{t, dir, append(os.Environ(), mainEnv+"=1", "OUTBOARD_GUEST="+guestPath, "OUTBOARD_DATA="+filepath.Join(dir, "data"), "HOME="+dir,
+	return &seat{t, dir, append(os.Environ(), mainEnv+"=1", "OUTBOARD_GUEST="+guestPath, foregroundEnv+"=1", "OUTBOARD_DATA="+filepath.Join(dir, "data"), "HOME="+dir,
 		"TERM=xterm", "NO_COLOR=1", "PATH="+bin+":"+os.Getenv("PATH"))}
 }
 

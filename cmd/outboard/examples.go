@@ -8,6 +8,11 @@ import (
 
 // examples is how each command is typed, by its words. `outboard` stands before each.
 var examples = map[string]string{
+	"up":                 `up`,
+	"down":               `down`,
+	"status":             `status`,
+	"key rotate":         `key rotate`,
+	"key recover":        `key recover`,
 	"apply":              `apply calm-otter-7f2 --check`,
 	"approval":           `approval ls`,
 	"approval allow":     `approval allow calm-otter-7f2 --session`,
