@@ -127,6 +127,8 @@ type sessionLine struct {
 	Cost    string    `json:"list_cost_usd,omitempty"`
 	Active  float64   `json:"active_seconds"`
 	Hosts   []string  `json:"hosts,omitempty"` // that it was refused and nobody has decided about
+
+	owner []string // by all its names
 }
 
 func runList(ctx context.Context, a *app, o listOptions) error {
@@ -143,6 +145,11 @@ func runList(ctx context.Context, a *app, o listOptions) error {
 	agent := ""
 	if o.agent != "" {
 		if agent, err = existingAgent(ctx, c.Client, o.agent); err != nil {
+			return err
+		}
+	}
+	if strings.Contains(o.owner, "@") { // sessions name a person by their id
+		if o.owner, err = findUser(ctx, c.Client, o.owner); err != nil {
 			return err
 		}
 	}
@@ -187,7 +194,7 @@ func (o *listOptions) filtered() bool {
 // fits reports whether a session is asked for.
 func (o *listOptions) fits(l sessionLine) bool {
 	return (len(o.states) == 0 || slices.Contains(o.states, l.State) || slices.Contains(o.states, "approval") && len(l.Hosts) > 0) &&
-		(o.owner == "" || strings.EqualFold(l.Owner, o.owner))
+		(o.owner == "" || slices.ContainsFunc(l.owner, func(name string) bool { return strings.EqualFold(name, o.owner) }))
 }
 
 // waitingSessions are the sessions that wait for a person, with the hosts they were refused.
@@ -357,6 +364,9 @@ func describeSessions(ctx context.Context, c *client.Client, list []client.Sessi
 func describeSession(ctx context.Context, c *client.Client, s client.Session) (sessionLine, error) {
 	l := sessionLine{Type: "session", ID: s.ID, Name: sessionName(s.ID), State: s.Status, Title: s.Title, Agent: s.Agent.Name,
 		Model: s.Agent.Model.ID, Created: s.CreatedAt, Tokens: s.Usage.Tokens(), Cost: s.Usage.Cost(), Active: s.Stats.Active}
+	if s.Own != nil {
+		l.Owner, l.owner = s.Own.Owner.Name, []string{s.Own.Owner.Name, s.Own.Owner.UserID, s.Own.Owner.KeyID}
+	}
 	switch {
 	case s.ArchivedAt != nil || s.Status == "terminated":
 		l.State = "stopped" // by outboard stop, or archived by a program

@@ -47,7 +47,8 @@ func (a *app) groups() []group {
 		{"decide", "Decide:", []*cobra.Command{newApprove(a), newDeny(a), newApproval(a), newGrant(a), newPolicy(a), newNet(a), newBudget(a), newKill(a)}},
 		{"sandboxes", "Sandboxes:", []*cobra.Command{newBox(a), newSandbox(a), newTemplate(a), newImage(a), newSSH(a), newSSHKey(a)}},
 		{"server", "Server:", []*cobra.Command{newServe(a), newUp(a), newDown(a), newStatus(a), newDoctor(a), newConfig(a), newAudit(a), newBlob(a), newOrg(a), newUser(a), newKey(a)}},
-		{"more", "More:", []*cobra.Command{newDemo(a), newSecret(a), newLogin(a), newLogout(a), newWhoami(a), newChaos(a), newBench(a), newVersion(a)}},
+		{"more", "More:", []*cobra.Command{newDemo(a), newResource(a, "agent"), newResource(a, "environment"), newResource(a, "vault"), newSecret(a),
+			newResource(a, "file"), newResource(a, "model"), newLogin(a), newLogout(a), newWhoami(a), newChaos(a), newBench(a), newVersion(a)}},
 	}
 }
 

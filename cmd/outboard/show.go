@@ -43,7 +43,6 @@ func waitsWith(q *question) waitingCall {
 
 type showLine struct {
 	sessionLine
-	Agent       string        `json:"agent"`
 	Environment string        `json:"environment_id"`
 	Root        string        `json:"root,omitempty"`
 	Parent      string        `json:"parent_id,omitempty"`
@@ -65,7 +64,8 @@ func runShow(ctx context.Context, a *app, ref string) error {
 	if err != nil {
 		return err
 	}
-	l := showLine{sessionLine: base, Agent: fmt.Sprintf("%s v%d", s.Agent.Name, s.Agent.Version), Environment: s.EnvironmentID}
+	l := showLine{sessionLine: base, Environment: s.EnvironmentID}
+	l.Agent = fmt.Sprintf("%s v%d", s.Agent.Name, s.Agent.Version)
 	if full, err := c.Session(ctx, s.ID); err != nil {
 		return err
 	} else if full.Own != nil {
@@ -128,9 +128,17 @@ func waitingCalls(ctx context.Context, c *client.Client, id string) ([]*openCall
 	return tl.waiting(ids), nil
 }
 
+// dollars is a cost for people.
+func dollars(cost string) string {
+	if cost == "" {
+		return ""
+	}
+	return "$" + cost
+}
+
 func printShow(a *app, l showLine) error {
-	rows := [][2]string{{"session", l.Name + "  " + l.ID}, {"state", l.State}, {"doing", l.Doing}, {"title", l.Title}, {"agent", l.Agent},
-		{"model", l.Model}, {"from", l.Root}, {"created", l.Created.Local().Format(time.DateTime)}, {"tokens", fmt.Sprint(l.Tokens)},
+	rows := [][2]string{{"session", l.Name + "  " + l.ID}, {"state", l.State}, {"doing", l.Doing}, {"title", l.Title}, {"agent", l.Agent}, {"owner", l.Owner},
+		{"model", l.Model}, {"from", l.Root}, {"created", l.Created.Local().Format(time.DateTime)}, {"tokens", fmt.Sprint(l.Tokens)}, {"cost", dollars(l.Cost)},
 		{"active", formatDuration(time.Duration(l.Active * float64(time.Second)))}}
 	if l.Parent != "" {
 		rows = append(rows, [2]string{"fork of", fmt.Sprintf("%s@%d", sessionName(l.Parent), l.ForkedAt)})

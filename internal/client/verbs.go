@@ -41,6 +41,21 @@ func pages[T any](ctx context.Context, c *Client, path string, query url.Values)
 	}
 }
 
+// Objects lists what a path of the API lists, as it is there.
+func (c *Client) Objects(ctx context.Context, path string) iter.Seq2[map[string]any, error] {
+	return pages[map[string]any](ctx, c, path, url.Values{"limit": {"100"}})
+}
+
+// Post sends a body to a path of the API and reads the answer into out, if that is not nil.
+func (c *Client) Post(ctx context.Context, path string, body, out any) error {
+	return c.call(ctx, http.MethodPost, path, nil, body, out)
+}
+
+// Delete deletes what is at a path of the API.
+func (c *Client) Delete(ctx context.Context, path string) error {
+	return c.call(ctx, http.MethodDelete, path, nil, nil, nil)
+}
+
 // Agents lists the live agents, newest first.
 func (c *Client) Agents(ctx context.Context) iter.Seq2[Agent, error] {
 	return pages[Agent](ctx, c, "/v1/agents", url.Values{"limit": {"100"}})
@@ -73,7 +88,7 @@ func (c *Client) Sessions(ctx context.Context, archived bool) iter.Seq2[Session,
 
 // SessionsSince is Sessions of one agent ("" = all), made at or after a time.
 func (c *Client) SessionsSince(ctx context.Context, archived bool, agent string, since time.Time) iter.Seq2[Session, error] {
-	q := url.Values{"limit": {"100"}}
+	q := url.Values{"limit": {"100"}, "include[]": {"outboard"}}
 	if archived {
 		q.Set("include_archived", "true")
 	}
