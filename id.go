@@ -86,6 +86,26 @@ func NewID[T ~string](prefix string) T {
 	return T(prefix + "_01" + encode58(b))
 }
 
+// MadeAt returns when an id of NewID was made, to the millisecond. Of an id of DeriveID it reports false, or a time that means
+// nothing: ask only about ids that are known to be new ones.
+func MadeAt(id string) (time.Time, bool) {
+	_, digits, ok := strings.Cut(id, "_01")
+	if !ok || len(digits) != 22 {
+		return time.Time{}, false
+	}
+	var hi, lo uint64
+	for i := range len(digits) {
+		d := strings.IndexByte(base58, digits[i])
+		if d < 0 {
+			return time.Time{}, false
+		}
+		over, low := bits.Mul64(lo, 58)
+		sum, carry := bits.Add64(low, uint64(d), 0)
+		hi, lo = hi*58+over+carry, sum
+	}
+	return time.UnixMilli(int64(hi >> 16)), true
+}
+
 // DeriveID returns the id that is a pure function of parent and label: the same inputs give the same id in every process.
 // It is used where one log event is shown as several events on a wire.
 func DeriveID[T ~string](prefix, parent, label string) T {

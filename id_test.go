@@ -57,3 +57,17 @@ func TestErrorKinds(t *testing.T) {
 		t.Error("WithHint must copy")
 	}
 }
+
+// A queued message has no other time than that of its id.
+func TestMadeAt(t *testing.T) {
+	before := time.Now().Truncate(time.Millisecond)
+	at, ok := MadeAt(NewID[string](PrefixEvent))
+	if !ok || at.Before(before) || at.After(time.Now()) {
+		t.Errorf("made at %v, %v; want about %v", at, ok, before)
+	}
+	for _, bad := range []string{"", "sevt_", "sevt_01", "sevt_01short", "sevt_010000000000000000000000000", "sevt_01!!!!!!!!!!!!!!!!!!!!!!"} {
+		if _, ok := MadeAt(bad); ok {
+			t.Errorf("%q has a time", bad)
+		}
+	}
+}

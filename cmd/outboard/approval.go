@@ -23,35 +23,30 @@ func newApproval(a *app) *cobra.Command {
 	ls := &cobra.Command{Use: "ls", Short: "List what waits", Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runApprovals(cmd.Context(), a, all) }}
 	ls.Flags().BoolVarP(&all, "all", "a", false, "answered and expired ones too")
-	var session, rule, once bool
+	var o allowing
+	var once bool
 	allow := &cobra.Command{Use: "allow ID|SESSION", Short: "Let a call run, or a host be reached", Args: exactArgs("an approval or a session"),
-		Long: "Let the call run, once. With --session the same action on the same resource (a command, a path whatever is written there, an\n" +
-			"address) passes for the rest of the session, with --rule for all sessions of the agent: both for 30 days, as a grant that\n" +
-			"outboard grant rm ends. A custom tool's call is allowed once only.\n\n" +
+		Long: "Show the whole request and ask; without a terminal it is named by its --digest, or allowed with --yes. It passes once. With\n" +
+			"--session the same action on the same resource (a command, a path whatever is written there, an address) passes for the\n" +
+			"rest of the session, with --rule for all sessions of the agent: both for 30 days, as a grant that outboard grant rm ends. A\n" +
+			"custom tool's call is allowed once only.\n\n" +
 			"A host may be reached by the next request, with --session until the session ends, with --rule also by the next sessions of its\n" +
 			"environment, which gets a rule.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ans := client.ApprovalAnswer{Result: string(outboard.Allow)}
-			switch {
-			case session && rule || once && (session || rule):
+			if once && (o.session || o.always) {
 				return usagef("--once, --session and --rule exclude each other")
-			case session:
-				ans.Scope = "session"
-			case rule:
-				ans.Scope = scopeRule
 			}
-			return runAnswerApproval(cmd.Context(), a, args[0], ans)
+			return runApprovalAllow(cmd.Context(), a, args[0], o)
 		}}
 	allow.Flags().BoolVar(&once, "once", false, "this call, or one request to the host, only (the default)")
-	allow.Flags().BoolVar(&session, "session", false, "also the same command, path or address later in this session")
-	allow.Flags().BoolVar(&rule, "rule", false, "also the same command, path or address in every session of the agent, or the host in the environment's next sessions")
+	o.flags(allow, "rule")
 	cmd.AddCommand(ls,
 		&cobra.Command{Use: "show ID|SESSION", Short: "Show the whole request and why it was stopped", Args: exactArgs("an approval or a session"),
 			RunE: func(cmd *cobra.Command, args []string) error { return runApprovalShow(cmd.Context(), a, args[0]) }},
 		allow,
 		&cobra.Command{Use: "deny ID|SESSION [WHY]", Short: "Refuse a call; the model is told why, if you say so", Args: rangeArgs(1, -1, "an approval or a session"),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				return runAnswerApproval(cmd.Context(), a, args[0], client.ApprovalAnswer{Result: string(outboard.Deny), Message: strings.Join(args[1:], " ")})
+				return runApprovalDeny(cmd.Context(), a, args[0], strings.Join(args[1:], " "))
 			}},
 		&cobra.Command{Use: "watch", Short: "Show what waits, and what comes to wait, until stopped", Args: exactArgs(),
 			RunE: func(cmd *cobra.Command, _ []string) error { return runApprovalWatch(cmd.Context(), a) }})
@@ -72,8 +67,19 @@ func showApprovalLine(p client.Approval) approvalLine {
 // scopeRule is the widest scope, which means one thing of a call and another of a host.
 const scopeRule = "rule"
 
-// summary is an approval on one line.
-func approvalSummary(p client.Approval) string { return term.Line(p.Action+" "+p.Resource, 60) }
+// approvalSummary is an approval on one line, and not all of it: nobody is asked about it in this form.
+func approvalSummary(p client.Approval) string {
+	return term.Line(oneLine(p.Action+" "+p.Resource), 60)
+}
+
+// printPending prints a request that waits, whole.
+func printPending(a *app, p client.Approval) error {
+	if _, err := fmt.Fprintf(a.out, "%s  %s  %s  %s, %s old\n", p.ID, a.style().Bold(sessionName(p.SessionID)), term.Line(p.Action, 40), approvalState(p),
+		formatAge(time.Since(p.CreatedAt))); err != nil {
+		return err
+	}
+	return printRequest(a.out, facts(p), requestLines(p.Request), term.Width(a.out, 0))
+}
 
 // approvalState is where an approval stands, and who brought it there.
 func approvalState(p client.Approval) string {
@@ -94,6 +100,7 @@ func runApprovals(ctx context.Context, a *app, all bool) error {
 	}
 	defer c.Close()
 	var table [][]string
+	waits := 0
 	for p, err := range c.Approvals(ctx, "", all) {
 		if err != nil {
 			return err
@@ -104,13 +111,25 @@ func runApprovals(ctx context.Context, a *app, all bool) error {
 			}
 			continue
 		}
+		if p.State == string(outboard.ApprovalPending) {
+			if err := printPending(a, p); err != nil {
+				return err
+			}
+			waits++
+			continue
+		}
 		table = append(table, []string{p.ID, sessionName(p.SessionID), approvalSummary(p), term.Line(p.Why, 50), formatAge(time.Since(p.CreatedAt)), approvalState(p)})
 	}
 	if a.json {
 		return nil
 	}
+	if waits > 0 {
+		a.say("hint: outboard approve SESSION, or outboard approval allow ID, shows a request again and asks")
+	}
 	if len(table) == 0 {
-		a.say("nothing waits for an approval")
+		if waits == 0 {
+			a.say("nothing waits for an approval")
+		}
 		return nil
 	}
 	return term.Table(a.out, []string{"APPROVAL", "SESSION", "REQUEST", "WHY", "AGE", "STATE"}, table)
@@ -160,19 +179,26 @@ func runApprovalShow(ctx context.Context, a *app, ref string) error {
 	if a.json {
 		return a.object(showApprovalLine(p))
 	}
-	call := ""
+	lines := []string{fmt.Sprintf("approval  %s  %s", p.ID, approvalState(p)), "session   " + sessionName(p.SessionID) + "  " + p.SessionID}
 	if p.EventID != "" {
-		call = "call      " + term.Line(p.EventID, 0) + "\n"
+		lines = append(lines, "call      "+term.Line(p.EventID, 0))
 	}
-	_, err = fmt.Fprintf(a.out, "approval  %s  %s\nsession   %s  %s\n%swhy       %s\nrules     %s\nanswer    by %s, until %s\n%sdigest    %s\n\n%s\n", p.ID, approvalState(p),
-		sessionName(p.SessionID), p.SessionID, call, term.Line(p.Why, 0), term.Line(strings.Join(p.Rules, ", "), 0), map[string]string{"any": "anybody",
-			"other": "somebody else than the session's owner", "admin": "an administrator", "other_admin": "an administrator who is not the session's owner"}[p.Approver], p.ExpiresAt.Local().Format(time.RFC3339), approvalVotes(p),
-		term.Line(p.Digest, 0), term.Clean(p.Request))
-	if err == nil && p.State == string(outboard.ApprovalPending) {
+	lines = append(lines, "why       "+term.Line(p.Why, 0), "rules     "+term.Line(strings.Join(p.Rules, ", "), 0),
+		"answer    by "+mayAnswer[p.Approver]+", until "+p.ExpiresAt.Local().Format(time.RFC3339))
+	if votes := approvalVotes(p); votes != "" {
+		lines = append(lines, strings.TrimRight(votes, "\n"))
+	}
+	lines = append(lines, "digest    "+term.Line(p.Digest, 0), "")
+	lines = append(lines, barred(requestLines(p.Request), term.Width(a.out, 0))...)
+	if _, err = fmt.Fprintln(a.out, strings.Join(lines, "\n")); err == nil && p.State == string(outboard.ApprovalPending) {
 		a.say("hint: outboard approval allow %s, or outboard approval deny %s \"why\"", p.ID, p.ID)
 	}
 	return err
 }
+
+// mayAnswer is who an approver is.
+var mayAnswer = map[string]string{"any": "anybody", "other": "somebody else than the session's owner", "admin": "an administrator",
+	"other_admin": "an administrator who is not the session's owner"}
 
 // approvalVotes are the lines that say who has allowed what several people must allow.
 func approvalVotes(p client.Approval) string {
@@ -187,41 +213,63 @@ func approvalVotes(p client.Approval) string {
 	return text.String()
 }
 
-// runAnswerApproval answers with the digest of the request it has read, so that nothing can change in between.
-func runAnswerApproval(ctx context.Context, a *app, ref string, ans client.ApprovalAnswer) error {
-	c, err := a.connect(ctx, needThere)
+// runApprovalAllow allows with the digest of the request it has read, so that nothing can change in between.
+func runApprovalAllow(ctx context.Context, a *app, ref string, o allowing) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	c, p, err := approvalOf(ctx, a, ref)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	p, err := findApproval(ctx, c.Client, ref)
+	s, err := c.Session(ctx, p.SessionID)
 	if err != nil {
 		return err
 	}
-	ans.Digest = p.Digest
-	if ans.Scope == scopeRule && (p.Network == nil || p.Network.Policy) {
-		ans.Scope = "agent"
+	q := &question{approval: p}
+	if p.Network == nil {
+		q.call = &openCall{id: p.EventID, name: p.Action}
 	}
-	p, grant, err := c.AnswerApproval(ctx, p.ID, ans)
+	if a.json && (o.yes || o.digest != "" && strings.HasPrefix(p.Digest, o.digest)) {
+		scope := o.scope
+		if scope == scopeRule {
+			scope = q.widest()
+		}
+		if _, err := q.allow(scope).put(ctx, c.Client, s.ID, q); err != nil {
+			return err
+		}
+		return a.object(showApprovalLine(q.approval))
+	}
+	return a.allow(ctx, c, s, []*question{q}, o)
+}
+
+func approvalOf(ctx context.Context, a *app, ref string) (*conn, client.Approval, error) {
+	c, err := a.connect(ctx, needThere)
+	if err != nil {
+		return nil, client.Approval{}, err
+	}
+	p, err := findApproval(ctx, c.Client, ref)
+	if err != nil {
+		c.Close()
+	}
+	return c, p, err
+}
+
+func runApprovalDeny(ctx context.Context, a *app, ref, why string) error {
+	c, p, err := approvalOf(ctx, a, ref)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	p, _, err = c.AnswerApproval(ctx, p.ID, client.ApprovalAnswer{Result: string(outboard.Deny), Message: why, Digest: p.Digest})
 	if err != nil {
 		return err
 	}
 	if a.json {
 		return a.object(showApprovalLine(p))
 	}
-	if p.State == string(outboard.ApprovalPending) {
-		a.say("%s: your answer is kept; %d must allow it: %s", sessionName(p.SessionID), p.Needs, approvalSummary(p))
-		a.say("hint: outboard approval show %s says who has", p.ID)
-		return nil
-	}
 	a.say("%s: %s: %s", sessionName(p.SessionID), p.State, approvalSummary(p))
-	if grant != nil {
-		whatever := ""
-		if p.Action == "write" || p.Action == "edit" {
-			whatever = ", whatever it writes"
-		}
-		a.say("%s passes until %s%s; outboard grant rm %s ends that", approvalSummary(p), grant.ExpiresAt.Local().Format(time.DateOnly), whatever, grant.ID)
-	}
 	return nil
 }
 
@@ -270,6 +318,5 @@ func (a *app) announce(p client.Approval) error {
 	if a.json {
 		return a.object(showApprovalLine(p))
 	}
-	_, err := fmt.Fprintf(a.out, "%s  %s  %s  (%s)\n", p.ID, sessionName(p.SessionID), approvalSummary(p), term.Line(p.Why, 60))
-	return err
+	return printPending(a, p)
 }

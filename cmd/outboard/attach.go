@@ -4,20 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
-	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/term"
 	"github.com/spf13/cobra"
 )
 
 func newAttach(a *app) *cobra.Command {
 	return &cobra.Command{Use: "attach SESSION", Short: "Watch a session and talk to it", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
 		Long: "Show what a session has done and does, until it rests.\n\n" +
-			"On a terminal it stays: what you type is sent when you press Enter, /stop interrupts, /quit or Ctrl-C detaches. While the\n" +
-			"session waits for you, what you type is the answer: y, or n and a reason, or the result of a tool of your own.",
+			"On a terminal it stays: what you type is sent when you press Enter, /stop interrupts, /quit or Ctrl-C detaches, /help says\n" +
+			"more. While the session waits for you, the whole request is shown and what you type is the answer: y once, s for this\n" +
+			"session, a always, n and a reason, l not now, or the result of a tool of your own.",
 		RunE: func(cmd *cobra.Command, args []string) error { return runAttach(cmd.Context(), a, args[0]) }}
 }
 
@@ -45,98 +44,23 @@ func runAttach(ctx context.Context, a *app, ref string) error {
 
 // attachRunning follows a session at work; on a terminal it goes on, and passes on what the person types.
 func attachRunning(ctx context.Context, a *app, w *watch) error {
-	if !a.interactive() {
+	if !a.talks() {
 		return attachPlain(ctx, a, w)
 	}
 	w.untilEnd = true
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	w.lines = newLineReader(a.in)
-	typed := make(chan error, 1)
-	go func() { typed <- w.talk(ctx, cancel) }()
-	_, err := w.follow(ctx)
-	quit := errors.Is(context.Cause(ctx), errQuit)
-	left := detached(ctx)
-	cancel(errQuit)
-	terr := <-typed
+	_, err := w.followAsking(ctx)
 	switch {
-	case quit:
+	case errors.Is(err, errQuit):
 		a.say("detached from %s", sessionName(w.id))
 		return nil
-	case left:
+	case err != nil && detached(ctx):
 		return w.detach()
-	case err == nil && !errors.Is(terr, errQuit):
-		return terr
 	}
 	return err
 }
 
-var errQuit = errors.New("the person left")
-
-// talk sends what the person types until they leave.
-func (w *watch) talk(ctx context.Context, cancel context.CancelCauseFunc) error {
-	for {
-		line, err := w.lines.next(ctx)
-		switch {
-		case errors.Is(err, io.EOF):
-			cancel(errQuit)
-			return nil
-		case err != nil:
-			return nil // the watch has ended
-		}
-		if err := w.typed(ctx, strings.TrimSpace(line)); err != nil {
-			if errors.Is(err, errQuit) {
-				cancel(errQuit)
-				return nil
-			}
-			w.a.complain("failed", err.Error(), "", 0)
-		}
-	}
-}
-
-// typed does what one line says.
-func (w *watch) typed(ctx context.Context, line string) error {
-	switch line {
-	case "":
-		if c := w.question(); c != nil {
-			w.put(c)
-		}
-		return nil
-	case "/quit":
-		return errQuit
-	case "/stop":
-		_, err := w.c.Send(ctx, w.id, client.Interrupt())
-		return err
-	}
-	if word, _, _ := strings.Cut(line, " "); word == "/allow" || word == "/deny" {
-		return w.typedAnswer(ctx, line)
-	}
-	if c := w.question(); c != nil {
-		return w.reply(ctx, c, line)
-	}
-	_, err := w.c.Send(ctx, w.id, client.UserMessage(line))
-	return err
-}
-
-// typedAnswer answers every ask the session is parked at.
-func (w *watch) typedAnswer(ctx context.Context, line string) error {
-	word, why, _ := strings.Cut(line, " ")
-	calls, err := waitingCalls(ctx, w.c.Client, w.id)
-	if err != nil {
-		return err
-	}
-	var events []any
-	for _, c := range calls {
-		if !c.custom {
-			events = append(events, client.Confirmation(c.id, word == "/allow", strings.TrimSpace(why)))
-		}
-	}
-	if len(events) == 0 {
-		return outboard.Errorf(outboard.Conflict, "nothing waits for an approval")
-	}
-	_, err = w.c.Send(ctx, w.id, events...)
-	return err
-}
+// talks reports whether attach stays: what is shown goes to a person, and not into a pipe that waits for its end.
+func (a *app) talks() bool { return a.interactive() && term.IsTerminal(a.out) }
 
 // attachPlain follows until the session rests, for scripts.
 func attachPlain(ctx context.Context, a *app, w *watch) error {
@@ -147,18 +71,23 @@ func attachPlain(ctx context.Context, a *app, w *watch) error {
 		}
 		return err
 	}
-	return w.conclude(a, rest)
+	return w.conclude(ctx, a, rest)
 }
 
 // conclude says how the session rests, by the exit code and for machines. One that has ended, or has never run, is in order.
-func (w *watch) conclude(a *app, rest string) error {
+func (w *watch) conclude(ctx context.Context, a *app, rest string) error {
 	line := resultLine{Type: "result", Session: w.id, Name: sessionName(w.id), Stop: rest, Calls: w.tl.done,
 		Seconds: w.tl.newest.Sub(w.tl.begun).Seconds(), Exit: restCode(rest)}
 	if rest == restDone || rest == restDeleted || rest == "" {
 		line.Exit = exitOK
 	}
-	if w.asked != nil {
-		line.Waiting = w.asked.ids
+	if err := w.total(ctx, &line); err != nil {
+		return err
+	}
+	if !a.json {
+		for _, h := range line.Hosts {
+			a.say("refused: %s; outboard net allow %s %s lets it be reached", h, line.Name, h)
+		}
 	}
 	if a.json {
 		if err := a.object(line); err != nil {
@@ -170,7 +99,7 @@ func (w *watch) conclude(a *app, rest string) error {
 
 // attachResting shows what a session at rest has done, and on a terminal waits for more.
 func attachResting(ctx context.Context, a *app, c *conn, s client.Session, w *watch) error {
-	if a.interactive() && s.ArchivedAt == nil {
+	if a.talks() && s.ArchivedAt == nil {
 		calls, err := waitingCalls(ctx, c.Client, s.ID)
 		if err != nil {
 			return err
@@ -179,8 +108,13 @@ func attachResting(ctx context.Context, a *app, c *conn, s client.Session, w *wa
 		if len(calls) > 0 {
 			word = "waits for you"
 		}
-		fmt.Fprintf(a.errs, "outboard: %s %s, /quit to leave\n", sessionName(s.ID), word)
-		w.questions = calls // put when the past has been shown
+		fmt.Fprintf(a.errs, "outboard: %s %s, /help for more, /quit to leave\n", sessionName(s.ID), word)
+		if w.questions, err = questionsOf(ctx, c.Client, s.ID, calls); err != nil { // put when the past has been shown
+			return err
+		}
+		for _, q := range w.questions {
+			w.seen[q.id()] = true
+		}
 		return attachRunning(ctx, a, w)
 	}
 	last := ""
@@ -200,5 +134,5 @@ func attachResting(ctx context.Context, a *app, c *conn, s client.Session, w *wa
 			last = rest
 		}
 	}
-	return w.conclude(a, last)
+	return w.conclude(ctx, a, last)
 }

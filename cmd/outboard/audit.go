@@ -220,7 +220,8 @@ func runAuditExport(ctx context.Context, a *app, out string) (err error) {
 		return err
 	}
 	defer c.Close()
-	w := a.out
+	w, flush := exact(a.out)
+	defer flush()
 	if out != "-" {
 		f, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // it is nobody else's to read
 		if os.IsExist(err) {

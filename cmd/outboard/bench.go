@@ -43,7 +43,7 @@ func newBench(a *app) *cobra.Command {
 	f.StringVar(&opt.dir, "dir", "", "measure on this directory's disk (default: a temporary directory)")
 	f.BoolVar(&opt.strict, "strict", false, "exit 1 when a bar is missed")
 	f.IntVar(&opt.n, "n", 500, "calls or turns per row")
-	f.DurationVar(&opt.span, "span", 3*time.Second, "how long each row of log appends")
+	spanVar(f, &opt.span, "span", 3*time.Second, "how long each row of log appends")
 	f.IntVar(&opt.idle, "idle", 10_000, "idle sessions")
 	f.IntVar(&opt.crowd, "crowd", 1000, "sandboxes that live at once")
 	f.StringSliceVar(&opt.parts, "part", nil, "of sandbox only these: create, warm, live, crowd, layers, rest, technologies, peers")

@@ -20,7 +20,7 @@ func newBlobPrune(a *app) *cobra.Command {
 		Long: "Remove content that nothing in the database names any more, such as the files of deleted sessions, and that was last stored a\n" +
 			"while ago. Content that an older backup of the database names goes too: keep blobs and database in the same backup.",
 		RunE: func(cmd *cobra.Command, _ []string) error { return runBlobPrune(cmd.Context(), a, unused, dry) }}
-	cmd.Flags().DurationVar(&unused, "unused", unused, "for how long nobody stored it, at least 24h")
+	spanVar(cmd.Flags(), &unused, "unused", unused, "for how long nobody stored it, at least 24h")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "remove nothing, only count")
 	return cmd
 }

@@ -90,7 +90,7 @@ func newBoxCreate(a *app) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.template, "template", o.template, "what it is made from: base, a snapshot, or a template (NAME or NAME:TAG)")
 	f.StringVar(&o.image, "image", "", "OCI image it begins with, instead of the host's programs")
-	f.DurationVar(&o.ttl, "ttl", o.ttl, "how long it lives")
+	spanVar(f, &o.ttl, "ttl", o.ttl, "how long it lives")
 	f.BoolVar(&o.pause, "pause", false, "pause it then, instead of removing it; any use wakes it, for 5 minutes at least")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=VALUE in the environment of every process")
 	f.StringArrayVarP(&o.meta, "metadata", "m", nil, "NAME=VALUE to find it by")
@@ -243,7 +243,9 @@ func (a *app) copyOut(ctx context.Context, c *client.Client, ref, from, to strin
 	}
 	defer r.Close()
 	if to == "-" {
-		_, err := io.Copy(a.out, r)
+		w, flush := exact(a.out)
+		defer flush()
+		_, err := io.Copy(w, r)
 		return err
 	}
 	if fi, err := os.Stat(to); err == nil && fi.IsDir() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
@@ -87,11 +88,12 @@ func (x *boxExec) run(ctx context.Context, body any) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	out, errs := x.a.out, x.a.errs
-	if !x.o.tty && term.IsTerminal(out) {
-		w, e := term.NewWriter(out), term.NewWriter(errs)
-		defer w.Flush()
-		defer e.Flush()
-		out, errs = w, e
+	if !x.o.tty { // each for itself: one of them may be a file
+		var flushOut, flushErrs func()
+		out, flushOut = exact(out)
+		errs, flushErrs = exact(errs)
+		defer flushOut()
+		defer flushErrs()
 	}
 	for e, err := range x.c.StartProcess(ctx, x.box, body) {
 		if err != nil {
@@ -138,6 +140,24 @@ func (x *boxExec) interrupted(ctx context.Context, err error) error {
 	}
 	if x.pid != 0 && ctx.Err() == nil { // whatever it was: the code of the program is not known, and this is none of its own
 		return &exitError{exitTransport, err}
+	}
+	return shellCode(err)
+}
+
+// The codes by which a shell says that it could not start a program.
+const (
+	exitNotExecutable = 126
+	exitNoProgram     = 127
+)
+
+// shellCode gives an error of a program that cannot be started the code that a shell gives it.
+func shellCode(err error) error {
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "not found in PATH"), strings.HasSuffix(text, "no such file or directory"):
+		return &exitError{exitNoProgram, err}
+	case strings.HasSuffix(text, "permission denied"), strings.HasSuffix(text, "exec format error"):
+		return &exitError{exitNotExecutable, err}
 	}
 	return err
 }

@@ -39,8 +39,8 @@ func newBudget(a *app) *cobra.Command {
 	f.StringVar(&l.money, "money", "", "list cost in dollars, such as 2.50")
 	f.Int64Var(&l.tokens, "tokens", 0, "tokens of all kinds")
 	f.Int64Var(&l.steps, "steps", 0, "model calls")
-	f.DurationVar(&l.running, "running", 0, "time in which turns run")
-	f.DurationVar(&l.sandbox, "sandbox", 0, "time of calls in sandboxes")
+	spanVar(f, &l.running, "running", 0, "time in which turns run")
+	spanVar(f, &l.sandbox, "sandbox", 0, "time of calls in sandboxes")
 	cmd.AddCommand(ls, set, &cobra.Command{Use: "rm session|agent|owner ID", Short: "Remove a budget, and what it counted", Args: exactArgs("session, agent or owner", "an id"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runBudgetRemove(cmd.Context(), a, args[0], args[1])

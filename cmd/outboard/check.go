@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
@@ -16,6 +17,18 @@ const checkModel = "script/steps"
 
 // checkTitle is the title of the sessions that checks run in.
 const checkTitle = "check of "
+
+// checkKey is the metadata of a session that says how its newest check ended, and when the session had come to rest before it.
+const checkKey = "outboard.check"
+
+func checkMark(outcome string, rested time.Time) string {
+	return outcome + " " + rested.UTC().Format(time.RFC3339Nano)
+}
+
+// checkFailed reports whether the check of what a session came to when it rested last has failed.
+func checkFailed(s client.Session, rested time.Time) bool {
+	return s.Metadata[checkKey] == checkMark("failed", rested)
+}
 
 // runCheck runs a command on a copy of a session's result, in a fresh sandbox that nothing of the agent's runs in, and reports
 // whether it exited with 0. It is a session of its own, so its log stays; it is archived at the end.
@@ -31,7 +44,8 @@ func runCheck(ctx context.Context, a *app, c *conn, of client.Session, command s
 	if err != nil {
 		return false, err
 	}
-	w := &watch{a: a, c: c, id: s.ID, tl: a.newTimeline(), opt: client.FollowOptions{Past: true, Own: true}}
+	w := a.newWatch(c, s.ID)
+	w.opt.Live = nil
 	w.tl.output, w.tl.tools = true, true
 	code, err := w.followCheck(ctx)
 	if err != nil {
@@ -72,6 +86,7 @@ func checkSession(ctx context.Context, c *conn, of client.Session, command strin
 // followCheck shows the check and returns its exit status.
 func (w *watch) followCheck(ctx context.Context) (int, error) {
 	code := -1
+	defer w.keepLive(ctx)()
 	for ev, err := range w.c.Follow(ctx, w.id, w.opt) {
 		if err != nil {
 			return code, err
@@ -85,7 +100,7 @@ func (w *watch) followCheck(ctx context.Context) (int, error) {
 				code = *p.ExitCode
 			}
 		}
-		if err := w.tl.event(ev); err != nil {
+		if err := w.showRow(ev); err != nil {
 			return code, err
 		}
 		rest, err := w.rested(ctx, ev)

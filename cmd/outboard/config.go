@@ -89,7 +89,9 @@ func runConfigShow(a *app) error {
 		}
 		return a.object(map[string]any{"type": "config", "config": v})
 	}
-	_, err = a.out.Write(b)
+	w, flush := exact(a.out)
+	defer flush()
+	_, err = w.Write(b)
 	return err
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -18,8 +19,11 @@ type resultLine struct {
 	Stop    string   `json:"stop"`
 	Calls   int      `json:"calls"`
 	Seconds float64  `json:"seconds"`
-	Check   string   `json:"check,omitempty"` // passed, failed
+	Tokens  int64    `json:"tokens"`
+	Cost    string   `json:"list_cost_usd,omitempty"` // where the model has a price
+	Check   string   `json:"check,omitempty"`         // passed, failed
 	Waiting []string `json:"waiting,omitempty"`
+	Hosts   []string `json:"hosts,omitempty"` // that were refused and wait for a decision
 	Exit    int      `json:"exit"`
 }
 
@@ -27,8 +31,8 @@ type resultLine struct {
 func (o runOptions) end(ctx context.Context, a *app, c *conn, s client.Session, w *watch, rest string, hasWork bool) error {
 	line := resultLine{Type: "result", Session: s.ID, Name: sessionName(s.ID), Stop: rest, Calls: w.tl.done,
 		Seconds: w.tl.newest.Sub(w.tl.begun).Seconds(), Exit: restCode(rest)}
-	if w.asked != nil {
-		line.Waiting = w.asked.ids
+	if err := w.total(ctx, &line); err != nil {
+		return err
 	}
 	if (rest == restEndTurn || rest == restCut) && o.check != "" {
 		passed, err := runCheck(ctx, a, c, s, o.check)
@@ -38,6 +42,10 @@ func (o runOptions) end(ctx context.Context, a *app, c *conn, s client.Session, 
 		line.Check, line.Exit = "passed", exitOK
 		if !passed {
 			line.Check, line.Exit = "failed", exitCheck
+		}
+		mark := map[string]string{checkKey: checkMark(line.Check, w.tl.rested)}
+		if err := c.UpdateSession(ctx, s.ID, mark); err != nil && outboard.KindOf(err) != outboard.Conflict { // it goes on already
+			return err
 		}
 	}
 	if a.json {
@@ -55,6 +63,48 @@ func (o runOptions) end(ctx context.Context, a *app, c *conn, s client.Session, 
 	return restError(line, w)
 }
 
+// total adds what the session has used so far, and what it waits for.
+func (w *watch) total(ctx context.Context, line *resultLine) error {
+	if w.asked != nil {
+		line.Waiting = w.asked.ids
+	}
+	s, err := w.c.Session(ctx, w.id)
+	if outboard.KindOf(err) == outboard.NotFound { // deleted
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	line.Tokens, line.Cost = s.Usage.Tokens(), s.Usage.Cost()
+	if err := w.lookForHosts(ctx); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.hosts {
+		line.Hosts = append(line.Hosts, hostArgument(p.Network))
+	}
+	return nil
+}
+
+// used says how much, for people.
+func (l *resultLine) used() string {
+	text := fmt.Sprintf("%s   %s tokens", count(l.Calls, "call"), grouped(l.Tokens))
+	if l.Cost != "" {
+		text += "   $" + l.Cost
+	}
+	return text
+}
+
+// grouped is a number with its thousands apart.
+func grouped(n int64) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
 // summary prints the closing lines.
 func (o runOptions) summary(a *app, line resultLine, w *watch, hasWork bool) error {
 	st := a.style()
@@ -68,13 +118,16 @@ func (o runOptions) summary(a *app, line resultLine, w *watch, hasWork bool) err
 			word = "waiting"
 		}
 	}
-	text := fmt.Sprintf("%s %s in %s   %s", mark, word, formatDuration(time.Duration(line.Seconds*float64(time.Second))), count(line.Calls, "call"))
+	text := fmt.Sprintf("%s %s in %s   %s", mark, word, formatDuration(time.Duration(line.Seconds*float64(time.Second))), line.used())
 	if line.Check != "" {
 		text += "   check " + line.Check + " (" + term.Line(o.check, 60) + ")"
 	}
 	next := "outboard send " + line.Name + ` "..."      outboard logs ` + line.Name
 	if hasWork {
 		next = "outboard diff " + line.Name + "      outboard apply " + line.Name + `      outboard send ` + line.Name + ` "..."`
+	}
+	for _, h := range line.Hosts {
+		text += fmt.Sprintf("\n  refused: %s   outboard net allow %s %s", term.Line(h, 0), line.Name, term.Line(h, 0))
 	}
 	_, err := fmt.Fprintf(a.out, "%s\n  %s\n", text, next)
 	return err
@@ -104,6 +157,9 @@ func restError(line resultLine, w *watch) error {
 			WithHint("outboard send %s \"the check still fails\"", line.Name)}
 	}
 	e := outboard.Errorf(outboard.Unavailable, "the session stopped: %s", w.tl.stopped(line.Stop)).WithCode(line.Stop)
+	if line.Stop == restBudget {
+		return &exitError{line.Exit, e.WithHint("outboard budget set session %s --money DOLLARS raises it and the session goes on; outboard budget ls --session %s", line.Name, line.Name)}
+	}
 	if line.Stop == restCut {
 		return &exitError{line.Exit, e.WithHint("outboard send %s \"go on\"", line.Name)}
 	}
@@ -121,7 +177,13 @@ func waitingError(name string, w *watch) error {
 		return outboard.Errorf(outboard.Denied, "the session waits for the result of tool %s, which a client must send", term.Line(c.name, 60)).
 			WithCode("approval").WithHint("POST /v1/sessions/%s/events with a user.custom_tool_result", w.id)
 	}
-	return outboard.Errorf(outboard.Denied, "approval needed, and nobody can be asked here\n%s wants to run: %s (call %s)",
-		term.Line(c.name, 60), term.Line(c.what, 200), c.id).WithCode("approval").
-		WithHint("outboard approve %s, or outboard deny %s \"why\"; then outboard attach %s", name, name, name)
+	text, hint := strings.Join(barred(requestLines(c.name+" "+string(c.input)), 0), "\n"), "outboard approve "+name
+	if qs, err := questionsOf(context.Background(), w.c.Client, w.id, calls[:1]); err == nil && qs[0].approval.ID != "" {
+		var b strings.Builder
+		_ = printRequest(&b, facts(qs[0].approval), requestLines(qs[0].request()), 0) // a Builder takes all
+		text, hint = strings.TrimRight(b.String(), "\n"), hint+" --digest "+qs[0].approval.Digest[:shortDigest]
+	}
+	return outboard.Errorf(outboard.Denied, "approval needed, and nobody answered here\n%s wants to run (call %s):\n%s",
+		term.Line(c.name, 60), c.id, text).WithCode("approval").
+		WithHint("%s, or outboard deny %s \"why\"; then outboard attach %s", hint, name, name)
 }

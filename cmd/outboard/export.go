@@ -60,7 +60,9 @@ func runExport(ctx context.Context, a *app, ref, out string, force bool) error {
 	}
 	defer body.Close()
 	if out == "-" {
-		_, err := io.Copy(a.out, body)
+		w, flush := exact(a.out)
+		defer flush()
+		_, err := io.Copy(w, body)
 		return err
 	}
 	n, err := saveAs(out, body)

@@ -37,7 +37,7 @@ func newGrant(a *app) *cobra.Command {
 	f.StringVar(&opt.session, "session", "", "only this session")
 	f.StringSliceVar(&opt.actions, "action", nil, "action, such as bash; may be repeated")
 	f.StringArrayVar(&opt.resources, "resource", nil, "what it may act on; may be repeated")
-	f.DurationVar(&opt.last, "for", time.Hour, "how long it lasts")
+	spanVar(f, &opt.last, "for", time.Hour, "how long it lasts")
 	f.IntVar(&opt.uses, "uses", 0, "how many calls may pass (default: any number)")
 	f.StringVar(&opt.why, "why", "", "the reason, for the record")
 	cmd.AddCommand(ls, add, &cobra.Command{Use: "rm ID...", Short: "End grants at once", Args: rangeArgs(1, -1, "a grant"),

@@ -148,7 +148,7 @@ func newImagePrune(a *app) *cobra.Command {
 			}
 			return runImagePrune(cmd.Context(), a, unused)
 		}}
-	cmd.Flags().DurationVar(&unused, "unused", unused, "for how long nobody used it")
+	spanVar(cmd.Flags(), &unused, "unused", unused, "for how long nobody used it")
 	cmd.Flags().BoolVar(&all, "all", false, "everything that no sandbox uses now")
 	return cmd
 }

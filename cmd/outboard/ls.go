@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -25,12 +26,89 @@ const (
 	looks, batch = 16, 100
 )
 
+// listOptions are the flags of ls.
+type listOptions struct {
+	all    bool
+	states []string
+	agent  string
+	owner  string
+	since  span
+	watch  bool
+}
+
 func newList(a *app) *cobra.Command {
-	var all bool
+	var o listOptions
 	cmd := &cobra.Command{Use: "ls", Aliases: []string{"ps"}, Short: "List sessions", Args: exactArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error { return runList(cmd.Context(), a, all) }}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, fmt.Sprintf("every session, stopped ones too (default: the newest %d)", listed))
+		Long: "List sessions: those that wait for somebody first, then those that did not end well, those at work, and the rest. Where the window\n" +
+			"is narrow columns are left out; pipes get all of them.",
+		Example: "  outboard ls --state approval,check\n  outboard ls -w --since 2h",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.watch {
+				return watchList(cmd.Context(), a, o)
+			}
+			return runList(cmd.Context(), a, o)
+		}}
+	f := cmd.Flags()
+	f.BoolVarP(&o.all, "all", "a", false, fmt.Sprintf("every session, stopped ones too (default: the newest %d, and all that wait)", listed))
+	f.StringSliceVar(&o.states, "state", nil, "only in these states: "+strings.Join(states, ", "))
+	f.StringVar(&o.agent, "agent", "", "only of this agent (its id or name)")
+	f.StringVar(&o.owner, "owner", "", "only of this owner: a person's address or id, or a key")
+	f.Var(&o.since, "since", "only those made in this time, such as 2h or 7d")
+	f.BoolVarP(&o.watch, "watch", "w", false, "show the list again every two seconds until Ctrl-C")
 	return cmd
+}
+
+// states are those of the list, what waits for somebody first.
+var states = []string{"approval", "check", "failed", "budget", "refused", "cut", "unreadable", "running", "retrying", "idle", "done", "stopped"}
+
+// rank orders sessions: what waits, what did not end well, what works, the rest.
+func (l *sessionLine) rank() int {
+	switch {
+	case l.State == "approval" || len(l.Hosts) > 0:
+		return 0
+	case slices.Index(states, l.State) < slices.Index(states, "running"):
+		return 1
+	case l.State == "running" || l.State == "retrying":
+		return 2
+	case l.State == "stopped":
+		return 4
+	}
+	return 3
+}
+
+// watchList shows the list again and again.
+func watchList(ctx context.Context, a *app, o listOptions) error {
+	if a.json || !term.IsTerminal(a.out) {
+		return usagef("ls -w draws on a terminal").WithHint("outboard ls --json lists once")
+	}
+	out := a.out
+	for {
+		var page bytes.Buffer
+		a.out = sized{&page, out.(fileLike)}
+		if err := runList(ctx, a, o); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		if _, err := fmt.Fprint(out, "\x1b[H\x1b[J"+page.String()); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(watchEvery):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// fileLike is a terminal.
+type fileLike interface{ Fd() uintptr }
+
+// sized is a page that is as wide as a terminal.
+type sized struct {
+	*bytes.Buffer
+	fileLike
 }
 
 // sessionLine is a session in a list.
@@ -41,68 +119,223 @@ type sessionLine struct {
 	State   string    `json:"state"`
 	Doing   string    `json:"doing,omitempty"`
 	Title   string    `json:"title,omitempty"`
+	Agent   string    `json:"agent"`
+	Owner   string    `json:"owner,omitempty"`
 	Model   string    `json:"model"`
 	Created time.Time `json:"created_at"`
 	Tokens  int64     `json:"tokens"`
+	Cost    string    `json:"list_cost_usd,omitempty"`
 	Active  float64   `json:"active_seconds"`
+	Hosts   []string  `json:"hosts,omitempty"` // that it was refused and nobody has decided about
+
+	owner []string // by all its names
 }
 
-func runList(ctx context.Context, a *app, all bool) error {
+func runList(ctx context.Context, a *app, o listOptions) error {
+	for _, state := range o.states {
+		if !slices.Contains(states, state) {
+			return usagef("--state %q is none: %s", state, meant("", state, states)+strings.Join(states, ", "))
+		}
+	}
 	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	var rows [][]string
-	var some []client.Session
-	show := func() error {
-		lines, err := describeSessions(ctx, c.Client, some)
-		if err != nil {
+	agent := ""
+	if o.agent != "" {
+		if agent, err = existingAgent(ctx, c.Client, o.agent); err != nil {
 			return err
 		}
-		some = some[:0]
-		for _, l := range lines {
-			if a.json {
-				if err := a.object(l); err != nil {
-					return err
-				}
-			}
-			rows = append(rows, []string{l.Name, l.State, term.Line(l.Doing, 40), formatAge(time.Since(l.Created)), fmt.Sprint(l.Tokens), term.Line(l.Title, 40)})
-		}
-		return nil
 	}
-	more := false
-	for s, err := range c.Sessions(ctx, all) {
-		if err != nil {
+	if strings.Contains(o.owner, "@") { // sessions name a person by their id
+		if o.owner, err = findUser(ctx, c.Client, o.owner); err != nil {
 			return err
 		}
-		if !all && len(some) == listed {
-			more = true
-			break
-		}
-		if some = append(some, s); len(some) == batch {
-			if err := show(); err != nil {
+	}
+	waits, err := waitingSessions(ctx, c.Client)
+	if err != nil {
+		return err
+	}
+	lines, more, err := o.collect(ctx, c.Client, agent, waits)
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(lines, func(x, y sessionLine) int { return cmp.Compare(x.rank(), y.rank()) })
+	if a.json {
+		for _, l := range lines {
+			if err := a.object(l); err != nil {
 				return err
 			}
 		}
-	}
-	if err := show(); err != nil {
-		return err
-	}
-	if a.json {
 		return nil
 	}
-	if len(rows) == 0 {
+	if len(lines) == 0 && o.filtered() {
+		a.say("no session fits")
+		return nil
+	}
+	if len(lines) == 0 {
 		a.say("no sessions yet; outboard run starts one")
 		return nil
 	}
-	if err := term.Table(a.out, []string{"SESSION", "STATE", "DOING", "AGE", "TOKENS", "TITLE"}, rows); err != nil {
+	if err := printList(a, lines); err != nil {
 		return err
 	}
 	if more {
 		a.say("older sessions are left out; outboard ls -a lists all")
 	}
 	return nil
+}
+
+func (o *listOptions) filtered() bool {
+	return len(o.states) > 0 || o.agent != "" || o.owner != "" || o.since > 0
+}
+
+// fits reports whether a session is asked for.
+func (o *listOptions) fits(l sessionLine) bool {
+	return (len(o.states) == 0 || slices.Contains(o.states, l.State) || slices.Contains(o.states, "approval") && len(l.Hosts) > 0) &&
+		(o.owner == "" || slices.ContainsFunc(l.owner, func(name string) bool { return strings.EqualFold(name, o.owner) }))
+}
+
+// waitingSessions are the sessions that wait for a person, with the hosts they were refused.
+func waitingSessions(ctx context.Context, c *client.Client) (map[string][]string, error) {
+	out := map[string][]string{}
+	for p, err := range c.Approvals(ctx, "", false) {
+		if err != nil {
+			return nil, err
+		}
+		hosts := out[p.SessionID]
+		if p.Network != nil {
+			hosts = append(hosts, hostArgument(p.Network))
+		}
+		out[p.SessionID] = hosts
+	}
+	return out, nil
+}
+
+// collect describes the newest sessions that fit, and all that wait however old they are. more says that some were left out.
+func (o *listOptions) collect(ctx context.Context, c *client.Client, agent string, waits map[string][]string) (lines []sessionLine, more bool, err error) {
+	var since time.Time
+	if o.since > 0 {
+		since = time.Now().Add(-time.Duration(o.since))
+	}
+	seen := map[string]bool{}
+	add := func(some []client.Session) error {
+		described, err := describeSessions(ctx, c, some)
+		for _, l := range described {
+			if l.Hosts = waits[l.ID]; o.fits(l) && !seen[l.ID] {
+				lines = append(lines, l)
+			}
+			seen[l.ID] = true
+		}
+		return err
+	}
+	want := batch
+	if !o.all && !o.filtered() {
+		want = listed
+	}
+	var some []client.Session
+	for s, err := range c.SessionsSince(ctx, o.all, agent, since) {
+		if err != nil {
+			return nil, false, err
+		}
+		if !o.all && len(lines) >= listed {
+			more = true
+			break
+		}
+		if some = append(some, s); len(some) == want {
+			if err := add(some); err != nil {
+				return nil, false, err
+			}
+			some = some[:0]
+		}
+	}
+	if err := add(some); err != nil {
+		return nil, false, err
+	}
+	if !o.all && len(lines) > listed {
+		lines, more = lines[:listed], true
+		clear(seen)
+		for _, l := range lines {
+			seen[l.ID] = true
+		}
+	}
+	var old []client.Session // that wait and are not among the newest
+	for id := range waits {
+		if seen[id] {
+			continue
+		}
+		s, err := c.Session(ctx, id)
+		if err != nil && outboard.KindOf(err) != outboard.NotFound {
+			return nil, false, err
+		}
+		if err == nil && (agent == "" || s.Agent.ID == agent) && !s.CreatedAt.Before(since) {
+			old = append(old, s)
+		}
+	}
+	slices.SortFunc(old, func(x, y client.Session) int { return y.CreatedAt.Compare(x.CreatedAt) })
+	return lines, more, add(old)
+}
+
+// column is one of the list, and the least width of a window that shows it.
+type column struct {
+	name string
+	from int
+	cell func(l sessionLine) string
+}
+
+var columns = []column{
+	{"SESSION", 0, func(l sessionLine) string { return l.Name }},
+	{"STATE", 0, func(l sessionLine) string { return l.State }},
+	{"DOING", 0, func(l sessionLine) string { return l.Doing }},
+	{"AGE", 0, func(l sessionLine) string { return formatAge(time.Since(l.Created)) }},
+	{"TOKENS", 100, func(l sessionLine) string { return fmt.Sprint(l.Tokens) }},
+	{"COST", 80, func(l sessionLine) string {
+		if l.Cost == "" {
+			return "-"
+		}
+		return "$" + l.Cost
+	}},
+	{"OWNER", 130, func(l sessionLine) string { return term.Line(l.Owner, 24) }},
+	{"AGENT", 115, func(l sessionLine) string { return term.Line(l.Agent, 16) }},
+	{"MODEL", 150, func(l sessionLine) string { return term.Line(l.Model, 28) }},
+	{"TITLE", 70, func(l sessionLine) string { return term.Line(l.Title, 40) }},
+}
+
+// printList prints the columns that a window has room for, and cuts the last.
+func printList(a *app, lines []sessionLine) error {
+	width := 0
+	if _, ok := a.out.(fileLike); ok {
+		width = term.Width(a.out, 0)
+	}
+	var header []string
+	rows := make([][]string, len(lines))
+	for _, c := range columns {
+		if width > 0 && width < c.from {
+			continue
+		}
+		header = append(header, c.name)
+		for i, l := range lines {
+			cell := c.cell(l)
+			if c.name == "DOING" {
+				cell = l.shownDoing(width)
+			}
+			rows[i] = append(rows[i], cell)
+		}
+	}
+	return term.TableWithin(a.out, width, header, rows)
+}
+
+// shownDoing is what a session does or asks for, cut to a share of the window.
+func (l *sessionLine) shownDoing(width int) string {
+	text := l.Doing
+	if len(l.Hosts) > 0 {
+		text = strings.TrimSpace("asks for " + strings.Join(l.Hosts, ", ") + "  " + text)
+	}
+	if width == 0 {
+		return term.Line(oneLine(text), 0)
+	}
+	return term.Line(oneLine(text), max(16, width/3-8))
 }
 
 // describeSessions is describeSession of several, some of them at a time: a look is a round trip, and there may be thousands. One that was
@@ -129,8 +362,11 @@ func describeSessions(ctx context.Context, c *client.Client, list []client.Sessi
 
 // describeSession says where a session stands. Only one that may be doing something costs a look at its newest events.
 func describeSession(ctx context.Context, c *client.Client, s client.Session) (sessionLine, error) {
-	l := sessionLine{Type: "session", ID: s.ID, Name: sessionName(s.ID), State: s.Status, Title: s.Title, Model: s.Agent.Model.ID,
-		Created: s.CreatedAt, Tokens: s.Usage.Input + s.Usage.CacheRead + s.Usage.Output, Active: s.Stats.Active}
+	l := sessionLine{Type: "session", ID: s.ID, Name: sessionName(s.ID), State: s.Status, Title: s.Title, Agent: s.Agent.Name,
+		Model: s.Agent.Model.ID, Created: s.CreatedAt, Tokens: s.Usage.Tokens(), Cost: s.Usage.Cost(), Active: s.Stats.Active}
+	if s.Own != nil {
+		l.Owner, l.owner = s.Own.Owner.Name, []string{s.Own.Owner.Name, s.Own.Owner.UserID, s.Own.Owner.KeyID}
+	}
 	switch {
 	case s.ArchivedAt != nil || s.Status == "terminated":
 		l.State = "stopped" // by outboard stop, or archived by a program
@@ -152,6 +388,9 @@ func describeSession(ctx context.Context, c *client.Client, s client.Session) (s
 			restRefusal: "refused", restCut: "cut"}[v.stop]
 		if l.State == "" {
 			l.State = "idle"
+		}
+		if (l.State == "done" || l.State == "cut") && checkFailed(s, v.tl.rested) {
+			l.State = "check"
 		}
 	}
 	if l.State == "approval" || s.Status == "running" {

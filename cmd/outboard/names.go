@@ -41,9 +41,13 @@ func findSession(ctx context.Context, c *client.Client, ref string) (client.Sess
 	return pickSession(ref, c.Sessions(ctx, true))
 }
 
+// maxMeant is how many names are looked at for one that is nearly what was typed.
+const maxMeant = 1000
+
 // pickSession chooses the session that ref means. An exact name wins over names that begin with it.
 func pickSession(ref string, all iter.Seq2[client.Session, error]) (client.Session, error) {
 	var found []client.Session
+	var names []string
 	for s, err := range all {
 		if err != nil {
 			return client.Session{}, err
@@ -52,17 +56,20 @@ func pickSession(ref string, all iter.Seq2[client.Session, error]) (client.Sessi
 		if name == ref || s.ID == ref {
 			return s, nil
 		}
+		if len(names) < maxMeant {
+			names = append(names, name)
+		}
 		if ref != "" && (strings.HasPrefix(name, ref) || strings.HasPrefix(s.ID, ref)) {
 			found = append(found, s)
 		}
 	}
 	switch len(found) {
 	case 0:
-		return client.Session{}, outboard.Errorf(outboard.NotFound, "there is no session %q", ref).WithHint("outboard ls -a lists them")
+		return client.Session{}, outboard.Errorf(outboard.NotFound, "there is no session %q", ref).WithHint("%soutboard ls -a lists them", meant("", ref, names))
 	case 1:
 		return found[0], nil
 	}
-	var names []string
+	names = nil
 	for _, s := range found[:min(len(found), 5)] {
 		names = append(names, sessionName(s.ID))
 	}

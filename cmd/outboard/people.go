@@ -154,7 +154,7 @@ func newKey(a *app) *cobra.Command {
 	f.StringSliceVar(&n.Scopes, "scope", nil, "what it may change: "+strings.Join(outboard.KeyScopes, ", ")+"; may be repeated (default: all its role may)")
 	f.StringVar(&n.User, "user", "", "whose key it is; it has no more than their role")
 	f.StringVar(&n.Environment, "environment", "", "make it a worker's, of this self-hosted environment")
-	f.DurationVar(&last, "for", 0, "how long it lasts (default: until it is removed)")
+	spanVar(f, &last, "for", 0, "how long it lasts (default: until it is removed)")
 	var made bool
 	rm := verb(a, "rm KEY...", "End keys at once", rangeArgs(1, -1, "a key"), func(ctx context.Context, c *conn, args []string) error {
 		revoke := c.RevokeKey

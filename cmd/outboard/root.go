@@ -22,6 +22,7 @@ type app struct {
 	in        io.Reader
 	out, errs io.Writer
 	env       func(string) string
+	screen    *term.Screen // what out and errs are written through, nil where nothing is drawn in place
 
 	json bool
 	data string
@@ -32,12 +33,22 @@ type app struct {
 	started    bool   // a command's own code was reached: errors before that are about usage
 }
 
-// commands lists every command, in the order help shows them. A new command is one file and one line here.
-func (a *app) commands() []*cobra.Command {
-	return []*cobra.Command{
-		newDemo(a), newServe(a), newUp(a), newDown(a), newStatus(a), newRun(a), newList(a), newShow(a), newAttach(a), newLogs(a), newSend(a), newInterrupt(a), newApprove(a),
-		newDeny(a), newFork(a), newRewind(a), newCheckpoint(a), newNet(a), newDiff(a), newApply(a), newPull(a), newStop(a), newRemove(a), newChaos(a), newBench(a),
-		newBox(a), newSSH(a), newSSHKey(a), newTemplate(a), newImage(a), newBlob(a), newSandbox(a), newSecret(a), newApproval(a), newGrant(a), newBudget(a), newKill(a), newPolicy(a), newAudit(a), newOrg(a), newUser(a), newKey(a), newLogin(a), newLogout(a), newWhoami(a), newDoctor(a), newConfig(a), newVersion(a),
+// group is a heading of the help, with its commands in the order in which they are shown.
+type group struct {
+	id, title string
+	commands  []*cobra.Command
+}
+
+// groups lists every command. A new command is one file and one name here.
+func (a *app) groups() []group {
+	return []group{
+		{"sessions", "Sessions:", []*cobra.Command{newRun(a), newList(a), newShow(a), newAttach(a), newLogs(a), newSend(a), newInterrupt(a), newDiff(a), newApply(a),
+			newPull(a), newFork(a), newRewind(a), newCheckpoint(a), newStop(a), newRemove(a)}},
+		{"decide", "Decide:", []*cobra.Command{newApprove(a), newDeny(a), newApproval(a), newGrant(a), newPolicy(a), newNet(a), newBudget(a), newKill(a)}},
+		{"sandboxes", "Sandboxes:", []*cobra.Command{newBox(a), newSandbox(a), newTemplate(a), newImage(a), newSSH(a), newSSHKey(a)}},
+		{"server", "Server:", []*cobra.Command{newServe(a), newUp(a), newDown(a), newStatus(a), newDoctor(a), newConfig(a), newAudit(a), newBlob(a), newOrg(a), newUser(a), newKey(a)}},
+		{"more", "More:", []*cobra.Command{newDemo(a), newResource(a, "agent"), newResource(a, "environment"), newResource(a, "vault"), newSecret(a),
+			newResource(a, "file"), newResource(a, "model"), newLogin(a), newLogout(a), newWhoami(a), newChaos(a), newBench(a), newVersion(a)}},
 	}
 }
 
@@ -55,7 +66,7 @@ func (a *app) root() *cobra.Command {
 		PersistentPreRun:  func(*cobra.Command, []string) { a.started = true },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("unknown command %q", args[0]).WithHint("outboard help lists the commands")
+				return unknownCommand(cmd, args[0])
 			}
 			return cmd.Help()
 		},
@@ -68,10 +79,20 @@ func (a *app) root() *cobra.Command {
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON object per line")
 	root.PersistentFlags().StringVar(&a.data, "data", "", "data directory (default $OUTBOARD_DATA, else "+a.defaultData()+")")
 	root.PersistentFlags().StringVar(&a.org, "org", "", "organization to act in, for who runs the server (default $OUTBOARD_ORG)")
-	root.AddCommand(a.commands()...)
+	for _, g := range a.groups() {
+		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
+		for _, cmd := range g.commands {
+			cmd.GroupID = g.id
+			root.AddCommand(cmd)
+		}
+	}
+	root.SetHelpCommandGroupID("more")
+	root.SetCompletionCommandGroupID("more")
+	cobra.EnableCommandSorting = false
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
+	addExamples(root)
 	for _, cmd := range root.Commands() {
 		switch cmd.Name() {
 		case "completion":
@@ -93,16 +114,29 @@ func groupRun(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
-	names := []string{}
+	return usagef("%s has no command %q", cmd.Name(), args[0]).WithHint("%s%s %s", meant(cmd.CommandPath()+" ", args[0], commandNames(cmd)),
+		cmd.CommandPath(), strings.Join(commandNames(cmd), "|"))
+}
+
+// unknownCommand refuses a word that is no command, with the one that was meant.
+func unknownCommand(root *cobra.Command, word string) error {
+	known := commandNames(root)
+	for _, c := range root.Commands() {
+		known = append(known, c.Aliases...)
+	}
+	return usagef("unknown command %q", word).WithHint("%soutboard help lists the commands", meant("outboard ", word, known))
+}
+
+func commandNames(cmd *cobra.Command) (names []string) {
 	for _, c := range cmd.Commands() {
 		names = append(names, c.Name())
 	}
-	return usagef("%s has no command %q", cmd.Name(), args[0]).WithHint("%s %s", cmd.CommandPath(), strings.Join(names, "|"))
+	return names
 }
 
 // values says what is wrong with a value, by the type of its flag: what the parsers say is for programmers.
 var values = map[string]string{"int": "not a whole number", "int64": "not a whole number", "uint16": "not a whole number from 0", "float64": "not a number",
-	"duration": "not a duration such as 90s or 1h30m", "bool": "not true or false"}
+	"duration": "not a duration such as 90s, 1h30m or 90d", "bool": "not true or false"}
 
 // flagError explains a flag that is none; most often it is a task or message that begins with a dash.
 func flagError(cmd *cobra.Command, err error) error {
@@ -119,7 +153,13 @@ func flagError(cmd *cobra.Command, err error) error {
 	if strings.Contains(err.Error(), "shorthand flag: ' '") {
 		return e.WithHint("put -- before an argument that begins with a dash, or give - and the text on standard input")
 	}
-	return e.WithHint("%s --help lists the flags", cmd.CommandPath())
+	near := ""
+	if missing, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		var known []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+		near = meant("--", missing.GetSpecifiedName(), known)
+	}
+	return e.WithHint("%s%s --help lists the flags", near, cmd.CommandPath())
 }
 
 // asksJSON reports whether a command line has --json. A mistake in it ends the parsing, and --json may stand behind the mistake.
@@ -183,6 +223,15 @@ func (a *app) say(format string, args ...any) {
 	if !a.json {
 		fmt.Fprintf(a.errs, "outboard: "+format+"\n", args...)
 	}
+}
+
+// exact returns what foreign bytes are written to: visible on a terminal, as they are into a file or pipe.
+func exact(w io.Writer) (out io.Writer, flush func()) {
+	if !term.IsTerminal(w) {
+		return w, func() {}
+	}
+	clean := term.NewWriter(w)
+	return clean, func() { _ = clean.Flush() } // an output that fails has been noticed
 }
 
 // interactive reports whether a person can be asked.

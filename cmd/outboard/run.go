@@ -32,6 +32,7 @@ type runOptions struct {
 	title   string
 	vaults  []string
 	budget  string
+	allow   []string
 }
 
 func newRun(a *app) *cobra.Command {
@@ -56,8 +57,9 @@ func newRun(a *app) *cobra.Command {
 	f.StringVar(&o.env, "env", "", "environment: a name or an id")
 	f.StringSliceVar(&o.vaults, "vault", nil, "vault with secrets the session may use: a name or an id; see outboard secret")
 	f.StringVar(&o.budget, "budget", "", "most it may spend on its model, in dollars at list price; it stops there with exit 7 until the budget is raised")
+	f.StringSliceVar(&o.allow, "allow", nil, "host the session may reach besides what its environment allows, HOST or HOST:PORT; may be repeated")
 	f.StringVar(&o.check, "check", "", "command that judges the result in a fresh sandbox: decides between exit 0 and 8")
-	f.DurationVar(&o.timeout, "timeout", 0, "interrupt the session after this long and exit 124")
+	spanVar(f, &o.timeout, "timeout", 0, "interrupt the session after this long and exit 124")
 	f.StringVar(&o.approve, "approve", "", "ask before every tool call, or never (default: what the agent says)")
 	f.BoolVarP(&o.detach, "detach", "d", false, "start and do not watch")
 	foregroundFlag(f, a)
@@ -90,6 +92,11 @@ func runRun(ctx context.Context, a *app, o runOptions, task string) error {
 	if o.timeout < 0 {
 		return usagef("--timeout must not be negative")
 	}
+	for _, h := range o.allow {
+		if host, _, err := hostPort(h); err != nil || host == "" {
+			return usagef("--allow %q is not HOST or HOST:PORT", h)
+		}
+	}
 	c, err := a.connect(ctx, needWork)
 	if err != nil {
 		return err
@@ -105,6 +112,9 @@ func runRun(ctx context.Context, a *app, o runOptions, task string) error {
 	if err != nil {
 		return err
 	}
+	if err := o.allowHosts(ctx, c, s.ID); err != nil {
+		return err
+	}
 	if err := o.announce(a, s, work); err != nil {
 		return err
 	}
@@ -115,6 +125,20 @@ func runRun(ctx context.Context, a *app, o runOptions, task string) error {
 		return nil
 	}
 	return o.watch(ctx, a, c, s, work)
+}
+
+// allowHosts lets the session reach what --allow names.
+func (o runOptions) allowHosts(ctx context.Context, c *conn, id string) error {
+	for _, h := range o.allow {
+		host, port, err := hostPort(h)
+		if err != nil {
+			return err
+		}
+		if _, err := c.AllowNetwork(ctx, id, host, port, "session"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // noIsolation is the refusal of a host that cannot isolate: never fall back to running on it.
@@ -272,14 +296,18 @@ func (o runOptions) watch(ctx context.Context, a *app, c *conn, s client.Session
 		defer cancel()
 	}
 	w := a.newWatch(c, s.ID)
+	follow := w.follow
 	if a.interactive() {
-		w.lines = newLineReader(a.in)
+		follow = w.followAsking
 	}
-	rest, err := w.follow(ctx)
+	rest, err := follow(ctx)
 	switch {
 	case err == nil:
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return o.expire(a, c, s)
+	case errors.Is(err, errQuit):
+		a.say("detached from %s", sessionName(s.ID))
+		return nil
 	case detached(ctx):
 		return w.detach()
 	default:

@@ -60,7 +60,7 @@ func newServe(a *app) *cobra.Command {
 	f.BoolVar(&o.clock, "trust-clock", false, "take the host's clock for right though the database has seen a later time: what had expired may be valid again")
 	f.StringSliceVar(&o.hosts, "host", nil, "name this server may be called by, besides its addresses")
 	f.IntVar(&o.slots, "slots", 0, "sessions run at a time (default: the runner's)")
-	f.DurationVar(&o.idle, "idle", 0, "end after this long without requests and without work, such as 10m (default: stay)")
+	spanVar(f, &o.idle, "idle", 0, "end after this long without requests and without work, such as 10m (default: stay)")
 	f.BoolVar(&o.background, "background", false, "")
 	f.MarkHidden("background")
 	f.StringVar(&o.level, "log-level", "", "debug, info, warn or error (default info)")

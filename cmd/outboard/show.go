@@ -18,15 +18,31 @@ func newShow(a *app) *cobra.Command {
 
 // waitingCall is a call that waits for an answer.
 type waitingCall struct {
-	Call   string `json:"call"`
-	Tool   string `json:"tool"`
-	Input  string `json:"input"`
-	Custom bool   `json:"custom,omitempty"`
+	Call     string `json:"call,omitempty"`
+	Approval string `json:"approval,omitempty"`
+	Tool     string `json:"tool,omitempty"`
+	Host     string `json:"host,omitempty"` // that the session was refused
+	Input    string `json:"input"`
+	Request  string `json:"request,omitempty"` // the whole of it
+	Digest   string `json:"digest,omitempty"`
+	Why      string `json:"why,omitempty"`
+	Custom   bool   `json:"custom,omitempty"`
+
+	q *question
+}
+
+func waitsWith(q *question) waitingCall {
+	w := waitingCall{Approval: q.approval.ID, Request: q.approval.Request, Digest: q.approval.Digest, Why: q.approval.Why, Custom: q.custom(), q: q}
+	if q.host() {
+		w.Host, w.Input = q.approval.Network.Host, q.approval.Resource
+		return w
+	}
+	w.Call, w.Tool, w.Input = q.call.id, q.call.name, q.call.what
+	return w
 }
 
 type showLine struct {
 	sessionLine
-	Agent       string        `json:"agent"`
 	Environment string        `json:"environment_id"`
 	Root        string        `json:"root,omitempty"`
 	Parent      string        `json:"parent_id,omitempty"`
@@ -48,7 +64,8 @@ func runShow(ctx context.Context, a *app, ref string) error {
 	if err != nil {
 		return err
 	}
-	l := showLine{sessionLine: base, Agent: fmt.Sprintf("%s v%d", s.Agent.Name, s.Agent.Version), Environment: s.EnvironmentID}
+	l := showLine{sessionLine: base, Environment: s.EnvironmentID}
+	l.Agent = fmt.Sprintf("%s v%d", s.Agent.Name, s.Agent.Version)
 	if full, err := c.Session(ctx, s.ID); err != nil {
 		return err
 	} else if full.Own != nil {
@@ -61,8 +78,12 @@ func runShow(ctx context.Context, a *app, ref string) error {
 	if err != nil {
 		return err
 	}
-	for _, call := range calls {
-		l.Waiting = append(l.Waiting, waitingCall{call.id, call.name, call.what, call.custom})
+	qs, err := questionsOf(ctx, c.Client, s.ID, calls)
+	if err != nil {
+		return err
+	}
+	for _, q := range qs {
+		l.Waiting = append(l.Waiting, waitsWith(q))
 	}
 	if a.json {
 		return a.object(l)
@@ -107,9 +128,17 @@ func waitingCalls(ctx context.Context, c *client.Client, id string) ([]*openCall
 	return tl.waiting(ids), nil
 }
 
+// dollars is a cost for people.
+func dollars(cost string) string {
+	if cost == "" {
+		return ""
+	}
+	return "$" + cost
+}
+
 func printShow(a *app, l showLine) error {
-	rows := [][2]string{{"session", l.Name + "  " + l.ID}, {"state", l.State}, {"doing", l.Doing}, {"title", l.Title}, {"agent", l.Agent},
-		{"model", l.Model}, {"from", l.Root}, {"created", l.Created.Local().Format(time.DateTime)}, {"tokens", fmt.Sprint(l.Tokens)},
+	rows := [][2]string{{"session", l.Name + "  " + l.ID}, {"state", l.State}, {"doing", l.Doing}, {"title", l.Title}, {"agent", l.Agent}, {"owner", l.Owner},
+		{"model", l.Model}, {"from", l.Root}, {"created", l.Created.Local().Format(time.DateTime)}, {"tokens", fmt.Sprint(l.Tokens)}, {"cost", dollars(l.Cost)},
 		{"active", formatDuration(time.Duration(l.Active * float64(time.Second)))}}
 	if l.Parent != "" {
 		rows = append(rows, [2]string{"fork of", fmt.Sprintf("%s@%d", sessionName(l.Parent), l.ForkedAt)})
@@ -123,9 +152,31 @@ func printShow(a *app, l showLine) error {
 		}
 	}
 	for _, w := range l.Waiting {
-		if _, err := fmt.Fprintf(a.out, "waits    %s %s\n         outboard approve %s %s\n", term.Line(w.Tool, 40), term.Line(w.Input, 200), l.Name, w.Call); err != nil {
+		if err := w.print(a, l.Name); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// print shows the whole request, and the command that answers it.
+func (w waitingCall) print(a *app, name string) error {
+	what, next := w.Tool, "outboard approve "+name
+	switch {
+	case w.Host != "":
+		what = "for the network: " + w.Input
+	case w.Custom:
+		what, next = w.Tool+", for its client's result", "outboard attach "+name
+	}
+	if w.Digest != "" {
+		next += " --digest " + w.Digest[:min(shortDigest, len(w.Digest))]
+	}
+	if _, err := fmt.Fprintf(a.out, "waits    %s\n", term.Line(what, 0)); err != nil {
+		return err
+	}
+	if err := printRequest(a.out, facts(w.q.approval), requestLines(w.q.request()), term.Width(a.out, 0)); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(a.out, "         %s\n", next)
+	return err
 }

@@ -42,7 +42,7 @@ func newSSHKey(a *app) *cobra.Command {
 	add.Long = "Register a public key. FILE is a .pub file, or - for standard input; the default is ~/.ssh/id_ed25519.pub.\n" +
 		"After outboard login the key is yours until you are removed; else it ends with the API key that registers it."
 	add.Flags().StringVar(&name, "name", "", "what to call it (default: its comment)")
-	add.Flags().DurationVar(&last, "for", 0, "how long it lasts (default: until it is removed)")
+	spanVar(add.Flags(), &last, "for", 0, "how long it lasts (default: until it is removed)")
 	cmd.AddCommand(ls, add, verb(a, "rm KEY...", "End SSH keys, and within a second the connections they opened", rangeArgs(1, -1, "an SSH key"), func(ctx context.Context, c *conn, args []string) error {
 		return eachOf(ctx, args, func(id string) error {
 			k, err := c.RevokeSSHKey(ctx, id)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/term"
 	"github.com/spf13/cobra"
 )
 
@@ -26,11 +27,59 @@ func newStop(a *app) *cobra.Command {
 }
 
 func newRemove(a *app) *cobra.Command {
-	return &cobra.Command{Use: "rm SESSION...", Short: "Delete sessions with their logs and files", Args: rangeArgs(1, -1, "a session"), ValidArgsFunction: a.completeSessions,
-		Long: "Delete sessions, stopping those that run, with what was uploaded for them. Branches that apply made stay.",
+	var all, yes bool
+	cmd := &cobra.Command{Use: "rm SESSION...|--all", Short: "Delete sessions with their logs and files", ValidArgsFunction: a.completeSessions,
+		Long: "Delete sessions, stopping those that run, with what was uploaded for them. Branches that apply made stay. With --all every session\n" +
+			"that you can see is deleted, after a question on a terminal, and with --yes elsewhere.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if all && len(args) > 0 {
+				return usagef("--all and names exclude each other")
+			}
+			if all {
+				return nil
+			}
+			return rangeArgs(1, -1, "a session, or --all")(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if all {
+				return removeAll(cmd.Context(), a, yes)
+			}
 			return endSessions(cmd.Context(), a, args, "removed", remove)
 		}}
+	cmd.Flags().BoolVar(&all, "all", false, "every session")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+// removeAll deletes every session.
+func removeAll(ctx context.Context, a *app, yes bool) error {
+	c, err := a.connect(ctx, needThere)
+	if err != nil {
+		return err
+	}
+	var ids []string
+	for s, err := range c.Sessions(ctx, true) {
+		if err != nil {
+			c.Close()
+			return err
+		}
+		ids = append(ids, s.ID)
+	}
+	c.Close()
+	switch {
+	case len(ids) == 0:
+		a.say("there are no sessions")
+		return nil
+	case yes:
+	case !a.interactive():
+		return usagef("rm --all deletes %s and nobody can be asked here", count(len(ids), "session")).WithHint("outboard rm --all --yes")
+	default:
+		fmt.Fprintf(a.errs, "outboard: delete %s with logs and files? [y/N] ", count(len(ids), "session"))
+		if line, err := term.NewInput(a.in).Answer(ctx); err != nil || !isYes(line) {
+			return err
+		}
+	}
+	return endSessions(ctx, a, ids, "removed", remove)
 }
 
 // endSessions brings each session to rest and ends it. All are tried; the first error decides the exit code.

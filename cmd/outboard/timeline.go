@@ -21,8 +21,8 @@ const (
 	plainWidth = 110
 	// indent begins the lines below a row.
 	indent = "                    "
-	// shownOutput bounds the lines of a tool's output that a full log shows.
-	shownOutput = 40
+	// shownOutput bounds the lines of a tool's output that a log shows, and shownFailure those of a failed command while it is watched.
+	shownOutput, shownFailure = 40, 20
 )
 
 // wireEvent is the union of the fields of the events a timeline shows.
@@ -58,7 +58,9 @@ type openCall struct {
 	id     string
 	name   string
 	what   string
+	input  json.RawMessage
 	text   string // the result, until the outcome is told
+	last   string // the last line of what it has said so far
 	since  time.Time
 	asked  bool
 	custom bool
@@ -81,12 +83,18 @@ type timeline struct {
 	tools  bool // show calls only
 	seqs   bool // show positions
 	seq    int64
+	full   bool   // nothing is left out of an output
+	whole  bool   // rows are not cut: nobody's window is filled
+	dates  bool   // show the day before the first row, too
+	day    string // of the newest row
 
-	typing *typing              // the message that is being written, nil when none is shown
-	calls  map[string]*openCall // without an outcome
-	done   int                  // calls with one
-	begun  time.Time
-	newest time.Time
+	running bool                 // a turn runs
+	rested  time.Time            // the last one ended
+	typing  *typing              // the message that is being written, nil when none is shown
+	calls   map[string]*openCall // without an outcome
+	done    int                  // calls with one
+	begun   time.Time
+	newest  time.Time
 }
 
 // newTimeline returns a timeline that writes to the command's output, or only keeps track where that is for machines.
@@ -94,7 +102,8 @@ func (a *app) newTimeline() *timeline {
 	if a.json {
 		return silentTimeline()
 	}
-	return &timeline{out: a.out, st: a.style(), width: term.Width(a.out, plainWidth), zone: time.Local, calls: map[string]*openCall{}}
+	return &timeline{out: a.out, st: a.style(), width: term.Width(a.out, plainWidth), zone: time.Local, calls: map[string]*openCall{},
+		whole: !term.IsTerminal(a.out), day: time.Now().Format(time.DateOnly)}
 }
 
 // silentTimeline returns a timeline that only keeps track.
@@ -105,7 +114,7 @@ func silentTimeline() *timeline {
 // event shows one event.
 func (t *timeline) event(ev client.Event) error {
 	t.seq = ev.Seq
-	if t.begun.IsZero() {
+	if t.begun.IsZero() && !ev.ProcessedAt.IsZero() {
 		t.begun = ev.ProcessedAt
 	}
 	if ev.ProcessedAt.After(t.newest) {
@@ -117,6 +126,12 @@ func (t *timeline) event(ev client.Event) error {
 	var w wireEvent
 	if err := ev.Decode(&w); err != nil {
 		return fmt.Errorf("reading event %s: %w", ev.ID, err)
+	}
+	switch ev.Type {
+	case "session.status_running":
+		t.running = true
+	case "session.status_idle", "session.status_terminated", "session.deleted":
+		t.running, t.rested = false, ev.ProcessedAt
 	}
 	switch ev.Type {
 	case "agent.tool_use", "agent.mcp_tool_use", "agent.custom_tool_use":
@@ -139,6 +154,9 @@ func (t *timeline) event(ev client.Event) error {
 func (t *timeline) talk(ev client.Event, w wireEvent) error {
 	switch ev.Type {
 	case "user.message":
+		if at, ok := outboard.MadeAt(ev.ID); t.users && ok && ev.ProcessedAt.IsZero() {
+			return t.text(at, "you", client.Text(w.Content)+"  (queued)")
+		}
 		if t.users {
 			return t.text(ev.At(), "you", client.Text(w.Content))
 		}
@@ -203,7 +221,7 @@ func (t *timeline) stopped(stop string) string {
 }
 
 func (t *timeline) called(ev client.Event, w wireEvent) error {
-	c := &openCall{id: ev.ID, name: w.Name, what: describeCall(w.Name, w.Input), since: ev.ProcessedAt,
+	c := &openCall{id: ev.ID, name: w.Name, what: describeCall(w.Name, w.Input), input: w.Input, since: ev.ProcessedAt,
 		asked: w.Permission == "ask", custom: ev.Type == "agent.custom_tool_use"}
 	t.calls[ev.ID] = c
 	switch {
@@ -252,11 +270,39 @@ func (t *timeline) finished(ev client.Event, p ownPayload) error {
 	if err := t.line(c.since, c.name, c.what, strings.TrimSpace(t.outcome(p)+"  "+formatDuration(took))); err != nil {
 		return err
 	}
-	refused := p.ExitCode == nil && (p.IsError || p.Outcome != "ok")
-	if c.text == "" || !t.output && !refused {
+	if lines := editLines(c, p); len(lines) > 0 && !p.IsError {
+		return t.block(strings.Join(lines, "\n"), shownFailure, false)
+	}
+	failed := p.IsError || p.Outcome != "ok" || p.ExitCode != nil && *p.ExitCode != 0
+	switch {
+	case c.text == "":
+		return nil
+	case t.output:
+		return t.block(c.text, shownOutput, p.Truncated)
+	case failed:
+		return t.block(c.text, shownFailure, p.Truncated)
+	}
+	return nil
+}
+
+// editLines is what an edit replaced, and with what.
+func editLines(c *openCall, p ownPayload) (out []string) {
+	var in struct {
+		Old string `json:"old_string"`
+		New string `json:"new_string"`
+	}
+	if c.name != "edit" || p.Outcome != "ok" || json.Unmarshal(c.input, &in) != nil {
 		return nil
 	}
-	return t.block(c.text, shownOutput, p.Truncated)
+	for _, side := range []struct{ mark, text string }{{"- ", in.Old}, {"+ ", in.New}} {
+		if side.text == "" {
+			continue
+		}
+		for _, l := range visibleLines(strings.TrimSuffix(side.text, "\n")) {
+			out = append(out, side.mark+strings.ReplaceAll(l, "⇥   ", "\t"))
+		}
+	}
+	return out
 }
 
 // waiting returns the calls that a person or client must answer, in order.
@@ -277,12 +323,30 @@ func (t *timeline) line(at time.Time, verb, what, end string) error {
 	verb = fmt.Sprintf("%-6s", term.Line(verb, 12))
 	long := utf8.RuneCountInString(verb) - 6
 	left := 2 + len(t.stamp(at)) + 2 + 6 + long + 1 // indent, time, gap, verb, gap
-	what = term.Line(what, max(20, t.width-left-visible(end)-2))
+	if err := t.newDay(at); err != nil {
+		return err
+	}
+	room := max(20, t.width-left-visible(end)-2)
+	if t.whole {
+		room = 0
+	}
+	what = term.Line(oneLine(what), room)
 	pad := ""
 	if end != "" {
 		pad = strings.Repeat(" ", max(2, min(60-long, t.width-left-visible(end))-utf8.RuneCountInString(what)))
 	}
 	_, err := fmt.Fprintf(t.out, "  %s  %s %s%s%s\n", t.st.Dim(t.stamp(at)), verb, what, pad, end)
+	return err
+}
+
+// newDay says which day it is, before its first row.
+func (t *timeline) newDay(at time.Time) error {
+	day := at.In(t.zone).Format(time.DateOnly)
+	if at.IsZero() || day == t.day && !t.dates {
+		return nil
+	}
+	t.day, t.dates = day, false
+	_, err := fmt.Fprintf(t.out, "  %s\n", t.st.Dim("── "+day+" ──"))
 	return err
 }
 
@@ -314,6 +378,9 @@ func visible(s string) int {
 // text prints something said, whole.
 func (t *timeline) text(at time.Time, who, text string) error {
 	t.stopTyping()
+	if err := t.newDay(at); err != nil {
+		return err
+	}
 	first, rest, _ := strings.Cut(strings.TrimSpace(term.Clean(text)), "\n")
 	if _, err := fmt.Fprintf(t.out, "  %s  %-6s %s\n", t.st.Dim(t.stamp(at)), who, first); err != nil || rest == "" {
 		return err
@@ -324,33 +391,24 @@ func (t *timeline) text(at time.Time, who, text string) error {
 // leftOut is what stands in a text where the guest, or the runner, has left out its middle.
 var leftOut = regexp.MustCompile(`(?m)^\[(?:\.\.\. )?(\d+) (?:of \d+ )?bytes left out`)
 
-// block prints foreign lines below a row; limit 0 prints all. cut is that the log does not have all of the text.
+// block prints foreign lines below a row, of long ones the end; limit 0 prints all. cut is that the log does not have all of the text.
 func (t *timeline) block(text string, limit int, cut bool) error {
 	lines := strings.Split(strings.TrimRight(term.Clean(text), "\n"), "\n")
-	more, dropped := 0, int64(0)
-	if limit > 0 && len(lines) > limit {
-		more = len(lines) - limit
+	if more := len(lines) - limit; limit > 0 && more > 0 && !t.full {
+		dropped := int64(0)
 		if cut {
-			for _, m := range leftOut.FindAllStringSubmatch(strings.Join(lines[limit:], "\n"), -1) {
+			for _, m := range leftOut.FindAllStringSubmatch(strings.Join(lines[:more], "\n"), -1) {
 				n, _ := strconv.ParseInt(m[1], 10, 64) // 0 of what is no number
 				dropped += max(0, n)
 			}
 		}
-		lines = lines[:limit]
-	}
-	for _, l := range lines {
-		if _, err := fmt.Fprintf(t.out, "%s%s\n", indent, l); err != nil {
-			return err
+		rest := "… " + count(more, "more line") + " before these"
+		if dropped > 0 {
+			rest += fmt.Sprintf(", and between them %s that the log does not have", formatBytes(dropped))
 		}
+		lines = append([]string{t.st.Dim(rest)}, lines[more:]...)
 	}
-	if more == 0 {
-		return nil
-	}
-	rest := fmt.Sprintf("… %d more lines", more)
-	if dropped > 0 {
-		rest += fmt.Sprintf(", and between them %s that the log does not have", formatBytes(dropped))
-	}
-	_, err := fmt.Fprintf(t.out, "%s%s\n", indent, t.st.Dim(rest))
+	_, err := fmt.Fprintf(t.out, "%s%s\n", indent, strings.Join(lines, "\n"+indent))
 	return err
 }
 
@@ -384,6 +442,11 @@ func describeCall(name string, input json.RawMessage) string {
 		return in.URL
 	}
 	return string(input)
+}
+
+// oneLine is a text of several lines as one, in which each end of a line can be seen.
+func oneLine(text string) string {
+	return strings.Join(strings.Split(strings.TrimRight(text, "\n"), "\n"), " ⏎ ")
 }
 
 // shortPath drops the workspace's own path, which every path inside has.

@@ -172,20 +172,29 @@ func TestTimelineColumns(t *testing.T) {
 
 // If this fails, the log says that it has the lines of an output that it has lost, or loses some where it has them all.
 func TestTimelineMoreLines(t *testing.T) {
-	long := strings.Repeat("x\n", shownOutput+9)
+	long := strings.Repeat("x\n", shownOutput) + "the reason\n"
 	for _, c := range []struct {
 		text, want string
 		cut        bool
 	}{
-		{long, "… 9 more lines\n", false}, // control
-		{long + "[5242880 of 9999999 bytes left out here; the whole output is in /f]\ny\n", "… 11 more lines, and between them 5.0 MiB that the log does not have\n", true},
-		{long + "[... 2048 bytes left out ...]\ny\n", "… 11 more lines, and between them 2.0 KiB that the log does not have\n", true},
-		{long + "[... 2048 bytes left out ...]\ny\n", "… 11 more lines\n", false}, // a program's own words
-		{"[... 2048 bytes left out ...]\n" + long, "… 10 more lines\n", true},     // it is shown
+		{strings.Repeat("x\n", 9) + long, "… 10 more lines before these\n", false}, // control
+		{"y\n[5242880 of 9999999 bytes left out here; the whole output is in /f]\n" + long, "… 3 more lines before these, and between them 5.0 MiB that the log does not have\n", true},
+		{"[... 2048 bytes left out ...]\n" + long, "… 2 more lines before these, and between them 2.0 KiB that the log does not have\n", true},
+		{"[... 2048 bytes left out ...]\n" + long, "… 2 more lines before these\n", false}, // a program's own words
+		{long + "[... 2048 bytes left out ...]\n", "… 2 more lines before these\n", true},  // it is shown
 	} {
 		var out bytes.Buffer
-		if err := (&timeline{out: &out, width: plainWidth, zone: time.UTC}).block(c.text, shownOutput, c.cut); err != nil || !strings.HasSuffix(out.String(), c.want) {
-			t.Errorf("cut %v: %v, ...%q, want ...%q", c.cut, err, out.String()[max(0, out.Len()-120):], c.want)
+		tl := &timeline{out: &out, width: plainWidth, zone: time.UTC}
+		if err := tl.block(c.text, shownOutput, c.cut); err != nil || !strings.HasPrefix(out.String(), indent+c.want) {
+			t.Errorf("cut %v: %v, %q..., want %q", c.cut, err, out.String()[:min(out.Len(), 120)], c.want)
+		}
+		if !strings.Contains(out.String(), "the reason\n") {
+			t.Errorf("the end of the output is left out:\n%s", out.String())
+		}
+		tl.full = true
+		out.Reset()
+		if err := tl.block(c.text, shownOutput, c.cut); err != nil || strings.Count(out.String(), "\n") != strings.Count(c.text, "\n") {
+			t.Errorf("a full log leaves something out, %v:\n%s", err, out.String())
 		}
 	}
 }
@@ -302,19 +311,62 @@ func TestLocalURL(t *testing.T) {
 }
 
 // An answer that is not clearly a yes must not let a command run.
-func TestParseAnswer(t *testing.T) {
-	for line, want := range map[string]bool{"y": true, "YES": true, " yes ": true, "allow": true, "": false, "n": false, "no": false,
-		"yesterday": false, "maybe y": false, "yn": false} {
-		if got, _, clear := parseAnswer(line); (got && clear) != want {
-			t.Errorf("answer %q allows: %v", line, got)
+func TestAnswers(t *testing.T) {
+	ask := func() *question {
+		return &question{call: &openCall{id: "sevt_1", name: "bash"}, approval: client.Approval{ID: "apr_1", Digest: "d", Request: "bash {}"}}
+	}
+	for line, want := range map[string]string{"y": "allow ", "YES": "allow ", " yes ": "allow ", "allow": "allow ", "n": "deny ", "no": "deny ",
+		"no it is not safe": "deny it is not safe", "s": "allow session", "l": "later", "": "?", "yesterday": "?", "maybe y": "?", "yn": "?", "yes but": "?",
+		"a": "rule agent", "always": "rule agent", "a lot": "?", "session": "allow session"} {
+		q := ask()
+		d, err := q.reply(line)
+		got := "?"
+		switch {
+		case d.later:
+			got = "later"
+		case d.ans != nil && d.ans.Digest != "d":
+			t.Errorf("%q: the answer is about the digest %q", line, d.ans.Digest)
+		case d.ans != nil:
+			got = d.ans.Result + " " + d.ans.Message + d.ans.Scope
+		case q.scope != "":
+			got = "rule " + q.scope
+		}
+		if got != want || (err != nil) != (want == "?") {
+			t.Errorf("%q means %q, %v; want %q", line, got, err, want)
 		}
 	}
-	for line, want := range map[string]bool{"y": true, "n": true, "no thanks": true, "": false, "maybe": false, "yn": false, "yes but": false} {
-		if _, _, clear := parseAnswer(line); clear != want {
-			t.Errorf("%q is an answer: %v", line, clear)
+	q := ask()
+	q.lines = []string{"1", "2"} // and none was shown
+	if d, err := q.reply("y"); err == nil || d.ans != nil {
+		t.Error("a request is allowed that was not shown to its end")
+	}
+	for _, several := range []client.Approval{{ID: "apr_1", Needs: 2}, {ID: "apr_1", Resource: "ls *"}, {ID: "apr_1", Request: "custom:x {}"}} {
+		q := &question{call: &openCall{}, approval: several}
+		if d, err := q.reply("a"); err == nil || q.scope != "" || d.ans != nil {
+			t.Errorf("%+v can be allowed for ever", several)
 		}
 	}
-	if _, why, _ := parseAnswer("no it is not safe"); why != "it is not safe" {
-		t.Errorf("reason = %q", why)
+}
+
+// What is approved must be seen: each line of it, and nothing in it can hide, or look like another argument.
+func TestRequestLines(t *testing.T) {
+	for _, c := range []struct{ request, want string }{
+		{`bash {"command": "echo ok"}`, "bash|  command: echo ok"},
+		{`bash {"command": "echo ok\nrm -rf x\n  timeout: 5", "timeout": 7}`, "bash|  command:|    echo ok|    rm -rf x|      timeout: 5|  timeout: 7"},
+		{`bash {"command": "a\r\nb\rc\td\u001b[2J"}`, `bash|  command:|    a\r|    b\rc⇥   d\x1b[2J`},
+		{`write {"content": "\x9b31m\U000e0041\u202e\\x41", "n": "5", "m": 5}`, `write|  content: \x9b31m\U000e0041\u202e\x41|  m: 5|  n: "5"`},
+		{`x {"a": {"b": ["c\nd"]}}`, `x|  a: {"b":["c\nd"]}`},
+		{"http.request\nhost x\r\ty", `http.request|host x\r⇥   y`},
+		{`bash {"command`, `bash {"command`},
+	} {
+		if got := strings.Join(requestLines(c.request), "|"); got != c.want {
+			t.Errorf("%s\n got %s\nwant %s", c.request, got, c.want)
+		}
+	}
+	rows := barred([]string{strings.Repeat("x", 100) + "allow? y"}, 60)
+	for i, r := range rows {
+		if utf8.RuneCountInString(r) > 60 || !strings.HasPrefix(r, []string{"  │ ", "  ┊ "}[min(i, 1)]) {
+			t.Errorf("row %d reaches the edge: %q", i, r)
+		}
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/term"
 )
@@ -37,25 +35,32 @@ type watch struct {
 	a        *app
 	c        *conn
 	id       string
-	tl       *timeline
 	opt      client.FollowOptions
 	old      time.Time // what came to rest up to then is history
 	untilEnd bool      // go on after the session has come to rest, until it is archived or deleted
-	lines    *lineReader
-
-	ran   bool      // a turn was seen
-	asked *stopAsks // what the session waits for
+	ran      bool      // a turn was seen
+	asked    *stopAsks // what the session waits for
+	lines    *term.Input
+	screen   *term.Screen // nil where nothing is shown in place
 
 	mu        sync.Mutex
-	questions []*openCall // attach: what the person is asked about, the first of them now; guarded by mu
+	tl        *timeline
+	deaf      bool              // the person's input has ended
+	hosts     []client.Approval // that the session asked for and nobody has decided about
+	seen      map[string]bool   // hosts that were shown
+	questions []*question       // that the person is asked, the first of them now
+	epoch     int               // a line answers the question if it was typed since
+	settled   chan struct{}     // capacity 1: the last question was answered
 }
 
 // newWatch returns a watch that shows a session from its beginning. On a terminal it shows what the model writes while it writes it;
 // elsewhere, where a line is read once it is whole, it waits for the message.
 func (a *app) newWatch(c *conn, id string) *watch {
-	w := &watch{a: a, c: c, id: id, tl: a.newTimeline(), opt: client.FollowOptions{Past: true, Own: true}}
+	a.useScreen()
+	w := &watch{a: a, c: c, id: id, tl: a.newTimeline(), screen: a.screen, opt: client.FollowOptions{Past: true, Own: true},
+		seen: map[string]bool{}, settled: make(chan struct{}, 1)}
 	if !a.json && term.IsTerminal(a.out) {
-		w.opt.Live = w.tl.piece
+		w.opt.Live = w.piece
 	}
 	return w
 }
@@ -66,6 +71,8 @@ type stopAsks struct{ ids []string }
 // follow shows events until the session rests (or, with untilEnd, ends) and returns how. An error is ctx's cause when the person
 // or a timeout ended it.
 func (w *watch) follow(ctx context.Context) (string, error) {
+	stop := w.keepLive(ctx)
+	defer stop()
 	for ev, err := range w.c.Follow(ctx, w.id, w.opt) {
 		if err != nil {
 			return "", err
@@ -92,22 +99,36 @@ func (w *watch) show(ev client.Event) error {
 			return err
 		}
 	}
-	return w.tl.event(ev)
+	return w.showRow(ev)
+}
+
+func (w *watch) showRow(ev client.Event) error {
+	w.mu.Lock()
+	err := w.tl.event(ev)
+	w.mu.Unlock()
+	w.refresh()
+	return err
+}
+
+func (w *watch) piece(p client.Piece) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tl.piece(p)
 }
 
 // rested returns how the session came to rest with this event, or "".
 func (w *watch) rested(ctx context.Context, ev client.Event) (string, error) {
 	if !ev.ProcessedAt.After(w.old) {
 		w.ran = w.ran || ev.Type == "session.status_running"
-		if c := w.question(); c != nil && !ev.ProcessedAt.Before(w.old) { // the past ends with what is asked
-			w.put(c)
+		if !ev.ProcessedAt.Before(w.old) { // the past ends with what is asked
+			w.present()
 		}
 		return "", nil
 	}
 	switch ev.Type {
 	case "session.status_running":
 		w.ran, w.asked = true, nil
-		w.ask(nil)
+		w.keep((*question).host)
 	case "session.status_terminated":
 		return restDone, nil
 	case "session.deleted":
@@ -119,12 +140,11 @@ func (w *watch) rested(ctx context.Context, ev client.Event) (string, error) {
 		}
 		if body.Stop.Type == restApproval {
 			w.asked = &stopAsks{body.Stop.EventIDs}
-			switch {
-			case w.lines == nil:
-			case w.untilEnd: // whoever reads the lines answers
-				w.ask(w.tl.waiting(w.asked.ids))
-			case w.answerable():
-				return "", w.answer(ctx)
+			w.mu.Lock()
+			ask := w.listens() && (w.untilEnd || w.answerable())
+			w.mu.Unlock()
+			if ask {
+				return "", w.askAll(ctx)
 			}
 		}
 		if w.ran && !w.untilEnd {
@@ -146,131 +166,6 @@ func (w *watch) answerable() bool {
 	return len(calls) == len(w.asked.ids)
 }
 
-// answer asks the person about every waiting call and sends the answers.
-func (w *watch) answer(ctx context.Context) error {
-	var events []any
-	for _, c := range w.tl.waiting(w.asked.ids) {
-		for clear := false; !clear; {
-			w.put(c)
-			line, err := w.lines.next(ctx)
-			if err != nil {
-				return err
-			}
-			var yes bool
-			var reason string
-			if yes, reason, clear = parseAnswer(line); clear {
-				events = append(events, client.Confirmation(c.id, yes, reason))
-			} else if strings.TrimSpace(line) != "" {
-				w.a.say("%v", noAnswer(line))
-			}
-		}
-	}
-	_, err := w.c.Send(ctx, w.id, events...)
-	return err
-}
-
-// put asks the person about one call.
-func (w *watch) put(c *openCall) {
-	if c.custom {
-		fmt.Fprintf(w.a.errs, "outboard: %s %s waits for its result; the next line is sent as it: ", term.Line(c.name, 40), term.Line(c.what, 200))
-		return
-	}
-	fmt.Fprintf(w.a.errs, "outboard: allow %s %s? [y/n, or n and a reason] ", term.Line(c.name, 40), term.Line(c.what, 200))
-}
-
-// noAnswer explains a line that is neither a yes nor a no: nothing is decided by a slip of the hand.
-func noAnswer(line string) error {
-	return usagef("%q is no answer: y lets it run, n (and a reason, if you like) does not", term.Line(strings.TrimSpace(line), 60))
-}
-
-// ask makes calls the questions that what the person types next answers, in order; with none, nothing is asked any more.
-func (w *watch) ask(calls []*openCall) {
-	w.mu.Lock()
-	w.questions = calls
-	w.mu.Unlock()
-	if len(calls) > 0 {
-		w.put(calls[0])
-	}
-}
-
-// question returns what the person is asked now, or nil.
-func (w *watch) question() *openCall {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.questions) == 0 {
-		return nil
-	}
-	return w.questions[0]
-}
-
-// reply answers a question with a line, and asks the next one.
-func (w *watch) reply(ctx context.Context, c *openCall, line string) error {
-	event := client.CustomResult(c.id, line)
-	if !c.custom {
-		yes, reason, clear := parseAnswer(line)
-		if !clear {
-			w.a.say("%v", noAnswer(line))
-			w.put(c)
-			return nil
-		}
-		event = client.Confirmation(c.id, yes, reason)
-	}
-	w.mu.Lock()
-	var rest []*openCall
-	if len(w.questions) > 0 && w.questions[0] == c {
-		rest = w.questions[1:]
-	}
-	w.mu.Unlock()
-	w.ask(rest)
-	_, err := w.c.Send(ctx, w.id, event)
-	return err
-}
-
-// parseAnswer reads a yes or a no with its reason; clear is false for anything else.
-func parseAnswer(line string) (allow bool, reason string, clear bool) {
-	first, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
-	switch strings.ToLower(first) {
-	case "y", "yes", "allow":
-		return true, "", rest == "" // "yes but not there" is no yes
-	case "n", "no", "deny":
-		return false, strings.TrimSpace(rest), true
-	}
-	return false, "", false
-}
-
-// lineReader reads a person's lines. Its goroutine lives until the input ends, because nothing can interrupt a read from a
-// terminal; the process ends with it or before it.
-type lineReader struct {
-	once  sync.Once
-	in    io.Reader
-	lines chan string // capacity 0; closed by the reading goroutine at the end of the input
-}
-
-func newLineReader(in io.Reader) *lineReader { return &lineReader{in: in, lines: make(chan string)} }
-
-// next returns the next line, io.EOF at the end, or ctx's cause.
-func (r *lineReader) next(ctx context.Context) (string, error) {
-	r.once.Do(func() { go r.read() })
-	select {
-	case l, ok := <-r.lines:
-		if !ok {
-			return "", io.EOF
-		}
-		return l, nil
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
-	}
-}
-
-func (r *lineReader) read() {
-	defer close(r.lines)
-	s := bufio.NewScanner(r.in)
-	s.Buffer(nil, outboard.MaxInlineContent)
-	for s.Scan() {
-		r.lines <- s.Text()
-	}
-}
-
 // detached reports whether ctx ended because the person pressed Ctrl-C (or the process was asked to end).
 func detached(ctx context.Context) bool {
 	return ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded)
@@ -285,7 +180,7 @@ func (w *watch) detach() error {
 		goesOn = "it goes on when it is attached again, or when a server runs"
 	}
 	w.a.say("detached from %s; %s", name, goesOn)
-	if !w.a.interactive() {
+	if !w.a.interactive() || w.lines == nil {
 		return nil
 	}
 	again := make(chan os.Signal, 1)
@@ -300,11 +195,11 @@ func (w *watch) detach() error {
 	case <-again:
 	}
 	fmt.Fprintf(w.a.errs, "outboard: stop %s? [y/N] ", name)
-	line, err := w.lines.next(ctx)
+	line, err := w.lines.Answer(ctx)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	if yes, _, clear := parseAnswer(line); !yes || !clear {
+	if !isYes(line) {
 		return nil
 	}
 	if _, err := w.c.Send(ctx, w.id, client.Interrupt()); err != nil {
@@ -312,4 +207,10 @@ func (w *watch) detach() error {
 	}
 	w.a.say("interrupted %s", name)
 	return nil
+}
+
+// isYes reports whether a line is a plain yes.
+func isYes(line string) bool {
+	line = strings.ToLower(strings.TrimSpace(line))
+	return line == "y" || line == "yes"
 }

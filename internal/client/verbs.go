@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 )
 
 // page is one page of any list.
@@ -40,6 +41,21 @@ func pages[T any](ctx context.Context, c *Client, path string, query url.Values)
 	}
 }
 
+// Objects lists what a path of the API lists, as it is there.
+func (c *Client) Objects(ctx context.Context, path string) iter.Seq2[map[string]any, error] {
+	return pages[map[string]any](ctx, c, path, url.Values{"limit": {"100"}})
+}
+
+// Post sends a body to a path of the API and reads the answer into out, if that is not nil.
+func (c *Client) Post(ctx context.Context, path string, body, out any) error {
+	return c.call(ctx, http.MethodPost, path, nil, body, out)
+}
+
+// Delete deletes what is at a path of the API.
+func (c *Client) Delete(ctx context.Context, path string) error {
+	return c.call(ctx, http.MethodDelete, path, nil, nil, nil)
+}
+
 // Agents lists the live agents, newest first.
 func (c *Client) Agents(ctx context.Context) iter.Seq2[Agent, error] {
 	return pages[Agent](ctx, c, "/v1/agents", url.Values{"limit": {"100"}})
@@ -67,9 +83,20 @@ func (c *Client) CreateEnvironment(ctx context.Context, body any) (e Environment
 
 // Sessions lists sessions, newest first.
 func (c *Client) Sessions(ctx context.Context, archived bool) iter.Seq2[Session, error] {
-	q := url.Values{"limit": {"100"}}
+	return c.SessionsSince(ctx, archived, "", time.Time{})
+}
+
+// SessionsSince is Sessions of one agent ("" = all), made at or after a time.
+func (c *Client) SessionsSince(ctx context.Context, archived bool, agent string, since time.Time) iter.Seq2[Session, error] {
+	q := url.Values{"limit": {"100"}, "include[]": {"outboard"}}
 	if archived {
 		q.Set("include_archived", "true")
+	}
+	if agent != "" {
+		q.Set("agent_id", agent)
+	}
+	if !since.IsZero() {
+		q.Set("created_at[gte]", since.UTC().Format(time.RFC3339Nano))
 	}
 	return pages[Session](ctx, c, "/v1/sessions", q)
 }
@@ -82,6 +109,11 @@ func (c *Client) Session(ctx context.Context, id string) (s Session, err error) 
 // CreateSession makes a session.
 func (c *Client) CreateSession(ctx context.Context, n NewSession) (s Session, err error) {
 	return s, c.call(ctx, http.MethodPost, "/v1/sessions", nil, n, &s)
+}
+
+// UpdateSession changes metadata of a session; what the map does not name stays.
+func (c *Client) UpdateSession(ctx context.Context, id string, metadata map[string]string) error {
+	return c.call(ctx, http.MethodPost, "/v1/sessions/"+url.PathEscape(id), nil, map[string]any{"metadata": metadata}, nil)
 }
 
 // ArchiveSession ends a session for good; its log stays.

@@ -2,6 +2,8 @@ package client
 
 import (
 	"encoding/json"
+	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -67,6 +69,24 @@ type Usage struct {
 	Input     int64 `json:"input_tokens"`
 	Output    int64 `json:"output_tokens"`
 	CacheRead int64 `json:"cache_read_input_tokens"`
+	ListCost  *struct {
+		Amount string `json:"amount"` // in cents
+	} `json:"list_cost"` // nil where nothing was priced
+}
+
+// Tokens is their sum.
+func (u *Usage) Tokens() int64 { return u.Input + u.CacheRead + u.Output }
+
+// Cost is the list cost in dollars, such as 0.12, and "" where nothing was priced.
+func (u *Usage) Cost() string {
+	if u.ListCost == nil {
+		return ""
+	}
+	cents, err := strconv.ParseInt(u.ListCost.Amount, 10, 64)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("%d.%02d", cents/100, cents%100)
 }
 
 // Stats are a session's times.

@@ -23,7 +23,7 @@ func Raw(f any) (restore func(), err error) {
 // Size returns a terminal's columns and rows, or the classic ones where it has none.
 func Size(f any) (cols, rows int) {
 	const classicCols, classicRows = 80, 24
-	if file, ok := f.(*os.File); ok {
+	if file, ok := f.(descriptor); ok {
 		if c, r, err := xterm.GetSize(int(file.Fd())); err == nil && c > 0 && r > 0 {
 			return c, r
 		}

@@ -39,6 +39,11 @@ func (s Style) wrap(code, text string) string {
 
 // Table prints rows under a header, columns as wide as their widest cell, two spaces apart. Cells are cleaned to one line.
 func Table(w io.Writer, header []string, rows [][]string) error {
+	return TableWithin(w, 0, header, rows)
+}
+
+// TableWithin is Table with rows of at most that many columns of a window; 0 does not cut.
+func TableWithin(w io.Writer, columns int, header []string, rows [][]string) error {
 	width := make([]int, len(header))
 	all := append([][]string{header}, rows...)
 	for r, row := range all {
@@ -59,7 +64,11 @@ func Table(w io.Writer, header []string, rows [][]string) error {
 				b.WriteString(strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell)+2))
 			}
 		}
-		if _, err := fmt.Fprintln(w, strings.TrimRight(b.String(), " ")); err != nil {
+		text := strings.TrimRight(b.String(), " ")
+		if r := []rune(text); columns > 0 && len(r) > columns {
+			text = strings.TrimRight(string(r[:columns-1]), " ") + "…"
+		}
+		if _, err := fmt.Fprintln(w, text); err != nil {
 			return err
 		}
 	}

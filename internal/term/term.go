@@ -20,22 +20,23 @@ import (
 
 // IsTerminal reports whether f is a terminal.
 func IsTerminal(f any) bool {
-	file, ok := f.(*os.File)
+	file, ok := f.(descriptor)
 	return ok && xterm.IsTerminal(int(file.Fd()))
 }
 
-// ReadPassword reads one line from a terminal without showing it.
+// ReadPassword reads one line from a terminal without showing it. What was typed before is dropped.
 func ReadPassword(f any) ([]byte, error) {
 	file, ok := f.(*os.File)
 	if !ok {
 		return nil, fmt.Errorf("not a terminal")
 	}
+	Discard(file)
 	return xterm.ReadPassword(int(file.Fd()))
 }
 
 // Width returns the width of a terminal in columns, or fallback where it has none.
 func Width(f any, fallback int) int {
-	file, ok := f.(*os.File)
+	file, ok := f.(descriptor)
 	if !ok {
 		return fallback
 	}
