@@ -96,7 +96,8 @@ func (e *Event) payload() (Payload, error) {
 	return f.p, f.err
 }
 
-// CodeAnswered is the code of the error for a call that has another answer already. Its kind is Invalid, as on the wire.
+// CodeAnswered is the code of the error for a call that has another answer already. Its kind is Invalid, as on the
+// wire.
 const CodeAnswered = "already_answered"
 
 // Codes of the errors of an event that cannot be decoded.

@@ -14,11 +14,12 @@ const (
 	// MaxEventData bounds one event's payload in the log; larger content goes to blob and leaves a reference.
 	// 256 KiB keeps a row well under what SQLite and Postgres handle without overflow storms.
 	MaxEventData = 256 << 10
-	// MaxDefinition bounds an agent, an environment's config, and the resources of a session, each as JSON. A system prompt of 100,000
-	// characters in any script, 256 tools with long descriptions and 1 MiB of schemas fit; no model reads more.
+	// MaxDefinition bounds an agent, an environment's config, and the resources of a session, each as JSON. A system
+	// prompt of 100,000 characters in any script, 256 tools with long descriptions and 1 MiB of schemas fit; no model
+	// reads more.
 	MaxDefinition = 4 << 20
-	// MaxConfigData is MaxEventData of the events that hold a session's config, which is its agent, its environment and its resources. A fold
-	// reads no blobs, so the config is in the event.
+	// MaxConfigData is MaxEventData of the events that hold a session's config, which is its agent, its environment and
+	// its resources. A fold reads no blobs, so the config is in the event.
 	MaxConfigData = 3*MaxDefinition + 1<<20
 	// MaxInlineContent is the size above which one text or base64 block moves to blob.
 	MaxInlineContent = 64 << 10

@@ -43,7 +43,8 @@ func (b *bench) refusals() (out []string) {
 	return out
 }
 
-// Fails if files, resources or the host's images change without a record, which is written whatever becomes of the change.
+// Fails if files, resources or the host's images change without a record, which is written whatever becomes of the
+// change.
 func TestChangesAreRecorded(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	file := b.upload("file", "f:x").str("id")
@@ -63,7 +64,8 @@ func TestChangesAreRecorded(t *testing.T) {
 	}
 }
 
-// Fails if who is refused leaves no record, or can fill the disk with records by asking again, from one address or from many.
+// Fails if who is refused leaves no record, or can fill the disk with records by asking again, from one address or from
+// many.
 func TestRefusalsAreRecorded(t *testing.T) {
 	var mu sync.Mutex
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)

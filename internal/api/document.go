@@ -130,7 +130,8 @@ func stringEnd(b []byte, i int) int {
 	return i + 1
 }
 
-// escapes reports whether a string of JSON has escapes, and whether every half of a surrogate pair among them has the other.
+// escapes reports whether a string of JSON has escapes, and whether every half of a surrogate pair among them has the
+// other.
 func escapes(s []byte) (any, whole bool) {
 	for i := 0; i < len(s); i++ {
 		if s[i] != '\\' {

@@ -16,16 +16,17 @@ func bad(format string, args ...any) *outboard.Error {
 	return outboard.Errorf(outboard.Invalid, format, args...)
 }
 
-// Bounds on a request body, besides its size. The deepest thing a client legitimately sends is a tool's JSON schema, and the one with the most
-// values is a hundred events of a thousand blocks.
+// Bounds on a request body, besides its size. The deepest thing a client legitimately sends is a tool's JSON schema,
+// and the one with the most values is a hundred events of a thousand blocks.
 const (
 	maxDepth  = 100
 	maxValues = 1_000_000
 	maxNumber = 1000 // characters of one number: to read it can take more than linear time
 )
 
-// checkDocument refuses a body that is not one JSON document, what two readers would read in two ways (invalid UTF-8, halves of surrogate
-// pairs, a name twice in one object, however deep), and what takes much longer to read than to send. Everything below relies on it.
+// checkDocument refuses a body that is not one JSON document, what two readers would read in two ways (invalid UTF-8,
+// halves of surrogate pairs, a name twice in one object, however deep), and what takes much longer to read than to
+// send. Everything below relies on it.
 func checkDocument(b []byte) error {
 	if !utf8.Valid(b) {
 		return bad("the request body is not valid UTF-8")
@@ -103,8 +104,8 @@ func object(path string, b []byte, v any) error {
 	return nil
 }
 
-// decodeField decodes a member. The objects in it are as strict as the one around it; encoding/json would take any case of a name, and names
-// that nobody knows.
+// decodeField decodes a member. The objects in it are as strict as the one around it; encoding/json would take any case
+// of a name, and names that nobody knows.
 func decodeField(path string, raw json.RawMessage, v reflect.Value) error {
 	_, own := v.Addr().Interface().(json.Unmarshaler)
 	_, text := v.Addr().Interface().(encoding.TextUnmarshaler)

@@ -51,7 +51,8 @@ func imageBlock(kind string, b []byte) map[string]any {
 	return map[string]any{"type": "image", "source": map[string]any{"type": "base64", "media_type": kind, "data": base64.StdEncoding.EncodeToString(b)}}
 }
 
-// Fails if a picture is taken that a provider refuses, which would fail every later message of the session, or one is refused that it takes.
+// Fails if a picture is taken that a provider refuses, which would fail every later message of the session, or one is
+// refused that it takes.
 func TestPictures(t *testing.T) {
 	b := newBench(t)
 	agent, env, id := b.agent(), b.environment(), b.session()

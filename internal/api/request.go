@@ -27,8 +27,8 @@ type verb func(r *request) (any, error)
 
 type callerKey struct{}
 
-// handle authenticates, refuses query parameters that are not known, bounds the body, runs a verb and encodes what it returns. Who is
-// refused is recorded by fail; what is changed, by the verb of control, which is held to that here.
+// handle authenticates, refuses query parameters that are not known, bounds the body, runs a verb and encodes what it
+// returns. Who is refused is recorded by fail; what is changed, by the verb of control, which is held to that here.
 func (s *server) handle(route string, v verb, known []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		by, err := s.caller(r)

@@ -206,7 +206,8 @@ var unbuilt = []string{
 	"GET /v1/messages/batches/{rest...}", "POST /v1/messages/batches/{rest...}", "DELETE /v1/messages/batches/{rest...}",
 }
 
-// unbuiltWork are those of the work queue, which answer 400. Who may not use them is told so, and not that they are missing.
+// unbuiltWork are those of the work queue, which answer 400. Who may not use them is told so, and not that they are
+// missing.
 var unbuiltWork = []string{
 	"GET /v1/environments/{environment}/work", "GET /v1/environments/{environment}/work/poll",
 	"GET /v1/environments/{environment}/work/stats", "GET /v1/environments/{environment}/work/{work}",
@@ -259,7 +260,8 @@ func (s *server) routes() http.Handler {
 	return s.spelled(mux)
 }
 
-// spelled asks for a key before the mux redirects a path that it would spell otherwise: who has none learns of no route.
+// spelled asks for a key before the mux redirects a path that it would spell otherwise: who has none learns of no
+// route.
 func (s *server) spelled(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if clean := path.Clean("/" + r.URL.Path); clean != r.URL.Path && clean+"/" != r.URL.Path {

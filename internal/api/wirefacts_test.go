@@ -87,8 +87,8 @@ func TestListOfLargeUpdates(t *testing.T) {
 	}
 }
 
-// Fails if an update that changes a number by less than a float64 can tell is answered 200 and not made, or one that changes only how a
-// number is written makes a version.
+// Fails if an update that changes a number by less than a float64 can tell is answered 200 and not made, or one that
+// changes only how a number is written makes a version.
 func TestUpdatesCompareNumbersExactly(t *testing.T) {
 	b := newBench(t)
 	body := func(n string) string {
@@ -144,7 +144,8 @@ func TestEmptyMetadata(t *testing.T) {
 	}
 }
 
-// Fails if a message is taken while the session waits for answers, or if one is refused that the answers before it make room for.
+// Fails if a message is taken while the session waits for answers, or if one is refused that the answers before it make
+// room for.
 func TestMessageWhileParked(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	k := b.talk("always_ask")
@@ -178,7 +179,8 @@ func TestMessageWhileParked(t *testing.T) {
 	}
 }
 
-// Fails if an environment that sessions name can be deleted, or two have one name, or a name stays taken when it need not.
+// Fails if an environment that sessions name can be deleted, or two have one name, or a name stays taken when it need
+// not.
 func TestEnvironmentNames(t *testing.T) {
 	b := newBench(t)
 	one := b.ok("POST", "/v1/environments", `{"name":"n"}`).str("id")

@@ -47,7 +47,8 @@ type usageOut struct {
 	ServerTools   serverTools   `json:"server_tool_use"`
 }
 
-// serverTools counts what the wire bills by the request, which this server does not: its web_fetch runs here, and web_search is not built.
+// serverTools counts what the wire bills by the request, which this server does not: its web_fetch runs here, and
+// web_search is not built.
 type serverTools struct {
 	Searches int64 `json:"web_search_requests"`
 	Fetches  int64 `json:"web_fetch_requests"`

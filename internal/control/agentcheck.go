@@ -142,8 +142,8 @@ func checkTools(tools []outboard.Toolset, servers []outboard.MCPServer) error {
 	return nil
 }
 
-// alike are the letters that read like others in common fonts, each beside the one that stands for all of them. Names of custom tools are
-// ASCII (customName), so letters of other scripts need no place here.
+// alike are the letters that read like others in common fonts, each beside the one that stands for all of them. Names
+// of custom tools are ASCII (customName), so letters of other scripts need no place here.
 var alike = strings.NewReplacer("_", "", "-", "", "0", "o", "1", "l", "i", "l", "3", "e", "4", "a", "5", "s", "7", "t", "8", "b", "6", "b", "9", "g", "q", "g",
 	"vv", "w", "uu", "w", "rn", "m", "cl", "d")
 

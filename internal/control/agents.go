@@ -72,7 +72,8 @@ func (c *Control) Agent(ctx context.Context, by outboard.Caller, id outboard.Age
 	return a, look("agent", string(id), err)
 }
 
-// Agents returns one page of agents, newest first. A page of large ones is shorter than p.Limit, and more says that there may be others.
+// Agents returns one page of agents, newest first. A page of large ones is shorter than p.Limit, and more says that
+// there may be others.
 func (c *Control) Agents(ctx context.Context, by outboard.Caller, p Page) (_ []outboard.Agent, more bool, err error) {
 	if err := known(by); err != nil {
 		return nil, false, err

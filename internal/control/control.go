@@ -212,7 +212,8 @@ const (
 	pageStep  = 8 // rows that are read before it is known how large they are
 )
 
-// gather reads a page of large rows a few at a time, and ends it early once it is large. more then says that rows may follow.
+// gather reads a page of large rows a few at a time, and ends it early once it is large. more then says that rows may
+// follow.
 func gather[T any](read func(Page) ([]T, error), p Page, size func(*T) int64, id func(*T) string) (out []T, more bool, err error) {
 	var sum int64
 	step := int64(pageStep)

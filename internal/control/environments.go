@@ -100,7 +100,8 @@ func (c *Control) Environment(ctx context.Context, by outboard.Caller, id outboa
 	return e, nil
 }
 
-// Environments returns one page, newest first, as Agents does. at is when the cursor's row was made: it may be deleted by now.
+// Environments returns one page, newest first, as Agents does. at is when the cursor's row was made: it may be deleted
+// by now.
 func (c *Control) Environments(ctx context.Context, by outboard.Caller, p Page, at time.Time) (_ []outboard.Environment, more bool, err error) {
 	if err := known(by); err != nil {
 		return nil, false, err

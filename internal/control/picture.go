@@ -21,8 +21,8 @@ const (
 	maxPictureSide = 8000    // pixels
 )
 
-// decodedPixels is how many pixels of the pictures of one request are decoded, to find what is broken within. A picture of a few bytes can have
-// 64 million, so behind these only the structure of a picture is looked at.
+// decodedPixels is how many pixels of the pictures of one request are decoded, to find what is broken within. A picture
+// of a few bytes can have 64 million, so behind these only the structure of a picture is looked at.
 const decodedPixels = 10_000_000
 
 // pictureTypes are the types that providers take.
@@ -31,7 +31,8 @@ var pictureTypes = []string{"image/png", "image/jpeg", "image/gif", "image/webp"
 // pictures checks the pictures of one request.
 type pictures struct{ left int64 }
 
-// check refuses a picture that no provider takes, and returns its type. declared "" or application/octet-stream declares none.
+// check refuses a picture that no provider takes, and returns its type. declared "" or application/octet-stream
+// declares none.
 func (p *pictures) check(declared string, b []byte) (string, error) {
 	if err := checkPictureSize(int64(len(b))); err != nil {
 		return "", err

@@ -71,7 +71,8 @@ func (f *refusals) take(source, route string, stranger bool, now time.Time) (lef
 	return left, true
 }
 
-// forget drops what is older than its time and has nothing to add. Where too many do, the counts are lost. A stranger's route is "".
+// forget drops what is older than its time and has nothing to add. Where too many do, the counts are lost. A stranger's
+// route is "".
 func (f *refusals) forget(now time.Time) {
 	for k, r := range f.seen {
 		if now.Sub(r.at) >= refusalEvery && (r.left == 0 || len(f.seen) >= maxRefusals) && k != [2]string{} {
@@ -83,8 +84,9 @@ func (f *refusals) forget(now time.Time) {
 	}
 }
 
-// Refused records that somebody was refused: of other errors there is no record. It is refused in any case. Of one source and route one a minute has a record; the next one
-// says how many had none. Strangers are told apart by network, whatever they asked for.
+// Refused records that somebody was refused: of other errors there is no record. It is refused in any case. Of one
+// source and route one a minute has a record; the next one says how many had none. Strangers are told apart by network,
+// whatever they asked for.
 func (c *Control) Refused(ctx context.Context, by outboard.Caller, r RefusedRequest) {
 	if kind := outboard.KindOf(r.Why); kind != outboard.Unauthenticated && kind != outboard.Denied {
 		return

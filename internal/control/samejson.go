@@ -46,8 +46,8 @@ func sameValue(a, b any) bool {
 	return a == b
 }
 
-// decimal is a number of JSON as its digits, without zeros at either end, and the power of ten they are multiplied by. As float64 two
-// numbers that differ can be one.
+// decimal is a number of JSON as its digits, without zeros at either end, and the power of ten they are multiplied by.
+// As float64 two numbers that differ can be one.
 type decimal struct {
 	negative bool
 	digits   string // "" = zero

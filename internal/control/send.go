@@ -204,8 +204,8 @@ func interrupts(ps []outboard.Payload) bool {
 	return slices.ContainsFunc(ps, func(p outboard.Payload) bool { return p.EventType() == outboard.TypeInputInterrupt })
 }
 
-// checkParked refuses a message while the session waits for answers other than those before it in the request. The text is the wire's:
-// clients go by it.
+// checkParked refuses a message while the session waits for answers other than those before it in the request. The text
+// is the wire's: clients go by it.
 func (c *Control) checkParked(ctx context.Context, h *outboard.Header, answered map[outboard.CallID]bool, i int) error {
 	if !h.Parked() {
 		return nil
@@ -242,8 +242,8 @@ func (c *Control) checkParked(ctx context.Context, h *outboard.Header, answered 
 		WithHint("answer the calls, or send user.interrupt before the message: in the same request, or in one of its own")
 }
 
-// settledCall reports whether what the session waits for under an event's id has come: a result where it is the offer of a call or
-// a custom tool's, else the answer of a person.
+// settledCall reports whether what the session waits for under an event's id has come: a result where it is the offer
+// of a call or a custom tool's, else the answer of a person.
 func (c *Control) settledCall(ctx context.Context, h *outboard.Header, id outboard.EventID, call outboard.CallID) (bool, error) {
 	req, err := c.call(ctx, h.ID, call)
 	if err != nil {

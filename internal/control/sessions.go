@@ -219,8 +219,8 @@ func (c *Control) header(ctx context.Context, by outboard.Caller, id outboard.Se
 	return h, nil
 }
 
-// Sessions returns one page of at most f.Limit sessions, newest first unless f.Asc. A page of large ones is shorter, and more says that there
-// may be others.
+// Sessions returns one page of at most f.Limit sessions, newest first unless f.Asc. A page of large ones is shorter,
+// and more says that there may be others.
 func (c *Control) Sessions(ctx context.Context, by outboard.Caller, f SessionFilter) (out []Session, more bool, err error) {
 	if err := known(by); err != nil {
 		return nil, false, err

@@ -102,8 +102,8 @@ func (s *Store) AuditWhile(ctx context.Context, r outboard.AuditRecord, while Ma
 
 type trailKey struct{}
 
-// Trail returns a context for one request. accounted then reports whether a record was written with it, or Unchanged was called: a change of
-// which neither is true has left no trace.
+// Trail returns a context for one request. accounted then reports whether a record was written with it, or Unchanged
+// was called: a change of which neither is true has left no trace.
 func Trail(ctx context.Context) (_ context.Context, accounted func() bool) {
 	seen := new(atomic.Bool)
 	return context.WithValue(ctx, trailKey{}, seen), seen.Load

@@ -7,8 +7,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// taken is the name while the environment has it for itself: not when it is archived, and not of one that had a name twice before that was
-// refused, until it is renamed.
+// taken is the name while the environment has it for itself: not when it is archived, and not of one that had a name
+// twice before that was refused, until it is renamed.
 const insertEnvironmentSQL = `INSERT INTO environments (id, created_at, archived_at, body, org, taken) VALUES (?, ?, ?, ?, ?, ?)`
 
 const updateEnvironmentSQL = `UPDATE environments SET archived_at = ?, body = ?, taken = ? WHERE id = ?`
