@@ -63,6 +63,8 @@ type Auth struct {
 	Rule         UseRule       `json:"rule,omitzero"`
 	InHeader     bool          `json:"in_header,omitempty"` // AuthEnv: the placeholder is replaced in header values
 	InBody       bool          `json:"in_body,omitempty"`   // AuthEnv: and in bodies
+	InPath       bool          `json:"in_path,omitempty"`   // AuthEnv: and in the path
+	InQuery      bool          `json:"in_query,omitempty"`  // AuthEnv: and in the query
 	Shape        string        `json:"shape,omitempty"`     // AuthEnv: what the placeholder begins with, a public prefix such as "sk-ant-"
 	HeaderName   string        `json:"header,omitempty"`    // AuthHeader
 	Format       string        `json:"format,omitempty"`    // AuthHeader: the value, with {secret} or {basic} in it

@@ -105,7 +105,8 @@ func (v vaultCredentials) For(ctx context.Context, r egress.Request) (egress.Inj
 		out.Set[name] = value.Reveal()
 	}
 	for _, p := range got.Replace {
-		out.Replace = append(out.Replace, egress.Placeholder{Placeholder: p.Text, Value: p.Value.Reveal(), Header: p.Header, Body: p.Body})
+		out.Replace = append(out.Replace, egress.Placeholder{Placeholder: p.Text, Value: p.Value.Reveal(), Name: p.Name, Header: p.Header,
+			Body: p.Body, Path: p.Path, Query: p.Query})
 	}
 	if got.Sign != nil {
 		out.Sign = func(_ context.Context, s *egress.SignRequest) error {

@@ -165,12 +165,15 @@ func decodeVariable(path string, raw json.RawMessage, create bool) (authChange, 
 	var at struct {
 		Header field[bool] `json:"header"`
 		Body   field[bool] `json:"body"`
+		Path   field[bool] `json:"path"`  // Outboard's own
+		Query  field[bool] `json:"query"` // Outboard's own
 	}
 	var extra variableExtra
 	err := object(path, raw, &in)
 	if err == nil && in.Location != nil {
 		err = cmpErr(object(path+".injection_location", in.Location, &at), notNull(path+".injection_location.header", at.Header.null),
-			notNull(path+".injection_location.body", at.Body.null))
+			notNull(path+".injection_location.body", at.Body.null), notNull(path+".injection_location.path", at.Path.null),
+			notNull(path+".injection_location.query", at.Query.null))
 	}
 	if err == nil && !isNull(in.Outboard) {
 		err = object(path+".outboard", in.Outboard, &extra)
@@ -200,6 +203,12 @@ func decodeVariable(path string, raw json.RawMessage, create bool) (authChange, 
 		}
 		if at.Body.set {
 			a.InBody = at.Body.v
+		}
+		if at.Path.set {
+			a.InPath = at.Path.v
+		}
+		if at.Query.set {
+			a.InQuery = at.Query.v
 		}
 		if in.Outboard != nil {
 			a.Rule.Ports, a.Rule.Methods, a.Rule.Paths, a.Shape = extra.Ports, extra.Methods, extra.Paths, extra.Prefix

@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"net"
 	"strconv"
 	"strings"
 
@@ -71,6 +72,35 @@ type networkRecordOut struct {
 	Decision string          `json:"decision"`
 	Rule     string          `json:"rule"`
 	Detail   json.RawMessage `json:"detail,omitempty"`
+
+	// What request and detail say, taken apart.
+	Method string `json:"method"`
+	Host   string `json:"host"`
+	Port   int    `json:"port"`
+	Path   string `json:"path"`
+	Reason string `json:"reason,omitempty"` // of a refusal
+}
+
+// takeApart fills in the parts of a record.
+func (o *networkRecordOut) takeApart() {
+	var detail struct {
+		Reason string `json:"reason"`
+	}
+	_ = json.Unmarshal(o.Detail, &detail) // of a redacted record nothing is left
+	o.Reason = detail.Reason
+	method, address, _ := strings.Cut(o.Request, " ")
+	o.Method = method
+	scheme, rest, found := strings.Cut(address, "://")
+	if !found {
+		return
+	}
+	host, path, _ := strings.Cut(rest, "/")
+	o.Host, o.Port, o.Path = host, map[string]int{"http": 80, "https": 443}[scheme], "/"+path // the path is decoded: it is no URL
+	if name, port, err := net.SplitHostPort(host); err == nil {
+		o.Host = name
+		o.Port, _ = strconv.Atoi(port) // cannot fail: the gateway wrote it
+	}
+	o.Host = strings.Trim(o.Host, "[]")
 }
 
 // networkLog lists the requests of a session, newest first.
@@ -103,8 +133,10 @@ func (r *request) networkLog(read func(before int64, limit int) ([]control.Audit
 		out.NextPage = &next
 	}
 	for _, a := range list {
-		out.Data = append(out.Data, networkRecordOut{Type: "outboard.network.request", Num: a.Num, At: stamp(a.At), Request: a.Resource,
-			Decision: a.Decision, Rule: a.Rule, Detail: json.RawMessage(a.Detail)})
+		record := networkRecordOut{Type: "outboard.network.request", Num: a.Num, At: stamp(a.At), Request: a.Resource, Decision: a.Decision, Rule: a.Rule,
+			Detail: json.RawMessage(a.Detail)}
+		record.takeApart()
+		out.Data = append(out.Data, record)
 	}
 	return out, nil
 }

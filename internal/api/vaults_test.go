@@ -135,6 +135,14 @@ func TestBadCredentials(t *testing.T) {
 	b := newBench(t)
 	vault := b.vault()
 	b.credential(vault, variable("GOOD")) // positive control
+	pem := variable("PEM")
+	pem["secret_value"], pem["injection_location"] = "-----BEGIN KEY-----\ns3cret\n-----END KEY-----\n", obj{"header": false, "body": true}
+	b.credential(b.vault(), pem)
+	places := variable("PLACES")
+	places["injection_location"] = obj{"header": false, "body": false, "path": true, "query": true}
+	if got := b.credential(b.vault(), places); !strings.Contains(string(got.body), `"path":true,"query":true`) {
+		t.Errorf("path and query: %s", got.body)
+	}
 	with := func(base obj, change obj) obj {
 		out := obj{}
 		maps.Copy(out, base)
@@ -176,6 +184,9 @@ func TestBadCredentials(t *testing.T) {
 		{"at most 16", with(variable("X"), obj{"networking": obj{"type": "limited", "allowed_hosts": strings.Split(strings.Repeat("a.example.com,", 16)+"b.example.com", ",")}})},
 		{"injection_location", with(variable("X"), obj{"injection_location": obj{}})},
 		{"injection_location", with(variable("X"), obj{"injection_location": obj{"header": false, "body": false}})},
+		{"several lines", with(variable("X"), obj{"secret_value": "s3cret\nvalue"})},
+		{"several lines", with(variable("X"), obj{"secret_value": "s3cret\nvalue", "injection_location": obj{"header": true, "body": true}})},
+		{"control characters", with(variable("X"), obj{"secret_value": "s3cret\x00value", "injection_location": obj{"header": false, "body": true}})},
 		{"hosts", with(head, obj{"hosts": []string{}})},
 		{"header", with(head, obj{"header": "Host"})},
 		{"header", with(head, obj{"header": "X-A: b\r\nc"})},

@@ -46,6 +46,8 @@ type refreshOut struct {
 type injectionOut struct {
 	Header bool `json:"header"`
 	Body   bool `json:"body"`
+	Path   bool `json:"path,omitempty"`  // Outboard's own
+	Query  bool `json:"query,omitempty"` // Outboard's own
 }
 
 type credNetworkOut struct {
@@ -95,7 +97,7 @@ func showAuth(a *outboard.Auth) any {
 		}
 		return out
 	case outboard.AuthEnv:
-		out := variableOut{Type: a.Type, Name: a.Name, Networking: credNetworkOut{"limited", a.Rule.Hosts}, Location: injectionOut{a.InHeader, a.InBody}}
+		out := variableOut{Type: a.Type, Name: a.Name, Networking: credNetworkOut{"limited", a.Rule.Hosts}, Location: injectionOut{a.InHeader, a.InBody, a.InPath, a.InQuery}}
 		if a.Rule.AnyHost {
 			out.Networking = credNetworkOut{Type: "unrestricted"}
 		}

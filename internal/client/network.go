@@ -34,6 +34,11 @@ type NetworkRecord struct {
 	Decision string          `json:"decision"`
 	Rule     string          `json:"rule"`
 	Detail   json.RawMessage `json:"detail"`
+	Method   string          `json:"method"`
+	Host     string          `json:"host"`
+	Port     int             `json:"port"`
+	Path     string          `json:"path"`
+	Reason   string          `json:"reason"` // of a refusal
 }
 
 // NetworkGrant is a host that somebody let a session reach.

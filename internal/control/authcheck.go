@@ -77,6 +77,12 @@ func checkSecret(field string, s outboard.Secret, most int) error {
 		return invalid("%s must not be empty", field)
 	case len(v) > most:
 		return invalid("%s must have at most %d bytes, not %d", field, most, len(v))
+	case strings.ContainsAny(strings.TrimRight(v, "\r\n"), "\r\n"):
+		err := invalid("%s must not contain control characters: it has several lines, which a header, a path or a query cannot carry", field)
+		if field == "auth.secret_value" {
+			err = err.WithHint(`where only bodies carry it, say so: "injection_location": {"header": false, "body": true}`)
+		}
+		return err
 	case strings.ContainsFunc(v, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return invalid("%s must not contain control characters", field).WithHint("a line break at its end? strip it")
 	}
@@ -138,8 +144,8 @@ func checkVariable(a *outboard.Auth, s *Secrets) error {
 	if ownVariables.MatchString(a.Name) {
 		return invalid("auth.secret_name %s is a variable that the sandbox itself needs", quote(a.Name))
 	}
-	if !a.InHeader && !a.InBody {
-		return invalid("auth.injection_location must name header, body or both")
+	if !a.InHeader && !a.InBody && !a.InPath && !a.InQuery {
+		return invalid("auth.injection_location must name header, body, path or query, or several of them")
 	}
 	if !shapeRE.MatchString(a.Shape) {
 		return invalid("auth.outboard.placeholder_prefix must be at most 32 letters, digits, dots, dashes and underscores")
@@ -150,7 +156,19 @@ func checkVariable(a *outboard.Auth, s *Secrets) error {
 	if err := checkRule("auth", &a.Rule); err != nil {
 		return err
 	}
+	if a.InBody && !a.InHeader && !a.InPath && !a.InQuery {
+		return checkText("auth.secret_value", s.Value, maxSecretValue)
+	}
 	return checkSecret("auth.secret_value", s.Value, maxSecretValue)
+}
+
+// checkText is checkSecret for one that goes in bodies alone, where it may have several lines, as a key in PEM has.
+func checkText(field string, s outboard.Secret, most int) error {
+	v := s.Reveal()
+	if len(v) > most {
+		return invalid("%s must have at most %d bytes, not %d", field, most, len(v))
+	}
+	return checkSecret(field, outboard.NewSecret(strings.NewReplacer("\r\n", " ", "\n", " ", "\t", " ").Replace(v)), most)
 }
 
 // checkRule validates the lists of a rule.

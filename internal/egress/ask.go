@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/outboard-dev/outboard/internal/netrule"
@@ -18,9 +19,34 @@ type answerOf struct {
 	until time.Time
 }
 
+// own reports whether a host is the sandbox itself: an address of its own machine, or a name that every machine has for itself.
+func own(host string) bool {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		addr = addr.Unmap()
+		return addr.IsLoopback() || addr.IsUnspecified()
+	}
+	switch host {
+	case "localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback", hostname:
+		return true
+	}
+	return strings.HasSuffix(host, ".localhost")
+}
+
+// hostname is what a sandbox calls itself.
+const hostname = "outboard"
+
+// itself refuses a request of a sandbox to itself, about which nobody needs to be asked: the gateway is not inside, and could not reach it.
+func itself(host, rule, why string) *refusal {
+	return refuse(http.StatusForbidden, rule, "%s; %s is your own machine, which is not reached through the gateway", why, host).
+		withHint("connect directly: set no_proxy=%s (curl: --noproxy %s)", host, host)
+}
+
 // unlisted refuses a request to what is on no list, and asks a person about it unless a rule denies it by name: then nothing but another
 // rule would help.
 func (p *port) unlisted(ctx context.Context, req Request, v netrule.Verdict) *refusal {
+	if own(req.Host) {
+		return itself(req.Host, v.Rule, v.Reason)
+	}
 	if _, err := netip.ParseAddr(req.Host); err == nil {
 		if _, err := p.g.cfg.Guard.Lookup(ctx, req.Host); err != nil { // nobody needs to be asked about what an allow would not change
 			return refuse(http.StatusForbidden, v.Rule, "%s, and none could: it is not an address that this server lets sandboxes reach", v.Reason)
@@ -43,7 +69,7 @@ func (p *port) unlisted(ctx context.Context, req Request, v netrule.Verdict) *re
 // ask puts a question about a refused request, and notes in the refusal what became of it. It is refused either way, so an error is
 // only logged.
 func (p *port) ask(ctx context.Context, req Request, no *refusal, q Question) {
-	if p.g.cfg.Asker == nil || p.subject.Session == "" {
+	if p.g.cfg.Asker == nil || p.subject.Session == "" || own(req.Host) {
 		return
 	}
 	key := net.JoinHostPort(req.Host, strconv.Itoa(req.Port))

@@ -152,9 +152,11 @@ func (inj *Injection) refused(status int) {
 type Placeholder struct {
 	Placeholder string
 	Value       string
-	Header      bool // substitute in header values, Basic authorization included
-	Query       bool // substitute in the query
-	Body        bool // substitute in a body, which is streamed
+	Name        string // for whoever is refused: the variable that holds it
+	Header      bool   // substitute in header values, Basic authorization included
+	Query       bool   // substitute in the query
+	Body        bool   // substitute in a body, which is streamed
+	Path        bool   // substitute in the path, of which it was judged
 }
 
 // SignRequest is what a signer sees and may change.

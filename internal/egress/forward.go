@@ -124,7 +124,11 @@ func (p *port) failed(w http.ResponseWriter, r *http.Request, req Request, err e
 	}
 	if refused, ok := errors.AsType[*outbound.Refusal](err); ok {
 		p.say(slog.LevelInfo, "address refused", "host", req.Host, "address", refused.Detail)
-		p.answer(w, r, req, refuse(http.StatusForbidden, "address", "%s", refused.Why))
+		no := refuse(http.StatusForbidden, "address", "%s", refused.Why)
+		if own(req.Host) {
+			no = itself(req.Host, "address", refused.Why)
+		}
+		p.answer(w, r, req, no)
 		return
 	}
 	cause := context.Cause(r.Context())

@@ -17,6 +17,40 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
+// segment is a value as it stands in a path: it begins no segment of its own, and none of dots.
+func segment(value string) string {
+	return strings.ReplaceAll(url.PathEscape(value), "..", "%2E%2E")
+}
+
+// misplaced refuses a request that carries a placeholder where that is not replaced, so that its server would see it. Bodies may speak of
+// placeholders.
+func misplaced(r *http.Request, list []Placeholder) *refusal {
+	for _, ph := range list {
+		in := func(s string) bool {
+			plain, err := url.QueryUnescape(s)
+			return ph.Placeholder != "" && (strings.Contains(s, ph.Placeholder) || err == nil && strings.Contains(plain, ph.Placeholder))
+		}
+		where, key := "", ""
+		escaped := func(s string) bool { return in(s) && !strings.Contains(s, ph.Placeholder) }
+		switch {
+		case !ph.Path && in(r.URL.EscapedPath()):
+			where, key = "path", "path"
+		case !ph.Query && in(r.URL.RawQuery):
+			where, key = "query", "query"
+		case !ph.Header && carries(&http.Request{URL: new(url.URL), Header: r.Header}, []string{ph.Placeholder}):
+			where, key = "headers", "header"
+		case escaped(r.URL.EscapedPath()), escaped(r.URL.RawQuery):
+			return refuse(http.StatusForbidden, "credentials", "it carries the placeholder of %s in another spelling, which would not be replaced", ph.Name).
+				withHint("send the value of the variable as it is, without percent escapes")
+		default:
+			continue
+		}
+		return refuse(http.StatusForbidden, "credentials", "it carries the placeholder of %s in its %s, where that is not replaced: the server would not know it",
+			ph.Name, where).withHint("a person can let it be: injection_location of the credential, %s: true", key)
+	}
+	return nil
+}
+
 // carries reports whether any of the values is in a request's headers or query, Basic authorization included.
 func carries(r *http.Request, values []string) bool {
 	if len(values) == 0 {
@@ -62,7 +96,7 @@ func inject(out *http.Request, inj *Injection, scrub *scrubber) {
 		}
 	}
 	if len(inj.StripQuery) > 0 {
-		out.URL.RawQuery = stripQuery(out.URL.RawQuery, inj.StripQuery)
+		out.URL.RawQuery = stripQuery(out.URL.RawQuery, inj)
 	}
 	for _, ph := range inj.Replace {
 		replace(out, ph)
@@ -85,8 +119,13 @@ func (inj *Injection) stands(v string) bool {
 	if _, pair, ok := basic(v); ok {
 		v = pair
 	}
-	for _, ph := range inj.Replace {
-		if ph.Header && ph.Placeholder != "" && strings.Contains(v, ph.Placeholder) {
+	return inj.standsIn(v, func(ph *Placeholder) bool { return ph.Header })
+}
+
+// standsIn is stands for the placeholders that are replaced somewhere.
+func (inj *Injection) standsIn(v string, there func(*Placeholder) bool) bool {
+	for i := range inj.Replace {
+		if ph := &inj.Replace[i]; there(ph) && ph.Placeholder != "" && strings.Contains(v, ph.Placeholder) {
 			return !slices.ContainsFunc(strings.FieldsFunc(strings.ReplaceAll(v, ph.Placeholder, " "), notOfKeys), func(word string) bool { return len(word) >= minKey })
 		}
 	}
@@ -96,17 +135,15 @@ func (inj *Injection) stands(v string) bool {
 // notOfKeys reports whether a character ends a word that could be a key.
 func notOfKeys(c rune) bool { return strings.ContainsRune(" ,;:=@.\"\t", c) }
 
-// stripQuery removes parameters by name, however the name is escaped, and leaves the rest as it was. Some servers end parameters by a
-// semicolon too.
-func stripQuery(query string, names []string) string {
+// stripQuery removes parameters by name, however the name is escaped, unless they hold a placeholder, and leaves the rest as it was. Some
+// servers end parameters by a semicolon too.
+func stripQuery(query string, inj *Injection) string {
 	var kept strings.Builder
 	for sep, first := "", true; ; {
 		end := strings.IndexAny(query+"&", "&;")
-		name, _, _ := strings.Cut(query[:end], "=")
-		if plain, err := url.QueryUnescape(name); err == nil {
-			name = plain
-		}
-		if !slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, name) }) {
+		name, value := pair(query[:end])
+		if !slices.ContainsFunc(inj.StripQuery, func(n string) bool { return strings.EqualFold(n, name) }) ||
+			inj.standsIn(value, func(ph *Placeholder) bool { return ph.Query }) {
 			if !first {
 				kept.WriteString(sep)
 			}
@@ -136,6 +173,10 @@ func replace(out *http.Request, ph Placeholder) {
 				vs[i] = strings.ReplaceAll(v, ph.Placeholder, ph.Value)
 			}
 		}
+	}
+	if path := out.URL.EscapedPath(); ph.Path && strings.Contains(path, ph.Placeholder) {
+		out.URL.RawPath = strings.ReplaceAll(path, ph.Placeholder, segment(ph.Value))
+		out.URL.Path, _ = url.PathUnescape(out.URL.RawPath) // cannot fail: it was escaped here
 	}
 	if ph.Query {
 		out.URL.RawQuery = strings.ReplaceAll(out.URL.RawQuery, ph.Placeholder, url.QueryEscape(ph.Value))

@@ -90,10 +90,10 @@ func (j judgement) Value(key any) any { return j.of.Value(key) }
 
 // read finds out what a request is, and everything that it could be taken for.
 func (f *flow) read(r *http.Request) (Request, *refusal) {
-	if no := bounded(r); no != nil {
-		return Request{Subject: f.port.subject, Method: r.Method}, no
-	}
 	req, no := f.target(r)
+	if large := bounded(r); large != nil {
+		no = large
+	}
 	if no != nil {
 		return req, no
 	}
@@ -272,7 +272,11 @@ func (p *port) permit(ctx context.Context, req Request, r *http.Request) (*Injec
 		return nil, refuse(http.StatusBadRequest, "credentials", "a credential goes to clean paths only, and %s", req.Odd)
 	}
 	if carries(r, inj.Refuse) {
-		return nil, refuse(http.StatusForbidden, "credentials", "the request carries a placeholder that belongs to another place")
+		return nil, refuse(http.StatusForbidden, "credentials", "the request carries a placeholder that belongs to another place").
+			withHint("the value of the variable stands for a secret, and is replaced at the hosts, paths and methods of its credential only")
+	}
+	if no := misplaced(r, inj.Replace); no != nil {
+		return nil, no
 	}
 	p.watchOver(ctx, inj, v)
 	p.checkBody(ctx, r, req, inj)
@@ -495,7 +499,7 @@ func (p *port) answer(w http.ResponseWriter, r *http.Request, req Request, no *r
 
 // headSize is how many bytes the head of a request has.
 func headSize(r *http.Request) int64 {
-	n := int64(len(r.Method) + len(r.RequestURI) + len(r.Host) + len(" HTTP/1.1\r\nHost: \r\n\r\n"))
+	n := int64(len(r.Method) + len(r.RequestURI) + len(r.Host) + len("  HTTP/1.1\r\nHost: \r\n\r\n"))
 	for k, vs := range r.Header {
 		for _, v := range vs {
 			n += int64(len(k) + len(v) + 4)

@@ -1,7 +1,9 @@
 package vault
 
 import (
+	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -164,5 +166,30 @@ func TestSignerBesideOthers(t *testing.T) {
 			_, err = send("us-east-1")
 			r.wantKind(err, outboard.Denied, "us-east-1")
 		})
+	}
+}
+
+// If this fails, clients of AWS or GitHub refuse to start though the gateway has a credential for them, see something of it, or lose
+// variables that a person has set.
+func TestMadeUpCredentials(t *testing.T) {
+	r := newRig(t)
+	hosts := outboard.UseRule{Hosts: []string{"*.amazonaws.com"}}
+	scope := &outboard.AWSScope{Service: "s3", Region: "eu-west-1"}
+	if env, err := r.Environment(t.Context(), r.session); err != nil || len(env) != 0 {
+		t.Errorf("without a credential: %v, %v", env, err)
+	}
+	r.add(outboard.Auth{Type: outboard.AuthAWS, Name: "aws", AWS: scope, Rule: hosts}, "the-real-secret-key")
+	env, err := r.Environment(t.Context(), r.session)
+	r.must(err)
+	if !regexp.MustCompile(`^AKIA[A-Z2-7]{16}$`).MatchString(env["AWS_ACCESS_KEY_ID"]) || len(env["AWS_SECRET_ACCESS_KEY"]) != 40 ||
+		env["AWS_REGION"] != "eu-west-1" || env["AWS_DEFAULT_REGION"] != "eu-west-1" || strings.Contains(fmt.Sprint(env), "real") {
+		t.Errorf("%v", env)
+	}
+	if other, err := r.Environment(t.Context(), r.addSession(r.vault)); err != nil || other["AWS_ACCESS_KEY_ID"] == env["AWS_ACCESS_KEY_ID"] {
+		t.Errorf("another session has the same: %v, %v", other, err)
+	}
+	r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "AWS_ACCESS_KEY_ID", InHeader: true, Rule: hosts}, "a-persons-own-id")
+	if env, err := r.Environment(t.Context(), r.session); err != nil || strings.HasPrefix(env["AWS_ACCESS_KEY_ID"], "AKIA") || env["AWS_SECRET_ACCESS_KEY"] != "" {
+		t.Errorf("beside a variable of the same name: %v, %v", env, err)
 	}
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/base32"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -41,8 +43,11 @@ type Injection struct {
 type Placeholder struct {
 	Text   string
 	Value  outboard.Secret
+	Name   string // of the variable that holds it
 	Header bool
 	Body   bool
+	Path   bool
+	Query  bool
 }
 
 // AuditUse is the action under which every use of a credential is recorded.
@@ -281,10 +286,11 @@ var (
 // inject adds one credential to an injection.
 func (k *Keeper) inject(ctx context.Context, ks *keys, r *Request, c *outboard.Credential, s Secrets, in *Injection) error {
 	if c.Auth.Type == outboard.AuthEnv {
-		in.Replace = append(in.Replace, Placeholder{Text: placeholder(ks, r.Session, c), Value: s.Value, Header: c.Auth.InHeader, Body: c.Auth.InBody})
+		in.Replace = append(in.Replace, Placeholder{Text: placeholder(ks, r.Session, c), Value: s.Value, Name: c.Auth.Name,
+			Header: c.Auth.InHeader, Body: c.Auth.InBody, Path: c.Auth.InPath, Query: c.Auth.InQuery})
 		in.Scrub = append(in.Scrub, s.Value)
 		// For every host it says nothing of whose keys go where; only in a body, what is got for it may be in a header.
-		if c.Auth.InHeader && !c.Auth.Rule.AnyHost && in.Strip == nil {
+		if (c.Auth.InHeader || c.Auth.InPath || c.Auth.InQuery) && !c.Auth.Rule.AnyHost && in.Strip == nil {
 			in.Strip, in.StripQuery = clientHeaders, clientQuery
 		}
 		if !c.Auth.Rule.AnyHost {
@@ -341,8 +347,8 @@ func placeholder(ks *keys, id outboard.SessionID, c *outboard.Credential) string
 	return c.Auth.Shape + "outboard" + hex.EncodeToString(h.Sum(nil)[:20])
 }
 
-// Environment returns the variables of a session's sandbox: a placeholder for each environment_variable credential. No secret is
-// opened.
+// Environment returns the variables of a session's sandbox: a placeholder for each environment_variable credential, and what clients of AWS
+// and GitHub want to see before they send anything that the gateway could sign or set a header of. No secret is opened.
 func (k *Keeper) Environment(ctx context.Context, id outboard.SessionID) (map[string]string, error) {
 	k, err := k.of(ctx, id)
 	if err != nil {
@@ -358,7 +364,32 @@ func (k *Keeper) Environment(ctx context.Context, id outboard.SessionID) (map[st
 			out[c.Auth.Name] = placeholder(st.keys, id, c)
 		}
 	}
+	for i := range h.rows {
+		c := &h.rows[i].Credential
+		made := madeUp(st.keys, id, c)
+		if slices.ContainsFunc(slices.Collect(maps.Keys(made)), func(name string) bool { return out[name] != "" }) {
+			continue // a pair is of one kind
+		}
+		maps.Copy(out, made)
+	}
 	return out, nil
+}
+
+// madeUp are values that look like the credential of an account and are none: what is sent with them is signed, or has its header set, by
+// the gateway.
+func madeUp(ks *keys, id outboard.SessionID, c *outboard.Credential) map[string]string {
+	if c.Auth.Type != outboard.AuthAWS && c.Auth.Type != outboard.AuthGitHub {
+		return nil
+	}
+	h := hmac.New(sha256.New, ks.names[:])
+	h.Write(bind("outboard made-up credential 1", string(id), string(c.ID)))
+	sum := h.Sum(nil)
+	if c.Auth.Type == outboard.AuthGitHub {
+		token := "ghs_" + hex.EncodeToString(sum[:18])
+		return map[string]string{"GH_TOKEN": token, "GITHUB_TOKEN": token}
+	}
+	return map[string]string{"AWS_ACCESS_KEY_ID": "AKIA" + base32.StdEncoding.EncodeToString(sum[:10]), "AWS_SECRET_ACCESS_KEY": hex.EncodeToString(sum[12:32]),
+		"AWS_REGION": c.Auth.AWS.Region, "AWS_DEFAULT_REGION": c.Auth.AWS.Region}
 }
 
 // shapes are public beginnings of keys that some client checks before it sends one.
