@@ -353,7 +353,7 @@ func milliCPUs(l outboard.SandboxLimits) int { return int(math.Ceil(l.CPUs * 100
 func (p *Provider) config(pl *plot, spec sandbox.Spec) *boot.Config {
 	l, root := pl.shape.limits, pl.shape.root
 	cfg := &boot.Config{
-		Generation: spec.Generation, Hostname: hostname, Env: searchFirst(withPath(spec.Env, root.path), spec.Path), Networked: pl.net.made(),
+		Generation: spec.Generation, Hostname: hostname, Env: environment(spec, root.path), Networked: pl.net.made(),
 		Masked: maskedPaths, ReadOnly: readOnlyPaths,
 		Memory: l.MemoryBytes, MilliCPUs: milliCPUs(l), Files: p.filesFor(l.Pids), Processes: uint64(l.Pids), Filter: filterBytes(),
 	}

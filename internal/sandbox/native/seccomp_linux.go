@@ -103,7 +103,7 @@ var checkedCalls = []checked{
 		{when: []cond{is(0, unix.AF_NETLINK), is(2, unix.NETLINK_ROUTE)}, then: allow},
 		{when: []cond{is(0, unix.AF_NETLINK)}, then: errno(unix.EPROTONOSUPPORT)},
 		{when: []cond{notIn(0, unix.AF_INET, unix.AF_INET6)}, then: errno(unix.EAFNOSUPPORT)}, // packet, alg, vsock, bluetooth, ...
-		{when: []cond{masked(1, socketType, unix.SOCK_STREAM), notIn(2, 0, unix.IPPROTO_TCP, unix.IPPROTO_MPTCP)}, then: errno(unix.EPROTONOSUPPORT)},
+		{when: []cond{masked(1, socketType, unix.SOCK_STREAM), notIn(2, 0, unix.IPPROTO_TCP)}, then: errno(unix.EPROTONOSUPPORT)},
 		{when: []cond{masked(1, socketType, unix.SOCK_STREAM)}, then: allow},
 		{when: []cond{masked(1, socketType, unix.SOCK_DGRAM), notIn(2, 0, unix.IPPROTO_UDP)}, then: errno(unix.EPROTONOSUPPORT)},
 		{when: []cond{masked(1, socketType, unix.SOCK_DGRAM)}, then: allow},

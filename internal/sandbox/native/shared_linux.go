@@ -84,7 +84,7 @@ func (r *Roots) Get(name string, layers []string) (*Root, error) {
 
 // Env is the environment of what runs over a root.
 func Env(spec sandbox.Spec, root *Root) map[string]string {
-	return searchFirst(withPath(spec.Env, root.Path), spec.Path)
+	return environment(spec, root.Path)
 }
 
 // ToolDirs are the directories that are written to.
