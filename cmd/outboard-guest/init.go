@@ -51,7 +51,7 @@ func serveSandbox(ctx context.Context, env *boot.Env, listener net.Listener, fir
 	if env.Later {
 		cfg.Await = func(ctx context.Context) (string, []string, error) { return env.Await(ctx, first) }
 	}
-	cfg.Env = append(cfg.Env, env.UplinkEnv()...)
+	cfg.Env = append(append(cfg.Env, env.SizeEnv()...), env.UplinkEnv()...)
 	for name, value := range env.Env {
 		cfg.Env = append(cfg.Env, name+"="+value)
 	}
@@ -60,6 +60,7 @@ func serveSandbox(ctx context.Context, env *boot.Env, listener net.Listener, fir
 	defer watch.Wait()
 	defer cancel()
 	watch.Go(func() { env.Uplink(ctx) })
+	watch.Go(func() { env.Answer(ctx) })
 	watch.Go(func() {
 		env.Orphaned(ctx)
 		cancel()

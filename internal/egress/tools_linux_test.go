@@ -104,6 +104,36 @@ func (b *box) has(t *testing.T, tool string) {
 
 const bare = `unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY no_proxy NO_PROXY NODE_USE_ENV_PROXY; `
 
+// ownServers asks servers of the sandbox itself, by each of its names and addresses, through programs that know of the proxy.
+func ownServers(t *testing.T, b *box) {
+	b.has(t, "curl")
+	b.has(t, "python3")
+	const serve = `mkdir -p /tmp/own && cd /tmp/own && echo own server >index.html
+for at in 0.0.0.0 ::; do python3 -m http.server 800$([ $at = :: ] && echo 1 || echo 0) --bind $at >/dev/null 2>&1 & done
+for port in 8000 8001; do until (exec 3<>/dev/tcp/127.0.0.1/$port) 2>/dev/null; do :; done; done`
+	if out, code := b.sh(t, serve+"; echo up"); code != 0 || !strings.HasSuffix(out, "up\n") {
+		t.Fatalf("%d %s", code, out)
+	}
+	for _, host := range []string{"localhost", "127.0.0.1", "0.0.0.0", "127.0.1.1", "127.0.0.2", "$(hostname)", "app.localhost", "ip6-localhost:8001", "[::1]:8001", "127.9.9.9"} {
+		if !strings.Contains(host, ":") {
+			host += ":8000"
+		}
+		if out, code := b.sh(t, "curl -sSf http://"+host); code != 0 || out != "own server\n" {
+			t.Errorf("curl %s: %d %s", host, code, out)
+		}
+		const fetch = `python3 -c 'import sys,urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode(), end="")' `
+		if strings.HasPrefix(host, "127.9") {
+			continue // which its library asks the proxy for
+		}
+		if out, code := b.sh(t, fetch+"http://"+host); code != 0 || out != "own server\n" {
+			t.Errorf("python3 %s: %d %s", host, code, out)
+		}
+	}
+	if out, code := b.sh(t, "curl -sS http://b.test:8000"); code == 0 && strings.Contains(out, "own server") {
+		t.Errorf("the control: another host's name leads here: %s", out)
+	}
+}
+
 // Broken if a common tool cannot reach an allowed server, with or without knowing of the proxy, or reaches one that is not allowed.
 func TestTools(t *testing.T) {
 	r := newRig(t)
@@ -152,8 +182,12 @@ func TestTools(t *testing.T) {
 			}
 		}
 	})
+	t.Run("own servers", func(t *testing.T) { ownServers(t, b) })
 	t.Run("java", func(t *testing.T) {
 		b.has(t, "javac")
+		if out, code := b.sh(t, "cd /workspace && java -version 2>said && ! grep Picked said"); code != 0 {
+			t.Errorf("Java's standard error has what no program said: %s", out)
+		}
 		src := `import java.net.*;import java.net.http.*;class T{public static void main(String[] a)throws Exception{System.out.println(HttpClient.newHttpClient()` +
 			`.send(HttpRequest.newBuilder(URI.create(a[0])).build(),HttpResponse.BodyHandlers.ofString()).body());}}`
 		if out, code := b.sh(t, "cd /workspace && echo '"+src+"' > T.java && java T.java "+good); code != 0 || !strings.Contains(out, want) {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -174,6 +175,35 @@ func testCPU(t *testing.T, r *rig) {
 	if _, err := fmt.Sscan(out, &used); err != nil || used > 1 {
 		t.Errorf("2 s of a busy loop at 0.2 processors used %q s", out)
 	}
+}
+
+// If this fails, programs choose their heaps and numbers of threads for the host, and are killed at the sandbox's limit.
+func testSize(t *testing.T, r *rig) {
+	if r.p.Capabilities().Isolation == "none" {
+		return
+	}
+	const memory = 512 << 20
+	b := r.create(t, func(s *sandbox.Spec) { s.Limits.MemoryBytes, s.Limits.CPUs = memory, 1 })
+	want(t, "meminfo", b.sh("awk '/^MemTotal:/ {print $2 * 1024}' /proc/meminfo"), "536870912\n")
+	want(t, "meminfo's free", b.sh("awk '/^Mem(Free|Available):/ && $2 > 0 && $2 <= 524288 {n++} END {print n}' /proc/meminfo"), "2\n")
+	want(t, "processors", b.sh("nproc"), "1\n")
+	want(t, "the control group", b.sh("cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/cpu.max"), "536870912\n536870912\n100000 100000\n")
+	b.fails("echo max > /sys/fs/cgroup/memory.max")
+	b.fails("echo x > /proc/meminfo")
+	b.fails("mkdir /sys/fs/cgroup/mine")
+	want(t, "Go's limit", b.sh("echo $GOMEMLIMIT"), "469762048\n")
+	for _, c := range []struct{ program, command, most string }{
+		{"python3", `python3 -c 'import os; print(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), os.cpu_count())'`, "536870912 1"},
+		{"java", `java -XX:+PrintFlagsFinal -version 2>/dev/null | awk '$2 == "MaxHeapSize" {print ($4 <= 268435456) ? "fits" : $4}'`, "fits"},
+		{"node", `node -p 'require("v8").getHeapStatistics().heap_size_limit <= 536870912 ? "fits" : "too large"'`, "fits"},
+		{"free", `free -b | awk '/^Mem:/ {print $2}'`, "536870912"},
+	} {
+		if strings.TrimSpace(b.sh("type "+c.program+" >/dev/null 2>&1 && echo there || true")) == "there" {
+			want(t, c.program, strings.TrimSpace(b.sh(c.command)), c.most)
+		}
+	}
+	all := r.create(t, func(s *sandbox.Spec) { s.Limits.CPUs = float64(runtime.NumCPU()) })
+	want(t, "the control: all processors", all.sh("nproc"), fmt.Sprintf("%d\n", runtime.NumCPU()))
 }
 
 // If this fails, a tool can take over the guest that reports on it.

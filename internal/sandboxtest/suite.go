@@ -63,7 +63,7 @@ func Run(t *testing.T, c Config) {
 		{"Process", testProcess}, {"ProcessAttach", testProcessAttach}, {"ProcessHangUp", testProcessHangUp}, {"ProcessOutput", testProcessOutput}, {"Terminal", testTerminal},
 		{"ProcessEnd", testProcessEnd}, {"ProcessUser", testProcessUser}, {"DialPort", testDialPort}, {"Entries", testEntries},
 		{"EntryLinks", testEntryLinks}, {"EntryWhole", testEntryWhole}, {"Races", testRaces}, {"Watch", testWatch},
-		{"Freeze", testFreeze}, {"Memory", testMemory}, {"MemoryTold", testMemoryTold}, {"MemoryOfMany", testMemoryOfMany}, {"Pids", testPids}, {"Disk", testDisk}, {"CPU", testCPU},
+		{"Freeze", testFreeze}, {"Memory", testMemory}, {"MemoryTold", testMemoryTold}, {"MemoryOfMany", testMemoryOfMany}, {"Pids", testPids}, {"Disk", testDisk}, {"CPU", testCPU}, {"Size", testSize},
 		{"ForkBomb", testForkBomb}, {"Zombies", testZombies}, {"Files", testFiles}, {"LogFlood", testLogFlood}, {"DeepTree", testDeepTree},
 		{"KernelObjects", testKernelObjects}, {"SocketBuffers", testSocketBuffers}, {"Terminals", testTerminals}, {"Shares", testShares},
 		{"Neighbours", testNeighbours}, {"OddNames", testOddNames}, {"PidReuse", testPidReuse}, {"Identity", testIdentity}, {"Network", testNetwork}, {"Isolation", testIsolation},

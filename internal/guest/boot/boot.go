@@ -67,6 +67,10 @@ type Config struct {
 	// Networked says that the host has made and furnished the network namespace. Else it is the clone's, and the guest does it.
 	Networked bool `json:"networked"`
 
+	// Memory in bytes and MilliCPUs, thousandths of processors, are what programs are told that there is.
+	Memory    int64 `json:"memory"`
+	MilliCPUs int   `json:"milli_cpus"`
+
 	// TmpSize and ShmSize are the bytes for /tmp and for /dev/shm, which share the sum.
 	TmpSize int64 `json:"tmp_size"`
 	ShmSize int64 `json:"shm_size"`
@@ -161,5 +165,6 @@ type Env struct {
 	StateDir string   // path of the receipts directory, usable by this process only
 	stateDir *os.File // holds it, in a container
 	uplink   *link    // nil without a network
+	asked    *os.File // see Answer; nil where the kernel answers
 	relay    bool
 }

@@ -39,7 +39,8 @@ func Init() (*Env, error) {
 	if err != nil {
 		return nil, fmt.Errorf("receiving the configuration: %w", err)
 	}
-	if err = build(cfg, trees, up); err == nil && cfg.Processes != 0 && cfg.alone() {
+	asked, err := build(cfg, trees, up)
+	if err == nil && cfg.Processes != 0 && cfg.alone() {
 		keepThreads()
 	}
 	if werr := report(control, err); werr != nil {
@@ -49,7 +50,7 @@ func Init() (*Env, error) {
 		return nil, err
 	}
 	booted = true
-	return &Env{Control: control, Config: *cfg, StateDir: "/proc/self/fd/" + strconv.Itoa(StateFD), uplink: up}, nil
+	return &Env{Control: control, Config: *cfg, asked: asked, StateDir: "/proc/self/fd/" + strconv.Itoa(StateFD), uplink: up}, nil
 }
 
 // report tells the host in one line how it went, see ReadReport.
@@ -203,21 +204,21 @@ func parseTrees(oob []byte) ([]tree, error) {
 }
 
 // build does all the work, in the order the package comment gives.
-func build(cfg *Config, trees []tree, up *link) error {
+func build(cfg *Config, trees []tree, up *link) (asked *os.File, err error) {
 	if err := buildRoot(cfg, trees); err != nil {
-		return err
+		return nil, err
 	}
 	if err := up.connect(cfg); err != nil {
-		return err
+		return nil, err
 	}
 	if err := syscall.Sethostname([]byte(cfg.Hostname)); err != nil {
-		return fmt.Errorf("setting the host name: %w", err)
+		return nil, fmt.Errorf("setting the host name: %w", err)
 	}
 	if err := ignoreSignals(); err != nil {
-		return err
+		return nil, err
 	}
 	if err := dropPrivileges(cfg); err != nil {
-		return err
+		return nil, err
 	}
 	return installFilter(cfg.Filter)
 }

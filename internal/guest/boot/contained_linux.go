@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,6 +26,9 @@ func Contained() (*Env, net.Listener, error) {
 		return nil, nil, fmt.Errorf("reading the configuration: %w", err)
 	}
 	env := &Env{Config: c.Config, relay: c.OwnKernel, Watches: c.Watches}
+	if err := RunOn(0, Processors(c.MilliCPUs)); err != nil {
+		return nil, nil, fmt.Errorf("choosing processors: %w", err)
+	}
 	if err := tidy(&c.Config); err != nil {
 		return nil, nil, fmt.Errorf("laying out the sandbox: %w", err)
 	}
@@ -44,7 +48,7 @@ func Contained() (*Env, net.Listener, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("listening for the host: %w", err)
 	}
-	if err := c.giveUp(); err != nil {
+	if env.asked, err = c.giveUp(); err != nil {
 		return nil, nil, err
 	}
 	// Last: the host takes the file as the word that the sandbox is finished.
@@ -55,21 +59,21 @@ func Contained() (*Env, net.Listener, error) {
 }
 
 // giveUp leaves this process and its children with what the configuration says.
-func (c *ContainedConfig) giveUp() error {
+func (c *ContainedConfig) giveUp() (asked *os.File, err error) {
 	filter := true
 	if c.OwnKernel {
 		if err := errors.Join(heedNoSignals(), leaveNothing()); err != nil {
-			return err
+			return nil, err
 		}
 		filter = refuseUserNamespaces() != nil // one that is older than this
 	} else if err := ignoreSignals(); err != nil {
-		return err
+		return nil, err
 	}
 	if err := dropBounding(); err != nil {
-		return err
+		return nil, err
 	}
 	if err := dropPrivileges(&c.Config); err != nil || !filter {
-		return err
+		return nil, err
 	}
 	return installFilter(c.Filter)
 }
@@ -170,33 +174,48 @@ func furnish(cfg *Config) (*link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listening for the gateway: %w", err)
 	}
-	return &link{sockets: sockets, hand: hand}, trustHere(cfg.Network.CA)
+	l := &link{sockets: sockets, hand: hand}
+	l.java, err = trustHere(cfg.Network.CA)
+	return l, err
 }
 
-// trustHere is trust where nothing may be mounted: the root belongs to this sandbox alone and is never saved, so its files are replaced.
-func trustHere(ca string) error {
+// trustHere is trust where nothing may be mounted: the root belongs to this sandbox alone and is never saved, so its files are replaced. Those
+// outside /etc may be the host's, shown read-only: the environment names ours. java is uplink.Env's.
+func trustHere(ca string) (java bool, err error) {
 	system, err := uplink.WriteTrust(uplink.TrustDir, []byte(ca))
 	if err != nil {
-		return err
+		return false, err
 	}
 	// In place: a runtime may have mounted it.
 	if err := os.WriteFile("/etc/resolv.conf", []byte(Resolver), 0o644); err != nil {
-		return fmt.Errorf("naming the resolver: %w", err)
+		return false, fmt.Errorf("naming the resolver: %w", err)
 	}
-	if system == "" {
-		return nil
+	if system != "" {
+		if system, err = filepath.EvalSymlinks(system); err != nil {
+			return false, fmt.Errorf("trusting the gateway: %w", err)
+		}
 	}
-	real, err := filepath.EvalSymlinks(system)
-	if err != nil {
+	if strings.HasPrefix(system, "/etc/") {
+		err = replace(system, uplink.Bundle)
+	}
+	stores := uplink.JavaStores()
+	java = len(stores) > 0
+	for _, store := range stores {
+		if slices.Contains(uplink.JavaSystemStores, store) {
+			err = errors.Join(err, replace(store, uplink.Truststore))
+		} else {
+			java = false
+		}
+	}
+	return java, err
+}
+
+// replace puts a link to ours in the place of a file.
+func replace(file, ours string) error {
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("trusting the gateway: %w", err)
 	}
-	if !strings.HasPrefix(real, "/etc/") { // the host's, shown read-only: the environment names ours
-		return nil
-	}
-	if err := os.Remove(real); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("trusting the gateway: %w", err)
-	}
-	if err := os.Symlink(uplink.Bundle, real); err != nil {
+	if err := os.Symlink(ours, file); err != nil {
 		return fmt.Errorf("trusting the gateway: %w", err)
 	}
 	return nil

@@ -19,6 +19,7 @@ import (
 type link struct {
 	hand    *net.UnixListener
 	sockets *uplink.Sockets
+	java    bool // uplink.Env's
 }
 
 // splitLink takes the files that came with a configuration apart: mounts, and with a network the socket of the hand-over.
@@ -82,10 +83,14 @@ func (l *link) trust(cfg *Config) error {
 	if err := showAt(cfg, resolver, "/etc/resolv.conf"); err != nil {
 		return err
 	}
-	if system == "" {
-		return nil
+	if system != "" {
+		err = showAt(cfg, uplink.Bundle, system)
 	}
-	return showAt(cfg, uplink.Bundle, system)
+	for _, store := range uplink.JavaStores() {
+		err = errors.Join(err, showAt(cfg, uplink.Truststore, store))
+		l.java = true
+	}
+	return err
 }
 
 // showAt shows a file in the place of another. Where that is a link, it is followed, but not out of the sandbox's own files.
@@ -131,7 +136,7 @@ func (e *Env) UplinkEnv() []string {
 	if e.uplink == nil {
 		return nil
 	}
-	return uplink.Env()
+	return uplink.Env(e.uplink.java)
 }
 
 // Network furnishes the network namespace of the calling thread. A host that makes the namespace ahead calls it there; else the guest

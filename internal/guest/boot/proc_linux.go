@@ -134,22 +134,22 @@ func newProc(cfg *Config) (tree, error) {
 // sandboxes that they are on the same, and stays the same when a sandbox is started afresh.
 const bootIDPath = "/proc/sys/kernel/random/boot_id"
 
-// covers hide /sys and parts of proc: an empty file and an empty directory, and a file that is the sandbox's own boot id, detached.
-type covers struct{ file, dir, bootID tree }
+// covers hide parts of proc: an empty file, the sandbox's /sys, which has an empty directory, and a file that is its own boot id, detached.
+type covers struct{ file, sys, bootID tree }
 
 func (c covers) close() {
 	c.file.close()
-	c.dir.close()
+	c.sys.close()
 	c.bootID.close()
 }
 
-// scratchParts are the directories of what a sandbox has in memory: /tmp, /dev/shm, and a cover; buildDev adds its /dev where it has one of its own. All is
+// scratchParts are the directories of what a sandbox has in memory: /tmp, /dev/shm, and its /sys; buildDev adds its /dev where it has one of its own. All is
 // one file system: whenever a control group ends, the kernel looks at each file system that there is on the host, so that with one for each of them
 // a thousand sandboxes took a good part of their end. They share its size, of which /dev and the covers, which are read-only, take next to nothing.
 var scratchParts = []struct {
 	name string
 	mode fs.FileMode
-}{{"tmp", 0o777 | fs.ModeSticky}, {"shm", 0o777 | fs.ModeSticky}, {"dir", 0o555}}
+}{{"tmp", 0o777 | fs.ModeSticky}, {"shm", 0o777 | fs.ModeSticky}, {"sys", 0o755}}
 
 // buildScratch makes it where proc will lie over it, to stay there: to unmount it would be to wait for a grace period of the kernel, a good part
 // of a sandbox's start. Its parts are bound where they belong: a detached mount of each would cost several times as much, for the namespace that the
@@ -158,7 +158,7 @@ func buildScratch(cfg *Config, dev func() error) (covers, error) {
 	if err := mountPoint(cfg, "/proc", false); err != nil {
 		return covers{}, err
 	}
-	const ours = 64 << 10 // bytes, of /dev and the covers
+	const ours = 256 << 10 // bytes, of /dev, the covers and the sandbox's size
 	all, err := newFS("tmpfs", attrNoSuid|attrNoDev, cfg.owned("mode=0555", fmt.Sprintf("size=%d", cfg.TmpSize+cfg.ShmSize+ours))...)
 	if err != nil {
 		return covers{}, err
@@ -195,7 +195,7 @@ func fillScratch(cfg *Config) error {
 		cfg.own("/proc/file"), cfg.own("/proc/boot_id")); err != nil {
 		return fmt.Errorf("making a cover: %w", err)
 	}
-	return nil
+	return WriteSize("/proc/sys", SizeFiles(cfg.Memory, cfg.MilliCPUs), cfg.own)
 }
 
 func scratchDir(cfg *Config, name string, mode fs.FileMode) error {
@@ -227,7 +227,7 @@ func openCovers() (c covers, err error) {
 	if c.file, err = opened.add(openTree("/proc/file")); err != nil {
 		return c, err
 	}
-	if c.dir, err = opened.add(openTree("/proc/dir")); err != nil {
+	if c.sys, err = opened.add(openTree("/proc/sys")); err != nil {
 		return c, err
 	}
 	c.bootID, err = opened.add(openTree("/proc/boot_id"))
@@ -252,11 +252,14 @@ func maskProc(cfg *Config, proc tree, c covers) error {
 			cfg.Network.Redirected = redirected
 		}
 	}
-	// No sysfs: it describes the host's hardware and kernel. Programs that probe it find it empty.
-	if err := c.dir.attach("/sys"); err != nil {
+	// No sysfs: it describes the host's hardware and kernel. Programs that probe it find nothing but how large the sandbox is.
+	if err := c.sys.attach("/sys"); err != nil {
 		return err
 	}
-	c.dir.close()
+	c.sys.close()
+	if err := bind("/sys/"+MemInfo, "/proc/meminfo"); err != nil {
+		return err
+	}
 	placed := "" // where the file has been attached
 	for _, path := range cfg.Masked {
 		if err := c.hide(path, &placed); err != nil {
@@ -276,7 +279,7 @@ func maskProc(cfg *Config, proc tree, c covers) error {
 }
 
 // hide puts the cover that fits over a path below /proc. What this kernel does not have needs none. The first file is covered by the cover
-// itself, the others by copies of that, and directories by copies of what lies on /sys, since not every kernel copies a detached mount. These and
+// itself, the others by copies of that, and directories by copies of an empty one in /sys, since not every kernel copies a detached mount. These and
 // those of readOnly are most of a sandbox's mounts: each is made by as few calls as there can be, nobody else being here who could exchange a
 // path between two of them.
 func (c covers) hide(path string, placed *string) error {
@@ -289,7 +292,7 @@ func (c covers) hide(path string, placed *string) error {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil
 		case errors.Is(err, syscall.ENOTDIR): // it is one, and the cover is not
-			return bind("/sys", path)
+			return bind("/sys/"+emptyDir, path)
 		}
 		return err
 	}
@@ -300,7 +303,7 @@ func (c covers) hide(path string, placed *string) error {
 		return fmt.Errorf("looking at %s to cover it: %w", path, err)
 	}
 	if st.Mode&syscall.S_IFMT == syscall.S_IFDIR {
-		return bind("/sys", path)
+		return bind("/sys/"+emptyDir, path)
 	}
 	*placed = path
 	defer c.file.close()

@@ -189,7 +189,7 @@ func Ahead(void *os.File, cfg *Config, root int, sources []int, connected bool) 
 		c.close()
 		return nil, fmt.Errorf("finishing the file systems: %w", err)
 	}
-	p.Trees = []int{int(c.file), int(c.dir), int(c.bootID)}
+	p.Trees = []int{int(c.file), int(c.sys), int(c.bootID)}
 	return p, nil
 }
 

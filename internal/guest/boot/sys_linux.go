@@ -42,8 +42,9 @@ const (
 	prSetNoNewPrivs = 38
 	prGetNoNewPrivs = 39
 
-	seccompSetFilter = 1 // SECCOMP_SET_MODE_FILTER
-	seccompTsync     = 1 // SECCOMP_FILTER_FLAG_TSYNC
+	seccompSetFilter = 1      // SECCOMP_SET_MODE_FILTER
+	seccompTsync     = 1      // SECCOMP_FILTER_FLAG_TSYNC
+	seccompListen    = 8 | 16 // SECCOMP_FILTER_FLAG_NEW_LISTENER, with which TSYNC_ESRCH says in another way what threads could not
 
 	capVersion3 = 0x20080522
 	rlimitNproc = 6
@@ -314,10 +315,11 @@ func setCapabilities(keep, inherit uint64) error {
 }
 
 // installFilter puts a seccomp program on every thread, and no_new_privs with it: the kernel takes the filter of a thread without
-// no_new_privs from none but an administrator. Where the process was executed with the flag, every thread has it.
-func installFilter(program []byte) error {
+// no_new_privs from none but an administrator. Where the process was executed with the flag, every thread has it. It returns where the calls are
+// told that the program stops for an answer, or nil where the kernel does not do that here; then it lets them pass.
+func installFilter(program []byte) (asked *os.File, err error) {
 	if len(program) == 0 || len(program)%8 != 0 || len(program)/8 > 4096 {
-		return fmt.Errorf("installing the system call filter: %d bytes are no program", len(program))
+		return nil, fmt.Errorf("installing the system call filter: %d bytes are no program", len(program))
 	}
 	if have, _, errno := syscall.Syscall6(syscall.SYS_PRCTL, prGetNoNewPrivs, 0, 0, 0, 0, 0); errno != 0 || have != 1 {
 		// Both calls must come from one thread; the kernel gives the flag on together with the filter. To stay on it makes the runtime start
@@ -325,19 +327,30 @@ func installFilter(program []byte) error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if _, _, errno := syscall.Syscall6(syscall.SYS_PRCTL, prSetNoNewPrivs, 1, 0, 0, 0, 0); errno != 0 {
-			return fmt.Errorf("setting no_new_privs: %w", errno)
+			return nil, fmt.Errorf("setting no_new_privs: %w", errno)
 		}
 	}
+	if fd, errno := setFilter(program, seccompTsync|seccompListen); errno == 0 {
+		if err := syscall.SetNonblock(int(fd), true); err != nil { // for the runtime's poller
+			return nil, fmt.Errorf("installing the system call filter: %w", err)
+		}
+		return os.NewFile(fd, "seccomp"), nil
+	}
+	r, errno := setFilter(allowAsked(program), seccompTsync)
+	if errno != 0 {
+		return nil, fmt.Errorf("installing the system call filter: %w", errno)
+	}
+	if r != 0 {
+		return nil, fmt.Errorf("installing the system call filter: thread %d could not take it", r)
+	}
+	return nil, nil
+}
+
+func setFilter(program []byte, flags uintptr) (uintptr, syscall.Errno) {
 	prog := struct {
 		n    uint16
 		code *byte
 	}{uint16(len(program) / 8), &program[0]}
-	r, _, errno := syscall.Syscall(sysSeccomp, seccompSetFilter, seccompTsync, uintptr(unsafe.Pointer(&prog)))
-	if errno != 0 {
-		return fmt.Errorf("installing the system call filter: %w", errno)
-	}
-	if r != 0 {
-		return fmt.Errorf("installing the system call filter: thread %d could not take it", r)
-	}
-	return nil
+	r, _, errno := syscall.Syscall(sysSeccomp, seccompSetFilter, flags, uintptr(unsafe.Pointer(&prog)))
+	return r, errno
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 	"unicode/utf16"
@@ -21,6 +22,31 @@ var SystemBundles = []string{
 	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // Fedora, RHEL
 	"/etc/ssl/ca-bundle.pem",                            // SUSE
 	"/etc/ssl/cert.pem",                                 // Alpine
+}
+
+// JavaSystemStores are where distributions keep the certificates that Java trusts.
+var JavaSystemStores = []string{"/etc/ssl/certs/java/cacerts", "/etc/pki/ca-trust/extracted/java/cacerts", "/etc/pki/java/cacerts"}
+
+// javaHomes are where Java is installed, besides the places that somebody chose.
+var javaHomes = []string{"/usr/lib/jvm/*", "/usr/java/*", "/usr/local/openjdk-*", "/opt/java/*", "/opt/*"}
+
+// JavaStores returns the files with certificates that the Java programs of this root trust, without links and each once.
+func JavaStores() []string {
+	found := slices.Clone(JavaSystemStores)
+	for _, home := range javaHomes {
+		for _, sub := range []string{"/lib/security/cacerts", "/jre/lib/security/cacerts"} {
+			more, _ := filepath.Glob(home + sub) // the patterns are good ones
+			found = append(found, more...)
+		}
+	}
+	var real []string
+	for _, path := range found {
+		path, err := filepath.EvalSymlinks(path)
+		if err == nil && !slices.Contains(real, path) {
+			real = append(real, path)
+		}
+	}
+	return real
 }
 
 const (

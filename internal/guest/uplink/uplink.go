@@ -58,18 +58,25 @@ func Owns(port uint16) bool {
 	return false
 }
 
-// Env is what tells programs inside about the proxy and the certificates, as KEY=value.
-func Env() []string {
+// noProxy names what is the sandbox's own, under which servers inside are reached: as people and programs write it, and as an address with the
+// length of a network for those that understand it (curl from 7.86 on, Go, Ruby). Its host name is one of them.
+const noProxy = "localhost,.localhost,127.0.0.1,127.0.1.1,127.0.0.2,127.0.0.0/8,::1,[::1],0.0.0.0,ip6-localhost,ip6-loopback,outboard"
+
+// Env is what tells programs inside about the proxy and the certificates, as KEY=value. java says that Java finds the gateway's certificate by
+// itself. Else it is told by a variable, of which each of its programs speaks on its standard error.
+func Env(java bool) []string {
 	env := []string{
 		"NODE_USE_ENV_PROXY=1",
 		"SSL_CERT_DIR=" + TrustDir,
-		"JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=" + Truststore,
+	}
+	if !java {
+		env = append(env, "JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore="+Truststore)
 	}
 	for _, name := range []string{"http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"} {
 		env = append(env, name+"=http://"+ProxyAddr)
 	}
 	for _, name := range []string{"no_proxy", "NO_PROXY"} {
-		env = append(env, name+"=localhost,127.0.0.1,::1")
+		env = append(env, name+"="+noProxy)
 	}
 	for _, name := range []string{"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS", "npm_config_cafile",
 		"GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO", "DENO_CERT", "AWS_CA_BUNDLE", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"} {

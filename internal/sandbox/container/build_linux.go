@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -70,9 +71,10 @@ func forget(dir string, tool int) error {
 			return err
 		}
 	}
-	for _, bundle := range uplink.SystemBundles {
-		if target, err := root.Readlink(bundle[1:]); err == nil && target == uplink.Bundle {
-			if err := root.Remove(bundle[1:]); err != nil {
+	for _, file := range slices.Concat(uplink.SystemBundles, uplink.JavaSystemStores) {
+		target, err := root.Readlink(file[1:])
+		if err == nil && (target == uplink.Bundle || target == uplink.Truststore) {
+			if err := root.Remove(file[1:]); err != nil {
 				return err
 			}
 		}

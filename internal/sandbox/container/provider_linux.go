@@ -95,6 +95,7 @@ type state struct {
 const (
 	stateFile = "state.json"
 	hostDir   = "host" // shared with the guest, at boot.HostDir
+	sysDir    = "sys"  // shown at /sys
 	logFile   = "guest.log"
 )
 
@@ -256,13 +257,31 @@ func (p *Provider) plan(dir string, spec sandbox.Spec, root *native.Root, tool i
 		plan.Tool = uint32(tool)
 	}
 	plan.Mounts = p.mounts(host, root, limits.MemoryBytes, spec.Network != nil)
+	if err := plan.showSize(filepath.Join(dir, sysDir)); err != nil {
+		log.Close()
+		return nil, err
+	}
 	return plan, nil
+}
+
+// showSize makes the /sys of a sandbox in a directory of the host and adds it to the mounts: it says how large the sandbox is, and nothing else.
+func (plan *Plan) showSize(dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return fmt.Errorf("laying out the sandbox: %w", err)
+	}
+	files := boot.SizeFiles(plan.Limits.MemoryBytes, native.MilliCPUs(plan.Limits))
+	if err := boot.WriteSize(dir, files, func(string) error { return nil }); err != nil {
+		return err
+	}
+	plan.Mounts = append(plan.Mounts, Mount{Source: dir, Target: "/sys"}, Mount{Source: filepath.Join(dir, boot.MemInfo), Target: "/proc/meminfo"})
+	return nil
 }
 
 // config is what the guest is told.
 func (p *Provider) config(spec sandbox.Spec, root *native.Root, limits outboard.SandboxLimits, tool int) *boot.ContainedConfig {
 	c := &boot.ContainedConfig{OwnKernel: p.tech.OwnKernel(), Config: boot.Config{
 		Generation: spec.Generation, Hostname: native.Hostname, Env: native.Env(spec, root), ToolUID: tool, ToolGID: tool, Owned: native.ToolDirs(),
+		Memory: limits.MemoryBytes, MilliCPUs: native.MilliCPUs(limits),
 		Files: native.MaxFiles, Processes: uint64(limits.Pids), Keep: native.GuestCapabilities, Filter: native.Filter(),
 	}}
 	if spec.Build {

@@ -146,7 +146,7 @@ func (e *Engine) body(plan *container.Plan, image string) *createBody {
 		NanoCpus: int64(plan.Limits.CPUs * 1e9), PidsLimit: int64(plan.Pids), ShmSize: shm, OomScoreAdj: 200,
 		CapDrop: []string{"ALL"}, CapAdd: plan.Caps, SecurityOpt: []string{"no-new-privileges:true"},
 		ExtraHosts:    []string{plan.Hostname + ":127.0.0.1"},
-		MaskedPaths:   append(plan.Masked, "/sys"), // it describes the host's hardware and kernel
+		MaskedPaths:   plan.Masked,
 		ReadonlyPaths: plan.ReadOnly, Sysctls: plan.Sysctls, Tmpfs: map[string]string{},
 		LogConfig: logConfig{"json-file", map[string]string{"max-size": "64k", "max-file": "1"}},
 	}
@@ -155,13 +155,21 @@ func (e *Engine) body(plan *container.Plan, image string) *createBody {
 			h.Tmpfs[m.Target] = fmt.Sprintf("rw,exec,nosuid,nodev,mode=%s,size=%d", m.Mode, m.Size)
 			continue
 		}
-		// What the host has mounted below is not shown.
-		h.Mounts = append(h.Mounts, bind{"bind", m.Source, m.Target, !m.Write, bindOptions{NonRecursive: true, Propagation: "rprivate"}})
+		h.Mounts = append(h.Mounts, bindOf(m.Source, m.Target, m.Write))
+		if m.Target == "/sys" { // where the engine would mount its own
+			const groups = "/fs/cgroup"
+			h.Mounts = append(h.Mounts, bindOf(m.Source+groups, m.Target+groups, false))
+		}
 	}
 	// The engine's own would tell the host's name servers.
 	h.Mounts = append(h.Mounts, bind{"bind", filepath.Join(plan.Dir, resolvFile), "/etc/resolv.conf", false, bindOptions{Propagation: "rprivate"}})
 	return &createBody{Image: image, Hostname: plan.Hostname, User: "0:0", WorkingDir: "/", Env: []string{"PATH=/usr/bin:/bin"}, Entrypoint: plan.Args,
 		Labels: map[string]string{dirLabel: e.dir}, HostConfig: h}
+}
+
+// bindOf shows something of the host, without what the host has mounted below it.
+func bindOf(source, target string, write bool) bind {
+	return bind{"bind", source, target, !write, bindOptions{NonRecursive: true, Propagation: "rprivate"}}
 }
 
 // resolvFile is the sandbox's /etc/resolv.conf, which its guest writes.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -225,6 +226,9 @@ func (p *Provider) start(ctx context.Context, pl *plot, spec sandbox.Spec, later
 	if err := writeMaps(s.Pid, s.UIDBase, p.rootless); err != nil {
 		return nil, diedOr(ctx, pl, unavailable("%w", err))
 	}
+	if err := boot.RunOn(s.Pid, boot.Processors(milliCPUs(pl.shape.limits))); err != nil {
+		return nil, diedOr(ctx, pl, unavailable("choosing processors: %w", err))
+	}
 	attached := attachAside(s, pl.work)
 	defer attached() // whatever fails: it uses what the caller is about to close
 	cfg := p.config(pl, spec)
@@ -343,13 +347,15 @@ func withDefaults(l outboard.SandboxLimits) outboard.SandboxLimits {
 	return l
 }
 
+func milliCPUs(l outboard.SandboxLimits) int { return int(math.Ceil(l.CPUs * 1000)) }
+
 // config is what is to be built for a plot: all of it, or, where the host has built the file systems, the rest.
 func (p *Provider) config(pl *plot, spec sandbox.Spec) *boot.Config {
 	l, root := pl.shape.limits, pl.shape.root
 	cfg := &boot.Config{
-		Generation: spec.Generation, Hostname: hostname, Env: searchFirst(withPath(spec.Env, root.path), spec.Path), Networked: pl.net.made(),
+		Generation: spec.Generation, Hostname: hostname, Env: environment(spec, root.path), Networked: pl.net.made(),
 		Masked: maskedPaths, ReadOnly: readOnlyPaths,
-		Files: p.filesFor(l.Pids), Processes: uint64(l.Pids), Filter: filterBytes(),
+		Memory: l.MemoryBytes, MilliCPUs: milliCPUs(l), Files: p.filesFor(l.Pids), Processes: uint64(l.Pids), Filter: filterBytes(),
 	}
 	if cfg.Rooted = pl.mnt != nil; !cfg.Rooted {
 		cfg.BootID = newBootID()

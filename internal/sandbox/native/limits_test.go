@@ -75,8 +75,12 @@ func TestMemoryLimit(t *testing.T) {
 func TestCgroupsAreClosed(t *testing.T) {
 	p, _ := newProvider(t)
 	b := create(t, p, sandbox.Spec{})
-	if out := b.sh(t, "grep -c -- '- cgroup' /proc/self/mountinfo; ls -A /sys/fs/cgroup 2>/dev/null"); out != "0\n" {
+	const sizes = "0\ncgroup.controllers\ncpu\ncpu.max\nmemory\nmemory.max\n" // files of ours that say how large it is
+	if out := b.sh(t, "grep -c -- '- cgroup' /proc/self/mountinfo; ls -A /sys/fs/cgroup"); out != sizes {
 		t.Errorf("cgroup file systems inside: %q", out)
+	}
+	if out, code := b.run(t, "sh", "-c", "echo max >/sys/fs/cgroup/memory.max"); code == 0 {
+		t.Errorf("the limit can be written: %s", out)
 	}
 	for line := range strings.Lines(b.sh(t, "cat /proc/self/cgroup")) {
 		if !strings.HasSuffix(line, ":/\n") {

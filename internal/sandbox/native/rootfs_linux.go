@@ -298,6 +298,26 @@ func hostPath(own string, binds []boot.Bind) string {
 	return strings.Join(dirs, ":")
 }
 
+// ownPrograms are where people's package managers put programs. They come last in PATH: what is there cannot take the place of the system's.
+var ownPrograms = []string{".local/bin", "go/bin", ".cargo/bin", ".local/share/pnpm", ".bun/bin", ".deno/bin", ".dotnet/tools"}
+
+// environment is that of the programs inside: how tools are installed into the home directory and found there, and what spec says. npm is told by a
+// file, because version managers of node refuse to work with the variable.
+func environment(spec sandbox.Spec, path string) map[string]string {
+	env := map[string]string{
+		"GIT_CONFIG_SYSTEM": "/etc/outboard/gitconfig", "npm_config_globalconfig": "/etc/outboard/npmrc", "GEMRC": "/etc/outboard/gemrc",
+		"PIP_BREAK_SYSTEM_PACKAGES": "1", "PNPM_HOME": toolHome + "/.local/share/pnpm",
+	}
+	maps.Copy(env, searchFirst(withPath(spec.Env, path), spec.Path))
+	if env["PATH"] == "" {
+		env["PATH"] = usualPath
+	}
+	for _, dir := range ownPrograms {
+		env["PATH"] += ":" + toolHome + "/" + dir
+	}
+	return env
+}
+
 // withPath adds PATH where the environment has none.
 func withPath(env map[string]string, path string) map[string]string {
 	if _, ok := env["PATH"]; ok || path == "" {

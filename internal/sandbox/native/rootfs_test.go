@@ -338,3 +338,32 @@ func TestLayersRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestInstallingTools: tools that are installed as people do it would fail or not be found, dependencies that name git hosts by SSH would not come, and
+// a commit would have no author.
+func TestInstallingTools(t *testing.T) {
+	p, _ := newProvider(t)
+	b := create(t, p, sandbox.Spec{})
+	for _, dir := range []string{".local/bin", "go/bin", ".cargo/bin"} {
+		const install = `mkdir -p ~/%[1]s && printf '#!/bin/sh\necho mine\n' >~/%[1]s/my-tool && chmod +x ~/%[1]s/my-tool && my-tool && rm ~/%[1]s/my-tool`
+		if out, code := b.run(t, "/bin/sh", "-c", strings.ReplaceAll(install, "%[1]s", dir)); out != "mine\n" || code != 0 {
+			t.Errorf("a program in ~/%s: %q, exit status %d", dir, out, code)
+		}
+	}
+	for _, c := range []struct{ program, script, want string }{
+		{"git", "git ls-remote --get-url git@github.com:a/b.git", "https://github.com/a/b.git\n"},
+		{"git", "git ls-remote --get-url ssh://git@gitlab.com/a/b.git", "https://gitlab.com/a/b.git\n"},
+		{"git", "git ls-remote --get-url git@other.example:a/b.git", "git@other.example:a/b.git\n"}, // the control
+		{"git", "cd /workspace && git init -q r && cd r && git commit -q --allow-empty -m x && git log --format=%an", "Outboard agent\n"},
+		{"git", "cd /workspace/r && git config user.name own && git commit -q --allow-empty -m y && git log -1 --format=%an", "own\n"},
+		{"npm", "npm prefix -g", "/home/user/.local\n"},
+		{"sh", "echo $PIP_BREAK_SYSTEM_PACKAGES", "1\n"},
+	} {
+		if _, code := b.run(t, "/bin/sh", "-c", "command -v "+c.program); code != 0 {
+			continue
+		}
+		if out := b.sh(t, c.script); out != c.want {
+			t.Errorf("%s: %q, want %q", c.script, out, c.want)
+		}
+	}
+}

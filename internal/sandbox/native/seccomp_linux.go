@@ -81,7 +81,7 @@ var allowedCalls = []callGroup{
 		unix.SYS_TIMES, unix.SYS_GETITIMER, unix.SYS_SETITIMER, unix.SYS_TIMER_CREATE, unix.SYS_TIMER_DELETE,
 		unix.SYS_TIMER_GETOVERRUN, unix.SYS_TIMER_GETTIME, unix.SYS_TIMER_SETTIME}},
 	{"limits and facts", []uint32{
-		unix.SYS_GETRLIMIT, unix.SYS_SETRLIMIT, unix.SYS_GETRUSAGE, unix.SYS_SYSINFO, unix.SYS_UNAME, unix.SYS_GETRANDOM}},
+		unix.SYS_GETRLIMIT, unix.SYS_SETRLIMIT, unix.SYS_GETRUSAGE, unix.SYS_UNAME, unix.SYS_GETRANDOM}},
 	{"sockets, once made: socket itself is checked", []uint32{
 		unix.SYS_SOCKETPAIR, unix.SYS_BIND, unix.SYS_LISTEN, unix.SYS_ACCEPT, unix.SYS_ACCEPT4, unix.SYS_CONNECT,
 		unix.SYS_GETSOCKNAME, unix.SYS_GETPEERNAME, unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_SENDMMSG, unix.SYS_RECVFROM,
@@ -103,7 +103,7 @@ var checkedCalls = []checked{
 		{when: []cond{is(0, unix.AF_NETLINK), is(2, unix.NETLINK_ROUTE)}, then: allow},
 		{when: []cond{is(0, unix.AF_NETLINK)}, then: errno(unix.EPROTONOSUPPORT)},
 		{when: []cond{notIn(0, unix.AF_INET, unix.AF_INET6)}, then: errno(unix.EAFNOSUPPORT)}, // packet, alg, vsock, bluetooth, ...
-		{when: []cond{masked(1, socketType, unix.SOCK_STREAM), notIn(2, 0, unix.IPPROTO_TCP, unix.IPPROTO_MPTCP)}, then: errno(unix.EPROTONOSUPPORT)},
+		{when: []cond{masked(1, socketType, unix.SOCK_STREAM), notIn(2, 0, unix.IPPROTO_TCP)}, then: errno(unix.EPROTONOSUPPORT)},
 		{when: []cond{masked(1, socketType, unix.SOCK_STREAM)}, then: allow},
 		{when: []cond{masked(1, socketType, unix.SOCK_DGRAM), notIn(2, 0, unix.IPPROTO_UDP)}, then: errno(unix.EPROTONOSUPPORT)},
 		{when: []cond{masked(1, socketType, unix.SOCK_DGRAM)}, then: allow},
@@ -128,6 +128,7 @@ var checkedCalls = []checked{
 	{unix.SYS_PERSONALITY, "asking, the usual one, and no address randomization for debuggers", []clause{
 		{when: []cond{notIn(0, 0, 0x8, 0x20000, 0x20008, 0x40000, 0xffffffff)}, then: errno(unix.EPERM)},
 	}, allow},
+	{unix.SYS_SYSINFO, "the guest says how large the sandbox is: the kernel would speak of the host", nil, unix.SECCOMP_RET_USER_NOTIF},
 	{unix.SYS_PRLIMIT64, "one's own limits: with a shared identity, another's would include the guest's", []clause{
 		{when: []cond{is(0, 0)}, then: allow},
 	}, errno(unix.EPERM)},

@@ -46,6 +46,9 @@ func ReadOnlyPaths() []string { return append([]string(nil), readOnlyPaths...) }
 // WithDefaults fills in the limits that a sandbox has when its spec does not say.
 func WithDefaults(l outboard.SandboxLimits) outboard.SandboxLimits { return withDefaults(l) }
 
+// MilliCPUs is a limit on processors in thousandths, rounded up.
+func MilliCPUs(l outboard.SandboxLimits) int { return milliCPUs(l) }
+
 // TmpSizes returns the sizes of /tmp and /dev/shm of a sandbox with a limit on memory.
 func TmpSizes(memory int64) (tmp, shm int64) { return memory / tmpShare, min(shmSize, memory/tmpShare) }
 
@@ -81,7 +84,7 @@ func (r *Roots) Get(name string, layers []string) (*Root, error) {
 
 // Env is the environment of what runs over a root.
 func Env(spec sandbox.Spec, root *Root) map[string]string {
-	return searchFirst(withPath(spec.Env, root.Path), spec.Path)
+	return environment(spec, root.Path)
 }
 
 // ToolDirs are the directories that are written to.

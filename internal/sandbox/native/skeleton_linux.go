@@ -40,6 +40,8 @@ var etcAllowed = []string{
 	"magic.mime", "localtime", "timezone", "terminfo", "locale.alias", "locale.conf", "default/locale", "xattr.conf",
 	// Shells, editors and pagers. Not profile.d: it runs what packages put there.
 	"profile", "bash.bashrc", "bashrc", "inputrc", "shells", "skel", "vim", "nanorc", "manpath.config", "lesskey",
+	// What starts programs that are scripts.
+	"chromium.d", "chromium", "chromium-browser", "opt/chrome", "firefox", "firefox-esr", "libreoffice", "R", "octave.conf", "gtk-3.0", "ruby",
 	// What this distribution is called.
 	"os-release", "debian_version", "lsb-release", "redhat-release", "alpine-release", "issue",
 }
@@ -141,10 +143,30 @@ func accountEntries() []entry {
 // hostPasswd are the accounts of a sandbox that shows the host's programs.
 const hostPasswd = "root:x:0:0:root:/root:/bin/bash\n" + toolPasswd + "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 
+// settingEntries are files that environment names. They are ours, beside those of the root.
+func settingEntries() []entry {
+	var git strings.Builder
+	git.WriteString("[user]\n\tname = Outboard agent\n\temail = agent@outboard.invalid\n")
+	for _, host := range []string{"github.com", "gitlab.com", "bitbucket.org", "codeberg.org", "git.sr.ht", "gitea.com", "salsa.debian.org", "gitlab.gnome.org",
+		"gitlab.freedesktop.org", "invent.kde.org"} {
+		fmt.Fprintf(&git, "[url \"https://%s/\"]\n", host)
+		for _, form := range []string{"git@%s:", "ssh://git@%s/", "ssh://git@%s:22/", "git+ssh://git@%s/", "ssh://%s/", "git://%s/"} {
+			fmt.Fprintf(&git, "\tinsteadOf = "+form+"\n", host)
+		}
+	}
+	git.WriteString("[include]\n\tpath = /etc/gitconfig\n") // last: what the root says holds
+	return []entry{
+		{name: "etc/outboard", mode: fs.ModeDir | 0o755},
+		etcFile("outboard/gitconfig", git.String()),
+		etcFile("outboard/npmrc", "prefix="+toolHome+"/.local\n"),
+		etcFile("outboard/gemrc", "install: --bindir "+toolHome+"/.local/bin\nupdate: --bindir "+toolHome+"/.local/bin\n"),
+	}
+}
+
 // toolEntries are the tool's directories. They are in the layer, with the tool as owner, because making them in each sandbox's
 // own layer is the dearest part of a start; the guest makes what is not there or not the tool's.
 func (p *Provider) toolEntries(t tool) []entry {
-	var entries []entry
+	entries := settingEntries()
 	for _, d := range toolDirs {
 		name := strings.TrimPrefix(d.Path, "/")
 		for i, c := range name {

@@ -213,7 +213,7 @@ func (b *birth) waits() bool {
 
 // identify tells a guest that was started ahead whose it is. It does not answer: what it is asked next says whether it lives.
 func (b *birth) identify(spec sandbox.Spec, path string) error {
-	id := boot.Identity{Generation: spec.Generation, Env: searchFirst(withPath(spec.Env, path), spec.Path)}
+	id := boot.Identity{Generation: spec.Generation, Env: environment(spec, path)}
 	if spec.Network != nil {
 		id.CA = string(spec.Network.CA)
 	}

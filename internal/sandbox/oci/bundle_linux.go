@@ -89,6 +89,18 @@ const cpuPeriod = 100_000
 // sentryMemory is what gVisor's own processes need beside the sandbox's limit: its kernel's tables and its file server.
 const sentryMemory = 256 << 20
 
+// leastFirst is the least limit on memory that gVisor's processes start under.
+const leastFirst = 256 << 20
+
+// firstLimit is the memory that a gVisor sandbox begins with. Its kernel shows programs what it finds as the limit at its start, which is why the
+// room for itself comes later (giveSentry), where it needs less than all at first.
+func firstLimit(memory int64) int64 {
+	if memory < leastFirst {
+		return memory + sentryMemory
+	}
+	return memory
+}
+
 // bundle is the configuration of a plan's container.
 func (r *Runtime) bundle(plan *container.Plan, rootDir string) *spec {
 	s := &spec{Version: "1.0.2", Hostname: plan.Hostname, Root: root{Path: rootDir}}
@@ -111,7 +123,7 @@ func (r *Runtime) bundle(plan *container.Plan, rootDir string) *spec {
 	l.Resources.Memory.Limit = plan.Limits.MemoryBytes
 	l.Resources.CPU = cpu{Quota: int64(plan.Limits.CPUs * cpuPeriod), Period: cpuPeriod}
 	if r.gvisor {
-		l.Resources.Memory.Limit += sentryMemory
+		l.Resources.Memory.Limit = firstLimit(plan.Limits.MemoryBytes)
 	} else {
 		l.Resources.Pids = &pids{int64(plan.Pids)}
 		l.Sysctl = plan.Sysctls
@@ -119,7 +131,7 @@ func (r *Runtime) bundle(plan *container.Plan, rootDir string) *spec {
 	return s
 }
 
-// mounts are the kernel's file systems, then the plan's.
+// mounts are the kernel's file systems, then the plan's. There is no sysfs: it describes the host's hardware and kernel.
 func (r *Runtime) mounts(plan *container.Plan) []mount {
 	_, shm := native.TmpSizes(plan.Limits.MemoryBytes)
 	out := []mount{
@@ -127,8 +139,6 @@ func (r *Runtime) mounts(plan *container.Plan) []mount {
 		{"/dev", "tmpfs", "tmpfs", []string{"nosuid", "noexec", "strictatime", "mode=755", "size=64k"}},
 		{"/dev/pts", "devpts", "devpts", []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
 		{"/dev/shm", "tmpfs", "shm", []string{"nosuid", "noexec", "nodev", "mode=1777", fmt.Sprintf("size=%d", shm)}},
-		// No sysfs: it describes the host's hardware and kernel.
-		{"/sys", "tmpfs", "tmpfs", []string{"nosuid", "noexec", "nodev", "ro", "mode=555", "size=4k"}},
 	}
 	if r.gvisor {
 		out[0].Options = out[0].Options[:3] // its kernel has no such option, and no processes of others
@@ -136,6 +146,9 @@ func (r *Runtime) mounts(plan *container.Plan) []mount {
 		out[2].Options = append(out[2].Options, fmt.Sprintf("max=%d", native.MaxTerminals)) // of the host's, which are few
 	}
 	for _, m := range plan.Mounts {
+		if r.gvisor && m.Target == "/proc/meminfo" {
+			continue // its kernel's own is the sandbox's
+		}
 		if m.Type == "tmpfs" {
 			out = append(out, mount{m.Target, "tmpfs", "tmpfs", []string{"nosuid", "nodev", "mode=" + m.Mode, fmt.Sprintf("size=%d", m.Size)}})
 			continue

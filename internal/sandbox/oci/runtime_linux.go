@@ -258,7 +258,32 @@ func (r *Runtime) Start(ctx context.Context, plan *container.Plan) (int, error) 
 	if err != nil || pid <= 1 {
 		return 0, fmt.Errorf("reading the container's process: %q is none", text)
 	}
+	if r.gvisor {
+		return pid, giveSentry(plan.ID, plan.Limits.MemoryBytes)
+	}
 	return pid, nil
+}
+
+// giveSentry gives a gVisor sandbox the room for its kernel that its programs do not see.
+func giveSentry(id outboard.SandboxID, memory int64) error {
+	limit := []byte(strconv.FormatInt(memory+sentryMemory, 10))
+	for _, dir := range cgroupsOf(id) {
+		// Of version 1, memory and swap together are never less than memory.
+		for _, name := range []string{"memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.max"} {
+			f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY, 0)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err == nil {
+				_, err = f.Write(limit)
+				err = errors.Join(err, f.Close())
+			}
+			if err != nil {
+				return outboard.Errorf(outboard.Unavailable, "giving gVisor's kernel memory of its own: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 // Written implements container.Layering: what a container writes lies over the layers.

@@ -143,6 +143,8 @@ func sockets([]string) {
 		{"tcp", unix.AF_INET, unix.SOCK_STREAM | unix.SOCK_CLOEXEC, 0},
 		{"tcp6", unix.AF_INET6, unix.SOCK_STREAM | unix.SOCK_NONBLOCK, unix.IPPROTO_TCP},
 		{"udp", unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_UDP},
+		{"mptcp", unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP},
+		{"mptcp6", unix.AF_INET6, unix.SOCK_STREAM, unix.IPPROTO_MPTCP},
 		{"unix", unix.AF_UNIX, unix.SOCK_SEQPACKET, 0},
 		{"netlink_route", unix.AF_NETLINK, unix.SOCK_RAW | unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE},
 	} {
