@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,6 +83,9 @@ func (h *seat) console(cols, rows int, args ...string) *console {
 	h.t.Helper()
 	master, slave := pseudoTerminal(h.t, cols, rows)
 	cmd := h.command(context.WithoutCancel(h.t.Context()), args...)
+	if args[0] == "sh" {
+		cmd.Path, cmd.Args = "/bin/sh", args
+	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {
@@ -378,5 +382,42 @@ func TestConsoleAsksAboutHosts(t *testing.T) {
 	}
 	if list, _ := h.run("net", "show", nameRE.FindString(text)); !strings.Contains(list, "other.test") {
 		t.Errorf("the host is not allowed:\n%s", list)
+	}
+}
+
+// Attach into a pipe must end with the session's turn: who reads the pipe waits for its end, and nobody sees what it would wait for.
+func TestConsoleAttachIntoAPipeEnds(t *testing.T) {
+	t.Parallel()
+	h := newSeat(t)
+	text, exit := h.run("run", "--from", "none", "-m", "script/steps", "--", "- say: finished")
+	if exit != 0 {
+		t.Fatal(text)
+	}
+	c := h.console(100, 40, "sh", "-c", "outboard attach "+nameRE.FindString(text)+" | cat")
+	if text, exit := c.end(); exit != 0 || !strings.Contains(text, "says   finished") {
+		t.Errorf("exit %d:\n%s", exit, text)
+	}
+}
+
+// A copy must be exact in a file, and speak to no terminal.
+func TestExactCopies(t *testing.T) {
+	master, slave := pseudoTerminal(t, 80, 24)
+	defer master.Close()
+	defer slave.Close()
+	const foreign, visible = "a\u202eb\x1b[2J\x9b", `a\u202eb\x1b[2J\x9b`
+	var file strings.Builder
+	for _, w := range []io.Writer{&file, slave} {
+		out, flush := exact(w)
+		if _, err := io.WriteString(out, foreign); err != nil {
+			t.Fatal(err)
+		}
+		flush()
+	}
+	if file.String() != foreign {
+		t.Errorf("the file has %q", file.String())
+	}
+	got := make([]byte, len(visible))
+	if _, err := io.ReadFull(master, got); err != nil || string(got) != visible {
+		t.Errorf("the terminal is told %q, %v", got, err)
 	}
 }

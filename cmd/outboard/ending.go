@@ -118,6 +118,10 @@ func (o runOptions) summary(a *app, line resultLine, w *watch, hasWork bool) err
 			word = "waiting"
 		}
 	}
+	hosts := make([]string, 0, len(line.Hosts))
+	for _, h := range line.Hosts {
+		hosts = append(hosts, fmt.Sprintf("\n  refused: %s   outboard net allow %s %s", term.Line(h, 0), line.Name, term.Line(h, 0)))
+	}
 	text := fmt.Sprintf("%s %s in %s   %s", mark, word, formatDuration(time.Duration(line.Seconds*float64(time.Second))), line.used())
 	if line.Check != "" {
 		text += "   check " + line.Check + " (" + term.Line(o.check, 60) + ")"
@@ -126,10 +130,7 @@ func (o runOptions) summary(a *app, line resultLine, w *watch, hasWork bool) err
 	if hasWork {
 		next = "outboard diff " + line.Name + "      outboard apply " + line.Name + `      outboard send ` + line.Name + ` "..."`
 	}
-	for _, h := range line.Hosts {
-		text += fmt.Sprintf("\n  refused: %s   outboard net allow %s %s", term.Line(h, 0), line.Name, term.Line(h, 0))
-	}
-	_, err := fmt.Fprintf(a.out, "%s\n  %s\n", text, next)
+	_, err := fmt.Fprintf(a.out, "%s%s\n  %s\n", text, strings.Join(hosts, ""), next)
 	return err
 }
 

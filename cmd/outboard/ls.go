@@ -289,16 +289,16 @@ var columns = []column{
 	{"STATE", 0, func(l sessionLine) string { return l.State }},
 	{"DOING", 0, func(l sessionLine) string { return l.Doing }},
 	{"AGE", 0, func(l sessionLine) string { return formatAge(time.Since(l.Created)) }},
-	{"TOKENS", 100, func(l sessionLine) string { return fmt.Sprint(l.Tokens) }},
+	{"TOKENS", 90, func(l sessionLine) string { return fmt.Sprint(l.Tokens) }},
 	{"COST", 80, func(l sessionLine) string {
 		if l.Cost == "" {
 			return "-"
 		}
 		return "$" + l.Cost
 	}},
-	{"OWNER", 130, func(l sessionLine) string { return term.Line(l.Owner, 24) }},
-	{"AGENT", 115, func(l sessionLine) string { return term.Line(l.Agent, 16) }},
-	{"MODEL", 150, func(l sessionLine) string { return term.Line(l.Model, 28) }},
+	{"OWNER", 105, func(l sessionLine) string { return term.Line(l.Owner, 24) }},
+	{"AGENT", 100, func(l sessionLine) string { return term.Line(l.Agent, 16) }},
+	{"MODEL", 118, func(l sessionLine) string { return term.Line(l.Model, 28) }},
 	{"TITLE", 70, func(l sessionLine) string { return term.Line(l.Title, 40) }},
 }
 
