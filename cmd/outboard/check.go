@@ -1,14 +1,17 @@
 package main
 
 import (
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/fleet"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -78,9 +81,31 @@ func checkSession(ctx context.Context, c *conn, of client.Session, command strin
 		return n, "", err
 	}
 	defer body.Close()
-	f, err := uploadTar(ctx, c.Client, func(w io.Writer) error { _, err := io.Copy(w, body); return err })
-	n.Metadata = map[string]string{workspaceKey: f.ID + ":tar"}
-	return n, f.ID, err
+	err = withSpool(func(f *os.File) error {
+		if err := packWorkspace(f, body); err != nil {
+			return err
+		}
+		up, err := sendSpool(ctx, c.Client, "workspace.tar.gz", "the result of "+sessionName(of.ID)+" to be checked", f, nil)
+		file = up.ID
+		return err
+	})
+	n.Metadata = map[string]string{workspaceKey: file + ":" + fleet.WorkspaceGzip}
+	return n, file, err
+}
+
+// packWorkspace writes a workspace to a file, compressed.
+func packWorkspace(f *os.File, body io.Reader) error {
+	z, err := gzip.NewWriterLevel(f, gzip.BestSpeed)
+	if err == nil {
+		_, err = io.Copy(z, body)
+	}
+	if err == nil {
+		err = z.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("reading the result to be checked: %w", err)
+	}
+	return nil
 }
 
 // followCheck shows the check and returns its exit status.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 	"github.com/spf13/cobra"
@@ -167,7 +168,7 @@ func (d *demo) start(ctx context.Context) (err error) {
 // first creates the session and watches it until the slow command runs.
 func (d *demo) first(ctx context.Context) error {
 	var err error
-	if d.work, err = sendWork(ctx, d.c, filepath.Join(d.dir, "project"), true, false); err != nil {
+	if d.work, err = sendWork(ctx, d.a, d.c, filepath.Join(d.dir, "project"), sendOptions{plain: true}); err != nil {
 		return err
 	}
 	env, err := findEnvironment(ctx, d.c.Client, "")
@@ -179,11 +180,11 @@ func (d *demo) first(ctx context.Context) error {
 		return err
 	}
 	d.session, err = d.c.CreateSession(ctx, client.NewSession{Agent: agent, EnvironmentID: env, Title: demoTask,
-		Metadata: map[string]string{workspaceKey: d.work.file.ID + ":tar"}, InitialEvents: []any{client.UserMessage(demoTask)}})
+		Metadata: map[string]string{workspaceKey: d.work.file.ID + ":" + fleet.WorkspaceGzip}, InitialEvents: []any{client.UserMessage(demoTask)}})
 	if err != nil {
 		return err
 	}
-	if err := d.work.bind(ctx, d.dir, d.session.ID); err != nil {
+	if err := d.work.bind(d.dir, d.session.ID); err != nil {
 		return err
 	}
 	if err := (runOptions{}).announce(d.a, d.session, d.work); err != nil {

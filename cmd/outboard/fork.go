@@ -86,7 +86,7 @@ func runFork(ctx context.Context, a *app, n client.NewFork, ref string) error {
 		return err
 	}
 	for _, f := range forks {
-		if err := inherit(ctx, c.data, s.ID, f.ID); err != nil {
+		if err := inherit(c.data, s.ID, f.ID); err != nil {
 			return err
 		}
 		if a.json {
@@ -106,7 +106,7 @@ func runFork(ctx context.Context, a *app, n client.NewFork, ref string) error {
 }
 
 // inherit lets diff and apply bring a fork's result home to where its parent's work came from.
-func inherit(ctx context.Context, data, parent, fork string) error {
+func inherit(data, parent, fork string) error {
 	rec, err := loadSent(data, parent)
 	if outboard.KindOf(err) == outboard.NotFound {
 		return nil
@@ -114,18 +114,12 @@ func inherit(ctx context.Context, data, parent, fork string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(rec.GitDir); err != nil {
-		return nil // diff and apply of the parent have nothing to compare with either
-	}
 	rec.Session, rec.File = fork, ""
-	if err := rec.tree().Keep(ctx, fork, rec.Base); err != nil {
-		return err
-	}
 	return rec.save(data)
 }
 
-// sharedDir reports whether another session's record names the same private repository.
-func (s *sent) sharedDir(dir string) (bool, error) {
+// sharedStore reports whether another session's record names the same private repository.
+func (s *sent) sharedStore(dir string) (bool, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "sesn_*.json"))
 	if err != nil {
 		return false, fmt.Errorf("listing %s: %w", dir, err)
@@ -135,7 +129,7 @@ func (s *sent) sharedDir(dir string) (bool, error) {
 		if err != nil {
 			return false, fmt.Errorf("reading what was sent: %w", err)
 		}
-		if name != sentPath(dir, s.Session) && strings.Contains(string(b), filepath.Base(s.GitDir)) {
+		if name != sentPath(dir, s.Session) && strings.Contains(string(b), filepath.Base(s.Store)) {
 			return true, nil
 		}
 	}

@@ -12,7 +12,9 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/term"
+	"github.com/outboard-dev/outboard/internal/worktree"
 	"github.com/spf13/cobra"
 )
 
@@ -185,18 +187,18 @@ func (o runOptions) create(ctx context.Context, a *app, c *conn, task string) (c
 		return none, nil, err
 	}
 	if work != nil {
-		n.Metadata = map[string]string{workspaceKey: work.file.ID + ":tar"}
+		n.Metadata = map[string]string{workspaceKey: work.file.ID + ":" + fleet.WorkspaceGzip}
 	}
 	s, err := c.CreateSession(ctx, n)
 	if err != nil {
 		err = explainModel(err, o.model)
 		if work != nil {
-			err = errors.Join(err, c.DeleteFile(context.WithoutCancel(ctx), work.file.ID))
+			err = errors.Join(err, c.DeleteFile(context.WithoutCancel(ctx), work.file.ID), os.RemoveAll(work.tree.Store))
 		}
 		return none, nil, err
 	}
 	if work != nil {
-		err = work.bind(ctx, c.data, s.ID)
+		err = work.bind(c.data, s.ID)
 	}
 	return s, work, err
 }
@@ -250,7 +252,7 @@ func (o runOptions) send(ctx context.Context, a *app, c *conn) (*sending, error)
 		}
 		dir = wd
 	}
-	work, err := sendWork(ctx, c, dir, o.from != "", o.clean)
+	work, err := sendWork(ctx, a, c, dir, sendOptions{worktree.Options{Clean: o.clean}, o.from != ""})
 	if o.from == "" && (outboard.KindOf(err) == outboard.NotFound || outboard.KindOf(err) == outboard.Unavailable && work == nil) {
 		a.say("starting with an empty workspace: %v; --from DIR sends a directory", err)
 		return nil, nil

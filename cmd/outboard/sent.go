@@ -1,6 +1,7 @@
 package main
 
 import (
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,10 +9,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/fleet"
+	"github.com/outboard-dev/outboard/internal/term"
 	"github.com/outboard-dev/outboard/internal/worktree"
 )
 
@@ -26,7 +30,8 @@ type sent struct {
 	Session string `json:"session"`
 	Root    string `json:"root"`
 	GitDir  string `json:"git_dir"`
-	Plain   bool   `json:"plain,omitempty"` // GitDir is private: Root is in no repository
+	Store   string `json:"store"`           // private repository that holds Base
+	Plain   bool   `json:"plain,omitempty"` // Root is in no repository
 	Base    string `json:"base"`            // commit of what was sent
 	File    string `json:"file"`            // the upload
 	Files   int    `json:"files"`
@@ -71,21 +76,19 @@ func loadSent(data, session string) (*sent, error) {
 	return s, nil
 }
 
-func (s *sent) tree() *worktree.Tree { return worktree.Reopen(s.Root, s.GitDir, s.Plain) }
+func (s *sent) tree() *worktree.Tree {
+	return &worktree.Tree{Root: s.Root, GitDir: s.GitDir, Store: s.Store, Plain: s.Plain}
+}
 
 // forget drops what is remembered of a session: the upload is the server's to delete.
-func (s *sent) forget(ctx context.Context, data string) error {
+func (s *sent) forget(data string) error {
 	dir, err := runsDir(data)
 	if err != nil {
 		return err
 	}
-	if s.Plain {
-		var shared bool
-		if shared, err = s.sharedDir(dir); err == nil && !shared {
-			err = os.RemoveAll(s.GitDir)
-		}
-	} else if _, serr := os.Stat(s.GitDir); serr == nil {
-		err = s.tree().Forget(ctx, s.Session)
+	shared, err := s.sharedStore(dir)
+	if err == nil && !shared {
+		err = os.RemoveAll(s.Store)
 	}
 	return errors.Join(err, os.Remove(sentPath(dir, s.Session)))
 }
@@ -97,51 +100,164 @@ type sending struct {
 	file client.File
 }
 
+// sendOptions say what of a directory is sent.
+type sendOptions struct {
+	worktree.Options
+	plain bool // also when it is in no repository
+}
+
 // sendWork takes the work of a directory and uploads it.
-func sendWork(ctx context.Context, c *conn, dir string, plain, clean bool) (*sending, error) {
-	private := ""
-	if plain {
-		runs, err := runsDir(c.data)
-		if err != nil {
-			return nil, err
-		}
-		private = filepath.Join(runs, outboard.NewID[string]("dir")+".git")
-	}
-	tree, err := worktree.Open(ctx, dir, private)
+func sendWork(ctx context.Context, a *app, c *conn, dir string, o sendOptions) (_ *sending, err error) {
+	runs, err := runsDir(c.data)
 	if err != nil {
 		return nil, err
 	}
-	s := &sending{tree: tree}
-	if s.snap, err = tree.Snapshot(ctx, clean); err != nil {
+	store := filepath.Join(runs, outboard.NewID[string]("dir")+".git")
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(store))
+		}
+	}()
+	tree, err := worktree.Open(ctx, dir, store, o.plain)
+	if err != nil {
 		return nil, err
 	}
-	s.file, err = uploadTar(ctx, c.Client, func(w io.Writer) error { return tree.Pack(ctx, &s.snap, workspacePrefix, w) })
+	p := a.newProgress()
+	defer p.clear()
+	s := &sending{tree: tree}
+	p.show("collecting the work in %s", tree.Root)
+	if s.snap, err = tree.Snapshot(ctx, o.Options); err != nil {
+		return nil, err
+	}
+	if err := tree.Fits(ctx, &s.snap, outboard.MaxFile); err != nil {
+		return nil, err
+	}
+	p.show("packing %s", count(s.snap.Files, "file"))
+	err = withSpool(func(f *os.File) error {
+		if err := packWork(ctx, s, f); err != nil {
+			return err
+		}
+		s.file, err = sendSpool(ctx, c.Client, "workspace.tar.gz", "the work in "+tree.Root, f, p)
+		return err
+	})
 	return s, err
 }
 
-// uploadTar uploads what write produces, as it is produced.
-func uploadTar(ctx context.Context, c *client.Client, write func(io.Writer) error) (client.File, error) {
-	pr, pw := io.Pipe()
-	failed := make(chan error, 1)
-	go func() {
-		err := write(pw)
-		pw.CloseWithError(err)
-		failed <- err
-	}()
-	f, err := c.Upload(ctx, "workspace.tar", pr)
-	pr.CloseWithError(io.ErrClosedPipe)
-	if werr := <-failed; werr != nil && !errors.Is(werr, io.ErrClosedPipe) {
-		return f, werr
+// packWork writes the work to a file, compressed. It stops when that is more than a server takes.
+func packWork(ctx context.Context, s *sending, f *os.File) error {
+	over := errors.New("over the limit")
+	limit := &limitWriter{w: f, left: outboard.MaxFile, over: over}
+	z, err := gzip.NewWriterLevel(limit, gzip.BestSpeed)
+	if err == nil {
+		err = s.tree.Pack(ctx, &s.snap, workspacePrefix, z)
 	}
-	return f, err
+	if err == nil {
+		err = z.Close()
+	}
+	if errors.Is(err, over) {
+		return s.snap.TooLarge(outboard.MaxFile, outboard.MaxFile, " compressed, or more")
+	}
+	if err != nil {
+		return fmt.Errorf("packing the work in %s: %w", s.tree.Root, err)
+	}
+	return nil
+}
+
+// limitWriter fails with over beyond so many bytes.
+type limitWriter struct {
+	w    io.Writer
+	left int64
+	over error
+}
+
+// Write implements io.Writer.
+func (l *limitWriter) Write(p []byte) (int, error) {
+	if l.left -= int64(len(p)); l.left < 0 {
+		return 0, l.over
+	}
+	return l.w.Write(p)
+}
+
+// withSpool lends a temporary file. What is sent lies in one before the request begins: a server gives up on a body that pauses.
+func withSpool(use func(f *os.File) error) error {
+	f, err := os.CreateTemp("", "outboard-send-")
+	if err != nil {
+		return fmt.Errorf("making a temporary file: %w", err)
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	return use(f)
+}
+
+// sendSpool uploads what was written to a file.
+func sendSpool(ctx context.Context, c *client.Client, name, what string, f *os.File, p *progress) (client.File, error) {
+	size, err := f.Seek(0, io.SeekCurrent)
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		return client.File{}, fmt.Errorf("reading a temporary file: %w", err)
+	}
+	file, err := c.Upload(ctx, name, &sendingReader{r: f, size: size, p: p})
+	if err != nil {
+		return file, fmt.Errorf("sending %s (%s): %w", what, formatBytes(size), err)
+	}
+	return file, nil
+}
+
+// sendingReader shows how much of a file was read.
+type sendingReader struct {
+	r          io.Reader
+	size, done int64
+	p          *progress
+}
+
+// Read implements io.Reader.
+func (s *sendingReader) Read(b []byte) (int, error) {
+	n, err := s.r.Read(b)
+	s.done += int64(n)
+	s.p.show("sending %s of %s", formatBytes(s.done), formatBytes(s.size))
+	return n, err
+}
+
+// progress is a line on a terminal that says what takes its time.
+type progress struct {
+	w     io.Writer // nil: nobody looks
+	width int
+	shown time.Time
+	last  string
+}
+
+// progressEvery is how often a line whose numbers move is drawn.
+const progressEvery = 100 * time.Millisecond
+
+func (a *app) newProgress() *progress {
+	if a.json || !term.IsTerminal(a.errs) {
+		return &progress{}
+	}
+	return &progress{w: a.errs, width: term.Width(a.errs, 80)}
+}
+
+// show replaces the line. Its first word is what is done.
+func (p *progress) show(format string, args ...any) {
+	verb, _, _ := strings.Cut(format, " ")
+	if p == nil || p.w == nil || verb == p.last && time.Since(p.shown) < progressEvery {
+		return
+	}
+	p.last, p.shown = verb, time.Now()
+	fmt.Fprintf(p.w, "\r\x1b[K%s", term.Line("outboard: "+fmt.Sprintf(format, args...), p.width-1))
+}
+
+// clear takes the line away.
+func (p *progress) clear() {
+	if p != nil && p.last != "" {
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
 }
 
 // bind remembers that the work went to a session.
-func (s *sending) bind(ctx context.Context, data, session string) error {
-	if err := s.tree.Keep(ctx, session, s.snap.Base); err != nil {
-		return err
-	}
-	rec := sent{Session: session, Root: s.tree.Root, GitDir: s.tree.GitDir, Plain: s.tree.Plain, Base: s.snap.Base, File: s.file.ID,
-		Files: s.snap.Files, Changed: s.snap.Changed}
+func (s *sending) bind(data, session string) error {
+	rec := sent{Session: session, Root: s.tree.Root, GitDir: s.tree.GitDir, Store: s.tree.Store, Plain: s.tree.Plain, Base: s.snap.Base,
+		File: s.file.ID, Files: s.snap.Files, Changed: s.snap.Changed}
 	return rec.save(data)
 }

@@ -199,7 +199,7 @@ func remove(ctx context.Context, c *conn, s client.Session) error {
 	if err := c.DeleteFile(ctx, rec.File); err != nil && outboard.KindOf(err) != outboard.NotFound {
 		return err
 	}
-	if err := rec.forget(ctx, c.data); err != nil {
+	if err := rec.forget(c.data); err != nil {
 		return fmt.Errorf("forgetting what was sent to %s: %w", sessionName(s.ID), err)
 	}
 	return nil

@@ -56,21 +56,15 @@ func (p *packer) upload(ctx context.Context, c *client.Client, source string) (c
 	if err != nil {
 		return client.File{}, err
 	}
-	pr, pw := io.Pipe()
-	done := make(chan struct{})
-	var packed error
-	go func() {
-		defer close(done)
-		packed = p.pack(pw, names)
-		pw.CloseWithError(packed)
-	}()
-	f, err := c.Upload(ctx, "template.tar.gz", pr)
-	pr.CloseWithError(io.ErrClosedPipe)
-	<-done
-	if packed != nil && !errors.Is(packed, io.ErrClosedPipe) {
-		err = packed
-	}
-	return f, err
+	var file client.File
+	err = withSpool(func(f *os.File) error {
+		if err := p.pack(f, names); err != nil {
+			return err
+		}
+		file, err = sendSpool(ctx, c, "template.tar.gz", "what COPY "+source+" takes", f, nil)
+		return err
+	})
+	return file, err
 }
 
 // names lists what source takes, a directory before what is in it.

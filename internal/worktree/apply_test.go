@@ -304,6 +304,7 @@ func TestResultNamesWhatItLeaves(t *testing.T) {
 		r.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", inner.dir, name)
 	}
 	r.git("commit", "-q", "-m", "modules")
+	r.git("submodule", "deinit", "-q", "-f", "--all") // those that are checked out are sent
 	tree, snap, box := r.send()
 	box.remove("swapped", "deep")
 	box.write(map[string]string{"a.txt": "b\n", "mod/new.txt": "n\n", "swapped": "file\n", "deep": "file\n", "vendor/x/.git/config": "evil\n", "vendor/x/.GIT": "evil\n",
@@ -317,7 +318,7 @@ func TestResultNamesWhatItLeaves(t *testing.T) {
 		}
 	}
 	r.apply(res, Applied)
-	if r.read("mod/inner.txt") != "i\n" || r.read("vendor/x/file") != "fine\n" || exists(filepath.Join(r.dir, "vendor/x/.git")) || exists(filepath.Join(r.dir, "mod/new.txt")) {
+	if r.read("vendor/x/file") != "fine\n" || exists(filepath.Join(r.dir, "vendor/x/.git")) || exists(filepath.Join(r.dir, "mod/new.txt")) {
 		t.Error("the wrong files arrived")
 	}
 	if got := r.git("status", "--porcelain"); got != "M a.txt\n?? vendor/" {

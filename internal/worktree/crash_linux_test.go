@@ -17,8 +17,8 @@ import (
 
 // crashCase is what a process that is to be killed applies.
 type crashCase struct {
-	Root, GitDir, Base, Tar string
-	Kill                    int // at which point; 0: print how many there are
+	Root, Store, Base, Tar string
+	Kill                   int // at which point; 0: print how many there are
 }
 
 // TestCrashChild is the process that is killed; it does nothing in a test run of its own.
@@ -35,7 +35,7 @@ func TestCrashChild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := Reopen(c.Root, c.GitDir, false).Import(context.Background(), c.Base, "workspace/", f)
+	res, err := treeAt(c.Root, c.Store).Import(context.Background(), c.Base, "workspace/", f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,6 +64,11 @@ func (c crashCase) run(t *testing.T) (string, error) {
 	cmd.Env = append(os.Environ(), "WORKTREE_CRASH="+string(b), "TMPDIR="+t.TempDir()) // what a killed one leaves goes with the test
 	out, err := cmd.CombinedOutput()
 	return string(out), err
+}
+
+// treeAt is a copy of the repository that was sent from.
+func treeAt(dir, store string) *Tree {
+	return &Tree{Root: dir, GitDir: filepath.Join(dir, ".git"), Store: store}
 }
 
 // crashed is a repository with every kind of change to apply, among them merges with uncommitted work.
@@ -104,7 +109,7 @@ func TestApplySurvivesKill(t *testing.T) {
 		return &repo{t, dir}
 	}
 	points := 0
-	out, err := crashCase{r.dir, tree.GitDir, base, tar, 0}.run(t)
+	out, err := crashCase{r.dir, tree.Store, base, tar, 0}.run(t)
 	if _, serr := fmt.Sscanf(out[strings.Index(out, "points="):], "points=%d", &points); err != nil || serr != nil || points < 25 {
 		t.Fatalf("%d points: %v, %v\n%s", points, err, serr, out)
 	}
@@ -113,13 +118,13 @@ func TestApplySurvivesKill(t *testing.T) {
 	}
 	for n := 1; n <= points; n++ {
 		r := again(n)
-		out, err := crashCase{r.dir, tree.GitDir, base, tar, n}.run(t)
+		out, err := crashCase{r.dir, tree.Store, base, tar, n}.run(t)
 		if err == nil {
 			t.Fatalf("not killed at %d: %s", n, out)
 		}
-		tree := Reopen(r.dir, filepath.Join(r.dir, ".git"), false)
+		tree := treeAt(r.dir, tree.Store)
 		if n%2 == 0 { // sending work finds none of a half-applied result
-			if _, err := tree.Snapshot(t.Context(), false); err != nil {
+			if _, err := tree.Snapshot(t.Context(), Options{}); err != nil {
 				t.Fatalf("%s: %v", out, err)
 			}
 			if got := r.tree(); !maps.Equal(got, before) && !maps.Equal(got, want) {
@@ -146,7 +151,7 @@ func TestTakingBackKeepsLaterWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := 1; ; n++ { // up to the point where everything is in place
-		out, _ := crashCase{r.dir, tree.GitDir, base, tar, n}.run(t)
+		out, _ := crashCase{r.dir, tree.Store, base, tar, n}.run(t)
 		if strings.Contains(out, `"done"`) {
 			break
 		}
@@ -234,13 +239,13 @@ func TestApplyOnAFullDisk(t *testing.T) {
 		t.Skipf("cannot mount a small file system: %v", err)
 	}
 	t.Cleanup(func() { syscall.Unmount(mnt, 0) })
-	origin, _, base, tarball, want := crashed(t)
+	origin, sent, base, tarball, want := crashed(t)
 	dir := filepath.Join(mnt, "r")
 	if err := exec.Command("cp", "-a", origin.dir, dir).Run(); err != nil {
 		t.Fatal(err)
 	}
 	r := &repo{t, dir}
-	tree := Reopen(dir, filepath.Join(dir, ".git"), false)
+	tree := treeAt(dir, sent.Store)
 	before := r.tree()
 	refused := 0
 	for room := range 24 { // pages that are free: it fails at a later point each time

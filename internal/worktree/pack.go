@@ -2,6 +2,7 @@ package worktree
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -10,13 +11,15 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/outboard-dev/outboard"
 )
 
-// Pack writes a snapshot to w as a tar of a workspace: the files, and a repository of their own on branch "work". Names in the
-// tar start with prefix, which is "" or ends in a slash. History over maxHistory stays at home; a note says so.
+// Pack writes a snapshot to w as a tar of a workspace: the files, and a repository of their own on branch "work" in which the
+// uncommitted work is uncommitted. Names in the tar start with prefix, which is "" or ends in a slash. History over maxHistory, or
+// that cannot be read, stays at home; a note says so.
 func (t *Tree) Pack(ctx context.Context, s *Snapshot, prefix string, w io.Writer) error {
 	dir, err := os.MkdirTemp("", "outboard-pack-")
 	if err != nil {
@@ -44,23 +47,18 @@ func (t *Tree) checkout(ctx context.Context, s *Snapshot, dir string) error {
 			return fmt.Errorf("configuring a temporary repository: %w", err)
 		}
 	}
-	send := s.Base
-	if size, err := t.historySize(ctx, s.Base); err != nil {
-		return fmt.Errorf("measuring the history: %w", err)
-	} else if size > maxHistory {
-		tree, err := t.oid(ctx, nil, "rev-parse", "--verify", s.Base+"^{tree}")
-		if err != nil {
-			return err
-		}
-		if send, err = t.commit(ctx, nil, tree, "", "Work sent to the sandbox, without its history"); err != nil {
-			return err
-		}
-		s.Notes = append(s.Notes, fmt.Sprintf("the history (%d MB) is not sent, only the files", size>>20))
+	if err := t.checkHistory(ctx, s); err != nil {
+		return err
 	}
-	if _, err := t.bare(ctx, nil, "push", "-q", "--no-verify", "--no-signed", dir, send+":refs/heads/work"); err != nil {
-		return fmt.Errorf("copying the work: %w", err)
+	if err := t.pushHistory(ctx, s, dir); err != nil {
+		return err
 	}
-	if _, err := run(ctx, dir, env, nil, "reset", "-q", "--hard", "work"); err != nil {
+	// The files come from here and not from the repository in dir, which need not hold what is not committed.
+	files := append(isolated(), "GIT_DIR="+t.Store, "GIT_WORK_TREE="+dir, "GIT_INDEX_FILE="+filepath.Join(dir, ".git", "files"))
+	if _, err := run(ctx, dir, files, nil, "read-tree", "-u", "--reset", s.Base); err != nil {
+		return fmt.Errorf("checking the work out: %w", err)
+	}
+	if err := os.Remove(filepath.Join(dir, ".git", "files")); err != nil && !os.IsNotExist(err) {
 		return fmt.Errorf("checking the work out: %w", err)
 	}
 	version, extensions := "0", ""
@@ -70,6 +68,143 @@ func (t *Tree) checkout(ctx context.Context, s *Snapshot, dir string) error {
 	config := "[core]\n\trepositoryformatversion = " + version + "\n\tfilemode = true\n\tbare = false\n" + extensions +
 		"[user]\n\tname = Outboard agent\n\temail = agent@outboard.invalid\n"
 	return os.WriteFile(filepath.Join(dir, ".git", "config"), []byte(config), 0o644)
+}
+
+// checkHistory replaces Start by a commit without parents when the history is too large to send, or is not all there.
+func (t *Tree) checkHistory(ctx context.Context, s *Snapshot) error {
+	if s.Start == "" {
+		return nil
+	}
+	size, err := t.historySize(ctx, s.Start)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err == nil && size <= maxHistory {
+		return nil
+	}
+	tree, terr := t.oid(ctx, nil, "rev-parse", "--verify", s.Start+"^{tree}")
+	if terr != nil {
+		return terr
+	}
+	if s.Start, terr = t.commit(ctx, nil, tree, "", "Work sent to the sandbox, without its history"); terr != nil {
+		return terr
+	}
+	note := fmt.Sprintf("the history (%d MB) is not sent, only the files", size>>20)
+	if err != nil {
+		note = fmt.Sprintf("the history is not sent, only the files: git cannot read all of it here (%v)", err)
+	}
+	s.Notes = append(s.Notes, note)
+	s.HistoryLeft = true
+	return nil
+}
+
+// pushHistory copies the commits and what is staged.
+func (t *Tree) pushHistory(ctx context.Context, s *Snapshot, dir string) error {
+	if s.Start == "" {
+		return nil
+	}
+	staged, err := t.commit(ctx, nil, s.Index, s.Start, "Staged")
+	if err != nil {
+		return err
+	}
+	push := func(commit, ref string) error {
+		if _, err := t.bare(ctx, nil, "push", "-q", "--no-verify", "--no-signed", dir, commit+":"+ref); err != nil {
+			return fmt.Errorf("copying the work: %w", err)
+		}
+		return nil
+	}
+	const index = "refs/outboard/index"
+	steps := [][]string{{"read-tree", staged}}
+	err = push(s.Start, "refs/heads/work")
+	if err == nil && staged != s.Start {
+		steps = append(steps, []string{"update-ref", "-d", index})
+		err = push(staged, index)
+	}
+	if err != nil {
+		return err
+	}
+	for _, args := range steps {
+		if _, err := run(ctx, dir, isolated(), nil, args...); err != nil {
+			return fmt.Errorf("copying what is staged: %w", err)
+		}
+	}
+	return nil
+}
+
+// packedSize is about how many bytes the files of a snapshot take when they are compressed.
+func (t *Tree) packedSize(ctx context.Context, s *Snapshot) (int64, error) {
+	var ids strings.Builder
+	for _, f := range s.Sizes {
+		ids.WriteString(f.oid + "\n")
+	}
+	env := []string{"GIT_DIR=" + t.Store}
+	out, err := run(ctx, t.Root, env, strings.NewReader(ids.String()), "cat-file", "--batch-check=%(objectsize:disk)")
+	if err != nil {
+		return 0, fmt.Errorf("measuring the work: %w", err)
+	}
+	var total int64
+	for line := range strings.Lines(string(out)) {
+		n, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("measuring the work: git printed %q", line)
+		}
+		total += n
+	}
+	return total, nil
+}
+
+// Fits refuses a snapshot that takes more than limit bytes when it is compressed, without packing it.
+func (t *Tree) Fits(ctx context.Context, s *Snapshot, limit int64) error {
+	var plain int64
+	for _, f := range s.Sizes {
+		plain += f.Bytes
+	}
+	if plain > MaxUnpacked {
+		return s.TooLarge(plain, MaxUnpacked, "")
+	}
+	if plain <= limit {
+		return nil
+	}
+	packed, err := t.packedSize(ctx, s)
+	if err != nil || packed <= limit {
+		return err
+	}
+	return s.TooLarge(packed, limit, " compressed")
+}
+
+// maxNamed is how many paths an error names.
+const maxNamed = 5
+
+// TooLarge is the error for a snapshot that has more bytes than it may, with the paths that take most.
+func (s *Snapshot) TooLarge(bytes, limit int64, how string) error {
+	var named, top int64
+	dirs := map[string]int64{}
+	for i, f := range s.Sizes {
+		dir, _, below := strings.Cut(f.Path, "/")
+		if below {
+			dir += "/"
+		}
+		dirs[dir] += f.Bytes
+		if named += f.Bytes; i < maxNamed {
+			top += f.Bytes
+		}
+	}
+	list := s.Sizes
+	if top < named/2 { // many files that are small: their directories say more
+		list = nil
+		for dir, n := range dirs {
+			list = append(list, Sized{Path: dir, Bytes: n})
+		}
+		slices.SortFunc(list, func(a, b Sized) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), strings.Compare(a.Path, b.Path)) })
+	}
+	var paths []string
+	for _, f := range list[:min(len(list), maxNamed)] {
+		paths = append(paths, fmt.Sprintf("%s (%d MB)", f.Path, f.Bytes>>20))
+	}
+	return outboard.Errorf(outboard.TooLarge, "the work is too large to send: %d MB%s, and at most %d MB can be sent. The largest: %s",
+		bytes>>20, how, limit>>20, strings.Join(paths, ", ")).
+		WithHint("let .gitignore name what the agent does not need, or leave uncommitted files out with --clean; large files can come " +
+			"with a template (outboard template build), or with outboard box cp into a box")
 }
 
 // objectFormat returns how the repository names its objects: sha1 or sha256. Only repositories that agree in it can exchange any.
@@ -147,7 +282,7 @@ func addEntry(tw *tar.Writer, root *os.Root, name, prefix string, d fs.DirEntry)
 // The limits of a workspace that comes back: against a sandbox that fills the user's disk.
 const (
 	maxEntries   = 1_000_000
-	maxUnpacked  = 8 << 30
+	MaxUnpacked  = 8 << 30 // also of what is sent
 	maxLinkBytes = 4096
 )
 
@@ -335,8 +470,8 @@ func (u *unpacker) linked(target string) (*os.File, fs.FileInfo, error) {
 
 func (u *unpacker) file(name string, mode fs.FileMode, size int64, r io.Reader) error {
 	u.Files++
-	if u.bytes += size; u.bytes > maxUnpacked {
-		return outboard.Errorf(outboard.TooLarge, "the workspace is larger than %d GB", maxUnpacked>>30)
+	if u.bytes += size; u.bytes > MaxUnpacked {
+		return outboard.Errorf(outboard.TooLarge, "the workspace is larger than %d GB", MaxUnpacked>>30)
 	}
 	if mode &= 0o111; mode != 0 {
 		mode = 0o111

@@ -63,40 +63,27 @@ func (r *Result) load(ctx context.Context, prefix string, tarball io.Reader) err
 	if _, err := run(ctx, r.dir, isolated(), nil, init...); err != nil {
 		return fmt.Errorf("making a temporary repository: %w", err)
 	}
-	if err := r.borrow(ctx, repo); err != nil {
+	if err := r.borrow(repo); err != nil {
 		return err
 	}
 	r.env = append(isolated(), "GIT_DIR="+repo)
-	if _, err := r.git(ctx, "rev-parse", "-q", "--verify", r.Base+"^{commit}"); err != nil {
-		return outboard.Errorf(outboard.NotFound, "the commit that was sent (%.12s) is no longer in %s", r.Base, r.tree.GitDir).
-			WithHint("outboard pull brings the files back without it")
-	}
 	return r.commitFiles(ctx, files)
 }
 
-// borrow lets the throwaway repository read the user's objects, and ignore what the user's repository ignores.
-func (r *Result) borrow(ctx context.Context, repo string) error {
-	out, err := r.tree.bare(ctx, nil, "rev-parse", "--path-format=absolute", "--git-path", "objects")
-	if err != nil {
-		return fmt.Errorf("finding the objects of %s: %w", r.tree.GitDir, err)
-	}
-	objects := strings.TrimSuffix(string(out), "\n")
+// borrow lets the throwaway repository read what was sent, and ignore what the user's repository ignores.
+func (r *Result) borrow(repo string) error {
+	objects := filepath.Join(r.tree.Store, "objects")
 	if err := os.WriteFile(filepath.Join(repo, "objects", "info", "alternates"), []byte(objects+"\n"), 0o600); err != nil {
 		return fmt.Errorf("borrowing objects: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Join(repo, "info"), 0o700); err != nil {
 		return fmt.Errorf("preparing a temporary repository: %w", err)
 	}
-	err = copyFile(filepath.Join(repo, "info", "exclude"), filepath.Join(r.tree.GitDir, "info", "exclude"))
+	err := copyFile(filepath.Join(repo, "info", "exclude"), filepath.Join(r.tree.GitDir, "info", "exclude"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("copying the list of ignored files: %w", err)
 	}
-	if shallow := filepath.Join(r.tree.GitDir, "shallow"); exists(shallow) {
-		if err := copyFile(filepath.Join(repo, "shallow"), shallow); err != nil {
-			return fmt.Errorf("copying the shallow boundary: %w", err)
-		}
-	}
-	return nil
+	return copyShallow(repo, r.tree.Store)
 }
 
 func (r *Result) commitFiles(ctx context.Context, files string) error {
@@ -260,11 +247,11 @@ func (r *Result) Branch(ctx context.Context, name string) (string, error) {
 	}
 	args := []string{"-c", "fetch.fsckObjects=true", "fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules",
 		"--no-auto-maintenance", filepath.Join(r.dir, "repo"), "refs/heads/result"}
-	if _, err := r.tree.bare(ctx, nil, args...); err != nil {
+	if _, err := r.tree.user(ctx, args...); err != nil {
 		return "", fmt.Errorf("bringing the result into the repository: %w", err)
 	}
 	none := strings.Repeat("0", len(r.Commit)) // the branch must not exist: one made meanwhile is not moved
-	if _, err := r.tree.bare(ctx, nil, "update-ref", "refs/heads/"+free, r.Commit, none); err != nil {
+	if _, err := r.tree.user(ctx, "update-ref", "refs/heads/"+free, r.Commit, none); err != nil {
 		return "", outboard.Errorf(outboard.Conflict, "the branch %s cannot be made: %w", free, err).WithHint("--branch NAME takes another name")
 	}
 	return free, nil
@@ -282,7 +269,7 @@ func (r *Result) freeName(ctx context.Context, name string) (free string, have b
 		if n > 1 {
 			try = fmt.Sprintf("%s-%d", name, n)
 		}
-		out, err := r.tree.bare(ctx, nil, "rev-parse", "-q", "--verify", "refs/heads/"+try)
+		out, err := r.tree.user(ctx, "rev-parse", "-q", "--verify", "refs/heads/"+try)
 		switch at := strings.TrimSpace(string(out)); {
 		case err != nil && at == "":
 			return try, false, nil

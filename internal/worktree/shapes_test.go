@@ -19,7 +19,7 @@ func TestSendWithoutCommit(t *testing.T) {
 	if box.read("new.txt") != "n\n" || snap.Head != "" {
 		t.Errorf("snapshot %+v", snap)
 	}
-	if _, err := tree.Snapshot(t.Context(), true); outboard.KindOf(err) != outboard.Invalid {
+	if _, err := tree.Snapshot(t.Context(), Options{Clean: true}); outboard.KindOf(err) != outboard.Invalid {
 		t.Errorf("--clean without a commit: %v", err)
 	}
 }
@@ -41,7 +41,7 @@ func TestSendFromSubdirectory(t *testing.T) {
 	r.commit(map[string]string{"top.txt": "t\n", "sub/x.txt": "x\n"})
 	t.Setenv("GIT_DIR", "/nonexistent")
 	t.Setenv("GIT_INDEX_FILE", "/nonexistent/index")
-	tree, err := Open(t.Context(), filepath.Join(r.dir, "sub"), "")
+	tree, err := Open(t.Context(), filepath.Join(r.dir, "sub"), filepath.Join(t.TempDir(), "store.git"), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,14 +74,21 @@ func TestSendDuringMergeConflict(t *testing.T) {
 	}
 }
 
-// A submodule that is not sent must be named, and not come back as removed.
-func TestSubmodulesStayAtHome(t *testing.T) {
+// withModule is a repository with a checked out submodule at mod.
+func withModule(t *testing.T) *repo {
 	r := newRepo(t)
 	r.commit(map[string]string{"a.txt": "a\n"})
 	inner := newRepo(t)
 	inner.commit(map[string]string{"inner.txt": "i\n"})
 	r.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", inner.dir, "mod")
 	r.git("commit", "-q", "-m", "module")
+	return r
+}
+
+// A submodule that is not checked out has no files to send: it must be named, and not come back as removed.
+func TestSubmodulesStayAtHome(t *testing.T) {
+	r := withModule(t)
+	r.git("submodule", "deinit", "-q", "-f", "mod")
 	tree, snap, box := r.send()
 	if len(snap.Notes) != 1 || !strings.Contains(snap.Notes[0], "mod") {
 		t.Errorf("notes = %q", snap.Notes)
@@ -96,11 +103,38 @@ func TestSubmodulesStayAtHome(t *testing.T) {
 	}
 }
 
+// The files of a submodule and of a nested repository must reach the sandbox and what is done to them must come home, while the
+// repositories themselves stay as they are.
+func TestSubmodulesAreSent(t *testing.T) {
+	r := withModule(t)
+	r.write(map[string]string{"mod/inner.txt": "changed\n", "mod/new.txt": "n\n", "nested/n.txt": "n\n"})
+	r.git("-C", "nested", "init", "-q") // without a commit
+	before := r.git("-C", "mod", "rev-parse", "HEAD") + r.git("ls-files", "-s")
+	tree, snap, box := r.send()
+	if box.read("mod/inner.txt") != "changed\n" || box.read("mod/new.txt") != "n\n" || box.read("nested/n.txt") != "n\n" {
+		t.Errorf("files are missing; snapshot %+v", snap)
+	}
+	if exists(filepath.Join(box.dir, "mod", ".git")) || exists(filepath.Join(box.dir, "nested", ".git")) {
+		t.Error("a repository of the user's was sent")
+	}
+	if got := box.git("status", "--porcelain"); !strings.Contains(got, " M mod/inner.txt") && !strings.Contains(got, "M mod/inner.txt") {
+		t.Errorf("the uncommitted work of the submodule is not seen: %q", got)
+	}
+	box.write(map[string]string{"mod/inner.txt": "agent\n", "nested/n.txt": "agent\n", "mod/.git/config": "evil\n"})
+	r.apply(box.result(tree, snap.Base), Applied)
+	if r.read("mod/inner.txt") != "agent\n" || r.read("nested/n.txt") != "agent\n" || strings.Contains(r.read("mod/.git"), "evil") {
+		t.Error("the changes did not come home, or more than they")
+	}
+	if after := r.git("-C", "mod", "rev-parse", "HEAD") + r.git("ls-files", "-s"); after != before {
+		t.Error("sending or applying changed a repository")
+	}
+}
+
 // A bare repository has nothing to send: that must be said, not found out later.
 func TestOpenBareRepository(t *testing.T) {
 	r := newRepo(t)
 	r.git("config", "core.bare", "true")
-	if _, err := Open(t.Context(), filepath.Join(r.dir, ".git"), ""); outboard.KindOf(err) != outboard.Invalid {
+	if _, err := Open(t.Context(), filepath.Join(r.dir, ".git"), filepath.Join(t.TempDir(), "store.git"), false); outboard.KindOf(err) != outboard.Invalid {
 		t.Errorf("Open: %v", err)
 	}
 }
@@ -154,12 +188,13 @@ func TestOpenRefusedRepository(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(r.dir, ".git")); err != nil {
 		t.Fatal(err)
 	}
-	for _, private := range []string{"", filepath.Join(t.TempDir(), "private.git")} {
-		if _, err := Open(t.Context(), linked, private); outboard.KindOf(err) != outboard.Invalid || !strings.Contains(err.Error(), "not a git repository: ") {
-			t.Errorf("a work tree without its repository, private %q: %v", private, err)
+	private := filepath.Join(t.TempDir(), "private.git")
+	for _, plain := range []bool{false, true} {
+		if _, err := Open(t.Context(), linked, private, plain); outboard.KindOf(err) != outboard.Invalid || !strings.Contains(err.Error(), "not a git repository: ") {
+			t.Errorf("a work tree without its repository, plain %v: %v", plain, err)
 		}
 	}
-	if _, err := Open(t.Context(), t.TempDir(), ""); outboard.KindOf(err) != outboard.NotFound {
+	if _, err := Open(t.Context(), t.TempDir(), private, false); outboard.KindOf(err) != outboard.NotFound {
 		t.Errorf("no repository at all: %v", err)
 	}
 }
@@ -204,8 +239,8 @@ func TestSHA256Repository(t *testing.T) {
 	other.commit(map[string]string{"a.txt": "1\n"})
 	other.write(map[string]string{"new.txt": "n\n"})
 	tree, snap, box := other.send()
-	if out := box.git("log", "--format=%s"); out != "Work sent to the sandbox\nwork" {
-		t.Errorf("log in the workspace: %q", out)
+	if log, status := box.git("log", "--format=%s"), box.git("status", "--porcelain"); log != "work" || status != "?? new.txt" {
+		t.Errorf("in the workspace: log %q, status %q", log, status)
 	}
 	box.write(map[string]string{"a.txt": "2\n"})
 	other.apply(box.result(tree, snap.Base), Applied)

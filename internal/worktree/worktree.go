@@ -1,9 +1,10 @@
 // Package worktree carries a directory on the user's machine into a session's workspace and brings the result home.
 //
 // Up: the work is what git would commit now (tracked and untracked files, ignored ones never), taken through a temporary
-// index, so that the user's index, HEAD, branches and stash are untouched. The workspace gets a repository of its own with that
-// commit on branch "work"; it never sees the user's repository, remotes, hooks or configuration. A directory outside any
-// repository works the same, with a private repository beside it to remember what was sent.
+// index. Everything that this makes is written to a private repository, which borrows the objects of the user's: the user's own
+// repository gets no object and no ref. The workspace gets a repository with the user's HEAD on branch "work" and the uncommitted
+// work as such; it never sees the user's repository, remotes, hooks or configuration. Submodules and nested repositories are plain
+// directories there. A directory outside any repository works the same, with one commit of its files.
 //
 // Down: a workspace is hostile input. It is unpacked below an os.Root without any .git entry and committed in a throwaway
 // repository that reads no configuration. What it changed is merged, file by file, with what the user has now: a pure plan says
@@ -36,22 +37,15 @@ const (
 // Tree is a directory whose work can be sent.
 type Tree struct {
 	Root   string // top of the work tree: an absolute path
-	GitDir string // repository that holds Root's base commits: the user's own, or the private one
+	GitDir string // the user's repository, or the private one
+	Store  string // the private repository that holds what was sent
 	Plain  bool   // Root is in no repository; GitDir is private
+	Dir    string // where in Root the user was, with slashes; "" is Root
 }
 
-// Snapshot is the work of a tree at one moment.
-type Snapshot struct {
-	Base    string   // commit that holds the work
-	Head    string   // the user's HEAD, "" when there is none
-	Files   int      // files sent
-	Changed int      // of them, how many differ from HEAD
-	Notes   []string // what was left behind and why, in words for the user
-}
-
-// Open finds the repository around dir. Where there is none it makes or reuses a private one at private; with private "" the
-// error is NotFound. A repository that git does not open is Invalid, with git's reason.
-func Open(ctx context.Context, dir, private string) (*Tree, error) {
+// Open finds the repository around dir, and makes or reuses a private one at private, which remembers what is sent. Where there is no
+// repository around dir and plain is false, the error is NotFound. A repository that git does not open is Invalid, with git's reason.
+func Open(ctx context.Context, dir, private string, plain bool) (*Tree, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("resolving %s: %w", dir, err)
@@ -66,24 +60,68 @@ func Open(ctx context.Context, dir, private string) (*Tree, error) {
 	switch found, err := t.find(ctx); {
 	case err != nil:
 		return nil, err
-	case found:
-		return t, nil
-	case private == "":
+	case !found && !plain:
 		return nil, outboard.Errorf(outboard.NotFound, "%s is not in a git repository", dir)
+	case !found:
+		t.GitDir, t.Plain = private, true
 	}
-	t.GitDir, t.Plain = private, true
-	if _, err := os.Stat(filepath.Join(private, "HEAD")); err != nil {
-		if _, err := t.bare(ctx, nil, "init", "-q", "--bare", "--template=", private); err != nil {
-			return nil, fmt.Errorf("making a private repository: %w", err)
+	t.Store = private
+	return t, t.makeStore(ctx)
+}
+
+// makeStore makes the private repository, which reads the objects of the user's.
+func (t *Tree) makeStore(ctx context.Context) error {
+	format := "sha1"
+	if !t.Plain {
+		out, err := t.git(ctx, nil, "rev-parse", "--show-object-format")
+		if err != nil {
+			return fmt.Errorf("opening %s: %w", t.GitDir, err)
+		}
+		format = strings.TrimSpace(string(out))
+	}
+	if !exists(filepath.Join(t.Store, "HEAD")) {
+		init := []string{"init", "-q", "--bare", "--template=", "--object-format=" + format, t.Store}
+		if _, err := run(ctx, t.Root, isolated(), nil, init...); err != nil {
+			return fmt.Errorf("making a private repository: %w", err)
 		}
 	}
-	return t, nil
+	if t.Plain {
+		return nil
+	}
+	if err := t.borrow(ctx, t.Root); err != nil {
+		return err
+	}
+	return copyShallow(t.Store, t.GitDir)
+}
+
+// borrow lets the private repository read the objects of the one whose work tree is dir.
+func (t *Tree) borrow(ctx context.Context, dir string) error {
+	out, err := run(ctx, dir, nil, nil, "rev-parse", "--path-format=absolute", "--git-path", "objects")
+	if err != nil {
+		return fmt.Errorf("finding the objects of %s: %w", dir, err)
+	}
+	f, err := os.OpenFile(filepath.Join(t.Store, "objects", "info", "alternates"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("borrowing objects: %w", err)
+	}
+	_, err = f.Write(out)
+	return errors.Join(err, f.Close())
+}
+
+// copyShallow tells repository to where the history that it borrows ends.
+func copyShallow(to, from string) error {
+	err := copyFile(filepath.Join(to, "shallow"), filepath.Join(from, "shallow"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("copying the shallow boundary: %w", err)
+	}
+	return nil
 }
 
 // find fills in the repository around t.Root and reports whether there is one. Git has the same exit code for a directory in no
 // repository and for one whose repository it does not open, such as somebody else's: work that is there must not count as none.
 func (t *Tree) find(ctx context.Context) (bool, error) {
-	out, err := t.git(ctx, nil, "rev-parse", "--path-format=absolute", "--is-inside-work-tree", "--show-toplevel", "--git-common-dir")
+	out, err := t.git(ctx, nil, "rev-parse", "--path-format=absolute", "--is-inside-work-tree", "--show-toplevel", "--git-common-dir",
+		"--show-prefix")
 	if e, ok := errors.AsType[*gitError](err); ok {
 		if strings.HasPrefix(e.stderr, "fatal: not a git repository (or any ") {
 			return false, nil
@@ -98,136 +136,12 @@ func (t *Tree) find(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	f := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
-	if len(f) != 3 {
+	if len(f) != 4 {
 		return false, outboard.Errorf(outboard.Invalid, "the path of the repository of %s has a line break in it", t.Root)
 	}
-	t.Root, t.GitDir = filepath.FromSlash(f[1]), filepath.FromSlash(f[2])
+	t.Root, t.GitDir, t.Dir = filepath.FromSlash(f[1]), filepath.FromSlash(f[2]), strings.TrimSuffix(f[3], "/")
 	return true, nil
 }
-
-// Reopen returns the tree that an earlier Open returned.
-func Reopen(root, gitDir string, plain bool) *Tree {
-	return &Tree{Root: root, GitDir: gitDir, Plain: plain}
-}
-
-// Snapshot commits the work to the repository's object store, on no branch. With clean it takes HEAD as it is. An apply that was
-// interrupted is taken back first, and one at work is waited for: half a result is not the user's work.
-func (t *Tree) Snapshot(ctx context.Context, clean bool) (Snapshot, error) {
-	var s Snapshot
-	unlock, err := lock(ctx, t.Root)
-	if err != nil {
-		return s, fmt.Errorf("locking %s: %w", t.Root, err)
-	}
-	defer unlock()
-	if s.Notes, err = t.recover(); err != nil {
-		return s, err
-	}
-	if out, err := t.work(ctx, nil, "rev-parse", "-q", "--verify", "HEAD^{commit}"); err == nil && !t.Plain {
-		s.Head = strings.TrimSpace(string(out))
-	}
-	if clean && s.Head == "" {
-		return s, outboard.Errorf(outboard.Invalid, "%s has no commit to send", t.Root).WithHint("leave out --clean to send the files as they are")
-	}
-	tree, err := t.writeTree(ctx, s.Head, clean)
-	if err != nil {
-		return s, err
-	}
-	if s.Base, err = t.commit(ctx, nil, tree, s.Head, "Work sent to the sandbox"); err != nil {
-		return s, err
-	}
-	return s, t.describe(ctx, &s)
-}
-
-// writeTree returns the tree of the work, through a temporary copy of the index.
-func (t *Tree) writeTree(ctx context.Context, head string, clean bool) (string, error) {
-	if clean {
-		return t.oid(ctx, nil, "rev-parse", "--verify", head+"^{tree}")
-	}
-	dir, err := os.MkdirTemp("", "outboard-index-")
-	if err != nil {
-		return "", fmt.Errorf("making a temporary index: %w", err)
-	}
-	defer os.RemoveAll(dir)
-	tmp := filepath.Join(dir, "index")
-	if !t.Plain {
-		out, err := t.work(ctx, nil, "rev-parse", "--path-format=absolute", "--git-path", "index")
-		if err != nil {
-			return "", fmt.Errorf("finding the index: %w", err)
-		}
-		if err := copyFile(tmp, strings.TrimSuffix(string(out), "\n")); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return "", fmt.Errorf("copying the index: %w", err)
-		}
-	}
-	env := []string{"GIT_INDEX_FILE=" + tmp}
-	if _, err := t.work(ctx, env, "-c", "advice.addEmbeddedRepo=false", "add", "-A", "--", "."); err != nil {
-		return "", fmt.Errorf("collecting the work in %s: %w", t.Root, err)
-	}
-	return t.oid(ctx, env, "write-tree")
-}
-
-// commit returns a commit of tree on parent, or parent itself when it already is that tree.
-func (t *Tree) commit(ctx context.Context, env []string, tree, parent, message string) (string, error) {
-	args := []string{"commit-tree", tree, "-m", message}
-	if parent != "" {
-		same, err := t.oid(ctx, env, "rev-parse", "--verify", parent+"^{tree}")
-		if err != nil || same == tree {
-			return parent, err
-		}
-		args = append(args, "-p", parent)
-	}
-	id := []string{"GIT_AUTHOR_NAME=Outboard", "GIT_AUTHOR_EMAIL=outboard@localhost", "GIT_COMMITTER_NAME=Outboard", "GIT_COMMITTER_EMAIL=outboard@localhost"}
-	return t.oid(ctx, append(id, env...), args...)
-}
-
-// describe counts what a snapshot holds and names what it leaves behind.
-func (t *Tree) describe(ctx context.Context, s *Snapshot) error {
-	out, err := t.bare(ctx, nil, "ls-tree", "-r", "-z", s.Base)
-	if err != nil {
-		return fmt.Errorf("listing the work: %w", err)
-	}
-	var links []string
-	for entry := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
-		switch {
-		case entry == "":
-		case strings.HasPrefix(entry, "160000 "):
-			_, path, _ := strings.Cut(entry, "\t")
-			links = append(links, path)
-		default:
-			s.Files++
-		}
-	}
-	if len(links) > 0 {
-		s.Notes = append(s.Notes, fmt.Sprintf("submodules and nested repositories are not sent: %s", strings.Join(links, ", ")))
-	}
-	if s.Head == "" {
-		s.Changed = s.Files
-		return nil
-	}
-	out, err = t.bare(ctx, nil, "diff", "--no-ext-diff", "--no-renames", "--name-only", "-z", s.Head, s.Base)
-	if err != nil {
-		return fmt.Errorf("counting uncommitted files: %w", err)
-	}
-	s.Changed = bytes.Count(out, []byte{0})
-	return nil
-}
-
-// Keep holds the base commit of a session against garbage collection.
-func (t *Tree) Keep(ctx context.Context, session, base string) error {
-	if _, err := t.bare(ctx, nil, "update-ref", keepRef(session), base); err != nil {
-		return fmt.Errorf("remembering what was sent: %w", err)
-	}
-	return nil
-}
-
-// Forget drops what Keep holds. A missing ref is fine.
-func (t *Tree) Forget(ctx context.Context, session string) error {
-	if _, err := t.bare(ctx, nil, "update-ref", "-d", keepRef(session)); err != nil {
-		return fmt.Errorf("forgetting what was sent: %w", err)
-	}
-	return nil
-}
-
-func keepRef(session string) string { return "refs/outboard/" + session }
 
 // historySize returns the bytes of everything that commit reaches and its own files do not need, as packed.
 func (t *Tree) historySize(ctx context.Context, commit string) (int64, error) {
@@ -238,19 +152,28 @@ func (t *Tree) historySize(ctx context.Context, commit string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
 }
 
-// work runs git on the user's files, bare on the repository alone.
+// work runs git on the user's files, user on the user's repository alone, bare on the one that holds what was sent.
 func (t *Tree) work(ctx context.Context, env []string, args ...string) ([]byte, error) {
+	return t.workIn(ctx, env, nil, args...)
+}
+
+// workIn is work with something on the standard input.
+func (t *Tree) workIn(ctx context.Context, env []string, stdin io.Reader, args ...string) ([]byte, error) {
 	if t.Plain {
 		env = append([]string{"GIT_DIR=" + t.GitDir, "GIT_WORK_TREE=" + t.Root}, env...)
+	} else if t.Store != "" { // what git makes goes there; it borrows the objects of the user's repository
+		objects := filepath.Join(t.Store, "objects")
+		env = append([]string{"GIT_OBJECT_DIRECTORY=" + objects}, env...)
 	}
-	return t.git(ctx, env, args...)
+	return run(ctx, t.Root, env, stdin, args...)
+}
+
+func (t *Tree) user(ctx context.Context, args ...string) ([]byte, error) {
+	return t.git(ctx, []string{"GIT_DIR=" + t.GitDir}, args...)
 }
 
 func (t *Tree) bare(ctx context.Context, env []string, args ...string) ([]byte, error) {
-	if t.Plain || t.GitDir != "" {
-		env = append([]string{"GIT_DIR=" + t.GitDir}, env...)
-	}
-	return t.git(ctx, env, args...)
+	return t.git(ctx, append([]string{"GIT_DIR=" + t.Store}, env...), args...)
 }
 
 func (t *Tree) git(ctx context.Context, env []string, args ...string) ([]byte, error) {

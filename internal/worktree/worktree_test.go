@@ -85,7 +85,7 @@ func (r *repo) state() string {
 
 func (r *repo) open() *Tree {
 	r.t.Helper()
-	t, err := Open(r.t.Context(), r.dir, "")
+	t, err := Open(r.t.Context(), r.dir, filepath.Join(r.t.TempDir(), "store.git"), false)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func (r *repo) send() (*Tree, Snapshot, *repo) {
 
 func sendTree(t *testing.T, tree *Tree) (Snapshot, *repo) {
 	t.Helper()
-	snap, err := tree.Snapshot(t.Context(), false)
+	snap, err := tree.Snapshot(t.Context(), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,11 +200,11 @@ func TestSendCommittedAndUncommittedWork(t *testing.T) {
 			t.Errorf("%s reached the box", name)
 		}
 	}
-	if got := box.git("status", "--porcelain"); got != "" {
-		t.Errorf("the box starts dirty: %s", got)
+	if got, want := box.git("status", "--porcelain", "-z"), r.git("status", "--porcelain", "-z"); got != want {
+		t.Errorf("the box's status is %q, want the user's %q", got, want)
 	}
-	if got := box.git("rev-list", "--count", "work"); got != "2" {
-		t.Errorf("the box has %s commits, want the user's and the uncommitted work", got)
+	if got, want := box.git("log", "--format=%H", "work"), r.git("log", "--format=%H", "main"); got != want {
+		t.Errorf("the box has the commits %s, want the user's %s", got, want)
 	}
 	if snap.Changed != 5 || snap.Files != 6 {
 		t.Errorf("snapshot counts %d files, %d changed; want 6 and 5", snap.Files, snap.Changed)
@@ -243,23 +243,20 @@ func TestPlainDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "plain")
 	r := &repo{t, dir}
 	r.write(map[string]string{"a.txt": "1\n", "b.txt": "1\n"})
-	if _, err := Open(t.Context(), dir, ""); outboard.KindOf(err) != outboard.NotFound {
+	private := filepath.Join(t.TempDir(), "private.git")
+	if _, err := Open(t.Context(), dir, private, false); outboard.KindOf(err) != outboard.NotFound {
 		t.Fatalf("Open without a private repository: %v", err)
 	}
-	private := filepath.Join(t.TempDir(), "private.git")
-	tree, err := Open(t.Context(), dir, private)
+	tree, err := Open(t.Context(), dir, private, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	snap, box := sendTree(t, tree)
-	if err := tree.Keep(t.Context(), "sesn_1", snap.Base); err != nil {
-		t.Fatal(err)
-	}
 	if err := os.Remove(filepath.Join(box.dir, "b.txt")); err != nil {
 		t.Fatal(err)
 	}
 	box.write(map[string]string{"a.txt": "2\n", "c/d.txt": "new\n"})
-	res := box.result(Reopen(tree.Root, tree.GitDir, true), snap.Base)
+	res := box.result(&Tree{Root: tree.Root, GitDir: tree.GitDir, Store: tree.Store, Plain: true}, snap.Base)
 	r.apply(res, Applied)
 	if r.read("a.txt") != "2\n" || r.read("c/d.txt") != "new\n" || exists(filepath.Join(dir, "b.txt")) || exists(filepath.Join(dir, ".git")) {
 		t.Error("the result did not arrive as it should")
@@ -267,9 +264,6 @@ func TestPlainDirectory(t *testing.T) {
 	r.apply(res, Already)
 	if _, err := res.Branch(t.Context(), "x"); outboard.KindOf(err) != outboard.Invalid {
 		t.Errorf("Branch: %v", err)
-	}
-	if err := tree.Forget(t.Context(), "sesn_1"); err != nil {
-		t.Fatal(err)
 	}
 }
 
