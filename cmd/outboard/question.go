@@ -369,8 +369,7 @@ func (a *app) decide(ctx context.Context, c *client.Client, in *term.Input, s cl
 		a.showRule(q, s)
 	}
 	for {
-		fmt.Fprintln(a.errs, q.prompt())
-		line, err := in.Answer(ctx)
+		line, err := in.Answer(ctx, func() { fmt.Fprintln(a.errs, q.prompt()) })
 		if errors.Is(err, io.EOF) {
 			return false, nil
 		}

@@ -74,8 +74,10 @@ func removeAll(ctx context.Context, a *app, yes bool) error {
 	case !a.interactive():
 		return usagef("rm --all deletes %s and nobody can be asked here", count(len(ids), "session")).WithHint("outboard rm --all --yes")
 	default:
-		fmt.Fprintf(a.errs, "outboard: delete %s with logs and files? [y/N] ", count(len(ids), "session"))
-		if line, err := term.NewInput(a.in).Answer(ctx); err != nil || !isYes(line) {
+		ask := func() {
+			fmt.Fprintf(a.errs, "outboard: delete %s with logs and files? [y/N] ", count(len(ids), "session"))
+		}
+		if line, err := term.NewInput(a.in).Answer(ctx, ask); err != nil || !isYes(line) {
 			return err
 		}
 	}

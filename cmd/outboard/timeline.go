@@ -342,6 +342,9 @@ func (t *timeline) line(at time.Time, verb, what, end string) error {
 // newDay says which day it is, before its first row.
 func (t *timeline) newDay(at time.Time) error {
 	day := at.In(t.zone).Format(time.DateOnly)
+	if t.day == "" && !t.dates {
+		t.day = day
+	}
 	if at.IsZero() || day == t.day && !t.dates {
 		return nil
 	}

@@ -194,8 +194,7 @@ func (w *watch) detach() error {
 		return nil
 	case <-again:
 	}
-	fmt.Fprintf(w.a.errs, "outboard: stop %s? [y/N] ", name)
-	line, err := w.lines.Answer(ctx)
+	line, err := w.lines.Answer(ctx, func() { fmt.Fprintf(w.a.errs, "outboard: stop %s? [y/N] ", name) })
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}

@@ -68,9 +68,10 @@ func (i *Input) Next(ctx context.Context) (Typed, error) {
 	}
 }
 
-// Answer asks, and returns the next line that was typed after that.
-func (i *Input) Answer(ctx context.Context) (string, error) {
-	for asked := i.Ask(); ; {
+// Answer drops what was typed, asks, and returns the next line that was typed after that.
+func (i *Input) Answer(ctx context.Context, ask func()) (string, error) {
+	asked := i.Ask()
+	for ask(); ; {
 		l, err := i.Next(ctx)
 		if err != nil || l.Asked >= asked {
 			return l.Text, err
