@@ -126,7 +126,7 @@ func canonical(t *testing.T, events []outboard.Event) string {
 		if err := json.Unmarshal(e.Data, &p); err != nil {
 			t.Fatal(err)
 		}
-		for _, k := range []string{"epoch", "key", "generation", "sandbox", "checkpoint", "deadline", "digest", "duration_us", "at", "attempt", "request", "usage", "expires_at", "wake_at"} {
+		for _, k := range []string{"epoch", "key", "generation", "sandbox", "checkpoint", "deadline", "digest", "duration_us", "at", "attempt", "request", "usage", "expires_at", "wake_at", "since"} {
 			delete(p, k)
 		}
 		if id, ok := p["tool_use_id"].(string); ok {

@@ -12,8 +12,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/harness"
 	"github.com/outboard-dev/outboard/internal/llm"
 )
 
@@ -135,7 +137,9 @@ func TestFailedSummariesAreCounted(t *testing.T) {
 				Models: []llm.ModelInfo{{Name: "m", Context: 20_000, Output: 8_000}}}}})
 			id := r.session("p/m", allTools)
 			r.raise(id, outboard.Spend{Tokens: 10_000_000})
-			r.start(nil)
+			r.start(func(cfg *Config) {
+				cfg.Harness = &harness.Builtin{Now: r.now, Backoff: func(int) time.Duration { return 0 }, Patience: 50 * time.Millisecond}
+			})
 			r.say(id, strings.Repeat("word ", 14_000))
 			r.rests(id, "retries_exhausted")
 			if n := len(payloads[*outboard.ModelStarted](r, id)); n > 0 {

@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
+	"errors"
 )
 
 const (
@@ -13,7 +15,11 @@ const (
 // Identity returns the name of this database: random text, made at the first call and never changed. Two databases never have
 // the same one, except a copy and its original.
 func (s *Store) Identity(ctx context.Context) (id string, err error) {
-	err = s.update(ctx, "reading the name of the database", func(t tx) error {
+	err = s.queryRow(ctx, identitySQL).Scan(&id)
+	if err == nil || !errors.Is(err, sql.ErrNoRows) { // a start on a full disk writes nothing
+		return id, s.fail("reading the name of the database", err)
+	}
+	err = s.update(ctx, "making the name of the database", func(t tx) error {
 		if _, err := t.exec(ctx, insertIdentitySQL, "db_"+rand.Text()); err != nil {
 			return err
 		}
