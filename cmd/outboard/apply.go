@@ -68,6 +68,8 @@ func runApply(ctx context.Context, a *app, o applyOptions, ref string) error {
 		if line.Branch, err = h.result.Branch(ctx, o.branch); err != nil {
 			return err
 		}
+		warnLeft(a, h.result.Left[len(line.Left):])
+		line.Left = h.result.Left
 		return sayApplied(a, line)
 	}
 	rep, err := h.result.Apply(ctx, o.check)
@@ -141,6 +143,8 @@ func refused(ctx context.Context, a *app, o applyOptions, h *home, line applyLin
 			return err
 		}
 		line.Branch = branch
+		warnLeft(a, h.result.Left[len(line.Left):])
+		line.Left = h.result.Left
 		e = e.WithHint("commit or stash your work, then: git merge %s%s", unrelated(ctx, h), branch)
 	}
 	if a.json {

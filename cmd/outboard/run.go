@@ -26,6 +26,7 @@ type runOptions struct {
 	model   string
 	from    string
 	clean   bool
+	include []string
 	env     string
 	check   string
 	timeout time.Duration
@@ -56,6 +57,7 @@ func newRun(a *app) *cobra.Command {
 	f.StringVarP(&o.model, "model", "m", "", "model, such as anthropic/NAME or script/steps ($OUTBOARD_MODEL)")
 	f.StringVar(&o.from, "from", "", "directory to send, or none (default: the git repository around the current directory)")
 	f.BoolVar(&o.clean, "clean", false, "send the last commit and leave out uncommitted work")
+	f.StringArrayVar(&o.include, "include", nil, "send ignored files of this pattern, too; may be repeated, and stand in .outboardinclude")
 	f.StringVar(&o.env, "env", "", "environment: a name or an id")
 	f.StringSliceVar(&o.vaults, "vault", nil, "vault with secrets the session may use: a name or an id; see outboard secret")
 	f.StringVar(&o.budget, "budget", "", "most it may spend on its model, in dollars at list price; it stops there with exit 7 until the budget is raised")
@@ -98,6 +100,9 @@ func runRun(ctx context.Context, a *app, o runOptions, task string) error {
 		if host, _, err := hostPort(h); err != nil || host == "" {
 			return usagef("--allow %q is not HOST or HOST:PORT", h)
 		}
+	}
+	if o.clean && len(o.include) > 0 {
+		return usagef("--clean and --include exclude each other: the last commit has no ignored files")
 	}
 	c, err := a.connect(ctx, needWork)
 	if err != nil {
@@ -252,7 +257,7 @@ func (o runOptions) send(ctx context.Context, a *app, c *conn) (*sending, error)
 		}
 		dir = wd
 	}
-	work, err := sendWork(ctx, a, c, dir, sendOptions{worktree.Options{Clean: o.clean}, o.from != ""})
+	work, err := sendWork(ctx, a, c, dir, sendOptions{worktree.Options{Clean: o.clean, Include: o.include}, o.from != ""})
 	if o.from == "" && (outboard.KindOf(err) == outboard.NotFound || outboard.KindOf(err) == outboard.Unavailable && work == nil) {
 		a.say("starting with an empty workspace: %v; --from DIR sends a directory", err)
 		return nil, nil

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/outboard-dev/outboard"
@@ -238,6 +239,11 @@ func (r *Result) Branch(ctx context.Context, name string) (string, error) {
 	if _, err := run(ctx, r.dir, nil, nil, "check-ref-format", "--branch", name); err != nil {
 		return "", outboard.Errorf(outboard.Invalid, "%q is not a branch name", name)
 	}
+	commit, err := r.withModules(ctx)
+	if err != nil {
+		return "", err
+	}
+	r.Commit = commit
 	if _, err := r.git(ctx, "update-ref", "refs/heads/result", r.Commit); err != nil {
 		return "", fmt.Errorf("naming the result: %w", err)
 	}
@@ -255,6 +261,79 @@ func (r *Result) Branch(ctx context.Context, name string) (string, error) {
 		return "", outboard.Errorf(outboard.Conflict, "the branch %s cannot be made: %w", free, err).WithHint("--branch NAME takes another name")
 	}
 	return free, nil
+}
+
+// withModules returns the result as a commit of the user's repository: submodules are plain directories in a workspace, and what
+// their own repositories hold cannot be on a branch of the one around them. Left names what is not on it.
+func (r *Result) withModules(ctx context.Context) (string, error) {
+	parent, err := r.git(ctx, "rev-parse", "-q", "--verify", r.Base+"^")
+	if err != nil {
+		return r.Commit, nil // sent without a commit before it, or as that commit
+	}
+	head := strings.TrimSpace(string(parent))
+	out, err := r.git(ctx, "ls-tree", "-r", "-z", head)
+	if err != nil {
+		return "", fmt.Errorf("listing submodules: %w", err)
+	}
+	var links strings.Builder
+	var paths []string
+	for line := range records(out) {
+		meta, p, _ := strings.Cut(line, "\t")
+		f := strings.Fields(meta)
+		if len(f) != 3 || f[0] != modeModule {
+			continue
+		}
+		if kind, err := r.git(ctx, "cat-file", "-t", r.Base+":"+p); err == nil && strings.TrimSpace(string(kind)) == "tree" {
+			paths = append(paths, p)
+			fmt.Fprintf(&links, "%s %s\t%s\x00", modeModule, f[2], p)
+		}
+	}
+	if len(paths) == 0 {
+		return r.Commit, nil
+	}
+	changed, err := r.git(ctx, append([]string{"diff", "--no-renames", "--name-only", "-z", r.Base, r.Commit, "--"}, paths...)...)
+	if err != nil {
+		return "", fmt.Errorf("comparing submodules: %w", err)
+	}
+	for p := range records(changed) {
+		r.Left = append(r.Left, p+": in a submodule, which a branch of the repository around it cannot hold")
+	}
+	return r.relink(ctx, head, paths, links.String())
+}
+
+// relink commits the result with submodules where their directories are.
+func (r *Result) relink(ctx context.Context, head string, paths []string, links string) (string, error) {
+	env := append(slices.Clone(r.env), "GIT_INDEX_FILE="+filepath.Join(r.dir, "linked"), "GIT_WORK_TREE="+filepath.Join(r.dir, "files"))
+	git := func(stdin io.Reader, args ...string) (string, error) {
+		out, err := run(ctx, r.dir, env, stdin, args...)
+		if err != nil {
+			return "", fmt.Errorf("making a branch of the result: %w", err)
+		}
+		return strings.TrimSpace(string(out)), nil
+	}
+	if _, err := git(nil, "read-tree", r.Commit); err != nil {
+		return "", err
+	}
+	out, err := git(nil, append([]string{"ls-files", "-z", "--"}, paths...)...)
+	if err != nil {
+		return "", err
+	}
+	if _, err := git(strings.NewReader(out), "update-index", "--force-remove", "-z", "--stdin"); err != nil {
+		return "", err
+	}
+	if _, err := git(strings.NewReader(links), "update-index", "-z", "--index-info"); err != nil {
+		return "", err
+	}
+	tree, err := git(nil, "write-tree")
+	if err != nil {
+		return "", err
+	}
+	date, err := git(nil, "log", "-1", "--format=%cI", r.Base)
+	if err != nil {
+		return "", err
+	}
+	t := &Tree{Root: filepath.Join(r.dir, "files"), GitDir: filepath.Join(r.dir, "repo")}
+	return t.commit(ctx, append(slices.Clone(r.env), "GIT_AUTHOR_DATE="+date, "GIT_COMMITTER_DATE="+date), tree, head, "Result of the session")
 }
 
 // Rootless reports whether what was sent shares no history with what the user is on: then git merges the result only when told to.

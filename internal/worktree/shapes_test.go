@@ -1,6 +1,8 @@
 package worktree
 
 import (
+	"archive/tar"
+	"bytes"
 	"crypto/rand"
 	"os"
 	"os/exec"
@@ -121,6 +123,16 @@ func TestSubmodulesAreSent(t *testing.T) {
 		t.Errorf("the uncommitted work of the submodule is not seen: %q", got)
 	}
 	box.write(map[string]string{"mod/inner.txt": "agent\n", "nested/n.txt": "agent\n", "mod/.git/config": "evil\n"})
+	box.write(map[string]string{"a.txt": "agent\n"})
+	branch := box.result(tree, snap.Base)
+	if _, err := branch.Branch(t.Context(), "b"); err != nil {
+		t.Fatal(err)
+	} else if r.git("show", "b:a.txt") != "agent" || !strings.HasPrefix(r.git("ls-tree", "b", "mod"), modeModule) {
+		t.Errorf("a branch: %s", r.git("ls-tree", "b"))
+	}
+	if left := strings.Join(branch.Left, "\n"); !strings.Contains(left, "mod/inner.txt: in a submodule") {
+		t.Errorf("not on the branch, and not named: %q", left)
+	}
 	r.apply(box.result(tree, snap.Base), Applied)
 	if r.read("mod/inner.txt") != "agent\n" || r.read("nested/n.txt") != "agent\n" || strings.Contains(r.read("mod/.git"), "evil") {
 		t.Error("the changes did not come home, or more than they")
@@ -246,5 +258,76 @@ func TestSHA256Repository(t *testing.T) {
 	other.apply(box.result(tree, snap.Base), Applied)
 	if other.read("a.txt") != "2\n" {
 		t.Error("result missing")
+	}
+}
+
+// An ignored file that is needed must be sent when it is named, and no other; what is done to it must come home.
+func TestIncludeIgnoredFiles(t *testing.T) {
+	r := newRepo(t)
+	r.commit(map[string]string{".gitignore": ".env*\ngen/\n", IncludeFile: "gen/\n"})
+	r.write(map[string]string{".env": "secret\n", ".env.test": "t\n", "gen/a/x.go": "x\n"})
+	tree := r.open()
+	snap, err := tree.Snapshot(t.Context(), Options{Include: []string{".env.test"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(snap.Included, " ") + "; " + strings.Join(snap.Ignored, " "); got != ".env.test gen/a/x.go; .env" {
+		t.Errorf("included; ignored: %s", got)
+	}
+	if names := r.tarNames(tree, &snap); !strings.Contains(names, "gen/a/x.go") || strings.Contains(names, "workspace/.env\n") {
+		t.Errorf("sent: %s", names)
+	}
+}
+
+// Files that git is told to take for unchanged, or to skip, are sent as they are on disk.
+func TestHiddenChangesAreSent(t *testing.T) {
+	r := newRepo(t)
+	r.commit(map[string]string{"assumed": "1\n", "skipped": "1\n"})
+	r.git("update-index", "--assume-unchanged", "assumed")
+	r.git("update-index", "--skip-worktree", "skipped")
+	r.write(map[string]string{"assumed": "2\n", "skipped": "2\n"})
+	tree, snap, box := r.send()
+	if box.read("assumed") != "2\n" || box.read("skipped") != "2\n" {
+		t.Fatal("the committed versions were sent")
+	}
+	box.write(map[string]string{"assumed": "3\n"})
+	r.apply(box.result(tree, snap.Base), Applied)
+	if refs := r.git("for-each-ref", "--format=%(refname)"); refs != "refs/heads/main" {
+		t.Errorf("refs of the user's repository: %s", refs)
+	}
+}
+
+// What is too large must be refused before it is packed, by the names of what takes the room.
+func TestFitsNamesTheLargest(t *testing.T) {
+	r := newRepo(t)
+	noise := make([]byte, 3<<20)
+	_, _ = rand.Read(noise) // never fails
+	r.write(map[string]string{"model.bin": string(noise), "zeros": strings.Repeat("0", 3<<20), "a.txt": "a\n"})
+	tree := r.open()
+	snap, err := tree.Snapshot(t.Context(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tree.Fits(t.Context(), &snap, 2<<20); outboard.KindOf(err) != outboard.TooLarge || !strings.Contains(err.Error(), "model.bin (3 MB)") {
+		t.Errorf("three MB that do not compress: %v", err)
+	}
+	if err := tree.Fits(t.Context(), &snap, 4<<20); err != nil {
+		t.Errorf("the control: six MB that compress to three: %v", err)
+	}
+}
+
+func (r *repo) tarNames(tree *Tree, snap *Snapshot) string {
+	r.t.Helper()
+	var buf bytes.Buffer
+	if err := tree.Pack(r.t.Context(), snap, "workspace/", &buf); err != nil {
+		r.t.Fatal(err)
+	}
+	var names strings.Builder
+	for tr := tar.NewReader(&buf); ; {
+		h, err := tr.Next()
+		if err != nil {
+			return names.String()
+		}
+		names.WriteString(h.Name + "\n")
 	}
 }

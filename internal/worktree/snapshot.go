@@ -88,7 +88,7 @@ func (t *Tree) Snapshot(ctx context.Context, o Options) (Snapshot, error) {
 	if o.Clean || t.Plain {
 		s.Index = work
 	}
-	return s, t.describe(ctx, &s, trees.head)
+	return s, t.describe(ctx, &s, trees.head, o.Clean)
 }
 
 // head returns the user's HEAD, "" where there is no commit.
@@ -115,7 +115,7 @@ func (t *Tree) commit(ctx context.Context, env []string, tree, parent, message s
 }
 
 // describe counts what a snapshot holds, and names what it leaves behind.
-func (t *Tree) describe(ctx context.Context, s *Snapshot, head string) error {
+func (t *Tree) describe(ctx context.Context, s *Snapshot, head string, clean bool) error {
 	out, err := t.bare(ctx, nil, "ls-tree", "-r", "-l", "-z", s.Base)
 	if err != nil {
 		return fmt.Errorf("listing the work: %w", err)
@@ -133,6 +133,12 @@ func (t *Tree) describe(ctx context.Context, s *Snapshot, head string) error {
 	if len(s.Absent) > 0 {
 		s.Notes = append(s.Notes, "submodules and nested repositories that are not checked out are not sent: "+strings.Join(s.Absent, ", "))
 	}
+	if len(s.Included) > 0 {
+		s.Notes = append(s.Notes, "ignored files that are sent: "+some(s.Included))
+	}
+	if len(s.Ignored) > 0 && !clean {
+		s.Notes = append(s.Notes, fmt.Sprintf("ignored files and directories that are not sent: %d (%s); --include PATTERN sends some", len(s.Ignored), some(s.Ignored)))
+	}
 	slices.SortStableFunc(s.Sizes, func(a, b Sized) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	if s.Files = len(s.Sizes); s.Head == "" {
 		s.Changed = s.Files
@@ -144,6 +150,14 @@ func (t *Tree) describe(ctx context.Context, s *Snapshot, head string) error {
 	}
 	s.Changed = bytes.Count(out, []byte{0})
 	return nil
+}
+
+// some names the first of a list.
+func some(list []string) string {
+	if len(list) > maxNamed {
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:maxNamed], ", "), len(list)-maxNamed)
+	}
+	return strings.Join(list, ", ")
 }
 
 // trees are what a repository has in HEAD, in its index and in its files. Submodules and nested repositories are directories in them.
