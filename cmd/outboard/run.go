@@ -36,6 +36,8 @@ type runOptions struct {
 	vaults  []string
 	budget  string
 	allow   []string
+
+	noInstructions bool
 }
 
 func newRun(a *app) *cobra.Command {
@@ -66,6 +68,7 @@ func newRun(a *app) *cobra.Command {
 	spanVar(f, &o.timeout, "timeout", 0, "interrupt the session after this long and exit 124")
 	f.StringVar(&o.approve, "approve", "", "ask before every tool call, or never (default: what the agent says)")
 	f.BoolVarP(&o.detach, "detach", "d", false, "start and do not watch")
+	f.BoolVar(&o.noInstructions, "no-instructions", false, "leave AGENTS.md and CLAUDE.md of the repository out of the first message")
 	foregroundFlag(f, a)
 	f.StringVar(&o.title, "title", "", "title of the session (default: the task's first line)")
 	return cmd
@@ -164,7 +167,7 @@ func (o runOptions) create(ctx context.Context, a *app, c *conn, task string) (c
 	if err != nil {
 		return none, nil, err
 	}
-	n := client.NewSession{Title: o.title, InitialEvents: []any{client.UserMessage(task)}}
+	n := client.NewSession{Title: o.title}
 	if n.Title == "" {
 		first, _, _ := strings.Cut(strings.TrimSpace(task), "\n")
 		n.Title = term.Line(first, 80)
@@ -191,16 +194,15 @@ func (o runOptions) create(ctx context.Context, a *app, c *conn, task string) (c
 	if err != nil {
 		return none, nil, err
 	}
+	if n.InitialEvents, err = o.briefed(ctx, a, task, work); err != nil {
+		return none, nil, errors.Join(err, work.discard(ctx, c))
+	}
 	if work != nil {
 		n.Metadata = map[string]string{workspaceKey: work.file.ID + ":" + fleet.WorkspaceGzip}
 	}
 	s, err := c.CreateSession(ctx, n)
 	if err != nil {
-		err = explainModel(err, o.model)
-		if work != nil {
-			err = errors.Join(err, c.DeleteFile(context.WithoutCancel(ctx), work.file.ID), os.RemoveAll(work.tree.Store))
-		}
-		return none, nil, err
+		return none, nil, errors.Join(explainModel(err, o.model), work.discard(ctx, c))
 	}
 	if work != nil {
 		err = work.bind(c.data, s.ID)

@@ -100,6 +100,14 @@ type sending struct {
 	file client.File
 }
 
+// discard takes back work that no session will have.
+func (s *sending) discard(ctx context.Context, c *conn) error {
+	if s == nil {
+		return nil
+	}
+	return errors.Join(c.DeleteFile(context.WithoutCancel(ctx), s.file.ID), os.RemoveAll(s.tree.Store))
+}
+
 // sendOptions say what of a directory is sent.
 type sendOptions struct {
 	worktree.Options

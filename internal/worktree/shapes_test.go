@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 )
@@ -294,6 +295,29 @@ func TestHiddenChangesAreSent(t *testing.T) {
 	r.apply(box.result(tree, snap.Base), Applied)
 	if refs := r.git("for-each-ref", "--format=%(refname)"); refs != "refs/heads/main" {
 		t.Errorf("refs of the user's repository: %s", refs)
+	}
+}
+
+// A change in the second of the commit, of the same size, must be sent: git tells it by the time of its index alone.
+func TestChangesOfTheSameSecondAreSent(t *testing.T) {
+	r := newRepo(t)
+	at := time.Now().Truncate(time.Second)
+	same := func(names ...string) {
+		t.Helper()
+		for _, name := range names {
+			if err := os.Chtimes(filepath.Join(r.dir, name), at, at); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	r.write(map[string]string{"a": "1\n"})
+	same("a")
+	r.commit(nil)
+	r.write(map[string]string{"a": "2\n"})
+	same("a", ".git/index")
+	_, snap, box := r.send()
+	if got := box.read("a"); got != "2\n" || snap.Changed != 1 {
+		t.Errorf("sent %q, %d changed", got, snap.Changed)
 	}
 }
 

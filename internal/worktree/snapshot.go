@@ -191,7 +191,7 @@ func (g *gathering) repository(ctx context.Context, t *Tree, at string) (trees, 
 		if err != nil {
 			return tr, fmt.Errorf("finding the index: %w", err)
 		}
-		if err := copyFile(tmp, strings.TrimSuffix(string(out), "\n")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := copyIndex(tmp, strings.TrimSuffix(string(out), "\n")); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return tr, fmt.Errorf("copying the index: %w", err)
 		}
 	}

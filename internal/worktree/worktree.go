@@ -267,3 +267,16 @@ func copyFile(dst, src string) error {
 	}
 	return out.Close()
 }
+
+// copyIndex copies an index with its time: git compares the content of files that are not older than their index, and believes the size and
+// the time of all others. A copy that is newer would hide a change of the same second.
+func copyIndex(dst, src string) error {
+	st, err := os.Stat(src)
+	if err == nil {
+		err = copyFile(dst, src)
+	}
+	if err == nil {
+		err = os.Chtimes(dst, st.ModTime(), st.ModTime())
+	}
+	return err
+}
