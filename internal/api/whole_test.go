@@ -259,7 +259,14 @@ func retries(t *testing.T, b *bench) {
 			t.Errorf("attempt %d came after %v, before the second that was asked for", i+2, wait)
 		}
 	}
-	for _, step := range []string{"- fail: 529 after 40 bytes", "- fail: {status: 529, retry_after: 2h}", "- fail: 400"} {
+	evs = k.turn("- fail: 529 after 6 bytes", "- say: the whole answer")
+	if errs := of(evs, "session.error"); len(errs) != 1 || errs[0]["error"].(map[string]any)["retry_status"].(map[string]any)["type"] != "retrying" {
+		t.Errorf("an answer that broke off: %v", evs)
+	}
+	if got := texts(evs, "agent.message"); !slices.Equal(got, []string{"the whole answer"}) {
+		t.Errorf("an answer that broke off is made again: %q", got)
+	}
+	for _, step := range []string{"- fail: {status: 529, retry_after: 2h}", "- fail: 400"} {
 		k.say(step, "- say: never")
 		evs, stop, _ := k.rest()
 		errs := of(evs, "session.error")
@@ -305,7 +312,7 @@ func shell(t *testing.T, b *bench) {
 	evs = k.turn("- read: {path: "+quote(full)+", view_range: [99998, 99999]}", "- bash: 'kill -0 $(cat pid) && echo $A$B; kill $(cat pid)'",
 		"- bash: {restart: true}", "- bash: 'basename $PWD; echo \"[$A$B]\"'")
 	out = texts(evs, "agent.tool_result")
-	if len(out) != 4 || !strings.HasPrefix(out[0], "99998\n99999") || out[1] != "12\n" || !strings.HasSuffix(out[3], "\n[]\n") || out[3] == "d\n[]\n" {
+	if len(out) != 4 || !strings.HasPrefix(out[0], " 99998\t99998\n 99999\t99999") || out[1] != "12\n" || !strings.HasSuffix(out[3], "\n[]\n") || out[3] == "d\n[]\n" {
 		t.Errorf("in the next turn: %q (the file is %q)", out, full)
 	}
 }

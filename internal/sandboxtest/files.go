@@ -23,29 +23,37 @@ func testFileTools(t *testing.T, r *rig) {
 	b := r.create(t)
 	want(t, "write", b.tool("write", m{"file_path": "a/b/c.txt", "content": "one\ntwo\nthree\n"}), "wrote 14 bytes to a/b/c.txt")
 	want(t, "what bash sees", b.sh("cat a/b/c.txt; stat -c %a a/b/c.txt a/b"), "one\ntwo\nthree\n644\n755\n")
-	want(t, "read", b.tool("read", m{"file_path": "/workspace/a/b/c.txt"}), "one\ntwo\nthree\n")
+	want(t, "read", b.tool("read", m{"file_path": "/workspace/a/b/c.txt"}), "     1\tone\n     2\ttwo\n     3\tthree\n")
 	for _, c := range []struct {
 		from, to int
 		want     string
 	}{
-		{1, 1, "one"}, {2, 3, "two\nthree"}, {2, 99, "two\nthree\n"}, {2, -1, "two\nthree\n"}, {0, 1, "one"}, {9, 12, ""}, {3, 2, ""},
+		{1, 1, "     1\tone"}, {2, 3, "     2\ttwo\n     3\tthree"}, {2, 99, "     2\ttwo\n     3\tthree\n"}, {2, -1, "     2\ttwo\n     3\tthree\n"},
+		{0, 1, "     1\tone"}, {3, 2, ""},
 	} {
 		got := b.tool("read", m{"file_path": "a/b/c.txt", "view_range": []int{c.from, c.to}})
 		want(t, fmt.Sprintf("lines %d to %d", c.from, c.to), got, c.want)
 	}
+	b.refuses("read", m{"file_path": "a/b/c.txt", "view_range": []int{9, 12}}, "has 3 lines")
 	b.sh("chmod 755 a/b/c.txt; ln -s a/b/c.txt link; printf 'x\\xff\\0y' > bin; seq 100000 > long; head -c 300000 /dev/zero | tr '\\0' z > line")
 	b.tool("write", m{"file_path": "link", "content": "new"})
 	want(t, "through a link, mode kept", b.sh("cat a/b/c.txt; test -L link; stat -c ' %a' a/b/c.txt"), "new 755\n")
-	want(t, "bytes", b.tool("read", m{"file_path": "bin"}), "x\xff\x00y")
-	want(t, "a range of a large file", b.tool("read", m{"file_path": "long", "view_range": []int{99999, 100000}}), "99999\n100000")
+	for path, real := range map[string]string{"link": "/workspace/a/b/c.txt", "/workspace/a/../link": "/workspace/a/b/c.txt", "none/at/all": "/workspace/none/at/all"} {
+		got, err := b.Real(ctx(t), path)
+		if err != nil || got != real {
+			t.Errorf("%s leads to %q, %v; want %s", path, got, err, real)
+		}
+	}
+	b.refuses("read", m{"file_path": "bin"}, "NUL bytes")
+	want(t, "a range of a large file", b.tool("read", m{"file_path": "long", "view_range": []int{99999, 100000}}), " 99999\t99999\n100000\t100000")
 	b.refuses("read", m{"file_path": "long"}, "view_range")
 	b.refuses("read", m{"file_path": "line", "view_range": []int{1, 1}}, "more than")
 	b.refuses("read", m{"file_path": "long", "view_range": []int{1}}, "view_range must be")
-	want(t, "an empty file", b.tool("write", m{"file_path": "empty", "content": ""})+b.tool("read", m{"file_path": "empty"}), "wrote 0 bytes to empty")
+	want(t, "an empty file", b.tool("write", m{"file_path": "empty", "content": ""})+b.tool("read", m{"file_path": "empty"}), "wrote 0 bytes to empty(the file is empty)")
 	s := b.call("read", m{"file_path": "long", "view_range": []int{1, 30000}})
 	s.OutputLimit = 3000
 	res := b.run(s)
-	if !res.Truncated || len(res.Output) > 3000 || !strings.HasPrefix(string(res.Output), "1\n2\n") || res.FullPath == "" {
+	if !res.Truncated || len(res.Output) > 3000 || !strings.HasPrefix(string(res.Output), "     1\t1\n     2\t2\n") || res.FullPath == "" {
 		t.Errorf("a long answer of a file tool: %s, %d bytes", show(res), len(res.Output))
 	}
 }
