@@ -211,7 +211,7 @@ func TestBoxNetwork(t *testing.T) {
 func TestBoxNetworkDefault(t *testing.T) {
 	o := startOnline(t, config.Boxes{})
 	box := o.box(`{"templateID":"base","allow_internet_access":true}`)
-	o.want(box, "127.0.0.1", "403")
+	o.want(box, "away.example", "403") // loopback is the sandbox's own, and no question of rules
 	log, err := o.c.BoxNetworkLog(t.Context(), box, 10)
 	if err != nil || len(log) != 1 || log[0].Decision != outboard.Refused || log[0].Rule != "default" || !strings.Contains(string(log[0].Detail), "egress.boxes") {
 		t.Errorf("what was recorded: %+v, %v", log, err)
