@@ -269,6 +269,10 @@ func TestCrowdedHint(t *testing.T) {
 // Broken if a model that reads of a write that did not fit is not told which limit it was, or is told of it where nothing failed for it.
 func TestFullHint(t *testing.T) {
 	const limited, unlimited = "its limit disk_bytes is 64 MiB", "the server's disk"
+	res := guest.Result{State: guest.StateDone, Cause: "exited", Output: []byte("bash: line 1:  7 File size limit exceeded(core dumped) dd")}
+	if text := outboard.PlainText(Finish("sevt_1", res, outboard.SandboxLimits{}).Content); !strings.Contains(text, "room that sandboxes leave") {
+		t.Errorf("where nothing may be written: %q", text)
+	}
 	for output, want := range map[string]bool{
 		"sort: write failed: /tmp/sortAbC: No space left on device":  true,
 		"OSError: [Errno 28] No space left on device: '/tmp/x'":      true,

@@ -67,6 +67,9 @@ func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (_ sandbox.San
 	if err := p.check(spec); err != nil {
 		return nil, err
 	}
+	if err := p.leavesReserve(); err != nil {
+		return nil, err
+	}
 	b, err := p.box(spec.ID)
 	if err != nil {
 		return nil, err
