@@ -238,7 +238,7 @@ func (s *server) openSandboxes(host string) error {
 	if err == nil {
 		var p *native.Provider
 		p, err = native.New(native.Config{Dir: filepath.Join(s.cfg.Data, "sandboxes"), Guest: guest, Ahead: s.cfg.Config.Sandbox.Places(),
-			Warm: s.cfg.Config.Sandbox.Guests(), Logger: s.log})
+			Warm: s.cfg.Config.Sandbox.Guests(), Reserve: s.cfg.Config.Sandbox.Reserve(), Logger: s.log})
 		if err == nil {
 			s.close = p.Close
 			s.choice = sandbox.NewChoice(p, []string{"namespace"}, isolations(s.cfg, guest, s.log)...)

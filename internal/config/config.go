@@ -347,6 +347,8 @@ type Sandbox struct {
 	// MaxPerEnvironment and MaxPerOwner bound the sandboxes that are alive; 0 = no bound.
 	MaxPerEnvironment int `yaml:"max_sandboxes_per_environment,omitempty"`
 	MaxPerOwner       int `yaml:"max_sandboxes_per_owner,omitempty"`
+	// DiskReserveBytes is what sandboxes leave of the server's disk; nil = 1 GiB or a fiftieth of the disk, if that is less, 0 = nothing.
+	DiskReserveBytes *int64 `yaml:"disk_reserve_bytes,omitempty"`
 	// What the isolations of these names use; what is not set is looked for.
 	Container Runtime `yaml:"container,omitempty"`
 	GVisor    Runtime `yaml:"gvisor,omitempty"`
@@ -415,6 +417,14 @@ func (s Sandbox) Places() int {
 	return *s.Ahead
 }
 
+// Reserve is DiskReserveBytes with its default, which is less than 0: a part of the disk.
+func (s Sandbox) Reserve() int64 {
+	if s.DiskReserveBytes == nil {
+		return -1
+	}
+	return *s.DiskReserveBytes
+}
+
 // Guests is Warm with its default.
 func (s Sandbox) Guests() int {
 	if s.Warm == nil {
@@ -473,7 +483,7 @@ func Load(path string, env func(string) string) (*Config, error) {
 	if d := c.Sandbox.Rests(); d < minRestEvery || d > time.Hour {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: rest_every is %v; it must be from %v to 1h", d, minRestEvery)
 	}
-	if c.Sandbox.MaxPerEnvironment < 0 || c.Sandbox.MaxPerOwner < 0 {
+	if c.Sandbox.MaxPerEnvironment < 0 || c.Sandbox.MaxPerOwner < 0 || c.Sandbox.DiskReserveBytes != nil && *c.Sandbox.DiskReserveBytes < 0 {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: a limit is negative")
 	}
 	if n := c.Limits.States(); n != 0 && n < minStates || n > maxStates {

@@ -17,6 +17,8 @@ func TestSandboxLifecycle(t *testing.T) {
 		"sandbox: {drop_after: 10m}":             nil,
 		"sandbox: {stop_after: soon}":            nil,
 		"sandbox: {max_sandboxes_per_owner: -1}": nil,
+		"sandbox: {disk_reserve_bytes: -1}":      nil,
+		"sandbox: {disk_reserve_bytes: 0}":       {StopAfterSec: 1800, DropAfterSec: 86400},
 		"sandbox: {rest_every: 1ms}":             nil,
 		"sandbox: {rest_every: 0s}":              nil,
 		"sandbox: {rest_every: 200ms}":           {StopAfterSec: 1800, DropAfterSec: 86400},

@@ -15,8 +15,8 @@ type nook struct {
 	dir string // "" = not made
 }
 
-// nookPlaces are in memory in every sandbox with a disk of its own.
-var nookPlaces = []string{"/dev/shm", "/tmp"}
+// nookPlaces are in memory in every sandbox.
+var nookPlaces = []string{"/dev/shm"}
 
 // full reports whether an error says that the disk, or somebody's share of it, has no room.
 func full(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }

@@ -40,9 +40,9 @@ type job struct {
 	call   *outboard.Call
 	def    tool.Def
 	input  outboard.Raw
-	sent   *outboard.CallStarted // the intent it runs under
-	thread outboard.ThreadID     // whose shell it uses
-	pids   int                   // how many processes its sandbox may have
+	sent   *outboard.CallStarted  // the intent it runs under
+	thread outboard.ThreadID      // whose shell it uses
+	limits outboard.SandboxLimits // of its sandbox
 
 	cut time.Time // when no budget pays for more; zero = never
 
@@ -100,7 +100,8 @@ func (t *turn) jobs(ctx context.Context) ([]*job, error) {
 		if err != nil {
 			return nil, err
 		}
-		j := &job{call: c, input: input, thread: t.durable.Thread, pids: cmp.Or(t.durable.Config.Env.Limits.Pids, sandbox.DefaultPids)}
+		j := &job{call: c, input: input, thread: t.durable.Thread, limits: t.durable.Config.Env.Limits}
+		j.limits.Pids = cmp.Or(j.limits.Pids, sandbox.DefaultPids)
 		def, ok := t.tool(c.Requested.Name)
 		if !ok {
 			t.Stage(t.event(new(tool.Failed(c.ID, outboard.OutcomeError, "the tool "+c.Requested.Name+" is not available"))))

@@ -47,7 +47,7 @@ func (t *turn) perform(ctx context.Context, box *fleet.Box, j *job, sets []outbo
 	switch {
 	case err == nil:
 		res = t.sift(ctx, j, res)
-		r.fin = new(tool.Finish(j.call.ID, res, j.pids))
+		r.fin = new(tool.Finish(j.call.ID, res, j.limits))
 		if late && r.fin.Outcome == outboard.OutcomeCanceled {
 			r.fin.Outcome = outboard.OutcomeError
 			r.fin.Content = append(r.fin.Content, outboard.Text("It had not ended long after its timeout."))

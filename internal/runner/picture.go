@@ -51,7 +51,7 @@ func (t *turn) picture(ctx context.Context, box *fleet.Box, j *job, res guest.Re
 		return nil, fmt.Errorf("storing what call %s read: %w", j.call.ID, err)
 	}
 	res.Output = []byte(about)
-	fin := tool.Finish(j.call.ID, res, j.pids)
+	fin := tool.Finish(j.call.ID, res, j.limits)
 	fin.Content = append(fin.Content, outboard.Content{Type: kind, Source: &outboard.Source{Type: "blob", MediaType: media, Blob: &ref, Encoding: "base64"}})
 	return &fin, nil
 }

@@ -22,3 +22,25 @@ func crowdedHint(output []byte, pids int) string {
 	}
 	return ""
 }
+
+// unfit is what programs say when what they write does not fit: the kernel's words for it, and its name.
+var unfit = regexp.MustCompile(`(?i)no space left on device|disk quota exceeded|\bENOSPC\b|\bEDQUOT\b`)
+
+// held is what a shell says of a program that the server has ended because the disk has only room that sandboxes leave.
+var held = regexp.MustCompile(`(?i)file size limit exceeded`)
+
+// fullHint explains a write that did not fit, which names no limit by itself, or is "". disk is the limit on the sandbox's disk, 0 = none.
+func fullHint(output []byte, disk int64) string {
+	if held.Match(output) {
+		return "(if a program was ended while it wrote: the server's disk has only room that sandboxes leave; remove files before you write more)"
+	}
+	if !unfit.Match(output) || bytes.Contains(output, []byte("disk_bytes")) { // or a tool of the guest has said it
+		return ""
+	}
+	limit := "it has no disk_bytes, so the server's disk is full or keeps its last room"
+	if disk > 0 {
+		limit = "its limit disk_bytes is " + bytesText(disk)
+	}
+	return "(if a file did not fit: /tmp, /workspace and all else are on the sandbox's disk, and " + limit +
+		"; only /dev/shm, and /tmp with gvisor, is memory, of which files may take half of memory_bytes)"
+}

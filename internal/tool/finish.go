@@ -16,8 +16,8 @@ import (
 const maxEncoded = outboard.MaxEventData - 16<<10
 
 // Finish renders the guest's final answer to a call for the model and the log. The text is valid UTF-8, bounded, and never
-// empty. A result that is not final is an unknown outcome. pids is how many processes the sandbox may have.
-func Finish(call outboard.CallID, res guest.Result, pids int) outboard.CallFinished {
+// empty. A result that is not final is an unknown outcome. limits are the sandbox's.
+func Finish(call outboard.CallID, res guest.Result, limits outboard.SandboxLimits) outboard.CallFinished {
 	fin := outboard.CallFinished{
 		Call:       call,
 		Outcome:    outboard.OutcomeOK,
@@ -33,7 +33,7 @@ func Finish(call outboard.CallID, res guest.Result, pids int) outboard.CallFinis
 	if res.Truncated && fin.FullOutput != "" && !strings.Contains(string(res.Output), res.FullPath) {
 		notes = append(notes, fmt.Sprintf("(output truncated; all of it is in %s)", fin.FullOutput))
 	}
-	for _, n := range []string{crowdedHint(res.Output, pids), memoryNote(res.MemoryLimit), note} {
+	for _, n := range []string{crowdedHint(res.Output, limits.Pids), fullHint(res.Output, limits.DiskBytes), memoryNote(res.MemoryLimit), note} {
 		if n != "" {
 			notes = append(notes, n)
 		}
@@ -99,11 +99,14 @@ func memoryNote(limit int64) string {
 	if limit == 0 {
 		return ""
 	}
-	size := fmt.Sprintf("%d bytes", limit)
-	if limit%(1<<20) == 0 {
-		size = fmt.Sprintf("%d MiB", limit>>20)
+	return fmt.Sprintf("(the sandbox's memory limit of %s was hit while this ran, and the kernel ended a program)", bytesText(limit))
+}
+
+func bytesText(n int64) string {
+	if n%(1<<20) == 0 {
+		return fmt.Sprintf("%d MiB", n>>20)
 	}
-	return fmt.Sprintf("(the sandbox's memory limit of %s was hit while this ran, and the kernel ended a program)", size)
+	return fmt.Sprintf("%d bytes", n)
 }
 
 // told reports whether the last line of the output is the guest's own word on how the call ended, such as

@@ -230,7 +230,7 @@ func TestFinish(t *testing.T) {
 		{guest.Result{State: guest.StateDone, Cause: "exited", Output: []byte("a\xff\xfe\x00\x1b[31mz")}, outboard.OutcomeOK, false, "a\uFFFD\uFFFD\x1b[31mz"},
 	}
 	for _, tt := range tests {
-		got := Finish("sevt_1", tt.res, 512)
+		got := Finish("sevt_1", tt.res, outboard.SandboxLimits{Pids: 512})
 		if got.Call != "sevt_1" || got.Outcome != tt.outcome || got.IsError != tt.isError || got.ExitCode != tt.res.ExitCode ||
 			got.DurationUs != tt.res.DurationUs || got.Truncated != tt.res.Truncated || got.FullOutput != tt.res.FullPath {
 			t.Errorf("%+v: got %+v", tt.res, got)
@@ -259,9 +259,36 @@ func TestCrowdedHint(t *testing.T) {
 		"":                                       false,
 	} {
 		code := 1
-		fin := Finish("sevt_1", guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: &code, Output: []byte(output)}, 7)
+		fin := Finish("sevt_1", guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: &code, Output: []byte(output)}, outboard.SandboxLimits{Pids: 7})
 		if text := outboard.PlainText(fin.Content); strings.Contains(text, hint) != want || !strings.HasSuffix(text, "exit code 1") {
 			t.Errorf("%q: got %q, want the hint: %v", output, text, want)
+		}
+	}
+}
+
+// Broken if a model that reads of a write that did not fit is not told which limit it was, or is told of it where nothing failed for it.
+func TestFullHint(t *testing.T) {
+	const limited, unlimited = "its limit disk_bytes is 64 MiB", "the server's disk"
+	res := guest.Result{State: guest.StateDone, Cause: "exited", Output: []byte("bash: line 1:  7 File size limit exceeded(core dumped) dd")}
+	if text := outboard.PlainText(Finish("sevt_1", res, outboard.SandboxLimits{}).Content); !strings.Contains(text, "room that sandboxes leave") {
+		t.Errorf("where nothing may be written: %q", text)
+	}
+	for output, want := range map[string]bool{
+		"sort: write failed: /tmp/sortAbC: No space left on device":  true,
+		"OSError: [Errno 28] No space left on device: '/tmp/x'":      true,
+		"Error: ENOSPC: no space left on device, write":              true,
+		"dd: Disk quota exceeded":                                    true,
+		"there is no space in the name":                              false,
+		"the file does not fit: disk_bytes, no space left on device": false,
+		"": false,
+	} {
+		for disk, limit := range map[int64]string{64 << 20: limited, 0: unlimited} {
+			code := 1
+			res := guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: &code, Output: []byte(output)}
+			text := outboard.PlainText(Finish("sevt_1", res, outboard.SandboxLimits{DiskBytes: disk}).Content)
+			if strings.Contains(text, limit) != want || !strings.HasSuffix(text, "exit code 1") {
+				t.Errorf("%q with disk_bytes %d: got %q, want the hint: %v", output, disk, text, want)
+			}
 		}
 	}
 }
@@ -274,7 +301,7 @@ func TestFinishIsBounded(t *testing.T) {
 			{State: guest.StateDone, Cause: "exited", Output: out},
 			{State: guest.StateDone, Cause: "timeout", Output: out[:outboard.MaxToolOutput], Truncated: true, FullPath: "/tmp/x"},
 		} {
-			fin := Finish("sevt_1", res, 512)
+			fin := Finish("sevt_1", res, outboard.SandboxLimits{Pids: 512})
 			text := outboard.PlainText(fin.Content)
 			if len(text) > outboard.MaxToolOutput || !fin.Truncated {
 				t.Errorf("%q...: %d bytes, truncated %v", out[:4], len(text), fin.Truncated)

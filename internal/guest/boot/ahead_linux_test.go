@@ -22,7 +22,7 @@ func TestAheadKeepsNothing(t *testing.T) {
 	ahead := func(owned string) error {
 		top := t.TempDir()
 		cfg := &Config{Upper: filepath.Join(top, "top"), Lower: []string{filepath.Join(top, "low")}, Trees: 2, Base: 1 << 20, ToolUID: 1000,
-			Owned: []Dir{{Path: owned, Mode: 0o755}}, TmpSize: 1 << 20, ShmSize: 1 << 20}
+			Owned: []Dir{{Path: owned, Mode: 0o755}}, ShmSize: 1 << 20}
 		var sources []int
 		for _, dir := range cfg.Sources() {
 			if err := errors.Join(os.MkdirAll(filepath.Join(dir, "upper"), 0o755), os.Mkdir(filepath.Join(dir, "work"), 0o755)); err != nil {

@@ -71,9 +71,7 @@ type Config struct {
 	Memory    int64 `json:"memory"`
 	MilliCPUs int   `json:"milli_cpus"`
 
-	// TmpSize and ShmSize are the bytes for /tmp and for /dev/shm, which share the sum.
-	TmpSize int64 `json:"tmp_size"`
-	ShmSize int64 `json:"shm_size"`
+	ShmSize int64 `json:"shm_size"` // bytes for /dev/shm
 
 	Masked   []string `json:"masked"`    // paths below /proc that are hidden behind an empty file or directory
 	ReadOnly []string `json:"read_only"` // paths below /proc that are made read-only

@@ -126,10 +126,7 @@ func readContained() (*ContainedConfig, error) {
 // tidy makes the tool's directories, gives the tool's name its identity, and opens to everybody what a runtime may have closed: a
 // temporary file system takes the mode of the directory that it lies over.
 func tidy(cfg *Config) error {
-	if err := os.Chmod("/tmp", fs.ModeSticky|0o777); err != nil {
-		return err
-	}
-	for _, d := range cfg.Owned {
+	for _, d := range cfg.Owned { // with /tmp
 		if err := ownDir(cfg, d); err != nil {
 			return err
 		}

@@ -143,13 +143,13 @@ func (c covers) close() {
 	c.bootID.close()
 }
 
-// scratchParts are the directories of what a sandbox has in memory: /tmp, /dev/shm, and its /sys; buildDev adds its /dev where it has one of its own. All is
+// scratchParts are the directories of what a sandbox has in memory: /dev/shm and its /sys; buildDev adds its /dev where it has one of its own. All is
 // one file system: whenever a control group ends, the kernel looks at each file system that there is on the host, so that with one for each of them
 // a thousand sandboxes took a good part of their end. They share its size, of which /dev and the covers, which are read-only, take next to nothing.
 var scratchParts = []struct {
 	name string
 	mode fs.FileMode
-}{{"tmp", 0o777 | fs.ModeSticky}, {"shm", 0o777 | fs.ModeSticky}, {"sys", 0o755}}
+}{{"shm", 0o777 | fs.ModeSticky}, {"sys", 0o755}}
 
 // buildScratch makes it where proc will lie over it, to stay there: to unmount it would be to wait for a grace period of the kernel, a good part
 // of a sandbox's start. Its parts are bound where they belong: a detached mount of each would cost several times as much, for the namespace that the
@@ -159,7 +159,7 @@ func buildScratch(cfg *Config, dev func() error) (covers, error) {
 		return covers{}, err
 	}
 	const ours = 256 << 10 // bytes, of /dev, the covers and the sandbox's size
-	all, err := newFS("tmpfs", attrNoSuid|attrNoDev, cfg.owned("mode=0555", fmt.Sprintf("size=%d", cfg.TmpSize+cfg.ShmSize+ours))...)
+	all, err := newFS("tmpfs", attrNoSuid|attrNoDev|attrNoExec, cfg.owned("mode=0555", fmt.Sprintf("size=%d", cfg.ShmSize+ours))...)
 	if err != nil {
 		return covers{}, err
 	}
@@ -168,12 +168,6 @@ func buildScratch(cfg *Config, dev func() error) (covers, error) {
 		return covers{}, err
 	}
 	if err := fillScratch(cfg); err != nil {
-		return covers{}, err
-	}
-	if err := bindAt(cfg, "/proc/tmp", "/tmp"); err != nil { // the only one that programs may be in
-		return covers{}, err
-	}
-	if err := all.restrict(attrNoExec, false); err != nil {
 		return covers{}, err
 	}
 	if err := dev(); err != nil {

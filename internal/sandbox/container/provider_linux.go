@@ -298,10 +298,13 @@ func (p *Provider) config(spec sandbox.Spec, root *native.Root, limits outboard.
 	return c
 }
 
-// mounts are the host's parts, the guest's, and memory for temporary files, which counts as the sandbox's.
+// mounts are the host's parts and the guest's. A kernel of the sandbox's own keeps temporary files in memory, which counts as the sandbox's: to it,
+// each file of the host is dear.
 func (p *Provider) mounts(host string, root *native.Root, memory int64, connected bool) []Mount {
-	tmp, _ := native.TmpSizes(memory)
-	mounts := []Mount{{Target: "/tmp", Type: "tmpfs", Write: true, Size: tmp, Mode: "1777"}}
+	var mounts []Mount
+	if p.tech.OwnKernel() {
+		mounts = append(mounts, Mount{Target: "/tmp", Type: "tmpfs", Write: true, Size: native.ShmSize(memory), Mode: "1777"})
+	}
 	for _, b := range root.Binds {
 		mounts = append(mounts, Mount{Source: b.Source, Target: b.Target})
 	}

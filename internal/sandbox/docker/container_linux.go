@@ -139,7 +139,7 @@ type logConfig struct {
 
 // body describes the container of a plan.
 func (e *Engine) body(plan *container.Plan, image string) *createBody {
-	_, shm := native.TmpSizes(plan.Limits.MemoryBytes)
+	shm := native.ShmSize(plan.Limits.MemoryBytes)
 	h := hostConfig{
 		NetworkMode: "none", IpcMode: "private", CgroupnsMode: "private", UsernsMode: "host", Runtime: runtime,
 		Memory: plan.Limits.MemoryBytes, MemorySwap: plan.Limits.MemoryBytes, // both: no swap

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -51,6 +52,9 @@ func makeLayer(ctx context.Context, id outboard.SandboxID, upper, dir string, ba
 	if err := unix.Renameat2(unix.AT_FDCWD, upper, unix.AT_FDCWD, dir, unix.RENAME_NOREPLACE); err != nil {
 		return fmt.Errorf("taking what sandbox %s wrote: %w", id, err)
 	}
+	if err := dropTemporary(dir); err != nil {
+		return fmt.Errorf("taking the temporary files of sandbox %s out of its layer: %w", id, errors.Join(err, removeTree(dir)))
+	}
 	top, err := os.OpenFile(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return fmt.Errorf("opening what sandbox %s wrote: %w", id, err)
@@ -61,6 +65,22 @@ func makeLayer(ctx context.Context, id outboard.SandboxID, upper, dir string, ba
 		return errors.Join(fmt.Errorf("making a layer of what sandbox %s wrote: %w", id, err), removeTree(dir))
 	}
 	return nil
+}
+
+// dropTemporary takes /tmp out of what an ended sandbox wrote: temporary files are nobody else's, and a layer may not say that there is no such
+// directory, or that it is a link.
+func dropTemporary(dir string) error {
+	tmp := filepath.Join(dir, "tmp")
+	fi, err := os.Lstat(tmp)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case fi.IsDir():
+		return removeTree(tmp)
+	}
+	return os.Remove(tmp)
 }
 
 // normalizer makes a layer that any sandbox can use of what one wrote.

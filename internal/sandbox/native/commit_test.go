@@ -33,7 +33,7 @@ func TestCommit(t *testing.T) {
 	b := create(t, p, sandbox.Spec{Build: true, Layers: []string{below}})
 	// Giving files away is what package managers need and nobody else may.
 	code := b.asRoot(t, "set -e; mkdir -p /opt/new /home/user/repo; echo built > /opt/new/f; chown 1000:7 /opt/new/f; chmod 4755 /opt/new/f; ln /opt/new/f /opt/new/g; "+
-		"rm /opt/gone; rm -r /opt/hidden; mkdir /opt/hidden; ln -s /etc /opt/new/link; mkfifo /opt/new/pipe; echo repo > /home/user/repo/f; chown -R user:user /home/user/repo; echo w > /workspace/w")
+		"rm /opt/gone; rm -r /opt/hidden; mkdir /opt/hidden; ln -s /etc /opt/new/link; mkfifo /opt/new/pipe; echo repo > /home/user/repo/f; chown -R user:user /home/user/repo; echo w > /workspace/w; echo t > /tmp/t; touch /tmp/.x; rm -r /tmp; ln -s /etc /tmp")
 	if code != 0 {
 		t.Fatalf("building: exit status %d", code)
 	}
@@ -47,6 +47,9 @@ func TestCommit(t *testing.T) {
 	var st unix.Stat_t
 	if err := unix.Lstat(filepath.Join(dir, "opt/new/f"), &st); err != nil || st.Uid != 1000 || st.Gid != 7 || st.Mode&0o7777 != 0o755 || st.Nlink != 2 {
 		t.Errorf("the file: %d:%d mode %o, %d names, %v", st.Uid, st.Gid, st.Mode, st.Nlink, err)
+	}
+	if err := unix.Lstat(filepath.Join(dir, "tmp"), &st); err != unix.ENOENT {
+		t.Errorf("the layer has a /tmp: %v", err)
 	}
 	if err := unix.Lstat(filepath.Join(dir, "opt/new/pipe"), &st); err != unix.ENOENT {
 		t.Errorf("the pipe: %v", err)

@@ -47,6 +47,7 @@ var toolDirs = []boot.Dir{
 	{Path: sandbox.Uploads, Mode: 0o755},
 	{Path: sandbox.Outputs, Mode: 0o755, Tool: true},
 	{Path: toolHome, Mode: 0o755, Tool: true},
+	{Path: "/tmp", Mode: 0o1777}, // on the disk: memory is the dearer resource, and the smaller
 	{Path: "/var/tmp", Mode: 0o1777},
 	{Path: "/run/outboard", Mode: 0o755}, // the guest's, for output
 }
@@ -64,6 +65,9 @@ const guestKeepsRootless = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER
 func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (_ sandbox.Sandbox, err error) {
 	defer func() { err = p.full(err) }()
 	if err := p.check(spec); err != nil {
+		return nil, err
+	}
+	if err := p.leavesReserve(); err != nil {
 		return nil, err
 	}
 	b, err := p.box(spec.ID)
@@ -360,7 +364,7 @@ func (p *Provider) config(pl *plot, spec sandbox.Spec) *boot.Config {
 	if cfg.Rooted = pl.mnt != nil; !cfg.Rooted {
 		cfg.BootID = newBootID()
 		cfg.Upper, cfg.UpperSize, cfg.Lower, cfg.Binds, cfg.Owned = pl.box.upper(l), l.MemoryBytes, root.lower, root.binds, toolDirs
-		cfg.TmpSize, cfg.ShmSize = l.MemoryBytes/tmpShare, min(shmSize, l.MemoryBytes/tmpShare)
+		cfg.ShmSize = ShmSize(l.MemoryBytes)
 	}
 	if p.upperTmp {
 		cfg.Upper = ""

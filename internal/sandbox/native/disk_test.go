@@ -35,7 +35,7 @@ func TestDiskLimit(t *testing.T) {
 	needDisks(t, p)
 	for range 2 { // the second on a place made ahead
 		b := create(t, p, sandbox.Spec{Limits: outboard.SandboxLimits{DiskBytes: 64 << 20}})
-		for _, at := range []string{"/workspace", "/home/" + homeOf(t, b), "/var/tmp", "/mnt/session/outputs"} {
+		for _, at := range []string{"/workspace", "/home/" + homeOf(t, b), "/tmp", "/var/tmp", "/mnt/session/outputs"} {
 			out, code := b.run(t, "/bin/sh", "-c", "cd "+at+" && head -c 200000000 /dev/zero > big")
 			if code == 0 || !strings.Contains(out, "No space left") {
 				t.Errorf("200 MB in %s: exit status %d: %s", at, code, out)

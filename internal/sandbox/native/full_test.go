@@ -9,7 +9,9 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -181,6 +183,24 @@ func smallDisk(t *testing.T, options string) string {
 	return disk
 }
 
+// realDisk returns a directory on a file system of that size that is no memory: of that the kernel does not count who writes.
+func realDisk(t *testing.T, size int64) string {
+	t.Helper()
+	native.NeedRoot(t)
+	image, disk := filepath.Join(t.TempDir(), "image"), t.TempDir()
+	for _, args := range [][]string{{"truncate", "-s", strconv.FormatInt(size, 10), image}, {"mkfs.ext4", "-q", "-F", "-m", "0", image}, {"mount", "-o", "loop", image, disk}} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Skipf("no file system for this test: %v: %v: %s", args, err, out)
+		}
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(disk, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return disk
+}
+
 // fill writes a file that takes all the room of a directory's disk, and returns its path.
 func fill(t *testing.T, dir string) string {
 	t.Helper()
@@ -198,6 +218,50 @@ func fill(t *testing.T, dir string) string {
 type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// TestReserve: without it one sandbox takes the whole disk from the server and all others, or what was kept from writing stays so.
+func TestReserve(t *testing.T) {
+	disk := realDisk(t, 400<<20)
+	p := openProvider(t, native.Config{Dir: filepath.Join(disk, "sandboxes"), Reserve: 100 << 20})
+	if len(p.Capabilities().Limits) == 0 {
+		t.Skip("no control groups here")
+	}
+	b := create(t, p, sandbox.Spec{})
+	if out := b.shell(t, "control", "x=kept; for i in $(seq 25); do echo; head -c 2000000 /dev/zero; sleep .02; done > small; wc -c < small"); out != "50000025\n" {
+		t.Fatalf("control: 50 MB with room: %q", out)
+	}
+	// Much slower than the disk is looked at, as a program of the network or a build is.
+	out := b.shell(t, "fill",
+		"perl -e '$b = \"x\" x 1e6; open F, \">big\"; for (1..1000) { syswrite(F, $b) or die; select undef, undef, undef, .01 }'; echo $?")
+	if !strings.Contains(out, "File size limit exceeded") && !strings.Contains(out, "153\n") {
+		t.Errorf("filling the disk: %q", out)
+	}
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(disk, &st); err != nil {
+		t.Fatal(err)
+	}
+	if free := int64(st.Bavail) * st.Bsize; free < 50<<20 {
+		t.Errorf("%d MiB are left of a reserve of 100", free>>20)
+	}
+	id := newID()
+	s, err := p.Create(t.Context(), sandbox.Spec{ID: id, Generation: "g"})
+	if err == nil {
+		err = errors.Join(s.Close(), p.Destroy(context.Background(), id), errors.New("it was made"))
+	}
+	if !outboard.HasCode(err, outboard.CodeDiskFull) || outboard.HintOf(err) != outboard.HintFullDisk || strings.Contains(outboard.PublicOf(err), disk) {
+		t.Errorf("a sandbox more: %v; clients are told %q", err, outboard.PublicOf(err))
+	}
+	if out := b.shell(t, "more", "echo more > less; cat less; echo $x; rm big small; sync -f ."); out != "more\nkept\n" {
+		t.Errorf("what is small: %q", out)
+	}
+	if out := b.shell(t, "again", "head -c 50000000 /dev/zero > small; wc -c < small"); out != "50000000\n" {
+		t.Errorf("with room again: %q", out)
+	}
+	c := create(t, p, sandbox.Spec{})
+	if out := c.sh(t, "echo fine"); out != "fine\n" {
+		t.Errorf("a sandbox with room again: %q", out)
+	}
+}
 
 // TestLimitsAreNoFullDisk: without it whoever runs into a limit of the kernel's is told to remove sessions.
 func TestLimitsAreNoFullDisk(t *testing.T) {

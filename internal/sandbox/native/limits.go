@@ -21,9 +21,8 @@ const (
 	// filesShare is the part of all files that the host can have open which the processes of one sandbox may have together: then no
 	// sandbox alone keeps the host from opening any.
 	filesShare = 0.5
-	// tmpShare and shmSize size /tmp (a part of the memory limit, which it counts against) and /dev/shm.
-	tmpShare = 2
-	shmSize  = 64 << 20
+	// shmShare is the part of the memory limit that files in memory may take, which count against it.
+	shmShare = 2
 
 	// uidBase and uidRange place the uid ranges: above what distributions hand out to users, each as large as 16-bit uids need.
 	uidBase   = 1 << 20

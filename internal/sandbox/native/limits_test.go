@@ -71,6 +71,21 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
+// TestTemporaryFiles: a sort or a build of more than half of the memory limit would fail in /tmp, with a disk that is nearly empty.
+func TestTemporaryFiles(t *testing.T) {
+	p, _ := newProvider(t)
+	b := create(t, p, sandbox.Spec{Limits: outboard.SandboxLimits{MemoryBytes: 128 << 20}})
+	if out, code := b.run(t, "sh", "-c", "umask 77; head -c 96000000 /dev/zero > /tmp/x && wc -c < /tmp/x && rm /tmp/x"); code != 0 || out != "96000000\n" {
+		t.Errorf("96 MB in /tmp with 128 MiB of memory: exit status %d: %s", code, out)
+	}
+	if out, code := b.run(t, "sh", "-c", "head -c 96000000 /dev/zero > /dev/shm/x"); code == 0 || !strings.Contains(out, "No space left") {
+		t.Errorf("control: 96 MB in memory: exit status %d: %s", code, out)
+	}
+	if out := b.sh(t, "rm -f /dev/shm/x; stat -c '%a %U' /tmp; cp /bin/true /tmp/run && /tmp/run && echo runs"); out != "1777 root\nruns\n" && isRoot() {
+		t.Errorf("/tmp is %q", out)
+	}
+}
+
 // TestCgroupsAreClosed: a process inside could raise its own limits or use a cgroup's release agent.
 func TestCgroupsAreClosed(t *testing.T) {
 	p, _ := newProvider(t)

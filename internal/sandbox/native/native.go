@@ -41,6 +41,9 @@ type Config struct {
 	// Warm is how many more are made ahead for each of them with a guest that runs and waits to be told whose it is, so that Create
 	// need not start one. 0 is none. They are used up first.
 	Warm int
+	// Reserve is how many bytes of the disk of Dir sandboxes leave: with less no sandbox is made, and programs that go on writing are ended. 0 is
+	// none, less than 0 a part of the disk. A provider with some must be closed.
+	Reserve int64
 	// Logger receives what has no caller to return to; nil discards.
 	Logger *slog.Logger
 }

@@ -30,6 +30,7 @@ type Provider struct {
 	caps     sandbox.Capabilities
 	boot     string
 	layering layering // whether layers can be made
+	reserve  reserve  // what sandboxes leave of the disk
 
 	program  program  // the guest, ready to execute
 	nurse    nurse    // makes processes
@@ -83,6 +84,7 @@ func New(cfg Config) (*Provider, error) {
 	if reason := namespacesRefused(); reason != "" {
 		return nil, unavailable("%s", reason)
 	}
+	p.reserve.bytes = cfg.Reserve
 	p.rootless = !mapsRange()
 	p.upperTmp = !holdsUpper(dir)
 	if !p.rootless {
@@ -119,6 +121,7 @@ func New(cfg Config) (*Provider, error) {
 		return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
 	}
 	p.burial.begin(p)
+	p.keepReserve()
 	return p, nil
 }
 
@@ -142,6 +145,7 @@ func (p *Provider) Stocked() { p.shelf.filled() }
 
 // Close removes what was made ahead, and waits until what was destroyed is removed. Sandboxes live on.
 func (p *Provider) Close() error {
+	p.reserve.close()
 	err := p.shelf.close()
 	p.nurse.close()
 	p.void.close()

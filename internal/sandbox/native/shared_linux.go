@@ -49,8 +49,8 @@ func WithDefaults(l outboard.SandboxLimits) outboard.SandboxLimits { return with
 // MilliCPUs is a limit on processors in thousandths, rounded up.
 func MilliCPUs(l outboard.SandboxLimits) int { return milliCPUs(l) }
 
-// TmpSizes returns the sizes of /tmp and /dev/shm of a sandbox with a limit on memory.
-func TmpSizes(memory int64) (tmp, shm int64) { return memory / tmpShare, min(shmSize, memory/tmpShare) }
+// ShmSize returns the size of a file system in memory, such as /dev/shm, of a sandbox with a limit on memory.
+func ShmSize(memory int64) int64 { return memory / shmShare }
 
 // Roots makes root file systems in a directory of its own, as a provider does.
 type Roots struct{ p *Provider }

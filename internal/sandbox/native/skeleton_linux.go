@@ -47,7 +47,7 @@ var etcAllowed = []string{
 }
 
 // skeletonDirs exist in every sandbox whether or not the host has them.
-var skeletonDirs = []string{"dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "srv", "sys", "tmp", "usr", "var", "var/cache",
+var skeletonDirs = []string{"dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "srv", "sys", "usr", "var", "var/cache",
 	"var/lib", "var/log", "var/opt"}
 
 // topLevel are the directories of programs and libraries. Where the host has a link (merged /usr) so has the sandbox; where it has

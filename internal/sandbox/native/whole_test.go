@@ -20,7 +20,7 @@ import (
 // Broken if a checkpoint takes from a sandbox what it has written elsewhere than in the saved directories, or has that itself: up to the first one
 // both are written to the same overlay.
 func TestPushOfRoot(t *testing.T) {
-	const elsewhere = "cat /home/beside " + sandbox.Uploads + "/beside /var/tmp/beside"
+	const elsewhere = "cat /home/beside " + sandbox.Uploads + "/beside /var/tmp/beside /tmp/beside"
 	for what, hold := range map[string]string{"exchanged": "", "copied": "(cd /workspace; exec sleep 1000) & until grep -qa 1000 /proc/$!/cmdline; do sleep 0.01; done"} {
 		t.Run(what, func(t *testing.T) {
 			p := layered(t)
@@ -31,10 +31,10 @@ func TestPushOfRoot(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				bash(t, m, fmt.Sprintf("echo %d >> /var/tmp/beside", i))
+				bash(t, m, fmt.Sprintf("echo %d | tee -a /tmp/beside >> /var/tmp/beside", i))
 			}
 			both(1)
-			bash(t, m, "cd /; "+hold)
+			bash(t, m, "cd /; exec 9> /tmp/held; "+hold) // what holds a temporary file holds no saved one
 			if _, pushed := push(t, m); pushed.Changed {
 				t.Errorf("nothing was written to the saved directories: %+v", pushed)
 			}
@@ -53,7 +53,7 @@ func TestPushOfRoot(t *testing.T) {
 					t.Errorf("%d: nothing was written since: %+v", i, pushed)
 				}
 			}
-			if out := bash(t, m, elsewhere+" /mnt/session/outputs/d/beside; ls /home /mnt/session"); out != "4\n4\n1\n2\n3\n4\n2\n3\n4\n/home:\nbeside\nuser\n\n/mnt/session:\noutputs\nuploads\n" {
+			if out := bash(t, m, elsewhere+" /mnt/session/outputs/d/beside; ls /home /mnt/session"); out != "4\n4\n1\n2\n3\n4\n1\n2\n3\n4\n2\n3\n4\n/home:\nbeside\nuser\n\n/mnt/session:\noutputs\nuploads\n" {
 				t.Errorf("the sandbox itself: %q", out)
 			}
 			if hold != "" {

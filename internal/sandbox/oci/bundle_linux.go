@@ -133,7 +133,7 @@ func (r *Runtime) bundle(plan *container.Plan, rootDir string) *spec {
 
 // mounts are the kernel's file systems, then the plan's. There is no sysfs: it describes the host's hardware and kernel.
 func (r *Runtime) mounts(plan *container.Plan) []mount {
-	_, shm := native.TmpSizes(plan.Limits.MemoryBytes)
+	shm := native.ShmSize(plan.Limits.MemoryBytes)
 	out := []mount{
 		{"/proc", "proc", "proc", []string{"nosuid", "noexec", "nodev", "hidepid=2"}},
 		{"/dev", "tmpfs", "tmpfs", []string{"nosuid", "noexec", "strictatime", "mode=755", "size=64k"}},
