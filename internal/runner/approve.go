@@ -10,7 +10,6 @@ import (
 	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/store"
-	"github.com/outboard-dev/outboard/internal/term"
 )
 
 // addApprovals adds to a commit the rows that follow from its events: an approval for each call that asks, and the end of those
@@ -63,7 +62,7 @@ func (t *turn) addApproval(c *store.Commit, e *outboard.Event) error {
 	}
 	why := req.Reason
 	if req.Name == "bash" && req.Kind == "builtin" { // what the approval says beside the request, which is shown as it is
-		why = strings.TrimPrefix(why+"; ", "; ") + "once allowed it runs in a fresh shell, in " + cmp.Or(term.Clean(t.workdir()), sandbox.Workspace)
+		why = strings.TrimPrefix(why+"; ", "; ") + "once allowed it runs in a fresh shell, in " + cmp.Or(t.workdir(), sandbox.Workspace)
 	}
 	r := t.request(t.ctx)
 	r.ForCall(req, input)
