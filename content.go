@@ -1,6 +1,10 @@
 package outboard
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+)
 
 // Content is one block of a message or a tool result, in our own normalised form.
 //
@@ -84,3 +88,58 @@ func (u Usage) Sub(v Usage) Usage {
 
 // Raw is a JSON document that is stored and returned byte for byte.
 type Raw = json.RawMessage
+
+// textLeftOut is what a model reads where a picture or document was that its provider refused.
+const textLeftOut = "[outboard] A %s was left out here: the model's provider refused it."
+
+// media reports whether a block is a picture or document that is not text.
+func (c *Content) media() bool {
+	return c.Source != nil && (c.Type == "image" || c.Type == "document") && c.Source.Type != "text" && c.Source.Encoding != "text"
+}
+
+// HasMedia reports whether a picture or document is in the conversation.
+func (s *State) HasMedia() bool { return slices.ContainsFunc(s.History, (*Message).hasMedia) }
+
+func (m *Message) hasMedia() bool {
+	return hasMedia(m.Content) || slices.ContainsFunc(m.Results, func(r ToolResult) bool { return hasMedia(r.Content) })
+}
+
+func hasMedia(blocks []Content) bool {
+	return slices.ContainsFunc(blocks, func(c Content) bool { return c.media() || hasMedia(c.Parts) })
+}
+
+// leaveOut replaces the pictures and documents since the last response by a line of text; where there are none there, all of them: the model
+// may be another one by now.
+func (s *State) leaveOut() {
+	from := len(s.History)
+	for from > 0 && s.History[from-1].Role != "assistant" {
+		from--
+	}
+	if !slices.ContainsFunc(s.History[from:], (*Message).hasMedia) {
+		from = 0
+	}
+	s.History, s.shared = slices.Clone(s.History), false
+	for i, m := range s.History[from:] {
+		if !m.hasMedia() {
+			continue
+		}
+		n := *m
+		n.Content, n.Results = withoutMedia(m.Content), slices.Clone(m.Results)
+		for j := range n.Results {
+			n.Results[j].Content = withoutMedia(n.Results[j].Content)
+		}
+		s.History[from+i] = &n
+	}
+}
+
+func withoutMedia(blocks []Content) []Content {
+	out := slices.Clone(blocks)
+	for i := range out {
+		if out[i].media() {
+			out[i] = Text(fmt.Sprintf(textLeftOut, out[i].Type))
+			continue
+		}
+		out[i].Parts = withoutMedia(out[i].Parts)
+	}
+	return out
+}

@@ -269,6 +269,9 @@ type ModelFailed struct {
 	Request EventID `json:"request"`
 	Error   Failure `json:"error"`
 	Usage   Usage   `json:"usage"`
+	// Pictures says that the provider refused a picture or document: those since the last response, or where there are none there all of
+	// them, are left out of the conversation from here on.
+	Pictures bool `json:"pictures,omitempty"`
 }
 
 // AgentThinking is one reasoning block of a response. Its text stays in the log; the wire shows only that it happened.

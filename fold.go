@@ -202,6 +202,9 @@ func (s *State) applyModel(e *Event, p Payload) {
 		s.Request, s.draft, s.Final = e.ID, Message{Role: "assistant", Model: p.Model}, nil
 	case *ModelFailed:
 		s.Request, s.draft = "", Message{}
+		if p.Pictures {
+			s.leaveOut()
+		}
 	case *AgentMessage:
 		s.draft.Content = append(s.draft.Content, p.Content...)
 	case *CallRequested:

@@ -59,6 +59,9 @@ type Start struct {
 	OutputLimit int // bytes of output returned; the rest stays in a file
 }
 
+// OncePrefix begins the names of shells that run one call and end after it; what the call left in the background goes on.
+const OncePrefix = "once/"
+
 // OpSettle says where tools begin. It is for who makes a sandbox, before its first call.
 const OpSettle = "settle"
 

@@ -404,3 +404,15 @@ func TestInterruptLeavesHandlersAlone(t *testing.T) {
 		t.Errorf("it was interrupted so often: %q, %v", b, err)
 	}
 }
+
+// If this fails, shells of one call see each other's state or stay: after 64 of them there are no more.
+func TestShellsOfOneCall(t *testing.T) {
+	c, _ := newGuest(t)
+	for i := range maxShells + 2 {
+		s := bashStart(fmt.Sprint("once", i), "echo ${X-none}; X=1")
+		s.Shell = OncePrefix + s.Key
+		if r := runCall(t, c, s); string(r.Output) != "none\n" {
+			t.Fatalf("call %d: %q", i, r.Output)
+		}
+	}
+}

@@ -83,12 +83,23 @@ func (ss *shells) bash(name string) func(context.Context, <-chan struct{}, Start
 	place := sh.line.join()
 	return func(ctx context.Context, durable <-chan struct{}, c Start, k *sink) outcome {
 		defer sh.line.leave(place)
+		if strings.HasPrefix(name, OncePrefix) {
+			defer ss.forget(name, sh)
+		}
 		if err := sh.line.wait(ctx, place); err != nil {
 			fmt.Fprintf(k, "[killed before it ran]\n")
 			return outcome{Cause: causeKilled}
 		}
 		return ss.run(ctx, durable, sh, c, k)
 	}
+}
+
+// forget ends a shell that was for one call.
+func (ss *shells) forget(name string, sh *shell) {
+	sh.end(false)
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	delete(ss.byName, name)
 }
 
 // run runs one call at the head of its shell's line.

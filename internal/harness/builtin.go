@@ -216,11 +216,16 @@ func (l *loop) generate(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case interrupted:
-		return l.cut(ctx, request, resp)
+		return l.cut(ctx, request, resp, voice)
 	case err != nil:
 		e := asModelError(err)
 		if l.tooLong = e.TooLong && !e.Emitted; l.tooLong { // not the end: it is summarised next
 			l.t.Stage(outboard.NewEvent(s.Thread, &outboard.ModelFailed{Request: request, Error: outboard.Failure{Type: e.Type, Message: e.Message}}))
+			return nil
+		}
+		if e.Picture && !e.Emitted && s.HasMedia() { // it goes on without
+			failure := outboard.Failure{Type: e.Type, Message: e.Message + hintPicture}
+			l.t.Stage(outboard.NewEvent(s.Thread, &outboard.ModelFailed{Request: request, Error: failure, Usage: came(resp), Pictures: true}))
 			return nil
 		}
 		l.fail(s, e, came(resp))
@@ -238,10 +243,37 @@ func (l *loop) generate(ctx context.Context) error {
 	return nil
 }
 
-// cut discards the response of a model call that was interrupted, and lets the next plan see the interrupt.
-func (l *loop) cut(ctx context.Context, request outboard.EventID, resp *llm.Response) error {
-	failed := outboard.ModelFailed{Request: request, Error: outboard.Failure{Message: ErrInterrupted.Message}, Usage: came(resp)}
-	l.t.Stage(outboard.NewEvent(l.t.State().Thread, &failed))
+// hintPicture is added to what a provider says of a picture.
+const hintPicture = " (pictures and documents are left out from here on; to take back the message that brought them: outboard rewind SESSION@SEQ --conversation)"
+
+// textCut ends an answer that was interrupted, for the model and for whoever reads it.
+const textCut = "[The user interrupted this answer here.]"
+
+// cut ends a model call that was interrupted, and lets the next plan see the interrupt. The text that was shown is kept as the model's, since
+// the user speaks of it next; thinking and calls are not.
+func (l *loop) cut(ctx context.Context, request outboard.EventID, resp *llm.Response, v *voice) error {
+	w := &writer{l: l, ctx: ctx, thread: l.t.State().Thread}
+	for i, text := range v.texts {
+		if text == "" { // it had begun, and nothing of it was shown
+			v.take(outboard.Event{Type: outboard.TypeAgentMessage})
+			continue
+		}
+		content := w.text(text)
+		if i == len(v.texts)-1 {
+			content = append(content, outboard.Text(textCut))
+		}
+		w.event(v.take(outboard.NewEvent(w.thread, &outboard.AgentMessage{Content: content})))
+	}
+	if w.err != nil {
+		return fmt.Errorf("recording an interrupted answer: %w", w.err)
+	}
+	if len(w.events) > 0 {
+		w.event(outboard.NewEvent(w.thread, &outboard.ModelFinished{Request: request, Stop: "interrupted", Usage: came(resp)}))
+	} else {
+		w.event(outboard.NewEvent(w.thread, &outboard.ModelFailed{Request: request, Error: outboard.Failure{Message: ErrInterrupted.Message},
+			Usage: came(resp)}))
+	}
+	l.t.Stage(w.events...)
 	return l.t.Sync(ctx)
 }
 
@@ -305,8 +337,9 @@ func (l *loop) fail(s *outboard.State, e *llm.Error, used outboard.Usage) {
 
 // voice broadcasts deltas and remembers under which ids.
 type voice struct {
-	t   Turn
-	ids map[outboard.EventType][]outboard.EventID
+	t     Turn
+	ids   map[outboard.EventType][]outboard.EventID
+	texts []string // of the messages that were shown, without thinking
 }
 
 func (v *voice) emit(d llm.Delta) {
@@ -320,9 +353,23 @@ func (v *voice) emit(d llm.Delta) {
 		v.t.Emit(id, kind, true, "")
 	}
 	if d.Text != "" {
+		if kind == outboard.TypeAgentMessage {
+			v.say(len(v.ids[kind]), d.Text)
+		}
 		ids := v.ids[kind]
 		v.t.Emit(ids[len(ids)-1], kind, false, d.Text)
 	}
+}
+
+// say adds to the text of the n-th message.
+func (v *voice) say(n int, text string) {
+	if n > maxBlocks {
+		return
+	}
+	for len(v.texts) < n {
+		v.texts = append(v.texts, "")
+	}
+	v.texts[n-1] += text
 }
 
 // take gives an event the id of the next broadcast block of its type, if there was one.

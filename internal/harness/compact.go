@@ -67,7 +67,7 @@ func (l *loop) compact(ctx context.Context) error {
 	case interrupted && err != nil: // what came of it counts, and that takes a request in the log
 		asked := outboard.NewEvent(s.Thread, &outboard.ModelStarted{Model: l.model.Info().ID, Attempt: s.Attempt + 1})
 		l.t.Stage(asked)
-		return l.cut(ctx, asked.ID, resp)
+		return l.cut(ctx, asked.ID, resp, new(voice))
 	case err != nil:
 		e := *asModelError(err)
 		if !e.Retryable {

@@ -67,6 +67,9 @@ func statusOf(kind string) int {
 var tooLongRE = regexp.MustCompile(`(?i)prompt is too long|input is too long|context[ _](length|limit|window|size)` +
 	`|exceeds the maximum number of tokens|maximum prompt length|too many tokens`)
 
+// pictureRE finds, in the text of a request that was refused, that a picture or document was the reason.
+var pictureRE = regexp.MustCompile(`(?i)(^|[^a-z])(images?|pictures?|image_url|input_image|documents?|pdfs?|media[ _]type)([^a-z]|$)`)
+
 // tooLong reports whether a provider refused a conversation for its length.
 func tooLong(status int, kind, message string) bool {
 	return status == http.StatusRequestEntityTooLarge || status == http.StatusBadRequest && tooLongRE.MatchString(kind+" "+message)
@@ -83,6 +86,7 @@ func providerError(status int, kind, message string, resp *http.Response) *Error
 	}
 	e := statusError(status)
 	e.TooLong = tooLong(status, kind, message)
+	e.Picture = status == http.StatusBadRequest && pictureRE.MatchString(kind+" "+message)
 	if inner == 402 { // a quota that is used up comes as 429 from some
 		e.Type, e.Retryable = Billing, false
 	}

@@ -113,6 +113,7 @@ type Error struct {
 	Retryable  bool          // 429, 5xx, 529, connection errors; false for 4xx and garbage
 	RetryAfter time.Duration // what the provider asked for, 0 if nothing
 	Emitted    bool          // content had arrived before it failed
+	Picture    bool          // a picture or document of the conversation was refused
 	TooLong    bool          // the conversation, with the room asked for the response, is more than the model takes
 	Err        error
 }

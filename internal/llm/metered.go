@@ -1,8 +1,10 @@
 package llm
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 
 	"github.com/outboard-dev/outboard"
 )
@@ -17,15 +19,21 @@ const (
 	imageTokens = 1600
 	// maxCount bounds a count that a provider reports: more than a model reads or writes at once, and no price makes it overflow.
 	maxCount = 1 << 24
+	// ownTokens is what a provider may add to a prompt by itself, such as its instructions for tools.
+	ownTokens = 8 << 10
 )
 
 // metered says of every answer what it came to: tokens, and what they cost.
-type metered struct{ Model }
+type metered struct {
+	Model
+	log *slog.Logger
+}
 
 // Metered returns m with the usage of each response complete: its cost, where the model has a price, and a guess where the provider says
 // nothing, since what nobody counts no budget would end. A call that was cut off, or that failed with a part of its answer shown, has a
 // Response with nothing but a usage beside its error: the provider has read the prompt and may bill it.
-func Metered(m Model) Model { return metered{m} }
+// Counts that the request and the response cannot hold are cut to what they can, and counts of nothing are guessed; log is told of each.
+func Metered(m Model, log *slog.Logger) Model { return metered{m, log} }
 
 // Generate implements Model.
 func (c metered) Generate(ctx context.Context, req Request, emit func(Delta)) (*Response, error) {
@@ -43,16 +51,42 @@ func (c metered) Generate(ctx context.Context, req Request, emit func(Delta)) (*
 		return nil, err
 	}
 	u := &resp.Usage
-	for _, n := range []*int64{&u.Input, &u.Output, &u.CacheRead, &u.CacheWrite5m, &u.CacheWrite1h} {
-		*n = min(max(*n, 0), maxCount)
-	}
-	if u.Tokens() == 0 {
-		u.Input, u.Output = PromptTokens(&req), answerTokens(resp)
+	said := *u
+	c.bound(u, &req, max(answerTokens(resp), shown/BytesPerToken))
+	if said != *u && err == nil {
+		c.log.Warn("the model's provider reports a usage that cannot be; another one is charged", "model", c.Info().ID, "reported", said, "charged", *u)
 	}
 	if p := PriceAt(c, req.Speed); p != nil {
 		u.Cost = p.Of(*u)
 	}
 	return resp, err
+}
+
+// bound makes a usage one that can be. A token is at least a byte, so that a prompt has no more tokens than bytes, and a response no more
+// than was asked for; answer is a guess for what it has at least. Where one side is said to be nothing, it is guessed.
+func (c metered) bound(u *outboard.Usage, req *Request, answer int64) {
+	prompt := PromptTokens(req)
+	most := min(BytesPerToken*prompt+toolBytes(req)+ownTokens, maxCount)
+	for _, n := range []*int64{&u.Input, &u.CacheRead, &u.CacheWrite5m, &u.CacheWrite1h} {
+		*n = min(max(*n, 0), most)
+		most -= *n
+	}
+	if u.Input+u.CacheRead+u.CacheWrite5m+u.CacheWrite1h == 0 {
+		u.Input = min(prompt, maxCount)
+	}
+	longest := max(cmp.Or(req.MaxOutput, c.Info().Output, maxCount), BytesPerToken*answer)
+	if u.Output = min(max(u.Output, 0), longest, maxCount); u.Output == 0 {
+		u.Output = min(answer, maxCount)
+	}
+}
+
+// toolBytes is the length of the definitions of tools, of which PromptTokens knows the number only.
+func toolBytes(req *Request) int64 {
+	n := 0
+	for _, t := range req.Tools {
+		n += len(t.Name) + len(t.Description) + len(t.InputSchema)
+	}
+	return int64(n)
 }
 
 // PromptTokens guesses what a request comes to.

@@ -3,6 +3,7 @@ package llm
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -16,7 +17,7 @@ type silent struct {
 }
 
 func (silent) Info() Info {
-	return Info{ID: "x/silent", Price: &Price{Input: maxRate, Output: maxRate}}
+	return Info{ID: "x/silent", Output: 5000, Price: &Price{Input: maxRate, Output: maxRate}}
 }
 
 func (s silent) Generate(_ context.Context, _ Request, emit func(Delta)) (*Response, error) {
@@ -33,6 +34,8 @@ func TestWhatNobodyCountsIsGuessed(t *testing.T) {
 	req := Request{System: strings.Repeat("s", 4000), Tools: []Tool{{Name: "bash"}},
 		History: []*outboard.Message{{Role: "user", Content: []outboard.Content{outboard.Text(strings.Repeat("u", 800))}}}}
 	guess := outboard.Usage{Input: 1000 + toolTokens + 200, Output: 100}
+	most := BytesPerToken*guess.Input + int64(len("bash")) + ownTokens
+	var log strings.Builder
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, c := range map[string]struct {
@@ -40,17 +43,25 @@ func TestWhatNobodyCountsIsGuessed(t *testing.T) {
 		model silent
 		want  outboard.Usage
 	}{
-		"told":          {t.Context(), silent{usage: outboard.Usage{Input: 7, CacheRead: 3}}, outboard.Usage{Input: 7, CacheRead: 3}},
+		"told":          {t.Context(), silent{usage: outboard.Usage{Input: 7, Output: 1, CacheRead: 3}}, outboard.Usage{Input: 7, Output: 1, CacheRead: 3}},
+		"no prompt":     {t.Context(), silent{usage: outboard.Usage{Output: 90}}, outboard.Usage{Input: guess.Input, Output: 90}},
+		"no answer":     {t.Context(), silent{usage: outboard.Usage{CacheRead: 90}}, outboard.Usage{CacheRead: 90, Output: guess.Output}},
+		"half negative": {t.Context(), silent{usage: outboard.Usage{Input: -9, Output: 90}}, outboard.Usage{Input: guess.Input, Output: 90}},
+		"cache beyond":  {t.Context(), silent{usage: outboard.Usage{Input: 7, Output: 1, CacheRead: 1 << 40}}, outboard.Usage{Input: 7, Output: 1, CacheRead: most - 7}},
 		"not told":      {t.Context(), silent{}, guess},
 		"negative":      {t.Context(), silent{usage: outboard.Usage{Input: -5, Output: -1}}, guess},
-		"beyond reason": {t.Context(), silent{usage: outboard.Usage{Input: 1 << 62, Output: 1 << 62}}, outboard.Usage{Input: maxCount, Output: maxCount}},
+		"beyond reason": {t.Context(), silent{usage: outboard.Usage{Input: 1 << 62, Output: 1 << 62}}, outboard.Usage{Input: most, Output: 5000}},
 		"interrupted":   {gone, silent{err: context.Canceled}, guess},
 		"broken off":    {t.Context(), silent{err: &Error{Type: Failed, Emitted: true}}, guess},
 		"refused":       {t.Context(), silent{err: &Error{Type: Failed}}, outboard.Usage{}},
 	} {
-		resp, err := Metered(c.model).Generate(c.ctx, req, nil)
+		log.Reset()
+		resp, err := Metered(c.model, slog.New(slog.NewTextHandler(&log, nil))).Generate(c.ctx, req, nil)
 		if !errors.Is(err, c.model.err) {
 			t.Errorf("%s: %v", name, err)
+		}
+		if told := c.model.usage == c.want; c.model.err == nil && told == strings.Contains(log.String(), "cannot be") {
+			t.Errorf("%s: the log says %q", name, log.String())
 		}
 		if resp == nil {
 			resp = &Response{}

@@ -2,10 +2,13 @@ package runner
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/policy"
+	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
@@ -57,10 +60,14 @@ func (t *turn) addApproval(c *store.Commit, e *outboard.Event) error {
 	if err != nil {
 		return err
 	}
+	why := req.Reason
+	if req.Name == "bash" && req.Kind == "builtin" { // what the approval says beside the request, which is shown as it is
+		why = strings.TrimPrefix(why+"; ", "; ") + "once allowed it runs in a fresh shell, in " + cmp.Or(t.workdir(), sandbox.Workspace)
+	}
 	r := t.request(t.ctx)
 	r.ForCall(req, input)
 	c.Approvals = append(c.Approvals, outboard.Approval{ID: outboard.ApprovalOf(t.id, e.ID),
-		Session: t.id, Call: e.ID, Action: r.Action, Resource: r.Target(), Digest: req.Digest, Request: text, Why: req.Reason,
+		Session: t.id, Call: e.ID, Action: r.Action, Resource: r.Target(), Digest: req.Digest, Request: text, Why: why,
 		Rules: req.Rules, Approver: req.Approver, Needs: req.Needs, Owner: t.view.Config.Owner.Key, State: outboard.ApprovalPending,
 		CreatedAt: t.now(), ExpiresAt: req.ExpiresAt})
 	return nil

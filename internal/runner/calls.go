@@ -55,9 +55,23 @@ type job struct {
 	// Calls of one shell reach the guest in the order the model made them.
 	after <-chan struct{} // closed when the call before it has been started; nil = at once
 	begun chan struct{}   // closed when this one has been, or will not be
+
+	// A call that a person allowed runs by itself: after those before it have ended, and before those after it begin.
+	allowed bool
+	waits   []<-chan struct{}
+	ended   chan struct{}
 }
 
 func (j *job) local() bool { return j.def.Place == tool.InControl }
+
+// fresh reports whether the call runs a command that a person allowed. It gets a shell that has run nothing: functions, aliases, PATH and
+// the directory of the thread's shell, which the agent may have prepared, do not decide what it does.
+func (j *job) fresh() bool {
+	var in struct {
+		Command string `json:"command"`
+	}
+	return j.allowed && j.def.Name == "bash" && json.Unmarshal(j.input, &in) == nil && in.Command != ""
+}
 
 // moved reports whether links lead to another path than the call names.
 func (j *job) moved() bool {
@@ -100,7 +114,8 @@ func (t *turn) jobs(ctx context.Context) ([]*job, error) {
 		if err != nil {
 			return nil, err
 		}
-		j := &job{call: c, input: input, thread: t.durable.Thread, limits: t.durable.Config.Env.Limits}
+		j := &job{call: c, input: input, thread: t.durable.Thread, limits: t.durable.Config.Env.Limits,
+			allowed: c.Requested.Decision == outboard.Ask || c.Requested.Grant != ""}
 		j.limits.Pids = cmp.Or(j.limits.Pids, sandbox.DefaultPids)
 		def, ok := t.tool(c.Requested.Name)
 		if !ok {
@@ -399,11 +414,20 @@ func (t *turn) collect(ctx context.Context, jobs []*job) error {
 	return nil
 }
 
-// order chains the calls that share a shell.
+// order chains the calls that share a shell, and sets apart those that a person allowed.
 func order(jobs []*job) {
-	var last <-chan struct{}
-	for _, j := range jobs {
-		j.begun = make(chan struct{})
+	var last, apart <-chan struct{}
+	for i, j := range jobs {
+		j.begun, j.ended = make(chan struct{}), make(chan struct{})
+		if j.waits = nil; apart != nil {
+			j.waits = append(j.waits, apart)
+		}
+		if j.allowed {
+			for _, before := range jobs[:i] {
+				j.waits = append(j.waits, before.ended)
+			}
+			apart = j.ended
+		}
 		if j.def.Name == "bash" {
 			j.after, last = last, j.begun
 		}

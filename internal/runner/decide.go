@@ -181,7 +181,7 @@ func (t *turn) permit(ctx context.Context, j *job) error {
 	if v.Away != nil {
 		return v.Away // Unavailable, as above
 	}
-	j.request = *r
+	j.request, j.allowed = *r, j.allowed || grant != ""
 	switch v.Decision {
 	case outboard.Allow:
 	case outboard.Ask: // such as by the last use of a grant

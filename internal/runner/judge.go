@@ -78,7 +78,7 @@ func (t *turn) askJudge(ctx context.Context, j *outboard.CallJudged, name string
 	if err != nil {
 		return err
 	}
-	m = llm.Metered(m)
+	m = llm.Metered(m, t.log)
 	j.Model = m.Info().ID
 	call, err := policy.Canonical(name, input)
 	if err != nil {

@@ -98,7 +98,7 @@ func TestMessageDuringTheLastModelCallContinuesTheTurn(t *testing.T) {
 func TestInterruptCutsTheModel(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
-	id := r.steps("- say: partial", "- sleep: 1h")
+	id := r.steps("- sleep: 1h", "- say: never")
 	r.until(id, "the model runs", func(s *outboard.State) bool { return s.Request != "" })
 	r.say(id, "- say: next")
 	r.send(id, &outboard.InputInterrupt{})

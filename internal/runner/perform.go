@@ -21,6 +21,10 @@ import (
 // busyPause is the wait before a guest that has too many calls under way is asked again.
 const busyPause = 250 * time.Millisecond
 
+// freshNote tells the model why the state of its shell is not there.
+const freshNote = "[a person allowed this command, so it ran in a fresh shell: nothing of your shell was there (directory, variables, functions), " +
+	"and nothing of it stays in yours]"
+
 // perform brings one call, whose intent is durable, to its outcome. It runs beside the turn's goroutine and touches nothing of
 // the turn that changes.
 func (t *turn) perform(ctx context.Context, box *fleet.Box, j *job, sets []outboard.Toolset) (r result) {
@@ -30,6 +34,13 @@ func (t *turn) perform(ctx context.Context, box *fleet.Box, j *job, sets []outbo
 			r = result{job: j, panic: asPanic(v)}
 		}
 	}()
+	defer close(j.ended)
+	for _, before := range j.waits {
+		select {
+		case <-before:
+		case <-ctx.Done():
+		}
+	}
 	if r.err = t.alive(ctx); r.err != nil { // its intent is durable, and its outcome unknown: it was not sent, but another process cannot know
 		return r
 	}
@@ -48,6 +59,9 @@ func (t *turn) perform(ctx context.Context, box *fleet.Box, j *job, sets []outbo
 	case err == nil:
 		res = t.sift(ctx, j, res)
 		r.fin = new(tool.Finish(j.call.ID, res, j.limits))
+		if j.fresh() {
+			r.fin.Content = append(r.fin.Content, outboard.Text(freshNote))
+		}
 		if late && r.fin.Outcome == outboard.OutcomeCanceled {
 			r.fin.Outcome = outboard.OutcomeError
 			r.fin.Content = append(r.fin.Content, outboard.Text("It had not ended long after its timeout."))
@@ -96,6 +110,9 @@ func (t *turn) send(ctx context.Context, box *fleet.Box, j *job) (res guest.Resu
 	if err = context.Cause(ctx); err == nil {
 		start := j.def.Start(key, t.epoch, j.sent.Generation, j.thread, j.def.At(j.input, j.sent.Opens))
 		start.Digest = j.sent.Digest
+		if j.fresh() {
+			start.Shell = guest.OncePrefix + key
+		}
 		for res, err = box.Start(wctx, start); isBusy(err) && wctx.Err() == nil; res, err = box.Start(wctx, start) {
 			t.pause(wctx, busyPause) // nothing was recorded inside: asking again is not sending twice
 		}

@@ -326,7 +326,7 @@ func (t *turn) Model() (llm.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return llm.Metered(m), nil
+	return llm.Metered(m, t.log), nil
 }
 
 // Load implements harness.Turn.
