@@ -33,10 +33,10 @@ var (
 		"/proc/interrupts", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/latency_stats", // side channels
 		"/proc/kcore", "/proc/keys", "/proc/key-users", // kernel memory and keyrings
 		"/proc/kallsyms", "/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags", "/proc/vmallocinfo", "/proc/iomem", "/proc/ioports", // addresses
-		"/proc/swaps", "/proc/partitions", "/proc/diskstats", "/proc/mdstat", "/proc/modules", "/proc/cmdline", // the host's devices, modules, how it was started
+		"/proc/swaps", "/proc/partitions", "/proc/diskstats", "/proc/mdstat", "/proc/modules", "/proc/cmdline", "/proc/devices", "/proc/fs", // the host's devices, modules, how it was started
 		"/proc/pressure",
 	}
-	readOnlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/proc/mtrr",
+	readOnlyPaths = []string{"/proc/bus", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/proc/mtrr",
 		"/proc/1/oom_score_adj", "/proc/1/oom_adj"} // the guest's, which what is root inside owns: it would be the first to end when memory does
 )
 

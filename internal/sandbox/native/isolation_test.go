@@ -71,6 +71,35 @@ func TestHostIsAbsent(t *testing.T) {
 	}
 }
 
+// TestDisksAreHidden: a sandbox would show which disks the host has, and with which file systems.
+func TestDisksAreHidden(t *testing.T) {
+	table, err := os.ReadFile("/proc/partitions")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var disks []string
+	for line := range strings.Lines(string(table)) {
+		if f := strings.Fields(line); len(f) == 4 && f[0] != "major" {
+			disks = append(disks, f[3])
+		}
+	}
+	if len(disks) == 0 {
+		t.Skip("the host has no disks")
+	}
+	p, _ := newProvider(t)
+	b := create(t, p, sandbox.Spec{})
+	out := b.sh(t, "cat /proc/partitions /proc/diskstats /proc/swaps /proc/mdstat /proc/devices 2>/dev/null; find /proc/fs /sys -mindepth 1 2>/dev/null; ls -A /dev; ls -d /proc/fs")
+	words := strings.FieldsFunc(out, func(r rune) bool { return r == '/' || r == ' ' || r == '\n' })
+	for _, disk := range append(disks, "Block", "ext4", "xfs", "jbd2") {
+		if slices.Contains(words, disk) {
+			t.Errorf("%s shows inside", disk)
+		}
+	}
+	if !slices.Contains(words, "fs") || !slices.Contains(words, "memory.max") || !slices.Contains(words, "null") {
+		t.Errorf("control: it was not looked there: %q", out)
+	}
+}
+
 // TestBootID: a sandbox would show the host's boot id, by which two sandboxes know that they are neighbours, or another each time it is
 // asked; one that is made ahead, or a later machine, would have another's; or a tool could write it.
 func TestBootID(t *testing.T) {

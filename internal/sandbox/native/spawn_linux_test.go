@@ -57,7 +57,7 @@ func TestIdentifyMoreThanTheSocketTakes(t *testing.T) {
 	if err := form.Decode(body, &id); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-told; err != nil || id.Generation != "g" || !maps.Equal(id.Env, spec.Env) {
+	if err := <-told; err != nil || id.Generation != "g" || !maps.Equal(id.Env, environment(spec, "")) {
 		t.Errorf("told %v: generation %q and %d variables", err, id.Generation, len(id.Env))
 	}
 }
