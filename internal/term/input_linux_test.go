@@ -1,6 +1,7 @@
 package term
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -37,6 +38,14 @@ func terminal(t *testing.T) (keyboard, program *os.File) {
 func TestInputDropsWhatWasTypedBefore(t *testing.T) {
 	keyboard, program := terminal(t)
 	in := NewInput(program)
+	t.Cleanup(func() { // before the terminal is closed: the reader looks at it until its other end is gone
+		keyboard.Close()
+		for {
+			if _, err := in.Next(context.Background()); err != nil {
+				return
+			}
+		}
+	})
 	for _, before := range []string{"", "y\n", "y\ny\ny\nhalf"} {
 		if _, err := keyboard.WriteString("read\n" + before); err != nil {
 			t.Fatal(err)
