@@ -465,71 +465,7 @@ func Load(path string, env func(string) string) (*Config, error) {
 	if err := c.override(env); err != nil {
 		return nil, err
 	}
-	if c.Idle < 0 {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring idle: %v is negative", c.Idle)
-	}
-	if c.LogLevel != "" && !slices.Contains(levels, c.LogLevel) {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring the log: level %q is not debug, info, warn or error", c.LogLevel)
-	}
-	if n := c.Sandbox.Places(); n < 0 || n > maxAhead {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: ahead is %d; it must be from 0 to %d", n, maxAhead)
-	}
-	if n := c.Sandbox.Guests(); n < 0 || n > maxAhead {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: warm is %d; it must be from 0 to %d", n, maxAhead)
-	}
-	if l := c.Sandbox.Lifecycle(); l.StopAfterSec > 0 && l.DropAfterSec > 0 && l.DropAfterSec < l.StopAfterSec {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: drop_after is before stop_after")
-	}
-	if d := c.Sandbox.Rests(); d < minRestEvery || d > time.Hour {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: rest_every is %v; it must be from %v to 1h", d, minRestEvery)
-	}
-	if c.Sandbox.MaxPerEnvironment < 0 || c.Sandbox.MaxPerOwner < 0 || c.Sandbox.DiskReserveBytes != nil && *c.Sandbox.DiskReserveBytes < 0 {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring sandboxes: a limit is negative")
-	}
-	if n := c.Limits.States(); n != 0 && n < minStates || n > maxStates {
-		return nil, outboard.Errorf(outboard.Invalid,
-			"configuring limits: checkpoints is %d; it must be 0, to keep all, or from %d to %d", n, minStates, maxStates)
-	}
-	if c.Limits.CheckpointBytes < 0 {
-		return nil, outboard.Errorf(outboard.Invalid,
-			"configuring limits: checkpoint_bytes is %d; it must be a number of bytes, or 0 for no bound", c.Limits.CheckpointBytes)
-	}
-	if p := c.Limits.OrganizationPercent; p < 0 || p > 100 {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: organization_percent is %d; it must be from 1 to 100, or 0 for the default", p)
-	}
-	if c.Limits.Slots < 0 || c.Limits.Slots > maxSlots {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: slots is %d; it must be from 0 to %d", c.Limits.Slots, maxSlots)
-	}
-	if p := c.Limits.ModelPatience; p < 0 || p > maxPatience {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: model_patience is %v; it must be from 0s to %v", p, maxPatience)
-	}
-	if n := c.Limits.ModelCalls; n < 0 || n > maxModelCalls {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring limits: model_calls is %d; it must be from 0 to %d", n, maxModelCalls)
-	}
-	for _, n := range c.Egress.PrivateNetworks {
-		if _, err := netip.ParsePrefix(n); err != nil {
-			return nil, outboard.Errorf(outboard.Invalid, "configuring egress.private_networks: %q is not a network such as 10.0.0.0/8", n)
-		}
-	}
-	if d := c.Egress.IdleTimeout; d != 0 && (d < minIdle || d > maxIdle) {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring egress.idle_timeout: it must be from %v to %v, not %v", minIdle, maxIdle, d)
-	}
-	if d := c.Egress.MaxLifetime; d != 0 && (d < minLife || d > maxLife) {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring egress.max_lifetime: it must be from %v to %v, not %v", minLife, maxLife, d)
-	}
-	if err := CheckHosts(c.Hosts); err != nil {
-		return nil, err
-	}
-	if err := c.Egress.Boxes.check(); err != nil {
-		return nil, err
-	}
-	if err := c.Vault.check(); err != nil {
-		return nil, err
-	}
-	if err := c.Login.check(); err != nil {
-		return nil, err
-	}
-	if err := c.Images.check(); err != nil {
+	if err := c.check(); err != nil {
 		return nil, err
 	}
 	if err := c.Policy.load(); err != nil {
