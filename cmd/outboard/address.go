@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// address says where a running server of a data directory answers. Each server writes one into servers/PID.json; server.json is that of
-// the server that started last. It is a hint: a reader verifies that the process is still the one that wrote it before sending it a key.
+// address says where a running server of a data directory answers. Each server writes one into servers/PID.json;
+// server.json is that of the server that started last. It is a hint: a reader verifies that the process is still
+// the one that wrote it before sending it a key.
 type address struct {
 	URL   string `json:"url"`
 	PID   int    `json:"pid"`
@@ -69,7 +70,8 @@ func publish(data string, at address) error {
 	return writePrivate(addressPath(data), string(b)+"\n")
 }
 
-// withdraw removes what publish wrote. When server.json was this process's, it becomes that of another server of the directory.
+// withdraw removes what publish wrote. When server.json was this process's, it becomes that of another server of
+// the directory.
 func withdraw(data string) error {
 	err := os.Remove(filepath.Join(serversDir(data), strconv.Itoa(os.Getpid())+".json"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -36,8 +36,8 @@ func privateCert(t *testing.T) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// Fails if a command cannot use a server of this machine whose certificate the machine does not trust, uses one that shows another
-// certificate, or starts a server of its own beside it.
+// Fails if a command cannot use a server of this machine whose certificate the machine does not trust, uses one
+// that shows another certificate, or starts a server of its own beside it.
 func TestServerWithPrivateCertificate(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	env := func(string) string { return "" }

@@ -19,8 +19,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// A background server is `outboard serve` in a process that the command starting it leaves behind: the work goes on when the command
-// ends. It serves one data directory, on a free port of the loopback address, and ends by itself after Config.Idle without work.
+// A background server is `outboard serve` in a process that the command starting it leaves behind: the work goes
+// on when the command ends. It serves one data directory, on a free port of the loopback address, and ends by
+// itself after Config.Idle without work.
 
 const (
 	// maxServerLog is how large server.log may be when a server starts; a larger one becomes server.log.1.
@@ -48,8 +49,8 @@ func (a *app) inBackground() bool {
 	return canDetach && !a.foreground && a.env(foregroundEnv) == ""
 }
 
-// background returns a connection to the server of a data directory, and starts one in the background when none runs. Of several commands
-// at the same time one starts it.
+// background returns a connection to the server of a data directory, and starts one in the background when none
+// runs. Of several commands at the same time one starts it.
 func (a *app) background(ctx context.Context, data string) (*conn, error) {
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return nil, dataError(data, err)
@@ -182,8 +183,8 @@ func notStarted(data string, from int64, ended error) error {
 // stopWait is how long a server may take to end when it is asked to.
 const stopWait = 30 * time.Second
 
-// reach connects to the server at an address of the data directory. nil: there is none any more. A server that lives and cannot be
-// talked to is an error, because another one in its place would not see its sessions.
+// reach connects to the server at an address of the data directory. nil: there is none any more. A server that
+// lives and cannot be talked to is an error, because another one in its place would not see its sessions.
 func (a *app) reach(ctx context.Context, data, key string, at address) (*conn, error) {
 	c, err := a.dialPinned(at, key, data)
 	if err != nil {

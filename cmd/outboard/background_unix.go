@@ -19,7 +19,8 @@ func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true
 // terminate asks a process to end.
 func terminate(pid int) error { return syscall.Kill(pid, syscall.SIGTERM) }
 
-// lockFile takes the lock of a file that it makes, waiting for its holder, and returns what gives it back. The lock ends with the process.
+// lockFile takes the lock of a file that it makes, waiting for its holder, and returns what gives it back. The
+// lock ends with the process.
 func lockFile(ctx context.Context, path string) (func(), error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

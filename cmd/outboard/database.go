@@ -13,8 +13,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// database is the file database.json of a data directory: the one database that the directory belongs to. The key in admin.key, the
-// copies of the audit and the files of sandboxes are those of this database; with another one they would be lost or taken for forged.
+// database is the file database.json of a data directory: the one database that the directory belongs to. The
+// key in admin.key, the copies of the audit and the files of sandboxes are those of this database; with another
+// one they would be lost or taken for forged.
 type database struct {
 	ID    string `json:"id"`    // see store.Identity
 	Where string `json:"where"` // "sqlite", or the address of a PostgreSQL database, without user and password
@@ -54,8 +55,8 @@ func whereOf(address string) string {
 	return u.Scheme + "://" + u.Host + u.Path
 }
 
-// checkDatabase refuses, before anything is opened or made, a database that is not the directory's own. address is what the flags and
-// the configuration name, "" for SQLite in the directory.
+// checkDatabase refuses, before anything is opened or made, a database that is not the directory's own. address
+// is what the flags and the configuration name, "" for SQLite in the directory.
 func checkDatabase(data, address string) error {
 	d, err := databaseOf(data)
 	if err != nil {
@@ -130,8 +131,8 @@ func claimDatabase(ctx context.Context, data, address string, st *store.Store) e
 	return nil
 }
 
-// ensureKey sees to it that a new database has an operator's key, in admin.key. A file that is there is never overwritten: its key is
-// taken over when the database is new and the directory's own.
+// ensureKey sees to it that a new database has an operator's key, in admin.key. A file that is there is never
+// overwritten: its key is taken over when the database is new and the directory's own.
 func (s *server) ensureKey(ctx context.Context) (made bool, err error) {
 	secret, err := readKey(s.cfg.Data)
 	if err != nil {

@@ -15,14 +15,15 @@ const holesAsOf = "2026-11-29"
 // hole is a published fault by which what runs in a sandbox can leave it.
 type hole struct {
 	id string
-	// fixed are the first versions without it, one for each release series (major.minor) that got the fix, oldest first. A series that is
-	// not listed never got it, unless it is newer than all of them.
+	// fixed are the first versions without it, one for each release series (major.minor) that got the fix,
+	// oldest first. A series that is not listed never got it, unless it is newer than all of them.
 	fixed []string
 }
 
-// knownHoles are those of what sandboxes are made with. Sources: the advisories of github.com/opencontainers/runc (GHSA-xr7r-f8xq-vfvv,
-// GHSA-9493-h29p-rfm2 and the two beside it), github.com/containers/crun, github.com/moby/moby, gVisor's issue tracker, and for the kernel
-// the CVE announcements of kernel.org.
+// knownHoles are those of what sandboxes are made with. Sources: the advisories of
+// github.com/opencontainers/runc (GHSA-xr7r-f8xq-vfvv, GHSA-9493-h29p-rfm2 and the two beside it),
+// github.com/containers/crun, github.com/moby/moby, gVisor's issue tracker, and for the kernel the CVE
+// announcements of kernel.org.
 var knownHoles = map[string][]hole{
 	"runc": {
 		{"CVE-2024-21626", []string{"1.1.12"}},
@@ -36,8 +37,8 @@ var knownHoles = map[string][]hole{
 	"kernel": {{"CVE-2024-1086", []string{"5.4.269", "5.10.210", "5.15.149", "6.1.76", "6.6.15", "6.7.3"}}},
 }
 
-// holesOf returns the published holes of a version, and the newest version that fixes them all. Both are empty for a version without any
-// and for a program or a version that is not understood.
+// holesOf returns the published holes of a version, and the newest version that fixes them all. Both are empty
+// for a version without any and for a program or a version that is not understood.
 func holesOf(program, version string) (ids []string, fix string) {
 	have, ok := versionOf(version)
 	if !ok {
@@ -78,8 +79,8 @@ func later(a, b string) string {
 	return b
 }
 
-// versionOf reads the numbers that a version begins with: 1.1.5+ds1, 6.8.0-45-generic, release-20250630.0 and a Go module's
-// v0.0.0-20260905035102-160fafc42237, which is the day. A candidate of a release comes before it.
+// versionOf reads the numbers that a version begins with: 1.1.5+ds1, 6.8.0-45-generic, release-20250630.0 and a
+// Go module's v0.0.0-20260905035102-160fafc42237, which is the day. A candidate of a release comes before it.
 func versionOf(text string) ([]int, bool) {
 	text = strings.TrimPrefix(strings.TrimPrefix(text, "release-"), "v")
 	if rest, ok := strings.CutPrefix(text, "0.0.0-"); ok {

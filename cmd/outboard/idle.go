@@ -43,8 +43,8 @@ func (v *activity) rest() time.Duration {
 // idleLook is how often at most a server looks whether it is idle.
 const idleLook = 10 * time.Second
 
-// awaitIdle returns true when a server has had no request and nothing to do for as long as idle, and false when ctx ends first. Work that
-// cannot be seen counts as work.
+// awaitIdle returns true when a server has had no request and nothing to do for as long as idle, and false when
+// ctx ends first. Work that cannot be seen counts as work.
 func (s *server) awaitIdle(ctx context.Context, idle time.Duration) bool {
 	if idle <= 0 {
 		<-ctx.Done()

@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// operatorKeyOptions name the database of a data directory as outboard serve does. The commands open it themselves: a key that is lost
-// cannot let its owner in through the API.
+// operatorKeyOptions name the database of a data directory as outboard serve does. The commands open it
+// themselves: a key that is lost cannot let its owner in through the API.
 type operatorKeyOptions struct {
 	db     string
 	config string
@@ -129,8 +129,8 @@ func recoverKey(ctx context.Context, a *app, k *keyChange) error {
 	return k.replace(ctx, a, "outboard key recover, with the database at hand", k.living)
 }
 
-// replace makes a new key, puts it into admin.key, and revokes old ones, in this order: when it is killed in between, admin.key holds a
-// key that works, and the next call goes on.
+// replace makes a new key, puts it into admin.key, and revokes old ones, in this order: when it is killed in
+// between, admin.key holds a key that works, and the next call goes on.
 func (k *keyChange) replace(ctx context.Context, a *app, why string, old []outboard.Key) error {
 	next := keyPath(k.data) + ".next"
 	old = slices.Concat(old, k.leftBy(next))

@@ -8,7 +8,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// check refuses values that no server can work with. What they depend on outside the file, such as keys, is looked at where it is used.
+// check refuses values that no server can work with. What they depend on outside the file, such as keys, is
+// looked at where it is used.
 func (c *Config) check() error {
 	if c.Idle < 0 {
 		return outboard.Errorf(outboard.Invalid, "configuring idle: %v is negative", c.Idle)

@@ -12,8 +12,8 @@ const (
 	identitySQL       = `SELECT id FROM identity WHERE one = 1`
 )
 
-// Identity returns the name of this database: random text, made at the first call and never changed. Two databases never have
-// the same one, except a copy and its original.
+// Identity returns the name of this database: random text, made at the first call and never changed. Two
+// databases never have the same one, except a copy and its original.
 func (s *Store) Identity(ctx context.Context) (id string, err error) {
 	err = s.queryRow(ctx, identitySQL).Scan(&id)
 	if err == nil || !errors.Is(err, sql.ErrNoRows) { // a start on a full disk writes nothing
@@ -32,8 +32,8 @@ const pendingSQL = `SELECT EXISTS (SELECT 1 FROM sessions WHERE ready_at > 0 AND
 	OR EXISTS (SELECT 1 FROM boxes WHERE state = 'running' AND host = ?)
 	OR EXISTS (SELECT 1 FROM template_builds WHERE state IN ('building', 'waiting') AND host = ?)`
 
-// Pending reports whether a host has something to do now or at a time that is set: a session that runs or will run, a box that runs, a
-// build. Sessions that wait for a person or a client do not count.
+// Pending reports whether a host has something to do now or at a time that is set: a session that runs or will
+// run, a box that runs, a build. Sessions that wait for a person or a client do not count.
 func (s *Store) Pending(ctx context.Context, host string) (some bool, err error) {
 	err = s.queryRow(ctx, pendingSQL, host, host).Scan(&some)
 	return some, s.fail("looking for work", err)

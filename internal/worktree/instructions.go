@@ -13,7 +13,8 @@ import (
 var instructionNames = []string{"AGENTS.md", "CLAUDE.md"}
 
 const (
-	// maxInstruction is how much of one such file is taken, and maxInstructions of all: they are in every request to the model.
+	// maxInstruction is how much of one such file is taken, and maxInstructions of all: they are in every
+	// request to the model.
 	maxInstruction  = 32 << 10
 	maxInstructions = 96 << 10
 )
@@ -25,8 +26,9 @@ type Instruction struct {
 	Cut  bool // it was longer
 }
 
-// Instructions returns the instructions for agents in what was sent: those at the top, and in each directory down to the one where the user
-// was, in this order. Files that hold the same as an earlier one, links, and files that are no text are left out.
+// Instructions returns the instructions for agents in what was sent: those at the top, and in each directory
+// down to the one where the user was, in this order. Files that hold the same as an earlier one, links, and
+// files that are no text are left out.
 func (t *Tree) Instructions(ctx context.Context, s *Snapshot) ([]Instruction, error) {
 	dirs := []string{""}
 	for part := range strings.SplitSeq(t.Dir, "/") {

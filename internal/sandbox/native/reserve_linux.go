@@ -14,19 +14,23 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Sandboxes without a disk limit share the server's disk with it. The last room of that is the server's: with less than the reserve no sandbox is
-// made, and in those there are a program that goes on writing is ended. It is a guard against accidents, not against who means to fill the disk, which
-// is looked at a few times a second: fallocate takes all of it before the next look. A limit on the disk holds against anybody.
+// Sandboxes without a disk limit share the server's disk with it. The last room of that is the server's: with
+// less than the reserve no sandbox is made, and in those there are a program that goes on writing is ended. It
+// is a guard against accidents, not against who means to fill the disk, which is looked at a few times a second:
+// fallocate takes all of it before the next look. A limit on the disk holds against anybody.
 
 const (
-	// defaultReserve and reserveShare are the reserve where the configuration names none: so many bytes, or this part of a small disk.
+	// defaultReserve and reserveShare are the reserve where the configuration names none: so many bytes, or this
+	// part of a small disk.
 	defaultReserve = 1 << 30
 	reserveShare   = 50
-	// reserveEvery is how often the disk is looked at: a program writes some hundred MB in that time, of the reserve's GiB.
+	// reserveEvery is how often the disk is looked at: a program writes some hundred MB in that time, of the
+	// reserve's GiB.
 	reserveEvery = 200 * time.Millisecond
 	// reserveGrain is what a process may write between two looks: what small files, logs and removals come to.
 	reserveGrain = 1 << 20
-	// reserveStrikes is in how many looks programs of a sandbox may be ended for it. With one more all are: their work is to start others.
+	// reserveStrikes is in how many looks programs of a sandbox may be ended for it. With one more all are:
+	// their work is to start others.
 	reserveStrikes = 5
 )
 
@@ -108,8 +112,9 @@ type writers struct {
 	strikes map[outboard.SandboxID]int
 }
 
-// look ends the programs that have written since the last one: by the signal for too large a file, which a shell explains, and by SIGKILL where that
-// was of no use. Guests are spared: what they write is bounded, and they are needed to make room.
+// look ends the programs that have written since the last one: by the signal for too large a file, which a shell
+// explains, and by SIGKILL where that was of no use. Guests are spared: what they write is bounded, and they are
+// needed to make room.
 func (w *writers) look() {
 	ids, err := w.p.ids()
 	if err != nil {
@@ -173,8 +178,8 @@ func (w *writers) programs(s *state) (pids []int) {
 	return pids
 }
 
-// writtenBy returns how many bytes for a disk the threads of a process have made, through mappings too. What the process as a whole is said to have
-// written has in it what its ended children have.
+// writtenBy returns how many bytes for a disk the threads of a process have made, through mappings too. What the
+// process as a whole is said to have written has in it what its ended children have.
 func writtenBy(pid int) (n int64) {
 	tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	for _, t := range tasks {
