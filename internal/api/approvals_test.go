@@ -682,7 +682,7 @@ func TestCallsBeyondAGrantCanAsk(t *testing.T) {
 	var ran, told int
 	for _, text := range texts(k.turn("- parallel:", "    - bash: echo one", "    - bash: echo one", "- say: ok"), "agent.tool_result") {
 		switch {
-		case text == "one\n":
+		case strings.HasPrefix(text, "one\n") && strings.Contains(text, "ran in a fresh shell"):
 			ran++
 		case strings.Contains(text, "a person must allow this call by now") && strings.Contains(text, "make the call again to ask"):
 			told++

@@ -148,7 +148,10 @@ func interruptModel(t *testing.T, b *bench) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("the interrupt took %v", took)
 	}
-	if got := types(cut); stop != "end_turn" || slices.Contains(got, "agent.message") || !slices.Contains(got, "span.model_request_end") ||
+	if kept := texts(cut, "agent.message"); len(kept) != 1 || !strings.HasPrefix(kept[0], "half a sentence") || !strings.Contains(kept[0], "interrupted") {
+		t.Errorf("what was shown is kept as %q", kept)
+	}
+	if got := types(cut); stop != "end_turn" || !slices.Contains(got, "span.model_request_end") ||
 		!slices.Contains(got, "user.interrupt") || slices.Contains(got, "session.error") {
 		t.Errorf("the cut turn ended with %s: %v", stop, got)
 	}
@@ -229,7 +232,9 @@ func confirmations(t *testing.T, b *bench) {
 	for i, e := range of(all, "agent.tool_result") {
 		results[e["tool_use_id"].(string)] = fmt.Sprint(e["is_error"], " ", texts(of(all, "agent.tool_result"), "agent.tool_result")[i])
 	}
-	if results[calls[0]] != "false one\n" || results[calls[2]] != "false three\n" || !strings.HasPrefix(results[calls[1]], "true ") ||
+	const fresh = "[a person allowed this command, so it ran in a fresh shell"
+	if !strings.HasPrefix(results[calls[0]], "false one\n"+fresh) || !strings.HasPrefix(results[calls[2]], "false three\n"+fresh) ||
+		!strings.HasPrefix(results[calls[1]], "true ") || strings.Contains(results[calls[1]], fresh) ||
 		!strings.Contains(results[calls[1]], "use the other one") {
 		t.Errorf("results %q", results)
 	}

@@ -2,6 +2,7 @@ package guest
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -31,7 +32,7 @@ func TestHelloOfAnotherVersion(t *testing.T) {
 	c := hostile(t, func(conn net.Conn) {
 		conn.Write(appendFrame(nil, frame{kind: kindResponse, id: 1, head: []byte(`{"version":1,"generation":"g","max_epoch":3,"pid":1}`)}))
 	})
-	if _, err := c.Hello(t.Context()); err == nil || err.Error() != "guest speaks protocol version 1, this host 3" {
+	if _, err := c.Hello(t.Context()); err == nil || err.Error() != fmt.Sprint("guest speaks protocol version 1, this host ", ProtocolVersion) {
 		t.Errorf("a guest of version 1: %v", err)
 	}
 }
