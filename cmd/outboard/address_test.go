@@ -37,7 +37,7 @@ func privateCert(t *testing.T) tls.Certificate {
 }
 
 // Fails if a command cannot use a server of this machine whose certificate the machine does not trust, uses one
-// that shows another certificate, or starts a server of its own beside it.
+// that shows another certificate, or starts a second server beside it.
 func TestServerWithPrivateCertificate(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	env := func(string) string { return "" }

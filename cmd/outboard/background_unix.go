@@ -13,7 +13,7 @@ import (
 // canDetach reports whether a process can be left behind.
 const canDetach = true
 
-// detach starts the command in a session of its own: no terminal and no signal of this process's group reaches it.
+// detach starts the command in a new session, so that no terminal and no signal of this process's group reaches it.
 func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
 // terminate asks a process to end.
