@@ -88,13 +88,13 @@ race: deps build ## tests under the race detector (needs a C compiler)
 sdk: build ## the official SDKs against a real server
 	@scripts/sdk
 
-compat: build ## unmodified tools and agents in a sandbox with a key they never see (root, node, npm); docs/compat.md
+compat: build ## unmodified tools and agents in a sandbox with a key they never see (root, node, npm); docs/reference/compat.md
 	@scripts/compat
 
-chaos: build deps ## kill runners, servers, guests and sandboxes at random, then prove the log; report in docs/chaos.md
+chaos: build deps ## kill runners, servers, guests and sandboxes at random, then prove the log; report in docs/lab/chaos.md
 	@scripts/chaos
 
-bench: build deps ## measure; report in docs/bench.md
+bench: build deps ## measure; report in docs/lab/bench.md
 	@scripts/bench
 
 clean:

@@ -16,7 +16,7 @@
 // # Words
 //
 // One word per idea, in Go, SQL, events, API and documentation: agent, environment, session, thread, event, turn, call,
-// sandbox, checkpoint, file. See docs/spec/events.md for every event type.
+// sandbox, checkpoint, file. See docs/reference/events.md for every event type.
 //
 // # An effect is three events
 //

@@ -153,7 +153,7 @@ func showReport(a *app, r audit.Report, checkpoints int) error {
 		if r.Bad.Num <= 1 {
 			good = ""
 		}
-		return outboard.Errorf(outboard.Internal, "%s", r.Bad.Text).WithHint("%sdocs/audit.md says how to go on", good)
+		return outboard.Errorf(outboard.Internal, "%s", r.Bad.Text).WithHint("%sdocs/reference/audit.md says how to go on", good)
 	}
 	if a.json {
 		return nil

@@ -20,7 +20,7 @@ import (
 
 func newBox(a *app) *cobra.Command {
 	cmd := &cobra.Command{Use: "box", Short: "Make and use sandboxes without a session", RunE: groupRun, Args: cobra.ArbitraryArgs,
-		Long: "Make and use sandboxes of your own, with no agent in them. Programs that speak the E2B API see the same ones (docs/compat.md).\n" +
+		Long: "Make and use sandboxes of your own, with no agent in them. Programs that speak the E2B API see the same ones (docs/reference/compat.md).\n" +
 			"A BOX is an id, or the beginning of one."}
 	cmd.AddCommand(newBoxList(a), newBoxCreate(a), newBoxExec(a), newBoxSSH(a), newBoxCopy(a), newBoxRemove(a))
 	return cmd

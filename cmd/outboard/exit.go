@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The exit codes; docs/cli.md explains them. They are part of the interface and never change meaning.
+// The exit codes; docs/reference/cli.md explains them. They are part of the interface and never change meaning.
 const (
 	exitOK        = 0
 	exitFailed    = 1

@@ -19,7 +19,7 @@ const pruneAfter = 7 * 24 * time.Hour
 
 func newImage(a *app) *cobra.Command {
 	cmd := &cobra.Command{Use: "image", Short: "Look after the images that sandboxes begin with", RunE: groupRun, Args: cobra.ArbitraryArgs,
-		Long: "Look after the OCI images that sandboxes begin with (docs/images.md). An image is pulled when it is first used; its name\n" +
+		Long: "Look after the OCI images that sandboxes begin with (docs/guide/images.md). An image is pulled when it is first used; its name\n" +
 			"means the same here until it is pulled again."}
 	cmd.AddCommand(
 		&cobra.Command{Use: "ls", Short: "List images", Args: exactArgs(),

@@ -33,7 +33,7 @@ func newSSH(a *app) *cobra.Command {
 	cmd := &cobra.Command{Use: "ssh SESSION|BOX [-- COMMAND [ARG...]]", Short: "Open a shell in a sandbox, or run a command there", Args: rangeArgs(1, -1, "a session or a box"),
 		Long: "Open a shell in the sandbox of a session or in a box, or run a command there, by SSH. A sandbox that rests is woken; a session without one\n" +
 			"gets it. The server must run with --ssh. The key is made for this one connection and ends with it: for ssh, scp, sftp and rsync\n" +
-			"themselves, register one with outboard ssh-key add, and use ID@HOST as docs/ssh.md shows.",
+			"themselves, register one with outboard ssh-key add, and use ID@HOST as docs/guide/ssh.md shows.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runSSH(cmd.Context(), a, &o, args[0], args[1:], findTarget)
 		}}

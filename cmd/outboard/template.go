@@ -22,7 +22,7 @@ const logEvery = 300 * time.Millisecond
 
 func newTemplate(a *app) *cobra.Command {
 	cmd := &cobra.Command{Use: "template", Short: "Prepare what sandboxes begin with", RunE: groupRun, Args: cobra.ArbitraryArgs,
-		Long: "Prepare what sandboxes begin with: programs, a repository, its dependencies (docs/templates.md). A template is built once of\n" +
+		Long: "Prepare what sandboxes begin with: programs, a repository, its dependencies (docs/guide/templates.md). A template is built once of\n" +
 			"steps, and shared by every sandbox that begins with it. TEMPLATE is a name or an id."}
 	cmd.AddCommand(newTemplateBuild(a), newTemplateList(a), newTemplateShow(a), newTemplateLogs(a), newTemplateRemove(a))
 	return cmd
@@ -95,7 +95,7 @@ func runTemplateBuild(ctx context.Context, a *app, o *templateBuildOptions, name
 // fileError says which file is wrong, where a line of it is.
 func fileError(file string, err error) error {
 	if e, ok := errors.AsType[*recipeError](err); ok {
-		return usagef("%s:%d: %v", file, e.line, e.err).WithHint("docs/templates.md lists what a file may say")
+		return usagef("%s:%d: %v", file, e.line, e.err).WithHint("docs/guide/templates.md lists what a file may say")
 	}
 	return err
 }
@@ -337,7 +337,7 @@ func newTemplateRemove(a *app) *cobra.Command {
 func readRecipe(file string) (string, error) {
 	f, err := os.Open(file)
 	if os.IsNotExist(err) {
-		return "", outboard.Errorf(outboard.NotFound, "there is no file %s", term.Line(file, 0)).WithHint("-f names another; docs/templates.md shows one")
+		return "", outboard.Errorf(outboard.NotFound, "there is no file %s", term.Line(file, 0)).WithHint("-f names another; docs/guide/templates.md shows one")
 	}
 	if err != nil {
 		return "", outboard.Errorf(outboard.Invalid, "opening the steps: %w", err)

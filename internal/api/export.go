@@ -9,7 +9,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
-// exportSession sends a session as one file: Outboard's own, described in docs/spec/export.md.
+// exportSession sends a session as one file: Outboard's own, described in docs/reference/export.md.
 func (s *server) exportSession(r *request) (any, error) {
 	var seq int64
 	if v := r.query.Get("seq"); v != "" {

@@ -12,7 +12,7 @@ import (
 )
 
 // writers says for every route that is not just read who may use it at least, and the scope that a limited key needs. A route that
-// changes something and is not here fails the test. docs/people.md has the same table by noun.
+// changes something and is not here fails the test. docs/guide/people.md has the same table by noun.
 var writers = map[string][2]string{
 	"POST /v1/agents": dev("agents"), "POST /v1/agents/{agent}": dev("agents"), "POST /v1/agents/{agent}/archive": dev("agents"),
 	"POST /v1/environments": dev("environments"), "POST /v1/environments/{environment}": dev("environments"),

@@ -37,7 +37,7 @@ func SyncFloor(dir string, n int) ([]time.Duration, error) {
 }
 
 // SpawnFloor measures F: spawning and reaping a static program that does nothing, n times. The program is `int main(){return 0;}`
-// linked statically by the host's C compiler, the F of docs/bench.md. Without a compiler it is an ELF file of one exit system call
+// linked statically by the host's C compiler, the F of docs/lab/bench.md. Without a compiler it is an ELF file of one exit system call
 // written on the spot, which has no C library to start and makes for a floor several times lower: kind says which it was.
 func SpawnFloor(dir string, n int) (samples []time.Duration, kind string, err error) {
 	path := filepath.Join(dir, "floor-true")

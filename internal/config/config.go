@@ -1,5 +1,5 @@
 // Package config reads the server's configuration: one YAML file, and environment variables that override it. It is strict: an
-// unknown key, a value of the wrong type or a repeated key is an error that names the line. docs/config.md describes the keys.
+// unknown key, a value of the wrong type or a repeated key is an error that names the line. docs/reference/config.md describes the keys.
 //
 // Precedence, where a setting has several sources: a command's flag, then the environment, then the file, then the default.
 package config
@@ -458,7 +458,7 @@ func Load(path string, env func(string) string) (*Config, error) {
 		}
 		if err := decode(text, &c); err != nil {
 			return nil, outboard.Errorf(outboard.Invalid, "reading the configuration %s: %w", path, err).
-				WithHint("outboard config init writes an example; docs/config.md describes every key")
+				WithHint("outboard config init writes an example; docs/reference/config.md describes every key")
 		}
 		c.resolve(filepath.Dir(path))
 	}

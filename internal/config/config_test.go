@@ -169,9 +169,9 @@ func TestRedacted(t *testing.T) {
 	}
 }
 
-// If this failed, config init would write, or docs/config.md would teach, a configuration that is refused.
+// If this failed, config init would write, or docs/reference/config.md would teach, a configuration that is refused.
 func TestExamples(t *testing.T) {
-	text, err := os.ReadFile("../../docs/config.md")
+	text, err := os.ReadFile("../../docs/reference/config.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestExamples(t *testing.T) {
 	for f := range reflect.TypeFor[Config]().Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 		if !strings.Contains(string(text), "| `"+name) {
-			t.Errorf("docs/config.md does not tell of %q", name)
+			t.Errorf("docs/reference/config.md does not tell of %q", name)
 		}
 	}
 }

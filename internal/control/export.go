@@ -21,7 +21,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/fleet"
 )
 
-// The parts of an export; see docs/spec/export.md.
+// The parts of an export; see docs/reference/export.md.
 const (
 	exportFormat     = "outboard-export/1"
 	formatEntry      = "format"

@@ -62,7 +62,7 @@ func loginCaller(org outboard.OrgID) outboard.Caller {
 func (c *Control) provider() (*login.Provider, error) {
 	if c.login.Provider == nil {
 		return nil, outboard.Errorf(outboard.NotFound, "people cannot sign in at this server").
-			WithHint("configure login with an identity provider, see docs/people.md; or use a key: OUTBOARD_API_KEY")
+			WithHint("configure login with an identity provider, see docs/guide/people.md; or use a key: OUTBOARD_API_KEY")
 	}
 	return c.login.Provider, nil
 }

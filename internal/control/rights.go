@@ -7,7 +7,7 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// What a key can be limited to; see outboard.KeyScopes and docs/people.md.
+// What a key can be limited to; see outboard.KeyScopes and docs/guide/people.md.
 const (
 	scopeSessions     = "sessions"
 	scopeAgents       = "agents"

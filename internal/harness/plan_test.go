@@ -50,7 +50,7 @@ func open(s *outboard.State) bool {
 	return slices.ContainsFunc(s.Calls, func(c *outboard.Call) bool { return c.Finished == nil })
 }
 
-// check refuses an event that the rules of docs/spec/events.md do not allow in this state.
+// check refuses an event that the rules of docs/reference/events.md do not allow in this state.
 func (w *world) check(e outboard.Event) {
 	s := w.s
 	p, err := e.Decode()

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// If this failed, docs/script.md would teach steps that do not work, or do something else.
+// If this failed, docs/reference/script.md would teach steps that do not work, or do something else.
 func TestScriptDocs(t *testing.T) {
-	text, err := os.ReadFile("../../docs/script.md")
+	text, err := os.ReadFile("../../docs/reference/script.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestScriptDocs(t *testing.T) {
 	want(t, fmt.Sprint(len(stops), " ", stops[2], "; ", stops[3]), "4 text All tests pass. -> end_turn; text You are welcome. -> end_turn")
 	for name := range tools {
 		if !strings.Contains(string(text), "`"+name+": ") {
-			t.Errorf("docs/script.md does not tell of the step %q", name)
+			t.Errorf("docs/reference/script.md does not tell of the step %q", name)
 		}
 	}
 }

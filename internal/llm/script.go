@@ -12,7 +12,7 @@ import (
 )
 
 // ProviderScript is the wire family of the deterministic model. Its models are "script/steps", which runs the steps that user
-// messages contain, and "script/<name>", which runs the named script of rules. docs/script.md is the language.
+// messages contain, and "script/<name>", which runs the named script of rules. docs/reference/script.md is the language.
 //
 // A script model keeps no state: where it is follows from the request alone, so any process continues it after any crash.
 const ProviderScript = "script"

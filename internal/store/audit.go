@@ -425,7 +425,7 @@ func (s *Store) auditSeal() error {
 
 func sealed(why error) error {
 	return outboard.Errorf(outboard.Unavailable, "nothing can be recorded, so nothing is done: %w", why).
-		WithHint("run 'outboard audit verify' to see what differs; docs/audit.md says how to go on")
+		WithHint("run 'outboard audit verify' to see what differs; docs/reference/audit.md says how to go on")
 }
 
 // AuditQuery selects audit records.

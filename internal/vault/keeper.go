@@ -254,7 +254,7 @@ func (k *Keeper) unwrap(ctx context.Context, row *outboard.VaultKey) (*keys, err
 		return nil, err
 	}
 	err = outboard.Errorf(outboard.NotFound, "the vault key is wrapped by %q, which is not configured", w.Kind).
-		WithHint("configure vault in the configuration as it was; docs/config.md")
+		WithHint("configure vault in the configuration as it was; docs/reference/config.md")
 	for _, by := range k.cfg.Wrappers {
 		if by.Kind() != w.Kind {
 			continue

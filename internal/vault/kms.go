@@ -80,7 +80,7 @@ func (e External) Unwrap(ctx context.Context, raw json.RawMessage, wrapped, aad 
 
 func (e External) failed(doing string, err error) error {
 	return outboard.Errorf(outboard.KindOf(err), "the key management service (%s), %s: %w", e.kind, doing, err).
-		WithHint("nothing is stored or used until it answers; see vault in docs/config.md")
+		WithHint("nothing is stored or used until it answers; see vault in docs/reference/config.md")
 }
 
 // Command returns a Wrapper that asks a program, which is started for each request with one JSON object on its standard input and

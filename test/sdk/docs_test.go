@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Fails if a program of docs/api.md does not run as it stands there, or does not show what a session does.
+// Fails if a program of docs/reference/api.md does not run as it stands there, or does not show what a session does.
 func TestGuide(t *testing.T) {
-	guide, err := os.ReadFile(filepath.Join("..", "..", "docs", "api.md"))
+	guide, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "api.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
