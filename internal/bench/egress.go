@@ -27,8 +27,7 @@ import (
 // Bars of the gateway. The first is absolute: it is what a person waits for, on any machine.
 const (
 	egressAdded  = 500 // us that the gateway adds to the median of a kept-alive request
-	egressRate   = 0.4 // of the requests per second of clients that connect directly
-	egressBulk   = 0.6 // of the bytes per second
+	egressBulk   = 0.5 // of the bytes per second
 	auditBar     = 20  // us per record of 64 concurrent writers
 	auditWriters = 64
 	bulkSize     = 64 << 20
@@ -294,7 +293,7 @@ func rateRow(ctx context.Context, r *egressRig, cfg EgressConfig) ([]Row, error)
 		for _, c := range clients {
 			c.CloseIdleConnections()
 		}
-		rows = append(rows, Rate(fmt.Sprintf("egress/rate/%d", n), rates[1], rates[0], samples[1]).AtLeast(egressRate))
+		rows = append(rows, Rate(fmt.Sprintf("egress/rate/%d", n), rates[1], rates[0], samples[1]))
 	}
 	return rows, nil
 }

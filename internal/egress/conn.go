@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -53,7 +54,7 @@ func (f *flow) named(sni string) (string, error) {
 	return host, nil
 }
 
-// conn is a client's connection whose first byte has been read. The connection under it may be handed on only whole.
+// conn is a client's connection whose first bytes have been read.
 type conn struct {
 	net.Conn
 	head []byte
@@ -117,45 +118,48 @@ func (p *port) take(ctx context.Context, c net.Conn) {
 	p.g.run.Go(func() { p.sniff(&conn{Conn: c, flow: &flow{port: p, to: to, end: end}}) })
 }
 
-// sniff looks at the first byte, ends TLS where it is one of TLS, and hands the connection to the HTTP server.
+// sniff looks at how a connection begins, ends TLS where it is TLS, and hands the connection to the HTTP server.
 func (p *port) sniff(c *conn) {
-	if len(c.head) == 0 {
-		var b [1]byte
-		_ = c.SetReadDeadline(time.Now().Add(helloTimeout))
-		stop := context.AfterFunc(p.g.ctx, func() { c.Close() }) // a gateway that stops does not wait for a first byte
-		n, err := c.Conn.Read(b[:])
-		stop()
-		if n != 1 || err != nil {
-			c.Close()
-			return
-		}
-		_ = c.SetReadDeadline(time.Time{})
-		c.head = b[:]
+	if !p.readAhead(c, 1) {
+		c.Close()
+		return
 	}
 	const handshake = 0x16
-	if c.head[0] == handshake {
+	toProxy := c.flow.to == proxyPort && c.flow.tunnel == ""
+	switch {
+	case c.head[0] == handshake && toProxy:
+		c.Close() // TLS to the proxy itself: no client of ours is told to
+	case c.head[0] == handshake:
 		p.secure(c)
-		return
+	case !toProxy && c.head[0] == sshMark[0] && p.readAhead(c, len(sshMark)) && string(c.head[:len(sshMark)]) == sshMark:
+		p.refuseSSH(c)
+	default:
+		p.g.conns.give(c)
 	}
-	if c.flow.to == proxyPort && c.flow.tunnel == "" {
-		p.g.conns.give(c) // what clients say to a proxy is nothing for quick
-		return
-	}
-	p.quick(c, c)
 }
 
-// secure ends TLS, and goes on by what the client speaks inside.
-func (p *port) secure(c *conn) {
-	if c.flow.to == proxyPort && c.flow.tunnel == "" {
-		c.Close() // TLS to the proxy itself: no client of ours is told to
-		return
+// readAhead waits until the first n bytes of a connection are in its head, and reports whether they came.
+func (p *port) readAhead(c *conn, n int) bool {
+	missing := n - len(c.head)
+	if missing <= 0 {
+		return true
 	}
+	_ = c.SetReadDeadline(time.Now().Add(helloTimeout)) // a dead socket fails below
+	stop := context.AfterFunc(p.g.ctx, func() { c.Close() })
+	defer stop()
+	more := make([]byte, missing)
+	got, err := io.ReadFull(c.Conn, more)
+	c.head = append(c.head, more[:got]...)
+	_ = c.SetReadDeadline(time.Time{})
+	return err == nil
+}
+
+// secure ends TLS, and hands what is inside to the HTTP server.
+func (p *port) secure(c *conn) {
 	c.flow.tls = true
 	p.mu.Lock()
 	cfg := p.tls
 	p.mu.Unlock()
-	w := &wire{Conn: c.Conn}
-	c.Conn = w
 	t := tls.Server(c, cfg)
 	ctx, cancel := context.WithTimeout(p.g.ctx, helloTimeout)
 	defer cancel()
@@ -166,11 +170,7 @@ func (p *port) secure(c *conn) {
 	state := t.ConnectionState()
 	c.flow.sni = state.ServerName
 	c.flow.name, _ = c.flow.named(state.ServerName)
-	if state.NegotiatedProtocol == "h2" {
-		p.g.conns.give(t)
-		return
-	}
-	p.quick(c, &secured{t, w})
+	p.g.conns.give(t)
 }
 
 // tunnel answers a CONNECT and goes on with what comes through it.

@@ -46,17 +46,7 @@ func (p *port) forward(w http.ResponseWriter, r *http.Request, req Request, inj 
 	}
 	scrub := newScrubber(inj.Scrub)
 	out := p.reach.Load().out
-	if w, ok := w.(*reply); ok {
-		p.relay(w, r, &req, inj, scrub, out)
-		return
-	}
-	p.proxy(w, r, req, inj, scrub, out)
-}
-
-// proxy is forward for the requests that the standard server has read.
-func (p *port) proxy(w http.ResponseWriter, r *http.Request, req Request, inj *Injection, scrub *scrubber, out *upstream) {
-	effect := effectOf(r.Context())
-	var transport http.RoundTripper = out
+	transport := out.usual
 	if req.Scheme == "http" && r.ProtoMajor == 2 {
 		transport = out.h2c
 	}
@@ -159,6 +149,8 @@ func ended(cause, err error) *refusal {
 	switch {
 	case errors.Is(cause, errIdle):
 		return refuse(http.StatusGatewayTimeout, "idle", "%v", errIdle)
+	case errors.Is(cause, errInterim):
+		return refuse(http.StatusBadGateway, "form", "%v", errInterim)
 	case cause != nil && !errors.Is(cause, context.Canceled):
 		return refuse(http.StatusForbidden, "gate", "%v", cause)
 	case errors.Is(err, errOverBudget):

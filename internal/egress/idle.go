@@ -64,17 +64,14 @@ func effectOf(ctx context.Context) *effect {
 	return e
 }
 
-// begin registers a request, which end cancels: e, or where that is nil a new one of ctx. Over the limit of one sandbox there is a refusal
-// instead.
-func (p *port) begin(ctx context.Context, e *effect, w http.ResponseWriter) (*effect, *refusal) {
+// begin registers a request of ctx, which end cancels. Over the limit of one sandbox there is a refusal instead.
+func (p *port) begin(ctx context.Context, w http.ResponseWriter) (*effect, *refusal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.active) >= p.g.cfg.Streams {
 		return nil, refuse(http.StatusTooManyRequests, "streams", "this sandbox has %d requests under way, as many as it may", len(p.active))
 	}
-	if e == nil {
-		e = newEffect(ctx, p.g.now)
-	}
+	e := newEffect(ctx, p.g.now)
 	e.touch()
 	e.client = http.NewResponseController(w)
 	p.active[e] = struct{}{}

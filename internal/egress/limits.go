@@ -34,6 +34,8 @@ const (
 	maxHead   = 64 << 10
 	// maxAuditPath bounds a path in a record, so that what stands beside it is whole.
 	maxAuditPath = 3 << 10
+	// maxInterim bounds the answers of 1xx before an answer.
+	maxInterim = 16
 	// maxIdle bounds kept connections per server and sandbox. Where more requests are under way at once than this, each of the others
 	// pays for a connection of its own.
 	maxIdle = 128
@@ -51,18 +53,8 @@ const (
 	// maxBoundary bounds what separates the parts of a body (RFC 2046), and maxPartHead the head of one.
 	maxBoundary = 70
 	maxPartHead = 8 << 10
-	// lineBuffer is what one read from a server, and one write to it, may take outside a body.
-	lineBuffer = 16 << 10
-	// maxRecord is the longest record of TLS, and largeRecord the shortest after which more of them are expected.
-	maxRecord   = 16 << 10
-	largeRecord = 4 << 10
-	// wireBuffer holds the records of copyBuffer bytes, with what TLS adds to each.
-	copyBuffer = 4 * maxRecord
-	wireBuffer = copyBuffer + 8<<10
-	// quickBuffer holds the head of a request, and an answer of little text.
-	quickBuffer = 8 << 10
-	// watchAfter is how long a request may last before somebody looks whether its client is still there.
-	watchAfter = 20 * time.Millisecond
+	// copyBuffer is what is read of a body at a time: four records of TLS.
+	copyBuffer = 64 << 10
 	// dialWait bounds finding and reaching a server.
 	dialWait = 30 * time.Second
 	// endWait is how long the client of a request that was ended may take to read what it is told.

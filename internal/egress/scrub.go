@@ -99,12 +99,16 @@ func (s *scrubber) response(resp *http.Response) error {
 	return nil
 }
 
-// interims returns a request whose interim answers (1xx) are covered too: whoever relays them is told after this.
+// errInterim ends an exchange with a server that sends no answer, only interim ones.
+var errInterim = errors.New("the server keeps sending interim answers")
+
+// interims returns a request whose interim answers (1xx) are covered, and bounded in number. Whoever relays them is told after this.
 func (s *scrubber) interims(r *http.Request) *http.Request {
-	if !s.active() {
-		return r
-	}
+	n := 0
 	return r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+		if n++; n == maxInterim+1 {
+			effectOf(r.Context()).cancel(errInterim) // an error from here is not heeded: the relay's own hook decides
+		}
 		s.headers(http.Header(h))
 		return nil
 	}}))

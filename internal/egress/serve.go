@@ -45,11 +45,11 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "outboard: a connection from nowhere", http.StatusServiceUnavailable)
 		return
 	}
-	f.port.serve(w, r, f, nil)
+	f.port.serve(w, r, f)
 }
 
-// serve judges a request of a flow, and carries it out as e; nil = as an effect of its own context.
-func (p *port) serve(w http.ResponseWriter, r *http.Request, f *flow, e *effect) {
+// serve judges a request of a flow, and carries it out.
+func (p *port) serve(w http.ResponseWriter, r *http.Request, f *flow) {
 	if r.Method == http.MethodConnect {
 		p.connect(w, r, f)
 		return
@@ -59,7 +59,7 @@ func (p *port) serve(w http.ResponseWriter, r *http.Request, f *flow, e *effect)
 		p.answer(w, r, req, no)
 		return
 	}
-	e, no = p.begin(r.Context(), e, w)
+	e, no := p.begin(r.Context(), w)
 	if no != nil {
 		p.answer(w, r, req, no)
 		return

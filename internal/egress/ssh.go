@@ -13,12 +13,6 @@ const sshMark = "SSH-"
 // sshAdvice is what such a client is told. Most of them are git, which has another way.
 const sshAdvice = "outboard: nothing leaves this sandbox by SSH, only by HTTP and HTTPS; for git use https://HOST/PATH in the place of git@HOST:PATH"
 
-// speaksSSH reports whether what was read of a connection is a client of SSH.
-func (s *session) speaksSSH() bool {
-	b, _ := s.in.Peek(min(len(sshMark), s.in.Buffered())) // cannot fail: it is buffered
-	return string(b) == sshMark
-}
-
 // refuseSSH answers a client of SSH in its own terms, so that it says why, and puts it on record.
 func (p *port) refuseSSH(c *conn) {
 	defer c.Close()

@@ -58,6 +58,9 @@ func tokens(values []string) (out []string) {
 	return out
 }
 
+// errSwitched is the answer of a server that changed to a protocol that the request did not ask for.
+var errSwitched = errors.New("the server switched protocols, which nobody asked for")
+
 // errHandshake is a 101 that does not answer the request.
 var errHandshake = errors.New("its server's answer does not open the WebSocket that was asked for")
 
