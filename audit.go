@@ -28,6 +28,7 @@ type NetGrant struct {
 	Host      string     `json:"host"` // a name or *.name
 	Port      int        `json:"port"` // 0 = 80 and 443
 	Uses      int        `json:"uses"` // requests left; -1 = without end
+	WebSocket bool       `json:"websocket,omitempty"`
 	By        string     `json:"by"`   // who granted it
 	CreatedAt time.Time  `json:"created_at"`
 }

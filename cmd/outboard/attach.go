@@ -94,7 +94,7 @@ func (w *watch) conclude(ctx context.Context, a *app, rest string) error {
 			return err
 		}
 	}
-	return restError(line, w)
+	return restError(ctx, line, w)
 }
 
 // attachResting shows what a session at rest has done, and on a terminal waits for more.

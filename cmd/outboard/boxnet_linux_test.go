@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -114,10 +117,12 @@ func (o *online) box(body string) string {
 }
 
 // status is what a program inside gets from a host: an HTTP status, or 000 for none.
-func (o *online) status(box, host string) string {
+func (o *online) status(box, host string) string { return o.request(box, "GET", host, "/x") }
+
+func (o *online) request(box, method, host, path string) string {
 	o.t.Helper()
-	argv := []string{"curl", "-s", "--noproxy", "", // else it asks its own loopback
-		"-o", "/dev/null", "-m", "20", "-w", "%{http_code}", "http://" + host + ":" + o.port + "/x"}
+	argv := []string{"curl", "-s", "-X", method, "--noproxy", "", // else it asks its own loopback
+		"-o", "/dev/null", "-m", "20", "-w", "%{http_code}", "http://" + host + ":" + o.port + path}
 	var out strings.Builder
 	for e, err := range o.c.StartProcess(o.t.Context(), box, map[string]any{"argv": argv}) {
 		if err != nil {
@@ -219,6 +224,76 @@ func TestBoxNetworkDefault(t *testing.T) {
 	n, err := o.c.BoxNetwork(t.Context(), box)
 	if err != nil || n.Mode != "limited" || len(n.Allow) != 0 {
 		t.Errorf("what it may reach: %+v, %v", n, err)
+	}
+}
+
+// If this fails, the rules of egress.boxes let a box reach another host, port, method or path than they say, or not what they say.
+func TestBoxNetworkRules(t *testing.T) {
+	o := startOnline(t, config.Boxes{})
+	port, err := strconv.Atoi(o.port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.s.Stop()
+	o.cfg.Egress.Boxes = config.Boxes{Rules: []config.BoxRule{{Host: "127.0.0.1", Port: port, Methods: []string{"GET"}, Path: "/open/**"}, {Host: "127.0.0.1", Port: port, Path: "/open/shut", Deny: true},
+		{Host: "127.0.0.3"}}} // which is not for that port
+	o.start()
+	box := o.box(`{"templateID":"base"}`)
+	for _, c := range []struct{ method, host, path, want string }{{"GET", "127.0.0.1", "/open/a/b", "200"}, {"POST", "127.0.0.1", "/open/a", "403"}, {"GET", "127.0.0.1", "/x", "403"},
+		{"GET", "127.0.0.1", "/open/shut", "403"}, {"GET", "127.0.0.2", "/open/a", "403"}, {"GET", "127.0.0.3", "/open/a", "403"}} {
+		if got := o.request(box, c.method, c.host, c.path); got != c.want {
+			t.Errorf("%s %s%s: %s, want %s", c.method, c.host, c.path, got, c.want)
+		}
+	}
+	n, err := o.c.BoxNetwork(t.Context(), box)
+	if err != nil || len(n.Allow) != 3 || n.Allow[0].Port != port || n.Allow[0].Path != "/open/**" {
+		t.Errorf("what it may reach: %+v, %v", n, err)
+	}
+}
+
+// If this fails, a build of a template reaches what the organization's policy forbids.
+func TestPolicyHoldsForBuilds(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("layers are built as root only")
+	}
+	o := startOnline(t, config.Boxes{Networking: "unrestricted"})
+	const host = "127.78.65.2"
+	l, err := net.Listen("tcp", host+":80") // a build names hosts, not ports
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+	go func() { _ = up.Serve(l) }() // until it is closed
+	defer up.Close()
+	build := func(name string) string {
+		step := map[string]any{"type": "run", "command": `echo "` + name + `=$(curl -s --noproxy '' -o /dev/null -m 20 -w '%{http_code}' http://` + host + `/x)"`}
+		b, err := o.c.BuildTemplate(t.Context(), map[string]any{"name": name, "allowed_hosts": []string{host}, "steps": []any{step}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log strings.Builder
+		for tick := time.NewTicker(50 * time.Millisecond); !b.Over(); <-tick.C {
+			if b, err = o.c.TemplateBuild(t.Context(), name, b.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l, err := o.c.TemplateLog(t.Context(), name, b.ID, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range l.Data {
+			log.WriteString(line.Message + "\n")
+		}
+		return log.String()
+	}
+	if log := build("free"); !strings.Contains(log, "free=200") { // the control
+		t.Errorf("without a policy:\n%s", log)
+	}
+	if _, err := o.c.SavePolicy(t.Context(), "organization", "", `@id("no-loopback") forbid (principal, action == Action::"http.request", resource) when { context.host == "`+host+`" };`); err != nil {
+		t.Fatal(err)
+	}
+	if log := build("bound"); !strings.Contains(log, "bound=403") {
+		t.Errorf("against the policy:\n%s", log)
 	}
 }
 

@@ -179,8 +179,61 @@ func runBudgets(ctx context.Context, a *app, session string) error {
 		return err
 	}
 	a.say("session %s waits: of one of these there is less left than its next model call needs at least, the prompt and a short answer", sessionName(session))
-	a.say("hint: raise it: outboard budget set --help")
+	a.say("hint: %s lets it go on", raiseBudget(ctx, c.Client, session))
 	return nil
+}
+
+// raiseBudget is the command that raises the budget at which a session stopped. It names all limits, because the command sets all.
+func raiseBudget(ctx context.Context, c *client.Client, session string) string {
+	var b *client.Budget
+	for next, err := range c.Budgets(ctx, session) {
+		if err != nil {
+			break // the command's help says the rest
+		}
+		if b == nil || b.UsedUp == nil && next.UsedUp != nil {
+			b = &next
+		}
+	}
+	if b == nil {
+		return "outboard budget set"
+	}
+	target := b.Target
+	if b.Scope == string(outboard.BudgetSession) {
+		target = sessionName(target)
+	}
+	return "outboard budget set " + term.Line(b.Scope+" "+target, 0) + raisedLimits(b)
+}
+
+// raisedLimits are the limits of a budget as flags, with MORE for the one to raise.
+func raisedLimits(b *client.Budget) string {
+	short, out := "money", ""
+	if b.UsedUp != nil {
+		short, _, _ = strings.Cut(*b.UsedUp, " ") // "running time" is the flag running
+	} else if b.Limit.Money == nil {
+		short = "tokens"
+	}
+	flag := func(name, value string) {
+		if name == short {
+			value = "MORE"
+		}
+		out += " --" + name + " " + value
+	}
+	if l := b.Limit.Money; l != nil {
+		flag("money", *l)
+	}
+	if l := b.Limit.Tokens; l != nil {
+		flag("tokens", strconv.FormatInt(*l, 10))
+	}
+	if l := b.Limit.Steps; l != nil {
+		flag("steps", strconv.FormatInt(*l, 10))
+	}
+	if l := b.Limit.Running; l != nil {
+		flag("running", fmt.Sprint(*l)+"s")
+	}
+	if l := b.Limit.Sandbox; l != nil {
+		flag("sandbox", fmt.Sprint(*l)+"s")
+	}
+	return out
 }
 
 // spentOf says of each limit how much is spent.

@@ -330,7 +330,7 @@ func TestConsoleApprove(t *testing.T) {
 	text, _ := h.run("run", "--from", "none", "-m", "script/steps", "--approve", "ask", "--", "- bash: |\n    echo ok\n    rm -rf x\n- bash: echo two\n- say: finished")
 	name := nameRE.FindString(text)
 	c := h.console(60, 40, "approve", name)
-	c.wait(`(?s)echo ok\r\n.*rm -rf x\r\n.*allow\?`)
+	c.wait(`(?s)why +the agent's permission policy is always_ask;\r\n {12}once allowed it runs.*echo ok\r\n.*rm -rf x\r\n.*allow\?`)
 	c.typed("l\n")
 	if text, exit := c.end(); exit != exitApproval {
 		t.Errorf("exit %d:\n%s", exit, text)
@@ -382,6 +382,82 @@ func TestConsoleAsksAboutHosts(t *testing.T) {
 	}
 	if list, _ := h.run("net", "show", nameRE.FindString(text)); !strings.Contains(list, "other.test") {
 		t.Errorf("the host is not allowed:\n%s", list)
+	}
+}
+
+// Always, about a host, must show its rule first, write it on a yes alone into the environment and the audit, and hold for the next session.
+func TestConsoleAlwaysAllowsAHost(t *testing.T) {
+	t.Parallel()
+	h := newSeat(t)
+	get := func(host string) string {
+		return "- bash: curl -s --max-time 10 -o /dev/null -w 'status=%{http_code}' http://" + host + "/ || true\n- say: finished"
+	}
+	c := h.console(100, 40, "run", "--from", "none", "-m", "script/steps", "--", get("other.test"))
+	c.wait(prompt)
+	c.typed("a\n")
+	shown := flat(c.wait(`write this rule\? \[y/N\]`))
+	for _, want := range []string{"environment  env_", "host other.test, ports 80,443, all methods and paths", "every later one of the environment", "outboard net rm --rule "} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("the rule does not show %q:\n%s", want, shown)
+		}
+	}
+	c.typed("\n")
+	c.wait(prompt)
+	name := nameRE.FindString(shown)
+	if list, exit := h.run("net", "show", name); exit != 0 || strings.Contains(list, "other.test") {
+		t.Errorf("the rule was written without a yes:\n%s", list)
+	}
+	c.typed("a\n")
+	c.wait(`write this rule\? \[y/N\]`)
+	c.typed("y\n")
+	if text, exit := c.end(); exit != 0 {
+		t.Errorf("exit %d:\n%s", exit, text)
+	}
+	if list, _ := h.run("audit", "ls", "--text", "other.test"); !strings.Contains(list, "environment.") {
+		t.Errorf("the audit does not have it:\n%s", list)
+	}
+	next := func(host string) (log string) {
+		text, exit := h.run("run", "--from", "none", "-m", "script/steps", "--", get(host))
+		if exit != 0 {
+			t.Errorf("exit %d:\n%s", exit, text)
+		}
+		log, _ = h.run("net", "log", nameRE.FindString(text))
+		return log
+	}
+	if log := next("other.test"); !strings.Contains(log, "allow") || strings.Contains(log, "deny") {
+		t.Errorf("a later session does not reach it:\n%s", log)
+	}
+	if log := next("third.test"); strings.Contains(log, "allow") || !strings.Contains(log, "deny") { // the control
+		t.Errorf("a later session reaches another host:\n%s", log)
+	}
+	if text, exit := h.run("net", "rm", "--rule", name, "other.test"); exit != 0 { // as the rule said
+		t.Errorf("exit %d:\n%s", exit, text)
+	}
+	if log := next("other.test"); strings.Contains(log, "allow") {
+		t.Errorf("the rule holds after its end:\n%s", log)
+	}
+}
+
+// An export of the audit must draw nothing on a terminal, and be exact, and verify, in a file.
+func TestConsoleExportsTheAudit(t *testing.T) {
+	t.Parallel()
+	h := newSeat(t)
+	const foreign = "a\u202eb\u009b2J"
+	if text, exit := h.run("grant", "add", "--action", "bash", "--resource", foreign, "--why", foreign); exit != 0 {
+		t.Fatal(text)
+	}
+	text, exit := h.console(80, 24, "audit", "export").end()
+	if exit != 0 || strings.ContainsAny(text, "\u202e\u009b\x1b") || !strings.Contains(text, `a\u202eb`) {
+		t.Errorf("exit %d:\n%q", exit, text)
+	}
+	if text, exit := h.run("audit", "export", "-o", "a.jsonl"); exit != 0 {
+		t.Fatal(text)
+	}
+	if b, err := os.ReadFile(filepath.Join(h.dir, "a.jsonl")); err != nil || !strings.Contains(string(b), foreign) {
+		t.Errorf("the file is not exact: %v\n%q", err, b)
+	}
+	if text, exit := h.run("audit", "verify", "--file", "a.jsonl"); exit != 0 {
+		t.Errorf("exit %d:\n%s", exit, text)
 	}
 }
 

@@ -144,18 +144,18 @@ func writeSome(dir string) error {
 }
 
 func (d *diagnosis) print(a *app) error {
-	st := a.style()
+	st, width := a.style(), term.Width(a.out, 0)
 	for _, group := range [][]native.Check{d.Checks, d.Other} {
 		for _, c := range group {
 			mark := st.Good("ok  ")
 			if !c.OK {
 				mark = st.Bad("no  ")
 			}
-			if _, err := fmt.Fprintf(a.out, "%s %-16s %s\n", mark, c.Name, term.Line(c.Detail, 0)); err != nil {
+			if _, err := fmt.Fprintln(a.out, mark+term.Words(fmt.Sprintf(" %-16s %s", c.Name, term.Line(c.Detail, 0)), max(0, width-4), 22)); err != nil {
 				return err
 			}
 			if !c.OK && c.Fix != "" {
-				if _, err := fmt.Fprintf(a.out, "     %-16s fix: %s\n", "", term.Line(c.Fix, 0)); err != nil {
+				if _, err := fmt.Fprintln(a.out, term.Words(fmt.Sprintf("%22sfix: %s", "", term.Line(c.Fix, 0)), width, 27)); err != nil {
 					return err
 				}
 			}
@@ -173,7 +173,7 @@ func (d *diagnosis) print(a *app) error {
 		if i == 0 {
 			label = "not protected"
 		}
-		if _, err := fmt.Fprintf(a.out, "%-16s %s\n", label, gap); err != nil {
+		if _, err := fmt.Fprintln(a.out, term.Words(fmt.Sprintf("%-16s %s", label, gap), width, 17)); err != nil {
 			return err
 		}
 	}

@@ -60,7 +60,7 @@ func (o runOptions) end(ctx context.Context, a *app, c *conn, s client.Session, 
 	if err := o.summary(a, line, w, hasWork); err != nil {
 		return err
 	}
-	return restError(line, w)
+	return restError(ctx, line, w)
 }
 
 // total adds what the session has used so far, and what it waits for.
@@ -147,7 +147,7 @@ func restCode(rest string) int {
 }
 
 // restError is the error of a session that did not come to a good end.
-func restError(line resultLine, w *watch) error {
+func restError(ctx context.Context, line resultLine, w *watch) error {
 	switch line.Exit {
 	case exitOK:
 		return nil
@@ -159,7 +159,7 @@ func restError(line resultLine, w *watch) error {
 	}
 	e := outboard.Errorf(outboard.Unavailable, "the session stopped: %s", w.tl.stopped(line.Stop)).WithCode(line.Stop)
 	if line.Stop == restBudget {
-		return &exitError{line.Exit, e.WithHint("outboard budget set session %s --money DOLLARS raises it and the session goes on; outboard budget ls --session %s", line.Name, line.Name)}
+		return &exitError{line.Exit, e.WithHint("%s lets the session go on; outboard budget ls --session %s shows what was spent", raiseBudget(ctx, w.c.Client, w.id), line.Name)}
 	}
 	if line.Stop == restCut {
 		return &exitError{line.Exit, e.WithHint("outboard send %s \"go on\"", line.Name)}

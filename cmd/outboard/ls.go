@@ -76,22 +76,23 @@ func (l *sessionLine) rank() int {
 	return 3
 }
 
-// watchList shows the list again and again.
+// watchList shows the list again and again, with what else is said of it: the next page would overwrite that.
 func watchList(ctx context.Context, a *app, o listOptions) error {
 	if a.json || !term.IsTerminal(a.out) {
 		return usagef("ls -w draws on a terminal").WithHint("outboard ls --json lists once")
 	}
-	out := a.out
+	out, errs := a.out, a.errs
+	defer func() { a.out, a.errs = out, errs }() // for the error
 	for {
 		var page bytes.Buffer
-		a.out = sized{&page, out.(fileLike)}
+		a.out, a.errs = sized{&page, out.(fileLike)}, &page
 		if err := runList(ctx, a, o); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
 			return err
 		}
-		if _, err := fmt.Fprint(out, "\x1b[H\x1b[J"+page.String()); err != nil {
+		if _, err := fmt.Fprint(out, "\x1b[H\x1b[J"+screenful(page.String(), out)); err != nil {
 			return err
 		}
 		select {
@@ -100,6 +101,20 @@ func watchList(ctx context.Context, a *app, o listOptions) error {
 			return nil
 		}
 	}
+}
+
+// screenful is the part of a page that a window has room for: what waits is on top, and must not scroll away.
+func screenful(page string, window any) string {
+	cols, rows := term.Size(window)
+	var lines []string
+	for line := range strings.Lines(page) {
+		lines = append(lines, term.Wrap(strings.TrimSuffix(line, "\n"), cols)...)
+	}
+	if len(lines) >= rows { // the cursor has the last row
+		fit := max(rows-2, 0)
+		lines = append(lines[:fit], fmt.Sprintf("%d more; outboard ls shows all", len(lines)-fit))
+	}
+	return strings.Join(lines, "\n") + "\n"
 }
 
 // fileLike is a terminal.

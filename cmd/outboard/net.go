@@ -37,11 +37,11 @@ func newNetLog(a *app) *cobra.Command {
 }
 
 func newNetAllow(a *app) *cobra.Command {
-	var once, session, rule bool
+	var once, session, rule, webSocket bool
 	cmd := &cobra.Command{Use: "allow SESSION HOST[:PORT]", Short: "Let a session reach a host", Args: exactArgs("a session", "a host"),
 		ValidArgsFunction: a.completeSessions,
 		Long: "Let a session reach a host that its environment does not allow. It counts at once. A rule of the environment that denies the\n" +
-			"host by name still holds. Without a port, 80 and 443 are meant.",
+			"host by name still holds. Without a port, 80 and 443 are meant. A connection becomes a WebSocket only with --websocket.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			scope := "session"
 			switch {
@@ -50,11 +50,12 @@ func newNetAllow(a *app) *cobra.Command {
 			case rule:
 				scope = "rule"
 			}
-			return runNetAllow(cmd.Context(), a, args[0], args[1], scope)
+			return runNetAllow(cmd.Context(), a, args[0], client.NetworkAllow{Host: args[1], Scope: scope, WebSocket: webSocket})
 		}}
 	cmd.Flags().BoolVar(&once, "once", false, "for one request")
 	cmd.Flags().BoolVar(&session, "session", false, "for this session (the default)")
 	cmd.Flags().BoolVar(&rule, "rule", false, "for this session, and as a rule of its environment for the next ones")
+	cmd.Flags().BoolVar(&webSocket, "websocket", false, "by WebSocket, too")
 	cmd.MarkFlagsMutuallyExclusive("once", "session", "rule")
 	return cmd
 }
@@ -151,7 +152,7 @@ func runNetShow(ctx context.Context, a *app, ref string) error {
 		if g.Uses > 0 {
 			by += fmt.Sprintf(", %d left", g.Uses)
 		}
-		fmt.Fprintf(w, "%s\t%s\tall\tall\tno\tno\t%s\n", term.Clean(g.Host), ports(g.Port), term.Clean(by))
+		fmt.Fprintf(w, "%s\t%s\tall\tall\t%s\tno\t%s\n", term.Clean(g.Host), ports(g.Port), yesNo(g.WebSocket), term.Clean(by))
 	}
 	return w.Flush()
 }
@@ -253,9 +254,8 @@ func runNetRemove(ctx context.Context, a *app, ref, host string, rule bool) erro
 	return nil
 }
 
-func runNetAllow(ctx context.Context, a *app, ref, host, scope string) error {
-	host, port, err := hostPort(host)
-	if err != nil {
+func runNetAllow(ctx context.Context, a *app, ref string, in client.NetworkAllow) (err error) {
+	if in.Host, in.Port, err = hostPort(in.Host); err != nil {
 		return err
 	}
 	c, s, err := netSession(ctx, a, ref)
@@ -263,14 +263,18 @@ func runNetAllow(ctx context.Context, a *app, ref, host, scope string) error {
 		return err
 	}
 	defer c.Close()
-	g, err := c.AllowNetwork(ctx, s.ID, host, port, scope)
+	g, err := c.AllowNetwork(ctx, s.ID, in)
 	if err != nil {
 		return err
 	}
 	if a.json {
 		return a.object(g)
 	}
-	a.say("%s may reach %s (ports %s), %s", sessionName(s.ID), g.Host, ports(g.Port), map[string]string{"once": "for one request",
-		"session": "until it ends", "rule": "and so may the next sessions of its environment"}[scope])
+	how := ""
+	if g.WebSocket {
+		how = " by WebSocket, too"
+	}
+	a.say("%s may reach %s (ports %s)%s, %s", sessionName(s.ID), g.Host, ports(g.Port), how, map[string]string{"once": "for one request",
+		"session": "until it ends", "rule": "and so may the next sessions of its environment"}[in.Scope])
 	return nil
 }

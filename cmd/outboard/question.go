@@ -87,6 +87,9 @@ func (q *question) lasting() bool {
 		!strings.HasPrefix(q.approval.Request, "custom:")
 }
 
+// factIndent is where the texts of facts begin, below a row.
+const factIndent = 12
+
 // facts are the lines about an approval that stand above its request.
 func facts(p client.Approval) []string {
 	var out []string
@@ -179,7 +182,7 @@ func asJSON(body string) string {
 // printRequest prints facts and request below a row; width 0 does not wrap.
 func printRequest(w io.Writer, facts, request []string, width int) error {
 	for _, l := range facts {
-		if _, err := fmt.Fprintf(w, "  %s\n", l); err != nil {
+		if _, err := fmt.Fprintln(w, term.Words("  "+l, width, factIndent)); err != nil {
 			return err
 		}
 	}
@@ -221,9 +224,7 @@ func (q *question) begin(a *app, name string) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "outboard: %s %s%s:\n", name, verb, what)
 	for _, l := range facts(q.approval) {
-		for i, row := range term.Wrap(l, max(20, width-5)) {
-			fmt.Fprintf(&b, "  %s%s\n", strings.Repeat("  ", min(i, 1)), row)
-		}
+		fmt.Fprintln(&b, term.Words("  "+l, width, factIndent))
 	}
 	q.lines, q.shown, q.scope = barred(requestLines(q.request()), width), 0, ""
 	q.more(a, b.String())

@@ -144,7 +144,7 @@ func (o runOptions) allowHosts(ctx context.Context, c *conn, id string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := c.AllowNetwork(ctx, id, host, port, "session"); err != nil {
+		if _, err := c.AllowNetwork(ctx, id, client.NetworkAllow{Host: host, Port: port, Scope: "session"}); err != nil {
 			return err
 		}
 	}

@@ -33,6 +33,7 @@ type secretOptions struct {
 	env                   bool
 	mcp, header, auth     string
 	hosts, methods, paths []string
+	in                    []string
 	ports                 []int
 }
 
@@ -41,15 +42,21 @@ func newSecretSet(a *app) *cobra.Command {
 	cmd := &cobra.Command{Use: "set NAME", Short: "Store a secret, or a new value of it", Args: exactArgs("a name"),
 		Long: "Store a secret, read from standard input, or asked for on a terminal: never from the arguments.\n\n" +
 			"By default the gateway sets it as a header on requests of the sandbox to --host, and the sandbox sees nothing of it.\n" +
-			"With --env the sandbox has a variable NAME with a placeholder, which is replaced on the way to --host only.\n" +
+			"With --env the sandbox has a variable NAME with a placeholder, which is replaced on the way to --host only, in the places\n" +
+			"that --in names: header, body, path and query of a request.\n" +
 			"Setting one that exists changes its value, and what else is given; running sessions have it within a second.",
 		Example: "  outboard secret set github --host api.github.com < token\n" +
 			"  outboard secret set ANTHROPIC_API_KEY --env --host api.anthropic.com < key\n" +
+			"  outboard secret set TELEGRAM_TOKEN --env --in path --host api.telegram.org < token\n" +
 			"  outboard secret set anthropic --host api.anthropic.com --header 'x-api-key: {secret}' < key",
 		RunE: func(cmd *cobra.Command, args []string) error { return runSecretSet(cmd.Context(), a, o, args[0]) }}
 	f := cmd.Flags()
 	vaultFlag(cmd, &o.vault)
 	f.BoolVar(&o.env, "env", false, "a variable in the sandbox, NAME, with a placeholder in it")
+	f.StringSliceVar(&o.in, "in", nil, "with --env, where in a request it is replaced: "+strings.Join(injectionPlaces, ", ")+" (default header,body)")
+	if err := cmd.RegisterFlagCompletionFunc("in", cobra.FixedCompletions(injectionPlaces, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // there is no such flag
+	}
 	f.StringVar(&o.mcp, "mcp", "", "a bearer token for the MCP server at this URL")
 	f.StringVar(&o.header, "header", "", "the header to set, with {secret} or {basic} in it (default \"Authorization: Bearer {secret}\")")
 	f.StringSliceVar(&o.hosts, "host", nil, "where it may go: a name, *.name or an IPv4 address")
@@ -64,6 +71,27 @@ func vaultFlag(cmd *cobra.Command, to *string) {
 	cmd.Flags().StringVar(to, "vault", defaultVault, "vault: a name or an id")
 }
 
+// injectionPlaces are the places in a request where a placeholder is replaced, as the API calls them.
+var injectionPlaces = []string{"header", "body", "path", "query"}
+
+// location is where a placeholder is replaced, as the API takes it.
+func (o *secretOptions) location() (map[string]bool, error) {
+	if !o.env {
+		return nil, usagef("--in is about the placeholder of a variable").WithHint("outboard secret set NAME --env --in %s", strings.Join(o.in, ","))
+	}
+	at := map[string]bool{}
+	for _, place := range injectionPlaces {
+		at[place] = false
+	}
+	for _, place := range o.in {
+		if _, ok := at[place]; !ok {
+			return nil, usagef("--in %q is no place in a request: %s", place, meant("", place, injectionPlaces)+strings.Join(injectionPlaces, ", "))
+		}
+		at[place] = true
+	}
+	return at, nil
+}
+
 // secretField is the member of an auth that holds the secret, by its type.
 var secretField = map[string]string{outboard.AuthEnv: "secret_value", outboard.AuthHeader: "value", outboard.AuthBearer: "token",
 	outboard.AuthOAuth: "access_token", outboard.AuthAWS: "secret_access_key", outboard.AuthGitHub: "private_key"}
@@ -75,6 +103,13 @@ func (o *secretOptions) describe(name string) (map[string]any, error) {
 		if given {
 			auth[key] = v
 		}
+	}
+	if len(o.in) > 0 {
+		at, err := o.location()
+		if err != nil {
+			return nil, err
+		}
+		auth["injection_location"] = at
 	}
 	switch {
 	case o.auth != "":

@@ -147,7 +147,7 @@ func printShow(a *app, l showLine) error {
 		if r[1] == "" {
 			continue
 		}
-		if _, err := fmt.Fprintf(a.out, "%-8s %s\n", r[0], term.Line(r[1], 0)); err != nil {
+		if _, err := fmt.Fprintln(a.out, term.Words(fmt.Sprintf("%-8s %s", r[0], term.Line(r[1], 0)), term.Width(a.out, 0), 9)); err != nil {
 			return err
 		}
 	}

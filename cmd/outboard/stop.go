@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -77,8 +78,13 @@ func removeAll(ctx context.Context, a *app, yes bool) error {
 		ask := func() {
 			fmt.Fprintf(a.errs, "outboard: delete %s with logs and files? [y/N] ", count(len(ids), "session"))
 		}
-		if line, err := term.NewInput(a.in).Answer(ctx, ask); err != nil || !isYes(line) {
+		line, err := term.NewInput(a.in).Answer(ctx, ask)
+		if err != nil && !errors.Is(err, io.EOF) {
 			return err
+		}
+		if !isYes(line) {
+			a.say("nothing was deleted")
+			return nil
 		}
 	}
 	return endSessions(ctx, a, ids, "removed", remove)

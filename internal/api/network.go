@@ -169,9 +169,10 @@ func canonicalHost(s string) string { return strings.TrimSuffix(strings.ToLower(
 // allowNetwork lets a session reach a host.
 func (s *server) allowNetwork(r *request) (any, error) {
 	var in struct {
-		Host  string `json:"host"`
-		Port  int    `json:"port"`
-		Scope string `json:"scope"`
+		Host      string `json:"host"`
+		Port      int    `json:"port"`
+		Scope     string `json:"scope"`
+		WebSocket bool   `json:"websocket"`
 	}
 	if err := r.decode(&in); err != nil {
 		return nil, err
@@ -179,7 +180,8 @@ func (s *server) allowNetwork(r *request) (any, error) {
 	if in.Scope == "" {
 		in.Scope = control.AllowSession
 	}
-	g, err := s.ctl.AllowNetwork(r.Context(), r.by, outboard.SessionID(r.PathValue("session")), canonicalHost(in.Host), in.Port, in.Scope)
+	g, err := s.ctl.AllowNetwork(r.Context(), r.by, outboard.SessionID(r.PathValue("session")),
+		outboard.NetRule{Host: canonicalHost(in.Host), Port: in.Port, WebSocket: in.WebSocket}, in.Scope)
 	if err != nil {
 		return nil, err
 	}

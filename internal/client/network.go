@@ -99,8 +99,15 @@ func (c *Client) DisallowNetwork(ctx context.Context, session, host string, port
 	return d, c.call(ctx, http.MethodDelete, networkPath(session)+"/allow", q, nil, &d)
 }
 
-// AllowNetwork lets a session reach a host: once, for the session, or as a rule of its environment.
-func (c *Client) AllowNetwork(ctx context.Context, session, host string, port int, scope string) (g NetworkGrant, err error) {
-	in := map[string]any{"host": host, "port": port, "scope": scope}
+// NetworkAllow is a host to let a session reach: once, for the session, or as a rule of its environment.
+type NetworkAllow struct {
+	Host      string `json:"host"`
+	Port      int    `json:"port"` // 0 = 80 and 443
+	Scope     string `json:"scope"`
+	WebSocket bool   `json:"websocket,omitempty"`
+}
+
+// AllowNetwork lets a session reach a host.
+func (c *Client) AllowNetwork(ctx context.Context, session string, in NetworkAllow) (g NetworkGrant, err error) {
 	return g, c.call(ctx, http.MethodPost, networkPath(session)+"/allow", nil, in, &g)
 }

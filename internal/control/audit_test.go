@@ -44,7 +44,7 @@ func TestChangesAreRecorded(t *testing.T) {
 			return err
 		},
 		"network.allow": func(ctx context.Context) error {
-			_, err := c.AllowNetwork(ctx, admin, s.ID, "a.test", 0, control.AllowOnce)
+			_, err := c.AllowNetwork(ctx, admin, s.ID, outboard.NetRule{Host: "a.test"}, control.AllowOnce)
 			return err
 		},
 	} {

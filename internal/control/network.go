@@ -79,8 +79,9 @@ const (
 	AllowRule    = "rule"    // this session, and the environment's next ones
 )
 
-// AllowNetwork lets a session reach a host, and answers the approvals that wait for that. port 0 means 80 and 443.
-func (c *Control) AllowNetwork(ctx context.Context, by outboard.Caller, id outboard.SessionID, host string, port int, scope string) (outboard.NetGrant, error) {
+// AllowNetwork lets a session reach the host of a rule, at its port (0 means 80 and 443) and by WebSocket where the rule says so, and answers
+// the approvals that wait for that. What else a rule can say is not looked at.
+func (c *Control) AllowNetwork(ctx context.Context, by outboard.Caller, id outboard.SessionID, want outboard.NetRule, scope string) (outboard.NetGrant, error) {
 	if err := approver(by); err != nil {
 		return outboard.NetGrant{}, err
 	}
@@ -88,7 +89,7 @@ func (c *Control) AllowNetwork(ctx context.Context, by outboard.Caller, id outbo
 	if err != nil {
 		return outboard.NetGrant{}, err
 	}
-	rule := outboard.NetRule{Host: host, Port: port}
+	host, rule := want.Host, outboard.NetRule{Host: want.Host, Port: want.Port, WebSocket: want.WebSocket}
 	if err := netrule.Check(rule); err != nil {
 		return outboard.NetGrant{}, invalid("%w", err)
 	}
@@ -102,7 +103,7 @@ func (c *Control) AllowNetwork(ctx context.Context, by outboard.Caller, id outbo
 	if a := s.Config.Env.Networking.Ask.Approver; a != outboard.ApproverNone && !a.May(by, s.Config.Owner) {
 		return outboard.NetGrant{}, mayNot(a, outboard.Errorf(outboard.Denied, "%s may not let session %s reach a host", quote(by.Name), id))
 	}
-	g := outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), Session: id, Host: host, Port: port, Uses: -1,
+	g := outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), Session: id, Host: host, Port: rule.Port, Uses: -1, WebSocket: rule.WebSocket,
 		By: string(by.Key), CreatedAt: c.clock()}
 	switch scope {
 	case AllowOnce:
@@ -141,12 +142,14 @@ func (c *Control) reachable(ctx context.Context, host string) error {
 	return nil
 }
 
-// allowRule adds a rule to an environment, unless it has it.
+// allowRule adds a rule to an environment, unless it has it. A rule for WebSockets takes the place of the one without.
 func (c *Control) allowRule(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID, rule outboard.NetRule) error {
 	_, err := c.UpdateEnvironment(ctx, by, id, EnvironmentPatch{Config: func(cfg *outboard.EnvConfig) {
 		n := &cfg.Networking
-		for _, r := range n.Rules {
+		for i, r := range n.Rules {
 			if allows(&r, &rule) {
+				n.Rules = slices.Clone(n.Rules)
+				n.Rules[i].WebSocket = r.WebSocket || rule.WebSocket
 				return
 			}
 		}

@@ -21,7 +21,7 @@ func TestAllowOfWhatIsOutOfReach(t *testing.T) {
 	s := session(t, c)
 	for host, why := range map[string]string{"a.test": "", "93.184.216.34": "", "10.0.0.1": "public internet", "::1": "public internet",
 		"169.254.169.254": "metadata", "metadata.google.internal": "metadata"} {
-		_, err := c.AllowNetwork(t.Context(), admin, s.ID, host, 0, control.AllowSession)
+		_, err := c.AllowNetwork(t.Context(), admin, s.ID, outboard.NetRule{Host: host}, control.AllowSession)
 		if refused := outboard.KindOf(err) == outboard.Invalid && strings.Contains(err.Error(), why); refused != (why != "") || err != nil && !refused {
 			t.Errorf("%s: %v", host, err)
 		}

@@ -52,9 +52,12 @@ func (p *port) unlisted(ctx context.Context, req Request, v netrule.Verdict) *re
 			return refuse(http.StatusForbidden, v.Rule, "%s, and none could: it is not an address that this server lets sandboxes reach", v.Reason)
 		}
 	}
-	if req.WebSocket { // an allow lets no WebSocket in
-		return refuse(http.StatusForbidden, v.Rule, "%s", v.Reason).withHint("it takes a rule with websocket: true, in config.outboard.networking.rules of the " +
-			"environment or egress.boxes.rules of the server")
+	if req.WebSocket { // a question is about requests; an allow of it lets no WebSocket in
+		no := refuse(http.StatusForbidden, v.Rule, "%s", v.Reason)
+		if p.subject.Session == "" {
+			return no.withHint("it takes a rule with websocket: true in egress.boxes.rules of the server")
+		}
+		return no.withHint("a person can let it in: outboard net allow %s %s --websocket", p.subject.Session, net.JoinHostPort(req.Host, strconv.Itoa(req.Port)))
 	}
 	no := p.teach(req, &refusal{status: http.StatusForbidden, rule: v.Rule, reason: v.Reason})
 	if p.subject.Box != "" && !v.Firm {

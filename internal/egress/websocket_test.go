@@ -221,3 +221,38 @@ func TestOnlyFramesBehindAHandshake(t *testing.T) {
 		t.Errorf("%d refusals are on record", refused)
 	}
 }
+
+// Broken if a host that a person allowed is reached by WebSocket though nobody said so, or not though somebody did; or if the refusal does not name the command.
+func TestAllowedWebSocket(t *testing.T) {
+	r := newRig(t, rules())
+	tunnelling(r, opened)
+	allow := func(g outboard.NetGrant) {
+		t.Helper()
+		g.ID, g.Session, g.Host, g.Port = outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), r.session, "a.test", portOf(r.plain)
+		g.Uses, g.CreatedAt = -1, time.Now()
+		if err := r.store.AllowNet(t.Context(), g, outboard.Answer{}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func() (status int, body string) {
+		t.Helper()
+		_, _, resp := r.head(t, "GET", opening)
+		if resp.StatusCode == 101 {
+			return 101, ""
+		}
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		return resp.StatusCode, string(b)
+	}
+	allow(outboard.NetGrant{})
+	want := fmt.Sprintf("outboard net allow %s a.test:%d --websocket", r.session, portOf(r.plain))
+	if status, body := open(); status != 403 || !strings.Contains(body, want) {
+		t.Errorf("an allow that does not speak of WebSockets: %d %s", status, body)
+	}
+	allow(outboard.NetGrant{WebSocket: true})
+	if status, body := open(); status != 101 {
+		t.Errorf("an allow of WebSockets: %d %s", status, body)
+	}
+}

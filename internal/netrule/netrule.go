@@ -84,7 +84,7 @@ func ofURL(text string) (outboard.NetRule, bool) {
 
 // OfGrant is the rule that a grant amounts to.
 func OfGrant(g outboard.NetGrant) Rule {
-	return Rule{outboard.NetRule{Host: g.Host, Port: g.Port}, "grant " + string(g.ID)}
+	return Rule{outboard.NetRule{Host: g.Host, Port: g.Port, WebSocket: g.WebSocket}, "grant " + string(g.ID)}
 }
 
 // Target is what a request is for, in canonical form.

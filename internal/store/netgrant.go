@@ -6,12 +6,16 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-const grantCols = `id, session, host, port, uses, granted_by, created_at`
+const grantCols = `id, session, host, port, uses, granted_by, created_at, websocket`
 
-const insertGrantSQL = `INSERT INTO net_grants (` + grantCols + `) VALUES (?, ?, ?, ?, ?, ?, ?)`
+const insertGrantSQL = `INSERT INTO net_grants (` + grantCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
 
 func putNetGrant(ctx context.Context, t tx, g *outboard.NetGrant) error {
-	_, err := t.exec(ctx, insertGrantSQL, string(g.ID), string(g.Session), g.Host, g.Port, g.Uses, g.By, micros(g.CreatedAt))
+	webSocket := 0
+	if g.WebSocket {
+		webSocket = 1
+	}
+	_, err := t.exec(ctx, insertGrantSQL, string(g.ID), string(g.Session), g.Host, g.Port, g.Uses, g.By, micros(g.CreatedAt), webSocket)
 	return err
 }
 
@@ -51,9 +55,9 @@ func (s *Store) NetGrants(ctx context.Context, session outboard.SessionID) ([]ou
 
 func scanGrant(sc scanner) (outboard.NetGrant, error) {
 	var g outboard.NetGrant
-	var created int64
-	err := sc.Scan(&g.ID, &g.Session, &g.Host, &g.Port, &g.Uses, &g.By, &created)
-	g.CreatedAt = timeOf(created)
+	var created, webSocket int64
+	err := sc.Scan(&g.ID, &g.Session, &g.Host, &g.Port, &g.Uses, &g.By, &created, &webSocket)
+	g.CreatedAt, g.WebSocket = timeOf(created), webSocket != 0
 	return g, err
 }
 

@@ -161,3 +161,26 @@ func Wrap(line string, width int) []string {
 	}
 	return append(rows, b.String())
 }
+
+// Words breaks text into rows of at most width columns between its words. Rows after the first are indented. A word that is wider than a row
+// stays whole, so that it can be copied. Width 0 does not break.
+func Words(text string, width, indent int) string {
+	if width <= 0 {
+		return text
+	}
+	var b strings.Builder
+	n := 0
+	for i, word := range strings.Split(text, " ") {
+		switch {
+		case n > indent && n+1+columns(word) > width:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			n = indent
+		case i > 0:
+			b.WriteByte(' ')
+			n++
+		}
+		b.WriteString(word)
+		n += columns(word)
+	}
+	return b.String()
+}

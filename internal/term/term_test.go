@@ -153,3 +153,20 @@ func TestJSON(t *testing.T) {
 		t.Errorf("what is harmless was changed: %s", JSON(b))
 	}
 }
+
+// Words must break between words alone, into rows that a window has room for, and change nothing else.
+func TestWords(t *testing.T) {
+	for _, c := range []struct {
+		text          string
+		width, indent int
+		want          string
+	}{
+		{"why  one two three", 0, 5, "why  one two three"}, {"why  one two three", 18, 5, "why  one two three"}, {"why  one two three", 17, 5, "why  one two\n     three"},
+		{"why  one two three", 9, 5, "why  one\n     two\n     three"}, {"digest  aaaaaaaaaaaaaaaaaaaa b", 12, 8, "digest  aaaaaaaaaaaaaaaaaaaa\n        b"},
+		{"a \u4e16\u754c b", 6, 0, "a \u4e16\u754c\nb"}, {"", 10, 2, ""},
+	} {
+		if got := Words(c.text, c.width, c.indent); got != c.want {
+			t.Errorf("%q in %d columns:\n%s\nwant\n%s", c.text, c.width, got, c.want)
+		}
+	}
+}

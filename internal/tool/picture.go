@@ -45,6 +45,9 @@ func webp(b []byte) (width, height int, err error) {
 	u24 := func(at int) int { return int(b[at]) | int(b[at+1])<<8 | int(b[at+2])<<16 }
 	switch string(b[12:16]) {
 	case "VP8 ":
+		if string(b[23:26]) != "\x9d\x01\x2a" {
+			return 0, 0, errWebP
+		}
 		return u16(26) & 0x3fff, u16(28) & 0x3fff, nil
 	case "VP8L":
 		if b[20] != 0x2f {

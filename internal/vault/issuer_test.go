@@ -13,6 +13,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -143,6 +144,35 @@ func TestGitHubApp(t *testing.T) {
 	}
 	if in, err := r.Use(t.Context(), r.to("GET", "github.com", "/")); err != nil || len(in.Set) != 0 {
 		t.Errorf("a minted token outlives its credential: %v, %v", in.Names, err)
+	}
+}
+
+// If this fails, clients of GitHub refuse to start though the gateway has a credential for them, see something of it, lose variables that a person has
+// set, or what they send with the made-up token leaves as it is.
+func TestMadeUpGitHubToken(t *testing.T) {
+	r, f := newRig(t), newForge(t)
+	if env, err := r.Environment(t.Context(), r.session); err != nil || env["GH_TOKEN"]+env["GITHUB_TOKEN"] != "" {
+		t.Errorf("without a credential: %v, %v", env, err)
+	}
+	r.addApp(f)
+	env, err := r.Environment(t.Context(), r.session)
+	r.must(err)
+	token := env["GITHUB_TOKEN"]
+	if !regexp.MustCompile(`^ghs_[0-9a-f]{36}$`).MatchString(token) || env["GH_TOKEN"] != token || f.asked.Load() != 0 {
+		t.Errorf("%v, and %d tokens were minted", env, f.asked.Load())
+	}
+	if other, err := r.Environment(t.Context(), r.addSession(r.vault)); err != nil || other["GITHUB_TOKEN"] == token || other["GITHUB_TOKEN"] == "" {
+		t.Errorf("another session has the same: %v, %v", other, err)
+	}
+	req := r.to("GET", "github.com", "/me/one.git/info/refs")
+	in, err := r.Use(t.Context(), req)
+	r.must(err)
+	if got := base64Of(in); got != "x-access-token:ghs_minted-1" {
+		t.Errorf("a request with it leaves with %q", got)
+	}
+	r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "GH_TOKEN", InHeader: true, Rule: outboard.UseRule{Hosts: []string{"github.com"}}}, "a-persons-own-token")
+	if env, err := r.Environment(t.Context(), r.session); err != nil || env["GH_TOKEN"] == "" || env["GH_TOKEN"] == token || env["GITHUB_TOKEN"] != "" {
+		t.Errorf("beside a variable of the same name: %v, %v", env, err)
 	}
 }
 

@@ -367,3 +367,23 @@ func TestInstallingTools(t *testing.T) {
 		}
 	}
 }
+
+// TestInstalledProgramsAreFound: what Go and Rust install as people do it, without a flag or a variable, would not be found by its name.
+func TestInstalledProgramsAreFound(t *testing.T) {
+	p, _ := newProvider(t)
+	b := create(t, p, sandbox.Spec{})
+	for _, c := range []struct{ program, build string }{
+		{"go", `mkdir -p /workspace/g && cd /workspace/g && printf 'module example.com/my-go-tool\n' >go.mod &&
+			printf 'package main\nfunc main() { println("mine") }\n' >main.go && go install . && cd / && my-go-tool 2>&1`},
+		{"cargo", `mkdir -p /workspace/c/src && cd /workspace/c && printf '[package]\nname = "my-cargo-tool"\nversion = "0.1.0"\nedition = "2021"\n' >Cargo.toml &&
+			printf 'fn main() { println!("mine") }\n' >src/main.rs && cargo install --offline --quiet --path . >&2 && cd / && my-cargo-tool`},
+	} {
+		if _, code := b.run(t, "/bin/sh", "-c", c.program+" version >/dev/null 2>&1 || "+c.program+" --version"); code != 0 {
+			t.Logf("NOT TESTED: sandboxes have no %s on this host", c.program)
+			continue
+		}
+		if out, code := b.run(t, "/bin/sh", "-c", c.build); out != "mine\n" || code != 0 {
+			t.Errorf("%s: %q, exit status %d", c.program, out, code)
+		}
+	}
+}

@@ -1,0 +1,2 @@
+-- Whether a host that a person allowed may be reached by WebSocket, too.
+ALTER TABLE net_grants ADD COLUMN websocket INTEGER NOT NULL DEFAULT 0;
