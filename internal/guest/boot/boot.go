@@ -7,7 +7,7 @@
 // step that fails ends the process: a half-built sandbox is never served.
 //
 // The host starts `outboard-guest init` in its cgroups and in a cgroup namespace of its own, as root of its user namespace, or, where an
-// ordinary user's one id is all that there is to map, as the tool with every capability of that namespace (package nursery), with an
+// ordinary user's one id is all that there is to map, as the tool with every capability of that namespace (package spawner), with an
 // empty capability bounding set (which is a thread's, and there is only one before the exec), and with a fixed set of files:
 //
 //	0, 1, 2   /dev/null, the guest's log twice

@@ -45,14 +45,14 @@ func (p *Provider) ForgetPutOff() {
 // ChooseRun is chooseRun.
 var ChooseRun = chooseRun
 
-// NurseryPid returns the process that clones sandboxes, 0 for none.
-func (p *Provider) NurseryPid() int {
-	p.nurse.mu.Lock()
-	defer p.nurse.mu.Unlock()
-	if p.nurse.cmd == nil {
+// SpawnerPid returns the process that clones sandboxes, 0 for none.
+func (p *Provider) SpawnerPid() int {
+	p.spawner.mu.Lock()
+	defer p.spawner.mu.Unlock()
+	if p.spawner.cmd == nil {
 		return 0
 	}
-	return p.nurse.cmd.Process.Pid
+	return p.spawner.cmd.Process.Pid
 }
 
 // WithoutFreezer makes a sandbox one of a host where processes cannot be stopped.

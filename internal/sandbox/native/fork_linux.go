@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/outboard-dev/outboard/internal/guest/nursery"
+	"github.com/outboard-dev/outboard/internal/guest/spawner"
 )
 
 const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
@@ -16,7 +16,7 @@ const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | u
 // tryNamespaces makes the namespaces of a sandbox around a process that ends at once, and returns what the kernel said. Settings
 // alone do not tell: the seccomp profile of a container, a security module or a limit refuse as well.
 func tryNamespaces() error {
-	pid, err := nursery.AtRest(cloneAndEnd)
+	pid, err := spawner.AtRest(cloneAndEnd)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (g gate) failure() error {
 	if err != nil {
 		return fmt.Errorf("reading from the gate: %w", err)
 	}
-	step, errno := nursery.Failure(answer)
+	step, errno := spawner.Failure(answer)
 	return fmt.Errorf("%s: %w", step, errno)
 }
 

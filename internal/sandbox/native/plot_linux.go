@@ -15,7 +15,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest/boot"
-	"github.com/outboard-dev/outboard/internal/guest/nursery"
+	"github.com/outboard-dev/outboard/internal/guest/spawner"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
@@ -187,7 +187,7 @@ func (p *Provider) userNamespace(base uint32) (*os.File, error) {
 	defer theirs.Close()
 	g := gate{os.NewFile(uintptr(pair[0]), "gate")}
 	n := int(null.Fd())
-	pid, err := p.nursed(nursery.Child{Files: [nursery.FirstFree]int{n, n, n, n, n, n}, Program: n, Gate: int(theirs.Fd()), Net: -1, Mount: -1,
+	pid, err := p.viaSpawner(spawner.Child{Files: [spawner.FirstFree]int{n, n, n, n, n, n}, Program: n, Gate: int(theirs.Fd()), Net: -1, Mount: -1,
 		Flags: unix.CLONE_NEWUSER})
 	if err != nil {
 		g.Close()

@@ -32,13 +32,13 @@ type Provider struct {
 	layering layering // whether layers can be made
 	reserve  reserve  // what sandboxes leave of the disk
 
-	program  program  // the guest, ready to execute
-	nurse    nurse    // makes processes
-	void     void     // what file systems are built in
-	skeleton skeleton // the host's root file system, as far as it is shown
-	archives archives // unpacked root file systems
-	shelf    *shelf   // plots made ahead; nil for none
-	burial   burial   // of what was destroyed
+	program  program        // the guest, ready to execute
+	spawner  spawnerProcess // makes processes
+	void     void           // what file systems are built in
+	skeleton skeleton       // the host's root file system, as far as it is shown
+	archives archives       // unpacked root file systems
+	shelf    *shelf         // plots made ahead; nil for none
+	burial   burial         // of what was destroyed
 
 	known    known         // of layers
 	squashAt int           // height of a stack that is shortened
@@ -147,7 +147,7 @@ func (p *Provider) Stocked() { p.shelf.filled() }
 func (p *Provider) Close() error {
 	p.reserve.close()
 	err := p.shelf.close()
-	p.nurse.close()
+	p.spawner.close()
 	p.void.close()
 	p.program.close()
 	p.Buried()

@@ -19,7 +19,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/guest/boot"
 	"github.com/outboard-dev/outboard/internal/guest/form"
-	"github.com/outboard-dev/outboard/internal/guest/nursery"
+	"github.com/outboard-dev/outboard/internal/guest/spawner"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
@@ -63,12 +63,12 @@ func (p *Provider) spawn(pl *plot) (_ *birth, err error) {
 	if err != nil {
 		return nil, err
 	}
-	k := nursery.Child{Net: -1, Mount: -1, Flags: namespaces, Gate: int(control[1].Fd()), Program: int(program.Fd()), Owner: pl.state.UIDBase}
+	k := spawner.Child{Net: -1, Mount: -1, Flags: namespaces, Gate: int(control[1].Fd()), Program: int(program.Fd()), Owner: pl.state.UIDBase}
 	if p.rootless {
 		k.ID = toolUID
 	}
 	null, log, listen, state := int(pl.files[0].Fd()), int(pl.files[1].Fd()), int(pl.files[2].Fd()), int(pl.files[3].Fd())
-	k.Files = [nursery.FirstFree]int{null, log, log, listen, int(control[0].Fd()), state}
+	k.Files = [spawner.FirstFree]int{null, log, log, listen, int(control[0].Fd()), state}
 	for _, d := range doors {
 		k.Groups = append(k.Groups, int(d.Fd()))
 	}
@@ -106,15 +106,15 @@ func (b *birth) sockets() (theirs []*os.File, err error) {
 	return append(theirs, os.NewFile(uintptr(pair[1]), "gate")), nil
 }
 
-// clone makes the first process of a plot: in the nursery, and where this process is an ordinary user's, which has no namespaces to
+// clone makes the first process of a plot: in the spawner, and where this process is an ordinary user's, which has no namespaces to
 // bring it into, itself.
-func (p *Provider) clone(k nursery.Child, pl *plot) (int, error) {
+func (p *Provider) clone(k spawner.Child, pl *plot) (int, error) {
 	if pl.net.made() {
 		k.Net = int(pl.net.ns.Fd())
 		if pl.mnt != nil {
 			k.Mount = int(pl.mnt.Fd())
 		}
-		return p.nursed(k)
+		return p.viaSpawner(k)
 	}
 	all := append(slices.Clone(k.Files[:]), k.Program, k.Gate)
 	fds, err := duplicate(all...)
@@ -123,7 +123,7 @@ func (p *Provider) clone(k nursery.Child, pl *plot) (int, error) {
 		return 0, err
 	}
 	copy(k.Files[:], fds)
-	k.Program, k.Gate = fds[nursery.FirstFree], fds[nursery.FirstFree+1]
+	k.Program, k.Gate = fds[spawner.FirstFree], fds[spawner.FirstFree+1]
 	k.Flags |= unix.CLONE_NEWNET
 	return k.Clone()
 }
@@ -131,7 +131,7 @@ func (p *Provider) clone(k nursery.Child, pl *plot) (int, error) {
 // duplicate copies files to descriptors above the numbers that a child gives them, so that none is overwritten before its turn.
 func duplicate(files ...int) (fds []int, err error) {
 	for _, f := range files {
-		fd, err := unix.FcntlInt(uintptr(f), unix.F_DUPFD_CLOEXEC, nursery.Free)
+		fd, err := unix.FcntlInt(uintptr(f), unix.F_DUPFD_CLOEXEC, spawner.Free)
 		if err != nil {
 			return fds, os.NewSyscallError("fcntl", err)
 		}

@@ -12,38 +12,38 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/outboard-dev/outboard/internal/guest/nursery"
+	"github.com/outboard-dev/outboard/internal/guest/spawner"
 )
 
-// nurse is the nursery of a provider, see the package of that name: started with the first sandbox, anew when it has died, and ended by
+// spawnerProcess is the spawner of a provider, see the package of that name: started with the first sandbox, anew when it has died, and ended by
 // close. Its zero value is one that is not started.
-type nurse struct {
+type spawnerProcess struct {
 	mu     sync.Mutex
 	conn   *os.File // nil = none is running
 	cmd    *exec.Cmd
 	closed bool
 }
 
-// nursed has the nursery make a child of this process.
-func (p *Provider) nursed(k nursery.Child) (pid int, err error) {
+// viaSpawner has the spawner make a child of this process.
+func (p *Provider) viaSpawner(k spawner.Child) (pid int, err error) {
 	program, err := p.program.open(p.guest)
 	if err != nil {
 		return 0, fmt.Errorf("reading the guest program: %w", err)
 	}
-	return p.nurse.clone(program, k)
+	return p.spawner.clone(program, k)
 }
 
-func (n *nurse) clone(program *os.File, k nursery.Child) (pid int, err error) {
+func (n *spawnerProcess) clone(program *os.File, k spawner.Child) (pid int, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for range 2 { // one that died since the last request is found out by asking it
 		if n.conn == nil {
 			if err := n.startLocked(program); err != nil {
-				return 0, fmt.Errorf("starting the nursery: %w", err)
+				return 0, fmt.Errorf("starting the spawner: %w", err)
 			}
 		}
-		pid, err = nursery.Ask(int(n.conn.Fd()), k)
-		if _, refused := errors.AsType[*nursery.Refusal](err); err == nil || refused {
+		pid, err = spawner.Ask(int(n.conn.Fd()), k)
+		if _, refused := errors.AsType[*spawner.Refusal](err); err == nil || refused {
 			return pid, err
 		}
 		n.endLocked()
@@ -56,7 +56,7 @@ func (n *nurse) clone(program *os.File, k nursery.Child) (pid int, err error) {
 	return 0, err
 }
 
-func (n *nurse) startLocked(program *os.File) error {
+func (n *spawnerProcess) startLocked(program *os.File) error {
 	if n.closed {
 		return errors.New("the provider is closed")
 	}
@@ -64,7 +64,7 @@ func (n *nurse) startLocked(program *os.File) error {
 	if err != nil {
 		return os.NewSyscallError("socketpair", err)
 	}
-	conn, theirs := os.NewFile(uintptr(pair[0]), "nursery"), os.NewFile(uintptr(pair[1]), "nursery")
+	conn, theirs := os.NewFile(uintptr(pair[0]), "spawner"), os.NewFile(uintptr(pair[1]), "spawner")
 	defer theirs.Close()
 	limit := unix.NsecToTimeval(createTimeout.Nanoseconds())
 	if err := unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
@@ -73,8 +73,8 @@ func (n *nurse) startLocked(program *os.File) error {
 	}
 	// The copy in memory, which is also what the guests run: another version at the path would not understand us. The child has it under
 	// a number of its own, since a fork may use those that it was not told of for itself.
-	cmd := exec.CommandContext(context.Background(), fmt.Sprintf("/proc/self/fd/%d", nursery.ServeFD+1), "nursery")
-	cmd.Args[0], cmd.Env, cmd.Dir, cmd.ExtraFiles = "outboard-guest", []string{fmt.Sprintf("GOMAXPROCS=%d", nursery.Processors)}, "/", []*os.File{theirs, program}
+	cmd := exec.CommandContext(context.Background(), fmt.Sprintf("/proc/self/fd/%d", spawner.ServeFD+1), "nursery")
+	cmd.Args[0], cmd.Env, cmd.Dir, cmd.ExtraFiles = "outboard-guest", []string{fmt.Sprintf("GOMAXPROCS=%d", spawner.Processors)}, "/", []*os.File{theirs, program}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // an interrupt at the terminal is for the server, which closes what it has
 	if err := leisurely(cmd.Start); err != nil {
 		conn.Close()
@@ -84,20 +84,20 @@ func (n *nurse) startLocked(program *os.File) error {
 	return nil
 }
 
-// leisurely calls start so that a Go program it starts has a monitor that looks seldom, see nursery.MonitorSlack: in a nursery no processor is
+// leisurely calls start so that a Go program it starts has a monitor that looks seldom, see spawner.MonitorSlack: in a spawner no processor is
 // waited for. Where the kernel does not do so it is as usual.
 func leisurely(start func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if was, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err == nil && was > 0 {
-		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, nursery.MonitorSlack, 0, 0, 0)
+		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, spawner.MonitorSlack, 0, 0, 0)
 		defer func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(was), 0, 0, 0) }()
 	}
 	return start()
 }
 
-// endLocked ends a nursery. What it made lives on.
-func (n *nurse) endLocked() {
+// endLocked ends a spawner. What it made lives on.
+func (n *spawnerProcess) endLocked() {
 	if n.conn == nil {
 		return
 	}
@@ -107,7 +107,7 @@ func (n *nurse) endLocked() {
 	n.conn, n.cmd = nil, nil
 }
 
-func (n *nurse) close() {
+func (n *spawnerProcess) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed = true

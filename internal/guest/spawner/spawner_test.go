@@ -1,6 +1,6 @@
 //go:build linux
 
-package nursery
+package spawner
 
 import (
 	"errors"
@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// serveEnv makes this program a nursery.
-const serveEnv = "OUTBOARD_TEST_NURSERY"
+// serveEnv makes this program a spawner.
+const serveEnv = "OUTBOARD_TEST_SPAWNER"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(serveEnv) != "" {
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start runs a nursery and returns our end of its connection.
+// start runs a spawner and returns our end of its connection.
 func start(t *testing.T) (*exec.Cmd, int) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -35,7 +35,7 @@ func start(t *testing.T) (*exec.Cmd, int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs := os.NewFile(uintptr(pair[1]), "nursery")
+	theirs := os.NewFile(uintptr(pair[1]), "spawner")
 	defer theirs.Close()
 	self, err := os.Executable()
 	if err != nil {
@@ -107,8 +107,8 @@ func failure(gate *os.File) string {
 	return step + ": " + errno.Error()
 }
 
-// If this fails, a child is not the server's to wait for, runs before it may, goes on without its server, or a nursery without one.
-func TestNursery(t *testing.T) {
+// If this fails, a child is not the server's to wait for, runs before it may, goes on without its server, or a spawner without one.
+func TestSpawner(t *testing.T) {
 	cmd, conn := start(t)
 	pid, gate, err := ask(t, conn, nil)
 	if err != nil {
@@ -131,7 +131,7 @@ func TestNursery(t *testing.T) {
 	}
 	syscall.Close(conn)
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("a nursery whose server is gone: %v", err)
+		t.Errorf("a spawner whose server is gone: %v", err)
 	}
 }
 

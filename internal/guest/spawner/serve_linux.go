@@ -1,4 +1,4 @@
-package nursery
+package spawner
 
 import (
 	"encoding/binary"
@@ -12,7 +12,7 @@ import (
 	"unsafe"
 )
 
-// ServeFD is the descriptor of a nursery's end of the connection, a socket pair of whole messages (SOCK_SEQPACKET).
+// ServeFD is the descriptor of a spawner's end of the connection, a socket pair of whole messages (SOCK_SEQPACKET).
 const ServeFD = 3
 
 // A request is a Child in fixed form with its descriptors, an answer what became of it.
@@ -25,7 +25,7 @@ const (
 	idShift          = 32
 )
 
-// Steps of a nursery that can fail.
+// Steps of a spawner that can fail.
 const (
 	didClone = iota
 	didNet
@@ -35,7 +35,7 @@ const (
 
 var didNames = [...]string{didClone: "cloning", didNet: "entering a network namespace", didMount: "entering a mount namespace", didOwner: "becoming its owner"}
 
-// Ask has the nursery at the other end of a connection make a child, and returns its pid: of a child of this process. One caller at a
+// Ask has the spawner at the other end of a connection make a child, and returns its pid: of a child of this process. One caller at a
 // time. An error that is a *Refusal is the kernel's answer; after any other the connection is of no more use.
 func Ask(conn int, k Child) (pid int, err error) {
 	fds := append(append([]int(nil), k.Files[:]...), k.Program, k.Gate)
@@ -54,7 +54,7 @@ func Ask(conn int, k Child) (pid int, err error) {
 	msg = binary.LittleEndian.AppendUint64(msg, marks)
 	msg = binary.LittleEndian.AppendUint64(msg, uint64(k.Owner))
 	if err := retried(func() error { return syscall.Sendmsg(conn, msg, syscall.UnixRights(fds...), nil, syscall.MSG_NOSIGNAL) }); err != nil {
-		return 0, fmt.Errorf("asking the nursery for a process: %w", err)
+		return 0, fmt.Errorf("asking the spawner for a process: %w", err)
 	}
 	var answer [answerSize]byte
 	n := 0
@@ -63,10 +63,10 @@ func Ask(conn int, k Child) (pid int, err error) {
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("waiting for the nursery: %w", err)
+		return 0, fmt.Errorf("waiting for the spawner: %w", err)
 	}
 	if n != len(answer) {
-		return 0, fmt.Errorf("waiting for the nursery: %w", io.ErrUnexpectedEOF)
+		return 0, fmt.Errorf("waiting for the spawner: %w", io.ErrUnexpectedEOF)
 	}
 	if pid = int(binary.LittleEndian.Uint32(answer[:])); pid != 0 {
 		return pid, nil
@@ -98,7 +98,7 @@ func retried(f func() error) error {
 // maxHeld is how many children can be between their clone and their exec at a time: each has a thread that waits for it.
 const maxHeld = 8
 
-// Processors is how many of Go's processors a nursery needs: a thread that waits for a child keeps one.
+// Processors is how many of Go's processors a spawner needs: a thread that waits for a child keeps one.
 const Processors = maxHeld + 1
 
 // Serve makes children for the process at the other end of ServeFD until that closes its end. Then, and after an error, the process must exit.
@@ -112,7 +112,7 @@ func Serve() error {
 	return <-s.ended
 }
 
-// service is the threads of a nursery that wait for requests. One of them is always idle, unless there are maxHeld.
+// service is the threads of a spawner that wait for requests. One of them is always idle, unless there are maxHeld.
 type service struct {
 	ended chan error // how the first of them ended
 
@@ -255,7 +255,7 @@ func decode(buf []byte, fds []int) (Child, error) {
 	return k, nil
 }
 
-// home is where a nursery's thread comes back to.
+// home is where a spawner's thread comes back to.
 type home struct{ net, mount, root int }
 
 func openHome() (h home, err error) {
@@ -316,7 +316,7 @@ func refused(step int, errno syscall.Errno) born {
 	return born{step: uint16(step), errno: uint16(errno)}
 }
 
-// returnHome goes back to the host's mounts, and to the root there that the nursery was started with.
+// returnHome goes back to the host's mounts, and to the root there that the spawner was started with.
 func (h home) returnHome() error {
 	if err := back(h.mount, syscall.CLONE_NEWNS); err != nil {
 		return err

@@ -15,20 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard/internal/guest"
-	"github.com/outboard-dev/outboard/internal/guest/nursery"
+	"github.com/outboard-dev/outboard/internal/guest/spawner"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
 // If this fails, the end of the process that clones sandboxes ends those that it made, or no more can be made.
-func TestNurseryKilled(t *testing.T) {
+func TestSpawnerKilled(t *testing.T) {
 	if !isRoot() {
 		t.Skip("an ordinary user's sandboxes are clones of the server")
 	}
 	p, _ := newProvider(t)
 	first := create(t, p, sandbox.Spec{})
-	pid := p.NurseryPid()
+	pid := p.SpawnerPid()
 	if pid == 0 {
-		t.Fatal("there is no nursery")
+		t.Fatal("there is no spawner")
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -38,15 +38,15 @@ func TestNurseryKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := create(t, p, sandbox.Spec{}) // found out by the first question, and answered by another
-	if now := p.NurseryPid(); now == 0 || now == pid {
-		t.Errorf("nursery %d after %d was killed", now, pid)
+	if now := p.SpawnerPid(); now == 0 || now == pid {
+		t.Errorf("spawner %d after %d was killed", now, pid)
 	}
 	for _, b := range []*box{first, second} {
 		if out := b.sh(t, "echo here"); out != "here\n" {
 			t.Errorf("%q", out)
 		}
 	}
-	pid = p.NurseryPid()
+	pid = p.SpawnerPid()
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
@@ -92,7 +92,7 @@ func TestTimerSlack(t *testing.T) {
 		switch {
 		case thread.Name() == first && string(slack) != usual:
 			t.Errorf("the guest's first thread: %q", slack)
-		case string(slack) == fmt.Sprintf("%d\n", nursery.MonitorSlack):
+		case string(slack) == fmt.Sprintf("%d\n", spawner.MonitorSlack):
 			late++
 		}
 	}

@@ -1,7 +1,7 @@
-package nursery
+package spawner
 
 // System calls that package syscall does not know.
 const (
-	sysExecveat = 281
-	sysSetns    = 268
+	sysExecveat = 322
+	sysSetns    = 308
 )

@@ -1,4 +1,4 @@
-package nursery
+package spawner
 
 import (
 	"os"
