@@ -9,10 +9,10 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/boot"
 )
 
-// Package os can clone into namespaces, but not what comes between that and the exec here: a move into the cgroups, a cgroup namespace
-// taken after it, and an empty capability bounding set. The set belongs to a thread; emptied before the exec, while there is one,
-// it costs 40 system calls, and after it 40 rounds of stopping every thread of the guest's Go runtime, which is most of the time
-// that a sandbox would take to start.
+// Package os can clone into namespaces, but not what comes between that and the exec here: a move into the
+// cgroups, a cgroup namespace taken after it, and an empty capability bounding set. The set belongs to a thread;
+// emptied before the exec, while there is one, it costs 40 system calls, and after it 40 rounds of stopping
+// every thread of the guest's Go runtime, which is most of the time that a sandbox would take to start.
 
 // Steps of the child, for its error message.
 const (
@@ -49,8 +49,8 @@ const (
 	capVersion3     = 0x20080522
 )
 
-// The child's descriptor numbers: below FirstFree those the guest is told of, then its program and its gate, which end with the
-// exec. Everything from Free on is closed.
+// The child's descriptor numbers: below FirstFree those the guest is told of, then its program and its gate,
+// which end with the exec. Everything from Free on is closed.
 const (
 	FirstFree = boot.StateFD + 1
 	programFD = FirstFree
@@ -67,12 +67,14 @@ type Child struct {
 	Net     int            // network namespace to be born in, -1 for the caller's or, with CLONE_NEWNET, a new one
 	Mount   int            // mount namespace to be born in, -1 for the caller's
 	Flags   uintptr        // of clone
-	// Owner is the user of the host whom the child's user namespace belongs to, 0 for the caller. The kernel counts what is in it against
-	// that user: inotify's instances and watches, queued signals, POSIX message queues. With one owner for all, a sandbox that takes the
-	// 128 instances a user may have would leave none to the others, nor to the host's root. Serve's to become.
+	// Owner is the user of the host whom the child's user namespace belongs to, 0 for the caller. The kernel
+	// counts what is in it against that user: inotify's instances and watches, queued signals, POSIX message
+	// queues. With one owner for all, a sandbox that takes the 128 instances a user may have would leave none to
+	// the others, nor to the host's root. Serve's to become.
 	Owner uint32
-	// ID is the user and group that it becomes in its user namespace: 0 is root of a range of ids. With another one the namespace has no
-	// root, since an ordinary user has one id to map; then it stays in the supplementary groups of the caller, which it has no right to leave.
+	// ID is the user and group that it becomes in its user namespace: 0 is root of a range of ids. With another
+	// one the namespace has no root, since an ordinary user has one id to map; then it stays in the
+	// supplementary groups of the caller, which it has no right to leave.
 	ID uint32
 }
 
@@ -81,7 +83,8 @@ func Failure(answer [2]byte) (step string, errno syscall.Errno) {
 	return stepNames[answer[0]], syscall.Errno(answer[1])
 }
 
-// child is everything the cloned process needs, made before the clone: after it nothing may allocate, lock or grow a stack.
+// child is everything the cloned process needs, made before the clone: after it nothing may allocate, lock or
+// grow a stack.
 type child struct {
 	files      [FirstFree]int // these, program and gate are Free or above
 	program    int
@@ -106,15 +109,16 @@ type child struct {
 	told      bool // likewise, that it says so itself
 }
 
-// born is Serve's answer to a request: the pid, or why there is none. Whoever sends it sends it as it lies in memory, which is little-endian on
-// every architecture there is a vfork for.
+// born is Serve's answer to a request: the pid, or why there is none. Whoever sends it sends it as it lies in
+// memory, which is little-endian on every architecture there is a vfork for.
 type born struct {
 	pid         int32
 	step, errno uint16
 }
 
-// guestEnv is the guest's own environment, which no tool sees. It waits for others nearly all of its life: a second processor would
-// double what the runtime keeps for each (caches of every size of object, threads), a sixth of an idle sandbox's memory.
+// guestEnv is the guest's own environment, which no tool sees. It waits for others nearly all of its life: a
+// second processor would double what the runtime keeps for each (caches of every size of object, threads), a
+// sixth of an idle sandbox's memory.
 var guestEnv = []string{"GOMAXPROCS=1"}
 
 func newChild(k Child) (*child, error) {
@@ -137,8 +141,8 @@ func newChild(k Child) (*child, error) {
 	return c, nil
 }
 
-// Clone makes the child a copy of this process, on this thread, in the thread's own namespaces but for those that Flags makes: Net and
-// Mount are Serve's to enter. Files, Program and Gate are descriptors from Free on.
+// Clone makes the child a copy of this process, on this thread, in the thread's own namespaces but for those
+// that Flags makes: Net and Mount are Serve's to enter. Files, Program and Gate are descriptors from Free on.
 func (k Child) Clone() (pid int, err error) {
 	c, err := newChild(k)
 	if err != nil {
@@ -191,8 +195,8 @@ func (c *child) clone() (uintptr, syscall.Errno) {
 	}
 }
 
-// share is clone for a child that has the caller's memory until its exec, and the calling thread waits for as long: nothing is copied for it.
-// It tells who asked for it that it is there, since the caller cannot yet.
+// share is clone for a child that has the caller's memory until its exec, and the calling thread waits for as
+// long: nothing is copied for it. It tells who asked for it that it is there, since the caller cannot yet.
 //
 //go:noinline
 //go:norace
@@ -225,8 +229,8 @@ func vfork(flags uintptr, pid *int32) (r, errno uintptr)
 //go:norace
 //go:nosplit
 func (c *child) run() (byte, syscall.Errno) {
-	// A thread that moves itself waits for nobody. To be moved by another means that the kernel waits until no process anywhere forks
-	// or ends, which is milliseconds.
+	// A thread that moves itself waits for nobody. To be moved by another means that the kernel waits until no
+	// process anywhere forks or ends, which is milliseconds.
 	for _, fd := range c.groups {
 		if _, _, errno := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(c.self)), 1); errno != 0 {
 			return stepEnter, errno
@@ -235,7 +239,8 @@ func (c *child) run() (byte, syscall.Errno) {
 	if errno := c.arrange(); errno != 0 {
 		return stepFiles, errno
 	}
-	// The host maps our uids meanwhile, and in version 2 moves us into our cgroup. The end of the stream means that it died.
+	// The host maps our uids meanwhile, and in version 2 moves us into our cgroup. The end of the stream means
+	// that it died.
 	n, _, errno := syscall.RawSyscall(syscall.SYS_READ, gateFD, uintptr(unsafe.Pointer(&c.answer)), 1)
 	if errno != 0 || n != 1 {
 		return stepWait, errno
@@ -257,11 +262,13 @@ func (c *child) run() (byte, syscall.Errno) {
 	if _, _, errno = syscall.RawSyscall(syscall.SYS_SETRESUID, c.id, c.id, c.id); errno != 0 {
 		return stepIdentity, errno
 	}
-	// With an empty bounding set, the exec of root gives what is inheritable: the guest needs it all until its file systems stand.
+	// With an empty bounding set, the exec of root gives what is inheritable: the guest needs it all until its
+	// file systems stand.
 	if _, _, errno = syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(&c.caps.header)), uintptr(unsafe.Pointer(&c.caps.data)), 0); errno != 0 {
 		return stepInherit, errno
 	}
-	// The exec of anybody else gives what is ambient. Where the guest gives up what is inheritable, the kernel takes that away as well.
+	// The exec of anybody else gives what is ambient. Where the guest gives up what is inheritable, the kernel
+	// takes that away as well.
 	for cap := range uintptr(64) {
 		if c.id == 0 {
 			break
@@ -283,17 +290,17 @@ func (c *child) run() (byte, syscall.Errno) {
 			return stepBounding, errno
 		}
 	}
-	// The exec gains nothing by being root's that it has not already. The filter of system calls needs it on the thread that installs it,
-	// which in the guest would be one more thread: see installFilter.
+	// The exec gains nothing by being root's that it has not already. The filter of system calls needs it on the
+	// thread that installs it, which in the guest would be one more thread: see installFilter.
 	if _, _, errno = syscall.RawSyscall6(syscall.SYS_PRCTL, prSetNoNewPrivs, 1, 0, 0, 0, 0); errno != 0 {
 		return stepNoNew, errno
 	}
 	return c.exec()
 }
 
-// arrange gives the files their numbers and closes everything else the server has open, even what it was started with and does not
-// know of. It comes before the wait: a copy of another child's gate or of a lock would otherwise keep both alive after the
-// server's death, each waiting for the other.
+// arrange gives the files their numbers and closes everything else the server has open, even what it was started
+// with and does not know of. It comes before the wait: a copy of another child's gate or of a lock would
+// otherwise keep both alive after the server's death, each waiting for the other.
 //
 //go:noinline
 //go:norace
@@ -314,10 +321,11 @@ func (c *child) arrange() syscall.Errno {
 	return errno
 }
 
-// MonitorSlack is by how many nanoseconds the timers of the guest's first thread may be late when it is executed, and so for good those of
-// the Go runtime's monitor, which is the first that it starts. The monitor looks every 20 us whether a system call holds the processor that
-// others wait for, for as long as the guest does anything; so often it took a third of the processor time of a start. It is less than the
-// 10 ms for which the runtime lets anybody compute. No tool may have it of the guest: see guest.Punctual.
+// MonitorSlack is by how many nanoseconds the timers of the guest's first thread may be late when it is
+// executed, and so for good those of the Go runtime's monitor, which is the first that it starts. The monitor
+// looks every 20 us whether a system call holds the processor that others wait for, for as long as the guest
+// does anything; so often it took a third of the processor time of a start. It is less than the 10 ms for which
+// the runtime lets anybody compute. No tool may have it of the guest: see guest.Punctual.
 const MonitorSlack = 4_000_000
 
 // exec becomes the guest.

@@ -35,8 +35,9 @@ const (
 
 var didNames = [...]string{didClone: "cloning", didNet: "entering a network namespace", didMount: "entering a mount namespace", didOwner: "becoming its owner"}
 
-// Ask has the spawner at the other end of a connection make a child, and returns its pid: of a child of this process. One caller at a
-// time. An error that is a *Refusal is the kernel's answer; after any other the connection is of no more use.
+// Ask has the spawner at the other end of a connection make a child, and returns its pid: of a child of this
+// process. One caller at a time. An error that is a *Refusal is the kernel's answer; after any other the
+// connection is of no more use.
 func Ask(conn int, k Child) (pid int, err error) {
 	fds := append(append([]int(nil), k.Files[:]...), k.Program, k.Gate)
 	marks := uint64(k.ID) << idShift
@@ -95,13 +96,15 @@ func retried(f func() error) error {
 	}
 }
 
-// maxHeld is how many children can be between their clone and their exec at a time: each has a thread that waits for it.
+// maxHeld is how many children can be between their clone and their exec at a time: each has a thread that waits
+// for it.
 const maxHeld = 8
 
 // Processors is how many of Go's processors a spawner needs: a thread that waits for a child keeps one.
 const Processors = maxHeld + 1
 
-// Serve makes children for the process at the other end of ServeFD until that closes its end. Then, and after an error, the process must exit.
+// Serve makes children for the process at the other end of ServeFD until that closes its end. Then, and after an
+// error, the process must exit.
 func Serve() error {
 	syscall.CloseOnExec(ServeFD)
 	if err := reserveLow(); err != nil {
@@ -273,8 +276,8 @@ func openHome() (h home, err error) {
 	return h, nil
 }
 
-// make clones a child in the namespaces that it is to be born in, and returns when it has executed its program or ended. Told means that
-// it answers itself. An error means that the thread is lost in one of them.
+// make clones a child in the namespaces that it is to be born in, and returns when it has executed its program
+// or ended. Told means that it answers itself. An error means that the thread is lost in one of them.
 func (h home) make(k Child) (got born, told bool, err error) {
 	k.Flags |= syscall.CLONE_PARENT
 	if k.Net >= 0 {
@@ -334,14 +337,16 @@ func back(ns int, kind uintptr) error {
 	return nil
 }
 
-// become gives the thread another effective user. Real and saved one stay root's, so that no process of that user may signal or trace it.
+// become gives the thread another effective user. Real and saved one stay root's, so that no process of that
+// user may signal or trace it.
 func become(uid uint32) syscall.Errno {
 	const keep = ^uintptr(0)
 	_, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, keep, uintptr(uid), keep)
 	return errno
 }
 
-// keepRights lets the thread keep root's capabilities while it is another user: some hosts let nobody else make user namespaces.
+// keepRights lets the thread keep root's capabilities while it is another user: some hosts let nobody else make
+// user namespaces.
 func keepRights() error {
 	const prSetSecurebits, noSetuidFixup = 28, 1 << 2
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prSetSecurebits, noSetuidFixup, 0); errno != 0 {

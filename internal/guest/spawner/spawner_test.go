@@ -107,7 +107,8 @@ func failure(gate *os.File) string {
 	return step + ": " + errno.Error()
 }
 
-// If this fails, a child is not the server's to wait for, runs before it may, goes on without its server, or a spawner without one.
+// If this fails, a child is not the server's to wait for, runs before it may, goes on without its server, or a
+// spawner without one.
 func TestSpawner(t *testing.T) {
 	cmd, conn := start(t)
 	pid, gate, err := ask(t, conn, nil)

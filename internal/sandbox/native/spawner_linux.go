@@ -15,8 +15,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/spawner"
 )
 
-// spawnerProcess is the spawner of a provider, see the package of that name: started with the first sandbox, anew when it has died, and ended by
-// close. Its zero value is one that is not started.
+// spawnerProcess is the spawner of a provider, see the package of that name: started with the first sandbox,
+// anew when it has died, and ended by close. Its zero value is one that is not started.
 type spawnerProcess struct {
 	mu     sync.Mutex
 	conn   *os.File // nil = none is running
@@ -47,8 +47,8 @@ func (n *spawnerProcess) clone(program *os.File, k spawner.Child) (pid int, err 
 			return pid, err
 		}
 		n.endLocked()
-		// EPIPE: it was dead. ECONNRESET: it died with the request unread. After any other end it had the request, and whatever it made
-		// ends with its gate.
+		// EPIPE: it was dead. ECONNRESET: it died with the request unread. After any other end it had the
+		// request, and whatever it made ends with its gate.
 		if !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 			break
 		}
@@ -71,8 +71,9 @@ func (n *spawnerProcess) startLocked(program *os.File) error {
 		conn.Close()
 		return os.NewSyscallError("setsockopt", err)
 	}
-	// The copy in memory, which is also what the guests run: another version at the path would not understand us. The child has it under
-	// a number of its own, since a fork may use those that it was not told of for itself.
+	// The copy in memory, which is also what the guests run: another version at the path would not understand
+	// us. The child has it under a number of its own, since a fork may use those that it was not told of for
+	// itself.
 	cmd := exec.CommandContext(context.Background(), fmt.Sprintf("/proc/self/fd/%d", spawner.ServeFD+1), "nursery")
 	cmd.Args[0], cmd.Env, cmd.Dir, cmd.ExtraFiles = "outboard-guest", []string{fmt.Sprintf("GOMAXPROCS=%d", spawner.Processors)}, "/", []*os.File{theirs, program}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // an interrupt at the terminal is for the server, which closes what it has
@@ -84,8 +85,8 @@ func (n *spawnerProcess) startLocked(program *os.File) error {
 	return nil
 }
 
-// leisurely calls start so that a Go program it starts has a monitor that looks seldom, see spawner.MonitorSlack: in a spawner no processor is
-// waited for. Where the kernel does not do so it is as usual.
+// leisurely calls start so that a Go program it starts has a monitor that looks seldom, see
+// spawner.MonitorSlack: in a spawner no processor is waited for. Where the kernel does not do so it is as usual.
 func leisurely(start func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -41,7 +41,7 @@ func TestSpawnerKilled(t *testing.T) {
 	if now := p.SpawnerPid(); now == 0 || now == pid {
 		t.Errorf("spawner %d after %d was killed", now, pid)
 	}
-	for _, b := range []*box{first, second} {
+	for _, b := range []*testSandbox{first, second} {
 		if out := b.sh(t, "echo here"); out != "here\n" {
 			t.Errorf("%q", out)
 		}
@@ -58,7 +58,8 @@ func TestSpawnerKilled(t *testing.T) {
 	}
 }
 
-// TestTimerSlack: tools would sleep too long, since the guest's monitor may, or the monitor would not, and take the time of a start.
+// TestTimerSlack: tools would sleep too long, since the guest's monitor may, or the monitor would not, and take
+// the time of a start.
 func TestTimerSlack(t *testing.T) {
 	p, dir := newProvider(t)
 	b := create(t, p, sandbox.Spec{})

@@ -20,40 +20,41 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Every push makes a stack one layer higher. Long before the limit a run of its layers is written as one, in the background: a squashed
-// layer. It is made of what can be seen, with the run and without it, so it has neither redirections nor deletions of what nobody
-// has; what comes above the run may lie on it instead. Layers are never changed: every checkpoint keeps the stack it was made with,
-// and a sandbox lies on the squashed layer from its next push but one.
+// Every push makes a stack one layer higher. Long before the limit a run of its layers is written as one, in the
+// background: a flattened layer. It is made of what can be seen, with the run and without it, so it has neither
+// redirections nor deletions of what nobody has; what comes above the run may lie on it instead. Layers are
+// never changed: every checkpoint keeps the stack it was made with, and a sandbox lies on the flattened layer
+// from its next push but one.
 //
 //	layers/squash_<random>      as any layer; its stack.json says what it stands for, and it is garbage until somebody lies on it
 //	<sandbox>/squashed          a symbolic link to the name of the newest one, which keeps it
 const (
-	squashPrefix = "squash_"
-	squashedLink = "squashed"
+	flattenPrefix = "squash_"
+	flattenedLink = "squashed"
 )
 
-// squashing is the background work on the layers of one sandbox, per connection.
-type squashing struct {
+// flattening is the background work on the layers of one sandbox, per connection.
+type flattening struct {
 	mu   sync.Mutex
 	stop context.CancelFunc // nil when nothing runs
 	wg   sync.WaitGroup
 	off  bool // closed
 }
 
-// squashLater begins to shorten the sandbox's stack, if it is high and nobody is at it.
-func (m *machine) squashLater(height int) {
-	q := &m.squashing
+// flattenLater begins to shorten the sandbox's stack, if it is high and nobody is at it.
+func (m *machine) flattenLater(height int) {
+	q := &m.flattening
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if height < m.p.squashAt || q.off || q.stop != nil {
+	if height < m.p.flattenAt || q.off || q.stop != nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	q.stop = cancel
 	q.wg.Go(func() {
-		err := m.p.squash(ctx, m.box)
+		err := m.p.flatten(ctx, m.place)
 		if err != nil && ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
-			m.p.log.Warn("layers not squashed", "sandbox", m.id, "err", err)
+			m.p.log.Warn("layers not flattened", "sandbox", m.id, "err", err)
 		}
 		q.mu.Lock()
 		defer q.mu.Unlock()
@@ -62,9 +63,9 @@ func (m *machine) squashLater(height int) {
 	})
 }
 
-// stopSquashing ends what squashLater began; the next connection begins anew.
-func (m *machine) stopSquashing() {
-	q := &m.squashing
+// stopFlattening ends what flattenLater began; the next connection begins anew.
+func (m *machine) stopFlattening() {
+	q := &m.flattening
 	q.mu.Lock()
 	q.off = true
 	if q.stop != nil {
@@ -74,11 +75,12 @@ func (m *machine) stopSquashing() {
 	q.wg.Wait()
 }
 
-// squash writes a run of the layers of a sandbox as one. The layers' lock is held all the time: what is being made has no owner yet.
-func (p *Provider) squash(ctx context.Context, b box) error {
+// flatten writes a run of the layers of a sandbox as one. The layers' lock is held all the time: what is being
+// made has no owner yet.
+func (p *Provider) flatten(ctx context.Context, b place) error {
 	select { // one at a time: it is the disk that takes the time
-	case p.squashes <- struct{}{}:
-		defer func() { <-p.squashes }()
+	case p.flattens <- struct{}{}:
+		defer func() { <-p.flattens }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -92,7 +94,7 @@ func (p *Provider) squash(ctx context.Context, b box) error {
 		return err
 	}
 	st, err := b.stack(n)
-	if err != nil || len(st.Below) < p.squashAt || len(p.shortened(b, st.Below)) < len(st.Below) { // the last one is to be used yet
+	if err != nil || len(st.Below) < p.flattenAt || len(p.shortened(b, st.Below)) < len(st.Below) { // the last one is to be used yet
 		return err
 	}
 	var weights []int64
@@ -103,22 +105,22 @@ func (p *Provider) squash(ctx context.Context, b box) error {
 		}
 		weights = append(weights, w)
 	}
-	from, to := chooseRun(weights, p.squashAt/2)
-	name := squashPrefix + rand.Text()
-	if err := p.writeSquashed(ctx, name, st, from, to); err != nil {
-		return errors.Join(fmt.Errorf("squashing %d layers: %w", to-from, err), removeTree(p.layer(name)))
+	from, to := chooseRun(weights, p.flattenAt/2)
+	name := flattenPrefix + rand.Text()
+	if err := p.writeFlattened(ctx, name, st, from, to); err != nil {
+		return errors.Join(fmt.Errorf("flattening %d layers: %w", to-from, err), removeTree(p.layer(name)))
 	}
-	return p.ownSquashed(ctx, b, name)
+	return p.ownFlattened(ctx, b, name)
 }
 
-// ownSquashed makes a squashed layer that of a sandbox, in the place of the one before.
-func (p *Provider) ownSquashed(ctx context.Context, b box, name string) error {
+// ownFlattened makes a flattened layer that of a sandbox, in the place of the one before.
+func (p *Provider) ownFlattened(ctx context.Context, b place, name string) error {
 	unlock, err := b.lock(ctx) // against Destroy
 	if err != nil {
 		return errors.Join(err, removeTree(p.layer(name)))
 	}
 	defer unlock()
-	link := b.path(squashedLink)
+	link := b.path(flattenedLink)
 	tmp := link + nextSuffix
 	err = os.Remove(tmp)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -128,14 +130,14 @@ func (p *Provider) ownSquashed(ctx context.Context, b box, name string) error {
 		err = os.Rename(tmp, link)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("keeping a squashed layer: %w", err), removeTree(p.layer(name)))
+		return errors.Join(fmt.Errorf("keeping a flattened layer: %w", err), removeTree(p.layer(name)))
 	}
 	return nil
 }
 
-// shortened returns a sandbox's layers with the squashed one in the place of what it stands for, if there is one.
-func (p *Provider) shortened(b box, names []string) []string {
-	name, err := os.Readlink(b.path(squashedLink))
+// shortened returns a sandbox's layers with the flattened one in the place of what it stands for, if there is one.
+func (p *Provider) shortened(b place, names []string) []string {
+	name, err := os.Readlink(b.path(flattenedLink))
 	if err != nil {
 		return names
 	}
@@ -150,8 +152,9 @@ func (p *Provider) shortened(b box, names []string) []string {
 	return slices.Concat(names[:from], []string{name}, names[from+len(st.Instead):])
 }
 
-// chooseRun returns which layers to write as one, by their weights: enough of them, one above the other, and none that is much heavier
-// than it must be. What is heavy is written again only when there is much of its weight.
+// chooseRun returns which layers to write as one, by their weights: enough of them, one above the other, and
+// none that is much heavier than it must be. What is heavy is written again only when there is much of its
+// weight.
 func chooseRun(weights []int64, enough int) (from, to int) {
 	const lightest, step = 1 << 20, 4
 	heaviest := slices.Max(weights)
@@ -233,8 +236,8 @@ func openDir(dir int, name string) (int, error) {
 	return unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-// writeSquashed makes a layer that over st.Below[to:] is what st.Below[from:] is.
-func (p *Provider) writeSquashed(ctx context.Context, name string, st *stack, from, to int) error {
+// writeFlattened makes a layer that over st.Below[to:] is what st.Below[from:] is.
+func (p *Provider) writeFlattened(ctx context.Context, name string, st *stack, from, to int) error {
 	if err := p.newLayer(name, &stack{BootID: st.BootID, Root: st.Root, Below: st.Below[to:], Instead: st.Below[from:to]}); err != nil {
 		return err
 	}
@@ -260,7 +263,7 @@ func (p *Provider) writeSquashed(ctx context.Context, name string, st *stack, fr
 	if err != nil {
 		return err
 	}
-	q := &squasher{ctx: ctx, with: with, without: without, top: fds.add(top), links: map[[2]uint64]string{}}
+	q := &flattener{ctx: ctx, with: with, without: without, top: fds.add(top), links: map[[2]uint64]string{}}
 	deleted, write, err := k.changes()
 	if err == nil {
 		err = q.write(write, k.seen)
@@ -277,8 +280,8 @@ func (p *Provider) writeSquashed(ctx context.Context, name string, st *stack, fr
 	return err
 }
 
-// squasher writes a layer of what is seen with some layers and not without them.
-type squasher struct {
+// flattener writes a layer of what is seen with some layers and not without them.
+type flattener struct {
 	ctx           context.Context
 	with, without int
 	top           int                  // the new layer
@@ -287,7 +290,7 @@ type squasher struct {
 }
 
 // write copies paths, parents first. whole says which directories are not merged with what is below.
-func (q *squasher) write(paths []string, whole map[string]bool) error {
+func (q *flattener) write(paths []string, whole map[string]bool) error {
 	for _, p := range paths {
 		if err := q.parents(path.Dir(p)); err != nil {
 			return err
@@ -315,7 +318,7 @@ func (q *squasher) write(paths []string, whole map[string]bool) error {
 }
 
 // parents makes what lies above a saved directory.
-func (q *squasher) parents(dir string) error {
+func (q *flattener) parents(dir string) error {
 	if dir == "." {
 		return nil
 	}
@@ -326,7 +329,7 @@ func (q *squasher) parents(dir string) error {
 	return q.write([]string{dir}, nil)
 }
 
-func (q *squasher) open(view int, dir string) (int, error) {
+func (q *flattener) open(view int, dir string) (int, error) {
 	fd, err := openBelow(view, dir)
 	if err != nil {
 		return -1, fmt.Errorf("opening %q: %w", dir, err)
@@ -335,7 +338,7 @@ func (q *squasher) open(view int, dir string) (int, error) {
 }
 
 // seenWithout reports whether there is anything of a path without the layers.
-func (q *squasher) seenWithout(p string) bool {
+func (q *flattener) seenWithout(p string) bool {
 	dir, err := openBelow(q.without, path.Dir(p))
 	if err != nil {
 		return false
@@ -346,7 +349,7 @@ func (q *squasher) seenWithout(p string) bool {
 }
 
 // cover makes a directory hide what is below it.
-func (q *squasher) cover(p string) error {
+func (q *flattener) cover(p string) error {
 	if !q.seenWithout(p) {
 		return nil
 	}
@@ -367,7 +370,7 @@ func (q *squasher) cover(p string) error {
 }
 
 // hide marks as deleted what is below and no more.
-func (q *squasher) hide(paths []string) error {
+func (q *flattener) hide(paths []string) error {
 	for _, p := range paths {
 		if !q.seenWithout(p) {
 			continue
@@ -385,8 +388,9 @@ func (q *squasher) hide(paths []string) error {
 	return nil
 }
 
-// rejoin gives files that were written the names that they have elsewhere, where nothing changed: they would be two files.
-func (q *squasher) rejoin() error {
+// rejoin gives files that were written the names that they have elsewhere, where nothing changed: they would be
+// two files.
+func (q *flattener) rejoin() error {
 	if len(q.links) == 0 {
 		return nil
 	}
@@ -403,7 +407,7 @@ func (q *squasher) rejoin() error {
 	return nil
 }
 
-func (q *squasher) rejoinDir(dir int, p string, depth int) error {
+func (q *flattener) rejoinDir(dir int, p string, depth int) error {
 	if depth > maxCopyDepth {
 		return outboard.Errorf(outboard.Exhausted, "directories are nested more than %d deep", maxCopyDepth)
 	}
@@ -437,7 +441,7 @@ func (q *squasher) rejoinDir(dir int, p string, depth int) error {
 }
 
 // rejoinName makes dir/name the same file as first, if it is not there yet.
-func (q *squasher) rejoinName(first, dir, name string) error {
+func (q *flattener) rejoinName(first, dir, name string) error {
 	if err := q.parents(dir); err != nil {
 		return err
 	}
@@ -453,7 +457,7 @@ func (q *squasher) rejoinName(first, dir, name string) error {
 }
 
 // finish gives the directories their times.
-func (q *squasher) finish() error {
+func (q *flattener) finish() error {
 	for _, p := range slices.Backward(q.dirs) {
 		var st unix.Stat_t
 		dir, err := q.open(q.with, path.Dir(p))
@@ -478,7 +482,7 @@ func (q *squasher) finish() error {
 }
 
 // entry copies one name, with all that is in it.
-func (q *squasher) entry(from, to int, name, p string, all bool, depth int) error {
+func (q *flattener) entry(from, to int, name, p string, all bool, depth int) error {
 	if q.ctx.Err() != nil {
 		return context.Cause(q.ctx)
 	}
@@ -501,7 +505,7 @@ func (q *squasher) entry(from, to int, name, p string, all bool, depth int) erro
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		if err := squashFile(from, to, name, &st); err != nil {
+		if err := flattenFile(from, to, name, &st); err != nil {
 			return err
 		}
 	case unix.S_IFLNK:
@@ -522,7 +526,7 @@ func (q *squasher) entry(from, to int, name, p string, all bool, depth int) erro
 }
 
 // link gives a file that was written another name.
-func (q *squasher) link(first string, to int, name string) error {
+func (q *flattener) link(first string, to int, name string) error {
 	dir, err := q.open(q.top, path.Dir(first))
 	if err != nil {
 		return err
@@ -531,7 +535,7 @@ func (q *squasher) link(first string, to int, name string) error {
 	return unix.Linkat(dir, path.Base(first), to, name, 0)
 }
 
-func (q *squasher) dir(from, to int, name, p string, all bool, depth int) error {
+func (q *flattener) dir(from, to int, name, p string, all bool, depth int) error {
 	if err := unix.Mkdirat(to, name, 0o700); err != nil {
 		return err
 	}
@@ -561,8 +565,8 @@ func (q *squasher) dir(from, to int, name, p string, all bool, depth int) error 
 	return nil
 }
 
-// squashFile copies the content and the attributes of a file, but for its holes.
-func squashFile(from, to int, name string, st *unix.Stat_t) error {
+// flattenFile copies the content and the attributes of a file, but for its holes.
+func flattenFile(from, to int, name string, st *unix.Stat_t) error {
 	in, err := unix.Openat(from, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err

@@ -12,26 +12,27 @@ import (
 )
 
 // If this fails, state that is longer than most is cut off, or a control file that is missing is made as a plain one.
-func TestSmallFiles(t *testing.T) {
+func TestRawFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
-	if _, err := readSmall(path); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := readRaw(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("reading what is not there: %v", err)
 	}
 	if err := writeControl(filepath.Dir(path), "file", "x"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("writing what is not there: %v", err)
 	}
-	for _, size := range []int{smallFile + 1, 3 * smallFile, smallFile, 1, 0} {
+	for _, size := range []int{rawSize + 1, 3 * rawSize, rawSize, 1, 0} {
 		want := bytes.Repeat([]byte{'a'}, size)
-		if err := writeSmall(path, unix.O_CREAT|unix.O_TRUNC, want); err != nil {
+		if err := writeRaw(path, unix.O_CREAT|unix.O_TRUNC, want); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := readSmall(path); err != nil || !bytes.Equal(got, want) {
+		if got, err := readRaw(path); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("of %d bytes %d were read: %v", size, len(got), err)
 		}
 	}
 }
 
-// If this fails, directories of sandboxes lie beside each other on ext4, and to make one gets dearer with each that was removed lately.
+// If this fails, directories of sandboxes lie beside each other on ext4, and to make one gets dearer with each
+// that was removed lately.
 func TestSpread(t *testing.T) {
 	dir := t.TempDir()
 	marked := func() bool {

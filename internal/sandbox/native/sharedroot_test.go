@@ -17,11 +17,11 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
 
-// Broken if a checkpoint takes from a sandbox what it has written elsewhere than in the saved directories, or has that itself: up to the first one
-// both are written to the same overlay.
+// Broken if a checkpoint takes from a sandbox what it has written elsewhere than in the saved directories, or
+// has that itself: up to the first one both are written to the same overlay.
 func TestPushOfRoot(t *testing.T) {
 	const elsewhere = "cat /home/beside " + sandbox.Uploads + "/beside /var/tmp/beside /tmp/beside"
-	for what, hold := range map[string]string{"exchanged": "", "copied": "(cd /workspace; exec sleep 1000) & until grep -qa 1000 /proc/$!/cmdline; do sleep 0.01; done"} {
+	for what, hold := range map[string]string{"swapped": "", "copied": "(cd /workspace; exec sleep 1000) & until grep -qa 1000 /proc/$!/cmdline; do sleep 0.01; done"} {
 		t.Run(what, func(t *testing.T) {
 			p := layered(t)
 			m := start(t, p, "")
@@ -75,7 +75,8 @@ func TestPushOfRoot(t *testing.T) {
 	}
 }
 
-// Broken if a file that was removed after a checkpoint, and with that, keeps its place on the disk for as long as the sandbox lives.
+// Broken if a file that was removed after a checkpoint, and with that, keeps its place on the disk for as long
+// as the sandbox lives.
 func TestForgottenFiles(t *testing.T) {
 	layered(t)
 	dir := t.TempDir()

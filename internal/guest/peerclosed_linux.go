@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// hungUp reports whether the peer has closed a connection, and everything it sent before has been read.
-func hungUp(conn net.Conn) bool {
+// peerClosed reports whether the peer has closed a connection, and everything it sent before has been read.
+func peerClosed(conn net.Conn) bool {
 	sc, ok := conn.(syscall.Conn)
 	if !ok {
 		return false

@@ -10,28 +10,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The first overlay of a sandbox's saved directories is its root's as well, where the root is the host's programs: most sandboxes are never
-// saved, and an overlay with its directories is a tenth of what a sandbox costs. The first Push then moves out of it what was written to the
-// saved directories, which from then on lie on overlays of their own; the root stays on the first one, as <sandbox>/root. In the layer of
-// the host's programs the saved directories are empty, so that the first overlay has nothing to say of them but what was written; and no file
-// has several names, of which it would have to know that they are one.
+// The first overlay of a sandbox's saved directories is its root's as well, where the root is the host's
+// programs: most sandboxes are never saved, and an overlay with its directories is a tenth of what a sandbox
+// costs. The first Push then moves out of it what was written to the saved directories, which from then on lie
+// on overlays of their own; the root stays on the first one, as <sandbox>/root. In the layer of the host's
+// programs the saved directories are empty, so that the first overlay has nothing to say of them but what was
+// written; and no file has several names, of which it would have to know that they are one.
 
 // rootDir is what <n> becomes when the saved directories have left it and the root stays.
 const rootDir = "root"
 
-// whole reports whether a sandbox's root may be the first overlay of its saved directories. Layers of images may not: their marks are not those
-// of an overlay of the host's.
-func (a shape) whole() bool {
+// sharedRoot reports whether a sandbox's root may be the first overlay of its saved directories. Layers of
+// images may not: their marks are not those of an overlay of the host's.
+func (a shape) sharedRoot() bool {
 	return a.from == "" && len(a.root.given) == 0 && len(a.root.lower) == 1 && filepath.Dir(a.root.lower[0]) == a.root.cache
 }
 
-// whole reports whether <n> is of the root's overlay.
-func (m *machine) whole(n int) bool { return m.state.Whole && n == 1 }
+// sharedRoot reports whether <n> is of the root's overlay.
+func (m *machine) sharedRoot(n int) bool { return m.state.SharedRoot && n == 1 }
 
-// written reports whether something was written to the saved directories since <n> was made, or <n> cannot be looked at.
+// written reports whether something was written to the saved directories since <n> was made, or <n> cannot be
+// looked at.
 func (m *machine) written(n int) bool {
 	up := m.workPath(n, "up")
-	if !m.whole(n) {
+	if !m.sharedRoot(n) {
 		return !isEmpty(up)
 	}
 	fd, err := unix.Open(up, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -129,8 +131,8 @@ func giveBackSaved(layer, up int) error {
 	return errors.Join(errs...)
 }
 
-// forgetFiles has the kernel forget what it knows of the files of a mount and nobody uses: of those that were moved out of it, it would
-// keep each on the disk for as long, even when it is removed there.
+// forgetFiles has the kernel forget what it knows of the files of a mount and nobody uses: of those that were
+// moved out of it, it would keep each on the disk for as long, even when it is removed there.
 func forgetFiles(mnt int) {
 	ctx, err := unix.Fspick(mnt, "", unix.FSPICK_EMPTY_PATH|unix.FSPICK_CLOEXEC)
 	if err != nil {

@@ -19,11 +19,11 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// plot is the place of one sandbox with everything in it that does not depend on who the sandbox is for: the directory, the uid range,
-// the cgroups, the network and, where the host may mount, the whole file system. A plot that was made ahead is moved to its
-// sandbox's name when it is taken.
-type plot struct {
-	box    box
+// slot is what one sandbox needs, with everything in it that does not depend on who the sandbox is for: the
+// directory, the uid range, the cgroups, the network and, where the host may mount, the whole file system. A
+// slot that was made ahead is moved to its sandbox's name when it is taken.
+type slot struct {
+	place  place
 	state  *state
 	group  group
 	net    network
@@ -37,7 +37,7 @@ type plot struct {
 	birth  *birth     // a guest that waits for its identity; nil = none was started
 }
 
-// shape is what plots differ in.
+// shape is what slots differ in.
 type shape struct {
 	root      *rootfs
 	limits    outboard.SandboxLimits
@@ -51,8 +51,9 @@ func (a shape) equal(b shape) bool {
 		slices.Equal(a.root.binds, b.root.binds)
 }
 
-// plant makes a plot in an existing empty directory. What a failure leaves there is found by remove, as what a crash leaves is.
-func (p *Provider) plant(b box, k shape) (_ *plot, err error) {
+// makeSlot makes a slot in an existing empty directory. What a failure leaves there is found by remove, as what
+// a crash leaves is.
+func (p *Provider) makeSlot(b place, k shape) (_ *slot, err error) {
 	s := &state{ID: b.id, Isolation: p.caps.Isolation, BootID: p.boot, Tool: k.root.tool, Lower: k.root.cached(), Cgroups: p.cgroups.plan(b.id).dirs,
 		CreatedAt: time.Now().UTC()}
 	if p.uids != nil {
@@ -68,13 +69,13 @@ func (p *Provider) plant(b box, k shape) (_ *plot, err error) {
 	}
 	if p.hasLayers() && k.limits.DiskBytes == 0 && !k.build {
 		s.Root = k.root.lower
-		s.Whole = k.whole()
+		s.SharedRoot = k.sharedRoot()
 	}
 	s.Build = k.build
-	pl := &plot{box: b, state: s, group: p.cgroups.groupOf(s), shape: k}
+	sl := &slot{place: b, state: s, group: p.cgroups.groupOf(s), shape: k}
 	defer func() {
 		if err != nil {
-			pl.close()
+			sl.close()
 		}
 	}()
 	if k.limits.DiskBytes > 0 {
@@ -85,40 +86,40 @@ func (p *Provider) plant(b box, k shape) (_ *plot, err error) {
 	if err := b.layout(s, k.limits); err != nil {
 		return nil, fmt.Errorf("laying out the sandbox: %w", err)
 	}
-	if err := p.cgroups.makeGroup(pl.group, k.limits); err != nil {
+	if err := p.cgroups.makeGroup(sl.group, k.limits); err != nil {
 		return nil, err
 	}
-	if pl.files, err = p.files(b); err != nil {
+	if sl.files, err = p.files(b); err != nil {
 		return nil, err
 	}
 	if p.rootless {
-		return pl, nil
+		return sl, nil
 	}
 	if p.upperTmp {
-		if pl.net, err = newNetwork(k.connected); err != nil {
+		if sl.net, err = newNetwork(k.connected); err != nil {
 			return nil, unavailable("%w", err)
 		}
-		return pl, nil
+		return sl, nil
 	}
-	if err = p.build(pl); err != nil {
+	if err = p.build(sl); err != nil {
 		if _, ok := errors.AsType[*outboard.Error](err); !ok {
 			err = unavailable("the sandbox could not be built: %w", err)
 		}
 		return nil, err
 	}
-	return pl, nil
+	return sl, nil
 }
 
-// build makes the file systems of a plot, and its network.
-func (p *Provider) build(pl *plot) error {
-	userns, err := p.userNamespace(pl.state.UIDBase)
+// build makes the file systems of a slot, and its network.
+func (p *Provider) build(sl *slot) error {
+	userns, err := p.userNamespace(sl.state.UIDBase)
 	if err != nil {
 		return err
 	}
-	pl.userns = userns
-	cfg := p.config(pl, sandbox.Spec{})
-	cfg.Base = int(pl.state.UIDBase)
-	if pl.state.Whole {
+	sl.userns = userns
+	cfg := p.config(sl, sandbox.Spec{})
+	cfg.Base = int(sl.state.UIDBase)
+	if sl.state.SharedRoot {
 		cfg.Upper, cfg.Lower = "", nil // the root is made here
 	}
 	sources, err := openTrees(cfg, userns)
@@ -128,13 +129,13 @@ func (p *Provider) build(pl *plot) error {
 	}
 	cfg.Trees = len(sources)
 	root := -1
-	if len(pl.state.Root) > 0 {
+	if len(sl.state.Root) > 0 {
 		var mnt int
-		if mnt, pl.work, err = p.startWork(&pl.fds, pl.box, pl.state, pl.shape.from, int(userns.Fd())); err != nil {
+		if mnt, sl.work, err = p.startWork(&sl.fds, sl.place, sl.state, sl.shape.from, int(userns.Fd())); err != nil {
 			closeFDs(sources)
 			return err
 		}
-		if pl.state.Whole {
+		if sl.state.SharedRoot {
 			root = mnt
 		}
 	}
@@ -144,17 +145,17 @@ func (p *Provider) build(pl *plot) error {
 		return err
 	}
 	return onSpentThread(func() error {
-		place, err := boot.Ahead(void, cfg, root, sources, pl.shape.connected)
+		place, err := boot.Ahead(void, cfg, root, sources, sl.shape.connected)
 		if err != nil {
 			return err
 		}
-		pl.mnt, pl.covers, pl.net = place.Mount, place.Trees, network{ns: place.Net, redirected: place.Redirected}
+		sl.mnt, sl.covers, sl.net = place.Mount, place.Trees, network{ns: place.Net, redirected: place.Redirected}
 		return nil
 	})
 }
 
-// onSpentThread runs f on a thread that ends with it, for what a thread cannot undo. It is never the process's first thread, which
-// would not end, and which is the one that /proc/self speaks of.
+// onSpentThread runs f on a thread that ends with it, for what a thread cannot undo. It is never the process's
+// first thread, which would not end, and which is the one that /proc/self speaks of.
 func onSpentThread(f func() error) error {
 	done, seen := make(chan error), make(chan struct{})
 	defer close(seen)
@@ -172,9 +173,10 @@ func onSpentThread(f func() error) error {
 	return <-done
 }
 
-// userNamespace makes a user namespace with the ids of a range, to map mounts with. A process has to be in it until it is open.
+// userNamespace makes a user namespace with the ids of a range, to map mounts with. A process has to be in it
+// until it is open.
 func (p *Provider) userNamespace(base uint32) (*os.File, error) {
-	null, err := openQuiet(os.DevNull)
+	null, err := openUnpolled(os.DevNull)
 	if err != nil {
 		return nil, err
 	}
@@ -204,32 +206,32 @@ func (p *Provider) userNamespace(base uint32) (*os.File, error) {
 	if err := writeMaps(pid, base, false); err != nil {
 		return nil, err
 	}
-	return openQuiet(fmt.Sprintf("/proc/%d/ns/user", pid))
+	return openUnpolled(fmt.Sprintf("/proc/%d/ns/user", pid))
 }
 
 // close lets go of what is only in this process: the network and the tree go with it unless a sandbox has them.
-func (pl *plot) close() {
-	pl.net.close()
-	closeAll(pl.files)
-	pl.files = nil
-	closeFDs(pl.covers)
-	pl.covers = nil
-	pl.fds.close()
-	if pl.userns != nil {
-		pl.userns.Close()
-		pl.userns = nil
+func (sl *slot) close() {
+	sl.net.close()
+	closeAll(sl.files)
+	sl.files = nil
+	closeFDs(sl.covers)
+	sl.covers = nil
+	sl.fds.close()
+	if sl.userns != nil {
+		sl.userns.Close()
+		sl.userns = nil
 	}
-	if pl.birth != nil {
-		pl.birth.close() // a guest that still waits ends by that
+	if sl.birth != nil {
+		sl.birth.close() // a guest that still waits ends by that
 	}
-	if pl.mnt != nil {
-		pl.mnt.Close()
-		pl.mnt = nil
+	if sl.mnt != nil {
+		sl.mnt.Close()
+		sl.mnt = nil
 	}
 }
 
-// take gives a plot made ahead to a sandbox: the directory gets its name, which fails when there is one of that name.
-func (p *Provider) take(pl *plot, b box) error {
+// take gives a slot made ahead to a sandbox: the directory gets its name, which fails when there is one of that name.
+func (p *Provider) take(sl *slot, b place) error {
 	if p.uids != nil {
 		moving, err := p.uids.hold(unix.LOCK_SH)
 		if err != nil {
@@ -237,52 +239,52 @@ func (p *Provider) take(pl *plot, b box) error {
 		}
 		defer moving.Close()
 	}
-	err := unix.Renameat2(unix.AT_FDCWD, pl.box.dir, unix.AT_FDCWD, b.dir, unix.RENAME_NOREPLACE)
+	err := unix.Renameat2(unix.AT_FDCWD, sl.place.dir, unix.AT_FDCWD, b.dir, unix.RENAME_NOREPLACE)
 	if err != nil {
 		return fmt.Errorf("naming the sandbox's directory: %w", err)
 	}
-	group := pl.box.id
-	pl.box = b
+	group := sl.place.id
+	sl.place = b
 	p.rename(group, b.id)
 	if p.uids == nil {
 		return nil
 	}
-	if err := p.uids.change(pl.state.UIDBase, owner{dir: b.dir, group: group}); err != nil {
+	if err := p.uids.change(sl.state.UIDBase, owner{dir: b.dir, group: group}); err != nil {
 		return fmt.Errorf("naming the owner of a uid range: %w", err)
 	}
 	return nil
 }
 
-// begin gives a plot that was made ahead, and is its sandbox's, the workspace of a checkpoint: an overlay over those layers in the place
-// of the one over none. A guest that runs there has touched nothing of it.
-func (p *Provider) begin(ctx context.Context, pl *plot, from outboard.CheckpointID) error {
-	userns, err := pl.usernsFD()
+// begin gives a slot that was made ahead, and is its sandbox's, the workspace of a checkpoint: an overlay over
+// those layers in the place of the one over none. A guest that runs there has touched nothing of it.
+func (p *Provider) begin(ctx context.Context, sl *slot, from outboard.CheckpointID) error {
+	userns, err := sl.usernsFD()
 	if err != nil {
-		return died(ctx, pl, err)
+		return died(ctx, sl, err)
 	}
 	defer unix.Close(userns)
-	if err := os.Rename(pl.box.path("1"), pl.box.path("plot")); err != nil { // goes with the sandbox
+	if err := os.Rename(sl.place.path("1"), sl.place.path("plot")); err != nil { // goes with the sandbox
 		return fmt.Errorf("making the workspace: %w", err)
 	}
-	pl.state.Whole = false                                                // that one is the root's only from now on
-	_, trees, err := p.startWork(&pl.fds, pl.box, pl.state, from, userns) // Create closes what is of the overlay before, too
+	sl.state.SharedRoot = false                                             // that one is the root's only from now on
+	_, trees, err := p.startWork(&sl.fds, sl.place, sl.state, from, userns) // Create closes what is of the overlay before, too
 	switch {
 	case err != nil:
-	case pl.birth == nil: // attached when the guest is there
-		pl.work = trees
+	case sl.birth == nil: // attached when the guest is there
+		sl.work = trees
 	default:
-		err = inside(pl.state, func() error {
-			if _, err := detachTrees(&pl.fds); err != nil {
+		err = inside(sl.state, func() error {
+			if _, err := detachTrees(&sl.fds); err != nil {
 				return err
 			}
 			return attachTrees(trees)
 		})
 		if err == nil {
-			pl.fds.letGo(trees) // as start does
+			sl.fds.letGo(trees) // as start does
 		}
 	}
 	if err != nil && !errors.Is(err, errInUse) {
-		err = died(ctx, pl, err)
+		err = died(ctx, sl, err)
 	}
 	if _, ok := errors.AsType[*outboard.Error](err); err != nil && !ok {
 		err = unavailable("the sandbox could not be built: %w", err)
@@ -290,29 +292,29 @@ func (p *Provider) begin(ctx context.Context, pl *plot, from outboard.Checkpoint
 	return err
 }
 
-// usernsFD opens a user namespace with the ids of a plot. The caller closes it.
-func (pl *plot) usernsFD() (int, error) {
-	if pl.birth != nil {
-		return userNamespaceOf(pl.state.Pid)
+// usernsFD opens a user namespace with the ids of a slot. The caller closes it.
+func (sl *slot) usernsFD() (int, error) {
+	if sl.birth != nil {
+		return userNamespaceOf(sl.state.Pid)
 	}
-	return unix.FcntlInt(pl.userns.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	return unix.FcntlInt(sl.userns.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 }
 
-// place returns a locked plot under the sandbox's name: one made ahead, or else a new one.
-func (p *Provider) place(ctx context.Context, b box, k shape) (pl *plot, unlock func(), err error) {
+// slotFor returns a locked slot under the sandbox's name: one made ahead, or else a new one.
+func (p *Provider) slotFor(ctx context.Context, b place, k shape) (sl *slot, unlock func(), err error) {
 	empty := k
 	empty.from = "" // what is made ahead begins with no checkpoint, and is given one
-	if pl = p.shelf.take(empty); pl != nil {
-		if unlock, err = pl.box.lock(ctx); err == nil {
-			if err = p.take(pl, b); err == nil && k.from != "" && len(pl.state.Root) > 0 {
-				err = p.begin(ctx, pl, k.from)
+	if sl = p.pool.take(empty); sl != nil {
+		if unlock, err = sl.place.lock(ctx); err == nil {
+			if err = p.take(sl, b); err == nil && k.from != "" && len(sl.state.Root) > 0 {
+				err = p.begin(ctx, sl, k.from)
 			}
 			if err == nil {
-				return pl, unlock, nil
+				return sl, unlock, nil
 			}
 			unlock()
 		}
-		if err = p.giveBack(ctx, pl, b, err); !errors.Is(err, errInUse) {
+		if err = p.giveBack(ctx, sl, b, err); !errors.Is(err, errInUse) {
 			return nil, nil, err
 		}
 		// The guest that waited uses the workspace, for whatever reason: it is made anew.
@@ -325,24 +327,24 @@ func (p *Provider) place(ctx context.Context, b box, k shape) (pl *plot, unlock 
 	if unlock, err = b.lock(ctx); err != nil {
 		return nil, nil, errors.Join(outboard.Errorf(outboard.Conflict, "sandbox %s was destroyed while it was made", b.id), unix.Rmdir(b.dir))
 	}
-	if pl, err = p.plant(b, k); err != nil {
+	if sl, err = p.makeSlot(b, k); err != nil {
 		err = p.full(err) // asked now: to undo it makes room
 		p.undo(ctx, b)
 		unlock()
 		return nil, nil, err
 	}
-	return pl, unlock, nil
+	return sl, unlock, nil
 }
 
-// giveBack is for a plot that could not become a sandbox's, and why.
-func (p *Provider) giveBack(ctx context.Context, pl *plot, b box, why error) error {
-	if pl.box.dir == b.dir { // moved, but not wholly
+// giveBack is for a slot that could not become a sandbox's, and why.
+func (p *Provider) giveBack(ctx context.Context, sl *slot, b place, why error) error {
+	if sl.place.dir == b.dir { // moved, but not wholly
 		why = p.full(why)
-		pl.close()
+		sl.close()
 		p.undo(ctx, b)
 		return why
 	}
-	p.shelf.put(pl)
+	p.pool.put(sl)
 	if errors.Is(why, fs.ErrExist) {
 		return outboard.Errorf(outboard.Conflict, "sandbox %s exists", b.id)
 	}
@@ -350,7 +352,7 @@ func (p *Provider) giveBack(ctx context.Context, pl *plot, b box, why error) err
 }
 
 // undo removes what was begun. The caller may have gone; it must be undone all the same.
-func (p *Provider) undo(ctx context.Context, b box) {
+func (p *Provider) undo(ctx context.Context, b place) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), destroyTimeout)
 	defer cancel()
 	if err := p.remove(ctx, b); err != nil {
@@ -358,19 +360,19 @@ func (p *Provider) undo(ctx context.Context, b box) {
 	}
 }
 
-// boxes returns every box below the provider's directory: sandboxes and plots, of this process or another.
-func (p *Provider) boxes() ([]box, error) {
+// places returns every place below the provider's directory: sandboxes and slots, of this process or another.
+func (p *Provider) places() ([]place, error) {
 	ids, err := p.ids()
 	if err != nil {
 		return nil, err
 	}
-	var out []box
+	var out []place
 	for _, id := range ids {
-		out = append(out, box{id: id, dir: filepath.Join(p.dir, string(id))})
+		out = append(out, place{id: id, dir: filepath.Join(p.dir, string(id))})
 	}
-	plots, err := filepath.Glob(filepath.Join(p.dir, shelfDir, "*", plotPrefix+"*"))
-	for _, dir := range plots {
-		out = append(out, box{id: outboard.SandboxID(filepath.Base(dir)), dir: dir})
+	slots, err := filepath.Glob(filepath.Join(p.dir, poolDir, "*", slotPrefix+"*"))
+	for _, dir := range slots {
+		out = append(out, place{id: outboard.SandboxID(filepath.Base(dir)), dir: dir})
 	}
 	return out, err
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// exchange puts the next overlay of a sandbox in the place of that of <n>, whose files become its top layer. While the directory is
-// marked nobody knows what is attached, and a server that finds it so gives the sandbox up.
-type exchange struct {
+// swap puts the next overlay of a sandbox in the place of that of <n>, whose files become its top layer. While
+// the directory is marked nobody knows what is attached, and a server that finds it so gives the sandbox up.
+type swap struct {
 	m    *machine
 	n    int
 	next *work
@@ -37,7 +37,7 @@ type exchange struct {
 }
 
 // begin has the sandbox's processes stop, and meanwhile opens what has no path where all paths are the sandbox's.
-func (x *exchange) begin() error {
+func (x *swap) begin() error {
 	if x.m.freezable {
 		b, err := x.m.group.brake()
 		if err == nil {
@@ -57,7 +57,7 @@ func (x *exchange) begin() error {
 		}
 		*dirs[i] = x.fds.add(fd)
 	}
-	if x.m.whole(x.n) {
+	if x.m.sharedRoot(x.n) {
 		return nil
 	}
 	index, err := unix.Open(x.m.workPath(x.n, "wk/index"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -67,13 +67,13 @@ func (x *exchange) begin() error {
 	return nil
 }
 
-func (x *exchange) notFrozen(err error) error {
+func (x *swap) notFrozen(err error) error {
 	return outboard.Errorf(outboard.Unavailable, "freezing sandbox %s: %w", x.m.id, err)
 }
 
-// thaw lets the processes go on, if that was not done yet. Whoever asked for the push may have gone; a sandbox may not stay frozen for
-// that, or half frozen.
-func (x *exchange) thaw() error {
+// thaw lets the processes go on, if that was not done yet. Whoever asked for the push may have gone; a sandbox
+// may not stay frozen for that, or half frozen.
+func (x *swap) thaw() error {
 	b := x.brake
 	if b == nil {
 		return nil
@@ -92,11 +92,12 @@ func (x *exchange) thaw() error {
 	return nil
 }
 
-// end lets go of what was opened and made. What the kernel knows of every file of an overlay takes long to forget: nobody waits for that.
-func (x *exchange) end() error {
+// end lets go of what was opened and made. What the kernel knows of every file of an overlay takes long to
+// forget: nobody waits for that.
+func (x *swap) end() error {
 	x.fds.close()
-	exchanged := x.attached || x.lost
-	if !exchanged {
+	swapped := x.attached || x.lost
+	if !swapped {
 		x.old.close() // attached still: the next Push would find them in use
 		if x.root >= 0 {
 			unix.Close(x.root)
@@ -117,9 +118,9 @@ func (x *exchange) end() error {
 	return nil
 }
 
-// run does it. It closes settled early: the caller has a name to give, and to wake it takes a while. It leaves it to the caller to let the
-// processes go on, since its thread ends with it, and that takes as long.
-func (x *exchange) run(ctx context.Context) error {
+// run does it. It closes settled early: the caller has a name to give, and to wake it takes a while. It leaves
+// it to the caller to let the processes go on, since its thread ends with it, and that takes as long.
+func (x *swap) run(ctx context.Context) error {
 	settled, placed := sync.OnceFunc(func() { close(x.settled) }), sync.OnceFunc(func() { close(x.placed) })
 	defer placed()
 	defer settled()
@@ -130,7 +131,7 @@ func (x *exchange) run(ctx context.Context) error {
 			}
 		}
 		is, pushing, was := strconv.Itoa(x.n), strconv.Itoa(x.n)+pushingSuffix, strconv.Itoa(x.n)+".was"
-		if x.m.whole(x.n) {
+		if x.m.sharedRoot(x.n) {
 			was = rootDir
 			fd, err := openPath(unix.AT_FDCWD, "/", 0)
 			if err != nil {
@@ -141,9 +142,9 @@ func (x *exchange) run(ctx context.Context) error {
 		if err := unix.Renameat(x.work, is, x.work, pushing); err != nil {
 			return err
 		}
-		indexed, err := relink(x.up, x.index)
+		indexed, err := relinkHardlinks(x.up, x.index)
 		if err == nil && x.brake != nil {
-			err = x.flip()
+			err = x.swapMounts()
 		} else if err == nil {
 			err = x.replace()
 		}
@@ -169,7 +170,7 @@ func (x *exchange) run(ctx context.Context) error {
 }
 
 // replace is for a sandbox whose processes run: the kernel takes a mount away only while nothing refers to it.
-func (x *exchange) replace() error {
+func (x *swap) replace() error {
 	old, err := detachTrees(&x.old)
 	if err != nil {
 		x.lost = !errors.Is(err, errInUse)
@@ -190,10 +191,10 @@ func (x *exchange) replace() error {
 	return nil
 }
 
-// flip is for a sandbox whose processes are stopped, so that nothing comes to be used that is not. To take a mount away is to wait for a
-// grace period, each time: the old ones are therefore moved into the next overlay's own mount, which lies over the workspace for a
-// moment and takes them with it.
-func (x *exchange) flip() error {
+// swapMounts is for a sandbox whose processes are stopped, so that nothing comes to be used that is not. To take
+// a mount away is to wait for a grace period, each time: the old ones are therefore moved into the next
+// overlay's own mount, which lies over the workspace for a moment and takes them with it.
+func (x *swap) swapMounts() error {
 	old, err := unused(&x.old)
 	if err != nil {
 		x.lost = !errors.Is(err, errInUse)
@@ -232,9 +233,9 @@ func (x *exchange) flip() error {
 	return nil
 }
 
-// unused opens the mounts of the saved directories, if nothing refers to any of them (else errInUse). The kernel says so to who wants to let
-// mounts expire: at the first look it marks one that nothing refers to, and no more, and whatever comes to it takes the mark away. It runs
-// inside, where all processes are stopped.
+// unused opens the mounts of the saved directories, if nothing refers to any of them (else errInUse). The kernel
+// says so to who wants to let mounts expire: at the first look it marks one that nothing refers to, and no more,
+// and whatever comes to it takes the mark away. It runs inside, where all processes are stopped.
 func unused(fds *descriptors) (mounts []int, err error) {
 	for _, d := range workDirs {
 		at, err := openPath(unix.AT_FDCWD, d, noLinks)
@@ -263,23 +264,24 @@ func unused(fds *descriptors) (mounts []int, err error) {
 }
 
 // take moves what was written to the layer that it becomes.
-func (x *exchange) take() error {
-	if x.m.whole(x.n) {
+func (x *swap) take() error {
+	if x.m.sharedRoot(x.n) {
 		return takeSaved(x.up, x.layer)
 	}
 	return moveNames(x.up, x.layer)
 }
 
 // giveBack undoes take.
-func (x *exchange) giveBack() error {
-	if x.m.whole(x.n) {
+func (x *swap) giveBack() error {
+	if x.m.sharedRoot(x.n) {
 		return giveBackSaved(x.layer, x.up)
 	}
 	return moveNames(x.layer, x.up)
 }
 
-// moveNames moves what may be at the top of a layer from one directory to another, and makes sure that nothing is left: that a name is
-// missing is no error, but would be no reason either to take files for saved that are elsewhere.
+// moveNames moves what may be at the top of a layer from one directory to another, and makes sure that nothing
+// is left: that a name is missing is no error, but would be no reason either to take files for saved that are
+// elsewhere.
 func moveNames(from, to int) error {
 	for _, d := range workDirs {
 		name, _, _ := strings.Cut(d[1:], "/")

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// If this fails, a Push that came to nothing leaves files of a root where the sandbox does not see them, or the layer of the next one is not empty.
+// If this fails, a Push that came to nothing leaves files of a root where the sandbox does not see them, or the
+// layer of the next one is not empty.
 func TestGiveBackSaved(t *testing.T) {
 	top := t.TempDir()
 	up, layer := filepath.Join(top, "up"), filepath.Join(top, "layer")

@@ -14,8 +14,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
 
-// plots returns the directories of what was made ahead.
-func plots(t *testing.T, dir string) []string {
+// slots returns the directories of what was made ahead.
+func slots(t *testing.T, dir string) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "shelf", "*", "plot_*"))
 	if err != nil {
@@ -24,12 +24,13 @@ func plots(t *testing.T, dir string) []string {
 	return found
 }
 
-// TestAhead: a sandbox on a place that was made ahead would differ from others, or a place would be left behind or used twice.
+// TestAhead: a sandbox on a place that was made ahead would differ from others, or a place would be left behind
+// or used twice.
 func TestAhead(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "s")
 	p := openProvider(t, native.Config{Dir: dir, Ahead: 2})
 	specs := []sandbox.Spec{{}, {Limits: outboard.SandboxLimits{Pids: 40}}, {Network: &sandbox.Network{CA: []byte(testCA)}}, {}}
-	var boxes []*box
+	var boxes []*testSandbox
 	for range 3 {
 		for _, spec := range specs {
 			p.Stocked()
@@ -51,7 +52,7 @@ func TestAhead(t *testing.T) {
 		}
 	}
 	p.Stocked()
-	if got := plots(t, dir); len(got) != 2*3 {
+	if got := slots(t, dir); len(got) != 2*3 {
 		t.Errorf("control: %d places ahead, want two of each of three kinds: %v", len(got), got)
 	}
 	for _, b := range boxes {
@@ -80,13 +81,13 @@ func TestAheadTakenInVain(t *testing.T) {
 			p := openProvider(t, cfg)
 			create(t, p, sandbox.Spec{})
 			p.Stocked()
-			if got := plots(t, cfg.Dir); len(got) != 2 {
+			if got := slots(t, cfg.Dir); len(got) != 2 {
 				t.Fatalf("control: %d places ahead: %v", len(got), got)
 			}
 			if !p.TakeInVain() {
 				t.Fatal("control: none could be taken")
 			}
-			if got, guests := plots(t, cfg.Dir), waiting(t, cfg.Dir); len(got) != 2 || len(guests) != cfg.Warm {
+			if got, guests := slots(t, cfg.Dir), waiting(t, cfg.Dir); len(got) != 2 || len(guests) != cfg.Warm {
 				t.Errorf("%d places ahead, of which %d have a guest: %v", len(got), len(guests), got)
 			}
 		})
@@ -115,7 +116,7 @@ func TestAheadKilled(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "s")
 	id := newID()
 	kept := startServer(t, dir, id)
-	if len(plots(t, dir)) == 0 {
+	if len(slots(t, dir)) == 0 {
 		t.Fatal("control: the server made no places ahead")
 	}
 	guests := waiting(t, dir)
@@ -126,7 +127,7 @@ func TestAheadKilled(t *testing.T) {
 		t.Errorf("control: it reserved nothing: %v", ours(t, dir))
 	}
 	beside := openProvider(t, native.Config{Dir: dir}) // a server that starts while the first lives leaves its places alone
-	if len(plots(t, dir)) == 0 {
+	if len(slots(t, dir)) == 0 {
 		t.Error("the places of a living server were removed")
 	}
 	if err := kept.Process.Kill(); err != nil {
@@ -137,7 +138,7 @@ func TestAheadKilled(t *testing.T) {
 		eventually(t, "a guest that waited outlives the server", func() bool { return gone(pid) })
 	}
 	openProvider(t, native.Config{Dir: dir})
-	if got := plots(t, dir); len(got) != 0 {
+	if got := slots(t, dir); len(got) != 0 {
 		t.Errorf("left behind: %v", got)
 	}
 	s, err := beside.Open(t.Context(), id)
@@ -145,7 +146,7 @@ func TestAheadKilled(t *testing.T) {
 		t.Fatalf("the sandbox that was in use: %v", err)
 	}
 	defer s.Close()
-	if out := (&box{Sandbox: s}).sh(t, "echo alive"); out != "alive\n" {
+	if out := (&testSandbox{Sandbox: s}).sh(t, "echo alive"); out != "alive\n" {
 		t.Errorf("it said %q", out)
 	}
 	if err := beside.Destroy(t.Context(), id); err != nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestSettle: a sandbox would be handed out while its shell still starts, which then takes its time from the first command; or a shell that
-// hangs would keep the guest from ever waiting for an identity.
+// TestSettle: a sandbox would be handed out while its shell still starts, which then takes its time from the
+// first command; or a shell that hangs would keep the guest from ever waiting for an identity.
 func TestSettle(t *testing.T) {
 	for name, answers := range map[string]bool{"answers": true, "hangs": false} {
 		t.Run(name, func(t *testing.T) {
@@ -20,7 +20,7 @@ func TestSettle(t *testing.T) {
 				}
 				defer asked.Close()
 				defer ctl.Close()
-				ss := &shells{spare: &shell{ctl: ctl, lines: make(chan string)}}
+				ss := &shells{warmShell: &shell{ctl: ctl, lines: make(chan string)}}
 				begin, over := time.Now(), make(chan struct{})
 				go func() {
 					ss.settle(t.Context())
@@ -36,7 +36,7 @@ func TestSettle(t *testing.T) {
 				default:
 				}
 				if answers {
-					ss.spare.lines <- "settled 0"
+					ss.warmShell.lines <- "settled 0"
 				}
 				<-over
 				if took := time.Since(begin); answers != (took == 0) || took > settleTimeout {

@@ -24,8 +24,9 @@ func pair(t *testing.T) (here, there net.Conn) {
 	return here, there
 }
 
-// If this fails, a call is promised to a sandbox whose end could have been known, and what became of the call is unknown.
-func TestHungUp(t *testing.T) {
+// If this fails, a call is promised to a sandbox whose end could have been known, and what became of the call is
+// unknown.
+func TestPeerClosed(t *testing.T) {
 	here, there := pair(t)
 	for _, c := range []struct {
 		what string
@@ -38,7 +39,7 @@ func TestHungUp(t *testing.T) {
 		{"closed, with all read", func() { here.Read(make([]byte, 1)) }, true},
 		{"closed here", func() { here.Close() }, true},
 	} {
-		if c.do(); hungUp(here) != c.want {
+		if c.do(); peerClosed(here) != c.want {
 			t.Errorf("%s: hung up is %v", c.what, !c.want)
 		}
 	}

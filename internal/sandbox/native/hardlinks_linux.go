@@ -6,12 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// relink copies up the other names of files with several of which one was copied up or removed. Within one overlay the kernel knows, by its
-// index, that they are one file and how many names are left; the next overlay would see two files, or the count of the earlier layer. It
-// looks at every file of the workspace, but only when a file with several names that an earlier layer holds was written to or lost a name.
-// up is the writable layer and index the kernel's directory beside it, or -1. The sandbox is frozen, and the caller inside it. It reports
-// whether the index has anything.
-func relink(up, index int) (indexed bool, err error) {
+// relinkHardlinks copies up the other names of files with several of which one was copied up or removed. Within
+// one overlay the kernel knows, by its index, that they are one file and how many names are left; the next
+// overlay would see two files, or the count of the earlier layer. It looks at every file of the workspace, but
+// only when a file with several names that an earlier layer holds was written to or lost a name. up is the
+// writable layer and index the kernel's directory beside it, or -1. The sandbox is frozen, and the caller inside
+// it. It reports whether the index has anything.
+func relinkHardlinks(up, index int) (indexed bool, err error) {
 	if index < 0 {
 		return false, nil
 	}
@@ -19,7 +20,7 @@ func relink(up, index int) (indexed bool, err error) {
 	if err != nil || len(names) == 0 {
 		return false, err
 	}
-	r := relinker{copied: make(map[uint64]bool), nameless: make(map[stamp]bool)}
+	r := hardlinks{copied: make(map[uint64]bool), nameless: make(map[stamp]bool)}
 	for _, name := range names {
 		var st unix.Stat_t
 		if err := unix.Fstatat(index, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -45,8 +46,9 @@ func relink(up, index int) (indexed bool, err error) {
 	return true, nil
 }
 
-// unindex removes the kernel's own names of files, in the index of an overlay that nobody uses any more: the next overlay would count them.
-// What cannot be removed is counted and does no other harm; the directory goes with the overlay's.
+// unindex removes the kernel's own names of files, in the index of an overlay that nobody uses any more: the
+// next overlay would count them. What cannot be removed is counted and does no other harm; the directory goes
+// with the overlay's.
 func unindex(index int) {
 	names, _ := readNames(index)
 	for _, name := range names {
@@ -54,11 +56,12 @@ func unindex(index int) {
 	}
 }
 
-// relinker first finds the copied files with several names, then links what other names they have.
-type relinker struct {
+// hardlinks first finds the copied files with several names, then links what other names they have.
+type hardlinks struct {
 	copied map[uint64]bool // by the number that the overlay gives them
-	// nameless are files that were copied up, for the kernel to note that they lost a name, without any name of theirs. The overlay shows
-	// their names with the number of the earlier layer's file and everything else of the copy.
+	// nameless are files that were copied up, for the kernel to note that they lost a name, without any name of
+	// theirs. The overlay shows their names with the number of the earlier layer's file and everything else of
+	// the copy.
 	nameless map[stamp]bool
 	linking  bool
 }
@@ -71,7 +74,7 @@ type stamp struct {
 
 func stampOf(st *unix.Stat_t) stamp { return stamp{st.Ctim, st.Size} }
 
-func (r *relinker) root(path string, up int) error {
+func (r *hardlinks) root(path string, up int) error {
 	merged, err := openPath(unix.AT_FDCWD, path, noLinks)
 	if err != nil {
 		return err
@@ -87,7 +90,7 @@ func (r *relinker) root(path string, up int) error {
 }
 
 // dir looks at a directory as the sandbox sees it, and at the same one of the writable layer, or -1.
-func (r *relinker) dir(merged, own, depth int) error {
+func (r *hardlinks) dir(merged, own, depth int) error {
 	if own < 0 && !r.linking || depth > maxCopyDepth {
 		return nil
 	}
@@ -127,7 +130,7 @@ func (r *relinker) dir(merged, own, depth int) error {
 	return nil
 }
 
-func (r *relinker) subdir(merged, own int, name string, isOwn bool, depth int) error {
+func (r *hardlinks) subdir(merged, own int, name string, isOwn bool, depth int) error {
 	sub, err := openPath(merged, name, noLinks|unix.RESOLVE_BENEATH)
 	if err != nil {
 		return err

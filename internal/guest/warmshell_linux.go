@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// A guest that waits to be somebody's has time: it starts a shell and makes what the first command needs. The shell has run nothing
-// and knows nothing of anybody; what distinguishes it from one that is started on demand (variables, working directory) it is told
-// together with its first command.
+// A guest that waits to be somebody's has time: it starts a shell and makes what the first command needs. The
+// shell has run nothing and knows nothing of anybody; what distinguishes it from one that is started on demand
+// (variables, working directory) it is told together with its first command.
 
-// keepSpare starts the spare, where there is a bash. It waits in /, so that the workspace can still be attached under it.
-func (ss *shells) keepSpare() error {
+// keepWarmShell starts the warm shell, where there is a bash. It waits in /, so that the workspace can still be
+// attached under it.
+func (ss *shells) keepWarmShell() error {
 	if _, err := os.Stat("/bin/bash"); err != nil {
 		return nil
 	}
@@ -21,7 +22,7 @@ func (ss *shells) keepSpare() error {
 	if err := ss.begin(sh, "/"); err != nil {
 		return err
 	}
-	ss.spare = sh
+	ss.warmShell = sh
 	p, err := ss.s.pipes.make()
 	if err != nil {
 		return err
@@ -31,51 +32,54 @@ func (ss *shells) keepSpare() error {
 	return nil
 }
 
-// settleTimeout is how long a guest waits for its spare. A bash that takes longer is one that hangs, and the first command meets it.
+// settleTimeout is how long a guest waits for its warm shell. A bash that takes longer is one that hangs, and
+// the first command meets it.
 const settleTimeout = 5 * time.Second
 
-// settle returns when the spare has read all that it is prepared with, or has ended: until then it would take its time from the first command.
+// settle returns when the warm shell has read all that it is prepared with, or has ended: until then it would
+// take its time from the first command.
 func (ss *shells) settle(ctx context.Context) {
-	if ss.spare == nil {
+	if ss.warmShell == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	if _, err := ss.spare.ctl.WriteString("__outboard_end settled\n"); err != nil {
+	if _, err := ss.warmShell.ctl.WriteString("__outboard_end settled\n"); err != nil {
 		return // it has ended
 	}
 	select {
-	case <-ss.spare.lines:
+	case <-ss.warmShell.lines:
 	case <-ctx.Done():
 	}
 }
 
-// takeSpare makes the spare's process that of sh, if there is one that fits.
-func (ss *shells) takeSpare(sh *shell) bool {
+// takeWarmShell makes the warm shell's process that of sh, if there is one that fits.
+func (ss *shells) takeWarmShell(sh *shell) bool {
 	ss.mu.Lock()
-	spare := ss.spare
-	ss.spare = nil
+	warmShell := ss.warmShell
+	ss.warmShell = nil
 	ss.mu.Unlock()
-	if spare == nil {
+	if warmShell == nil {
 		return false
 	}
 	var st syscall.Stat_t
 	first, ok := ss.tellLate()
 	select {
-	case <-spare.proc.done:
+	case <-warmShell.proc.done:
 		ok = false
 	default:
 	}
-	if !ok || syscall.Fstat(int(spare.file.Fd()), &st) != nil || st.Nlink == 0 {
-		spare.end(true)
+	if !ok || syscall.Fstat(int(warmShell.file.Fd()), &st) != nil || st.Nlink == 0 {
+		warmShell.end(true)
 		return false
 	}
-	sh.proc, sh.ctl, sh.lines, sh.file, sh.first = spare.proc, spare.ctl, spare.lines, spare.file, first
+	sh.proc, sh.ctl, sh.lines, sh.file, sh.first = warmShell.proc, warmShell.ctl, warmShell.lines, warmShell.file, first
 	return true
 }
 
-// tellLate returns the commands that make a spare what a shell that is started now would be. It is false where only a start does it:
-// for names that a shell cannot export, and for those that bash itself looks at when it starts.
+// tellLate returns the commands that make a warm shell what a shell that is started now would be. It is false
+// where only a start does it: for names that a shell cannot export, and for those that bash itself looks at when
+// it starts.
 func (ss *shells) tellLate() (string, bool) {
 	var b strings.Builder
 	// All or nothing: an interrupt may come in the middle, and then all of it is told again.
@@ -91,7 +95,8 @@ func (ss *shells) tellLate() (string, bool) {
 	return b.String() + "__outboard_told=1;fi\n", true
 }
 
-// startNames begin the names of variables that bash or its loader reads at the start, or treats in another way after it.
+// startNames begin the names of variables that bash or its loader reads at the start, or treats in another way
+// after it.
 var startNames = []string{"BASH", "LD_", "GLIBC_", "MALLOC_", "PS", "IFS", "ENV", "POSIX", "SHELL", "HIST", "INPUTRC", "LC_", "LANG",
 	"UID", "EUID", "PPID", "PWD", "OLDPWD", "OPT", "PROMPT", "RANDOM", "SECONDS", "EPOCH", "SRANDOM", "GROUPS", "DIRSTACK", "FUNCNAME", "LINENO",
 	"COMP", "READLINE", "MAIL", "TMOUT", "IGNOREEOF", "TERM", "__outboard"}

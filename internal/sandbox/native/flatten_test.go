@@ -24,7 +24,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
 
-// listing is everything that can be seen of a workspace: kinds, modes, sizes, times, which names are one file and how many, content.
+// listing is everything that can be seen of a workspace: kinds, modes, sizes, times, which names are one file
+// and how many, content.
 const listing = `cd /workspace; find . \( -type d -printf '%p d %m %T@\n' \) -o -printf '%p %y %m %s %l %T@\n' | sort; ` +
 	`find . -type f -printf '%n names: %p\n' | sort; find . -type f -printf '%i %p\n' | sort -k1,1 -k2 | awk '$1 != last { last = $1; first = $2 } { print $2, "is", first }' | sort; ` +
 	`find . -type f | sort | tr '\n' '\0' | xargs -0 -r sha256sum; cd /`
@@ -51,7 +52,7 @@ func height(t *testing.T, dir string, id outboard.SandboxID) int {
 }
 
 // nothingLeft destroys sandboxes, forgets all checkpoints, and fails if a layer is left.
-func nothingLeft(t *testing.T, p *native.Provider, dir string, boxes ...*box) {
+func nothingLeft(t *testing.T, p *native.Provider, dir string, boxes ...*testSandbox) {
 	t.Helper()
 	for _, b := range boxes {
 		if err := errors.Join(b.Close(), p.Destroy(t.Context(), b.ID())); err != nil {
@@ -67,7 +68,7 @@ func nothingLeft(t *testing.T, p *native.Provider, dir string, boxes ...*box) {
 			t.Fatal(err)
 		}
 	}
-	p.Buried()
+	p.TrashEmpty()
 	if err := p.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -77,8 +78,8 @@ func nothingLeft(t *testing.T, p *native.Provider, dir string, boxes ...*box) {
 	}
 }
 
-// Broken if a session of many checkpoints comes to a limit, if one of them cannot be gone back to or forked from any more, if another
-// tree is found there, or if layers stay when nobody needs them.
+// Broken if a session of many checkpoints comes to a limit, if one of them cannot be gone back to or forked from
+// any more, if another tree is found there, or if layers stay when nobody needs them.
 func TestManyCheckpoints(t *testing.T) {
 	p, dir := newProvider(t)
 	if !p.Capabilities().Layers {
@@ -106,12 +107,12 @@ func TestManyCheckpoints(t *testing.T) {
 	if highest < 32 || highest >= 100 {
 		t.Errorf("the stack was %d layers high", highest)
 	}
-	native.Squashed(m.Sandbox)
-	boxes := []*box{m}
+	native.Flattened(m.Sandbox)
+	boxes := []*testSandbox{m}
 	for i, s := range states {
 		rewound, fork := start(t, p, s.id), start(t, p, s.id)
 		boxes = append(boxes, rewound, fork)
-		for name, b := range map[string]*box{"rewound": rewound, "forked": fork} {
+		for name, b := range map[string]*testSandbox{"rewound": rewound, "forked": fork} {
 			if tree := bash(t, b, listing); tree != s.tree {
 				t.Errorf("%s to step %d:\n%s\nwant:\n%s", name, i, tree, s.tree)
 			}
@@ -133,23 +134,24 @@ case $((r%13)) in 0) mkdir -p ${d:-.}/$new/in;; 1|2) echo $r > ${d:-.}/$new;; 3)
 7) [ -z "$d" ] || { rm -rf "$d"; mkdir "$d"; echo $r > "$d/again"; };; 8) [ -z "$d" ] || { rm -rf "$d"; echo file > "$d"; };; 9) [ -z "$f" ] || { rm -f "$f"; mkdir "$f"; };; 10) [ -z "$o" ] || chmod $((500+r%2*200)) "$o";;
 11) ln -sfn ../$new ./s$new;; 12) [ -z "$d" ] || { rm -rf "$d"/*; mv "$d" "$d"x; mkdir "$d"; };; esac 2>/dev/null; cd /`
 
-// Broken if a squashed layer is not what it stands for: what was deleted comes back, what was moved is lost, names or modes change.
-func TestSquashIsTheSame(t *testing.T) {
+// Broken if a flattened layer is not what it stands for: what was deleted comes back, what was moved is lost,
+// names or modes change.
+func TestFlattenIsTheSame(t *testing.T) {
 	p, dir := newProvider(t)
 	if !p.Capabilities().Layers {
 		t.Skip("no layers on this host or as this user")
 	}
-	native.SquashAt(p, 4)
+	native.FlattenAt(p, 4)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
 	m := start(t, p, "")
-	boxes := []*box{m}
-	// A heavy layer stays below the squashed ones, so that they have something to hide.
+	boxes := []*testSandbox{m}
+	// A heavy layer stays below the flattened ones, so that they have something to hide.
 	bash(t, m, `cd /workspace; head -c 3000000 /dev/urandom > heavy; for i in $(seq 0 22); do mkdir -p n$i/in/n$i; echo $i > n$i/f; echo $i > n$i/in/g; ln n$i/f n$i/in/h; done; cd /`)
 	push(t, m)
 	bash(t, m, "cd; ln -s nowhere one; ln -P one two; mkfifo pipe; ln pipe pipe2") // in no heavy layer
-	squashed := 0
+	flattened := 0
 	for i := range 80 {
 		for range 1 + r.IntN(4) {
 			bash(t, m, fmt.Sprintf("r=%d; %s", r.IntN(1<<30), scramble))
@@ -158,7 +160,7 @@ func TestSquashIsTheSame(t *testing.T) {
 		if pushed.Copied {
 			t.Fatalf("step %d: %+v", i, pushed)
 		}
-		native.Squashed(m.Sandbox)
+		native.Flattened(m.Sandbox)
 		before := bash(t, m, listing)
 		if err := p.Sweep(t.Context()); err != nil {
 			t.Fatal(err)
@@ -167,8 +169,9 @@ func TestSquashIsTheSame(t *testing.T) {
 		if h < 4 || !pushed.Changed {
 			continue
 		}
-		squashed++
-		// The sandbox sees the layers it was mounted with; one that goes on from its next checkpoints sees the squashed one.
+		flattened++
+		// The sandbox sees the layers it was mounted with; one that goes on from its next checkpoints sees the
+		// flattened one.
 		bash(t, m, "touch /workspace/.mark; rm /workspace/.mark; touch -r /workspace /tmp/t; touch /workspace/mark")
 		push(t, m)
 		bash(t, m, "rm /workspace/mark; touch -r /tmp/t /workspace")
@@ -184,14 +187,14 @@ func TestSquashIsTheSame(t *testing.T) {
 			return rest
 		}
 		if drop(now) != drop(before) || then != before {
-			t.Fatalf("step %d, of %d layers: from the squashed layers\n%s\nfrom those it was pushed with\n%s\nwant\n%s", i, h, now, then, before)
+			t.Fatalf("step %d, of %d layers: from the flattened layers\n%s\nfrom those it was pushed with\n%s\nwant\n%s", i, h, now, then, before)
 		}
 		if names := bash(t, again, "cd; stat -c %h one two pipe pipe2 | uniq"); names != "2\n" {
 			t.Fatalf("step %d: links and pipes with two names have %s", i, names)
 		}
 	}
-	if squashed < 5 {
-		t.Errorf("%d stacks were squashed", squashed)
+	if flattened < 5 {
+		t.Errorf("%d stacks were flattened", flattened)
 	}
 	nothingLeft(t, p, dir, boxes...)
 }
@@ -204,7 +207,7 @@ func stepUntilKilled(dir string, id outboard.SandboxID, last outboard.Checkpoint
 		fmt.Println("error", err)
 		return 1
 	}
-	native.SquashAt(p, 3)
+	native.FlattenAt(p, 3)
 	s, err := p.Open(ctx, id)
 	if err != nil {
 		fmt.Println("error", err)
@@ -243,27 +246,28 @@ func stepUntilKilled(dir string, id outboard.SandboxID, last outboard.Checkpoint
 
 // stepOnce writes what step n of a session that is killed writes.
 func stepOnce(ctx context.Context, s sandbox.Sandbox, n int) error {
-	b := &box{Sandbox: s, calls: n}
+	b := &testSandbox{Sandbox: s, calls: n}
 	_, err := b.say(ctx, fmt.Sprintf("cd /workspace; sed -i '%[1]d,$d' log 2>/dev/null; echo %[1]d >> log; rm -rf d; mkdir d; for i in $(seq 40); do echo %[1]d > d/$i; done; "+
 		"yes %[1]d | head -c 1500000 > big; cd /", n))
 	return err
 }
 
-// Broken if a server that is killed while it squashes layers, takes squashed ones into use, or empties files that nobody sees, leaves a sandbox, or a checkpoint, with
-// other files than were saved, or layers that nobody removes.
-func TestSquashKilled(t *testing.T) {
+// Broken if a server that is killed while it flattens layers, takes flattened ones into use, or empties files
+// that nobody sees, leaves a sandbox, or a checkpoint, with other files than were saved, or layers that nobody
+// removes.
+func TestFlattenKilled(t *testing.T) {
 	p, dir := newProvider(t)
 	if !p.Capabilities().Layers {
 		t.Skip("no layers on this host or as this user")
 	}
 	m := start(t, p, "")
 	id, last, step := m.ID(), outboard.CheckpointID("-"), 1
-	boxes := []*box{m}
+	boxes := []*testSandbox{m}
 	saved := map[int]outboard.CheckpointID{}
 	during, lost := 0, 0
 	for round := range 12 {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %d", squashEnv, dir, id, last, step), binariesEnv+"="+binaries)
+		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %d", flattenEnv, dir, id, last, step), binariesEnv+"="+binaries)
 		out, err := cmd.StdoutPipe()
 		if err == nil {
 			err = cmd.Start()
@@ -279,11 +283,11 @@ func TestSquashKilled(t *testing.T) {
 				t.Fatalf("round %d: %s", round, lines.Text())
 			}
 			saved[at], last, step = c, c, at+1
-			if step >= stop && (round%2 == 1 || squashing(dir)) || step > stop+20 {
+			if step >= stop && (round%2 == 1 || flattening(dir)) || step > stop+20 {
 				break
 			}
 		}
-		if squashing(dir) {
+		if flattening(dir) {
 			during++
 		}
 		if err := cmd.Process.Kill(); err != nil {
@@ -308,7 +312,7 @@ func TestSquashKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Logf("%d steps, killed %d times while layers were squashed, %d sandboxes lost with the exchange", step-1, during, lost)
+	t.Logf("%d steps, killed %d times while layers were flattened, %d sandboxes lost with the swap", step-1, during, lost)
 	for _, n := range []int{2, step / 6 * 3, step - 1} { // each third one's predecessor is forgotten
 		b := start(t, p, saved[n])
 		boxes = append(boxes, b)
@@ -317,8 +321,8 @@ func TestSquashKilled(t *testing.T) {
 	nothingLeft(t, p, dir, boxes...)
 }
 
-// squashing reports whether a squashed layer is there that nobody can be above yet.
-func squashing(dir string) bool {
+// flattening reports whether a flattened layer is there that nobody can be above yet.
+func flattening(dir string) bool {
 	layers, _ := filepath.Glob(filepath.Join(dir, "layers", "squash_*"))
 	links, _ := filepath.Glob(filepath.Join(dir, "*", "squashed"))
 	for _, l := range links {
@@ -328,8 +332,9 @@ func squashing(dir string) bool {
 	return len(layers) > 0
 }
 
-// check opens the sandbox that was left, or begins with its last checkpoint where it cannot be used any more, and looks at its files.
-func check(t *testing.T, p *native.Provider, id outboard.SandboxID, last outboard.CheckpointID, step int) *box {
+// check opens the sandbox that was left, or begins with its last checkpoint where it cannot be used any more,
+// and looks at its files.
+func check(t *testing.T, p *native.Provider, id outboard.SandboxID, last outboard.CheckpointID, step int) *testSandbox {
 	t.Helper()
 	s, err := p.Open(t.Context(), id)
 	if err != nil && !sandbox.Gone(err) {
@@ -340,7 +345,7 @@ func check(t *testing.T, p *native.Provider, id outboard.SandboxID, last outboar
 		checkStep(t, b, step-1)
 		return b
 	}
-	b := &box{Sandbox: s, calls: 1000 + step*10}
+	b := &testSandbox{Sandbox: s, calls: 1000 + step*10}
 	out := bash(t, b, "wc -l < /workspace/log")
 	if n, err := strconv.Atoi(strings.TrimSpace(out)); err != nil || n != step-1 && n != step {
 		t.Fatalf("%d steps were saved, the sandbox has %q", step-1, out)
@@ -348,7 +353,7 @@ func check(t *testing.T, p *native.Provider, id outboard.SandboxID, last outboar
 	return b
 }
 
-func checkStep(t *testing.T, b *box, n int) {
+func checkStep(t *testing.T, b *testSandbox, n int) {
 	t.Helper()
 	if out := bash(t, b, "uniq /workspace/big | head -n 1; stat -c %s /workspace/big"); out != fmt.Sprintf("%d\n1500000\n", n) {
 		t.Errorf("step %d: the large file is %q", n, out)
@@ -442,7 +447,7 @@ func TestHiddenFilesAreEmptied(t *testing.T) {
 	look := "cd /workspace; sha256sum big d/big two three; cd /"
 	for _, c := range []struct {
 		what string
-		b    *box
+		b    *testSandbox
 		want string
 	}{{"the sandbox", m, sums[5]}, {"a fork of what is forgotten", fork, sums[1]}, {"one of what is kept", start(t, p, ids[4]), sums[4]}} {
 		if got := bash(t, c.b, look); got != c.want {

@@ -10,12 +10,12 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// Broken if what Push remembers of calls that changed nothing hides a change, of this connection or of another one, or the end of
-// the sandbox.
-func TestPushAfterQuietCalls(t *testing.T) {
+// Broken if what Push remembers of calls that changed nothing hides a change, of this connection or of another
+// one, or the end of the sandbox.
+func TestPushAfterUnchangedCalls(t *testing.T) {
 	p := layered(t)
 	m := start(t, p, "")
-	quietly := func(b *box) {
+	unchanged := func(b *testSandbox) {
 		t.Helper()
 		for range 3 { // the first is looked up, the others remembered
 			bash(t, b, "true")
@@ -24,13 +24,13 @@ func TestPushAfterQuietCalls(t *testing.T) {
 			}
 		}
 	}
-	quietly(m)
+	unchanged(m)
 	bash(t, m, "echo one > /workspace/f")
 	first, pushed := push(t, m)
 	if !pushed.Changed {
-		t.Fatal("a change after quiet calls was not seen")
+		t.Fatal("a change after unchanged calls was not seen")
 	}
-	quietly(m)
+	unchanged(m)
 	if _, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint(), ""); err != nil {
 		t.Fatal(err)
 	}
@@ -43,16 +43,16 @@ func TestPushAfterQuietCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	o := &box{Sandbox: other, last: first, calls: 100}
-	quietly(o)
+	o := &testSandbox{Sandbox: other, last: first, calls: 100}
+	unchanged(o)
 	bash(t, o, "echo two > /workspace/f")
 	if _, pushed := push(t, o); !pushed.Changed {
-		t.Error("a change after quiet calls on the second connection was not seen")
+		t.Error("a change after unchanged calls on the second connection was not seen")
 	}
 	if pushed, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint(), first); err != nil || !pushed.Changed {
 		t.Errorf("what the other connection pushed is no change: %+v, %v", pushed, err)
 	}
-	quietly(o)
+	unchanged(o)
 
 	if err := p.Destroy(t.Context(), m.ID()); err != nil {
 		t.Fatal(err)

@@ -8,9 +8,10 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Most calls change nothing, and after each of them Push is asked. What it found then needs little to be found again: the same layer
-// on top, with nothing written to it, of a sandbox that lives. quiet remembers it, per connection.
-type quiet struct {
+// Most calls change nothing, and after each of them Push is asked. What it found then needs little to be found
+// again: the same layer on top, with nothing written to it, of a sandbox that lives. unchangedHint remembers it,
+// per connection.
+type unchangedHint struct {
 	mu     sync.Mutex
 	known  bool
 	n      int                   // nothing was written to <n>
@@ -19,10 +20,10 @@ type quiet struct {
 	closed bool
 }
 
-// quietSince reports whether Push would find now what it found last. The sandbox must live after its layer was looked at, because the
-// files of one that has ended are removed.
-func (m *machine) quietSince(parent outboard.CheckpointID) bool {
-	q := &m.quiet
+// unchangedSince reports whether Push would find now what it found last. The sandbox must live after its layer
+// was looked at, because the files of one that has ended are removed.
+func (m *machine) unchangedSince(parent outboard.CheckpointID) bool {
+	q := &m.unchanged
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.known && q.parent == parent && !m.written(q.n) && q.init.alive()
@@ -30,7 +31,7 @@ func (m *machine) quietSince(parent outboard.CheckpointID) bool {
 
 // remember keeps that nothing was written to <n> since parent.
 func (m *machine) remember(n int, parent outboard.CheckpointID) {
-	q := &m.quiet
+	q := &m.unchanged
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.findLocked(m)
@@ -38,7 +39,7 @@ func (m *machine) remember(n int, parent outboard.CheckpointID) {
 }
 
 // lives reports whether init has not ended. known is false where nobody can say.
-func (q *quiet) lives(m *machine) (lives, known bool) {
+func (q *unchangedHint) lives(m *machine) (lives, known bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.findLocked(m)
@@ -49,14 +50,14 @@ func (q *quiet) lives(m *machine) (lives, known bool) {
 }
 
 // findLocked gets hold of init, until the connection closes.
-func (q *quiet) findLocked(m *machine) {
+func (q *unchangedHint) findLocked(m *machine) {
 	if q.init == nil && !q.closed {
 		q.init, _ = findProcess(m.state)
 	}
 }
 
 // forget is called when the connection closes.
-func (q *quiet) forget() {
+func (q *unchangedHint) forget() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.known, q.closed = false, true
@@ -73,9 +74,9 @@ func (pr *process) alive() bool {
 	return n == 0 && err == nil
 }
 
-// isEmpty reports whether a directory is there and has no entries. That it has none is known only at its end: a signal, such as the
-// runtime sends to a goroutine that runs for long, ends a read after the entries that it has got so far (filldir64 in Linux's
-// fs/readdir.c), which may be no more than ".".
+// isEmpty reports whether a directory is there and has no entries. That it has none is known only at its end: a
+// signal, such as the runtime sends to a goroutine that runs for long, ends a read after the entries that it has
+// got so far (filldir64 in Linux's fs/readdir.c), which may be no more than ".".
 func isEmpty(path string) bool {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -8,21 +8,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Control files and the small files of a sandbox are read and written by the dozen for each that is made. An os.File makes known to the
-// poller what it opens, which is seven system calls for a file, and for one of the kernel's own wakes a thread as well: these functions
-// make three.
+// Control files and the small files of a sandbox are read and written by the dozen for each that is made. An
+// os.File makes known to the poller what it opens, which is seven system calls for a file, and for one of the
+// kernel's own wakes a thread as well: these functions make three.
 
-// smallFile is more than what readSmall is mostly asked for.
-const smallFile = 4 << 10
+// rawSize is more than what readRaw is mostly asked for.
+const rawSize = 4 << 10
 
-// readSmall reads a file that nobody waits for. Errors are an *fs.PathError.
-func readSmall(path string) ([]byte, error) {
-	fd, err := openSmall(path, unix.O_RDONLY, 0)
+// readRaw reads a file that nobody waits for. Errors are an *fs.PathError.
+func readRaw(path string) ([]byte, error) {
+	fd, err := openRaw(path, unix.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(fd)
-	data := make([]byte, 0, smallFile)
+	data := make([]byte, 0, rawSize)
 	for {
 		n, err := uninterrupted(func() (int, error) { return unix.Read(fd, data[len(data):cap(data)]) })
 		if err != nil {
@@ -37,9 +37,9 @@ func readSmall(path string) ([]byte, error) {
 	}
 }
 
-// writeSmall writes data over what a file begins with, in one write.
-func writeSmall(path string, flags int, data []byte) error {
-	fd, err := openSmall(path, unix.O_WRONLY|flags, 0o600)
+// writeRaw writes data over what a file begins with, in one write.
+func writeRaw(path string, flags int, data []byte) error {
+	fd, err := openRaw(path, unix.O_WRONLY|flags, 0o600)
 	if err != nil {
 		return err
 	}
@@ -56,8 +56,8 @@ func writeSmall(path string, flags int, data []byte) error {
 	return nil
 }
 
-// openSmall opens a file. The caller closes it.
-func openSmall(path string, flags int, mode uint32) (int, error) {
+// openRaw opens a file. The caller closes it.
+func openRaw(path string, flags int, mode uint32) (int, error) {
 	fd, err := uninterrupted(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, mode) })
 	if err != nil {
 		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
@@ -65,9 +65,9 @@ func openSmall(path string, flags int, mode uint32) (int, error) {
 	return fd, nil
 }
 
-// openQuiet is os.Open for what is locked, entered or handed on, and never read from.
-func openQuiet(path string) (*os.File, error) {
-	fd, err := openSmall(path, unix.O_RDONLY, 0)
+// openUnpolled is os.Open for what is locked, entered or handed on, and never read from.
+func openUnpolled(path string) (*os.File, error) {
+	fd, err := openRaw(path, unix.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -85,5 +85,5 @@ func uninterrupted(f func() (int, error)) (int, error) {
 
 // writeControl writes one control file. It never tries to create one: what is missing is fs.ErrNotExist.
 func writeControl(dir, file, value string) error {
-	return writeSmall(filepath.Join(dir, file), 0, []byte(value))
+	return writeRaw(filepath.Join(dir, file), 0, []byte(value))
 }

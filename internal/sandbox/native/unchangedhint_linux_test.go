@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Broken if a directory is taken for empty because a signal came while it was read: what a sandbox wrote would not be saved.
+// Broken if a directory is taken for empty because a signal came while it was read: what a sandbox wrote would
+// not be saved.
 func TestIsEmptyInterrupted(t *testing.T) {
 	full, empty := t.TempDir(), t.TempDir()
 	if err := os.WriteFile(filepath.Join(full, "workspace"), nil, 0o600); err != nil {

@@ -19,20 +19,20 @@ import (
 )
 
 const (
-	// shelfDir holds one directory per process that makes plots ahead, locked while it lives.
-	shelfDir = "shelf"
-	// plotPrefix begins the names of plots and of their cgroups.
-	plotPrefix = "plot_"
+	// poolDir (still "shelf" on disk) holds one directory per process that makes slots ahead, locked while it lives.
+	poolDir = "shelf"
+	// slotPrefix (still "plot_" on disk) begins the names of slots and of their cgroups.
+	slotPrefix = "plot_"
 )
 
-// shelf keeps plots that were made ahead. It makes new ones after a Create has finished, for the kinds that were asked for last. A nil
-// shelf keeps none.
-type shelf struct {
+// pool keeps slots that were made ahead. It makes new ones after a Create has finished, for the kinds that were
+// asked for last. A nil pool keeps none.
+type pool struct {
 	p    *Provider
 	dir  string
 	lock *os.File
-	size int // plots per kind
-	hot  int // plots per kind with a guest that waits, besides
+	size int // slots per kind
+	hot  int // slots per kind with a guest that waits, besides
 
 	mu     sync.Mutex
 	kinds  []*kind // last asked for first; besides those that are kept, at most maxKinds
@@ -43,12 +43,12 @@ type shelf struct {
 	wg     sync.WaitGroup // of refill
 }
 
-// kind is the plots of one shape.
+// kind is the slots of one shape.
 type kind struct {
 	shape shape
-	ready []*plot
-	warm  []*plot
-	keep  int // plots with a guest that waits, whoever asked for it lately; 0 = as for the others
+	ready []*slot
+	warm  []*slot
+	keep  int // slots with a guest that waits, whoever asked for it lately; 0 = as for the others
 
 	pause time.Duration // after the next failure, while none could be made; 0 = the last one could
 	after time.Time     // none is made before
@@ -56,23 +56,23 @@ type kind struct {
 
 // putOff says that none could be made now.
 func (k *kind) putOff(now time.Time) {
-	k.pause = min(max(plotPause, 2*k.pause), maxPlotPause)
+	k.pause = min(max(slotPause, 2*k.pause), maxSlotPause)
 	k.after = now.Add(k.pause)
 }
 
-// guests is how many plots of a kind have a guest that waits, once there are enough.
-func (s *shelf) guests(k *kind) int { return max(s.hot, k.keep) }
+// guests is how many slots of a kind have a guest that waits, once there are enough.
+func (s *pool) guests(k *kind) int { return max(s.hot, k.keep) }
 
-func (p *Provider) newShelf(size, warm int) (*shelf, error) {
-	parent, err := p.lockShelves()
+func (p *Provider) newPool(size, warm int) (*pool, error) {
+	parent, err := p.lockPools()
 	if err != nil {
 		return nil, err
 	}
 	defer parent.Close()
-	s := &shelf{p: p, size: size, hot: warm, dir: filepath.Join(p.dir, shelfDir, rand.Text())}
+	s := &pool{p: p, size: size, hot: warm, dir: filepath.Join(p.dir, poolDir, rand.Text())}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if err := os.Mkdir(s.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("making a shelf: %w", err)
+		return nil, fmt.Errorf("making a pool: %w", err)
 	}
 	spread(s.dir)
 	if s.lock, err = lockFile(s.dir, unix.LOCK_EX); err != nil {
@@ -81,18 +81,18 @@ func (p *Provider) newShelf(size, warm int) (*shelf, error) {
 	return s, nil
 }
 
-// lockShelves keeps other processes from making or sweeping shelves.
-func (p *Provider) lockShelves() (*os.File, error) {
-	dir := filepath.Join(p.dir, shelfDir)
+// lockPools keeps other processes from making or sweeping pools.
+func (p *Provider) lockPools() (*os.File, error) {
+	dir := filepath.Join(p.dir, poolDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("making the shelf directory: %w", err)
+		return nil, fmt.Errorf("making the pool directory: %w", err)
 	}
 	return lockFile(dir, unix.LOCK_EX)
 }
 
 // lockFile locks a file or directory until it is closed.
 func lockFile(path string, how int) (*os.File, error) {
-	f, err := openQuiet(path)
+	f, err := openUnpolled(path)
 	if err != nil {
 		return nil, fmt.Errorf("locking: %w", err)
 	}
@@ -109,24 +109,24 @@ func lockFile(path string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// sweepShelves removes the plots of processes that are gone.
-func (p *Provider) sweepShelves(ctx context.Context) error {
-	parent, err := p.lockShelves()
+// sweepPools removes the slots of processes that are gone.
+func (p *Provider) sweepPools(ctx context.Context) error {
+	parent, err := p.lockPools()
 	if err != nil {
 		return err
 	}
 	defer parent.Close()
-	shelves, err := filepath.Glob(filepath.Join(p.dir, shelfDir, "*"))
+	pools, err := filepath.Glob(filepath.Join(p.dir, poolDir, "*"))
 	if err != nil {
 		return err
 	}
-	for _, dir := range shelves {
+	for _, dir := range pools {
 		lock, err := lockFile(dir, unix.LOCK_EX|unix.LOCK_NB)
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			continue
 		}
 		if err == nil {
-			err = errors.Join(p.clearShelf(ctx, dir), lock.Close())
+			err = errors.Join(p.clearPool(ctx, dir), lock.Close())
 		}
 		if err != nil {
 			return err
@@ -135,25 +135,25 @@ func (p *Provider) sweepShelves(ctx context.Context) error {
 	return nil
 }
 
-// clearShelf removes a shelf whose lock the caller has.
-func (p *Provider) clearShelf(ctx context.Context, dir string) error {
-	plots, err := os.ReadDir(dir)
+// clearPool removes a pool whose lock the caller has.
+func (p *Provider) clearPool(ctx context.Context, dir string) error {
+	slots, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("reading a shelf: %w", err)
+		return fmt.Errorf("reading a pool: %w", err)
 	}
-	for _, e := range plots {
-		if err := p.remove(ctx, box{id: outboard.SandboxID(e.Name()), dir: filepath.Join(dir, e.Name())}); err != nil {
-			return fmt.Errorf("removing a plot: %w", err)
+	for _, e := range slots {
+		if err := p.remove(ctx, place{id: outboard.SandboxID(e.Name()), dir: filepath.Join(dir, e.Name())}); err != nil {
+			return fmt.Errorf("removing a slot: %w", err)
 		}
 	}
 	return os.Remove(dir)
 }
 
-// take returns a plot of a shape, or nil.
-func (s *shelf) take(want shape) *plot {
+// take returns a slot of a shape, or nil.
+func (s *pool) take(want shape) *slot {
 	if s == nil {
 		return nil
 	}
@@ -165,43 +165,44 @@ func (s *shelf) take(want shape) *plot {
 	}
 	k := s.kinds[i]
 	for len(k.warm) > 0 {
-		pl := k.warm[0] // the oldest: it has had the longest to settle
+		sl := k.warm[0] // the oldest: it has had the longest to settle
 		k.warm = k.warm[1:]
-		if pl.birth.waits() {
-			return pl
+		if sl.birth.waits() {
+			return sl
 		}
-		s.wg.Go(func() { s.discard(pl) }) // it ended, by whatever cause
+		s.wg.Go(func() { s.discard(sl) }) // it ended, by whatever cause
 	}
 	if n := len(k.ready); n > 0 {
-		pl := k.ready[n-1]
+		sl := k.ready[n-1]
 		k.ready = k.ready[:n-1]
-		return pl
+		return sl
 	}
 	return nil
 }
 
-// put adds a plot: a new one, or one that was taken in vain. In whose place a new one was made meanwhile is too many, and goes.
-func (s *shelf) put(pl *plot) {
+// put adds a slot: a new one, or one that was taken in vain. In whose place a new one was made meanwhile is too
+// many, and goes.
+func (s *pool) put(sl *slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, k := range s.kinds {
-		if s.closed || !k.shape.equal(pl.shape) {
+		if s.closed || !k.shape.equal(sl.shape) {
 			continue
 		}
 		switch {
-		case pl.birth != nil && len(k.warm) < s.guests(k):
-			k.warm = append(k.warm, pl)
+		case sl.birth != nil && len(k.warm) < s.guests(k):
+			k.warm = append(k.warm, sl)
 			return
-		case pl.birth == nil && len(k.ready) < s.size:
-			k.ready = append(k.ready, pl)
+		case sl.birth == nil && len(k.ready) < s.size:
+			k.ready = append(k.ready, sl)
 			return
 		}
 	}
-	s.wg.Go(func() { s.discard(pl) })
+	s.wg.Go(func() { s.discard(sl) })
 }
 
-// want says that a plot of this kind was asked for, and has the shelf filled up.
-func (s *shelf) want(shape shape) {
+// want says that a slot of this kind was asked for, and has the pool filled up.
+func (s *pool) want(shape shape) {
 	if s == nil || shape.build { // one layer is never built twice
 		return
 	}
@@ -223,27 +224,27 @@ func (s *shelf) want(shape shape) {
 }
 
 // trimLocked lets go of the kinds that were not asked for lately, and of guests that are too many.
-func (s *shelf) trimLocked() {
+func (s *pool) trimLocked() {
 	lately := 0
 	s.kinds = slices.DeleteFunc(s.kinds, func(k *kind) bool {
 		if k.keep == 0 {
 			lately++
 		}
-		var old []*plot
+		var old []*slot
 		gone := k.keep == 0 && lately > maxKinds
 		if gone {
 			old = slices.Concat(k.ready, k.warm)
 		} else if n := s.guests(k); len(k.warm) > n {
 			old, k.warm = slices.Clone(k.warm[n:]), k.warm[:n]
 		}
-		for _, pl := range old {
-			s.wg.Go(func() { s.discard(pl) })
+		for _, sl := range old {
+			s.wg.Go(func() { s.discard(sl) })
 		}
 		return gone
 	})
 }
 
-func (s *shelf) refillLocked() {
+func (s *pool) refillLocked() {
 	if !s.making {
 		s.making = true
 		s.wg.Go(s.refill)
@@ -252,7 +253,7 @@ func (s *shelf) refillLocked() {
 
 // Keep implements sandbox.Stocker.
 func (p *Provider) Keep(stock []sandbox.Stock) error {
-	s := p.shelf
+	s := p.pool
 	if s == nil || s.hot == 0 {
 		return nil
 	}
@@ -285,9 +286,10 @@ func (p *Provider) Keep(stock []sandbox.Stock) error {
 	return nil
 }
 
-// refill makes plots until every kind has enough of them, those with a guest first. A kind of which one cannot be made is put off, longer
-// each time: whoever asks for plots next, a Create or Keep, has it tried again once that is over.
-func (s *shelf) refill() {
+// refill makes slots until every kind has enough of them, those with a guest first. A kind of which one cannot
+// be made is put off, longer each time: whoever asks for slots next, a Create or Keep, has it tried again once
+// that is over.
+func (s *pool) refill() {
 	delay := time.NewTimer(refillDelay)
 	defer delay.Stop()
 	select {
@@ -307,19 +309,19 @@ func (s *shelf) refill() {
 		}
 		k := s.kinds[i]
 		warm := len(k.warm) < s.guests(k)
-		var pl *plot
+		var sl *slot
 		if n := len(k.ready); warm && n > 0 {
-			pl = k.ready[n-1]
+			sl = k.ready[n-1]
 			k.ready = k.ready[:n-1]
 		}
 		s.mu.Unlock()
 		var err error
-		if pl == nil {
-			pl, err = s.make(k)
+		if sl == nil {
+			sl, err = s.make(k)
 		}
 		if err == nil && warm {
-			if err = s.p.warm(s.ctx, pl); err != nil {
-				s.discard(pl)
+			if err = s.p.warm(s.ctx, sl); err != nil {
+				s.discard(sl)
 			}
 		}
 		if s.ctx.Err() != nil && err != nil {
@@ -334,41 +336,41 @@ func (s *shelf) refill() {
 		pause := k.pause
 		s.mu.Unlock()
 		if err != nil {
-			s.p.log.Warn("plot not made", "err", err, "again", pause)
+			s.p.log.Warn("slot not made", "err", err, "again", pause)
 			continue
 		}
-		s.put(pl)
+		s.put(sl)
 	}
 }
 
-func (s *shelf) make(k *kind) (*plot, error) {
-	name := plotPrefix + rand.Text()
-	b := box{id: outboard.SandboxID(name), dir: filepath.Join(s.dir, name)}
+func (s *pool) make(k *kind) (*slot, error) {
+	name := slotPrefix + rand.Text()
+	b := place{id: outboard.SandboxID(name), dir: filepath.Join(s.dir, name)}
 	if err := os.Mkdir(b.dir, 0o700); err != nil {
 		return nil, err
 	}
-	pl, err := s.p.plant(b, k.shape)
+	sl, err := s.p.makeSlot(b, k.shape)
 	if err != nil {
 		s.p.undo(context.Background(), b)
 		return nil, err
 	}
-	return pl, nil
+	return sl, nil
 }
 
-func (s *shelf) discard(pl *plot) {
-	pl.close()
-	s.p.undo(context.Background(), pl.box)
+func (s *pool) discard(sl *slot) {
+	sl.close()
+	s.p.undo(context.Background(), sl.place)
 }
 
 // filled waits until nothing is being made.
-func (s *shelf) filled() {
+func (s *pool) filled() {
 	if s != nil {
 		s.wg.Wait()
 	}
 }
 
-// close removes all plots. It may be called twice.
-func (s *shelf) close() error {
+// close removes all slots. It may be called twice.
+func (s *pool) close() error {
 	if s == nil {
 		return nil
 	}
@@ -380,8 +382,8 @@ func (s *shelf) close() error {
 	s.closed = true
 	s.stop()
 	for _, k := range s.kinds {
-		for _, pl := range slices.Concat(k.ready, k.warm) {
-			s.wg.Go(func() { s.discard(pl) })
+		for _, sl := range slices.Concat(k.ready, k.warm) {
+			s.wg.Go(func() { s.discard(sl) })
 		}
 	}
 	s.kinds = nil
