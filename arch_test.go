@@ -26,7 +26,7 @@ var layers = map[string][]string{
 	"internal/guest/uplink":    {},
 	"internal/guest/sftp":      {},
 	"internal/guest/boot":      {"internal/guest/form", "internal/guest/uplink"},
-	"internal/guest/nursery":   {"internal/guest/boot"},
+	"internal/guest/spawner":   {"internal/guest/boot"},
 	"internal/term":            {},
 	"internal/schema":          {},
 	"internal/audit":           {""},
@@ -46,7 +46,7 @@ var layers = map[string][]string{
 	"internal/tool":            {"", "internal/guest", "internal/outbound"},
 	"internal/image":           {"", "internal/outbound"},
 	"internal/fleet":           {"", "internal/store", "internal/blob", "internal/sandbox", "internal/guest", "internal/image"},
-	"internal/sandbox/native":  {"", "internal/sandbox", "internal/guest", "internal/guest/boot", "internal/guest/form", "internal/guest/nursery", "internal/guest/uplink"},
+	"internal/sandbox/native":  {"", "internal/sandbox", "internal/guest", "internal/guest/boot", "internal/guest/form", "internal/guest/spawner", "internal/guest/uplink"},
 	"internal/login":           {""},
 	"internal/vault":           {"", "internal/store", "internal/outbound"},
 	"internal/egress":          {"", "internal/store", "internal/netrule", "internal/outbound", "internal/sandbox"},
@@ -56,7 +56,7 @@ var layers = map[string][]string{
 	"internal/api":             {"", "internal/control"},
 	"internal/e2b":             {"", "internal/control"},
 	"internal/sshd":            {"", "internal/control"},
-	"cmd/outboard-guest":       {"internal/guest", "internal/guest/boot", "internal/guest/nursery", "internal/guest/sftp"},
+	"cmd/outboard-guest":       {"internal/guest", "internal/guest/boot", "internal/guest/spawner", "internal/guest/sftp"},
 	"internal/bridge":          {"", "internal/control"},
 	"internal/store/storetest": {"internal/store"},
 	"internal/login/logintest": {},
@@ -73,7 +73,7 @@ var layers = map[string][]string{
 var wiring = []string{"cmd/outboard", "internal/outboardtest", "internal/bench", "internal/chaos"}
 
 // stdOnly must build from the standard library alone: the root because everything imports it, the guest because it runs inside.
-var stdOnly = []string{"", "internal/guest", "internal/guest/boot", "internal/guest/form", "internal/guest/nursery", "internal/guest/spawn", "internal/guest/uplink",
+var stdOnly = []string{"", "internal/guest", "internal/guest/boot", "internal/guest/form", "internal/guest/spawner", "internal/guest/spawn", "internal/guest/uplink",
 	"internal/guest/sftp", "cmd/outboard-guest"}
 
 type pkg struct {

@@ -26,8 +26,8 @@ import (
 	"syscall"
 
 	"github.com/outboard-dev/outboard/internal/guest"
-	"github.com/outboard-dev/outboard/internal/guest/nursery"
 	"github.com/outboard-dev/outboard/internal/guest/sftp"
+	"github.com/outboard-dev/outboard/internal/guest/spawner"
 )
 
 // While packages are initialised there are two threads, the first of the process and the runtime's monitor, and this is the first.
@@ -46,7 +46,7 @@ func run(args []string) error {
 	case len(args) == 1 && args[0] == "init":
 		return runInit(context.Background())
 	case len(args) == 1 && args[0] == "nursery":
-		return nursery.Serve()
+		return spawner.Serve()
 	case len(args) == 1 && args[0] == "contained":
 		return runContained(context.Background())
 	case len(args) == 2 && args[0] == "serve":

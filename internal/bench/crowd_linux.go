@@ -64,7 +64,7 @@ func crowdRows(ctx context.Context, h *hands) ([]Row, error) {
 	if _, err := h.each(boxes, func(b sandbox.Sandbox) error { return errors.Join(b.Close(), h.native.Destroy(ctx, b.ID())) }); err != nil {
 		return nil, fmt.Errorf("destroying them: %w", err)
 	}
-	h.native.Buried()
+	h.native.TrashEmpty()
 	destroy := time.Since(begin)
 	boxes = nil
 	if err := h.native.Close(); err != nil {
@@ -84,14 +84,14 @@ func crowdRows(ctx context.Context, h *hands) ([]Row, error) {
 	return []Row{total, idle}, nil
 }
 
-// rehearse makes a sandbox and destroys it: what a provider makes once, such as the layer of the host's files, is no part of what one more
-// costs.
+// rehearse makes a sandbox and destroys it: what a provider makes once, such as the layer of the host's files,
+// is no part of what one more costs.
 func (h *hands) rehearse(ctx context.Context) error {
 	b, _, err := h.make(ctx)
 	if err == nil {
 		err = errors.Join(b.Close(), h.native.Destroy(ctx, b.ID()))
 	}
-	h.native.Buried()
+	h.native.TrashEmpty()
 	h.native.Stocked()
 	return err
 }
@@ -128,8 +128,8 @@ func (h *hands) remains() (r remains, err error) {
 		r.cgroups += 1 + len(groups)
 	}
 	dirs, _ := filepath.Glob(filepath.Join(h.Dir, outboard.PrefixSandbox+"*"))
-	graves, _ := filepath.Glob(filepath.Join(h.Dir, "graves", "*"))
-	r.dirs = len(dirs) + len(graves)
+	trash, _ := filepath.Glob(filepath.Join(h.Dir, "graves", "*"))
+	r.dirs = len(dirs) + len(trash)
 	children, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", os.Getpid()))
 	if err == nil {
 		r.processes = len(strings.Fields(string(children)))
@@ -147,10 +147,11 @@ func (r remains) since(before remains) string {
 	return fmt.Sprintf("%+v, before %+v", r, before)
 }
 
-// groupMemory is what the control group of each sandbox is charged with, but for cached files that the kernel takes back when it wants
-// to: the memory of its processes, and of the kernel for them (stacks, page tables, sockets, names of files). The difference in what the
-// whole host uses would hold a little more, mounts and namespaces made before there was a process, but moves by megabytes for each sandbox
-// with whatever else runs there. The kernel charges in batches for each processor, so single groups are exact to some hundred KiB, and
+// groupMemory is what the control group of each sandbox is charged with, but for cached files that the kernel
+// takes back when it wants to: the memory of its processes, and of the kernel for them (stacks, page tables,
+// sockets, names of files). The difference in what the whole host uses would hold a little more, mounts and
+// namespaces made before there was a process, but moves by megabytes for each sandbox with whatever else runs
+// there. The kernel charges in batches for each processor, so single groups are exact to some hundred KiB, and
 // their mean is what counts.
 func groupMemory(ctx context.Context, name string, boxes []sandbox.Sandbox, what string) (Row, error) {
 	row := Row{Name: "sandbox/" + name, Unit: "KiB", N: len(boxes), Floor: 1536,

@@ -79,7 +79,8 @@ func bashOnce(ctx context.Context, box sandbox.Sandbox, command, key string) (ti
 	return execOnce(ctx, box, "bash", input, key)
 }
 
-// pushes times checkpoints, each after a command that changed a file, and, settled, when nothing is being made for the sandbox.
+// pushes times checkpoints, each after a command that changed a file, and, settled, when nothing is being made
+// for the sandbox.
 func pushes(ctx context.Context, box sandbox.Sandbox, name string, n int, settled bool) (took []time.Duration, last outboard.CheckpointID, err error) {
 	for i := range n {
 		if _, err := bashOnce(ctx, box, "cd /workspace; echo >> changed", fmt.Sprint(name, "/", i)); err != nil {
@@ -118,7 +119,7 @@ func forks(ctx context.Context, h *hands, from outboard.CheckpointID) (took []ti
 		if err := errors.Join(err, box.Close(), h.native.Destroy(ctx, id)); err != nil {
 			return nil, err
 		}
-		h.native.Buried()
+		h.native.TrashEmpty()
 	}
 	return slices.Clip(took), nil
 }

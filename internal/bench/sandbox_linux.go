@@ -22,8 +22,9 @@ type SandboxConfig struct {
 	Parts []string // what to measure of create, warm, live, crowd, layers, rest, technologies, peers; nil = all
 }
 
-// sandboxRows are the parts of the sandbox bench, in order. A part gets a machine that is otherwise at rest and leaves it so. To add
-// a figure, add a function here; samples go beside F with hands.latency, which measures the floor anew around each part.
+// sandboxRows are the parts of the sandbox bench, in order. A part gets a machine that is otherwise at rest and
+// leaves it so. To add a figure, add a function here; samples go beside F with hands.latency, which measures the
+// floor anew around each part.
 var sandboxRows = []struct {
 	name string
 	run  func(context.Context, *hands) ([]Row, error)
@@ -39,9 +40,8 @@ var sandboxRows = []struct {
 	{"peers", peerRows, 0},
 }
 
-// Sandbox measures making, using, stopping and destroying native sandboxes, those of other technologies that are here, and other programs
-// that make sandboxes. Its floor
-// is F, the spawn and wait of a static program.
+// Sandbox measures making, using, stopping and destroying native sandboxes, those of other technologies that are
+// here, and other programs that make sandboxes. Its floor is F, the spawn and wait of a static program.
 func Sandbox(ctx context.Context, cfg SandboxConfig) ([]Row, error) {
 	var names []string
 	for _, part := range sandboxRows {
@@ -99,7 +99,8 @@ func (h *hands) part(ctx context.Context, run func(context.Context, *hands) ([]R
 	return h.against(rows, quantile(slices.Concat(before, after), 0.5)), nil
 }
 
-// against sets the floor of the rows that are measured in microseconds and have none, and judges those whose bar waits for it.
+// against sets the floor of the rows that are measured in microseconds and have none, and judges those whose bar
+// waits for it.
 func (h *hands) against(rows []Row, floor time.Duration) []Row {
 	for i, r := range rows {
 		if r.Unit != "us" || r.Floor != 0 {
@@ -137,13 +138,13 @@ var processTrue, _ = json.Marshal(map[string][]string{"argv": {"/bin/true"}})
 
 // createRows makes sandboxes one after the other, each with its first command, and destroys them.
 func createRows(ctx context.Context, h *hands) ([]Row, error) {
-	create, first, destroy, buried, err := h.serially(ctx, "exec", processTrue)
+	create, first, destroy, emptied, err := h.serially(ctx, "exec", processTrue)
 	if err != nil {
 		return nil, err
 	}
 	cold := latency("create", create, 10)
 	cold.Note = "floor is F, the spawn of " + h.kind + "; one at a time, what is made ahead is there"
-	gone := latency("destroy-all", buried, 0)
+	gone := latency("destroy-all", emptied, 0)
 	gone.Note = "until nothing of it is left"
 	return []Row{cold, latency("create-first", first, 12), latency("destroy", destroy, 0), gone}, nil
 }
@@ -163,7 +164,7 @@ func warmRows(ctx context.Context, h *hands) ([]Row, error) {
 }
 
 // serially makes, uses and destroys sandboxes one at a time, each when what is made ahead is there.
-func (h *hands) serially(ctx context.Context, op string, input []byte) (create, first, destroy, buried []time.Duration, err error) {
+func (h *hands) serially(ctx context.Context, op string, input []byte) (create, first, destroy, emptied []time.Duration, err error) {
 	for i := range h.N/5 + 5 {
 		h.native.Stocked()
 		box, made, err := h.make(ctx)
@@ -179,13 +180,13 @@ func (h *hands) serially(ctx context.Context, op string, input []byte) (create, 
 			return nil, nil, nil, nil, err
 		}
 		killed := time.Since(begin)
-		h.native.Buried()
+		h.native.TrashEmpty()
 		if i < 5 { // layers, pools and the program's copy come to be
 			continue
 		}
-		create, first, destroy, buried = append(create, made), append(first, made+ran), append(destroy, killed), append(buried, time.Since(begin))
+		create, first, destroy, emptied = append(create, made), append(first, made+ran), append(destroy, killed), append(emptied, time.Since(begin))
 	}
-	return create, first, destroy, buried, nil
+	return create, first, destroy, emptied, nil
 }
 
 // liveRows uses one sandbox.

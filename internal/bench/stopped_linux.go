@@ -14,8 +14,9 @@ import (
 // restCrowd is how many sandboxes rest at a time: enough that what else the host does is little for each.
 const restCrowd = 200
 
-// restRows lets sandboxes rest: frozen, and stopped, of which only the files stay. Then it resumes stopped ones, one after the other, when
-// nothing else is going on: first where a started sandbox waits, as by default, then where none does.
+// restRows lets sandboxes rest: frozen, and stopped, of which only the files stay. Then it resumes stopped ones,
+// one after the other, when nothing else is going on: first where a started sandbox waits, as by default, then
+// where none does.
 func restRows(ctx context.Context, h *hands) ([]Row, error) {
 	if !h.native.Capabilities().Layers {
 		return []Row{{Name: "sandbox/resume-stopped-first", Note: "this host has no layers"}}, nil
@@ -87,7 +88,8 @@ func restRows(ctx context.Context, h *hands) ([]Row, error) {
 	return []Row{resume, latency("resume-stopped-cold", cold, 0), frozen, gone}, nil
 }
 
-// resumed resumes sandboxes by two more providers of the same directory: one that starts sandboxes ahead, and one that does not.
+// resumed resumes sandboxes by two more providers of the same directory: one that starts sandboxes ahead, and
+// one that does not.
 func (h *hands) resumed(ctx context.Context, kept []outboard.CheckpointID) (warm, cold []time.Duration, err error) {
 	if err := h.native.Close(); err != nil {
 		return nil, nil, err
@@ -119,7 +121,7 @@ func perBox(since int64, n int) (float64, error) {
 // resumes times sandboxes that begin with what a stopped one left on this host, with their first command.
 func (h *hands) resumes(ctx context.Context, kept []outboard.CheckpointID) (took []time.Duration, err error) {
 	for i, from := range append(kept[:1:1], kept...) {
-		h.native.Buried()
+		h.native.TrashEmpty()
 		h.native.Stocked()
 		id := outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox)
 		begin := time.Now()

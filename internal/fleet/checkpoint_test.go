@@ -17,7 +17,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// Broken if files of any call are missing after a restore, deleted ones come back, or a restored machine cannot go on with deltas.
+// Broken if files of any call are missing after a restore, deleted ones come back, or a restored machine cannot
+// go on with deltas.
 func TestCheckpointRestoreChain(t *testing.T) {
 	r := newRig(t)
 	f := r.fleet()
@@ -61,8 +62,8 @@ func TestCheckpointRestoreChain(t *testing.T) {
 	}
 }
 
-// Broken if who has a session whose stored files were damaged is told of nothing but an internal error, is given what is left of them, or
-// finds the session lost once they are as they were.
+// Broken if who has a session whose stored files were damaged is told of nothing but an internal error, is given
+// what is left of them, or finds the session lost once they are as they were.
 func TestCheckpointDamaged(t *testing.T) {
 	r := newRig(t)
 	f := r.fleet()
@@ -106,7 +107,7 @@ func TestCheckpointDamaged(t *testing.T) {
 }
 
 // Broken if a chain grows for ever, or a restore at its longest loses a file.
-func TestCheckpointSquash(t *testing.T) {
+func TestCheckpointFlatten(t *testing.T) {
 	r := newRig(t)
 	f := r.fleet()
 	id := r.session(t)

@@ -17,16 +17,19 @@ import (
 const (
 	// maxLive bounds calls that run or wait for their shell. A turn runs at most 16 at a time.
 	maxLive = 256
-	// maxReceipts bounds the receipts of one generation; at some 300 bytes each they stay far below the memory of any sandbox.
+	// maxReceipts bounds the receipts of one generation; at some 300 bytes each they stay far below the memory
+	// of any sandbox.
 	maxReceipts = 1 << 20
 	// maxKey bounds a call key and a digest.
 	maxKey = 512
-	// quickCall is how long the answer to Start waits for the call's end: most calls are over by then, and their outcome needs no
-	// second exchange. Calls of one shell are started one after the other, so it must not be felt.
+	// quickCall is how long the answer to Start waits for the call's end: most calls are over by then, and their
+	// outcome needs no second exchange. Calls of one shell are started one after the other, so it must not be
+	// felt.
 	quickCall = 10 * time.Millisecond
 	// inlineOutput is the largest output kept in the journal, durable with the outcome. Larger output is a file.
 	inlineOutput = 2 << 10
-	// maxKept bounds the bytes of output files that stay after Ack because their call's result names them. The oldest go first.
+	// maxKept bounds the bytes of output files that stay after Ack because their call's result names them. The
+	// oldest go first.
 	maxKept = 256 << 20
 	// logSuffix ends the names of output files.
 	logSuffix = ".log"
@@ -65,8 +68,8 @@ var (
 	errStopping = errors.New("the guest is stopping")
 )
 
-// preparer takes a call's place in line, at once; what it returns runs the call to its end. That may get ready for the call, but
-// not begin it, before durable is closed, and not at all when ctx has ended by then.
+// preparer takes a call's place in line, at once; what it returns runs the call to its end. That may get ready
+// for the call, but not begin it, before durable is closed, and not at all when ctx has ended by then.
 type preparer func(s Start) func(ctx context.Context, durable <-chan struct{}) outcome
 
 // table is the set of receipts, and what runs.
@@ -140,7 +143,8 @@ func (t *table) fenceLocked(epoch int64) error {
 	return nil
 }
 
-// find fences and looks a call up; it waits until the call's receipt is durable. The call is nil when the key is unknown.
+// find fences and looks a call up; it waits until the call's receipt is durable. The call is nil when the key is
+// unknown.
 func (t *table) find(ctx context.Context, key string, epoch int64) (*call, error) {
 	t.compacting.RLock()
 	t.mu.Lock()
@@ -162,7 +166,8 @@ func (t *table) find(ctx context.Context, key string, epoch int64) (*call, error
 	}
 }
 
-// enter fences and looks a call up, or makes its receipt durable: that of a call to run, or with tombstone of one that never may.
+// enter fences and looks a call up, or makes its receipt durable: that of a call to run, or with tombstone of
+// one that never may.
 func (t *table) enter(ctx context.Context, s Start, tombstone bool) (c *call, err error) {
 	if s.Key == "" || len(s.Key) > maxKey || len(s.Digest) > maxKey {
 		return nil, &Error{Code: Invalid, Message: "a call needs a key and a digest of at most 512 bytes"}
@@ -286,11 +291,11 @@ func (t *table) start(ctx context.Context, s Start) (Result, error) {
 	if other {
 		return Result{}, &Error{Code: Conflict, Message: "key " + s.Key + " belongs to another call"}
 	}
-	soon := time.NewTimer(quickCall)
-	defer soon.Stop()
+	quick := time.NewTimer(quickCall)
+	defer quick.Stop()
 	select {
 	case <-c.done:
-	case <-soon.C:
+	case <-quick.C:
 	case <-ctx.Done():
 		return Result{}, context.Cause(ctx)
 	}
@@ -331,7 +336,8 @@ func (t *table) stop(ctx context.Context, a keyArg) (Result, error) {
 	}
 }
 
-// ack is Ack of the protocol. It need not be durable: what an acknowledgement lost in a crash leaves behind is only space.
+// ack is Ack of the protocol. It need not be durable: what an acknowledgement lost in a crash leaves behind is
+// only space.
 func (t *table) ack(ctx context.Context, a keyArg) error {
 	c, err := t.find(ctx, a.Key, a.Epoch)
 	if err != nil {

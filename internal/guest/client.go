@@ -13,21 +13,23 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/form"
 )
 
-// ErrDisconnected is wrapped by every error of a Client whose connection is lost, was closed, or was dropped because the guest
-// broke the protocol. It says nothing about the calls under way: connect again and ask.
+// ErrDisconnected is wrapped by every error of a Client whose connection is lost, was closed, or was dropped
+// because the guest broke the protocol. It says nothing about the calls under way: connect again and ask.
 var ErrDisconnected = errors.New("connection to the guest lost")
 
 // maxPending bounds the exchanges under way on one connection.
 const maxPending = 1024
 
-// Client is the host's end of one connection to a guest. Its methods may be called from any goroutine; each returns when it is
-// answered, when ctx ends, or when the connection is lost, whatever the guest does. Refusals are *Error.
+// Client is the host's end of one connection to a guest. Its methods may be called from any goroutine; each
+// returns when it is answered, when ctx ends, or when the connection is lost, whatever the guest does. Refusals
+// are *Error.
 type Client struct {
-	// Lost, when set before the first use, translates errors that wrap ErrDisconnected: a provider knows what the loss of the
-	// connection says about the machine.
+	// Lost, when set before the first use, translates errors that wrap ErrDisconnected: a provider knows what
+	// the loss of the connection says about the machine.
 	Lost func(error) error
 
-	// Memory, when set before the first use, counts what the sandbox's limit on memory has done; false = it is not known.
+	// Memory, when set before the first use, counts what the sandbox's limit on memory has done; false = it is
+	// not known.
 	Memory func() (MemoryCount, bool)
 
 	w    *wire
@@ -78,7 +80,7 @@ func (c *Client) Connected() bool {
 	case <-c.gone:
 		return false
 	default:
-		return !hungUp(c.w.conn) // the reader learns of that a moment later
+		return !peerClosed(c.w.conn) // the reader learns of that a moment later
 	}
 }
 

@@ -22,7 +22,8 @@ type execInput struct {
 	Cwd  string            `json:"cwd"`
 }
 
-// attr is how every tool process starts: its own session, the tool's identity, the base environment. dir "" is where tools begin.
+// attr is how every tool process starts: its own session, the tool's identity, the base environment. dir "" is
+// where tools begin.
 func (s *server) attr(dir string) *os.ProcAttr {
 	if dir == "" {
 		dir = s.base()
@@ -48,8 +49,8 @@ func (s *server) env() []string {
 	}, s.cfg.Env...)
 }
 
-// lastOfEach keeps the last value of every name, where it stands. A program that is given two looks at the first or the last as it likes;
-// only shells make one of them.
+// lastOfEach keeps the last value of every name, where it stands. A program that is given two looks at the first
+// or the last as it likes; only shells make one of them.
 func lastOfEach(env []string) []string {
 	last := make(map[string]int, len(env))
 	for i, kv := range env {
@@ -87,7 +88,7 @@ func (s *server) exec(ctx context.Context, durable <-chan struct{}, c Start, k *
 	attr.Env = append(attr.Env, "OUTBOARD_CALL_KEY="+c.Key)
 	run := s.runExec
 	if s.children.gvisor && !s.children.plain.Load() {
-		run = s.runSoon
+		run = s.runGvisorExec
 	}
 	p, pump, err := run(in.Argv, attr, k)
 	if err != nil {
@@ -111,7 +112,7 @@ func (s *server) exec(ctx context.Context, durable <-chan struct{}, c Start, k *
 	if pump != nil && pump.finish() {
 		pump.r.Close()
 	} else if pump != nil {
-		s.pipes.linger(pump.r)
+		s.pipes.drain(pump.r)
 	}
 	if err := p.failure(); err != nil {
 		return refused(k, "exec: %v", err)

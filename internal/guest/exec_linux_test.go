@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// If this fails, a program that is not a shell sees another value of a variable than the one it was given last, or loses one.
+// If this fails, a program that is not a shell sees another value of a variable than the one it was given last,
+// or loses one.
 func TestLastOfEach(t *testing.T) {
 	for _, c := range []struct{ in, want []string }{
 		{nil, []string{}},
@@ -26,8 +27,9 @@ func TestLastOfEach(t *testing.T) {
 	}
 }
 
-// If this fails, a program that the guest of a gVisor sandbox starts is told of wrongly: its output, its end, or that it never ran.
-func TestExecSoon(t *testing.T) {
+// If this fails, a program that the guest of a gVisor sandbox starts is told of wrongly: its output, its end, or
+// that it never ran.
+func TestGvisorExec(t *testing.T) {
 	dir, err := os.MkdirTemp("", "og")
 	if err != nil {
 		t.Fatal(err)

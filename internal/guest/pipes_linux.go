@@ -9,24 +9,25 @@ import (
 	"syscall"
 )
 
-// pipes are the named pipes through which shells' commands write. A pipe belongs to one call; it is used again only when the
-// call's end proved that nobody has it open any more. A pipe, unlike a file, bears programs that open /dev/stderr anew.
+// pipes are the named pipes through which shells' commands write. A pipe belongs to one call; it is used again
+// only when the call's end proved that nobody has it open any more. A pipe, unlike a file, bears programs that
+// open /dev/stderr anew.
 type pipes struct {
-	dir  string
-	nook *nook // instead of dir while the disk is full
+	dir     string
+	scratch *scratch // instead of dir while the disk is full
 
-	mu        sync.Mutex
-	n         int
-	free      []*pipe
-	lingering map[*os.File]bool // read ends of pipes that background jobs still write to
-	wg        sync.WaitGroup
+	mu       sync.Mutex
+	n        int
+	free     []*pipe
+	draining map[*os.File]bool // read ends of pipes that background jobs still write to
+	wg       sync.WaitGroup
 }
 
 const (
 	// keptPipes is how many idle pipes wait for the next call.
 	keptPipes = 16
 	// maxLingering bounds calls whose background jobs still write. Above it, such a job gets SIGPIPE.
-	maxLingering = 128
+	maxDraining = 128
 )
 
 // pipe is one named pipe with both ends open here, so that opening it never blocks and reading it never ends early.
@@ -78,7 +79,7 @@ func (ps *pipes) make() (*pipe, error) {
 	if err == nil {
 		err = fifo(ps.dir)
 	}
-	if err = ps.nook.instead(err, fifo); err != nil {
+	if err = ps.scratch.instead(err, fifo); err != nil {
 		return nil, fmt.Errorf("making an output pipe: %w", err)
 	}
 	err = os.Chmod(p.path, 0o666) // the tool's user writes; there are no others inside
@@ -99,7 +100,7 @@ func (ps *pipes) make() (*pipe, error) {
 func (ps *pipes) give(p *pipe, alone bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	if alone && len(ps.free) < keptPipes && ps.lingering != nil {
+	if alone && len(ps.free) < keptPipes && ps.draining != nil {
 		ps.free = append(ps.free, p)
 		return
 	}
@@ -108,26 +109,26 @@ func (ps *pipes) give(p *pipe, alone bool) {
 		p.r.Close()
 		return
 	}
-	ps.lingerLocked(p.r)
+	ps.drainLocked(p.r)
 }
 
-// linger keeps reading a pipe whose call is over, for the processes that still write to it.
-func (ps *pipes) linger(r *os.File) {
+// drain keeps reading a pipe whose call is over, for the processes that still write to it.
+func (ps *pipes) drain(r *os.File) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	ps.lingerLocked(r)
+	ps.drainLocked(r)
 }
 
-func (ps *pipes) lingerLocked(r *os.File) {
-	if ps.lingering == nil || len(ps.lingering) >= maxLingering {
+func (ps *pipes) drainLocked(r *os.File) {
+	if ps.draining == nil || len(ps.draining) >= maxDraining {
 		r.Close()
 		return
 	}
-	ps.lingering[r] = true
+	ps.draining[r] = true
 	ps.wg.Go(func() {
 		discard(r)
 		ps.mu.Lock()
-		delete(ps.lingering, r)
+		delete(ps.draining, r)
 		ps.mu.Unlock()
 	})
 }
@@ -139,10 +140,10 @@ func (ps *pipes) stop() {
 		os.Remove(p.path)
 		p.r.Close()
 	}
-	for r := range ps.lingering {
+	for r := range ps.draining {
 		r.Close()
 	}
-	ps.free, ps.lingering = nil, nil
+	ps.free, ps.draining = nil, nil
 	ps.mu.Unlock()
 	ps.wg.Wait()
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/spawn"
 )
 
-// children starts processes and knows which ones are waited for, so that reaping orphans never takes another's exit status.
+// children starts processes and knows which ones are waited for, so that reaping orphans never takes another's
+// exit status.
 type children struct {
 	spawning sync.RWMutex // read-held from fork to registration; the reaper excludes it
 	mu       sync.Mutex
@@ -44,8 +45,9 @@ func newChildren() *children {
 
 // start runs the program at path. The goroutine that waits for it belongs to wg.
 //
-// It does not use package os, which at its first process starts another one to learn what this kernel's descriptors of processes can do,
-// while the first call of a sandbox waits, and which uses such a descriptor for more than its end.
+// It does not use package os, which at its first process starts another one to learn what this kernel's
+// descriptors of processes can do, while the first call of a sandbox waits, and which uses such a descriptor for
+// more than its end.
 func (c *children) start(path string, argv []string, attr *os.ProcAttr, wg *sync.WaitGroup) (*process, error) {
 	sys := syscall.SysProcAttr{}
 	if attr.Sys != nil {
@@ -98,18 +100,19 @@ func (c *children) ended(p *process) {
 	close(p.done)
 }
 
-// usualSlack is by how many nanoseconds the timers of a program may be late, if it asks for nothing else: the kernel's default.
+// usualSlack is by how many nanoseconds the timers of a program may be late, if it asks for nothing else: the
+// kernel's default.
 const usualSlack = 50_000
 
-// Punctual gives the calling thread the usual slack of timers, which what it starts inherits. The host has the guest executed with a larger one,
-// for the runtime's monitor; a thread that the monitor starts has it too.
+// Punctual gives the calling thread the usual slack of timers, which what it starts inherits. The host has the
+// guest executed with a larger one, for the runtime's monitor; a thread that the monitor starts has it too.
 func Punctual() {
 	const prSetTimerSlack = 29
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetTimerSlack, usualSlack, 0) // where the kernel knows none, there is none to have
 }
 
-// fork starts a process and returns a descriptor of it, -1 where the kernel has none. Kernels that are not Linux may refuse to give one
-// instead of ignoring that they are asked.
+// fork starts a process and returns a descriptor of it, -1 where the kernel has none. Kernels that are not Linux
+// may refuse to give one instead of ignoring that they are asked.
 func (c *children) fork(path string, argv []string, a *syscall.ProcAttr) (pid, fd int, err error) {
 	fd = -1
 	runtime.LockOSThread()
@@ -129,8 +132,9 @@ func (c *children) fork(path string, argv []string, a *syscall.ProcAttr) (pid, f
 	return pid, fd, err
 }
 
-// volunteer has the kernel end the process pid, and what it starts, before the guest, when they take more memory than there is: a guest is
-// larger than many a tool is, and the sandbox ends with it. A process that hides from the guest has the guest's own score.
+// volunteer has the kernel end the process pid, and what it starts, before the guest, when they take more memory
+// than there is: a guest is larger than many a tool is, and the sandbox ends with it. A process that hides from
+// the guest has the guest's own score.
 func volunteer(pid int) {
 	fd, err := syscall.Open("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -174,9 +178,9 @@ func raise(c chan struct{}) {
 	}
 }
 
-// untilEnded returns when a child has ended, and leaves it to be waited for. It closes fd. To wait without a descriptor keeps a thread for as
-// long as the child lives, which counts against the sandbox's limit of processes and is a part of its memory; the poller watches any
-// number by one.
+// untilEnded returns when a child has ended, and leaves it to be waited for. It closes fd. To wait without a
+// descriptor keeps a thread for as long as the child lives, which counts against the sandbox's limit of
+// processes and is a part of its memory; the poller watches any number by one.
 func untilEnded(pid, fd int) {
 	if fd >= 0 && syscall.SetNonblock(fd, true) != nil { // what the poller takes must be
 		syscall.Close(fd)
@@ -214,16 +218,16 @@ func (p *process) exitCode() int {
 	return p.status.ExitStatus()
 }
 
-// reapRest is how long the reaper leaves a child alone that has ended. Its end is usually that of a call, whose answer must not wait until
-// the runtime sees that its only processor is kept by one who waits again; and more may have ended by then. Where threads are dear, it is
-// longer than from one call to the next.
+// reapRest is how long the reaper leaves a child alone that has ended. Its end is usually that of a call, whose
+// answer must not wait until the runtime sees that its only processor is kept by one who waits again; and more
+// may have ended by then. Where threads are dear, it is longer than from one call to the next.
 const (
 	reapRest     = time.Millisecond
 	reapRestDear = 100 * time.Millisecond
 )
 
-// reap collects orphans until stop is closed and there is no child, or one ends. A thread waits for them and not signals: to be sent
-// SIGCHLD, the runtime keeps three.
+// reap collects orphans until stop is closed and there is no child, or one ends. A thread waits for them and not
+// signals: to be sent SIGCHLD, the runtime keeps three.
 func (c *children) reap(stop <-chan struct{}) {
 	rest := reapRest
 	if c.gvisor {
@@ -265,8 +269,8 @@ func (c *children) reapOrphans() bool {
 	}
 }
 
-// reapOne looks first and takes only what nobody else waits for. What it sees is not taken for another of the same number: nobody is
-// started meanwhile.
+// reapOne looks first and takes only what nobody else waits for. What it sees is not taken for another of the
+// same number: nobody is started meanwhile.
 func (c *children) reapOne() (own, more bool) {
 	c.spawning.Lock()
 	defer c.spawning.Unlock()
@@ -290,8 +294,8 @@ const (
 	pPid = 1
 )
 
-// hasEnded returns the pid of a child that has ended, any or one, and leaves it as it is; the error is that there is no such child. It
-// waits for one to end, or with WNOHANG may return 0.
+// hasEnded returns the pid of a child that has ended, any or one, and leaves it as it is; the error is that
+// there is no such child. It waits for one to end, or with WNOHANG may return 0.
 func hasEnded(kind, id int, options uintptr) (int, error) {
 	const wNoWait = 0x01000000
 	var info [128]byte // siginfo_t
@@ -328,12 +332,13 @@ func thisMoment() moment {
 		m.tick = uint64(ts.Sec)*perSecond + uint64(ts.Nsec)/(uint64(time.Second)/perSecond)
 	}
 	var buf [128]byte // a line of five numbers
-	m.last = lastPid(buf[:readSmall("/proc/loadavg", buf[:])], m.tick)
+	m.last = lastPid(buf[:readRaw("/proc/loadavg", buf[:])], m.tick)
 	return m
 }
 
-// lastPid returns the pid of the newest process. The line of /proc/loadavg ends with it; gVisor writes a 0 there (tasks_files.go of
-// its pkg/sentry/fsimpl/proc, 2026-09), and then it is the highest of those that were started since tick, the only ones it is asked for.
+// lastPid returns the pid of the newest process. The line of /proc/loadavg ends with it; gVisor writes a 0 there
+// (tasks_files.go of its pkg/sentry/fsimpl/proc, 2026-09), and then it is the highest of those that were started
+// since tick, the only ones it is asked for.
 func lastPid(loadavg []byte, tick uint64) int {
 	if f := bytes.Fields(loadavg); len(f) == 5 {
 		if last, err := strconv.Atoi(string(f[4])); err == nil && last > 0 {
@@ -349,7 +354,8 @@ func lastPid(loadavg []byte, tick uint64) int {
 	return last
 }
 
-// pids returns those of all processes, none without /proc. Package os would give the directory to the poller and take it back.
+// pids returns those of all processes, none without /proc. Package os would give the directory to the poller and
+// take it back.
 func pids() (all []int) {
 	dir, err := syscall.Open("/proc", syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -374,9 +380,9 @@ func pids() (all []int) {
 	}
 }
 
-// readSmall reads the beginning of a file of /proc, 0 bytes when it cannot. Every command asks for one: os.ReadFile would register the
-// file with the poller and take three times as many calls.
-func readSmall(path string, buf []byte) int {
+// readRaw reads the beginning of a file of /proc, 0 bytes when it cannot. Every command asks for one:
+// os.ReadFile would register the file with the poller and take three times as many calls.
+func readRaw(path string, buf []byte) int {
 	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return 0
@@ -389,7 +395,8 @@ func readSmall(path string, buf []byte) int {
 	return n
 }
 
-// after reports whether a process was made after m. A tick is long: within it, pids tell, unless they just wrapped around.
+// after reports whether a process was made after m. A tick is long: within it, pids tell, unless they just
+// wrapped around.
 func (s *procStat) after(m moment) bool {
 	return s.started > m.tick || s.started == m.tick && s.pid > m.last
 }
@@ -401,8 +408,8 @@ type procStat struct {
 	zombie               bool
 }
 
-// diesOfInterrupt reports whether SIGINT would end a process: it neither handles nor ignores nor blocks it. told is false where /proc does not
-// say so, as gVisor's.
+// diesOfInterrupt reports whether SIGINT would end a process: it neither handles nor ignores nor blocks it. told
+// is false where /proc does not say so, as gVisor's.
 func diesOfInterrupt(pid int) (dies, told bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
@@ -424,8 +431,8 @@ func diesOfInterrupt(pid int) (dies, told bool) {
 	return masks == 3, masks > 0
 }
 
-// members returns the processes that belong to leader, itself excluded: those of its session and its descendants, made after
-// since. Without /proc it finds none.
+// members returns the processes that belong to leader, itself excluded: those of its session and its
+// descendants, made after since. Without /proc it finds none.
 func members(leader int, since moment) []int {
 	all := pids()
 	procs := make(map[int]procStat, len(all))
@@ -461,7 +468,7 @@ func descends(procs map[int]procStat, pid, leader int) bool {
 // readStat parses /proc/pid/stat. The second field, a name in parentheses, may hold anything.
 func readStat(pid int) (procStat, bool) {
 	var buf [2 << 10]byte // a name of at most 64 bytes and some fifty numbers
-	b := buf[:readSmall("/proc/"+strconv.Itoa(pid)+"/stat", buf[:])]
+	b := buf[:readRaw("/proc/"+strconv.Itoa(pid)+"/stat", buf[:])]
 	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(fields) < 20 {
 		return procStat{}, false

@@ -13,9 +13,10 @@ import (
 	"time"
 )
 
-// A workspace's tar holds the saved directories by their names inside the sandbox, without the leading slash. A delta begins with
-// one entry, deletedName, whose content is the paths that are no more, each ended by a zero byte; then follow the new and changed
-// names. The tar of everything has no such entry. Tars can be concatenated.
+// A workspace's tar holds the saved directories by their names inside the sandbox, without the leading slash. A
+// delta begins with one entry, deletedName, whose content is the paths that are no more, each ended by a zero
+// byte; then follow the new and changed names. The tar of everything has no such entry. Tars can be
+// concatenated.
 const deletedName = ".outboard/deleted"
 
 // save is Save of the protocol.
@@ -67,8 +68,8 @@ func (ws *workspace) find(label string) *scan {
 	return ws.scans[i]
 }
 
-// keep remembers a new state, and of the older ones the one it was compared with: a caller that did not get the answer has only
-// that. Without one, it is the newest.
+// keep remembers a new state, and of the older ones the one it was compared with: a caller that did not get the
+// answer has only that. Without one, it is the newest.
 func (ws *workspace) keep(base, now *scan) {
 	if n := len(ws.scans); base == nil && n > 0 {
 		base = ws.scans[n-1]
@@ -80,7 +81,8 @@ func (ws *workspace) keep(base, now *scan) {
 	ws.scans = append(ws.scans, now)
 }
 
-// adopt replaces a scan's knowledge by a newer look that found no change: what was looked at too early then may be certain now.
+// adopt replaces a scan's knowledge by a newer look that found no change: what was looked at too early then may
+// be certain now.
 func (sc *scan) adopt(now *scan) {
 	label := sc.label
 	*sc = *now
@@ -115,15 +117,15 @@ func (p *packer) pack(items []*item, deleted []string, delta bool) error {
 		if err := p.item(it); err != nil {
 			return err
 		}
-		if err := p.room(it.path, 0); err != nil {
+		if err := p.fits(it.path, 0); err != nil {
 			return err
 		}
 	}
 	return p.tw.Close()
 }
 
-// room refuses what makes a tar too long.
-func (p *packer) room(path string, more int64) error {
+// fits refuses what makes a tar too long.
+func (p *packer) fits(path string, more int64) error {
 	if p.w.n+more <= maxSave {
 		return nil
 	}
@@ -181,8 +183,8 @@ func (p *packer) dir(it *item, h *tar.Header) error {
 	return p.tw.WriteHeader(h)
 }
 
-// file writes a regular file as it is now, cut or filled up with zeros to the size that the scan saw. The scan is what the next
-// Save compares with, so a file that changes meanwhile is sent again then.
+// file writes a regular file as it is now, cut or filled up with zeros to the size that the scan saw. The scan
+// is what the next Save compares with, so a file that changes meanwhile is sent again then.
 func (p *packer) file(it *item, h *tar.Header) error {
 	h.Typeflag, h.Size = tar.TypeReg, it.mark.size
 	f, err := p.s.reach(it)
@@ -214,7 +216,7 @@ func (p *packer) content(h *tar.Header, f *os.File, sum io.Writer) error {
 	if done, err := p.sparse.Pack(h, f, sum); done || err != nil {
 		return err
 	}
-	if err := p.room(h.Name, h.Size); err != nil {
+	if err := p.fits(h.Name, h.Size); err != nil {
 		return err
 	}
 	if err := p.tw.WriteHeader(h); err != nil {

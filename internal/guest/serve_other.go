@@ -8,8 +8,8 @@ import (
 	"net"
 )
 
-// hungUp does not know: the connection's reader tells.
-func hungUp(net.Conn) bool { return false }
+// peerClosed does not know: the connection's reader tells.
+func peerClosed(net.Conn) bool { return false }
 
 // Serve needs Linux: it returns an error at once.
 func Serve(_ context.Context, cfg ServerConfig) error {

@@ -33,7 +33,7 @@ type server struct {
 	children *children
 	shells   shells
 	pipes    pipes
-	nook     nook
+	scratch  scratch
 	store    workspace
 	procs    processes
 	sameID   bool                   // tools run as the guest itself
@@ -43,7 +43,8 @@ type server struct {
 	wg sync.WaitGroup // of everything but runs
 }
 
-// Serve answers the host until ctx ends or the listener fails; then it ends every tool and returns. It is the whole guest.
+// Serve answers the host until ctx ends or the listener fails; then it ends every tool and returns. It is the
+// whole guest.
 func Serve(ctx context.Context, cfg ServerConfig) error {
 	if err := cfg.fill(); err != nil {
 		return err
@@ -57,7 +58,7 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 	s.sameID = cfg.ToolUID == os.Geteuid() && cfg.ToolGID == os.Getegid()
 	s.children.gvisor = cfg.Watches > 0
 	s.procs.s = s
-	s.pipes = pipes{dir: cfg.Run, nook: &s.nook, lingering: make(map[*os.File]bool)}
+	s.pipes = pipes{dir: cfg.Run, scratch: &s.scratch, draining: make(map[*os.File]bool)}
 	s.shells = shells{s: s, byName: make(map[string]*shell)}
 
 	t, err := openTable(runs, cfg.State, cfg.Volatile, cfg.Run, cfg.Generation, s.prepare)
@@ -84,20 +85,20 @@ func Serve(ctx context.Context, cfg ServerConfig) error {
 	s.shells.stop()
 	s.procs.stop()
 	s.pipes.stop()
-	s.nook.remove()
+	s.scratch.remove()
 	close(quit)
 	s.wg.Wait()
 	s.store.witness.close()
 	return errors.Join(err, s.table.journal.close())
 }
 
-// identify waits until the sandbox is somebody's, where it was made before that. Nothing but a shell that has run no command exists
-// until then.
+// identify waits until the sandbox is somebody's, where it was made before that. Nothing but a shell that has
+// run no command exists until then.
 func (s *server) identify(ctx context.Context) error {
 	if s.cfg.Await == nil {
 		return nil
 	}
-	if err := s.shells.keepSpare(); err != nil {
+	if err := s.shells.keepWarmShell(); err != nil {
 		return err
 	}
 	_, _ = s.rehearseCall() // where it fails, the first call pays, and says why if it fails as well

@@ -21,11 +21,11 @@ import (
 type shells struct {
 	s *server
 
-	mu     sync.Mutex
-	byName map[string]*shell
-	n      int      // for names of command files
-	spare  *shell   // has run nothing; nil when there is none
-	late   []string // variables that the spare was started without, as KEY=value; set before anything is served
+	mu        sync.Mutex
+	byName    map[string]*shell
+	n         int      // for names of command files
+	warmShell *shell   // has run nothing; nil when there is none
+	late      []string // variables that the warm shell was started without, as KEY=value; set before anything is served
 }
 
 const (
@@ -41,11 +41,11 @@ const (
 
 // shell is one persistent shell. Its calls run one at a time, in the order of their receipts.
 //
-// The shell reads two lines per call from its standard input: one that reads the call's variables from a file and evaluates its
-// command, with input from /dev/null and output to the call's pipe, and one that reports the status with the call's nonce on a
-// descriptor that the command does not have. It is an interactive bash without a terminal, because only that one survives an
-// interrupt: it drops the rest of the first line and goes on with the second. The lines are short because a shell has to read
-// them byte by byte.
+// The shell reads two lines per call from its standard input: one that reads the call's variables from a file
+// and evaluates its command, with input from /dev/null and output to the call's pipe, and one that reports the
+// status with the call's nonce on a descriptor that the command does not have. It is an interactive bash without
+// a terminal, because only that one survives an interrupt: it drops the rest of the first line and goes on with
+// the second. The lines are short because a shell has to read them byte by byte.
 type shell struct {
 	line queue
 
@@ -55,7 +55,7 @@ type shell struct {
 	lines chan string // status lines, closed with the descriptor
 	file  *os.File    // the variables of the call
 	lost  string      // why there is no shell although there was one; told by the next call
-	first string      // what a spare still has to be told, until a command of it has ended
+	first string      // what a warm shell still has to be told, until a command of it has ended
 	plain bool        // not bash: cannot be interrupted
 }
 
@@ -139,7 +139,7 @@ func (ss *shells) run(ctx context.Context, durable <-chan struct{}, sh *shell, c
 	if err != nil {
 		return refused(k, "bash: %v", err)
 	}
-	out := newComplaints(k, sh.proc.pid)
+	out := newShellNoise(k, sh.proc.pid)
 	pump := startPump(p.r, out, &ss.s.wg)
 	o := ss.command(ctx, durable, sh, p, c.Key, in.Command)
 	p.w.Close()
@@ -191,7 +191,8 @@ func (ss *shells) command(ctx context.Context, durable <-chan struct{}, sh *shel
 	return ended(ctx)
 }
 
-// script is the two lines for one call. Without its file the command of an earlier call must not run again, hence the &&.
+// script is the two lines for one call. Without its file the command of an earlier call must not run again,
+// hence the &&.
 func (sh *shell) script(nonce string) string {
 	if sh.plain {
 		return ". $__outboard_in&&command eval \"$__outboard\" </dev/null >$__outboard_out 2>&1 3>&-\necho " + nonce + " $?>&3\n"
@@ -216,7 +217,7 @@ func (ss *shells) open() (f *os.File, err error) {
 		os.MkdirAll(ss.s.cfg.Run, 0o755)
 		f, err = ss.openIn(ss.s.cfg.Run)
 	}
-	err = ss.s.nook.instead(err, func(dir string) (err error) {
+	err = ss.s.scratch.instead(err, func(dir string) (err error) {
 		f, err = ss.openIn(dir)
 		return err
 	})
@@ -231,9 +232,10 @@ func (ss *shells) openIn(dir string) (*os.File, error) {
 	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o644)
 }
 
-// tell puts the variables of the next call where its shell reads them: on a full disk in another file, of which the shell is told.
+// tell puts the variables of the next call where its shell reads them: on a full disk in another file, of which
+// the shell is told.
 func (ss *shells) tell(sh *shell, vars string) error {
-	return ss.s.nook.instead(sh.tell(vars), func(dir string) error {
+	return ss.s.scratch.instead(sh.tell(vars), func(dir string) error {
 		file, err := ss.openIn(dir)
 		if err != nil {
 			return err
@@ -272,8 +274,8 @@ func (sh *shell) status(ctx context.Context, nonce string) (int, error) {
 	}
 }
 
-// interrupt ends a command: first as a person would (^C), then by ending the shell with it. What the call left in the background
-// ends as well; what earlier calls left does not.
+// interrupt ends a command: first as a person would (^C), then by ending the shell with it. What the call left
+// in the background ends as well; what earlier calls left does not.
 func (sh *shell) interrupt(nonce string, since moment) {
 	if !sh.plain && sh.dropped(nonce, since) {
 		sweep(sh.proc.pid, since)
@@ -287,8 +289,8 @@ func (sh *shell) interrupt(nonce string, since moment) {
 	signalAll(rest, syscall.SIGKILL)
 }
 
-// dropped interrupts a command and reports whether its shell has said soon after that it goes on without it. Bash waits for a child that
-// the interrupt has not reached, so it is looked again.
+// dropped interrupts a command and reports whether its shell has said soon after that it goes on without it.
+// Bash waits for a child that the interrupt has not reached, so it is looked again.
 func (sh *shell) dropped(nonce string, since moment) bool {
 	struck := members(sh.proc.pid, since)
 	// The shell first: it takes the interrupt for its own only when it knows of it before its child is dead.
@@ -305,11 +307,13 @@ func (sh *shell) dropped(nonce string, since moment) bool {
 	return false
 }
 
-// unreached returns those that live on although an interrupt would end them. A child that bash has just forked still has bash's own
-// handler, which takes the interrupt and does nothing for the program that the child becomes; so some of struck are among them. From the half
-// of the looks on, so are children of the shell that were forked after the others had been looked for. Those may also be how a trap of the
-// shell cleans up, which is why they are given a while. Who handles it must not be interrupted twice, which many take for an order not to
-// clean up: where nobody can tell, it is done once, shortly before the shell would be replaced and all of it killed.
+// unreached returns those that live on although an interrupt would end them. A child that bash has just forked
+// still has bash's own handler, which takes the interrupt and does nothing for the program that the child
+// becomes; so some of struck are among them. From the half of the looks on, so are children of the shell that
+// were forked after the others had been looked for. Those may also be how a trap of the shell cleans up, which
+// is why they are given a while. Who handles it must not be interrupted twice, which many take for an order not
+// to clean up: where nobody can tell, it is done once, shortly before the shell would be replaced and all of it
+// killed.
 func (sh *shell) unreached(struck []int, since moment, look int) (pids []int) {
 	fresh, late := look >= interruptLooks/2, look == interruptLooks*3/4
 	for _, pid := range members(sh.proc.pid, since) {
@@ -350,8 +354,8 @@ func signalAll(pids []int, sig syscall.Signal) {
 	}
 }
 
-// awaitGone waits until processes that were sent SIGKILL are gone and reaped, or for a while: one whose parent does not care for it
-// stays a zombie.
+// awaitGone waits until processes that were sent SIGKILL are gone and reaped, or for a while: one whose parent
+// does not care for it stays a zombie.
 func awaitGone(pids []int) {
 	const looks = 100
 	tick := time.NewTicker(killPatience / looks)
@@ -387,8 +391,9 @@ func (sh *shell) end(everything bool) {
 	sh.proc, sh.ctl, sh.file, sh.first = nil, nil, nil, ""
 }
 
-// bashSetup prepares bash. Between calls the shell is in /, so that it does not hold the file system of its working directory, which
-// the host may want to exchange for a checkpoint. It stays where there would be no way back, in a directory that was removed.
+// bashSetup prepares bash. Between calls the shell is in /, so that it does not hold the file system of its
+// working directory, which the host may want to exchange for a checkpoint. It stays where there would be no way
+// back, in a directory that was removed.
 const bashSetup = `PS1= PS2=;unset MAILCHECK;set +o history +H +m;shopt -s expand_aliases;exit(){ builtin exit "$@" 2>/dev/null;};` +
 	`__outboard_go(){ builtin [ -z "${__outboard_pwd-}" ]||if builtin cd -- "$__outboard_pwd";then OLDPWD=$__outboard_old;` +
 	`else __outboard="builtin echo '[the working directory is gone; this is $HOME]';builtin cd;$__outboard";fi;__outboard_pwd=;};` +
@@ -410,7 +415,7 @@ func (ss *shells) ensure(sh *shell) error {
 		}
 		sh.end(false)
 	}
-	if ss.takeSpare(sh) {
+	if ss.takeWarmShell(sh) {
 		return nil
 	}
 	return ss.begin(sh, "")
@@ -486,7 +491,8 @@ func readLines(r *os.File, lines chan<- string, done <-chan struct{}) {
 	}
 }
 
-// openNull opens /dev/null for a process. Package os would give it to the poller, where there is one that takes it, and take it back.
+// openNull opens /dev/null for a process. Package os would give it to the poller, where there is one that takes
+// it, and take it back.
 func openNull(mode int) (*os.File, error) {
 	fd, err := syscall.Open(os.DevNull, mode|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -495,8 +501,8 @@ func openNull(mode int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), os.DevNull), nil
 }
 
-// pipe2 makes a pipe whose ends no child inherits by accident. End ours (0 or 1) is for this process, so that a read or write of it
-// ends when it is closed; the other one is for a child, in blocking mode.
+// pipe2 makes a pipe whose ends no child inherits by accident. End ours (0 or 1) is for this process, so that a
+// read or write of it ends when it is closed; the other one is for a child, in blocking mode.
 func pipe2(ours int) (r, w *os.File, err error) {
 	var fd [2]int
 	if err := syscall.Pipe2(fd[:], syscall.O_CLOEXEC); err != nil {
@@ -515,8 +521,8 @@ func (ss *shells) stop() {
 	for _, sh := range ss.byName {
 		sh.end(true)
 	}
-	if ss.spare != nil {
-		ss.spare.end(true)
+	if ss.warmShell != nil {
+		ss.warmShell.end(true)
 	}
 }
 

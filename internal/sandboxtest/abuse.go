@@ -17,8 +17,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// What runs inside may try to use up everything there is. Each part does so once with limits that stop it, and checks that the sandbox
-// still serves, and that a modest use of the same thing succeeds: the control.
+// What runs inside may try to use up everything there is. Each part does so once with limits that stop it, and
+// checks that the sandbox still serves, and that a modest use of the same thing succeeds: the control.
 
 // abused returns a small sandbox with python, or skips.
 func (r *rig) abused(t *testing.T) *box {
@@ -85,7 +85,7 @@ E`, 2*time.Second)
 	if err := r.p.Destroy(ctx(t), b.spec.ID); err != nil {
 		t.Errorf("Destroy: %v", err)
 	}
-	buried(r.p)
+	trashEmpty(r.p)
 	if d := time.Since(began); d > 5*time.Second {
 		t.Errorf("destroying a fork bomb took %s", d)
 	}
@@ -188,7 +188,7 @@ E`, time.Minute)
 	if err := r.p.Destroy(t.Context(), b.spec.ID); err != nil {
 		t.Errorf("Destroy: %v", err)
 	}
-	buried(r.p)
+	trashEmpty(r.p)
 	t.Logf("%d levels removed in %s", depth, time.Since(began))
 }
 
@@ -282,7 +282,8 @@ E
 	opens(b, " in another sandbox")
 }
 
-// If this fails, a sandbox takes what the host has one share of: memory for programs that filter, contexts of asynchronous I/O.
+// If this fails, a sandbox takes what the host has one share of: memory for programs that filter, contexts of
+// asynchronous I/O.
 func testShares(t *testing.T, r *rig) {
 	if r.OwnKernel {
 		return // it takes from its own kernel, and memory of that is the sandbox's
@@ -302,7 +303,8 @@ print(said(c.syscall(206 if platform.machine() == "x86_64" else 0, 1, ctypes.byr
 E`), "ENOPROTOOPT\nENOPROTOOPT\ndone\nEINVAL done\nENOSYS\n")
 }
 
-// If this fails, a sandbox that takes what the kernel gives each user leaves none of it to the others, or to the host's root.
+// If this fails, a sandbox that takes what the kernel gives each user leaves none of it to the others, or to the
+// host's root.
 func testNeighbours(t *testing.T, r *rig) {
 	if os.Geteuid() != 0 {
 		t.Skip("all sandboxes of an ordinary user are that user's to the kernel")
@@ -386,8 +388,8 @@ E`)
 }
 
 // buried waits for a provider that removes in the background what was destroyed.
-func buried(p sandbox.Provider) {
-	if b, ok := p.(interface{ Buried() }); ok {
-		b.Buried()
+func trashEmpty(p sandbox.Provider) {
+	if b, ok := p.(interface{ TrashEmpty() }); ok {
+		b.TrashEmpty()
 	}
 }

@@ -1,14 +1,16 @@
-// Package boot turns the first process of new namespaces into the init of a sandbox: it builds the root file system, leaves the
-// host's behind, gives up privileges and puts the system call filter in place. It runs inside, before the guest serves its first
-// frame, and decides nothing: the host sends a Config that says what to build. It uses the standard library only.
+// Package boot turns the first process of new namespaces into the init of a sandbox: it builds the root file
+// system, leaves the host's behind, gives up privileges and puts the system call filter in place. It runs
+// inside, before the guest serves its first frame, and decides nothing: the host sends a Config that says what
+// to build. It uses the standard library only.
 //
-// The order is the security argument. Everything that needs privileges happens while no foreign code exists in the namespaces;
-// the filter goes in before the guest accepts its first connection, so that every process that ever runs inside inherits it. A
-// step that fails ends the process: a half-built sandbox is never served.
+// The order is the security argument. Everything that needs privileges happens while no foreign code exists in
+// the namespaces; the filter goes in before the guest accepts its first connection, so that every process that
+// ever runs inside inherits it. A step that fails ends the process: a half-built sandbox is never served.
 //
-// The host starts `outboard-guest init` in its cgroups and in a cgroup namespace of its own, as root of its user namespace, or, where an
-// ordinary user's one id is all that there is to map, as the tool with every capability of that namespace (package nursery), with an
-// empty capability bounding set (which is a thread's, and there is only one before the exec), and with a fixed set of files:
+// The host starts `outboard-guest init` in its cgroups and in a cgroup namespace of its own, as root of its user
+// namespace, or, where an ordinary user's one id is all that there is to map, as the tool with every capability
+// of that namespace (package spawner), with an empty capability bounding set (which is a thread's, and there is
+// only one before the exec), and with a fixed set of files:
 //
 //	0, 1, 2   /dev/null, the guest's log twice
 //	ListenFD  a listening unix socket, whose path stays on the host
@@ -29,31 +31,33 @@ const (
 	StateFD   = 5
 )
 
-// MaxConfig bounds the encoded Config, and MaxTrees the mount trees sent with it (the kernel takes 253 files per message).
+// MaxConfig bounds the encoded Config, and MaxTrees the mount trees sent with it (the kernel takes 253 files per
+// message).
 const (
 	MaxConfig = 256 << 10
 	MaxTrees  = 200
 )
 
-// Config is what the host wants built. A native sandbox is sent it as a form.Message, length first, with one file per Tree; in a container it is
-// a file of JSON.
+// Config is what the host wants built. A native sandbox is sent it as a form.Message, length first, with one
+// file per Tree; in a container it is a file of JSON.
 type Config struct {
 	Generation string `json:"generation"`
 	Hostname   string `json:"hostname"`
-	// Later says that the sandbox is nobody's yet: Generation, Env and the certificate of Network are empty here and come with an
-	// Identity, once, after the report (Env.Await). Until then nothing is served.
+	// Later says that the sandbox is nobody's yet: Generation, Env and the certificate of Network are empty here
+	// and come with an Identity, once, after the report (Env.Await). Until then nothing is served.
 	Later bool              `json:"later,omitempty"`
 	Env   map[string]string `json:"env,omitempty"` // added to the base environment of every process inside
 
-	// ToolUID and ToolGID are the identity of tools inside. Where they are the guest's own, tools differ from it only in having no
-	// capability, and the guest is protected by being init and not dumpable.
+	// ToolUID and ToolGID are the identity of tools inside. Where they are the guest's own, tools differ from it
+	// only in having no capability, and the guest is protected by being init and not dumpable.
 	ToolUID int `json:"tool_uid"`
 	ToolGID int `json:"tool_gid"`
 	// ToolName is what the sandbox's account file calls them; "" = user.
 	ToolName string `json:"tool_name,omitempty"`
 
-	// Rooted says that the host has built the file systems (Ahead) and the guest is born in them: the trees that are sent are Ahead's,
-	// and the fields of this group are empty. Base is the host's uid and gid for root inside, where the host builds; else 0.
+	// Rooted says that the host has built the file systems (Ahead) and the guest is born in them: the trees that
+	// are sent are Ahead's, and the fields of this group are empty. Base is the host's uid and gid for root
+	// inside, where the host builds; else 0.
 	Rooted bool `json:"rooted"`
 	Base   int  `json:"-"`
 
@@ -64,7 +68,8 @@ type Config struct {
 	Trees     int      `json:"trees"`      // detached mounts sent along, one per Sources; 0 = open the paths here
 	Owned     []Dir    `json:"owned"`      // directories to make for the tool
 
-	// Networked says that the host has made and furnished the network namespace. Else it is the clone's, and the guest does it.
+	// Networked says that the host has made and furnished the network namespace. Else it is the clone's, and the
+	// guest does it.
 	Networked bool `json:"networked"`
 
 	// Memory in bytes and MilliCPUs, thousandths of processors, are what programs are told that there is.
@@ -84,7 +89,8 @@ type Config struct {
 	DataBytes uint64 `json:"data"`      // RLIMIT_DATA, 0 = unchanged: where no cgroup bounds memory
 
 	Keep uint64 `json:"keep"` // capabilities the guest itself keeps, as a bit set
-	// Inherit is which of them programs of the sandbox's root have. None, but where a layer is built: package managers give files away.
+	// Inherit is which of them programs of the sandbox's root have. None, but where a layer is built: package
+	// managers give files away.
 	Inherit uint64 `json:"inherit,omitempty"`
 	Filter  []byte `json:"filter"` // a seccomp program in the machine's byte order
 }
@@ -116,8 +122,8 @@ type Bind struct {
 	File   bool   `json:"file"`   // Source is not a directory
 }
 
-// Uplink is what package uplink sets up. The listening unix socket on which the host takes the sandbox's sockets over comes with the
-// configuration, as one more file after the trees.
+// Uplink is what package uplink sets up. The listening unix socket on which the host takes the sandbox's sockets
+// over comes with the configuration, as one more file after the trees.
 type Uplink struct {
 	CA         string `json:"ca"`         // a certificate to trust, PEM
 	Redirected bool   `json:"redirected"` // what Network returned, where the host called it
@@ -130,10 +136,12 @@ type Dir struct {
 	Tool bool   `json:"tool"` // owned by the tool, else by the guest
 }
 
-// ReadReport returns what the guest's answer on the control socket says, a line without its end: nothing when it is ready, else what failed.
+// ReadReport returns what the guest's answer on the control socket says, a line without its end: nothing when it
+// is ready, else what failed.
 func ReadReport(line string) (failed string, err error) { return strconv.Unquote(line) }
 
-// Where a guest that a container runtime started finds what the host gave it: a directory of the host, for the guest's own user only.
+// Where a guest that a container runtime started finds what the host gave it: a directory of the host, for the
+// guest's own user only.
 const (
 	HostDir      = "/run/host"
 	Program      = "/run/guest" // the guest itself
@@ -145,12 +153,13 @@ const (
 	ReadyFile    = "ready" // made when the sandbox is finished
 )
 
-// ContainedConfig is what the host tells a guest that a container runtime started. Of Config it has what is not the runtime's business:
-// Generation, Env, ToolUID, ToolGID, Owned, Network.CA, Files, Processes, DataBytes, Keep and Filter.
+// ContainedConfig is what the host tells a guest that a container runtime started. Of Config it has what is not
+// the runtime's business: Generation, Env, ToolUID, ToolGID, Owned, Network.CA, Files, Processes, DataBytes,
+// Keep and Filter.
 type ContainedConfig struct {
 	Config
-	// OwnKernel is gVisor's: the network's sockets cannot leave the sandbox, so their connections are carried one by one, and Filter is not
-	// installed where refuseUserNamespaces does its work.
+	// OwnKernel is gVisor's: the network's sockets cannot leave the sandbox, so their connections are carried
+	// one by one, and Filter is not installed where refuseUserNamespaces does its work.
 	OwnKernel bool `json:"own_kernel"`
 	Watches   int  `json:"watches"` // as the server's configuration has it
 }

@@ -26,8 +26,8 @@ type cgroups struct {
 	freeze  bool
 }
 
-// cgroupParent is the group of all sandboxes. It lies at the top of what this process may write, not in the process's own group:
-// a service manager that stops the server must not take the sandboxes with it.
+// cgroupParent is the group of all sandboxes. It lies at the top of what this process may write, not in the
+// process's own group: a service manager that stops the server must not take the sandboxes with it.
 const cgroupParent = "outboard"
 
 // detectCgroups finds version 1 controllers first: where they are mounted, the unified hierarchy has none of them.
@@ -63,9 +63,9 @@ func detectCgroups(mountinfo, self string) cgroups {
 // keptFrozen is a group of version 1 that is always frozen and always empty.
 const keptFrozen = "frozen"
 
-// keepFreezing keeps one group below dir frozen for good. With the first frozen group of a host, and when the last one thaws, the kernel
-// rewrites its own code everywhere it asks whether anything freezes (its static key freezer_active): most of what freezing one sandbox
-// would take. Where this fails all is well, and slower.
+// keepFreezing keeps one group below dir frozen for good. With the first frozen group of a host, and when the
+// last one thaws, the kernel rewrites its own code everywhere it asks whether anything freezes (its static key
+// freezer_active): most of what freezing one sandbox would take. Where this fails all is well, and slower.
 func keepFreezing(dir string) {
 	kept := filepath.Join(dir, keptFrozen)
 	if err := os.Mkdir(kept, 0o755); err == nil || errors.Is(err, fs.ErrExist) {
@@ -94,8 +94,8 @@ func cgroupMounts(mountinfo string) map[string]string {
 	return mounts
 }
 
-// detectUnified finds the highest group of version 2 on the way to our own that we may use, and makes the sandboxes' parent there
-// with the controllers it can hand down.
+// detectUnified finds the highest group of version 2 on the way to our own that we may use, and makes the
+// sandboxes' parent there with the controllers it can hand down.
 func detectUnified(top, self string) cgroups {
 	own := ""
 	for line := range strings.SplitSeq(self, "\n") {
@@ -179,8 +179,8 @@ func (c *cgroups) makeGroup(g group, l outboard.SandboxLimits) error {
 	return nil
 }
 
-// groupError is an Unavailable error: this host did not let us use control groups as it did when the server began. err, which names a path of the
-// host, is for the log; clients are told the reason.
+// groupError is an Unavailable error: this host did not let us use control groups as it did when the server
+// began. err, which names a path of the host, is for the log; clients are told the reason.
 func groupError(doing string, err error) *outboard.Error {
 	reason := err
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
@@ -194,8 +194,8 @@ type setting struct {
 	optional    bool // absent on some kernels: without swap accounting, without TCP
 }
 
-// socketLimit bounds, in version 1, what the buffers of TCP and UDP sockets take beside the limit on memory: it counts them apart, and only where
-// they have a limit. Version 2 counts them with the rest.
+// socketLimit bounds, in version 1, what the buffers of TCP and UDP sockets take beside the limit on memory: it
+// counts them apart, and only where they have a limit. Version 2 counts them with the rest.
 const socketLimit = "memory.kmem.tcp.limit_in_bytes"
 
 func socketMemory(memory int64) string { return strconv.FormatInt(memory/4, 10) }
@@ -256,8 +256,8 @@ func (c *cgroups) rootOf(mount string) string {
 	return ""
 }
 
-// doors opens the files by which a process of one thread enters a group of version 1: it writes "0", itself, to each. Version 2 has
-// none.
+// doors opens the files by which a process of one thread enters a group of version 1: it writes "0", itself, to
+// each. Version 2 has none.
 func (g group) doors() (files []*os.File, err error) {
 	if g.version != 1 {
 		return nil, nil
@@ -285,14 +285,15 @@ func (g group) attach(pid int) error {
 	return nil
 }
 
-// brake stops the processes of a group and lets them go on. Its files are open, for who has no paths to them: a thread inside a sandbox.
-// That of a group without a freezer, or that is gone, does nothing.
+// brake stops the processes of a group and lets them go on. Its files are open, for who has no paths to them: a
+// thread inside a sandbox. That of a group without a freezer, or that is gone, does nothing.
 type brake struct {
 	version      int
 	lever, gauge int // what is written to, and what says how far that is; -1 = none
 }
 
-// of returns the directory of a controller of version 1, or all where none has the controller's name: a host may mount it elsewhere.
+// of returns the directory of a controller of version 1, or all where none has the controller's name: a host may
+// mount it elsewhere.
 func (g group) of(controller string) []string {
 	i := slices.IndexFunc(g.dirs, func(dir string) bool { return filepath.Base(filepath.Dir(filepath.Dir(dir))) == controller })
 	if i < 0 {
@@ -311,7 +312,7 @@ func (g group) brake() (*brake, error) {
 		dirs = g.of("freezer")
 	}
 	for _, dir := range dirs {
-		fd, err := openSmall(filepath.Join(dir, lever), flags, 0)
+		fd, err := openRaw(filepath.Join(dir, lever), flags, 0)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -319,7 +320,7 @@ func (g group) brake() (*brake, error) {
 			b.lever, b.gauge = fd, fd
 		}
 		if err == nil && g.version == 2 {
-			b.gauge, err = openSmall(filepath.Join(dir, "cgroup.events"), unix.O_RDONLY, 0)
+			b.gauge, err = openRaw(filepath.Join(dir, "cgroup.events"), unix.O_RDONLY, 0)
 		}
 		if err != nil {
 			b.close()
@@ -426,7 +427,7 @@ func (g group) thaw() error {
 // busy reports whether a process may be in the group. Without a group nobody knows.
 func (g group) busy() (bool, error) {
 	for _, dir := range g.dirs {
-		data, err := readSmall(filepath.Join(dir, "cgroup.procs"))
+		data, err := readRaw(filepath.Join(dir, "cgroup.procs"))
 		if len(data) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return true, err
 		}
@@ -434,13 +435,14 @@ func (g group) busy() (bool, error) {
 	return len(g.dirs) == 0, nil
 }
 
-// kill sends SIGKILL to every process of the group. It is for what has no init to kill: a crash between clone and record.
+// kill sends SIGKILL to every process of the group. It is for what has no init to kill: a crash between clone
+// and record.
 func (g group) kill() error {
 	for _, dir := range g.dirs {
 		if g.version == 2 && writeControl(dir, "cgroup.kill", "1") == nil {
 			continue
 		}
-		data, err := readSmall(filepath.Join(dir, "cgroup.procs"))
+		data, err := readRaw(filepath.Join(dir, "cgroup.procs"))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

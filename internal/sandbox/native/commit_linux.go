@@ -16,10 +16,10 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Commit implements sandbox.Builder. What a sandbox wrote belongs to its range and may be anything, so nothing in it is followed: the
-// sandbox is ended first, and every name is opened below the directory that holds it.
+// Commit implements sandbox.Builder. What a sandbox wrote belongs to its range and may be anything, so nothing
+// in it is followed: the sandbox is ended first, and every name is opened below the directory that holds it.
 func (p *Provider) Commit(ctx context.Context, id outboard.SandboxID, dir string) error {
-	b, err := p.box(id)
+	b, err := p.placeOf(id)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,8 @@ func (p *Provider) Commit(ctx context.Context, id outboard.SandboxID, dir string
 	return makeLayer(ctx, id, b.path("upper"), dir, s.UIDBase)
 }
 
-// makeLayer makes dir of the upper directory of a sandbox that has ended. base is where the range begins that its ids are in.
+// makeLayer makes dir of the upper directory of a sandbox that has ended. base is where the range begins that
+// its ids are in.
 func makeLayer(ctx context.Context, id outboard.SandboxID, upper, dir string, base uint32) error {
 	if err := unix.Renameat2(unix.AT_FDCWD, upper, unix.AT_FDCWD, dir, unix.RENAME_NOREPLACE); err != nil {
 		return fmt.Errorf("taking what sandbox %s wrote: %w", id, err)
@@ -67,8 +68,8 @@ func makeLayer(ctx context.Context, id outboard.SandboxID, upper, dir string, ba
 	return nil
 }
 
-// dropTemporary takes /tmp out of what an ended sandbox wrote: temporary files are nobody else's, and a layer may not say that there is no such
-// directory, or that it is a link.
+// dropTemporary takes /tmp out of what an ended sandbox wrote: temporary files are nobody else's, and a layer
+// may not say that there is no such directory, or that it is a link.
 func dropTemporary(dir string) error {
 	tmp := filepath.Join(dir, "tmp")
 	fi, err := os.Lstat(tmp)
@@ -197,8 +198,8 @@ func (n *normalizer) inside(id uint32) int {
 	return int(id - n.base)
 }
 
-// cleanAttrs leaves the attributes that programs may set, and of the overlay's own the one that says that a directory hides what is
-// below; it is written as every kind of overlay reads it.
+// cleanAttrs leaves the attributes that programs may set, and of the overlay's own the one that says that a
+// directory hides what is below; it is written as every kind of overlay reads it.
 func cleanAttrs(fd int, dir bool) error {
 	const opaque = "user.overlay.opaque"
 	list := make([]byte, 64<<10)

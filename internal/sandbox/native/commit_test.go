@@ -13,14 +13,15 @@ import (
 )
 
 // asRoot runs a script as root inside and returns how it ended.
-func (b *box) asRoot(t *testing.T, script string) int {
+func (b *testSandbox) asRoot(t *testing.T, script string) int {
 	t.Helper()
 	out, code := b.runAs(t, "root", script)
 	t.Logf("%s", out)
 	return code
 }
 
-// TestCommit: what was built in one sandbox would be missing, or belong to somebody else, in the next one, or bring what must not be there.
+// TestCommit: what was built in one sandbox would be missing, or belong to somebody else, in the next one, or
+// bring what must not be there.
 func TestCommit(t *testing.T) {
 	p, _ := newProvider(t)
 	if !isRoot() {

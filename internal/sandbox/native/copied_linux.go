@@ -13,12 +13,12 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// A checkpoint that is a copy of the writable layer leaves it as it is: that something was written there says nothing about what was
-// written since. What a process held then may be free now, and then the next Push would not copy but exchange, and make the same state
-// a second checkpoint.
+// A checkpoint that is a copy of the writable layer leaves it as it is: that something was written there says
+// nothing about what was written since. What a process held then may be free now, and then the next Push would
+// not copy but swap, and make the same state a second checkpoint.
 
-// copied reports whether parent is a copy of <n>/up, and nothing changed since. The sandbox may run: what changes meanwhile is the
-// next Push's.
+// copied reports whether parent is a copy of <n>/up, and nothing changed since. The sandbox may run: what
+// changes meanwhile is the next Push's.
 func (m *machine) copied(parent outboard.CheckpointID, n int) bool {
 	if parent == "" {
 		return false
@@ -45,19 +45,21 @@ func (m *machine) copied(parent outboard.CheckpointID, n int) bool {
 	if c.since, err = copiedAt(m.p.layer(name)); err != nil {
 		return false
 	}
-	if m.whole(n) {
+	if m.sharedRoot(n) {
 		return eachSaved(func(d string) error { return c.savedDir(dirs[0], dirs[1], d) }) == nil
 	}
 	return c.dirs(dirs[0], dirs[1], 0) == nil
 }
 
-// comparer compares a writable layer with a copy of it, to the first difference: it looks at no more than what was copied.
+// comparer compares a writable layer with a copy of it, to the first difference: it looks at no more than what
+// was copied.
 type comparer struct {
 	since unix.Timespec // copiedAt of the copy
 	bytes int64
 }
 
-// errDiffers is of what is not as it was copied. Where that cannot be found out it counts as changed, and any other error says why.
+// errDiffers is of what is not as it was copied. Where that cannot be found out it counts as changed, and any
+// other error says why.
 var errDiffers = errors.New("it has changed since it was copied")
 
 // dirs compares all that is in two directories.
@@ -139,7 +141,8 @@ func (c *comparer) links(now, then int, name string) error {
 	return err
 }
 
-// opened compares the attributes and the content of two files or directories. By the time one is opened it may be another, of any kind.
+// opened compares the attributes and the content of two files or directories. By the time one is opened it may
+// be another, of any kind.
 func (c *comparer) opened(now, then int, name string, kind uint32, depth int) error {
 	a, b := openFile(now, name), openFile(then, name)
 	defer a.Close()

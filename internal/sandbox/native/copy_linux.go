@@ -16,9 +16,9 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// copyLayer makes a layer of what is in <n>/up, whose sandbox is frozen, and returns its name. The next copy of the same
-// writable layer is another one: what has not changed since the last is not copied again but linked, which is safe because
-// nothing writes to a layer.
+// copyLayer makes a layer of what is in <n>/up, whose sandbox is frozen, and returns its name. The next copy of
+// the same writable layer is another one: what has not changed since the last is not copied again but linked,
+// which is safe because nothing writes to a layer.
 func (m *machine) copyLayer(n int) (string, error) {
 	st, err := m.stack(n)
 	if err != nil {
@@ -37,7 +37,7 @@ func (m *machine) copyLayer(n int) (string, error) {
 	if err := m.p.newLayer(name, st); err != nil {
 		return "", fmt.Errorf("making a layer: %w", err)
 	}
-	c := &copier{whole: m.whole(n)}
+	c := &copier{sharedRoot: m.sharedRoot(n)}
 	err = c.run(m.workPath(n, "up"), m.p.layer(name), m.p.layer(last), last != "")
 	if err != nil {
 		return "", errors.Join(fmt.Errorf("copying what changed: %w", err), removeTree(m.p.layer(name)))
@@ -48,13 +48,14 @@ func (m *machine) copyLayer(n int) (string, error) {
 // copyBase begins the names of the copies of a writable layer.
 func copyBase(id outboard.SandboxID, n int) string { return layerName(id, n) + copyMark }
 
-// copier copies a writable layer with everything an overlay reads from it: whiteouts, its attributes, owners, modes, times.
+// copier copies a writable layer with everything an overlay reads from it: whiteouts, its attributes, owners,
+// modes, times.
 type copier struct {
 	bytes, entries int64
 	since          unix.Timespec // copiedAt of the last copy
 	links          map[uint64]string
 	to             int  // the new layer's directory, for links
-	whole          bool // what is copied is a root's
+	sharedRoot     bool // what is copied is a root's
 }
 
 func (c *copier) run(from, to, last string, linked bool) error {
@@ -84,14 +85,15 @@ func (c *copier) run(from, to, last string, linked bool) error {
 		}
 	}
 	c.links = make(map[uint64]string)
-	if c.whole {
+	if c.sharedRoot {
 		return eachSaved(func(d string) error { return c.savedDir(src, old, d) })
 	}
 	return c.dir(src, c.to, old, "")
 }
 
-// copiedAt returns since when what changed in a writable layer may not be in a copy of it: when that was begun, less the grain of the
-// kernel's clock. In memory, where times do not show every write, it may have been at any time.
+// copiedAt returns since when what changed in a writable layer may not be in a copy of it: when that was begun,
+// less the grain of the kernel's clock. In memory, where times do not show every write, it may have been at any
+// time.
 func copiedAt(layer string) (unix.Timespec, error) {
 	var at unix.Statfs_t
 	if err := unix.Statfs(layer, &at); err != nil || at.Type == unix.TMPFS_MAGIC {
@@ -198,8 +200,8 @@ func (c *copier) subdir(from, to, old int, name, path string, st *unix.Stat_t) e
 	return setAttributes(to, name, st)
 }
 
-// unchanged reports whether the last copy of a file is still right. By times alone that can be said only of a file that had been left
-// alone for a while when it was copied.
+// unchanged reports whether the last copy of a file is still right. By times alone that can be said only of a
+// file that had been left alone for a while when it was copied.
 func (c *copier) unchanged(from, old int, name string, st *unix.Stat_t) bool {
 	var was unix.Stat_t
 	if unix.Fstatat(old, name, &was, unix.AT_SYMLINK_NOFOLLOW) != nil || was.Mode != st.Mode || was.Uid != st.Uid || was.Gid != st.Gid ||
@@ -218,9 +220,10 @@ func (c *copier) unchanged(from, old int, name string, st *unix.Stat_t) bool {
 	return sameContent(now, then)
 }
 
-// watchWrites has the kernel note the time of the next write to a file also where it comes through a mapping: of a page that waits to be
-// written to the disk it notes no further one (clear_page_dirty_for_io in Linux's mm/page-writeback.c, which protects it anew), so the pages
-// are sent there. Where no disk is, no write through a mapping is ever noted: see copiedAt.
+// watchWrites has the kernel note the time of the next write to a file also where it comes through a mapping: of
+// a page that waits to be written to the disk it notes no further one (clear_page_dirty_for_io in Linux's
+// mm/page-writeback.c, which protects it anew), so the pages are sent there. Where no disk is, no write through
+// a mapping is ever noted: see copiedAt.
 func watchWrites(f *os.File) error {
 	if f == nil {
 		return fs.ErrNotExist
@@ -339,7 +342,8 @@ func copyXattrs(from, to int) error {
 	return nil
 }
 
-// copiedXattrs returns the attributes of a file or directory but where it came from, which is true of the original only.
+// copiedXattrs returns the attributes of a file or directory but where it came from, which is true of the
+// original only.
 func copiedXattrs(fd int) (map[string][]byte, error) {
 	names, err := xattrNames(fd)
 	if err != nil {

@@ -18,21 +18,22 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// gravesDir holds the directories of sandboxes that were destroyed, as <id>.<random>, until somebody has buried them: Destroy ends
-// the processes and moves the directory there; to remove control groups, mounts and files is for the background. Any process may do it,
-// under the directory's lock, and what a killed one left is there for the next.
-const gravesDir = "graves"
+// trashDir holds the directories of sandboxes that were destroyed, as <id>.<random>, until somebody has removed
+// them: Destroy ends the processes and moves the directory there; to remove control groups, mounts and files is
+// for the background. Any process may do it, under the directory's lock, and what a killed one left is there for
+// the next.
+const trashDir = "graves"
 
-// Destroy ends a sandbox, whatever state it is in: then there is no process of it, and no sandbox of its name. What it leaves is removed
-// soon.
+// Destroy ends a sandbox, whatever state it is in: then there is no process of it, and no sandbox of its name.
+// What it leaves is removed soon.
 func (p *Provider) Destroy(ctx context.Context, id outboard.SandboxID) error {
-	b, err := p.box(id)
+	b, err := p.placeOf(id)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, destroyTimeout)
 	defer cancel()
-	defer p.burial.ahead()()
+	defer p.trash.ahead()()
 	unlock, err := b.lock(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		// Destroyed, perhaps by another process, which could not collect our child.
@@ -46,18 +47,18 @@ func (p *Provider) Destroy(ctx context.Context, id outboard.SandboxID) error {
 	}
 	err = p.end(ctx, b.stateOr(p))
 	if err == nil {
-		err = os.Rename(b.dir, filepath.Join(p.dir, gravesDir, string(id)+"."+rand.Text()))
+		err = os.Rename(b.dir, filepath.Join(p.dir, trashDir, string(id)+"."+rand.Text()))
 	}
-	unlock() // before it is to be buried, which leaves alone what somebody has locked
+	unlock() // before it is to be removed, which leaves alone what somebody has locked
 	if err != nil {
 		return outboard.Errorf(outboard.Unavailable, "destroying sandbox %s: %w", id, err)
 	}
-	p.burial.begin(p)
+	p.trash.begin(p)
 	return nil
 }
 
-// burial removes what Destroy left, in the background while there is something.
-type burial struct {
+// trash removes what Destroy left, in the background while there is something.
+type trash struct {
 	mu      sync.Mutex
 	running bool
 	again   bool // somebody asked since the last look
@@ -66,11 +67,11 @@ type burial struct {
 	ended   chan struct{} // closed when there is none any more
 }
 
-// burialPatience is for how long what was destroyed lies there while more is being destroyed.
-const burialPatience = 2 * time.Second
+// trashPatience is for how long what was destroyed lies there while more is being destroyed.
+const trashPatience = 2 * time.Second
 
 // ahead says that something is being destroyed, until what it returns is called.
-func (u *burial) ahead() (done func()) {
+func (u *trash) ahead() (done func()) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.ending++; u.ending == 1 {
@@ -85,16 +86,16 @@ func (u *burial) ahead() (done func()) {
 	}
 }
 
-// rest lets Destroys go first, for whom somebody waits. It is also less to do then: when a control group ends, the kernel looks at every file
-// system that there still is of sandboxes.
-func (u *burial) rest() {
+// rest lets Destroys go first, for whom somebody waits. It is also less to do then: when a control group ends,
+// the kernel looks at every file system that there still is of sandboxes.
+func (u *trash) rest() {
 	u.mu.Lock()
 	ending, ended := u.ending, u.ended
 	u.mu.Unlock()
 	if ending == 0 {
 		return
 	}
-	patience := time.NewTimer(burialPatience)
+	patience := time.NewTimer(trashPatience)
 	defer patience.Stop()
 	select {
 	case <-ended:
@@ -102,8 +103,8 @@ func (u *burial) rest() {
 	}
 }
 
-// begin has everything buried that is in the graves now.
-func (u *burial) begin(p *Provider) {
+// begin has everything removed that is in the trash now.
+func (u *trash) begin(p *Provider) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.again = true
@@ -114,7 +115,7 @@ func (u *burial) begin(p *Provider) {
 	u.wg.Go(func() {
 		for u.next() {
 			u.rest()
-			if err := p.bury(); err != nil {
+			if err := p.emptyTrash(); err != nil {
 				p.log.Warn("destroyed sandboxes not removed; the next look at the directory tries again", "err", err)
 			}
 		}
@@ -122,39 +123,40 @@ func (u *burial) begin(p *Provider) {
 }
 
 // next reports whether to look again.
-func (u *burial) next() bool {
+func (u *trash) next() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.running, u.again = u.again, false
 	return u.running
 }
 
-// Buried waits until everything of the sandboxes that were destroyed is removed, as far as it can be.
-func (p *Provider) Buried() { p.burial.wg.Wait() }
+// TrashEmpty waits until what is left of destroyed sandboxes is removed, as far as it can be.
+func (p *Provider) TrashEmpty() { p.trash.wg.Wait() }
 
-// burialWidth is how many of the destroyed are removed at a time: while one waits for the disk or for a lock of the kernel, another goes on.
-const burialWidth = 4
+// trashWidth is how many of the destroyed are removed at a time: while one waits for the disk or for a lock of
+// the kernel, another goes on.
+const trashWidth = 4
 
-// bury removes everything in the graves that no other process is at.
-func (p *Provider) bury() error {
-	graves, err := os.ReadDir(filepath.Join(p.dir, gravesDir))
+// emptyTrash removes everything in the trash that no other process is at.
+func (p *Provider) emptyTrash() error {
+	found, err := os.ReadDir(filepath.Join(p.dir, trashDir))
 	if err != nil {
 		return fmt.Errorf("listing destroyed sandboxes: %w", err)
 	}
 	var (
-		next = make(chan string, len(graves))
+		next = make(chan string, len(found))
 		mu   sync.Mutex
 		errs []error
 		wg   sync.WaitGroup
 	)
-	for _, e := range graves {
+	for _, e := range found {
 		next <- e.Name()
 	}
 	close(next)
-	for range min(burialWidth, len(graves)) {
+	for range min(trashWidth, len(found)) {
 		wg.Go(func() {
 			for name := range next {
-				if err := p.buryOne(name); err != nil {
+				if err := p.removeTrashed(name); err != nil {
 					mu.Lock()
 					errs = append(errs, err)
 					mu.Unlock()
@@ -166,10 +168,10 @@ func (p *Provider) bury() error {
 	return errors.Join(errs...)
 }
 
-// buryOne removes what is in one grave, unless another process is at it.
-func (p *Provider) buryOne(grave string) error {
-	id, _, _ := strings.Cut(grave, ".")
-	b := box{id: outboard.SandboxID(id), dir: filepath.Join(p.dir, gravesDir, grave), was: filepath.Join(p.dir, id)}
+// removeTrashed removes one destroyed sandbox, unless another process is at it.
+func (p *Provider) removeTrashed(name string) error {
+	id, _, _ := strings.Cut(name, ".")
+	b := place{id: outboard.SandboxID(id), dir: filepath.Join(p.dir, trashDir, name), was: filepath.Join(p.dir, id)}
 	lock, err := lockFile(b.dir, unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -186,9 +188,9 @@ func (p *Provider) buryOne(grave string) error {
 	return nil
 }
 
-// stateOr returns the state of a box. It is written before anything else is made, in one step: without it there is nothing but the
-// directory, and perhaps control groups.
-func (b box) stateOr(p *Provider) *state {
+// stateOr returns the state of a place. It is written before anything else is made, in one step: without it
+// there is nothing but the directory, and perhaps control groups.
+func (b place) stateOr(p *Provider) *state {
 	s, err := b.load()
 	if err != nil {
 		return &state{ID: b.id, Cgroups: p.cgroups.plan(b.id).dirs}
@@ -196,9 +198,9 @@ func (b box) stateOr(p *Provider) *state {
 	return s
 }
 
-// remove undoes a sandbox in the order that a crash at any point leaves the rest findable: the state file goes last but for the
-// directory itself.
-func (p *Provider) remove(ctx context.Context, b box) error {
+// remove undoes a sandbox in the order that a crash at any point leaves the rest findable: the state file goes
+// last but for the directory itself.
+func (p *Provider) remove(ctx context.Context, b place) error {
 	s := b.stateOr(p)
 	if b.was == "" || len(s.Cgroups) == 0 { // else Destroy has ended it, and a control group that has a process says so when it is removed
 		if err := p.end(ctx, s); err != nil {
@@ -243,7 +245,8 @@ func (p *Provider) end(ctx context.Context, s *state) error {
 	if err := pr.kill(); err != nil {
 		return fmt.Errorf("killing init: %w", err)
 	}
-	// A frozen process of version 1 takes even SIGKILL only when it thaws, and somebody may be freezing the sandbox all the while.
+	// A frozen process of version 1 takes even SIGKILL only when it thaws, and somebody may be freezing the
+	// sandbox all the while.
 	err = waitFor(ctx, func() (bool, error) {
 		if err := g.thaw(); err != nil {
 			return false, err
@@ -276,12 +279,13 @@ func removeContents(dir, keep string) error {
 	return nil
 }
 
-// workMarks is what the kernel leaves in the work directory of an overlay, innermost first: most of the directories that most sandboxes have.
+// workMarks is what the kernel leaves in the work directory of an overlay, innermost first: most of the
+// directories that most sandboxes have.
 var workMarks = []string{"work/incompat/volatile/dirty", "work/incompat/volatile", "work/incompat", "work", "index"}
 
-// removeMarks removes those of a sandbox that has ended, by their names: to look for them takes several times as long. What it cannot remove is
-// removed with the rest.
-func (b box) removeMarks() {
+// removeMarks removes those of a sandbox that has ended, by their names: to look for them takes several times as
+// long. What it cannot remove is removed with the rest.
+func (b place) removeMarks() {
 	fd, err := openPath(unix.AT_FDCWD, b.dir, 0)
 	if err != nil {
 		return

@@ -14,9 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A sandbox with a disk limit has a file system of that size for everything it writes: a sparse file in its directory, mounted where
-// its writable layer goes. The kernel keeps the limit, whatever the data directory's own file system can do, and to remove what is
-// in it, however deep or many, is to remove one file. Its workspace is not kept as layers on the host: those would be outside.
+// A sandbox with a disk limit has a file system of that size for everything it writes: a sparse file in its
+// directory, mounted where its writable layer goes. The kernel keeps the limit, whatever the data directory's
+// own file system can do, and to remove what is in it, however deep or many, is to remove one file. Its
+// workspace is not kept as layers on the host: those would be outside.
 const (
 	diskImage  = "disk.img"
 	diskPrefix = "disk-" // of empty images in the cache, by size and spare room
@@ -24,16 +25,17 @@ const (
 	mkfs       = "mkfs.ext4"
 )
 
-// What was saved of a full disk takes more room when it is loaded: a directory whose blocks were filled to the last byte has half-empty
-// ones when its names come in another order, and files of an image, which are in none of its blocks, are written anew. A disk has some
-// room beyond its limit for that, which the kernel keeps for one user and one group.
+// What was saved of a full disk takes more room when it is loaded: a directory whose blocks were filled to the
+// last byte has half-empty ones when its names come in another order, and files of an image, which are in none
+// of its blocks, are written anew. A disk has some room beyond its limit for that, which the kernel keeps for
+// one user and one group.
 const diskSpareShare, diskSpareMost, diskSpareLeast = 8, 1 << 30, 4 << 20
 
 // spareToNone keeps the spare room from everyone, but for who is privileged on the host. Group 0 is none to the kernel.
 const spareToNone = "resuid=4294967294,resgid=0"
 
-// spareToLoad is for the time of loading. An overlay writes as the user who mounted it, the server's, without that one's privileges, and makes
-// files with the ids that they are to belong to.
+// spareToLoad is for the time of loading. An overlay writes as the user who mounted it, the server's, without
+// that one's privileges, and makes files with the ids that they are to belong to.
 func spareToLoad(s *state) string {
 	return "resuid=0,resgid=" + strconv.FormatInt(int64(s.UIDBase)+int64(s.Tool.gid()), 10)
 }
@@ -67,8 +69,8 @@ func mkfsPath() (string, error) {
 	return "", errors.New(mkfs + " is not installed")
 }
 
-// mountDisk makes the file system of a box and mounts it at fs.
-func (p *Provider) mountDisk(b box, size int64) error {
+// mountDisk makes the file system of a place and mounts it at fs.
+func (p *Provider) mountDisk(b place, size int64) error {
 	image, err := p.emptyDisk(size)
 	if err != nil {
 		return err
@@ -92,8 +94,8 @@ func (p *Provider) mountDisk(b box, size int64) error {
 	return nil
 }
 
-// giveSpare says whose the spare room of a box's disk is, if it has one.
-func (b box) giveSpare(to string) error {
+// giveSpare says whose the spare room of a place's disk is, if it has one.
+func (b place) giveSpare(to string) error {
 	if _, err := os.Lstat(b.path(diskImage)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -104,8 +106,8 @@ func (b box) giveSpare(to string) error {
 	return nil
 }
 
-// unmountDisk takes a box's file system away, if it has one. What still uses it has it until it ends.
-func (b box) unmountDisk() error {
+// unmountDisk takes a place's file system away, if it has one. What still uses it has it until it ends.
+func (b place) unmountDisk() error {
 	err := unix.Unmount(b.path("fs"), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("unmounting a disk: %w", err)
@@ -180,7 +182,8 @@ func copySparse(to, from string) (err error) {
 	}
 }
 
-// attachLoop gives a file a loop device, which frees itself when nobody uses it any more. The caller closes it once it is in use.
+// attachLoop gives a file a loop device, which frees itself when nobody uses it any more. The caller closes it
+// once it is in use.
 func attachLoop(path string) (*os.File, error) {
 	image, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {

@@ -72,7 +72,7 @@ func TestDiskLimit(t *testing.T) {
 	}
 }
 
-func homeOf(t *testing.T, b *box) string {
+func homeOf(t *testing.T, b *testSandbox) string {
 	t.Helper()
 	return strings.TrimSpace(b.sh(t, "id -un"))
 }

@@ -8,15 +8,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/outboard-dev/outboard/internal/guest/nursery"
+	"github.com/outboard-dev/outboard/internal/guest/spawner"
 )
 
 const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
-// tryNamespaces makes the namespaces of a sandbox around a process that ends at once, and returns what the kernel said. Settings
-// alone do not tell: the seccomp profile of a container, a security module or a limit refuse as well.
+// tryNamespaces makes the namespaces of a sandbox around a process that ends at once, and returns what the
+// kernel said. Settings alone do not tell: the seccomp profile of a container, a security module or a limit
+// refuse as well.
 func tryNamespaces() error {
-	pid, err := nursery.AtRest(cloneAndEnd)
+	pid, err := spawner.AtRest(cloneAndEnd)
 	if err != nil {
 		return err
 	}
@@ -63,7 +64,7 @@ func (g gate) failure() error {
 	if err != nil {
 		return fmt.Errorf("reading from the gate: %w", err)
 	}
-	step, errno := nursery.Failure(answer)
+	step, errno := spawner.Failure(answer)
 	return fmt.Errorf("%s: %w", step, errno)
 }
 
@@ -73,7 +74,8 @@ func writeMaps(pid int, base uint32, rootless bool) error {
 	type file struct{ name, text string }
 	files := []file{{"uid_map", uids}, {"gid_map", gids}}
 	if rootless {
-		// The tool's id, not root's: programs refuse to run as root, and unpack the owners of archives when they are root.
+		// The tool's id, not root's: programs refuse to run as root, and unpack the owners of archives when they
+		// are root.
 		uids, gids = fmt.Sprintf("%d %d 1\n", toolUID, os.Geteuid()), fmt.Sprintf("%d %d 1\n", toolUID, os.Getegid())
 		// Without setgroups denied, a user could drop a group that a file's mode holds against its members.
 		files = []file{{"uid_map", uids}, {"setgroups", "deny"}, {"gid_map", gids}}

@@ -21,7 +21,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
 
-// TestFullDisk: without it a sandbox that cannot be made on a full disk says neither that nor what to do, or tells of the host's paths.
+// TestFullDisk: without it a sandbox that cannot be made on a full disk says neither that nor what to do, or
+// tells of the host's paths.
 func TestFullDisk(t *testing.T) {
 	disk := smallDisk(t, "size=16m")
 	p := openProvider(t, native.Config{Dir: filepath.Join(disk, "sandboxes")})
@@ -36,7 +37,7 @@ func TestFullDisk(t *testing.T) {
 	if err := cycle(); err != nil {
 		t.Fatal("control:", err)
 	}
-	p.Buried()
+	p.TrashEmpty()
 	filler := fill(t, disk)
 	err := cycle()
 	if outboard.KindOf(err) != outboard.Unavailable || !outboard.DiskFull(err) || outboard.HintOf(err) != outboard.HintFullDisk {
@@ -53,8 +54,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestFullDiskBeforeTheFirst: without it the first sandbox of a server whose disk has no room for the host's layer fails with the path of a
-// file that was to be written, and what to do is not said.
+// TestFullDiskBeforeTheFirst: without it the first sandbox of a server whose disk has no room for the host's
+// layer fails with the path of a file that was to be written, and what to do is not said.
 func TestFullDiskBeforeTheFirst(t *testing.T) {
 	for _, c := range []struct {
 		options string
@@ -75,12 +76,13 @@ func TestFullDiskBeforeTheFirst(t *testing.T) {
 		if err := errors.Join(s.Close(), p.Destroy(context.Background(), id)); err != nil {
 			t.Error(err)
 		}
-		p.Buried()
+		p.TrashEmpty()
 	}
 }
 
-// TestFullDiskInReport: without it a disk that becomes full while a sandbox is made, or before the server starts, is said to be a mount or a
-// directory that could not be made: what was made for the sandbox is removed before it is asked whether there is room.
+// TestFullDiskInReport: without it a disk that becomes full while a sandbox is made, or before the server
+// starts, is said to be a mount or a directory that could not be made: what was made for the sandbox is removed
+// before it is asked whether there is room.
 func TestFullDiskInReport(t *testing.T) {
 	disk := smallDisk(t, "size=40m,nr_inodes=5000")
 	cfg := native.Config{Dir: filepath.Join(disk, "sandboxes")}
@@ -91,7 +93,7 @@ func TestFullDiskInReport(t *testing.T) {
 		if err == nil {
 			err = errors.Join(s.Close(), p.Destroy(context.Background(), id))
 		}
-		p.Buried()
+		p.TrashEmpty()
 		return err
 	}
 	if err := create(); err != nil {
@@ -116,7 +118,8 @@ func TestFullDiskInReport(t *testing.T) {
 	}
 }
 
-// TestFullDiskAtStart: without it a server that starts on a full disk says nothing of it, and copies workspaces for as long as it runs.
+// TestFullDiskAtStart: without it a server that starts on a full disk says nothing of it, and copies workspaces
+// for as long as it runs.
 func TestFullDiskAtStart(t *testing.T) {
 	disk := smallDisk(t, "size=40m,nr_inodes=5000")
 	cfg := native.Config{Dir: filepath.Join(disk, "sandboxes")}
@@ -183,7 +186,8 @@ func smallDisk(t *testing.T, options string) string {
 	return disk
 }
 
-// realDisk returns a directory on a file system of that size that is no memory: of that the kernel does not count who writes.
+// realDisk returns a directory on a file system of that size that is no memory: of that the kernel does not
+// count who writes.
 func realDisk(t *testing.T, size int64) string {
 	t.Helper()
 	native.NeedRoot(t)
@@ -219,7 +223,8 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-// TestReserve: without it one sandbox takes the whole disk from the server and all others, or what was kept from writing stays so.
+// TestReserve: without it one sandbox takes the whole disk from the server and all others, or what was kept from
+// writing stays so.
 func TestReserve(t *testing.T) {
 	disk := realDisk(t, 400<<20)
 	p := openProvider(t, native.Config{Dir: filepath.Join(disk, "sandboxes"), Reserve: 100 << 20})

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// fillDisk takes all of a disk: names in a directory, then what is left to the last block, then the room left in the blocks of the
-	// directory, which it does not have when it is made anew.
+	// fillDisk takes all of a disk: names in a directory, then what is left to the last block, then the room
+	// left in the blocks of the directory, which it does not have when it is made anew.
 	fillDisk = `mkdir n && long=$(printf %0200d 0) && i=0
 while [ $i -lt 3000 ]; do : > n/$i$long; i=$((i+1)); done
 cat /dev/urandom > big
@@ -26,11 +26,11 @@ exit 0`
 	sumDisk = `md5sum < big; find . | sort | md5sum; ls n | wc -l`
 )
 
-// small are the limits of a sandbox whose disk is soon full.
-var small = outboard.SandboxLimits{DiskBytes: 64 << 20}
+// tightLimits are the limits of a sandbox whose disk is soon full.
+var tightLimits = outboard.SandboxLimits{DiskBytes: 64 << 20}
 
 // fillUp makes the disk of a sandbox as full as its programs can.
-func (b *box) fillUp(t *testing.T) {
+func (b *testSandbox) fillUp(t *testing.T) {
 	t.Helper()
 	if out, code := b.run(t, "/bin/sh", "-c", "cd /workspace\n"+fillDisk); code != 0 || !strings.Contains(out, "No space left") {
 		t.Fatalf("filling the disk: exit status %d: %s", code, out)
@@ -38,7 +38,7 @@ func (b *box) fillUp(t *testing.T) {
 }
 
 // reload saves a sandbox, ends it, and returns another one that begins with what was saved.
-func (b *box) reload(t *testing.T, p *native.Provider) *box {
+func (b *testSandbox) reload(t *testing.T, p *native.Provider) *testSandbox {
 	t.Helper()
 	var tar bytes.Buffer
 	if _, err := b.Save(t.Context(), guest.Save{Epoch: 1, Next: "next"}, &tar); err != nil {
@@ -48,7 +48,7 @@ func (b *box) reload(t *testing.T, p *native.Provider) *box {
 		t.Fatal(err)
 	}
 	id := newID()
-	s, err := p.Create(t.Context(), sandbox.Spec{ID: id, Generation: "g-" + string(id), Limits: small})
+	s, err := p.Create(t.Context(), sandbox.Spec{ID: id, Generation: "g-" + string(id), Limits: tightLimits})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,15 +56,15 @@ func (b *box) reload(t *testing.T, p *native.Provider) *box {
 	if err := s.Load(t.Context(), "next", &tar); err != nil {
 		t.Fatal("loading:", err)
 	}
-	return &box{Sandbox: s}
+	return &testSandbox{Sandbox: s}
 }
 
-// TestFullDiskLoads: a checkpoint of a disk that was full could not be loaded, nor any later one of its session, or the room that loading
-// needs beyond the limit would be room for programs too.
+// TestFullDiskLoads: a checkpoint of a disk that was full could not be loaded, nor any later one of its session,
+// or the room that loading needs beyond the limit would be room for programs too.
 func TestFullDiskLoads(t *testing.T) {
 	p, _ := newProvider(t)
 	needDisks(t, p)
-	b := create(t, p, sandbox.Spec{Limits: small})
+	b := create(t, p, sandbox.Spec{Limits: tightLimits})
 	b.fillUp(t)
 	want := b.sh(t, "cd /workspace\n"+sumDisk)
 	for range 2 { // what was loaded is full too
@@ -89,12 +89,12 @@ func TestFullDiskLoads(t *testing.T) {
 	}
 }
 
-// TestFullDiskShell: on a disk that is full from the first command on, as after a restore, no command of a shell would run, not even the one
-// that makes room.
+// TestFullDiskShell: on a disk that is full from the first command on, as after a restore, no command of a shell
+// would run, not even the one that makes room.
 func TestFullDiskShell(t *testing.T) {
 	p, _ := newProvider(t)
 	needDisks(t, p)
-	b := create(t, p, sandbox.Spec{Limits: small})
+	b := create(t, p, sandbox.Spec{Limits: tightLimits})
 	b.shell(t, "c0", "y=kept")
 	b.fillUp(t)
 	if out := b.shell(t, "long", "echo $y; : "+strings.Repeat("long", 5000)); out != "kept\n" {

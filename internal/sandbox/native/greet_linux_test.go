@@ -13,8 +13,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest"
 )
 
-// If this fails, a sandbox that another version of the server left running is asked again and again, and its session waits for good instead of
-// going on from its checkpoint; or one that answers for another sandbox is taken for it.
+// If this fails, a sandbox that another version of the server left running is asked again and again, and its
+// session waits for good instead of going on from its checkpoint; or one that answers for another sandbox is
+// taken for it.
 func TestGuestOfAnotherVersion(t *testing.T) {
 	for hello, want := range map[string]string{
 		`{"version":1,"generation":"g"}`:                                      "was started by another version",
@@ -28,7 +29,7 @@ func TestGuestOfAnotherVersion(t *testing.T) {
 		}
 		defer l.Close()
 		go answerHello(l, hello)
-		m := &machine{box: box{id: "sbx_x", dir: dir}, state: &state{Generation: "g"}}
+		m := &machine{place: place{id: "sbx_x", dir: dir}, state: &state{Generation: "g"}}
 		err = m.connect(t.Context())
 		if want == "" {
 			if err != nil {

@@ -197,7 +197,7 @@ func (p *Provider) Weigh(ctx context.Context, id outboard.CheckpointID) (int64, 
 
 // stacks returns the layers that somebody may look at together, top first: those of every checkpoint that is kept,
 // and of every sandbox. What a sandbox is about to lie on begins with a layer that is empty yet, which hides
-// nothing. A squashed layer is only ever used below the layers that were above what it stands for.
+// nothing. A flattened layer is only ever used below the layers that were above what it stands for.
 func (p *Provider) stacks() (all [][]string, err error) {
 	err = p.keptLayers(func(name string) error {
 		s, err := p.loadStack(name)
@@ -215,7 +215,7 @@ func (p *Provider) stacks() (all [][]string, err error) {
 		return nil, err
 	}
 	for _, id := range ids {
-		b := box{id: id, dir: filepath.Join(p.dir, string(id))}
+		b := place{id: id, dir: filepath.Join(p.dir, string(id))}
 		if err := b.stacks(func(below []string) { all = append(all, below) }); err != nil {
 			return nil, err
 		}
@@ -224,7 +224,7 @@ func (p *Provider) stacks() (all [][]string, err error) {
 }
 
 // stacks calls use with what each of a sandbox's writable layers lies on.
-func (b box) stacks(use func(below []string)) error {
+func (b place) stacks(use func(below []string)) error {
 	names, err := readNamesAt(unix.AT_FDCWD, b.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // destroyed meanwhile
@@ -263,7 +263,7 @@ func (p *Provider) lookAll(ctx context.Context) (big bool, err error) {
 	}
 	var names []string
 	for _, id := range ids {
-		b := box{id: id, dir: filepath.Join(p.dir, string(id))}
+		b := place{id: id, dir: filepath.Join(p.dir, string(id))}
 		n, err := p.current(b)
 		if err != nil {
 			continue // nothing can be pushed on it

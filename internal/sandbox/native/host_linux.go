@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapsRange reports whether this process may give a sandbox a uid range of its own: it is root, and of a user namespace that has
-// those uids (root in a container often has not).
+// mapsRange reports whether this process may give a sandbox a uid range of its own: it is root, and of a user
+// namespace that has those uids (root in a container often has not).
 func mapsRange() bool {
 	if os.Geteuid() != 0 {
 		return false
@@ -37,8 +37,8 @@ func mapsRange() bool {
 	return true
 }
 
-// namespacesRefused returns why the kernel will not make the namespaces of a sandbox for us, or "": a setting that says so, else
-// what it answers when asked.
+// namespacesRefused returns why the kernel will not make the namespaces of a sandbox for us, or "": a setting
+// that says so, else what it answers when asked.
 func namespacesRefused() string {
 	if _, err := os.Stat("/proc/self/ns/user"); err != nil {
 		return "this kernel has no user namespaces"
@@ -80,8 +80,8 @@ func sysctl(name string) (int64, bool) {
 	return n, err == nil
 }
 
-// holdsUpper reports whether dir's file system can be the writable layer of an overlay. Overlays themselves and network and FUSE
-// file systems cannot.
+// holdsUpper reports whether dir's file system can be the writable layer of an overlay. Overlays themselves and
+// network and FUSE file systems cannot.
 func holdsUpper(dir string) bool {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -95,10 +95,11 @@ func holdsUpper(dir string) bool {
 	return true
 }
 
-// filesFor returns how many files each of a number of processes may have open. What they can have together is bounded by the host's
-// own limit, which for everybody but an administrator's processes ends all work on the host when it is reached.
+// filesFor returns how many files each of a number of processes may have open. What they can have together is
+// bounded by the host's own limit, which for everybody but an administrator's processes ends all work on the
+// host when it is reached.
 func (p *Provider) filesFor(pids int) uint64 {
-	data, err := readSmall("/proc/sys/fs/file-max")
+	data, err := readRaw("/proc/sys/fs/file-max")
 	if err != nil {
 		return minFiles
 	}

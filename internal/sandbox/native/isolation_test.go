@@ -100,10 +100,11 @@ func TestDisksAreHidden(t *testing.T) {
 	}
 }
 
-// TestBootID: a sandbox would show the host's boot id, by which two sandboxes know that they are neighbours, or another each time it is
-// asked; one that is made ahead, or a later machine, would have another's; or a tool could write it.
+// TestBootID: a sandbox would show the host's boot id, by which two sandboxes know that they are neighbours, or
+// another each time it is asked; one that is made ahead, or a later machine, would have another's; or a tool
+// could write it.
 func TestBootID(t *testing.T) {
-	read := func(b *box) string { return strings.TrimSpace(b.sh(t, "cat /proc/sys/kernel/random/boot_id")) }
+	read := func(b *testSandbox) string { return strings.TrimSpace(b.sh(t, "cat /proc/sys/kernel/random/boot_id")) }
 	host, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +130,8 @@ func TestBootID(t *testing.T) {
 	}
 }
 
-// TestMountsAreOurs: a mount of the host would have stayed in the sandbox's tree, or one of ours would miss a restriction.
+// TestMountsAreOurs: a mount of the host would have stayed in the sandbox's tree, or one of ours would miss a
+// restriction.
 func TestMountsAreOurs(t *testing.T) {
 	p, _ := newProvider(t)
 	b := create(t, p, sandbox.Spec{})
@@ -268,7 +270,8 @@ func TestGuestIsProtected(t *testing.T) {
 	}
 }
 
-// TestSignalsOfTools: a command would begin with signals ignored that the guest ignores, or that the server was started with ignoring.
+// TestSignalsOfTools: a command would begin with signals ignored that the guest ignores, or that the server was
+// started with ignoring.
 func TestSignalsOfTools(t *testing.T) {
 	signal.Ignore(syscall.SIGHUP)
 	t.Cleanup(func() { signal.Reset(syscall.SIGHUP) })
@@ -429,7 +432,7 @@ func TestLoopbackOnly(t *testing.T) {
 }
 
 // runAs runs a script as somebody, "" for the tool, and returns its output and exit status.
-func (b *box) runAs(t *testing.T, user, script string) (string, int) {
+func (b *testSandbox) runAs(t *testing.T, user, script string) (string, int) {
 	t.Helper()
 	var out strings.Builder
 	_, exit, err := b.StartProcess(t.Context(), guest.ProcessStart{Argv: []string{"/bin/sh", "-c", script}, User: user}, func(e guest.ProcessEvent) error {
@@ -442,13 +445,14 @@ func (b *box) runAs(t *testing.T, user, script string) (string, int) {
 	return out.String(), exit.Code
 }
 
-// TestSharedDev: /dev is one directory for all, so what one sandbox could change there another would see. What is a sandbox's own lies over it.
+// TestSharedDev: /dev is one directory for all, so what one sandbox could change there another would see. What
+// is a sandbox's own lies over it.
 func TestSharedDev(t *testing.T) {
 	p, _ := newProvider(t)
 	a, b := create(t, p, sandbox.Spec{}), create(t, p, sandbox.Spec{})
 	const state = `for f in /dev /dev/shm/.. /dev/fd /dev/ptmx; do stat -c '%n %a %s %Y %Z %h' $f; done; ls -a /dev; readlink /dev/stdout`
-	before := map[*box]string{} // an ordinary user's sandboxes have a /dev each, from different moments
-	for _, s := range []*box{a, b} {
+	before := map[*testSandbox]string{} // an ordinary user's sandboxes have a /dev each, from different moments
+	for _, s := range []*testSandbox{a, b} {
 		before[s] = s.sh(t, state)
 	}
 	users := []string{""}
@@ -467,7 +471,7 @@ func TestSharedDev(t *testing.T) {
 			}
 		}
 	}
-	for _, s := range []*box{a, b} {
+	for _, s := range []*testSandbox{a, b} {
 		if after := s.sh(t, state); after != before[s] {
 			t.Errorf("before:\n%s\nafter:\n%s", before[s], after)
 		}
@@ -494,7 +498,7 @@ func TestTwoSandboxes(t *testing.T) {
 	}
 	b.sh(t, "echo "+canary+" > /workspace/f")
 	owners := map[uint32]bool{}
-	for _, s := range []*box{a, b} {
+	for _, s := range []*testSandbox{a, b} {
 		var st syscall.Stat_t
 		if err := syscall.Stat(fmt.Sprintf("/proc/%d/root/workspace/f", initOf(t, dir, s.ID())), &st); err != nil {
 			t.Fatal(err)
@@ -520,8 +524,9 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// TestToolsAreUser: where an ordinary user runs the server, tools would be root by number: programs that refuse to run as root would not start, an
-// archive of somebody else's files could not be unpacked, and nothing would fit the name and the home that the tools are given.
+// TestToolsAreUser: where an ordinary user runs the server, tools would be root by number: programs that refuse
+// to run as root would not start, an archive of somebody else's files could not be unpacked, and nothing would
+// fit the name and the home that the tools are given.
 func TestToolsAreUser(t *testing.T) {
 	p, _ := newProvider(t)
 	b := create(t, p, sandbox.Spec{})
@@ -539,7 +544,8 @@ func TestToolsAreUser(t *testing.T) {
 	}
 }
 
-// TestDirectoryCanBeRemoved: an ordinary user could not remove the data directory by `rm -rf`, because of a directory that the kernel has closed.
+// TestDirectoryCanBeRemoved: an ordinary user could not remove the data directory by `rm -rf`, because of a
+// directory that the kernel has closed.
 func TestDirectoryCanBeRemoved(t *testing.T) {
 	if isRoot() {
 		t.Skip("root may remove anything")

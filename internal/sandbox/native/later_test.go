@@ -13,7 +13,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
 
-// Broken if a sandbox that is never saved costs the directories of what its first checkpoint would be, or those of one that was stay.
+// Broken if a sandbox that is never saved costs the directories of what its first checkpoint would be, or those
+// of one that was stay.
 func TestLayerMadeLater(t *testing.T) {
 	layered(t)
 	dir := filepath.Join(t.TempDir(), "s")
@@ -45,14 +46,14 @@ func TestLayerMadeLater(t *testing.T) {
 	if err := p.Destroy(t.Context(), m.ID()); err != nil {
 		t.Fatal(err)
 	}
-	p.Buried()
+	p.TrashEmpty()
 	if n := layers(); n != 1 {
 		t.Errorf("%d layers of one checkpoint", n)
 	}
 }
 
-// Broken if a server that was killed while it made the layer that a checkpoint will be keeps the sandbox from being saved, or the sweep
-// from sweeping.
+// Broken if a server that was killed while it made the layer that a checkpoint will be keeps the sandbox from
+// being saved, or the sweep from sweeping.
 func TestPushHalfMade(t *testing.T) {
 	p, dir := newProvider(t)
 	if !p.Capabilities().Layers {
@@ -113,7 +114,8 @@ func halfMake(t *testing.T, dir string, id outboard.SandboxID, files []string) {
 	}
 }
 
-// Broken if a checkpoint is made of a layer that has somebody's files, which would then be taken for the sandbox's or be lost.
+// Broken if a checkpoint is made of a layer that has somebody's files, which would then be taken for the
+// sandbox's or be lost.
 func TestPushNotOverFiles(t *testing.T) {
 	p, dir := newProvider(t)
 	if !p.Capabilities().Layers {
@@ -136,8 +138,8 @@ func TestPushNotOverFiles(t *testing.T) {
 	}
 }
 
-// Broken if a sandbox that the version before this one made, whose writable layer lies elsewhere, is taken for one that can be saved, or
-// cannot be removed.
+// Broken if a sandbox that the version before this one made, whose writable layer lies elsewhere, is taken for
+// one that can be saved, or cannot be removed.
 func TestSandboxOfLastVersion(t *testing.T) {
 	p, dir := newProvider(t)
 	if !p.Capabilities().Layers {
@@ -165,7 +167,7 @@ func TestSandboxOfLastVersion(t *testing.T) {
 	if err := p.Destroy(t.Context(), m.ID()); err != nil {
 		t.Fatal(err)
 	}
-	p.Buried()
+	p.TrashEmpty()
 	if _, err := os.Lstat(at); !os.IsNotExist(err) {
 		t.Errorf("what is left of it: %v", err)
 	}
@@ -209,7 +211,8 @@ func TestSweepBesideRemoval(t *testing.T) {
 	}
 }
 
-// Broken if a sandbox costs more directories than it has to: each is a good part of a tenth of a millisecond to make and to remove.
+// Broken if a sandbox costs more directories than it has to: each is a good part of a tenth of a millisecond to
+// make and to remove.
 func TestDirectoriesOfSandbox(t *testing.T) {
 	p, dir := newProvider(t)
 	if !p.Capabilities().Layers {

@@ -18,9 +18,10 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// The saved directories of a sandbox (workDirs) are subtrees of an overlay, which the host mounts and attaches to the sandbox, so that it
-// can be exchanged under a running sandbox: its writable layer becomes a read-only one, and an empty one goes over it. It is one of their
-// own, but for the first one of most sandboxes, which is the root's, too (see rootDir). On the disk:
+// The saved directories of a sandbox (workDirs) are subtrees of an overlay, which the host mounts and attaches
+// to the sandbox, so that it can be swapped under a running sandbox: its writable layer becomes a read-only one,
+// and an empty one goes over it. It is one of their own, but for the first one of most sandboxes, which is the
+// root's, too (see rootDir). On the disk:
 //
 //	layers/<name>/fs          a layer: the saved directories as they are named inside, owned by the ids used inside
 //	layers/<name>/stack.json  what lies below it
@@ -29,13 +30,14 @@ import (
 //	<sandbox>/<n>/stack.json  what lies below that
 //	<sandbox>/root            <1> of a root that the saved directories have left, see rootDir
 //
-// The writable layer becomes layer <sandbox>.<n>, which is not made before the next overlay is, of which it is a part: most sandboxes
-// are never saved. A layer is garbage when neither a sandbox nor a checkpoint is above it. Files on the disk have the ids used inside, and every
-// mount of them maps those into the range of its sandbox: the layers of one sandbox serve any other.
+// The writable layer becomes layer <sandbox>.<n>, which is not made before the next overlay is, of which it is a
+// part: most sandboxes are never saved. A layer is garbage when neither a sandbox nor a checkpoint is above it.
+// Files on the disk have the ids used inside, and every mount of them maps those into the range of its sandbox:
+// the layers of one sandbox serve any other.
 const (
 	layersDir      = "layers"
 	checkpointsDir = "checkpoints"
-	pushingSuffix  = ".pushing" // of <n> while the mounts are exchanged
+	pushingSuffix  = ".pushing" // of <n> while the mounts are swapped
 	nextSuffix     = ".next"    // of <n> until its overlay is attached
 	condemned      = ".gone-"   // before the names of layers that Sweep removes
 	copyMark       = "c"        // in the names of layers that were copied
@@ -50,7 +52,7 @@ type stack struct {
 	Root   []string `json:"root"`    // the layers of the root file system, top first
 	Below  []string `json:"below"`   // names of layers, top first
 
-	Instead []string `json:"instead,omitempty"` // of a squashed layer: what it stands for
+	Instead []string `json:"instead,omitempty"` // of a flattened layer: what it stands for
 }
 
 func (p *Provider) layer(name string) string { return filepath.Join(p.dir, layersDir, name) }
@@ -60,10 +62,10 @@ const stackFile = "stack.json"
 func (p *Provider) loadStack(name string) (*stack, error) { return readStack(p.layer(name)) }
 
 // stack returns what lies below writable layer n.
-func (b box) stack(n int) (*stack, error) { return readStack(b.path(strconv.Itoa(n))) }
+func (b place) stack(n int) (*stack, error) { return readStack(b.path(strconv.Itoa(n))) }
 
 func readStack(dir string) (*stack, error) {
-	data, err := readSmall(filepath.Join(dir, stackFile))
+	data, err := readRaw(filepath.Join(dir, stackFile))
 	if err != nil {
 		return nil, fmt.Errorf("reading a layer: %w", err)
 	}
@@ -86,7 +88,8 @@ func (p *Provider) newLayer(name string, s *stack) error {
 	return writeStack(dir, s)
 }
 
-// layerToBe makes the empty layer over s that a writable one will become, if it is not there yet, or was half made by who was killed.
+// layerToBe makes the empty layer over s that a writable one will become, if it is not there yet, or was half
+// made by who was killed.
 func (p *Provider) layerToBe(name string, s *stack) error {
 	err := p.newLayer(name, s)
 	if !errors.Is(err, fs.ErrExist) {
@@ -107,10 +110,11 @@ func writeStack(dir string, s *stack) error {
 	if err != nil {
 		return fmt.Errorf("encoding a layer: %w", err)
 	}
-	return writeSmall(filepath.Join(dir, stackFile), unix.O_CREAT|unix.O_TRUNC, data)
+	return writeRaw(filepath.Join(dir, stackFile), unix.O_CREAT|unix.O_TRUNC, data)
 }
 
-// checkpointLayer returns the name of a checkpoint's top layer, and its stack. NotFound unless all of it is here, from this boot.
+// checkpointLayer returns the name of a checkpoint's top layer, and its stack. NotFound unless all of it is
+// here, from this boot.
 func (p *Provider) checkpointLayer(id outboard.CheckpointID) (string, *stack, error) {
 	missing := func(err error) (string, *stack, error) {
 		return "", nil, outboard.Errorf(outboard.NotFound, "checkpoint %s has no layers on this host: %w", id, err)
@@ -201,8 +205,8 @@ func (p *Provider) Kept(context.Context) ([]outboard.CheckpointID, error) {
 	return ids, nil
 }
 
-// Sweep implements sandbox.Layers. What goes is first renamed, under a lock that makes sure that nobody is about to build on it; when
-// somebody is, the next sweep will do.
+// Sweep implements sandbox.Layers. What goes is first renamed, under a lock that makes sure that nobody is about
+// to build on it; when somebody is, the next sweep will do.
 func (p *Provider) Sweep(ctx context.Context) error {
 	if !p.hasLayers() {
 		return nil
@@ -231,7 +235,8 @@ func (p *Provider) Sweep(ctx context.Context) error {
 	return nil
 }
 
-// condemnLayers renames the layers that nothing is above. Where it cannot be read what somebody is above, nothing goes at all.
+// condemnLayers renames the layers that nothing is above. Where it cannot be read what somebody is above,
+// nothing goes at all.
 func (p *Provider) condemnLayers() error {
 	unlock, err := p.lockLayers(unix.LOCK_EX | unix.LOCK_NB)
 	if err != nil {
@@ -260,8 +265,8 @@ func (p *Provider) condemnLayers() error {
 	return nil
 }
 
-// usedLayers returns which of the layers a sandbox or a checkpoint is above. What was made ahead is above none. An error means that nobody
-// knows.
+// usedLayers returns which of the layers a sandbox or a checkpoint is above. What was made ahead is above none.
+// An error means that nobody knows.
 func (p *Provider) usedLayers() (map[string]bool, error) {
 	used := make(map[string]bool)
 	err := p.keptLayers(func(name string) error {
@@ -283,7 +288,7 @@ func (p *Provider) usedLayers() (map[string]bool, error) {
 		return nil, err
 	}
 	for _, id := range ids {
-		b := box{id: id, dir: filepath.Join(p.dir, string(id))}
+		b := place{id: id, dir: filepath.Join(p.dir, string(id))}
 		if err := b.layers(used); err != nil {
 			return nil, err
 		}
@@ -315,9 +320,10 @@ func (p *Provider) keptLayers(use func(string) error) error {
 	return nil
 }
 
-// layers notes what a sandbox is above: one of which nobody knows what is attached, too, since processes may still read from it.
-func (b box) layers(used map[string]bool) error {
-	if name, err := os.Readlink(b.path(squashedLink)); err == nil {
+// layers notes what a sandbox is above: one of which nobody knows what is attached, too, since processes may
+// still read from it.
+func (b place) layers(used map[string]bool) error {
+	if name, err := os.Readlink(b.path(flattenedLink)); err == nil {
 		used[name] = true // to be built on
 	}
 	return b.stacks(func(below []string) {
@@ -327,9 +333,9 @@ func (b box) layers(used map[string]bool) error {
 	})
 }
 
-// unreadable returns err, of a look at what a sandbox is above, unless the sandbox has been destroyed; EWOULDBLOCK while somebody makes
-// it or removes it.
-func (b box) unreadable(err error) error {
+// unreadable returns err, of a look at what a sandbox is above, unless the sandbox has been destroyed;
+// EWOULDBLOCK while somebody makes it or removes it.
+func (b place) unreadable(err error) error {
 	lock, lerr := lockFile(b.dir, unix.LOCK_SH|unix.LOCK_NB)
 	if errors.Is(lerr, fs.ErrNotExist) {
 		return nil
@@ -344,8 +350,9 @@ func (b box) unreadable(err error) error {
 	return err
 }
 
-// endWork removes the layer that what a sandbox has written would have become, which nothing else can be above. Most have none.
-func (p *Provider) endWork(b box) error {
+// endWork removes the layer that what a sandbox has written would have become, which nothing else can be above.
+// Most have none.
+func (p *Provider) endWork(b place) error {
 	n, err := p.current(b)
 	if err != nil {
 		return nil // without layers, or damaged
@@ -364,7 +371,7 @@ func (p *Provider) endWork(b box) error {
 
 // lockLayers keeps the sweep (exclusive) from whoever is about to build on layers (shared).
 func (p *Provider) lockLayers(how int) (unlock func(), err error) {
-	f, err := openQuiet(filepath.Join(p.dir, layersDir))
+	f, err := openUnpolled(filepath.Join(p.dir, layersDir))
 	if err != nil {
 		return nil, fmt.Errorf("locking the layers: %w", err)
 	}
@@ -382,11 +389,11 @@ func (p *Provider) lockLayers(how int) (unlock func(), err error) {
 
 func layerName(id outboard.SandboxID, n int) string { return string(id) + "." + strconv.Itoa(n) }
 
-// errPushing is of a sandbox whose server died while the mounts were exchanged: what is attached inside is not known.
-var errPushing = errors.New("its workspace was being exchanged when the server died")
+// errPushing is of a sandbox whose server died while the mounts were swapped: what is attached inside is not known.
+var errPushing = errors.New("its workspace was being swapped when the server died")
 
 // current returns the number of the writable layer in use.
-func (p *Provider) current(b box) (int, error) {
+func (p *Provider) current(b place) (int, error) {
 	names, err := readNamesAt(unix.AT_FDCWD, b.dir)
 	if err != nil {
 		return 0, err

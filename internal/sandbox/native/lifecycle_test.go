@@ -104,7 +104,7 @@ func TestServerKilled(t *testing.T) {
 		t.Fatalf("opening beside the server: %v", err)
 	}
 	defer first.Close()
-	if out := (&box{Sandbox: first}).sh(t, "echo kept > /workspace/f; echo $$ > /dev/null; echo ok"); out != "ok\n" {
+	if out := (&testSandbox{Sandbox: first}).sh(t, "echo kept > /workspace/f; echo $$ > /dev/null; echo ok"); out != "ok\n" {
 		t.Fatalf("before the kill: %q", out)
 	}
 	if err := server.Process.Kill(); err != nil {
@@ -117,7 +117,7 @@ func TestServerKilled(t *testing.T) {
 		t.Fatalf("opening after the server was killed: %v", err)
 	}
 	defer s.Close()
-	if out := (&box{Sandbox: s, calls: 10}).sh(t, "cat /workspace/f"); out != "kept\n" {
+	if out := (&testSandbox{Sandbox: s, calls: 10}).sh(t, "cat /workspace/f"); out != "kept\n" {
 		t.Errorf("after the kill the file says %q", out)
 	}
 	if err := p.Destroy(t.Context(), id); err != nil {
@@ -164,7 +164,7 @@ func TestFrozen(t *testing.T) {
 		t.Fatalf("opening a frozen sandbox: %v", err)
 	}
 	defer again.Close()
-	if out := (&box{Sandbox: again}).sh(t, "echo thawed"); out != "thawed\n" {
+	if out := (&testSandbox{Sandbox: again}).sh(t, "echo thawed"); out != "thawed\n" {
 		t.Errorf("after the thaw: %q", out)
 	}
 	if err := b.Freeze(t.Context()); err != nil {
@@ -175,7 +175,8 @@ func TestFrozen(t *testing.T) {
 	}
 }
 
-// TestDestroyWhileFreezing: whoever freezes a sandbox that is being killed, as the end of a turn does, would keep its processes from dying.
+// TestDestroyWhileFreezing: whoever freezes a sandbox that is being killed, as the end of a turn does, would
+// keep its processes from dying.
 func TestDestroyWhileFreezing(t *testing.T) {
 	p, _ := newProvider(t)
 	if !p.Capabilities().Freeze {
@@ -265,7 +266,7 @@ func TestDestroyLeavesNothing(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	p.Buried()
+	p.TrashEmpty()
 	if left := leftoversOf(leftovers(t, dir), ids); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
@@ -286,7 +287,8 @@ func TestDestroyLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestDestroyKilled: what a server that was killed after it had destroyed a sandbox did not come to remove would stay for good.
+// TestDestroyKilled: what a server that was killed after it had destroyed a sandbox did not come to remove would
+// stay for good.
 func TestDestroyKilled(t *testing.T) {
 	p, dir := newProvider(t)
 	b := create(t, p, sandbox.Spec{})
@@ -299,7 +301,7 @@ func TestDestroyKilled(t *testing.T) {
 	if left := leftoversOf(leftovers(t, dir), ids); !strings.Contains(left, "graves") {
 		t.Fatalf("control: %q", left)
 	}
-	openProvider(t, native.Config{Dir: dir}).Buried()
+	openProvider(t, native.Config{Dir: dir}).TrashEmpty()
 	if left := leftoversOf(leftovers(t, dir), ids); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
@@ -374,7 +376,7 @@ func TestOrphaned(t *testing.T) {
 	if err := p.Destroy(t.Context(), b.ID()); err != nil {
 		t.Error(err)
 	}
-	p.Buried()
+	p.TrashEmpty()
 	openProvider(t, native.Config{Dir: filepath.Join(t.TempDir(), "third")}) // and one after that clears up
 	if left := leftoversOf(leftovers(t, dir), []outboard.SandboxID{b.ID()}); left != "" {
 		t.Errorf("left behind:\n%s", left)
@@ -486,7 +488,7 @@ func TestManyAtOnce(t *testing.T) {
 				return
 			}
 			defer s.Close()
-			if out := (&box{Sandbox: s}).sh(t, "cat /proc/sys/kernel/hostname"); out != "outboard\n" {
+			if out := (&testSandbox{Sandbox: s}).sh(t, "cat /proc/sys/kernel/hostname"); out != "outboard\n" {
 				t.Errorf("%s said %q", id, out)
 			}
 			if err := providers[(i+1)%2].Destroy(t.Context(), id); err != nil {
@@ -536,7 +538,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// If New trusted settings alone, a command in a container that forbids namespaces would start, and fail at its first tool call.
+// If New trusted settings alone, a command in a container that forbids namespaces would start, and fail at its
+// first tool call.
 func TestKernelRefuses(t *testing.T) {
 	cmd := exec.Command(filepath.Join(binaries, "self"))
 	cmd.Env = append(os.Environ(), refusedEnv+"="+t.TempDir(), binariesEnv+"="+binaries)

@@ -19,15 +19,15 @@ const socketFile = "guest.sock"
 
 // machine is a connected sandbox.
 type machine struct {
-	box
-	state     *state
-	group     group
-	freezable bool
-	client    *guest.Client
-	p         *Provider
-	ahead     ahead
-	quiet     quiet
-	squashing squashing
+	place
+	state      *state
+	group      group
+	freezable  bool
+	client     *guest.Client
+	p          *Provider
+	ahead      ahead
+	unchanged  unchangedHint
+	flattening flattening
 }
 
 var (
@@ -50,7 +50,7 @@ func (m *machine) Connected() bool { return m.client.Connected() }
 // alive returns NotFound when init is gone.
 func (m *machine) alive() error {
 	if m.client != nil { // of one that is not connected nobody would let go
-		if lives, known := m.quiet.lives(m); known && lives { // one system call instead of five
+		if lives, known := m.unchanged.lives(m); known && lives { // one system call instead of five
 			return nil
 		}
 	}
@@ -65,9 +65,10 @@ func (m *machine) alive() error {
 	return nil
 }
 
-// Alive reports whether the sandbox lives, without asking the guest: what is known of a connection is known a moment later.
+// Alive reports whether the sandbox lives, without asking the guest: what is known of a connection is known a
+// moment later.
 func (m *machine) Alive() bool {
-	if lives, known := m.quiet.lives(m); known { // one system call instead of five
+	if lives, known := m.unchanged.lives(m); known { // one system call instead of five
 		return lives
 	}
 	return !sandbox.Gone(m.alive())
@@ -91,8 +92,8 @@ func (m *machine) connect(ctx context.Context) error {
 	return nil
 }
 
-// Greet makes sure that a guest is the one of a sandbox, and that it can be talked to. One of another version never can, however often that is
-// tried: its sandbox is as good as gone.
+// Greet makes sure that a guest is the one of a sandbox, and that it can be talked to. One of another version
+// never can, however often that is tried: its sandbox is as good as gone.
 func Greet(ctx context.Context, c *guest.Client, id outboard.SandboxID, generation string) error {
 	h, err := c.Hello(ctx)
 	switch {
@@ -104,8 +105,9 @@ func Greet(ctx context.Context, c *guest.Client, id outboard.SandboxID, generati
 	return err
 }
 
-// dial connects through the directory's descriptor: the path of the socket may be longer than a socket address can hold.
-func (b box) dial(ctx context.Context, name string) (net.Conn, error) {
+// dial connects through the directory's descriptor: the path of the socket may be longer than a socket address
+// can hold.
+func (b place) dial(ctx context.Context, name string) (net.Conn, error) {
 	dir, err := os.OpenFile(b.dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("opening the sandbox's directory: %w", err)
@@ -135,8 +137,8 @@ func (m *machine) ended() bool {
 	return pr.wait(ctx) == nil
 }
 
-// explain gives an error of the connection its kind: NotFound when the machine is gone, else Unavailable. What the guest refused
-// stays a *guest.Error.
+// explain gives an error of the connection its kind: NotFound when the machine is gone, else Unavailable. What
+// the guest refused stays a *guest.Error.
 func (m *machine) explain(err error) error {
 	if err == nil {
 		return nil
@@ -186,8 +188,8 @@ func (m *machine) Save(ctx context.Context, s guest.Save, w io.Writer) (guest.Sa
 	return r, m.explain(err)
 }
 
-// Load applies a tar made by Save. On a disk with a limit, programs have its spare room too for as long as it takes; there are none
-// in a sandbox that begins.
+// Load applies a tar made by Save. On a disk with a limit, programs have its spare room too for as long as it
+// takes; there are none in a sandbox that begins.
 func (m *machine) Load(ctx context.Context, label string, r io.Reader) (err error) {
 	if err := m.giveSpare(spareToLoad(m.state)); err != nil {
 		return outboard.Errorf(outboard.Unavailable, "loading sandbox %s: %w", m.id, err)
@@ -238,7 +240,7 @@ func (m *machine) setFrozen(ctx context.Context, frozen bool) error {
 // Close drops the connection; the machine lives on.
 func (m *machine) Close() error {
 	m.stopAhead()
-	m.stopSquashing()
-	m.quiet.forget()
+	m.stopFlattening()
+	m.unchanged.forget()
 	return m.client.Close()
 }

@@ -22,12 +22,12 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
 
-// Every test runs in the mode of the user who runs it. Under root, TestAsOrdinaryUser runs all of them again as somebody else,
-// through these variables.
+// Every test runs in the mode of the user who runs it. Under root, TestAsOrdinaryUser runs all of them again as
+// somebody else, through these variables.
 const (
 	binariesEnv = native.SecondRun               // directory of the built programs: this is the second run
 	createEnv   = "OUTBOARD_TEST_NATIVE_CREATE"  // "dir id": make that sandbox, say so, and wait to be killed
-	squashEnv   = "OUTBOARD_TEST_NATIVE_SQUASH"  // "dir id last n": go on with that sandbox from step n, and be killed
+	flattenEnv  = "OUTBOARD_TEST_NATIVE_FLATTEN" // "dir id last n": go on with that sandbox from step n, and be killed
 	refusedEnv  = "OUTBOARD_TEST_NATIVE_REFUSED" // "dir": in a user namespace of one's own, forbid network namespaces and see New refuse
 )
 
@@ -41,7 +41,7 @@ func testMain(m *testing.M) int {
 	if args := strings.Fields(os.Getenv(createEnv)); len(args) == 2 {
 		return createAndWait(args[0], outboard.SandboxID(args[1]))
 	}
-	if args := strings.Fields(os.Getenv(squashEnv)); len(args) == 4 {
+	if args := strings.Fields(os.Getenv(flattenEnv)); len(args) == 4 {
 		return stepUntilKilled(args[0], outboard.SandboxID(args[1]), outboard.CheckpointID(args[2]), args[3])
 	}
 	if dir := os.Getenv(refusedEnv); dir != "" {
@@ -154,7 +154,7 @@ func openProvider(t *testing.T, cfg native.Config) *native.Provider {
 func newID() outboard.SandboxID { return outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox) }
 
 // create makes a sandbox with the hostile program in its workspace.
-func create(t *testing.T, p sandbox.Provider, spec sandbox.Spec) *box {
+func create(t *testing.T, p sandbox.Provider, spec sandbox.Spec) *testSandbox {
 	t.Helper()
 	if spec.ID == "" {
 		spec.ID = newID()
@@ -165,19 +165,19 @@ func create(t *testing.T, p sandbox.Provider, spec sandbox.Spec) *box {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	b := &box{Sandbox: s}
+	b := &testSandbox{Sandbox: s}
 	b.put(t, "/workspace/hostile", hostilePath())
 	return b
 }
 
-// box is a sandbox in a test.
-type box struct {
+// testSandbox is a sandbox in a test.
+type testSandbox struct {
 	sandbox.Sandbox
 	calls int
 	last  outboard.CheckpointID // pushed, or begun from
 }
 
-func (b *box) put(t *testing.T, path, from string) {
+func (b *testSandbox) put(t *testing.T, path, from string) {
 	t.Helper()
 	f, err := os.Open(from)
 	if err != nil {
@@ -190,7 +190,7 @@ func (b *box) put(t *testing.T, path, from string) {
 }
 
 // run runs one process inside and returns its output and exit status.
-func (b *box) run(t *testing.T, argv ...string) (string, int) {
+func (b *testSandbox) run(t *testing.T, argv ...string) (string, int) {
 	t.Helper()
 	b.calls++
 	input, err := json.Marshal(map[string]any{"argv": argv})
@@ -212,14 +212,14 @@ func (b *box) run(t *testing.T, argv ...string) (string, int) {
 	return string(r.Output), *r.ExitCode
 }
 
-func (b *box) sh(t *testing.T, script string) string {
+func (b *testSandbox) sh(t *testing.T, script string) string {
 	t.Helper()
 	out, _ := b.run(t, "/bin/sh", "-c", script)
 	return out
 }
 
 // hostile runs the hostile program inside and returns its answers by name.
-func (b *box) hostile(t *testing.T, args ...string) map[string]string {
+func (b *testSandbox) hostile(t *testing.T, args ...string) map[string]string {
 	t.Helper()
 	out, code := b.run(t, append([]string{"/workspace/hostile"}, args...)...)
 	if code != 0 {

@@ -10,8 +10,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest"
 )
 
-// memory counts what the group's limit on memory has done: only that where it has ended no program, since it is asked around each call, and a file
-// of a control group is dear to open. Without a group, or with one that is gone, nobody knows.
+// memory counts what the group's limit on memory has done: only that where it has ended no program, since it is
+// asked around each call, and a file of a control group is dear to open. Without a group, or with one that is
+// gone, nobody knows.
 func (g group) memory() (guest.MemoryCount, bool) {
 	for _, dir := range g.of("memory") {
 		if g.version == 2 {
@@ -24,8 +25,8 @@ func (g group) memory() (guest.MemoryCount, bool) {
 	return guest.MemoryCount{}, false
 }
 
-// MemoryGroup returns the directory of the control group that counts the memory of a process, for who has its groups made by another program. It is
-// found while the process lives, and "" where there is none of its own.
+// MemoryGroup returns the directory of the control group that counts the memory of a process, for who has its
+// groups made by another program. It is found while the process lives, and "" where there is none of its own.
 func MemoryGroup(p Process) string {
 	g, err := memoryGroup(p.Pid)
 	if err != nil || len(g.dirs) == 0 {
@@ -34,7 +35,8 @@ func MemoryGroup(p Process) string {
 	return g.dirs[0]
 }
 
-// MemoryIn is memory of such a group, which may have outlived its processes, and nil for "": nobody knows, which is all that there is to say.
+// MemoryIn is memory of such a group, which may have outlived its processes, and nil for "": nobody knows, which
+// is all that there is to say.
 func MemoryIn(dir string) func() (guest.MemoryCount, bool) {
 	if dir == "" {
 		return nil
@@ -71,7 +73,8 @@ func memoryGroup(pid int) (group, error) {
 	return group{version: version}, nil
 }
 
-// pathIn returns the path of a process's group below the mount of a controller of version 1, or of version 2, which is "".
+// pathIn returns the path of a process's group below the mount of a controller of version 1, or of version 2,
+// which is "".
 func pathIn(groups, controller string) (string, bool) {
 	for line := range strings.Lines(groups) {
 		_, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
@@ -87,7 +90,7 @@ func pathIn(groups, controller string) (string, bool) {
 
 // memoryUnified reads a group of version 2.
 func memoryUnified(dir string) (n guest.MemoryCount, known bool) {
-	events, err := readSmall(filepath.Join(dir, "memory.events"))
+	events, err := readRaw(filepath.Join(dir, "memory.events"))
 	if err != nil {
 		return n, false
 	}
@@ -102,10 +105,10 @@ func memoryUnified(dir string) (n guest.MemoryCount, known bool) {
 	return n, known
 }
 
-// memoryOne reads a group of version 1. Kernels before 4.13 do not count what they end. How often the limit failed a program (memory.failcnt) is no
-// longer counted by those of today.
+// memoryOne reads a group of version 1. Kernels before 4.13 do not count what they end. How often the limit
+// failed a program (memory.failcnt) is no longer counted by those of today.
 func memoryOne(dir string) (n guest.MemoryCount, known bool) {
-	control, err := readSmall(filepath.Join(dir, "memory.oom_control"))
+	control, err := readRaw(filepath.Join(dir, "memory.oom_control"))
 	if err != nil {
 		return n, false
 	}
@@ -136,7 +139,7 @@ func counted(file []byte, name string) (int64, bool) {
 
 // number reads a file that holds one. "max", no limit, is none.
 func number(dir, file string) (int64, bool) {
-	b, err := readSmall(filepath.Join(dir, file))
+	b, err := readRaw(filepath.Join(dir, file))
 	if err != nil {
 		return 0, false
 	}

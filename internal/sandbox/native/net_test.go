@@ -47,7 +47,7 @@ func echo(t *testing.T, p *native.Provider, id outboard.SandboxID, ca string) ne
 
 const say = `say() { exec 3<>/dev/tcp/$1/$2 && echo hello >&3 && cat <&3; }; `
 
-func (b *box) bash(t *testing.T, script string) string {
+func (b *testSandbox) bash(t *testing.T, script string) string {
 	t.Helper()
 	out, _ := b.run(t, "/bin/bash", "-c", script)
 	return out
@@ -96,8 +96,8 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// TestNetworkHandedOver: a server that is started again would find the sandboxes of the one before without network, or a sandbox without any
-// server would hang instead of being told.
+// TestNetworkHandedOver: a server that is started again would find the sandboxes of the one before without
+// network, or a sandbox without any server would hang instead of being told.
 func TestNetworkHandedOver(t *testing.T) {
 	p, dir := newProvider(t)
 	b := create(t, p, sandbox.Spec{Network: &sandbox.Network{CA: []byte(testCA)}})

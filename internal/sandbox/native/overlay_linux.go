@@ -12,14 +12,15 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/boot"
 )
 
-// layout makes the directories that the guest gets, owned by its root, and those of its root's overlay where that is one of its own.
-func (b box) layout(s *state, l outboard.SandboxLimits) error {
+// layout makes the directories that the guest gets, owned by its root, and those of its root's overlay where
+// that is one of its own.
+func (b place) layout(s *state, l outboard.SandboxLimits) error {
 	type made struct {
 		path string
 		mode os.FileMode
 	}
 	dirs, uid := []made{{b.path("state"), 0o700}}, s.UIDBase
-	if !s.Whole {
+	if !s.SharedRoot {
 		upper := b.upper(l)
 		dirs = append(dirs, made{filepath.Join(upper, "upper"), 0o755}, made{filepath.Join(upper, "work"), 0o755})
 	}
@@ -39,16 +40,17 @@ func (b box) layout(s *state, l outboard.SandboxLimits) error {
 	return guest.MakeJournal(b.path("state"), int(uid))
 }
 
-// upper returns where a box has the directories of its root's overlay: its own directory, or a disk of its own.
-func (b box) upper(l outboard.SandboxLimits) string {
+// upper returns where a place has the directories of its root's overlay: its own directory, or a disk of its own.
+func (b place) upper(l outboard.SandboxLimits) string {
 	if l.DiskBytes > 0 {
 		return b.path("fs")
 	}
 	return b.dir
 }
 
-// openTrees returns detached copies of what cfg's file systems are made from, for a guest that has no right to their paths, and because a
-// sandbox is shown the paths that its overlay was made of. Where the file system allows it the read-only ones are mapped into a user namespace, so that files of the host's root belong to the
+// openTrees returns detached copies of what cfg's file systems are made from, for a guest that has no right to
+// their paths, and because a sandbox is shown the paths that its overlay was made of. Where the file system
+// allows it the read-only ones are mapped into a user namespace, so that files of the host's root belong to the
 // sandbox's root; elsewhere they show as nobody's. The caller closes the descriptors, also after an error.
 func openTrees(cfg *boot.Config, userns *os.File) (fds []int, err error) {
 	mapped := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())}

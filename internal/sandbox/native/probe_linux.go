@@ -47,8 +47,8 @@ func failed(name string, err error) Check {
 	return c
 }
 
-// minKernel has what is relied on: mount_setattr and overlays in user namespaces. File systems that map owners came later, with
-// 5.19 for overlays over them, and are used where present.
+// minKernel has what is relied on: mount_setattr and overlays in user namespaces. File systems that map owners
+// came later, with 5.19 for overlays over them, and are used where present.
 var minKernel = [2]int{5, 12}
 
 func checkKernel() Check {
@@ -161,8 +161,8 @@ func (p *Provider) checkIDs() Check {
 	return Check{Name: "identities", OK: true, Detail: fmt.Sprintf("a range of %d uids per sandbox, reserved in %s", uidRange, p.uids.dir)}
 }
 
-// checkMaps tries what the root file systems of sandboxes are shared with: a mount of the data directory, and of the host's programs, whose
-// owners are mapped into a sandbox's range.
+// checkMaps tries what the root file systems of sandboxes are shared with: a mount of the data directory, and of
+// the host's programs, whose owners are mapped into a sandbox's range.
 func (p *Provider) checkMaps() Check {
 	c := Check{Name: "idmapped mounts"}
 	if p.rootless {
@@ -211,8 +211,8 @@ func (p *Provider) checkDisk() Check {
 	return c
 }
 
-// trial makes a sandbox in its own directory, so that it is not mistaken for a server's, asks a process inside what it may, and removes
-// the sandbox.
+// trial makes a sandbox in its own directory, so that it is not mistaken for a server's, asks a process inside
+// what it may, and removes the sandbox.
 func (p *Provider) trial(ctx context.Context) (made, profile Check) {
 	const name = "sandbox"
 	dir, err := os.MkdirTemp(p.dir, ".probe-")
@@ -223,7 +223,7 @@ func (p *Provider) trial(ctx context.Context) (made, profile Check) {
 	t := &Provider{dir: dir, guest: p.guest, log: p.log, rootless: p.rootless, upperTmp: p.upperTmp, uids: p.uids, cgroups: p.cgroups,
 		caps: p.caps, boot: p.boot, children: make(map[outboard.SandboxID]int)}
 	t.layering.works.Store(p.hasLayers())
-	for _, d := range []string{cacheDir, layersDir, checkpointsDir, gravesDir} {
+	for _, d := range []string{cacheDir, layersDir, checkpointsDir, trashDir} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
 			return failed(name, err), profile
 		}

@@ -32,17 +32,17 @@ type Provider struct {
 	layering layering // whether layers can be made
 	reserve  reserve  // what sandboxes leave of the disk
 
-	program  program  // the guest, ready to execute
-	nurse    nurse    // makes processes
-	void     void     // what file systems are built in
-	skeleton skeleton // the host's root file system, as far as it is shown
-	archives archives // unpacked root file systems
-	shelf    *shelf   // plots made ahead; nil for none
-	burial   burial   // of what was destroyed
+	program  program        // the guest, ready to execute
+	spawner  spawnerProcess // makes processes
+	void     void           // what file systems are built in
+	skeleton skeleton       // the host's root file system, as far as it is shown
+	archives archives       // unpacked root file systems
+	pool     *pool          // slots made ahead; nil for none
+	trash    trash          // of what was destroyed
 
-	known    known         // of layers
-	squashAt int           // height of a stack that is shortened
-	squashes chan struct{} // holds one while layers are squashed
+	known     known         // of layers
+	flattenAt int           // height of a stack that is shortened
+	flattens  chan struct{} // holds one while layers are flattened
 
 	mu       sync.Mutex
 	children map[outboard.SandboxID]int // pids made by this process and not yet reaped
@@ -55,8 +55,9 @@ var (
 	_ sandbox.Stocker  = (*Provider)(nil)
 )
 
-// New looks at the host and returns a provider. It is Unavailable where this process cannot make namespaces, with the reason; it
-// makes no whole sandbox to find out, so a refusal of a later step can also come from Create.
+// New looks at the host and returns a provider. It is Unavailable where this process cannot make namespaces,
+// with the reason; it makes no whole sandbox to find out, so a refusal of a later step can also come from
+// Create.
 func New(cfg Config) (*Provider, error) {
 	if cfg.Dir == "" || cfg.Guest == "" {
 		return nil, outboard.Errorf(outboard.Invalid, "native sandboxes need a directory and the outboard-guest program")
@@ -65,7 +66,7 @@ func New(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("locating the sandbox directory: %w", err)
 	}
-	for _, d := range []string{cacheDir, gravesDir} {
+	for _, d := range []string{cacheDir, trashDir} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); outboard.DiskFull(err) {
 			return nil, outboard.FullDisk("making the sandbox directory", err)
 		} else if err != nil {
@@ -74,7 +75,7 @@ func New(cfg Config) (*Provider, error) {
 	}
 	spread(dir)
 	p := &Provider{dir: dir, guest: cfg.Guest, readOnly: slices.Clone(cfg.ReadOnly), log: cfg.Logger, boot: bootID(),
-		children: make(map[outboard.SandboxID]int), squashAt: squashAt, squashes: make(chan struct{}, 1)}
+		children: make(map[outboard.SandboxID]int), flattenAt: flattenAt, flattens: make(chan struct{}, 1)}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -120,7 +121,7 @@ func New(cfg Config) (*Provider, error) {
 	if err := p.stock(cfg.Ahead, cfg.Warm); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
 	}
-	p.burial.begin(p)
+	p.trash.begin(p)
 	p.keepReserve()
 	return p, nil
 }
@@ -129,28 +130,28 @@ func New(cfg Config) (*Provider, error) {
 func (p *Provider) stock(ahead, warm int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
 	defer cancel()
-	if err := p.sweepShelves(ctx); err != nil {
-		p.log.Warn("plots of a dead server not removed", "err", err)
+	if err := p.sweepPools(ctx); err != nil {
+		p.log.Warn("slots of a dead server not removed", "err", err)
 	}
 	if ahead <= 0 && warm <= 0 {
 		return nil
 	}
 	var err error
-	p.shelf, err = p.newShelf(max(0, min(ahead, maxAhead)), max(0, min(warm, maxWarm)))
+	p.pool, err = p.newPool(max(0, min(ahead, maxAhead)), max(0, min(warm, maxWarm)))
 	return err
 }
 
 // Stocked waits until what is made ahead is there.
-func (p *Provider) Stocked() { p.shelf.filled() }
+func (p *Provider) Stocked() { p.pool.filled() }
 
 // Close removes what was made ahead, and waits until what was destroyed is removed. Sandboxes live on.
 func (p *Provider) Close() error {
 	p.reserve.close()
-	err := p.shelf.close()
-	p.nurse.close()
+	err := p.pool.close()
+	p.spawner.close()
 	p.void.close()
 	p.program.close()
-	p.Buried()
+	p.TrashEmpty()
 	return err
 }
 
@@ -226,9 +227,10 @@ func (p *Provider) capabilities() sandbox.Capabilities {
 	return c
 }
 
-// Open connects to a living sandbox, thawing it if a server died while it was frozen, and taking back what it gave for loading.
+// Open connects to a living sandbox, thawing it if a server died while it was frozen, and taking back what it
+// gave for loading.
 func (p *Provider) Open(ctx context.Context, id outboard.SandboxID) (sandbox.Sandbox, error) {
-	b, err := p.box(id)
+	b, err := p.placeOf(id)
 	if err != nil {
 		return nil, err
 	}
@@ -244,7 +246,7 @@ func (p *Provider) Open(ctx context.Context, id outboard.SandboxID) (sandbox.San
 			return nil, outboard.Errorf(outboard.NotFound, "sandbox %s is damaged: %w", id, err)
 		}
 	}
-	m := &machine{box: b, state: s, group: p.cgroups.groupOf(s), freezable: p.caps.Freeze, p: p}
+	m := &machine{place: b, state: s, group: p.cgroups.groupOf(s), freezable: p.caps.Freeze, p: p}
 	if err := m.alive(); err != nil {
 		return nil, err
 	}
@@ -262,7 +264,7 @@ func (p *Provider) Open(ctx context.Context, id outboard.SandboxID) (sandbox.San
 
 // Halt implements sandbox.Halter.
 func (p *Provider) Halt(ctx context.Context, id outboard.SandboxID) error {
-	b, err := p.box(id)
+	b, err := p.placeOf(id)
 	if err != nil {
 		return err
 	}
@@ -270,14 +272,14 @@ func (p *Provider) Halt(ctx context.Context, id outboard.SandboxID) error {
 	if err != nil {
 		return outboard.Errorf(outboard.NotFound, "sandbox %s does not exist on this host: %w", id, err)
 	}
-	m := &machine{box: b, state: s, group: p.cgroups.groupOf(s), freezable: p.caps.Freeze, p: p}
+	m := &machine{place: b, state: s, group: p.cgroups.groupOf(s), freezable: p.caps.Freeze, p: p}
 	return m.Freeze(ctx)
 }
 
-// List returns the ids of all directories of sandboxes, whatever their state. It has what was destroyed looked at again, too, in case
-// that another process was killed before it was removed.
+// List returns the ids of all directories of sandboxes, whatever their state. It has what was destroyed looked
+// at again, too, in case that another process was killed before it was removed.
 func (p *Provider) List(context.Context) ([]outboard.SandboxID, error) {
-	p.burial.begin(p)
+	p.trash.begin(p)
 	return p.ids()
 }
 
@@ -298,8 +300,8 @@ func (p *Provider) rename(from, to outboard.SandboxID) {
 	}
 }
 
-// reap collects the exit status of a child that is ending, if it is ours; the machine's init does so for orphans. How it ended
-// says nothing: it was killed, or it died and was found dead.
+// reap collects the exit status of a child that is ending, if it is ours; the machine's init does so for
+// orphans. How it ended says nothing: it was killed, or it died and was found dead.
 func (p *Provider) reap(ctx context.Context, id outboard.SandboxID) error {
 	p.mu.Lock()
 	pid, ours := p.children[id]

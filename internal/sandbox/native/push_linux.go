@@ -19,9 +19,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// startWork makes the saved directories of a new sandbox: those of checkpoint from, or with "" of the root file system. It returns
-// their overlay, and their mounts, to attach to the sandbox.
-func (p *Provider) startWork(fds *descriptors, b box, s *state, from outboard.CheckpointID, userns int) (mnt int, trees []int, err error) {
+// startWork makes the saved directories of a new sandbox: those of checkpoint from, or with "" of the root file
+// system. It returns their overlay, and their mounts, to attach to the sandbox.
+func (p *Provider) startWork(fds *descriptors, b place, s *state, from outboard.CheckpointID, userns int) (mnt int, trees []int, err error) {
 	unlock, err := p.lockLayers(unix.LOCK_SH)
 	if err != nil {
 		return -1, nil, err
@@ -57,7 +57,7 @@ type work struct {
 func (w *work) close() { unix.Close(w.mnt) }
 
 // layWork makes the writable layer n over a stack, and its overlay.
-func (p *Provider) layWork(b box, s *state, st *stack, n, userns int) (*work, error) {
+func (p *Provider) layWork(b place, s *state, st *stack, n, userns int) (*work, error) {
 	dir := b.next(n)
 	err := os.Mkdir(dir, 0o755)
 	if err == nil {
@@ -79,7 +79,7 @@ func (p *Provider) layWork(b box, s *state, st *stack, n, userns int) (*work, er
 	if err != nil {
 		return nil, fmt.Errorf("making a layer: %w", err)
 	}
-	mnt, err := p.mountWork(s, st, dir, s.Whole && n == 1, userns)
+	mnt, err := p.mountWork(s, st, dir, s.SharedRoot && n == 1, userns)
 	if err != nil {
 		return nil, err
 	}
@@ -87,13 +87,13 @@ func (p *Provider) layWork(b box, s *state, st *stack, n, userns int) (*work, er
 }
 
 // next returns the directory of writable layer n until its overlay is attached.
-func (b box) next(n int) string {
+func (b place) next(n int) string {
 	return b.path(strconv.Itoa(n) + nextSuffix)
 }
 
-// discard removes what was made as writable layer n and never attached. It first loses its name: another process that has an overlay
-// over it must find all of it or nothing, wherever this one is killed.
-func (b box) discard(n int) error {
+// discard removes what was made as writable layer n and never attached. It first loses its name: another process
+// that has an overlay over it must find all of it or nothing, wherever this one is killed.
+func (b place) discard(n int) error {
 	gone := b.next(n) + "-" + rand.Text() // which nobody looks for, and goes with the sandbox
 	if err := os.Rename(b.next(n), gone); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -104,7 +104,8 @@ func (b box) discard(n int) error {
 	return removeTree(gone)
 }
 
-// ahead makes the next overlay while a call runs, so that the Push after it does not have to. There is at most one per connection.
+// ahead makes the next overlay while a call runs, so that the Push after it does not have to. There is at most
+// one per connection.
 type ahead struct {
 	mu   sync.Mutex // held while it is made
 	next *work
@@ -114,15 +115,15 @@ type ahead struct {
 	waiting atomic.Bool // prepareLater is about to look
 }
 
-// prepareLater begins to make the next overlay when a call has gone on for a moment and something was written: most calls change
-// nothing, and many sandboxes never do. After the first Push there always is one.
+// prepareLater begins to make the next overlay when a call has gone on for a moment and something was written:
+// most calls change nothing, and many sandboxes never do. After the first Push there always is one.
 func (m *machine) prepareLater() {
 	if len(m.state.Root) == 0 || m.ahead.waiting.Swap(true) {
 		return
 	}
 	time.AfterFunc(aheadDelay, func() {
 		m.ahead.waiting.Store(false)
-		if n, err := m.p.current(m.box); err == nil && m.written(n) {
+		if n, err := m.p.current(m.place); err == nil && m.written(n) {
 			m.prepare() // which does nothing after Close
 		}
 	})
@@ -141,7 +142,7 @@ func (m *machine) prepare() {
 		defer m.ahead.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), createTimeout)
 		defer cancel()
-		unlock, err := m.box.lock(ctx)
+		unlock, err := m.place.lock(ctx)
 		if err != nil {
 			return // Push finds out what is wrong
 		}
@@ -151,15 +152,15 @@ func (m *machine) prepare() {
 			return
 		}
 		defer unlockLayers()
-		if n, err := m.p.current(m.box); err == nil {
+		if n, err := m.p.current(m.place); err == nil {
 			m.ahead.next, _ = m.overlayOver(n)
 		}
 	})
 }
 
-// overlayOver makes the overlay that comes after that of <n>, and the read-only layer in it that <n> will become. The directory of the
-// overlay is made after that layer and taken away before it: whoever finds the directory that it made finds the layer too, wherever
-// another process was killed.
+// overlayOver makes the overlay that comes after that of <n>, and the read-only layer in it that <n> will
+// become. The directory of the overlay is made after that layer and taken away before it: whoever finds the
+// directory that it made finds the layer too, wherever another process was killed.
 func (m *machine) overlayOver(n int) (*work, error) {
 	st, err := m.stack(n)
 	if err != nil {
@@ -178,11 +179,12 @@ func (m *machine) overlayOver(n int) (*work, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a layer: %w", err)
 	}
-	over := &stack{BootID: st.BootID, Root: st.Root, Below: append([]string{name}, m.p.shortened(m.box, st.Below)...)}
-	return m.p.layWork(m.box, m.state, over, n+1, userns)
+	over := &stack{BootID: st.BootID, Root: st.Root, Below: append([]string{name}, m.p.shortened(m.place, st.Below)...)}
+	return m.p.layWork(m.place, m.state, over, n+1, userns)
 }
 
-// taken returns what was made ahead, or nil. It waits for what is being made, which takes the sandbox's lock: the caller has not.
+// taken returns what was made ahead, or nil. It waits for what is being made, which takes the sandbox's lock:
+// the caller has not.
 func (a *ahead) taken() *work {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -191,7 +193,8 @@ func (a *ahead) taken() *work {
 	return w
 }
 
-// following returns the overlay that comes after that of <n>: w, if it is that one still, else a new one. It takes w over.
+// following returns the overlay that comes after that of <n>: w, if it is that one still, else a new one. It
+// takes w over.
 func (m *machine) following(n int, w *work) (*work, error) {
 	if w != nil {
 		if w.n == n+1 && m.still(w) {
@@ -202,8 +205,8 @@ func (m *machine) following(n int, w *work) (*work, error) {
 	return m.overlayOver(n)
 }
 
-// still reports whether what was made ahead is what the disk has: another process may have made it anew, or begun to. Its open mount
-// keeps the number of its directory from being given to another.
+// still reports whether what was made ahead is what the disk has: another process may have made it anew, or
+// begun to. Its open mount keeps the number of its directory from being given to another.
 func (m *machine) still(w *work) bool {
 	var at unix.Stat_t
 	if unix.Lstat(m.next(w.n), &at) != nil || at.Ino != w.ino {
@@ -217,7 +220,7 @@ func (m *machine) still(w *work) bool {
 func (m *machine) Settled() {
 	m.ahead.mu.Lock() // and not its wait group, to which prepareLater may be adding
 	defer m.ahead.mu.Unlock()
-	m.squashing.wg.Wait()
+	m.flattening.wg.Wait()
 }
 
 // stopAhead ends what prepare began.
@@ -237,7 +240,7 @@ func (m *machine) Push(ctx context.Context, id, parent outboard.CheckpointID) (s
 	if len(m.state.Root) == 0 {
 		return sandbox.Pushed{}, outboard.Errorf(outboard.Unimplemented, "sandbox %s has no layers", m.id)
 	}
-	if m.quietSince(parent) {
+	if m.unchangedSince(parent) {
 		return sandbox.Pushed{}, nil
 	}
 	next := m.ahead.taken()
@@ -246,7 +249,7 @@ func (m *machine) Push(ctx context.Context, id, parent outboard.CheckpointID) (s
 			next.close()
 		}
 	}()
-	unlock, err := m.box.lock(ctx) // against Destroy
+	unlock, err := m.place.lock(ctx) // against Destroy
 	if errors.Is(err, fs.ErrNotExist) {
 		return sandbox.Pushed{}, outboard.Errorf(outboard.NotFound, "sandbox %s has ended", m.id)
 	}
@@ -283,7 +286,7 @@ func (m *machine) Push(ctx context.Context, id, parent outboard.CheckpointID) (s
 
 // current returns the number of the writable layer in use. NotFound: the sandbox cannot be used any more.
 func (m *machine) current() (int, error) {
-	n, err := m.p.current(m.box)
+	n, err := m.p.current(m.place)
 	if err == nil {
 		_, err = os.Lstat(m.workPath(n, "up")) // without it nothing can be written inside
 	}
@@ -315,8 +318,8 @@ func (m *machine) pushWritten(ctx context.Context, id, parent outboard.Checkpoin
 	return m.push(ctx, id, n, next)
 }
 
-// unwritten is Push where nothing was written since the last one. Whoever called that may have died before it could commit what it
-// made: then the state has no name that the caller knows.
+// unwritten is Push where nothing was written since the last one. Whoever called that may have died before it
+// could commit what it made: then the state has no name that the caller knows.
 func (m *machine) unwritten(id, parent outboard.CheckpointID, n int) (sandbox.Pushed, error) {
 	st, err := m.stack(n)
 	if err != nil || len(st.Below) == 0 {
@@ -334,13 +337,13 @@ func (m *machine) workPath(n int, name string) string {
 	return m.path(filepath.Join(strconv.Itoa(n), name))
 }
 
-// push exchanges the mounts. The overlay that comes next was made before anything stops.
+// push swaps the mounts. The overlay that comes next was made before anything stops.
 func (m *machine) push(ctx context.Context, id outboard.CheckpointID, n int, next *work) (pushed sandbox.Pushed, err error) {
-	x := &exchange{m: m, n: n, next: next, index: -1, root: -1, settled: make(chan struct{}), placed: make(chan struct{})}
+	x := &swap{m: m, n: n, next: next, index: -1, root: -1, settled: make(chan struct{}), placed: make(chan struct{})}
 	defer func() {
 		err = errors.Join(err, x.thaw(), x.end())
 		m.prepare()
-		m.squashLater(next.height)
+		m.flattenLater(next.height)
 	}()
 	if err := x.begin(); err != nil {
 		return sandbox.Pushed{}, err
@@ -362,12 +365,12 @@ func (m *machine) push(ctx context.Context, id outboard.CheckpointID, n int, nex
 		return m.pushCopy(id, n)
 	}
 	if err != nil {
-		return sandbox.Pushed{}, fmt.Errorf("exchanging the workspace: %w", err)
+		return sandbox.Pushed{}, fmt.Errorf("swapping the workspace: %w", err)
 	}
 	return sandbox.Pushed{Changed: true}, named
 }
 
-// pushCopy is Push of a sandbox that is stopped, and whose workspace cannot be exchanged.
+// pushCopy is Push of a sandbox that is stopped, and whose workspace cannot be swapped.
 func (m *machine) pushCopy(id outboard.CheckpointID, n int) (sandbox.Pushed, error) {
 	name, err := m.copyLayer(n)
 	if err != nil {

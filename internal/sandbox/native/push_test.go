@@ -40,7 +40,7 @@ func newCheckpoint() outboard.CheckpointID {
 }
 
 // start makes a sandbox with an empty workspace.
-func start(t *testing.T, p sandbox.Provider, from outboard.CheckpointID) *box {
+func start(t *testing.T, p sandbox.Provider, from outboard.CheckpointID) *testSandbox {
 	t.Helper()
 	id := newID()
 	s, err := p.Create(t.Context(), sandbox.Spec{ID: id, Generation: "g-" + string(id), From: from})
@@ -48,11 +48,11 @@ func start(t *testing.T, p sandbox.Provider, from outboard.CheckpointID) *box {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return &box{Sandbox: s, last: from}
+	return &testSandbox{Sandbox: s, last: from}
 }
 
 // bash runs a command in the persistent shell and returns its output.
-func bash(t *testing.T, b *box, command string) string {
+func bash(t *testing.T, b *testSandbox, command string) string {
 	t.Helper()
 	out, err := b.say(t.Context(), command)
 	if err != nil {
@@ -62,7 +62,7 @@ func bash(t *testing.T, b *box, command string) string {
 }
 
 // say runs a command in the persistent shell and returns its output. A status that is not 0 is an error.
-func (b *box) say(ctx context.Context, command string) (string, error) {
+func (b *testSandbox) say(ctx context.Context, command string) (string, error) {
 	b.calls++
 	input, err := json.Marshal(map[string]any{"command": command})
 	if err != nil {
@@ -81,7 +81,7 @@ func (b *box) say(ctx context.Context, command string) (string, error) {
 }
 
 // push checkpoints what changed since the last push.
-func push(t *testing.T, b *box) (outboard.CheckpointID, sandbox.Pushed) {
+func push(t *testing.T, b *testSandbox) (outboard.CheckpointID, sandbox.Pushed) {
 	t.Helper()
 	id := newCheckpoint()
 	pushed, err := b.Sandbox.(sandbox.Layered).Push(t.Context(), id, b.last)
@@ -94,7 +94,8 @@ func push(t *testing.T, b *box) (outboard.CheckpointID, sandbox.Pushed) {
 	return id, pushed
 }
 
-// Broken if a checkpoint loses or changes files under a running sandbox, is made when nothing changed, or cannot be begun from.
+// Broken if a checkpoint loses or changes files under a running sandbox, is made when nothing changed, or cannot
+// be begun from.
 func TestPush(t *testing.T) {
 	p := layered(t)
 	m := start(t, p, "")
@@ -132,7 +133,8 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// Broken if a file with several names of which one was removed is said to have it still by who goes on from a later checkpoint.
+// Broken if a file with several names of which one was removed is said to have it still by who goes on from a
+// later checkpoint.
 func TestPushRemovedName(t *testing.T) {
 	p := layered(t)
 	m := start(t, p, "")
@@ -145,9 +147,9 @@ func TestPushRemovedName(t *testing.T) {
 		t.Fatalf("before the checkpoint: %q", out)
 	}
 	id, _ := push(t, m)
-	native.Squashed(m.Sandbox)
+	native.Flattened(m.Sandbox)
 	fork := start(t, p, id)
-	for what, b := range map[string]*box{"the sandbox itself": m, "a fork": fork} {
+	for what, b := range map[string]*testSandbox{"the sandbox itself": m, "a fork": fork} {
 		if out := bash(t, b, look); out != want {
 			t.Errorf("%s: %q", what, out)
 		}
@@ -187,8 +189,8 @@ func TestPushBusy(t *testing.T) {
 	}
 }
 
-// Broken if a checkpoint takes a workspace away from a process that is in one of its directories or runs a program from it, if to have
-// looked for one spoils the next look, or if a mount is left over another.
+// Broken if a checkpoint takes a workspace away from a process that is in one of its directories or runs a
+// program from it, if to have looked for one spoils the next look, or if a mount is left over another.
 func TestPushHeld(t *testing.T) {
 	p := layered(t)
 	const mounted = `awk '$5 == "/workspace" || $5 == "/mnt/session/outputs" || $5 == "/home/user" || $5 ~ "^/workspace/" { print $5 }' /proc/self/mountinfo | sort`
@@ -227,7 +229,8 @@ func TestPushHeld(t *testing.T) {
 	}
 }
 
-// Broken if a checkpoint is made although nothing has changed since one that was copied, or none although something has.
+// Broken if a checkpoint is made although nothing has changed since one that was copied, or none although
+// something has.
 func TestPushAfterCopy(t *testing.T) {
 	p := layered(t)
 	m := start(t, p, "")
@@ -273,8 +276,8 @@ func TestPushAfterCopy(t *testing.T) {
 	}
 }
 
-// Broken if a checkpoint lacks what a process has written through a mapping of a file, which the file's times do not show until the kernel has
-// looked at its pages anew.
+// Broken if a checkpoint lacks what a process has written through a mapping of a file, which the file's times do
+// not show until the kernel has looked at its pages anew.
 func TestPushMapped(t *testing.T) {
 	p := layered(t)
 	m := start(t, p, "")
@@ -299,8 +302,8 @@ func TestPushMapped(t *testing.T) {
 	}
 }
 
-// Broken if a new sandbox's first checkpoint is a copy because what made the sandbox has its workspace open still, for as long as it is
-// left to be closed in the background.
+// Broken if a new sandbox's first checkpoint is a copy because what made the sandbox has its workspace open
+// still, for as long as it is left to be closed in the background.
 func TestPushAfterCreate(t *testing.T) {
 	for what, warm := range map[string]int{"made from the ground": 0, "made ahead": 1} {
 		t.Run(what, func(t *testing.T) {
@@ -319,7 +322,7 @@ func TestPushAfterCreate(t *testing.T) {
 				}
 				t.Cleanup(func() { s.Close() })
 				t.Cleanup(last)
-				m := &box{Sandbox: s, last: from}
+				m := &testSandbox{Sandbox: s, last: from}
 				bash(t, m, "echo 2 > /workspace/g")
 				if _, pushed := push(t, m); pushed != (sandbox.Pushed{Changed: true}) {
 					t.Errorf("from %q: %+v", from, pushed)
@@ -358,10 +361,11 @@ func TestPushUnstopped(t *testing.T) {
 	}
 }
 
-// Broken if a stack gets as high as the kernel will not have it, or a sandbox with one of the most layers cannot be used any more.
+// Broken if a stack gets as high as the kernel will not have it, or a sandbox with one of the most layers cannot
+// be used any more.
 func TestPushLimit(t *testing.T) {
 	p := layered(t)
-	native.SquashAt(p, 1000)
+	native.FlattenAt(p, 1000)
 	m := start(t, p, "")
 	const most = 128
 	for i := range most {
@@ -389,7 +393,7 @@ func TestSweepLayers(t *testing.T) {
 	}
 	layers := func() int {
 		t.Helper()
-		p.Buried()
+		p.TrashEmpty()
 		if err := p.Sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -482,8 +486,8 @@ func awaitAhead(t *testing.T, dir string, id outboard.SandboxID, n int) {
 	}
 }
 
-// Broken if a sandbox is given an overlay whose layer is not there any more, as when another server was killed while it made its own:
-// from then on nothing of it could be saved.
+// Broken if a sandbox is given an overlay whose layer is not there any more, as when another server was killed
+// while it made its own: from then on nothing of it could be saved.
 func TestPushLayerTakenAway(t *testing.T) {
 	p, dir := newProvider(t)
 	if !p.Capabilities().Layers {
@@ -507,7 +511,8 @@ func TestPushLayerTakenAway(t *testing.T) {
 	}
 }
 
-// Broken if a sandbox is given an overlay that another server was killed over while it removed what it lies on: whoever writes to it fails.
+// Broken if a sandbox is given an overlay that another server was killed over while it removed what it lies on:
+// whoever writes to it fails.
 func TestPushHalfRemoved(t *testing.T) {
 	p, dir := newProvider(t)
 	if !p.Capabilities().Layers {
@@ -585,7 +590,7 @@ func stuck(t *testing.T, dir string) {
 	}
 }
 
-// Broken if what fails after the mounts were exchanged takes the layer away that the sandbox now writes to.
+// Broken if what fails after the mounts were swapped takes the layer away that the sandbox now writes to.
 func TestPushFailsLate(t *testing.T) {
 	p, dir := newProvider(t)
 	if !p.Capabilities().Layers {
@@ -686,8 +691,8 @@ func TestSweepUnreadable(t *testing.T) {
 	}
 }
 
-// Broken if what was made ahead, a place or a sandbox with a guest, keeps a fork from beginning with its checkpoint, or the next sandbox
-// begins with it too.
+// Broken if what was made ahead, a place or a sandbox with a guest, keeps a fork from beginning with its
+// checkpoint, or the next sandbox begins with it too.
 func TestForkFromAhead(t *testing.T) {
 	for name, cfg := range map[string]native.Config{"place": {Ahead: 2}, "guest": {Warm: 2}} {
 		t.Run(name, func(t *testing.T) {

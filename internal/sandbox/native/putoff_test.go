@@ -37,7 +37,8 @@ func (s *said) count(what string) int {
 	return strings.Count(s.b.String(), what)
 }
 
-// TestPutOff: places of a kind that cannot be made would be tried over and over, or keep those of others from being made.
+// TestPutOff: places of a kind that cannot be made would be tried over and over, or keep those of others from
+// being made.
 func TestPutOff(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "s")
 	var log said
@@ -57,7 +58,7 @@ func TestPutOff(t *testing.T) {
 	for range 5 {
 		keep()
 	}
-	if n := log.count("plot not made"); n != 1 {
+	if n := log.count("slot not made"); n != 1 {
 		t.Errorf("%d tries within a second, want one", n)
 	}
 	if len(waiting(t, dir)) != 1 {
@@ -67,7 +68,7 @@ func TestPutOff(t *testing.T) {
 		p.ForgetPutOff()
 		keep()
 		keep()
-		if n := log.count("again=" + pause.String()); n != 1 || log.count("plot not made") != i+2 {
+		if n := log.count("again=" + pause.String()); n != 1 || log.count("slot not made") != i+2 {
 			t.Errorf("after %d more tries it is put off for %v %d times", i+1, pause, n)
 		}
 	}
@@ -116,7 +117,7 @@ func TestCloseWhileMaking(t *testing.T) {
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it waited %v", took)
 	}
-	if n := log.count("plot not made"); n != 0 {
+	if n := log.count("slot not made"); n != 0 {
 		t.Errorf("what was given up is a warning")
 	}
 	if left, err := os.ReadDir(filepath.Join(dir, "shelf")); err != nil || len(left) != 0 {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// If this fails, what a sandbox wrote stays on the disk: a tree deeper than is opened at a time, directories of more names than are read at
-// once, those that nobody may read, or a file in the place of a directory.
+// If this fails, what a sandbox wrote stays on the disk: a tree deeper than is opened at a time, directories of
+// more names than are read at once, those that nobody may read, or a file in the place of a directory.
 func TestRemoveTree(t *testing.T) {
 	top := filepath.Join(t.TempDir(), "top")
 	deep := top
@@ -77,7 +77,7 @@ func TestRemoveWhatChanged(t *testing.T) {
 
 // If this fails, what the kernel leaves of an overlay is looked for in each sandbox of a crowd.
 func TestRemoveMarks(t *testing.T) {
-	b := box{dir: t.TempDir()}
+	b := place{dir: t.TempDir()}
 	for _, work := range []string{"work", "1/wk"} {
 		if err := errors.Join(os.MkdirAll(b.path(work+"/work/incompat/volatile"), 0o700), os.Mkdir(b.path(work+"/index"), 0o700),
 			os.WriteFile(b.path(work+"/work/incompat/volatile/dirty"), nil, 0o600)); err != nil {
@@ -99,7 +99,8 @@ func TestRemoveMarks(t *testing.T) {
 	}
 }
 
-// If this fails, a directory stays of which the kernel says first that it is there, and what is in it when it is asked again.
+// If this fails, a directory stays of which the kernel says first that it is there, and what is in it when it is
+// asked again.
 func TestRemoveReadsOn(t *testing.T) {
 	top := filepath.Join(t.TempDir(), "top")
 	for _, name := range []string{"a", "b", "c"} {

@@ -41,8 +41,8 @@ type reserve struct {
 	done  chan struct{}
 }
 
-// room returns how much of the disk is free, and what sandboxes leave of it. A disk that cannot be asked has room.
-func (p *Provider) room() (free, least int64) {
+// diskSpace returns how much of the disk is free, and what sandboxes leave of it. A disk that cannot be asked has room.
+func (p *Provider) diskSpace() (free, least int64) {
 	var st unix.Statfs_t
 	if p.reserve.bytes == 0 || unix.Statfs(p.dir, &st) != nil {
 		return 0, 0
@@ -55,7 +55,7 @@ func (p *Provider) room() (free, least int64) {
 
 // leavesReserve returns an error where the disk has only room that sandboxes leave.
 func (p *Provider) leavesReserve() error {
-	free, least := p.room()
+	free, least := p.diskSpace()
 	if free >= least {
 		return nil
 	}
@@ -77,7 +77,7 @@ func (p *Provider) keepReserve() {
 		defer tick.Stop()
 		var w *writers // nil while there is room
 		for {
-			if free, least := p.room(); free >= least {
+			if free, least := p.diskSpace(); free >= least {
 				w = nil
 			} else {
 				if w == nil {
@@ -124,7 +124,7 @@ func (w *writers) look() {
 	before, warned := w.written, w.warned
 	w.written, w.warned = map[int]int64{}, map[int]bool{}
 	for _, id := range ids {
-		b, err := w.p.box(id)
+		b, err := w.p.placeOf(id)
 		if err != nil {
 			continue
 		}
@@ -166,7 +166,7 @@ func (w *writers) strike(id outboard.SandboxID, all []int) {
 
 // programs lists the processes of a sandbox but for its guest.
 func (w *writers) programs(s *state) (pids []int) {
-	data, err := readSmall(filepath.Join(s.Cgroups[0], "cgroup.procs"))
+	data, err := readRaw(filepath.Join(s.Cgroups[0], "cgroup.procs"))
 	if err != nil {
 		return nil
 	}
@@ -183,7 +183,7 @@ func (w *writers) programs(s *state) (pids []int) {
 func writtenBy(pid int) (n int64) {
 	tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	for _, t := range tasks {
-		data, _ := readSmall(fmt.Sprintf("/proc/%d/task/%s/io", pid, t.Name()))
+		data, _ := readRaw(fmt.Sprintf("/proc/%d/task/%s/io", pid, t.Name()))
 		for line := range strings.Lines(string(data)) {
 			if v, ok := strings.CutPrefix(line, "write_bytes: "); ok {
 				m, _ := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
@@ -201,7 +201,7 @@ func signalMember(id outboard.SandboxID, pid int, sig unix.Signal) {
 		return
 	}
 	defer unix.Close(fd)
-	group, err := readSmall(fmt.Sprintf("/proc/%d/cgroup", pid))
+	group, err := readRaw(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err == nil && strings.Contains(string(group), "/"+string(id)+"\n") {
 		_ = unix.PidfdSendSignal(fd, sig, nil, 0) // it has ended, then
 	}

@@ -90,7 +90,7 @@ func checkLayers(layers []string) error {
 
 // InUse implements sandbox.Stacked.
 func (p *Provider) InUse() (map[string]bool, error) {
-	boxes, err := p.boxes()
+	boxes, err := p.places()
 	if err != nil {
 		return nil, fmt.Errorf("listing sandboxes: %w", err)
 	}
@@ -160,8 +160,9 @@ func within(path, dir string) bool {
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// accountLayer returns a layer that goes over a foreign root (its layers, top first): its accounts with the sandbox's own user added, the
-// tool's directories, and the names of the place; and who the tool is that user names.
+// accountLayer returns a layer that goes over a foreign root (its layers, top first): its accounts with the
+// sandbox's own user added, the tool's directories, and the names of the place; and who the tool is that user
+// names.
 func (p *Provider) accountLayer(layers []string, user string) (string, tool, error) {
 	if err := mountable(layers); err != nil {
 		return "", tool{}, err
@@ -184,7 +185,8 @@ func (p *Provider) accountLayer(layers []string, user string) (string, tool, err
 	return layer, t, buildLayer(layer, func(root *os.Root) error { return writeEntries(root, entries) })
 }
 
-// mountable refuses a foreign root that has something else where a sandbox mounts file systems of its own: nothing of the host's can mend it.
+// mountable refuses a foreign root that has something else where a sandbox mounts file systems of its own:
+// nothing of the host's can mend it.
 func mountable(layers []string) error {
 	for _, name := range []string{"proc", "dev", "sys", "tmp"} {
 		for _, dir := range layers {
@@ -204,7 +206,8 @@ func mountable(layers []string) error {
 	return nil
 }
 
-// accountsOf returns a file of /etc as an overlay of the layers shows it, with the tool's line added where its id has none.
+// accountsOf returns a file of /etc as an overlay of the layers shows it, with the tool's line added where its
+// id has none.
 func accountsOf(layers []string, name, line string) (string, error) {
 	for _, dir := range layers {
 		text, last, err := accountsIn(dir, name, line)
@@ -284,8 +287,8 @@ func readAccounts(root *os.Root, name, line string) (string, error) {
 	return text + line, nil
 }
 
-// hostPath is the search path for programs inside a sandbox that shows the host's: the usual places, then whatever of the server's
-// own path is shown as well, so that a compiler found outside is found inside.
+// hostPath is the search path for programs inside a sandbox that shows the host's: the usual places, then
+// whatever of the server's own path is shown as well, so that a compiler found outside is found inside.
 func hostPath(own string, binds []boot.Bind) string {
 	dirs := []string{"/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"}
 	const golang = "/usr/local/go/bin" // where Go's own instructions put it, often only in interactive shells' paths
@@ -298,11 +301,12 @@ func hostPath(own string, binds []boot.Bind) string {
 	return strings.Join(dirs, ":")
 }
 
-// ownPrograms are where people's package managers put programs. They come last in PATH: what is there cannot take the place of the system's.
+// ownPrograms are where people's package managers put programs. They come last in PATH: what is there cannot
+// take the place of the system's.
 var ownPrograms = []string{".local/bin", "go/bin", ".cargo/bin", ".local/share/pnpm", ".bun/bin", ".deno/bin", ".dotnet/tools"}
 
-// environment is that of the programs inside: how tools are installed into the home directory and found there, and what spec says. npm is told by a
-// file, because version managers of node refuse to work with the variable.
+// environment is that of the programs inside: how tools are installed into the home directory and found there,
+// and what spec says. npm is told by a file, because version managers of node refuse to work with the variable.
 func environment(spec sandbox.Spec, path string) map[string]string {
 	env := map[string]string{
 		"GIT_CONFIG_SYSTEM": "/etc/outboard/gitconfig", "npm_config_globalconfig": "/etc/outboard/npmrc", "GEMRC": "/etc/outboard/gemrc",

@@ -73,7 +73,8 @@ func checkMini(t *testing.T, p sandbox.Provider, rootfs string) {
 	}
 }
 
-// TestDirectoryRoot: a directory as root file system would be missing parts, show the host's, or be changed by a sandbox.
+// TestDirectoryRoot: a directory as root file system would be missing parts, show the host's, or be changed by a
+// sandbox.
 func TestDirectoryRoot(t *testing.T) {
 	p, _ := newProvider(t)
 	root := miniRoot(t)
@@ -178,8 +179,8 @@ func TestHostileArchive(t *testing.T) {
 	}
 }
 
-// TestRootOfLinks: a root file system whose mount points are links would lead a mount, a file of ours or what a tool writes to the
-// host's files.
+// TestRootOfLinks: a root file system whose mount points are links would lead a mount, a file of ours or what a
+// tool writes to the host's files.
 func TestRootOfLinks(t *testing.T) {
 	p, _ := newProvider(t)
 	outside := filepath.Join(t.TempDir(), "outside")
@@ -201,7 +202,7 @@ func TestRootOfLinks(t *testing.T) {
 				continue
 			}
 			made++
-			b := &box{Sandbox: s}
+			b := &testSandbox{Sandbox: s}
 			_ = b.Put(t.Context(), "/"+name+"/written", 0o644, false, strings.NewReader("x"))
 			if out, _ := b.run(t, "/bin/hostile", "cat", "/data/f", "/"+name+"/secret", outside+"/secret"); !strings.Contains(out, "image") || strings.Contains(out, canary) {
 				t.Errorf("%s -> %s: %s", name, to, out)
@@ -240,7 +241,8 @@ func pack(t *testing.T, headers []tar.Header) string {
 	return file
 }
 
-// layerDir makes a directory of files; a name that begins with ! is deleted by it, and one that ends with / hides what lies below.
+// layerDir makes a directory of files; a name that begins with ! is deleted by it, and one that ends with /
+// hides what lies below.
 func layerDir(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -268,8 +270,8 @@ func layerDir(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// TestLayerRoot: a root file system of layers would show what an upper layer deleted, miss what a lower one has, have other accounts
-// than it says, or not hold as many layers as images have.
+// TestLayerRoot: a root file system of layers would show what an upper layer deleted, miss what a lower one has,
+// have other accounts than it says, or not hold as many layers as images have.
 func TestLayerRoot(t *testing.T) {
 	p, _ := newProvider(t)
 	layers := []string{
@@ -339,8 +341,8 @@ func TestLayersRefused(t *testing.T) {
 	}
 }
 
-// TestInstallingTools: tools that are installed as people do it would fail or not be found, dependencies that name git hosts by SSH would not come, and
-// a commit would have no author.
+// TestInstallingTools: tools that are installed as people do it would fail or not be found, dependencies that
+// name git hosts by SSH would not come, and a commit would have no author.
 func TestInstallingTools(t *testing.T) {
 	p, _ := newProvider(t)
 	b := create(t, p, sandbox.Spec{})

@@ -19,14 +19,15 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// What sandboxes of other technologies on a Linux host have in common with native ones is defined once, here: the same files are shown
-// from the host, the same system calls are refused, and what is left behind is removed the same way.
+// What sandboxes of other technologies on a Linux host have in common with native ones is defined once, here:
+// the same files are shown from the host, the same system calls are refused, and what is left behind is removed
+// the same way.
 
 // GuestCapabilities are what a guest keeps that runs as root of its sandbox, as a bit set.
 const GuestCapabilities = guestKeeps
 
-// MaxFiles is RLIMIT_NOFILE inside. GuestPids is room for the guest above the limit on processes. MaxTerminals is how many pseudo-terminals there
-// may be.
+// MaxFiles is RLIMIT_NOFILE inside. GuestPids is room for the guest above the limit on processes. MaxTerminals
+// is how many pseudo-terminals there may be.
 const (
 	MaxFiles     = maxFiles
 	GuestPids    = guestPids
@@ -90,8 +91,8 @@ func Env(spec sandbox.Spec, root *Root) map[string]string {
 // ToolDirs are the directories that are written to.
 func ToolDirs() []boot.Dir { return slices.Clone(toolDirs) }
 
-// ReserveUID returns a uid of this host that no other sandbox and no user has, for the tools of the sandbox in dir. It is released with
-// ReleaseUID when the sandbox is gone.
+// ReserveUID returns a uid of this host that no other sandbox and no user has, for the tools of the sandbox in
+// dir. It is released with ReleaseUID when the sandbox is gone.
 func ReserveUID(dir string, id outboard.SandboxID) (uint32, error) {
 	pool, err := newUIDPool(uidDir)
 	if err != nil {
@@ -101,8 +102,8 @@ func ReserveUID(dir string, id outboard.SandboxID) (uint32, error) {
 	return base + toolUID, err
 }
 
-// Reserved returns for each sandbox of this host in a directory below dir that has a range of uids the name of its control groups, by its directory.
-// Those of an ordinary user have none.
+// Reserved returns for each sandbox of this host in a directory below dir that has a range of uids the name of
+// its control groups, by its directory. Those of an ordinary user have none.
 func Reserved(dir string) (map[string]string, error) {
 	if !mapsRange() {
 		return nil, nil
@@ -132,7 +133,8 @@ func ReleaseUID(dir string, uid uint32) error {
 	return pool.release(uid-toolUID, dir)
 }
 
-// MakeLayer makes dir, a layer that any sandbox can begin with, of the upper directory of an ended one whose tools had ReserveUID's uid.
+// MakeLayer makes dir, a layer that any sandbox can begin with, of the upper directory of an ended one whose
+// tools had ReserveUID's uid.
 func MakeLayer(ctx context.Context, id outboard.SandboxID, upper, dir string, uid uint32) error {
 	return makeLayer(ctx, id, upper, dir, uid-toolUID)
 }
@@ -195,9 +197,11 @@ func (p Process) Wait(ctx context.Context) error {
 	return pr.wait(ctx)
 }
 
-// Lock keeps other processes and goroutines from making or removing the same sandbox. It fails with fs.ErrNotExist when its directory
-// is not there, or went away while waiting.
-func Lock(ctx context.Context, dir string) (unlock func(), err error) { return box{dir: dir}.lock(ctx) }
+// Lock keeps other processes and goroutines from making or removing the same sandbox. It fails with
+// fs.ErrNotExist when its directory is not there, or went away while waiting.
+func Lock(ctx context.Context, dir string) (unlock func(), err error) {
+	return place{dir: dir}.lock(ctx)
+}
 
 // WaitFor polls until ready reports true or an error, or ctx ends.
 func WaitFor(ctx context.Context, ready func() (bool, error)) error { return waitFor(ctx, ready) }

@@ -24,8 +24,9 @@ import (
 // cacheDir holds layers that sandboxes share, below Config.Dir.
 const cacheDir = "cache"
 
-// etcAllowed is what of the host's /etc exists inside. It is an allow-list: what is not named here (shadow, ssh host keys, package
-// manager credentials, service configuration) is not in the sandbox, and of what is named only what everybody may read is copied.
+// etcAllowed is what of the host's /etc exists inside. It is an allow-list: what is not named here (shadow, ssh
+// host keys, package manager credentials, service configuration) is not in the sandbox, and of what is named
+// only what everybody may read is copied.
 var etcAllowed = []string{
 	// The dynamic linker: without its cache programs start slowly or not at all.
 	"ld.so.cache", "ld.so.conf", "ld.so.conf.d",
@@ -50,12 +51,12 @@ var etcAllowed = []string{
 var skeletonDirs = []string{"dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "srv", "sys", "usr", "var", "var/cache",
 	"var/lib", "var/log", "var/opt"}
 
-// topLevel are the directories of programs and libraries. Where the host has a link (merged /usr) so has the sandbox; where it has
-// a directory, that is shown.
+// topLevel are the directories of programs and libraries. Where the host has a link (merged /usr) so has the
+// sandbox; where it has a directory, that is shown.
 var topLevel = []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"}
 
-// skeleton is the lower layer of sandboxes that use the host's programs: a copy of what etcAllowed names, generated account files,
-// and mount points. It is rebuilt under another name when the host's files change.
+// skeleton is the lower layer of sandboxes that use the host's programs: a copy of what etcAllowed names,
+// generated account files, and mount points. It is rebuilt under another name when the host's files change.
 type skeleton struct {
 	mu      sync.Mutex
 	layer   string // its directory
@@ -163,8 +164,8 @@ func settingEntries() []entry {
 	}
 }
 
-// toolEntries are the tool's directories. They are in the layer, with the tool as owner, because making them in each sandbox's
-// own layer is the dearest part of a start; the guest makes what is not there or not the tool's.
+// toolEntries are the tool's directories. They are in the layer, with the tool as owner, because making them in
+// each sandbox's own layer is the dearest part of a start; the guest makes what is not there or not the tool's.
 func (p *Provider) toolEntries(t tool) []entry {
 	entries := settingEntries()
 	for _, d := range toolDirs {
@@ -205,7 +206,8 @@ func placeEntries() []entry {
 	}
 }
 
-// readEtc returns a file or tree below dir with the directories above it. What is missing, or not for everybody, is left out.
+// readEtc returns a file or tree below dir with the directories above it. What is missing, or not for everybody,
+// is left out.
 func readEtc(dir, name string) ([]entry, error) {
 	var out []entry
 	for i, c := range name {
@@ -295,8 +297,8 @@ func writeEntries(root *os.Root, entries []entry) error {
 	return nil
 }
 
-// buildLayer fills a directory under a temporary name and renames it, so that a layer is whole or absent. When another process
-// was faster, its layer is as good.
+// buildLayer fills a directory under a temporary name and renames it, so that a layer is whole or absent. When
+// another process was faster, its layer is as good.
 func buildLayer(layer string, fill func(*os.Root) error) error {
 	if _, err := os.Lstat(layer); err == nil {
 		return nil
@@ -328,12 +330,13 @@ func buildLayer(layer string, fill func(*os.Root) error) error {
 	return errors.Join(err, rmErr)
 }
 
-// prune removes host layers that no sandbox uses and no process has looked at for a while, and what a crash left of building one.
+// prune removes host layers that no sandbox uses and no process has looked at for a while, and what a crash left
+// of building one.
 func (p *Provider) prune(current string) {
 	now := time.Now()
 	_ = os.Chtimes(current, now, now) // in use: other processes must not prune it
 	used := map[string]bool{current: true}
-	boxes, err := p.boxes()
+	boxes, err := p.places()
 	if err != nil {
 		return // the next look prunes
 	}

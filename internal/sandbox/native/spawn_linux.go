@@ -19,7 +19,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/guest/boot"
 	"github.com/outboard-dev/outboard/internal/guest/form"
-	"github.com/outboard-dev/outboard/internal/guest/nursery"
+	"github.com/outboard-dev/outboard/internal/guest/spawner"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
@@ -40,9 +40,10 @@ func (b *birth) close() {
 	}
 }
 
-// spawn makes the first process of a plot, in new namespaces. The child does nothing until the gate opens, and ends when the gate or the
-// control socket is closed before that: it cannot outlive a host that died before it knew the pid.
-func (p *Provider) spawn(pl *plot) (_ *birth, err error) {
+// spawn makes the first process of a slot, in new namespaces. The child does nothing until the gate opens, and
+// ends when the gate or the control socket is closed before that: it cannot outlive a host that died before it
+// knew the pid.
+func (p *Provider) spawn(sl *slot) (_ *birth, err error) {
 	program, err := p.program.open(p.guest)
 	if err != nil {
 		return nil, fmt.Errorf("reading the guest program: %w", err)
@@ -58,21 +59,21 @@ func (p *Provider) spawn(pl *plot) (_ *birth, err error) {
 	if err != nil {
 		return nil, err
 	}
-	doors, err := pl.group.doors()
+	doors, err := sl.group.doors()
 	defer closeAll(doors)
 	if err != nil {
 		return nil, err
 	}
-	k := nursery.Child{Net: -1, Mount: -1, Flags: namespaces, Gate: int(control[1].Fd()), Program: int(program.Fd()), Owner: pl.state.UIDBase}
+	k := spawner.Child{Net: -1, Mount: -1, Flags: namespaces, Gate: int(control[1].Fd()), Program: int(program.Fd()), Owner: sl.state.UIDBase}
 	if p.rootless {
 		k.ID = toolUID
 	}
-	null, log, listen, state := int(pl.files[0].Fd()), int(pl.files[1].Fd()), int(pl.files[2].Fd()), int(pl.files[3].Fd())
-	k.Files = [nursery.FirstFree]int{null, log, log, listen, int(control[0].Fd()), state}
+	null, log, listen, state := int(sl.files[0].Fd()), int(sl.files[1].Fd()), int(sl.files[2].Fd()), int(sl.files[3].Fd())
+	k.Files = [spawner.FirstFree]int{null, log, log, listen, int(control[0].Fd()), state}
 	for _, d := range doors {
 		k.Groups = append(k.Groups, int(d.Fd()))
 	}
-	if nb.pid, err = p.clone(k, pl); err != nil {
+	if nb.pid, err = p.clone(k, sl); err != nil {
 		return nil, unavailable("the kernel refuses new namespaces: %w", err)
 	}
 	st, err := readStat(nb.pid)
@@ -106,15 +107,15 @@ func (b *birth) sockets() (theirs []*os.File, err error) {
 	return append(theirs, os.NewFile(uintptr(pair[1]), "gate")), nil
 }
 
-// clone makes the first process of a plot: in the nursery, and where this process is an ordinary user's, which has no namespaces to
-// bring it into, itself.
-func (p *Provider) clone(k nursery.Child, pl *plot) (int, error) {
-	if pl.net.made() {
-		k.Net = int(pl.net.ns.Fd())
-		if pl.mnt != nil {
-			k.Mount = int(pl.mnt.Fd())
+// clone makes the first process of a slot: in the spawner, and where this process is an ordinary user's, which
+// has no namespaces to bring it into, itself.
+func (p *Provider) clone(k spawner.Child, sl *slot) (int, error) {
+	if sl.net.made() {
+		k.Net = int(sl.net.ns.Fd())
+		if sl.mnt != nil {
+			k.Mount = int(sl.mnt.Fd())
 		}
-		return p.nursed(k)
+		return p.viaSpawner(k)
 	}
 	all := append(slices.Clone(k.Files[:]), k.Program, k.Gate)
 	fds, err := duplicate(all...)
@@ -123,15 +124,16 @@ func (p *Provider) clone(k nursery.Child, pl *plot) (int, error) {
 		return 0, err
 	}
 	copy(k.Files[:], fds)
-	k.Program, k.Gate = fds[nursery.FirstFree], fds[nursery.FirstFree+1]
+	k.Program, k.Gate = fds[spawner.FirstFree], fds[spawner.FirstFree+1]
 	k.Flags |= unix.CLONE_NEWNET
 	return k.Clone()
 }
 
-// duplicate copies files to descriptors above the numbers that a child gives them, so that none is overwritten before its turn.
+// duplicate copies files to descriptors above the numbers that a child gives them, so that none is overwritten
+// before its turn.
 func duplicate(files ...int) (fds []int, err error) {
 	for _, f := range files {
-		fd, err := unix.FcntlInt(uintptr(f), unix.F_DUPFD_CLOEXEC, nursery.Free)
+		fd, err := unix.FcntlInt(uintptr(f), unix.F_DUPFD_CLOEXEC, spawner.Free)
 		if err != nil {
 			return fds, os.NewSyscallError("fcntl", err)
 		}
@@ -140,8 +142,9 @@ func duplicate(files ...int) (fds []int, err error) {
 	return fds, nil
 }
 
-// files opens what the guest inherits: null, log, socket and state directory. The caller closes them, also after an error.
-func (p *Provider) files(b box) (files []*os.File, err error) {
+// files opens what the guest inherits: null, log, socket and state directory. The caller closes them, also after
+// an error.
+func (p *Provider) files(b place) (files []*os.File, err error) {
 	for _, o := range []struct {
 		path  string
 		flags int
@@ -168,7 +171,7 @@ func (p *Provider) files(b box) (files []*os.File, err error) {
 }
 
 // listen makes a socket on which the guest serves. Its path stays outside the sandbox.
-func (b box) listen(name string) (*os.File, error) {
+func (b place) listen(name string) (*os.File, error) {
 	dir, err := os.OpenFile(b.dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
@@ -196,22 +199,24 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// waits reports whether a guest that was started ahead is still there: it says nothing before it is spoken to, and closes nothing.
+// waits reports whether a guest that was started ahead is still there: it says nothing before it is spoken to,
+// and closes nothing.
 func (b *birth) waits() bool {
 	raw, err := b.control.SyscallConn()
 	if err != nil {
 		return false
 	}
-	quiet := false
+	silent := false
 	err = raw.Control(func(fd uintptr) {
 		polled := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
 		n, err := unix.Poll(polled, 0)
-		quiet = n == 0 && err == nil
+		silent = n == 0 && err == nil
 	})
-	return err == nil && quiet
+	return err == nil && silent
 }
 
-// identify tells a guest that was started ahead whose it is. It does not answer: what it is asked next says whether it lives.
+// identify tells a guest that was started ahead whose it is. It does not answer: what it is asked next says
+// whether it lives.
 func (b *birth) identify(spec sandbox.Spec, path string) error {
 	id := boot.Identity{Generation: spec.Generation, Env: environment(spec, path)}
 	if spec.Network != nil {
@@ -232,8 +237,9 @@ func (b *birth) identify(spec sandbox.Spec, path string) error {
 	return nil
 }
 
-// put writes what the control socket takes without waiting, and returns how much. It needs no deadline, for the sake of which the runtime
-// would wake who waits for its sockets; whatever goes wrong, the next write meets as well.
+// put writes what the control socket takes without waiting, and returns how much. It needs no deadline, for the
+// sake of which the runtime would wake who waits for its sockets; whatever goes wrong, the next write meets as
+// well.
 func (b *birth) put(msg []byte) int {
 	n := 0
 	if raw, err := b.control.SyscallConn(); err == nil {
@@ -254,7 +260,8 @@ func frame(m form.Message) ([]byte, error) {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...), nil
 }
 
-// configure sends the configuration and waits until the guest is ready to serve, or, where it is to wait for an identity, to be told whom.
+// configure sends the configuration and waits until the guest is ready to serve, or, where it is to wait for an
+// identity, to be told whom.
 func (b *birth) configure(ctx context.Context, cfg *boot.Config, trees []int, uplink *os.File) error {
 	deadline := time.Now().Add(createTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
@@ -292,7 +299,8 @@ func (b *birth) configure(ctx context.Context, cfg *boot.Config, trees []int, up
 	return nil
 }
 
-// reports reads how it went: whether the sandbox was built, and, of a guest that is to wait, that its start is over. Both can come at once.
+// reports reads how it went: whether the sandbox was built, and, of a guest that is to wait, that its start is
+// over. Both can come at once.
 func (b *birth) reports(ctx context.Context, later bool) error {
 	r := bufio.NewReader(io.LimitReader(b.control, boot.MaxConfig))
 	for n := 0; n == 0 || later && n == 1; n++ {
@@ -314,8 +322,8 @@ func (b *birth) reports(ctx context.Context, later bool) error {
 	return nil
 }
 
-// client makes the control socket the host's first connection: to dial one and to ask who answers would be two more turns of waiting
-// for each other.
+// client makes the control socket the host's first connection: to dial one and to ask who answers would be two
+// more turns of waiting for each other.
 func (b *birth) client() *guest.Client {
 	conn := b.control
 	b.control = nil

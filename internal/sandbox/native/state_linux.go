@@ -19,8 +19,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// state is what a sandbox's directory says about it. It is written before each thing it names exists, so that whoever finds the
-// directory after a crash can remove all of it.
+// state is what a sandbox's directory says about it. It is written before each thing it names exists, so that
+// whoever finds the directory after a crash can remove all of it.
 type state struct {
 	ID         outboard.SandboxID `json:"id"`
 	Generation string             `json:"generation"`
@@ -33,36 +33,37 @@ type state struct {
 	Cgroups    []string           `json:"cgroups,omitempty"` // directories
 	Lower      []string           `json:"lower,omitempty"`   // cached layers in use
 	Root       []string           `json:"root,omitempty"`    // what the saved directories lie on, where they are layers
-	Whole      bool               `json:"whole,omitempty"`   // the first overlay of the saved directories is the root's, too
+	SharedRoot bool               `json:"whole,omitempty"`   // the first overlay of the saved directories is the root's, too
 	Build      bool               `json:"build,omitempty"`   // all that is written is in one place, see Commit
 	CreatedAt  time.Time          `json:"created_at"`
 }
 
 const stateFile = "state.json"
 
-// box is the directory of one sandbox.
-type box struct {
+// place is a sandbox's directories on the host.
+type place struct {
 	id  outboard.SandboxID
 	dir string
 	was string // what dir was while the sandbox lived, of one that was destroyed
 }
 
-func (p *Provider) box(id outboard.SandboxID) (box, error) {
+func (p *Provider) placeOf(id outboard.SandboxID) (place, error) {
 	if !outboard.ValidID(outboard.PrefixSandbox, string(id)) {
-		return box{}, outboard.Errorf(outboard.Invalid, "%q is not a sandbox id", id)
+		return place{}, outboard.Errorf(outboard.Invalid, "%q is not a sandbox id", id)
 	}
-	return box{id: id, dir: filepath.Join(p.dir, string(id))}, nil
+	return place{id: id, dir: filepath.Join(p.dir, string(id))}, nil
 }
 
-func (b box) path(name string) string { return filepath.Join(b.dir, name) }
+func (b place) path(name string) string { return filepath.Join(b.dir, name) }
 
 // stateSize is what a state file is filled up to, so that it does not grow later.
 const stateSize = 2 << 10
 
-// save writes the state file, over the old one if there is one: with one write of less than a page, which no kill can tear, while the
-// box is locked or nobody's. To replace the file would take a new inode and free an old one, which can be the dearest part of a
-// start, and no crash of the machine needs to be thought of: what the file speaks of does not survive one.
-func (b box) save(s *state) error {
+// save writes the state file, over the old one if there is one: with one write of less than a page, which no
+// kill can tear, while the place is locked or nobody's. To replace the file would take a new inode and free an
+// old one, which can be the dearest part of a start, and no crash of the machine needs to be thought of: what
+// the file speaks of does not survive one.
+func (b place) save(s *state) error {
 	data, err := json.Marshal(s)
 	if err != nil {
 		return fmt.Errorf("encoding sandbox state: %w", err)
@@ -70,15 +71,15 @@ func (b box) save(s *state) error {
 	var was unix.Stat_t
 	_ = unix.Stat(b.path(stateFile), &was)                  // none is one of no size
 	fill := max(0, max(stateSize, int(was.Size))-len(data)) // with what means nothing after an object
-	if err := writeSmall(b.path(stateFile), unix.O_CREAT, append(data, bytes.Repeat([]byte{'\n'}, fill)...)); err != nil {
+	if err := writeRaw(b.path(stateFile), unix.O_CREAT, append(data, bytes.Repeat([]byte{'\n'}, fill)...)); err != nil {
 		return fmt.Errorf("writing sandbox state: %w", err)
 	}
 	return nil
 }
 
 // load reads the state. A directory without a readable one was left by a crash before anything was started.
-func (b box) load() (*state, error) {
-	data, err := readSmall(b.path(stateFile))
+func (b place) load() (*state, error) {
+	data, err := readRaw(b.path(stateFile))
 	if err != nil {
 		return nil, fmt.Errorf("reading sandbox state: %w", err)
 	}
@@ -89,11 +90,11 @@ func (b box) load() (*state, error) {
 	return s, nil
 }
 
-// lock keeps other processes and goroutines from creating or destroying the same sandbox. It fails with fs.ErrNotExist when the
-// directory is not there, or went away while waiting.
-func (b box) lock(ctx context.Context) (unlock func(), err error) {
+// lock keeps other processes and goroutines from creating or destroying the same sandbox. It fails with
+// fs.ErrNotExist when the directory is not there, or went away while waiting.
+func (b place) lock(ctx context.Context) (unlock func(), err error) {
 	for {
-		f, err := openQuiet(b.dir)
+		f, err := openUnpolled(b.dir)
 		if err != nil {
 			return nil, fmt.Errorf("locking sandbox: %w", err)
 		}
@@ -175,7 +176,8 @@ func (pr *process) kill() error {
 // wait returns when the process has ended.
 func (pr *process) wait(ctx context.Context) error { return waitFor(ctx, pr.ended) }
 
-// ended reports whether the process has ended, which for the init of a pid namespace means that every process in it has.
+// ended reports whether the process has ended, which for the init of a pid namespace means that every process in
+// it has.
 func (pr *process) ended() (bool, error) {
 	fds := []unix.PollFd{{Fd: int32(pr.fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 1)
@@ -192,7 +194,7 @@ type stat struct {
 
 // readStat reads what it needs of /proc/<pid>/stat. The command name in it is in parentheses and may contain anything.
 func readStat(pid int) (stat, error) {
-	data, err := readSmall("/proc/" + strconv.Itoa(pid) + "/stat")
+	data, err := readRaw("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return stat{}, err
 	}
@@ -211,7 +213,7 @@ func readStat(pid int) (stat, error) {
 
 // bootID names this boot of the machine.
 var bootID = sync.OnceValue(func() string {
-	b, err := readSmall("/proc/sys/kernel/random/boot_id")
+	b, err := readRaw("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""
 	}

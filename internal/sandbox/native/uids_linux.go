@@ -19,13 +19,14 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// uidDir holds the table of reserved uid ranges. It is one place for the whole host, because the uids are; a reboot clears it together with the
-// sandboxes.
+// uidDir holds the table of reserved uid ranges. It is one place for the whole host, because the uids are; a
+// reboot clears it together with the sandboxes.
 const uidDir = "/run/outboard/uids"
 
-// The table has one slot per range: the directory of the sandbox that has it and, on a second line, the name of its cgroups, filled up
-// with zeros. A free range is zeros. A slot is written whole, by one write that no kill can tear, under a lock of the file. A file for each range
-// would be made and removed with each sandbox, and where /run is on a disk to find an inode for it can be the dearest part of a start.
+// The table has one slot per range: the directory of the sandbox that has it and, on a second line, the name of
+// its cgroups, filled up with zeros. A free range is zeros. A slot is written whole, by one write that no kill
+// can tear, under a lock of the file. A file for each range would be made and removed with each sandbox, and
+// where /run is on a disk to find an inode for it can be the dearest part of a start.
 const (
 	uidTable = "ranges"
 	slotSize = 1 << 10
@@ -79,14 +80,14 @@ func readSubIDs(file string) ([][2]uint64, error) {
 
 // owner is who has a range.
 type owner struct {
-	dir   string             // of the sandbox or plot
+	dir   string             // of the sandbox or slot
 	group outboard.SandboxID // name of its cgroups
 }
 
 // table opens the slots and locks them, exclusively with unix.LOCK_EX, until they are closed.
 func (u *uidPool) table(how int) (*slots, error) {
 	path := filepath.Join(u.dir, uidTable)
-	fd, err := openSmall(path, unix.O_RDWR|unix.O_CREAT, 0o600)
+	fd, err := openRaw(path, unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +169,8 @@ func (u *uidPool) all() (map[uint32]owner, error) {
 	}
 }
 
-// hold locks the owners: shared by those who change one while its directory moves, exclusive for who looks for the directories.
+// hold locks the owners: shared by those who change one while its directory moves, exclusive for who looks for
+// the directories.
 func (u *uidPool) hold(how int) (*os.File, error) { return lockFile(u.dir, how) }
 
 // change gives a range another owner.
@@ -181,16 +183,16 @@ func (u *uidPool) change(base uint32, o owner) error {
 	return t.put(base, o)
 }
 
-// firstRanges is among how many ranges the first are drawn, so that a table does not become larger than it has to. After each triesAmong of them
-// in vain there are twice as many, up to all of them.
+// firstRanges is among how many ranges the first are drawn, so that a table does not become larger than it has
+// to. After each triesAmong of them in vain there are twice as many, up to all of them.
 const (
 	firstRanges = 4096
 	triesAmong  = 8
 	doublings   = 3
 )
 
-// reserve returns the first uid of a free range. Ranges are drawn at random, so that a new sandbox rarely gets the uids of the
-// last one, whose files might still be being removed.
+// reserve returns the first uid of a free range. Ranges are drawn at random, so that a new sandbox rarely gets
+// the uids of the last one, whose files might still be being removed.
 func (u *uidPool) reserve(o owner) (base uint32, err error) {
 	t, err := u.table(unix.LOCK_EX)
 	if err != nil {
@@ -247,9 +249,10 @@ func (u *uidPool) release(base uint32, dir string) error {
 	return t.put(base, owner{})
 }
 
-// sweep looks at reservations whose sandbox has no directory any more, as when a data directory was deleted by hand. It thaws what
-// is frozen, so that the guest can see that it is an orphan and end, and gives back what has no process left. A directory that
-// only this process cannot see (another mount namespace) loses nothing by that.
+// sweep looks at reservations whose sandbox has no directory any more, as when a data directory was deleted by
+// hand. It thaws what is frozen, so that the guest can see that it is an orphan and end, and gives back what has
+// no process left. A directory that only this process cannot see (another mount namespace) loses nothing by
+// that.
 func (p *Provider) sweep(ctx context.Context) error {
 	still, err := p.uids.hold(unix.LOCK_EX)
 	if err != nil {

@@ -17,13 +17,14 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// uplinkFile is the socket on which the guest hands its network over. Like the guest's own, its path stays outside the sandbox.
+// uplinkFile is the socket on which the guest hands its network over. Like the guest's own, its path stays
+// outside the sandbox.
 const uplinkFile = "uplink.sock"
 
 var _ sandbox.Networked = (*Provider)(nil)
 
 // connectNet adds to a configuration what a sandbox with a network needs, and returns the file to send with it, or nil.
-func (b box) connectNet(cfg *boot.Config, n *sandbox.Network, ns network) (*os.File, error) {
+func (b place) connectNet(cfg *boot.Config, n *sandbox.Network, ns network) (*os.File, error) {
 	if n == nil {
 		return nil, nil
 	}
@@ -37,7 +38,7 @@ func (b box) connectNet(cfg *boot.Config, n *sandbox.Network, ns network) (*os.F
 
 // Listen takes over the listening sockets of a living sandbox. It waits for one that is frozen.
 func (p *Provider) Listen(ctx context.Context, id outboard.SandboxID, ca []byte) (net.Listener, error) {
-	b, err := p.box(id)
+	b, err := p.placeOf(id)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +46,7 @@ func (p *Provider) Listen(ctx context.Context, id outboard.SandboxID, ca []byte)
 	if err != nil {
 		return nil, outboard.Errorf(outboard.NotFound, "sandbox %s does not exist on this host", id)
 	}
-	m := &machine{box: b, state: s}
+	m := &machine{place: b, state: s}
 	if err := m.alive(); err != nil {
 		return nil, err
 	}
@@ -69,8 +70,9 @@ func (p *Provider) Listen(ctx context.Context, id outboard.SandboxID, ca []byte)
 	return newUplinked(conn, sockets), nil
 }
 
-// closeTimeout bounds the wait for what accepts in the kernel. Who has a socket shares it with the guest, which may have made it block:
-// then nothing ends a wait for a connection, and whoever stops a gateway would wait with it.
+// closeTimeout bounds the wait for what accepts in the kernel. Who has a socket shares it with the guest, which
+// may have made it block: then nothing ends a wait for a connection, and whoever stops a gateway would wait with
+// it.
 const closeTimeout = 2 * time.Second
 
 // uplinked is the listener of one sandbox: its listening sockets, for as long as the guest holds the connection.

@@ -36,7 +36,7 @@ func (m *machine) Usage(context.Context) (sandbox.Usage, error) {
 // read adds what one directory of the group counts.
 func (g group) read(dir string, u *sandbox.Usage) {
 	number := func(file string) int64 {
-		b, err := readSmall(filepath.Join(dir, file))
+		b, err := readRaw(filepath.Join(dir, file))
 		if err != nil {
 			return 0
 		}
@@ -44,7 +44,7 @@ func (g group) read(dir string, u *sandbox.Usage) {
 		return n
 	}
 	stat := func(file, key string) int64 {
-		b, err := readSmall(filepath.Join(dir, file))
+		b, err := readRaw(filepath.Join(dir, file))
 		if err != nil {
 			return 0
 		}
@@ -59,7 +59,7 @@ func (g group) read(dir string, u *sandbox.Usage) {
 	if g.version == 2 {
 		u.CPU, u.Memory, u.MemoryMax = time.Duration(stat("cpu.stat", "usage_usec"))*time.Microsecond, number("memory.current"), number("memory.max")
 		u.Cache = stat("memory.stat", "inactive_file")
-		b, _ := readSmall(filepath.Join(dir, "cpu.max"))
+		b, _ := readRaw(filepath.Join(dir, "cpu.max"))
 		if f := strings.Fields(string(b)); len(f) == 2 {
 			quota, _ := strconv.ParseFloat(f[0], 64)
 			period, _ := strconv.ParseFloat(f[1], 64)

@@ -23,9 +23,9 @@ import (
 // waiting returns the host pids of the guests that were started ahead.
 func waiting(t *testing.T, dir string) (pids []int) {
 	t.Helper()
-	for _, plot := range plots(t, dir) {
+	for _, slot := range slots(t, dir) {
 		var s struct{ Pid int }
-		data, err := os.ReadFile(filepath.Join(plot, "state.json"))
+		data, err := os.ReadFile(filepath.Join(slot, "state.json"))
 		if err != nil || json.Unmarshal(data, &s) != nil || s.Pid == 0 {
 			continue
 		}
@@ -35,7 +35,7 @@ func waiting(t *testing.T, dir string) (pids []int) {
 }
 
 // warmUp makes a sandbox of a kind and waits until a guest waits for the next one of it.
-func warmUp(t *testing.T, p *native.Provider, dir string, spec sandbox.Spec) *box {
+func warmUp(t *testing.T, p *native.Provider, dir string, spec sandbox.Spec) *testSandbox {
 	t.Helper()
 	b := create(t, p, spec)
 	p.Stocked()
@@ -46,7 +46,7 @@ func warmUp(t *testing.T, p *native.Provider, dir string, spec sandbox.Spec) *bo
 }
 
 // shell runs a command in the persistent shell, under a key that the command can see.
-func (b *box) shell(t *testing.T, key, command string) string {
+func (b *testSandbox) shell(t *testing.T, key, command string) string {
 	t.Helper()
 	input, err := json.Marshal(map[string]string{"command": command})
 	if err != nil {
@@ -56,7 +56,7 @@ func (b *box) shell(t *testing.T, key, command string) string {
 }
 
 // op runs one call.
-func (b *box) op(t *testing.T, key, op, input string) string {
+func (b *testSandbox) op(t *testing.T, key, op, input string) string {
 	t.Helper()
 	s := guest.Start{Key: key, Epoch: 1, Generation: b.Generation(), Digest: key, Op: op, Input: []byte(input), TimeoutMs: 60_000, OutputLimit: 100_000}
 	r, err := b.Start(t.Context(), s)
@@ -74,8 +74,8 @@ const sight = `env | sort; pwd; cd - >/dev/null 2>&1; echo $?; pwd; id; hostname
 	`| awk '{print $1, $3, $4, $9}' | grep -v ' [oc][0-9]*-[0-9]*$'; awk '{print $5, $6}' /proc/self/mountinfo | sort; ls /proc/self/fd | tr '\n' ' '; cat /proc/self/oom_score_adj; ` +
 	`grep -E '^(Cap|Seccomp|NoNewPrivs|Groups)' /proc/self/status; cat /etc/resolv.conf; tail -n 3 "${SSL_CERT_FILE:-/dev/null}"`
 
-// TestWarm: a sandbox whose guest was started ahead would differ from one that was made from the ground, would not be told what it is
-// told, or would not be used.
+// TestWarm: a sandbox whose guest was started ahead would differ from one that was made from the ground, would
+// not be told what it is told, or would not be used.
 func TestWarm(t *testing.T) {
 	vars := map[string]string{"PLAIN": "1", "QUOTED": "it's \"a\"\n$(b) \\", "BASH_ENV": "/nowhere"}
 	for name, spec := range map[string]sandbox.Spec{
@@ -145,7 +145,7 @@ func TestWarmApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Stocked()
-	for _, b := range []*box{second, create(t, p, sandbox.Spec{}), create(t, p, sandbox.Spec{})} {
+	for _, b := range []*testSandbox{second, create(t, p, sandbox.Spec{}), create(t, p, sandbox.Spec{})} {
 		if out := b.bash(t, look); !strings.HasPrefix(out, "0\n") || !strings.HasSuffix(out, "\n0\n") {
 			t.Errorf("%s: what was marked elsewhere is found: %q", b.ID(), out)
 		}
@@ -186,7 +186,8 @@ func TestWarmMismatch(t *testing.T) {
 	}
 }
 
-// gone reports whether a process has ended with all its threads, which have its files, whether or not its parent has looked.
+// gone reports whether a process has ended with all its threads, which have its files, whether or not its parent
+// has looked.
 func gone(pid int) bool {
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	data, err := os.ReadFile(filepath.Join(dir, "stat"))
@@ -195,11 +196,11 @@ func gone(pid int) bool {
 	return err != nil || err2 != nil || strings.HasPrefix(rest, "Z") && len(threads) <= 1
 }
 
-func eventually(t *testing.T, complaint string, done func() bool) {
+func eventually(t *testing.T, failure string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal(complaint)
+			t.Fatal(failure)
 		}
 	}
 }

@@ -1,7 +1,0 @@
-package nursery
-
-// System calls that package syscall does not know.
-const (
-	sysExecveat = 322
-	sysSetns    = 308
-)

@@ -1,0 +1,7 @@
+package spawner
+
+// System calls that package syscall does not know.
+const (
+	sysExecveat = 281
+	sysSetns    = 268
+)
