@@ -50,7 +50,7 @@ func socksServer(t *testing.T, name, password string) (address string, asked fun
 				mu.Unlock()
 				io.WriteString(c, "\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00")
 				if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
-					io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 11\r\nConnection: close\r\n\r\nby a detour")
+					io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 11\r\nConnection: close\r\n\r\nby a proxy")
 				}
 			}()
 		}
@@ -62,8 +62,8 @@ func socksServer(t *testing.T, name, password string) (address string, asked fun
 	}
 }
 
-// If this fails, egressProxy of the E2B API is not kept on the wire, its password gets into the database, the log or an answer, a fork has it, or it
-// outlives the box.
+// If this fails, egressProxy of the E2B API is not kept on the wire, its password gets into the database, the
+// log or an answer, a fork has it, or it outlives the box.
 func TestBoxProxy(t *testing.T) {
 	const password = "the-password-for-a-proxy"
 	address, asked := socksServer(t, "client", password)
@@ -74,7 +74,7 @@ func TestBoxProxy(t *testing.T) {
 	o.start()
 	network := `"egressProxy":{"address":"` + address + `","username":"client","password":"` + password + `"}`
 	box := o.box(`{"templateID":"base","network":{` + network + `}}`)
-	if text := o.curl(box, "http://93.184.216.34/x"); text != "by a detour" {
+	if text := o.curl(box, "http://93.184.216.34/x"); text != "by a proxy" {
 		t.Errorf("through the proxy: %q", text)
 	}
 	if got := asked(); len(got) != 1 || got[0] != "050100015db8d8220050" {

@@ -52,9 +52,9 @@ func TestNoCoreDumps(t *testing.T) {
 }
 
 // If this fails, each command takes as much memory as the server's collector is told of, and the time to clear it.
-func TestBallastIsNoMemory(t *testing.T) {
+func TestHeapReserveIsNoMemory(t *testing.T) {
 	if testing.Short() {
-		t.Skip("with the race detector a process is larger than the ballast anyway, and that is what -short runs with")
+		t.Skip("with the race detector a process is larger than the reserve anyway, and that is what -short runs with")
 	}
 	for range 8 { // it depends on where the heap begins
 		cmd := exec.Command(os.Args[0], "version")
@@ -62,18 +62,19 @@ func TestBallastIsNoMemory(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		// By the pages it has touched: the most memory it had is said to be at least what this process has, whose it shared before its exec.
-		if used, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); !ok || used.Minflt*int64(os.Getpagesize()) >= ballastSize {
+		// By the pages it has touched: the most memory it had is said to be at least what this process has,
+		// whose it shared before its exec.
+		if used, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); !ok || used.Minflt*int64(os.Getpagesize()) >= heapReserveSize {
 			t.Fatalf("a command touched %d pages", used.Minflt)
 		}
 	}
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	ballast.Grow(ballastSize) // the control: this process has none yet, and the collector counts it
-	defer ballast.Reset()
+	heapReserve.Grow(heapReserveSize) // the control: this process has none yet, and the collector counts it
+	defer heapReserve.Reset()
 	runtime.ReadMemStats(&after)
-	if after.HeapAlloc < before.HeapAlloc+ballastSize/2 {
+	if after.HeapAlloc < before.HeapAlloc+heapReserveSize/2 {
 		t.Errorf("%d bytes of heap became %d", before.HeapAlloc, after.HeapAlloc)
 	}
 }

@@ -130,8 +130,9 @@ func writable(dir string) error {
 	}
 }
 
-// leastRoom is what has to fit on the disk of the data directory: less, and a server that starts there can make next to nothing.
-const leastRoom = 1 << 20
+// minDiskSpace is what has to fit on the disk of the data directory: less, and a server that starts there can
+// make next to nothing.
+const minDiskSpace = 1 << 20
 
 // writeSome tries what a server does first: to make a directory, and a file in it.
 func writeSome(dir string) error {
@@ -139,7 +140,7 @@ func writeSome(dir string) error {
 	if err != nil {
 		return err
 	}
-	err = os.WriteFile(filepath.Join(tmp, "some"), make([]byte, leastRoom), 0o600)
+	err = os.WriteFile(filepath.Join(tmp, "some"), make([]byte, minDiskSpace), 0o600)
 	return errors.Join(err, os.RemoveAll(tmp))
 }
 

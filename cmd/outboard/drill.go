@@ -65,7 +65,8 @@ type drill struct {
 	deadWith error
 }
 
-// runDrill measures a kill. Without a target it makes a session of its own, and leaves nothing of it but records in the audit.
+// runDrill measures a kill. Without a target it makes a session of its own, and leaves nothing of it but records
+// in the audit.
 func runDrill(ctx context.Context, a *app, scope outboard.KillScope, ref string, o killOptions) (err error) {
 	d := &drill{a: a, scope: scope, level: outboard.KillLevel(o.level), target: ref, given: ref != "", watch: drillWatch, calls: drillCalls, mark: fmt.Sprintf("86400.%d", os.Getpid())}
 	switch {
@@ -126,7 +127,7 @@ func (d *drill) prepare(ctx context.Context) error {
 }
 
 // drillCredentialURL is where the credential of a drill may go: nowhere.
-const drillCredentialURL = "https://" + egress.DrillHost + "/"
+const drillCredentialURL = "https://" + egress.SelftestHost + "/"
 
 func (d *drill) makeCredential(ctx context.Context) error {
 	v, err := d.c.CreateVault(ctx, "outboard kill --drill")
@@ -135,7 +136,7 @@ func (d *drill) makeCredential(ctx context.Context) error {
 	}
 	d.undo = append(d.undo, func(ctx context.Context) error { return d.c.DeleteVault(ctx, v.ID) })
 	k, err := d.c.CreateCredential(ctx, v.ID, map[string]any{"display_name": "drill", "auth": map[string]any{"type": outboard.AuthHeader, "name": "drill",
-		"hosts": []string{egress.DrillHost}, "value": "a secret of a drill, good for nothing"}})
+		"hosts": []string{egress.SelftestHost}, "value": "a secret of a drill, good for nothing"}})
 	if err != nil {
 		return err
 	}
@@ -155,7 +156,7 @@ func (d *drill) script() string {
 		"    ask() { exec 3<>/dev/tcp/%s/80 && printf 'GET %%s HTTP/1.1\\r\\nHost: %s\\r\\nConnection: close\\r\\n\\r\\n' \"$1\" >&3 && cat <&3 >/dev/null; }\n"+
 		"    (ask %s) >/dev/null 2>&1 &\n"+
 		"    (while :; do (ask /beat); sleep 0.05; done) >/dev/null 2>&1 &\n"+
-		"    %s\n", drillProcesses, d.mark, egress.DrillHost, egress.DrillHost, egress.DrillStream, d.extra)
+		"    %s\n", drillProcesses, d.mark, egress.SelftestHost, egress.SelftestHost, egress.SelftestStream, d.extra)
 	for range d.calls {
 		b.WriteString("- sleep: 100ms\n- bash: ':'\n")
 	}
@@ -171,7 +172,7 @@ func (d *drill) makeSession(ctx context.Context) error {
 	}
 	d.undo = append(d.undo, func(ctx context.Context) error { return d.c.ArchiveAgent(ctx, agent.ID) })
 	env, err := d.c.CreateEnvironment(ctx, map[string]any{"name": fmt.Sprintf("%s %d", name, time.Now().UnixMicro()), "config": map[string]any{"type": "cloud",
-		"networking": map[string]any{"type": "limited", "allowed_hosts": []string{egress.DrillHost}}}})
+		"networking": map[string]any{"type": "limited", "allowed_hosts": []string{egress.SelftestHost}}}})
 	if err != nil {
 		return err
 	}
@@ -240,11 +241,11 @@ func (d *drill) requests(ctx context.Context) (s seen, err error) {
 			return s, err
 		}
 		switch {
-		case r.Action == egress.ActionDrillEnd:
+		case r.Action == egress.ActionSelftestEnd:
 			s.end = r.At
 		case r.Action != egress.ActionRequest:
 		case r.Decision == outboard.Allowed:
-			s.stream = s.stream || strings.HasSuffix(r.Resource, egress.DrillStream)
+			s.stream = s.stream || strings.HasSuffix(r.Resource, egress.SelftestStream)
 			s.beats++
 			s.last, s.any = r.At, r.At
 		default:
@@ -324,7 +325,8 @@ func (d *drill) untilDead(ctx context.Context) {
 	}
 }
 
-// untilGone waits until no process is left, or until all are as they must be at a pause: it cannot be seen from here, so they are left.
+// untilGone waits until no process is left, or until all are as they must be at a pause: it cannot be seen from
+// here, so they are left.
 func (d *drill) untilGone(ctx context.Context) {
 	if d.level == outboard.KillPause {
 		return

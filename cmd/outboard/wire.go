@@ -120,7 +120,8 @@ type server struct {
 	choice     *sandbox.Choice // nil when no sandbox can be made
 }
 
-// startServer brings every part up, in the order they depend on each other. When one fails, those before it are stopped.
+// startServer brings every part up, in the order they depend on each other. When one fails, those before it are
+// stopped.
 func startServer(ctx context.Context, cfg serverConfig) (*server, error) {
 	s := &server{cfg: cfg, log: cfg.Logger, failed: make(chan error, 1)}
 	if s.log == nil {
@@ -186,8 +187,9 @@ func (s *server) start(ctx context.Context) error {
 	return nil
 }
 
-// ballastBytes are kept beside the database for removals on a full disk. A deleted session takes some kilobytes of them until its rows go.
-const ballastBytes = 16 << 20
+// reserveBytes are kept beside the database for removals on a full disk. A deleted session takes some kilobytes
+// of them until its rows go.
+const reserveBytes = 16 << 20
 
 // openState opens what outlives the process, the models and the rules.
 func (s *server) openState(ctx context.Context) (err error) {
@@ -195,7 +197,7 @@ func (s *server) openState(ctx context.Context) (err error) {
 		return err
 	}
 	s.store, err = store.Open(ctx, store.Config{Path: sqlitePath(s.cfg.Data), URL: s.cfg.Config.DB, Logger: s.log, TrustClock: s.cfg.TrustClock,
-		Ballast: ballastBytes})
+		Reserve: reserveBytes})
 	if err != nil {
 		return err
 	}
@@ -231,7 +233,8 @@ func (s *server) openState(ctx context.Context) (err error) {
 	return err
 }
 
-// openSandboxes makes the fleet; its reaper starts with the work, so a process without any leaves garbage to others. A host that can isolate nothing still serves: only tool calls fail there, with the reason.
+// openSandboxes makes the fleet; its reaper starts with the work, so a process without any leaves garbage to
+// others. A host that can isolate nothing still serves: only tool calls fail there, with the reason.
 func (s *server) openSandboxes(host string) error {
 	var provider sandbox.Provider
 	guest, err := findGuest(s.cfg.Env)
@@ -278,8 +281,8 @@ func (s *server) able(env outboard.EnvConfig) error {
 	return s.choice.Check(sandbox.Spec{Isolation: env.Isolation, Limits: env.Limits, Build: env.Installs() || fleet.IsBase(env.Rootfs)})
 }
 
-// Work starts claiming sessions, if this process does not yet. Leases of processes of this host that were killed are given up
-// first, so that their sessions need not wait for the leases to run out.
+// Work starts claiming sessions, if this process does not yet. Leases of processes of this host that were killed
+// are given up first, so that their sessions need not wait for the leases to run out.
 func (s *server) Work(ctx context.Context) error {
 	if s.runner != nil {
 		return nil
@@ -335,8 +338,9 @@ func (s *server) listen(ctx context.Context) error {
 	return s.listenE2B(ctx, base)
 }
 
-// Stop ends everything: stop accepting, stop claiming and finish or release turns (which pauses their sandboxes), stop the
-// reaper and the gateway, close the store. It may be called on a server that is half started, and twice.
+// Stop ends everything: stop accepting, stop claiming and finish or release turns (which pauses their
+// sandboxes), stop the reaper and the gateway, close the store. It may be called on a server that is half
+// started, and twice.
 func (s *server) Stop() {
 	if s.http != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
@@ -411,7 +415,8 @@ func dataError(dir string, err error) error {
 		WithHint("name another with --data or OUTBOARD_DATA")
 }
 
-// splitListen completes a listen address: without a host it means this machine only. It reports whether the address is loopback.
+// splitListen completes a listen address: without a host it means this machine only. It reports whether the
+// address is loopback.
 func splitListen(addr string) (full string, loopback bool, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {

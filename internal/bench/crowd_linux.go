@@ -92,7 +92,7 @@ func (h *hands) rehearse(ctx context.Context) error {
 		err = errors.Join(b.Close(), h.native.Destroy(ctx, b.ID()))
 	}
 	h.native.TrashEmpty()
-	h.native.Stocked()
+	h.native.PoolFilled()
 	return err
 }
 

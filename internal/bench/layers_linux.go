@@ -107,7 +107,7 @@ func pushes(ctx context.Context, box sandbox.Sandbox, name string, n int, settle
 // forks times new sandboxes from a checkpoint, with their first command.
 func forks(ctx context.Context, h *hands, from outboard.CheckpointID) (took []time.Duration, err error) {
 	for range 20 {
-		h.native.Stocked()
+		h.native.PoolFilled()
 		id := outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox)
 		begin := time.Now()
 		box, err := h.native.Create(ctx, sandbox.Spec{ID: id, Generation: string(id), From: from})

@@ -166,7 +166,7 @@ func warmRows(ctx context.Context, h *hands) ([]Row, error) {
 // serially makes, uses and destroys sandboxes one at a time, each when what is made ahead is there.
 func (h *hands) serially(ctx context.Context, op string, input []byte) (create, first, destroy, emptied []time.Duration, err error) {
 	for i := range h.N/5 + 5 {
-		h.native.Stocked()
+		h.native.PoolFilled()
 		box, made, err := h.make(ctx)
 		if err != nil {
 			return nil, nil, nil, nil, err

@@ -122,7 +122,7 @@ func perBox(since int64, n int) (float64, error) {
 func (h *hands) resumes(ctx context.Context, kept []outboard.CheckpointID) (took []time.Duration, err error) {
 	for i, from := range append(kept[:1:1], kept...) {
 		h.native.TrashEmpty()
-		h.native.Stocked()
+		h.native.PoolFilled()
 		id := outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox)
 		begin := time.Now()
 		box, err := h.native.Create(ctx, sandbox.Spec{ID: id, Generation: string(id), From: from})

@@ -30,7 +30,7 @@ type AgentPatch struct {
 
 // CreateAgent makes version 1 of a new agent from the definition in a; id, version and times are set here.
 func (c *Control) CreateAgent(ctx context.Context, by outboard.Caller, a outboard.Agent) (outboard.Agent, error) {
-	if err := works(by, scopeAgents); err != nil {
+	if err := requireDeveloper(by, scopeAgents); err != nil {
 		return a, err
 	}
 	if err := checkAgent(&a); err != nil {
@@ -53,14 +53,14 @@ func (c *Control) CreateAgent(ctx context.Context, by outboard.Caller, a outboar
 
 // Agent returns a version of an agent, 0 for the latest.
 func (c *Control) Agent(ctx context.Context, by outboard.Caller, id outboard.AgentID, version int) (outboard.Agent, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return outboard.Agent{}, err
 	}
 	if !outboard.ValidID(outboard.PrefixAgent, string(id)) {
-		return outboard.Agent{}, missing("agent", string(id))
+		return outboard.Agent{}, notFound("agent", string(id))
 	}
 	a, err := c.store.Agent(ctx, id, 0)
-	if err := mine(by, a.Org, "agent", string(id), err); err != nil {
+	if err := ownedBy(by, a.Org, "agent", string(id), err); err != nil {
 		return outboard.Agent{}, err
 	}
 	if version != 0 {
@@ -69,19 +69,19 @@ func (c *Control) Agent(ctx context.Context, by outboard.Caller, id outboard.Age
 	if version != 0 && outboard.KindOf(err) == outboard.NotFound && err != nil {
 		return a, outboard.Errorf(outboard.NotFound, "there is no version %d of agent %q", version, id)
 	}
-	return a, look("agent", string(id), err)
+	return a, wrapLookup("agent", string(id), err)
 }
 
 // Agents returns one page of agents, newest first. A page of large ones is shorter than p.Limit, and more says that
 // there may be others.
 func (c *Control) Agents(ctx context.Context, by outboard.Caller, p Page) (_ []outboard.Agent, more bool, err error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, false, err
 	}
 	p.Org = by.In()
 	list, more, err := gather(func(p Page) ([]outboard.Agent, error) { return c.store.Agents(ctx, p) }, p, (*outboard.Agent).Size,
 		func(a *outboard.Agent) string { return string(a.ID) })
-	return list, more, look("agents", "", err)
+	return list, more, wrapLookup("agents", "", err)
 }
 
 // AgentVersions returns one page of an agent's versions, newest first, as Agents does.
@@ -91,7 +91,7 @@ func (c *Control) AgentVersions(ctx context.Context, by outboard.Caller, id outb
 	}
 	list, more, err := gather(func(p Page) ([]outboard.Agent, error) { return c.store.AgentVersions(ctx, id, p) }, p, (*outboard.Agent).Size,
 		func(a *outboard.Agent) string { return strconv.Itoa(a.Version) })
-	return list, more, look("agent", string(id), err)
+	return list, more, wrapLookup("agent", string(id), err)
 }
 
 // agentPowers is what a record says of an agent: what it may do, not what it is told.
@@ -99,10 +99,10 @@ func agentPowers(a *outboard.Agent) any {
 	return map[string]any{"version": a.Version, "model": a.Model.ID, "tools": a.Tools, "mcp_servers": a.MCPServers}
 }
 
-// UpdateAgent makes a new version, or returns the current one when the patch changes nothing. Conflict: the version lock of the
-// patch does not hold.
+// UpdateAgent makes a new version, or returns the current one when the patch changes nothing. Conflict: the
+// version lock of the patch does not hold.
 func (c *Control) UpdateAgent(ctx context.Context, by outboard.Caller, id outboard.AgentID, p AgentPatch) (outboard.Agent, error) {
-	if err := works(by, scopeAgents); err != nil {
+	if err := requireDeveloper(by, scopeAgents); err != nil {
 		return outboard.Agent{}, err
 	}
 	for try := 0; ; try++ {
@@ -144,7 +144,7 @@ func (c *Control) UpdateAgent(ctx context.Context, by outboard.Caller, id outboa
 
 // ArchiveAgent archives an agent for good. Sessions that run it keep running. Archiving twice is the same as once.
 func (c *Control) ArchiveAgent(ctx context.Context, by outboard.Caller, id outboard.AgentID) (outboard.Agent, error) {
-	if err := works(by, scopeAgents); err != nil {
+	if err := requireDeveloper(by, scopeAgents); err != nil {
 		return outboard.Agent{}, err
 	}
 	if _, err := c.Agent(ctx, by, id, 0); err != nil {
@@ -154,7 +154,7 @@ func (c *Control) ArchiveAgent(ctx context.Context, by outboard.Caller, id outbo
 		return outboard.Agent{}, err
 	}
 	a, err := c.store.ArchiveAgent(ctx, id, c.clock())
-	return a, look("agent", string(id), err)
+	return a, wrapLookup("agent", string(id), err)
 }
 
 func patchAgent(a outboard.Agent, p AgentPatch) (outboard.Agent, error) {

@@ -8,7 +8,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// revokedFor is how long the count of revoked keys is believed. With aliveEvery it bounds how long a stream outlives its key.
+// revokedFor is how long the count of revoked keys is believed. With aliveEvery it bounds how long a stream
+// outlives its key.
 const revokedFor = 300 * time.Millisecond
 
 // aliveEvery is how often While asks Alive.
@@ -21,8 +22,9 @@ type counter struct {
 	seen time.Time
 }
 
-// Alive reports whether the caller may go on: its key is neither over nor revoked, and its person is still there. seen is what the
-// last call returned, 0 at first; while nobody loses a key, a call costs nothing. A store that does not answer ends nothing.
+// Alive reports whether the caller may go on: its key is neither over nor revoked, and its person is still
+// there. seen is what the last call returned, 0 at first; while nobody loses a key, a call costs nothing. A
+// store that does not answer ends nothing.
 func (c *Control) Alive(ctx context.Context, by outboard.Caller, seen int64) (int64, error) {
 	over := !by.Until.IsZero() && !c.now().Before(by.Until) // unless it was renewed
 	n, err := c.revocations(ctx)
@@ -45,7 +47,8 @@ func (c *Control) Alive(ctx context.Context, by outboard.Caller, seen int64) (in
 	return n + 1, nil
 }
 
-// While ends a stream, by end, when its caller loses the key or the person behind it is removed. It returns then, or when ctx ends.
+// While ends a stream, by end, when its caller loses the key or the person behind it is removed. It returns
+// then, or when ctx ends.
 func (c *Control) While(ctx context.Context, end context.CancelFunc, by outboard.Caller) {
 	var seen int64
 	endWhen(ctx, end, func() (over bool) {
@@ -93,7 +96,7 @@ func (c *Control) actsFor(ctx context.Context, h *outboard.Header) error {
 	}
 	u, err := c.store.User(ctx, h.User)
 	if err != nil {
-		return look("user", string(h.User), err)
+		return wrapLookup("user", string(h.User), err)
 	}
 	if !u.RemovedAt.IsZero() {
 		return outboard.Errorf(outboard.Conflict, "session %s acts for %s, who was removed from the organization", h.ID, quote(u.Email)).

@@ -16,7 +16,7 @@ type ApprovalFilter = store.ApprovalFilter
 
 // Approvals returns one page, newest first.
 func (c *Control) Approvals(ctx context.Context, by outboard.Caller, f ApprovalFilter, pending bool) ([]outboard.Approval, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, err
 	}
 	if pending {
@@ -27,16 +27,16 @@ func (c *Control) Approvals(ctx context.Context, by outboard.Caller, f ApprovalF
 	for i := range list {
 		list[i].State = list[i].StateAt(c.now())
 	}
-	return list, look("approvals", "", err)
+	return list, wrapLookup("approvals", "", err)
 }
 
 // Approval returns one.
 func (c *Control) Approval(ctx context.Context, by outboard.Caller, id outboard.ApprovalID) (outboard.Approval, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return outboard.Approval{}, err
 	}
 	a, err := c.store.Approval(ctx, id)
-	if err := mine(by, a.Org, "approval", string(id), err); err != nil {
+	if err := ownedBy(by, a.Org, "approval", string(id), err); err != nil {
 		return outboard.Approval{}, err
 	}
 	a.State = a.StateAt(c.now())
@@ -48,8 +48,8 @@ type ApprovalAnswer struct {
 	Allow   bool
 	Message string // on a deny, for the model
 	Digest  string // of the request that the person was shown; "" = whatever the row says
-	// Scope is what an allow is good for: "" or "once", "session", or "agent", which makes a grant. Of a host on no list, see answerNet:
-	// "rule" instead of "agent".
+	// Scope is what an allow is good for: "" or "once", "session", or "agent", which makes a grant. Of a host on
+	// no list, see answerNet: "rule" instead of "agent".
 	Scope string
 }
 
@@ -63,8 +63,8 @@ type AnsweredApproval struct {
 // scopeTime is how long a grant lasts that an answer makes.
 const scopeTime = 30 * 24 * time.Hour
 
-// AnswerApproval answers through the session's inbox, as user.tool_confirmation does: there is one way in, one check and one record.
-// An allow with a scope also makes a grant for the same action on the same resource.
+// AnswerApproval answers through the session's inbox, as user.tool_confirmation does: there is one way in, one
+// check and one record. An allow with a scope also makes a grant for the same action on the same resource.
 func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id outboard.ApprovalID, ans ApprovalAnswer) (AnsweredApproval, error) {
 	if err := approver(by); err != nil {
 		return AnsweredApproval{}, err
@@ -88,7 +88,7 @@ func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id out
 	}
 	cfg, err := c.store.SessionConfig(ctx, a.Session)
 	if err != nil {
-		return out, look("session", string(a.Session), err)
+		return out, wrapLookup("session", string(a.Session), err)
 	}
 	lasting, err := c.lasting(ctx, by, &a, cfg.Owner, ans.Scope)
 	if err != nil {
@@ -115,8 +115,8 @@ func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id out
 	return out, err
 }
 
-// lasting is the grant that an allow of a call makes, nil where its scope makes none. What cannot be granted is refused here, before the
-// answer is given.
+// lasting is the grant that an allow of a call makes, nil where its scope makes none. What cannot be granted is
+// refused here, before the answer is given.
 func (c *Control) lasting(ctx context.Context, by outboard.Caller, a *outboard.Approval, owner outboard.Owner, scope string) (*outboard.Grant, error) {
 	if scope != AllowSession && scope != AllowAgent {
 		return nil, nil
@@ -146,8 +146,8 @@ func oneUse(a outboard.Approval, ans ApprovalAnswer) error {
 	return nil
 }
 
-// vote counts a caller's allow of an approval that needs several people, and reports whether there are enough of them now. Votes of
-// people who may not answer any more do not count. It may be done again: a person votes once.
+// vote counts a caller's allow of an approval that needs several people, and reports whether there are enough of
+// them now. Votes of people who may not answer any more do not count. It may be done again: a person votes once.
 func (c *Control) vote(ctx context.Context, by outboard.Caller, a *outboard.Approval, owner outboard.Owner) (votes []outboard.Vote, enough bool, err error) {
 	if err := c.record(ctx, by, "approval.vote", string(a.ID), map[string]any{"digest": a.Digest, "session": a.Session, "needs": a.Needs}); err != nil {
 		return nil, false, err
@@ -159,18 +159,19 @@ func (c *Control) vote(ctx context.Context, by outboard.Caller, a *outboard.Appr
 	return votes, n >= a.Needs, err
 }
 
-// voteForCall is vote for the answer at place i of a request, which must be its only one. Without enough votes nothing is queued.
+// voteForCall is vote for the answer at place i of a request, which must be its only one. Without enough votes
+// nothing is queued.
 func (c *Control) voteForCall(ctx context.Context, by outboard.Caller, h *outboard.Header, plan *sendPlan, i int, p *outboard.InputConfirmation) (enough bool, err error) {
 	if len(plan.events) != 1 {
 		return false, invalid("events[%d]: tool use %s needs several people: send its confirmation by itself", i, p.Call)
 	}
 	a, err := c.store.Approval(ctx, outboard.ApprovalOf(h.ID, p.Call))
 	if err != nil {
-		return false, look("approval", string(outboard.ApprovalOf(h.ID, p.Call)), err)
+		return false, wrapLookup("approval", string(outboard.ApprovalOf(h.ID, p.Call)), err)
 	}
 	cfg, err := c.store.SessionConfig(ctx, h.ID)
 	if err != nil {
-		return false, look("session", string(h.ID), err)
+		return false, wrapLookup("session", string(h.ID), err)
 	}
 	votes, enough, err := c.vote(ctx, by, &a, cfg.Owner)
 	if err != nil || !enough {
@@ -194,7 +195,7 @@ func (c *Control) checkApprover(ctx context.Context, by outboard.Caller, id outb
 	}
 	cfg, err := c.store.SessionConfig(ctx, id)
 	if err != nil {
-		return look("session", string(id), err)
+		return wrapLookup("session", string(id), err)
 	}
 	if !call.Approver.May(by, cfg.Owner) {
 		return mayNot(call.Approver, outboard.Errorf(outboard.Denied, "events[%d]: %s may not answer tool use %s", i, quote(by.Name), p.Call))
@@ -269,21 +270,21 @@ func (c *Control) checkGrant(ctx context.Context, by outboard.Caller, g *outboar
 	return c.checkHuman(ctx, by, g)
 }
 
-// checkHuman makes a grant that names a person's key one for the person: each sign-in is another key, and they would be asked again. One that was
-// made for the key alone, before that, stays so.
+// checkHuman makes a grant that names a person's key one for the person: each sign-in is another key, and they
+// would be asked again. One that was made for the key alone, before that, stays so.
 func (c *Control) checkHuman(ctx context.Context, by outboard.Caller, g *outboard.Grant) error {
 	if g.Human == "" {
 		return nil
 	}
 	if !outboard.ValidID(outboard.PrefixUser, g.Human) {
 		k, err := c.store.Key(ctx, outboard.KeyID(g.Human))
-		if err := mine(by, k.Org, "human", g.Human, err); err != nil || k.User == "" {
+		if err := ownedBy(by, k.Org, "human", g.Human, err); err != nil || k.User == "" {
 			return err
 		}
 		g.Human = string(k.User)
 	}
 	u, err := c.store.User(ctx, outboard.UserID(g.Human))
-	if err := mine(by, u.Org, "human", g.Human, err); err != nil {
+	if err := ownedBy(by, u.Org, "human", g.Human, err); err != nil {
 		return err
 	}
 	if !u.RemovedAt.IsZero() {
@@ -294,21 +295,21 @@ func (c *Control) checkHuman(ctx context.Context, by outboard.Caller, g *outboar
 
 // Grants returns a page of grants, newest first; p.IncludeArchived shows the revoked ones.
 func (c *Control) Grants(ctx context.Context, by outboard.Caller, p Page) ([]outboard.Grant, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, err
 	}
 	p.Org = by.In()
 	list, err := c.store.Grants(ctx, p)
-	return list, look("grants", "", err)
+	return list, wrapLookup("grants", "", err)
 }
 
 // Grant returns one.
 func (c *Control) Grant(ctx context.Context, by outboard.Caller, id outboard.GrantID) (outboard.Grant, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return outboard.Grant{}, err
 	}
 	g, err := c.store.Grant(ctx, id)
-	if err := mine(by, g.Org, "grant", string(id), err); err != nil {
+	if err := ownedBy(by, g.Org, "grant", string(id), err); err != nil {
 		return outboard.Grant{}, err
 	}
 	return g, nil
@@ -326,11 +327,11 @@ func (c *Control) RevokeGrant(ctx context.Context, by outboard.Caller, id outboa
 		return outboard.Grant{}, err
 	}
 	g, err := c.store.RevokeGrant(ctx, id, c.clock())
-	return g, look("grant", string(id), err)
+	return g, wrapLookup("grant", string(id), err)
 }
 
-// closeApprovals ends what an archived or deleted session waited for. A row that stays open because of an error lets nothing run:
-// the session takes no answers any more.
+// closeApprovals ends what an archived or deleted session waited for. A row that stays open because of an error
+// lets nothing run: the session takes no answers any more.
 func (c *Control) closeApprovals(ctx context.Context, id outboard.SessionID, why *outboard.Answer) {
 	if err := c.store.CloseApprovals(ctx, id, why); err != nil {
 		c.log.Warn("approvals of an ended session stay listed until they expire", "session", id, "err", err)

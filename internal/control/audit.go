@@ -29,7 +29,7 @@ type AuditCheckpoint struct {
 
 // auditor refuses callers who may not act on the log, which is one for all organizations.
 func auditor(by outboard.Caller) error {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return err
 	}
 	if !by.Operator() || by.Role != outboard.RoleAdmin {
@@ -39,9 +39,10 @@ func auditor(by outboard.Caller) error {
 	return nil
 }
 
-// Audit returns a page of records: the operator sees all of them, an organization's administrator those of the organization.
+// Audit returns a page of records: the operator sees all of them, an organization's administrator those of the
+// organization.
 func (c *Control) Audit(ctx context.Context, by outboard.Caller, q AuditQuery) ([]AuditEntry, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, err
 	}
 	if by.Role != outboard.RoleAdmin {
@@ -116,7 +117,7 @@ func (c *Control) redactable(ctx context.Context, n int64) error {
 		return err
 	}
 	if len(list) == 0 || list[0].Num != n {
-		return missing("audit record", fmt.Sprint(n))
+		return notFound("audit record", fmt.Sprint(n))
 	}
 	if list[0].Action == audit.ActionRedact {
 		return invalid("record %d says what was redacted, and stays", n)

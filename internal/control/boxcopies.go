@@ -30,7 +30,7 @@ func (c *Control) SnapshotBox(ctx context.Context, by outboard.Caller, id outboa
 	}
 	b, files, err := c.fleet.SaveBox(ctx, id)
 	if err != nil {
-		return n, look("sandbox", string(id), err)
+		return n, wrapLookup("sandbox", string(id), err)
 	}
 	n = outboard.BoxSnapshot{ID: outboard.NewSnapshotID(), Name: name, Box: id, Org: by.In(), Owner: by.Key, Env: b.Env, Files: files, CreatedAt: c.clock()}
 	return n, c.store.PutSnapshot(ctx, n)
@@ -38,7 +38,7 @@ func (c *Control) SnapshotBox(ctx context.Context, by outboard.Caller, id outboa
 
 // Snapshots returns all snapshots, newest first.
 func (c *Control) Snapshots(ctx context.Context, by outboard.Caller) ([]outboard.BoxSnapshot, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, err
 	}
 	return c.store.Snapshots(ctx, by.In())
@@ -46,19 +46,19 @@ func (c *Control) Snapshots(ctx context.Context, by outboard.Caller) ([]outboard
 
 // Snapshot returns one by its id or name.
 func (c *Control) Snapshot(ctx context.Context, by outboard.Caller, ref string) (outboard.BoxSnapshot, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return outboard.BoxSnapshot{}, err
 	}
 	if len(ref) > maxTemplateName || strings.ContainsRune(ref, 0) {
-		return outboard.BoxSnapshot{}, missing("template", ref)
+		return outboard.BoxSnapshot{}, notFound("template", ref)
 	}
 	n, err := c.store.Snapshot(ctx, by.In(), ref)
-	return n, look("template", ref, err)
+	return n, wrapLookup("template", ref, err)
 }
 
 // DeleteSnapshot removes a snapshot. Boxes made from it stay.
 func (c *Control) DeleteSnapshot(ctx context.Context, by outboard.Caller, ref string) error {
-	if err := works(by, scopeSandboxes); err != nil {
+	if err := requireDeveloper(by, scopeSandboxes); err != nil {
 		return err
 	}
 	n, err := c.Snapshot(ctx, by, ref)
@@ -68,7 +68,7 @@ func (c *Control) DeleteSnapshot(ctx context.Context, by outboard.Caller, ref st
 	if err := c.record(ctx, by, "box.delete_snapshot", string(n.ID), nil); err != nil {
 		return err
 	}
-	return look("template", ref, c.store.DeleteSnapshot(ctx, n.ID))
+	return wrapLookup("template", ref, c.store.DeleteSnapshot(ctx, n.ID))
 }
 
 // Fork is one result of ForkBox.
@@ -77,8 +77,8 @@ type Fork struct {
 	Err error
 }
 
-// ForkBox makes copies of a box: its files, variables and policy, with secrets of their own and without its processes. The box stays as
-// it is.
+// ForkBox makes copies of a box: its files, variables and policy, with secrets of their own and without its
+// processes. The box stays as it is.
 func (c *Control) ForkBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, count int, ttl time.Duration) ([]Fork, error) {
 	if _, err := c.boxFor(ctx, by, id); err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (c *Control) ForkBox(ctx context.Context, by outboard.Caller, id outboard.B
 	}
 	b, files, err := c.fleet.SaveBox(ctx, id)
 	if err != nil {
-		return nil, look("sandbox", string(id), err)
+		return nil, wrapLookup("sandbox", string(id), err)
 	}
 	out := make([]Fork, count)
 	slots := make(chan struct{}, forksAtOnce)

@@ -178,7 +178,7 @@ func (c *Control) makeBox(ctx context.Context, by outboard.Caller, b outboard.Bo
 
 // boxes refuses callers that nobody knows, and processes without sandboxes.
 func (c *Control) boxes(by outboard.Caller) error {
-	if err := works(by, scopeSandboxes); err != nil {
+	if err := requireDeveloper(by, scopeSandboxes); err != nil {
 		return err
 	}
 	if c.fleet == nil {
@@ -247,7 +247,7 @@ func checkTTL(d time.Duration, least time.Duration) error {
 
 // Boxes returns all boxes, newest first.
 func (c *Control) Boxes(ctx context.Context, by outboard.Caller) ([]outboard.Box, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, err
 	}
 	all, err := c.store.Boxes(ctx)
@@ -260,14 +260,14 @@ func (c *Control) Boxes(ctx context.Context, by outboard.Caller) ([]outboard.Box
 
 // Box returns one.
 func (c *Control) Box(ctx context.Context, by outboard.Caller, id outboard.BoxID) (outboard.Box, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return outboard.Box{}, err
 	}
 	if !id.Valid() {
-		return outboard.Box{}, missing("sandbox", string(id))
+		return outboard.Box{}, notFound("sandbox", string(id))
 	}
 	b, err := c.store.Box(ctx, id)
-	if err := mine(by, b.Org, "sandbox", string(id), err); err != nil {
+	if err := ownedBy(by, b.Org, "sandbox", string(id), err); err != nil {
 		return outboard.Box{}, err
 	}
 	return shown(by, b), nil
@@ -275,7 +275,7 @@ func (c *Control) Box(ctx context.Context, by outboard.Caller, id outboard.BoxID
 
 // shown is a box without its secrets for who may only read: they admit to what is in it.
 func shown(by outboard.Caller, b outboard.Box) outboard.Box {
-	if works(by, scopeSandboxes) != nil {
+	if requireDeveloper(by, scopeSandboxes) != nil {
 		b.Secret, b.Traffic = "", ""
 	}
 	return b
@@ -303,7 +303,7 @@ func (c *Control) KillBox(ctx context.Context, by outboard.Caller, id outboard.B
 	if err := c.record(ctx, by, "box.kill", string(id), nil); err != nil {
 		c.log.Error("the end of a box was not recorded", "box", id, "err", err) // ending one must work when nothing else does
 	}
-	return look("sandbox", string(id), c.fleet.KillBox(ctx, id))
+	return wrapLookup("sandbox", string(id), c.fleet.KillBox(ctx, id))
 }
 
 // SetBoxTTL gives a running box a time to live from now on, more or less than it has.
@@ -344,7 +344,7 @@ func (c *Control) moveEnd(ctx context.Context, by outboard.Caller, id outboard.B
 	if errors.Is(err, errPaused) {
 		return b, outboard.Errorf(outboard.NotFound, "sandbox %s does not run: it is paused, and its time goes on when it is resumed", id)
 	}
-	return b, look("sandbox", string(id), err)
+	return b, wrapLookup("sandbox", string(id), err)
 }
 
 // errPaused says that a box has no time that passes.
@@ -353,9 +353,10 @@ var errPaused = errors.New("the box is paused")
 // ReservedPort reports whether a port of a box belongs to Outboard.
 func ReservedPort(port uint16) bool { return fleet.ReservedPort(port) }
 
-// MayVisit reports whether somebody with a token, which may be "", may visit a port of a box: with the box's own, or without one where its
-// owner said so, of the port or of the box. Programs of a system listen below FirstPublicPort, so those are opened by name only.
-// Denied says that the port is Outboard's own; only who may visit is told.
+// MayVisit reports whether somebody with a token, which may be "", may visit a port of a box: with the box's
+// own, or without one where its owner said so, of the port or of the box. Programs of a system listen below
+// FirstPublicPort, so those are opened by name only. Denied says that the port is Outboard's own; only who may
+// visit is told.
 func MayVisit(b *outboard.Box, port uint16, token string) error {
 	open := slices.Contains(b.OpenPorts, port) || b.Traffic == "" && port >= outboard.FirstPublicPort
 	if !open && (b.Traffic == "" || !HasSecret(b.Traffic, token)) {
@@ -372,7 +373,8 @@ func errReserved(port uint16) error {
 		WithHint("let the program listen on another port")
 }
 
-// OpenPort lets everybody who can reach the proxy for ports visit one of a private box's, or nobody without its token any more.
+// OpenPort lets everybody who can reach the proxy for ports visit one of a private box's, or nobody without its
+// token any more.
 func (c *Control) OpenPort(ctx context.Context, by outboard.Caller, id outboard.BoxID, port uint16, open bool) (outboard.Box, error) {
 	if b, err := c.boxFor(ctx, by, id); err != nil {
 		return b, err
@@ -394,16 +396,17 @@ func (c *Control) OpenPort(ctx context.Context, by outboard.Caller, id outboard.
 		}
 		return nil
 	})
-	return b, look("sandbox", string(id), err)
+	return b, wrapLookup("sandbox", string(id), err)
 }
 
-// PauseBox stops a box until it is resumed; with dropMemory only its files are kept. Conflict when it is paused already.
+// PauseBox stops a box until it is resumed; with dropMemory only its files are kept. Conflict when it is paused
+// already.
 func (c *Control) PauseBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, dropMemory bool) (outboard.Box, error) {
 	if b, err := c.boxFor(ctx, by, id); err != nil {
 		return b, err
 	}
 	b, err := c.fleet.PauseBox(ctx, asKey(by), id, dropMemory)
-	return b, look("sandbox", string(id), err)
+	return b, wrapLookup("sandbox", string(id), err)
 }
 
 // ResumeBox makes sure that a box runs, for at least ttl, and reports whether it was paused.
@@ -411,7 +414,8 @@ func (c *Control) ResumeBox(ctx context.Context, by outboard.Caller, id outboard
 	return c.resumeBox(ctx, by, id, ttl, false)
 }
 
-// RebootBox is ResumeBox of what is kept in files: a paused box begins anew with them, without the processes that were frozen.
+// RebootBox is ResumeBox of what is kept in files: a paused box begins anew with them, without the processes
+// that were frozen.
 func (c *Control) RebootBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration) (outboard.Box, bool, error) {
 	return c.resumeBox(ctx, by, id, ttl, true)
 }
@@ -436,7 +440,7 @@ func (c *Control) resumeBox(ctx context.Context, by outboard.Caller, id outboard
 	b, resumed, err := c.fleet.ResumeBox(ctx, asKey(by), id, dropMemory, func(b *outboard.Box) time.Time {
 		return laterOf(b.EndAt, c.clock().Add(ttl))
 	})
-	return b, resumed, look("sandbox", string(id), err)
+	return b, resumed, wrapLookup("sandbox", string(id), err)
 }
 
 // UseBox returns the machine of a box for the holder of a key; a paused box is resumed.
@@ -449,18 +453,19 @@ func (c *Control) UseBox(ctx context.Context, by outboard.Caller, id outboard.Bo
 		return nil, err
 	}
 	m, err := c.fleet.UseBox(ctx, asKey(by), id, true)
-	return m, look("sandbox", string(id), err)
+	return m, wrapLookup("sandbox", string(id), err)
 }
 
 // BoxSecret finds a box by its id for who claims to have its secret: match is asked with it, in constant time.
-// NotFound if there is no such box, Unauthenticated if the secret does not match, Denied if whose box it is was removed.
+// NotFound if there is no such box, Unauthenticated if the secret does not match, Denied if whose box it is was
+// removed.
 func (c *Control) BoxSecret(ctx context.Context, id outboard.BoxID, match func(b *outboard.Box) bool) (outboard.Box, error) {
 	if !id.Valid() {
-		return outboard.Box{}, missing("sandbox", string(id))
+		return outboard.Box{}, notFound("sandbox", string(id))
 	}
 	b, err := c.store.Box(ctx, id)
 	if err != nil {
-		return b, look("sandbox", string(id), err)
+		return b, wrapLookup("sandbox", string(id), err)
 	}
 	if !match(&b) {
 		return outboard.Box{}, outboard.Errorf(outboard.Unauthenticated, "the access token of sandbox %s is missing or wrong", id)
@@ -473,8 +478,8 @@ func HasSecret(want, secret string) bool {
 	return subtle.ConstantTimeCompare([]byte(want), []byte(secret)) == 1
 }
 
-// VisitBox returns the machine of a box that BoxSecret has admitted somebody to. A paused box is resumed only if its policy says so;
-// else the answer is Conflict.
+// VisitBox returns the machine of a box that BoxSecret has admitted somebody to. A paused box is resumed only if
+// its policy says so; else the answer is Conflict.
 func (c *Control) VisitBox(ctx context.Context, b outboard.Box) (Machine, error) {
 	if c.fleet == nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "this server makes no sandboxes")
@@ -483,7 +488,7 @@ func (c *Control) VisitBox(ctx context.Context, b outboard.Box) (Machine, error)
 		return nil, err
 	}
 	m, err := c.fleet.UseBox(ctx, fleet.By{Actor: string(b.ID), Rule: "the box's token"}, b.ID, false)
-	return m, look("sandbox", string(b.ID), err)
+	return m, wrapLookup("sandbox", string(b.ID), err)
 }
 
 // boxHeld refuses the tokens of a box of somebody who was removed, which they still know.
@@ -540,8 +545,8 @@ func (c *Control) NoteBox(id outboard.BoxID, message string, fields map[string]s
 	}
 }
 
-// BoxError gives an error of a box's machine a kind of this package: what the machine refuses keeps its own, and a machine that is gone
-// is Unavailable, since the box may live on.
+// BoxError gives an error of a box's machine a kind of this package: what the machine refuses keeps its own, and
+// a machine that is gone is Unavailable, since the box may live on.
 func BoxError(err error) error {
 	if fleet.CutOff(err) {
 		return outboard.Errorf(outboard.Unavailable, "the sandbox was paused, or has ended")

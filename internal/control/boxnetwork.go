@@ -10,7 +10,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// checkBoxNetwork refuses settings that cannot be held: a box must not seem to have what the server does not let it have.
+// checkBoxNetwork refuses settings that cannot be held: a box must not seem to have what the server does not let
+// it have.
 func (c *Control) checkBoxNetwork(none bool, n outboard.BoxNetwork) error {
 	if err := netrule.CheckBox(n); err != nil {
 		return invalid("network: %w", err)
@@ -65,8 +66,9 @@ func checkProxyPassword(p outboard.BoxProxy, password outboard.Secret) error {
 	return nil
 }
 
-// SetBoxNetwork replaces what a box may reach, at once: requests under way that were judged by the old rules are ended within a second.
-// Conflict for a box that was made without any network, which no setting gives it. password is that of the proxy; it is sealed.
+// SetBoxNetwork replaces what a box may reach, at once: requests under way that were judged by the old rules are
+// ended within a second. Conflict for a box that was made without any network, which no setting gives it.
+// password is that of the proxy; it is sealed.
 func (c *Control) SetBoxNetwork(ctx context.Context, by outboard.Caller, id outboard.BoxID, n outboard.BoxNetwork, headers BoxHeaders, password outboard.Secret) (outboard.Box, error) {
 	b, err := c.boxFor(ctx, by, id)
 	if err != nil {
@@ -99,7 +101,7 @@ func (c *Control) SetBoxNetwork(ctx context.Context, by outboard.Caller, id outb
 		old.Headers = sealed // they are of no use
 	}
 	c.forgetHeaders(ctx, &old)
-	return b, look("sandbox", string(id), err)
+	return b, wrapLookup("sandbox", string(id), err)
 }
 
 // BoxNetwork returns what a box may reach: nothing else is reachable.
@@ -122,5 +124,5 @@ func (c *Control) BoxNetworkLog(ctx context.Context, by outboard.Caller, id outb
 		return nil, err
 	}
 	list, err := c.store.AuditRecords(ctx, store.AuditQuery{Actor: string(id), Action: "http.request", Before: before, Newest: true, Limit: limit})
-	return list, look("sandbox", string(id), err)
+	return list, wrapLookup("sandbox", string(id), err)
 }

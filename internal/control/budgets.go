@@ -49,7 +49,7 @@ func (c *Control) patchBudget(ctx context.Context, s *Session, p SessionPatch, c
 	}
 	b, err := c.store.Budget(ctx, outboard.BudgetOf(outboard.BudgetSession, string(s.ID)))
 	if err != nil {
-		return nil, look("budget of session", string(s.ID), err)
+		return nil, wrapLookup("budget of session", string(s.ID), err)
 	}
 	if *p.Budget > 0 && *p.Budget <= b.Spent.Cost {
 		return nil, invalid("the budget must be more than what was spent, which is %v", b.Spent.Cost).WithCode("budget_not_raised")
@@ -78,7 +78,8 @@ func (c *Control) settleLost(ctx context.Context, id outboard.SessionID) {
 	}
 }
 
-// SetBudget sets the limits of a scope, all of them; what was spent stays. Sessions that waited for it go on if they can now.
+// SetBudget sets the limits of a scope, all of them; what was spent stays. Sessions that waited for it go on if
+// they can now.
 func (c *Control) SetBudget(ctx context.Context, by outboard.Caller, b outboard.Budget) (outboard.Budget, error) {
 	if err := c.checkBudget(ctx, by, &b); err != nil {
 		return b, err
@@ -93,7 +94,7 @@ func (c *Control) SetBudget(ctx context.Context, by outboard.Caller, b outboard.
 	if err != nil {
 		return b, outboard.Errorf(outboard.KindOf(err), "storing the budget: %w", err)
 	}
-	return out, c.fundBroke(ctx)
+	return out, c.budgetBroke(ctx)
 }
 
 func (c *Control) checkBudget(ctx context.Context, by outboard.Caller, b *outboard.Budget) error {
@@ -128,15 +129,15 @@ func (c *Control) checkBudget(ctx context.Context, by outboard.Caller, b *outboa
 	return invalid("a budget is over a session, an agent or an owner, not over %s", quote(string(b.Scope)))
 }
 
-// checkOwner makes a budget that names a person's key one over the person: each sign-in is another key, and would begin anew. One that is over the
-// key alone, from before that, stays so.
+// checkOwner makes a budget that names a person's key one over the person: each sign-in is another key, and
+// would begin anew. One that is over the key alone, from before that, stays so.
 func (c *Control) checkOwner(ctx context.Context, by outboard.Caller, b *outboard.Budget) error {
 	if outboard.ValidID(outboard.PrefixUser, b.Target) {
 		u, err := c.store.User(ctx, outboard.UserID(b.Target))
-		return mine(by, u.Org, "owner", b.Target, err)
+		return ownedBy(by, u.Org, "owner", b.Target, err)
 	}
 	k, err := c.store.Key(ctx, outboard.KeyID(b.Target))
-	if err := mine(by, k.Org, "owner", b.Target, err); err != nil {
+	if err := ownedBy(by, k.Org, "owner", b.Target, err); err != nil {
 		return err
 	}
 	id, err := c.ownBudget(ctx, outboard.BudgetOf(b.Scope, b.Target))
@@ -147,7 +148,8 @@ func (c *Control) checkOwner(ctx context.Context, by outboard.Caller, b *outboar
 	return nil
 }
 
-// ownBudget is the id of the budget that is meant by one over a key: the same, or that over the key's person where the key has none.
+// ownBudget is the id of the budget that is meant by one over a key: the same, or that over the key's person
+// where the key has none.
 func (c *Control) ownBudget(ctx context.Context, id outboard.BudgetID) (outboard.BudgetID, error) {
 	scope, target, _ := strings.Cut(string(id), ":")
 	if scope != string(outboard.BudgetOwner) || !outboard.ValidID(outboard.PrefixKey, target) {
@@ -155,7 +157,7 @@ func (c *Control) ownBudget(ctx context.Context, id outboard.BudgetID) (outboard
 	}
 	_, err := c.store.Budget(ctx, id)
 	if err == nil || outboard.KindOf(err) != outboard.NotFound {
-		return id, look("budget", string(id), err)
+		return id, wrapLookup("budget", string(id), err)
 	}
 	k, err := c.store.Key(ctx, outboard.KeyID(target))
 	if err != nil || k.User == "" {
@@ -177,24 +179,24 @@ func (c *Control) setSessionBudget(ctx context.Context, by outboard.Caller, b ou
 	if err != nil {
 		return b, err
 	}
-	if err := c.fundBroke(ctx); err != nil { // its forks
+	if err := c.budgetBroke(ctx); err != nil { // its forks
 		return b, err
 	}
 	if b.Limit.IsZero() {
 		return b, nil
 	}
 	out, err := c.store.Budget(ctx, outboard.BudgetOf(b.Scope, b.Target))
-	return out, look("budget", b.Target, err)
+	return out, wrapLookup("budget", b.Target, err)
 }
 
 // Budgets returns a page of the organization's budgets, by id.
 func (c *Control) Budgets(ctx context.Context, by outboard.Caller, p Page) ([]outboard.Budget, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, err
 	}
 	p.Org = by.In()
 	list, err := c.store.Budgets(ctx, p)
-	return list, look("budgets", "", err)
+	return list, wrapLookup("budgets", "", err)
 }
 
 // BudgetsOver returns the budgets that a session spends of.
@@ -204,7 +206,7 @@ func (c *Control) BudgetsOver(ctx context.Context, by outboard.Caller, id outboa
 		return nil, err
 	}
 	list, err := c.store.BudgetsOver(ctx, id, s.AgentID, s.Config.Owner)
-	return list, look("budgets of session", string(id), err)
+	return list, wrapLookup("budgets of session", string(id), err)
 }
 
 // RemoveBudget removes one, with the record of what was spent.
@@ -217,7 +219,7 @@ func (c *Control) RemoveBudget(ctx context.Context, by outboard.Caller, id outbo
 		return err
 	}
 	b, err := c.store.Budget(ctx, named)
-	if err := mine(by, b.Org, "budget", string(id), err); err != nil {
+	if err := ownedBy(by, b.Org, "budget", string(id), err); err != nil {
 		return err
 	}
 	id = named
@@ -233,18 +235,19 @@ func (c *Control) RemoveBudget(ctx context.Context, by outboard.Caller, id outbo
 		}
 	}
 	if err := c.store.DeleteBudget(ctx, id); err != nil {
-		return look("budget", string(id), err)
+		return wrapLookup("budget", string(id), err)
 	}
-	return c.fundBroke(ctx)
+	return c.budgetBroke(ctx)
 }
 
-// fundBroke lets the sessions go on that waited for a budget and could make a model call now. Each finds out for itself.
-func (c *Control) fundBroke(ctx context.Context) error {
+// fundBroke lets the sessions go on that waited for a budget and could make a model call now. Each finds out for
+// itself.
+func (c *Control) budgetBroke(ctx context.Context) error {
 	var after outboard.SessionID
 	for {
 		page, err := c.store.Broke(ctx, after, brokePage)
 		if err != nil {
-			return look("sessions", "", err)
+			return wrapLookup("sessions", "", err)
 		}
 		for _, id := range page {
 			after = id
@@ -254,11 +257,11 @@ func (c *Control) fundBroke(ctx context.Context) error {
 			}
 			cfg, err := c.store.SessionConfig(ctx, id)
 			if err != nil {
-				return look("session", string(id), err)
+				return wrapLookup("session", string(id), err)
 			}
 			over, err := c.store.BudgetsOver(ctx, id, h.AgentID, cfg.Owner)
 			if err != nil {
-				return look("budgets of session", string(id), err)
+				return wrapLookup("budgets of session", string(id), err)
 			}
 			if short(over) {
 				continue

@@ -47,7 +47,7 @@ func (c *Control) Checkpoints(ctx context.Context, by outboard.Caller, id outboa
 	}
 	all, err := c.store.Checkpoints(ctx, id)
 	if err != nil {
-		return nil, look("session", string(id), err)
+		return nil, wrapLookup("session", string(id), err)
 	}
 	out := make([]Checkpoint, len(all))
 	for i, k := range all {
@@ -101,8 +101,8 @@ type Comparison struct {
 	More     int                   // changes that were left out
 }
 
-// CompareCheckpoints tells what changed between two states of a session's workspace. Each is named by a checkpoint's id, or by a
-// position of the log, for the state it had then.
+// CompareCheckpoints tells what changed between two states of a session's workspace. Each is named by a
+// checkpoint's id, or by a position of the log, for the state it had then.
 func (c *Control) CompareCheckpoints(ctx context.Context, by outboard.Caller, id outboard.SessionID, from, to string, patch bool) (*Comparison, error) {
 	h, err := c.header(ctx, by, id)
 	if err != nil {
@@ -110,7 +110,7 @@ func (c *Control) CompareCheckpoints(ctx context.Context, by outboard.Caller, id
 	}
 	all, err := c.store.Checkpoints(ctx, id)
 	if err != nil {
-		return nil, look("session", string(id), err)
+		return nil, wrapLookup("session", string(id), err)
 	}
 	out := &Comparison{}
 	if out.From, err = c.checkpointNamed(ctx, &h, all, from); err != nil {
@@ -137,7 +137,7 @@ func (c *Control) checkpointNamed(ctx context.Context, h *outboard.Header, all [
 	if outboard.ValidID(outboard.PrefixCheckpoint, name) {
 		i := slices.IndexFunc(all, func(k outboard.Checkpoint) bool { return string(k.ID) == name })
 		if i < 0 {
-			return "", missing("checkpoint", name)
+			return "", notFound("checkpoint", name)
 		}
 		return outboard.CheckpointID(name), thinned(all, i)
 	}
@@ -192,7 +192,8 @@ func (out *Comparison) compare(ctx context.Context, a, b *Workspace, patch bool)
 // changeBytes is what one change takes in memory besides its path.
 const changeBytes = 600
 
-// unlike collects the entries that another workspace of the session does not have from the same place of the same checkpoint.
+// unlike collects the entries that another workspace of the session does not have from the same place of the
+// same checkpoint.
 func (w *Workspace) unlike(other *Workspace, out map[string]source) (err error) {
 	w.final.all(func(at int32, n *node) {
 		if err != nil {

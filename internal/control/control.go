@@ -1,6 +1,6 @@
-// Package control holds the verbs of the product: what a caller may ask for, in outboard's own types, whatever the wire it
-// arrived on. Each verb checks the caller, validates, and makes one store call; the few that touch more than the store (files,
-// sandboxes) undo what they did when a later step fails.
+// Package control holds the verbs of the product: what a caller may ask for, in outboard's own types, whatever
+// the wire it arrived on. Each verb checks the caller, validates, and makes one store call; the few that touch
+// more than the store (files, sandboxes) undo what they did when a later step fails.
 //
 // Invariants:
 //   - Every verb takes a Caller that Authenticate returned; the zero Caller is refused.
@@ -43,13 +43,16 @@ type Config struct {
 	Audit  *audit.Witness   // nil = the audit is not signed, and exports are not
 	Logger *slog.Logger     // nil = discard
 	Now    func() time.Time // nil = the store's
-	// Directories of this machine that every organization's environments may begin with; others only who runs the server may name.
+	// Directories of this machine that every organization's environments may begin with; others only who runs
+	// the server may name.
 	Directories []string
-	// Isolation reports whether this server can make sandboxes of an environment's isolation; its error says what is missing. nil = not asked.
+	// Isolation reports whether this server can make sandboxes of an environment's isolation; its error says
+	// what is missing. nil = not asked.
 	Isolation func(env outboard.EnvConfig) error
 	Login     LoginConfig // the zero value lets nobody sign in
 	Trusted   []string    // public keys of servers whose exports are imported; see audit.CheckKey
-	// Reachable reports whether this server lets sandboxes reach an IP address at all; its error says why not. nil = not asked.
+	// Reachable reports whether this server lets sandboxes reach an IP address at all; its error says why not.
+	// nil = not asked.
 	Reachable func(ctx context.Context, address string) error
 	// Boxes is the most that a box may reach; see egress.Config.
 	Boxes outboard.Networking
@@ -134,7 +137,7 @@ func New(cfg Config) *Control {
 
 // Models returns the configured models.
 func (c *Control) Models(_ context.Context, by outboard.Caller) ([]Model, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, err
 	}
 	if c.models == nil {
@@ -145,11 +148,11 @@ func (c *Control) Models(_ context.Context, by outboard.Caller) ([]Model, error)
 
 // Model returns the model that an id names wherever one may be given: an alias, provider/name, or a bare name.
 func (c *Control) Model(_ context.Context, by outboard.Caller, id string) (Model, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return Model{}, err
 	}
 	if c.models == nil {
-		return Model{}, missing("model", id)
+		return Model{}, notFound("model", id)
 	}
 	if m, err := c.models.Resolve(id); err == nil {
 		return m.Info(), nil
@@ -159,7 +162,7 @@ func (c *Control) Model(_ context.Context, by outboard.Caller, id string) (Model
 			return m, nil
 		}
 	}
-	return Model{}, missing("model", id)
+	return Model{}, notFound("model", id)
 }
 
 // Ready reports whether the store answers.
@@ -177,33 +180,33 @@ func (c *Control) clock() time.Time { return c.now().UTC().Truncate(time.Microse
 // shownID is how much of a caller's id an error repeats.
 const shownID = 100
 
-// missing is the one answer for an id that is absent, foreign or malformed.
-func missing(what, id string) error {
+// notFound is the one answer for an id that is absent, foreign or malformed.
+func notFound(what, id string) error {
 	if len(id) > shownID {
 		id = id[:shownID] + "..."
 	}
 	return outboard.Errorf(outboard.NotFound, "there is no %s %q", what, id)
 }
 
-// look maps a store's answer for one id: NotFound becomes missing, other errors say what was being read.
-func look(what, id string, err error) error {
+// wrapLookup maps a store's answer for one id: NotFound becomes notFound, other errors say what was being read.
+func wrapLookup(what, id string, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case outboard.KindOf(err) == outboard.NotFound:
-		return missing(what, id)
+		return notFound(what, id)
 	case outboard.KindOf(err) == outboard.Conflict:
 		return err // it was read, and says what it is
 	}
 	return outboard.Errorf(outboard.KindOf(err), "reading %s %s: %w", what, id, err)
 }
 
-// mine is look for a row that belongs to an organization: what is another's is missing, with the same text.
-func mine(by outboard.Caller, org outboard.OrgID, what, id string, err error) error {
+// ownedBy is wrapLookup for a row that belongs to an organization: what is another's is missing, with the same text.
+func ownedBy(by outboard.Caller, org outboard.OrgID, what, id string, err error) error {
 	if err == nil && org != by.In() {
-		return missing(what, id)
+		return notFound(what, id)
 	}
-	return look(what, id, err)
+	return wrapLookup(what, id, err)
 }
 
 // Bounds on what one page of large rows takes: an agent or an environment may have 4 MiB.
@@ -241,8 +244,8 @@ func gather[T any](read func(Page) ([]T, error), p Page, size func(*T) int64, id
 // tieRows is how many rows of one microsecond a page may have to step over when its cursor's row is gone.
 const tieRows = 16
 
-// listAfter reads a page of a list whose rows can be deleted while a client walks it. When the row of the cursor is gone, the page
-// begins after the time it had: at is that time, and key tells a row's time and id.
+// listAfter reads a page of a list whose rows can be deleted while a client walks it. When the row of the cursor
+// is gone, the page begins after the time it had: at is that time, and key tells a row's time and id.
 func listAfter[T any](list func(Page) ([]T, error), p Page, at time.Time, key func(T) (time.Time, string)) ([]T, error) {
 	rows, err := list(p)
 	if err == nil || p.Cursor == "" || at.IsZero() || outboard.KindOf(err) != outboard.Invalid {

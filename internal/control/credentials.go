@@ -68,13 +68,13 @@ func (c *Control) credential(ctx context.Context, by outboard.Caller, in outboar
 		return store.Credential{}, err
 	}
 	if !outboard.ValidID(outboard.PrefixCredential, string(id)) {
-		return store.Credential{}, missing("credential", string(id))
+		return store.Credential{}, notFound("credential", string(id))
 	}
 	row, err := c.store.Credential(ctx, id)
 	if err == nil && row.Vault != in {
-		return store.Credential{}, missing("credential", string(id))
+		return store.Credential{}, notFound("credential", string(id))
 	}
-	return row, look("credential", string(id), err)
+	return row, wrapLookup("credential", string(id), err)
 }
 
 // Credential returns one, without its secrets.
@@ -97,7 +97,7 @@ func (c *Control) Credentials(ctx context.Context, by outboard.Caller, in outboa
 		}
 		return out, err
 	}, p, at, func(v outboard.Credential) (time.Time, string) { return v.CreatedAt, string(v.ID) })
-	return list, look("credentials", "", err)
+	return list, wrapLookup("credentials", "", err)
 }
 
 // UpdateCredential applies a patch. Running sessions have the result within a second.
@@ -152,8 +152,8 @@ func (c *Control) ArchiveCredential(ctx context.Context, by outboard.Caller, in 
 	return k.Archive(ctx, id)
 }
 
-// retire gives back the tokens of credentials that are about to be purged, as far as they can be read. Their issuers are asked beside
-// everything else, with a record of what came of it.
+// retire gives back the tokens of credentials that are about to be purged, as far as they can be read. Their
+// issuers are asked beside everything else, with a record of what came of it.
 func (c *Control) retire(ctx context.Context, k *vault.Keeper, why string, ids ...outboard.CredentialID) {
 	for _, id := range ids {
 		if err := k.Retire(ctx, why, id); err != nil {
@@ -166,7 +166,7 @@ func (c *Control) retire(ctx context.Context, k *vault.Keeper, why string, ids .
 func (c *Control) retireVault(ctx context.Context, k *vault.Keeper, why string, id outboard.VaultID) error {
 	rows, err := c.store.LivingCredentials(ctx, []outboard.VaultID{id})
 	if err != nil {
-		return look("credentials", "", err)
+		return wrapLookup("credentials", "", err)
 	}
 	for i := range rows {
 		c.retire(ctx, k, why, rows[i].ID)
@@ -209,7 +209,8 @@ func (c *Control) ValidateCredential(ctx context.Context, by outboard.Caller, in
 	return k.Validate(ctx, string(by.Key), id)
 }
 
-// TestCredential says whether a credential would be used on a request, and if not, why. It opens the secret but shows nothing of it.
+// TestCredential says whether a credential would be used on a request, and if not, why. It opens the secret but
+// shows nothing of it.
 func (c *Control) TestCredential(ctx context.Context, by outboard.Caller, in outboard.VaultID, id outboard.CredentialID, method, url string) (why string, err error) {
 	k, err := c.keeper(by)
 	if err != nil {

@@ -33,12 +33,12 @@ type EnvironmentPatch struct {
 	Config func(*outboard.EnvConfig)
 }
 
-// CreateEnvironment stores a new environment: what p says, and for the rest a cloud environment that reaches nothing but the
-// package managers of its packages.
+// CreateEnvironment stores a new environment: what p says, and for the rest a cloud environment that reaches
+// nothing but the package managers of its packages.
 func (c *Control) CreateEnvironment(ctx context.Context, by outboard.Caller, p EnvironmentPatch) (outboard.Environment, error) {
 	now := c.clock()
 	e := outboard.Environment{ID: outboard.NewID[outboard.EnvironmentID](outboard.PrefixEnvironment), CreatedAt: now, UpdatedAt: now, Org: by.In()}
-	if err := works(by, scopeEnvironments); err != nil {
+	if err := requireDeveloper(by, scopeEnvironments); err != nil {
 		return e, err
 	}
 	e.Config.Kind = "cloud"
@@ -87,14 +87,14 @@ func (p *EnvironmentPatch) apply(e *outboard.Environment) error {
 
 // Environment returns one environment.
 func (c *Control) Environment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID) (outboard.Environment, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return outboard.Environment{}, err
 	}
 	if !outboard.ValidID(outboard.PrefixEnvironment, string(id)) {
-		return outboard.Environment{}, missing("environment", string(id))
+		return outboard.Environment{}, notFound("environment", string(id))
 	}
 	e, err := c.store.Environment(ctx, id)
-	if err := mine(by, e.Org, "environment", string(id), err); err != nil {
+	if err := ownedBy(by, e.Org, "environment", string(id), err); err != nil {
 		return outboard.Environment{}, err
 	}
 	return e, nil
@@ -103,7 +103,7 @@ func (c *Control) Environment(ctx context.Context, by outboard.Caller, id outboa
 // Environments returns one page, newest first, as Agents does. at is when the cursor's row was made: it may be deleted
 // by now.
 func (c *Control) Environments(ctx context.Context, by outboard.Caller, p Page, at time.Time) (_ []outboard.Environment, more bool, err error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, false, err
 	}
 	p.Org = by.In()
@@ -111,12 +111,12 @@ func (c *Control) Environments(ctx context.Context, by outboard.Caller, p Page, 
 		return listAfter(func(p Page) ([]outboard.Environment, error) { return c.store.Environments(ctx, p) }, p, at,
 			func(e outboard.Environment) (time.Time, string) { return e.CreatedAt, string(e.ID) })
 	}, p, func(e *outboard.Environment) int64 { at = e.CreatedAt; return e.Config.Size() }, func(e *outboard.Environment) string { return string(e.ID) })
-	return list, more, look("environments", "", err)
+	return list, more, wrapLookup("environments", "", err)
 }
 
 // UpdateEnvironment applies a patch. Running sessions keep what they started with.
 func (c *Control) UpdateEnvironment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID, p EnvironmentPatch) (outboard.Environment, error) {
-	if err := works(by, scopeEnvironments); err != nil {
+	if err := requireDeveloper(by, scopeEnvironments); err != nil {
 		return outboard.Environment{}, err
 	}
 	e, err := c.Environment(ctx, by, id)
@@ -157,7 +157,7 @@ func (c *Control) UpdateEnvironment(ctx context.Context, by outboard.Caller, id 
 
 // ArchiveEnvironment archives an environment: no new sessions. Archiving twice is the same as once.
 func (c *Control) ArchiveEnvironment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID) (outboard.Environment, error) {
-	if err := works(by, scopeEnvironments); err != nil {
+	if err := requireDeveloper(by, scopeEnvironments); err != nil {
 		return outboard.Environment{}, err
 	}
 	e, err := c.Environment(ctx, by, id)
@@ -178,7 +178,7 @@ func (c *Control) ArchiveEnvironment(ctx context.Context, by outboard.Caller, id
 
 // DeleteEnvironment removes an environment. Conflict: sessions name it.
 func (c *Control) DeleteEnvironment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID) error {
-	if err := works(by, scopeEnvironments); err != nil {
+	if err := requireDeveloper(by, scopeEnvironments); err != nil {
 		return err
 	}
 	if _, err := c.Environment(ctx, by, id); err != nil {
@@ -187,11 +187,11 @@ func (c *Control) DeleteEnvironment(ctx context.Context, by outboard.Caller, id 
 	if err := c.record(ctx, by, "environment.delete", string(id), nil); err != nil {
 		return err
 	}
-	return look("environment", string(id), c.store.DeleteEnvironment(ctx, id))
+	return wrapLookup("environment", string(id), c.store.DeleteEnvironment(ctx, id))
 }
 
-// checkIsolation refuses an environment whose sandboxes this server could not make, with what to do about it, instead of letting each of
-// its sessions find out.
+// checkIsolation refuses an environment whose sandboxes this server could not make, with what to do about it,
+// instead of letting each of its sessions find out.
 func (c *Control) checkIsolation(e *outboard.Environment) error {
 	if e.Config.Isolation == "" || c.able == nil {
 		return nil
@@ -288,8 +288,8 @@ func checkPackages(cfg *outboard.EnvConfig) error {
 	return nil
 }
 
-// mayBegin refuses a path of this machine that the caller may not name: what lies there is not the organization's. had is what the
-// environment began with before.
+// mayBegin refuses a path of this machine that the caller may not name: what lies there is not the
+// organization's. had is what the environment began with before.
 func (c *Control) mayBegin(by outboard.Caller, had string, cfg *outboard.EnvConfig) error {
 	path := cfg.Rootfs
 	if path == had || !filepath.IsAbs(path) || by.Operator() {

@@ -30,7 +30,7 @@ func (c *Control) Events(ctx context.Context, by outboard.Caller, id outboard.Se
 		return nil, err
 	}
 	list, err := c.store.Events(ctx, id, q)
-	return list, look("session", string(id), err)
+	return list, wrapLookup("session", string(id), err)
 }
 
 // Waiting returns the inputs that are queued and not yet processed, in order.
@@ -39,7 +39,7 @@ func (c *Control) Waiting(ctx context.Context, by outboard.Caller, id outboard.S
 		return nil, err
 	}
 	list, err := c.store.Waiting(ctx, id)
-	return list, look("session", string(id), err)
+	return list, wrapLookup("session", string(id), err)
 }
 
 // Event returns one event of a session.
@@ -48,10 +48,11 @@ func (c *Control) Event(ctx context.Context, by outboard.Caller, id outboard.Ses
 		return outboard.Event{}, err
 	}
 	e, err := c.store.Event(ctx, id, ev)
-	return e, look("event", string(ev), err)
+	return e, wrapLookup("event", string(ev), err)
 }
 
-// Follow yields the session's events after a position, past and future, until ctx ends or the session is deleted (NotFound).
+// Follow yields the session's events after a position, past and future, until ctx ends or the session is deleted
+// (NotFound).
 func (c *Control) Follow(ctx context.Context, by outboard.Caller, id outboard.SessionID, after int64) iter.Seq2[outboard.Event, error] {
 	if _, err := c.header(ctx, by, id); err != nil {
 		return func(yield func(outboard.Event, error) bool) { yield(outboard.Event{}, err) }
@@ -95,7 +96,7 @@ func (c *Control) Configs(ctx context.Context, id outboard.SessionID, last Confi
 	for {
 		page, err := c.store.Events(ctx, id, q)
 		if err != nil {
-			return nil, look("session", string(id), err)
+			return nil, wrapLookup("session", string(id), err)
 		}
 		for i := range page {
 			changed, err := advance(&last.Config, &page[i])
@@ -134,23 +135,24 @@ func advance(cfg *outboard.SessionConfig, e *outboard.Event) (changed bool, err 
 	return true, nil
 }
 
-// UsageAt returns a header in which Usage, Active, Phase and RunningSince are what they were right after one event of the
-// session; its other fields mean nothing. It reads what lies between the event and the nearest position whose sums are known: the last
-// one that was asked for, the log's head, or its beginning. So a log is read from front to back, or back to front, in one pass.
+// UsageAt returns a header in which Usage, Active, Phase and RunningSince are what they were right after one
+// event of the session; its other fields mean nothing. It reads what lies between the event and the nearest
+// position whose sums are known: the last one that was asked for, the log's head, or its beginning. So a log is
+// read from front to back, or back to front, in one pass.
 func (c *Control) UsageAt(ctx context.Context, id outboard.SessionID, seq int64) (outboard.Header, error) {
 	h, err := c.accountBefore(ctx, id, seq)
 	if err == nil {
 		_, err = c.account(ctx, id, &h, seq)
 	}
 	if err != nil {
-		return h, look("session", string(id), err)
+		return h, wrapLookup("session", string(id), err)
 	}
 	c.Accounted(id, h)
 	return h, nil
 }
 
-// Accounted tells of the sums at a position, h.Head, so that UsageAt can begin there. It is for a reader who went on from what UsageAt
-// returned.
+// Accounted tells of the sums at a position, h.Head, so that UsageAt can begin there. It is for a reader who
+// went on from what UsageAt returned.
 func (c *Control) Accounted(id outboard.SessionID, h outboard.Header) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -163,7 +165,8 @@ func (c *Control) Accounted(id outboard.SessionID, h outboard.Header) {
 	c.accounts[id] = h
 }
 
-// account adds what changed the sums of h between its position and another one after it. It reports whether they began anew in between.
+// account adds what changed the sums of h between its position and another one after it. It reports whether they
+// began anew in between.
 func (c *Control) account(ctx context.Context, id outboard.SessionID, h *outboard.Header, upto int64) (anew bool, err error) {
 	q := EventQuery{After: h.Head, Before: upto + 1, Types: accountTypes, Limit: accountPage}
 	for q.After < upto {
@@ -215,8 +218,8 @@ func (c *Control) accountBefore(ctx context.Context, id outboard.SessionID, seq 
 	return h, err
 }
 
-// accountBack returns the sums at the last end of a running spell up to seq, from those of a position after it. It is not ok when there
-// is none, or when the sums began anew in between.
+// accountBack returns the sums at the last end of a running spell up to seq, from those of a position after it.
+// It is not ok when there is none, or when the sums began anew in between.
 func (c *Control) accountBack(ctx context.Context, id outboard.SessionID, from outboard.Header, seq int64) (h outboard.Header, ok bool, err error) {
 	stop, err := c.store.Events(ctx, id, EventQuery{Before: seq + 1, Desc: true, Types: stopTypes, Limit: 1})
 	if err != nil || len(stop) == 0 {

@@ -79,9 +79,10 @@ type Export struct {
 	done []exportEntry
 }
 
-// Export prepares a session for its way to another server: its log up to a position (0 = now), the state of its workspace there, and
-// what both refer to. The position is the last settled one up to the one asked for. There are no secrets in it: no vaults, no keys.
-// The audit has it who takes it before the first byte goes; without that record there is no export.
+// Export prepares a session for its way to another server: its log up to a position (0 = now), the state of its
+// workspace there, and what both refer to. The position is the last settled one up to the one asked for. There
+// are no secrets in it: no vaults, no keys. The audit has it who takes it before the first byte goes; without
+// that record there is no export.
 func (c *Control) Export(ctx context.Context, by outboard.Caller, id outboard.SessionID, seq int64) (*Export, error) {
 	h, err := c.header(ctx, by, id)
 	if err != nil {
@@ -127,7 +128,7 @@ func (x *Export) addChain(ctx context.Context) error {
 	}
 	all, err := x.c.store.Checkpoints(ctx, x.session.ID)
 	if err != nil {
-		return look("session", string(x.session.ID), err)
+		return wrapLookup("session", string(x.session.ID), err)
 	}
 	if x.chain, err = chainOf(all, x.session.Checkpoint); err != nil {
 		return err
@@ -156,7 +157,7 @@ func (x *Export) addFiles(ctx context.Context, org outboard.OrgID) error {
 	for {
 		page, err := x.c.store.Events(ctx, x.session.ID, q)
 		if err != nil {
-			return look("session", string(x.session.ID), err)
+			return wrapLookup("session", string(x.session.ID), err)
 		}
 		for i := range page {
 			p, err := page[i].Decode()
@@ -188,7 +189,7 @@ func (x *Export) addFiles(ctx context.Context, org outboard.OrgID) error {
 func (x *Export) leave(ctx context.Context, h *outboard.Header) error {
 	policies, err := x.c.store.PoliciesFor(ctx, h.Org, h.AgentID, h.ID)
 	if err != nil {
-		return look("policies", "", err)
+		return wrapLookup("policies", "", err)
 	}
 	for _, p := range policies {
 		if p.Level == outboard.LevelSession && strings.TrimSpace(p.Text) != "" {
@@ -197,7 +198,7 @@ func (x *Export) leave(ctx context.Context, h *outboard.Header) error {
 	}
 	budgets, err := x.c.store.BudgetsOver(ctx, h.ID, h.AgentID, outboard.Owner{})
 	if err != nil {
-		return look("budgets", "", err)
+		return wrapLookup("budgets", "", err)
 	}
 	for _, b := range budgets {
 		if b.Scope == outboard.BudgetSession {
@@ -207,8 +208,8 @@ func (x *Export) leave(ctx context.Context, h *outboard.Header) error {
 	return nil
 }
 
-// LeftBehind names what bounds the session here and does not go along: the policies and budgets of its own, and of those it was forked from.
-// Whoever imports it sets theirs.
+// LeftBehind names what bounds the session here and does not go along: the policies and budgets of its own, and
+// of those it was forked from. Whoever imports it sets theirs.
 func (x *Export) LeftBehind() []string { return x.left }
 
 // Name is a file name for the export.
@@ -309,8 +310,8 @@ func (x *Export) events(ctx context.Context) error {
 	return flush()
 }
 
-// staysHere takes out of a payload what does not leave with a session, and reports whether there was any: its vaults, and what a fold
-// begins with, which says nothing that the rest of the log does not.
+// staysHere takes out of a payload what does not leave with a session, and reports whether there was any: its
+// vaults, and what a fold begins with, which says nothing that the rest of the log does not.
 func staysHere(p outboard.Payload) bool {
 	switch p := p.(type) {
 	case *outboard.SessionForked:

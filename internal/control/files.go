@@ -34,7 +34,7 @@ type Upload struct {
 // StoreBytes keeps what r yields, at most MaxFile bytes, without holding it in memory. It is no file yet: CreateFile
 // makes it visible, once the whole request is known to be good.
 func (c *Control) StoreBytes(ctx context.Context, by outboard.Caller, r io.Reader) (outboard.BlobRef, error) {
-	if err := works(by, scopeFiles); err != nil {
+	if err := requireDeveloper(by, scopeFiles); err != nil {
 		return outboard.BlobRef{}, err
 	}
 	ref, err := c.blob.Put(ctx, r, outboard.MaxFile)
@@ -46,7 +46,7 @@ func (c *Control) StoreBytes(ctx context.Context, by outboard.Caller, r io.Reade
 
 // CreateFile makes stored bytes a file.
 func (c *Control) CreateFile(ctx context.Context, by outboard.Caller, u Upload, ref outboard.BlobRef) (outboard.File, error) {
-	if err := works(by, scopeFiles); err != nil {
+	if err := requireDeveloper(by, scopeFiles); err != nil {
 		return outboard.File{}, err
 	}
 	if u.Filename == "" { // SDKs send none for what they only read from
@@ -87,7 +87,7 @@ func checkUpload(u Upload) error {
 
 // File returns one file's row. An expired file is NotFound.
 func (c *Control) File(ctx context.Context, by outboard.Caller, id outboard.FileID) (outboard.File, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return outboard.File{}, err
 	}
 	f, err := c.fileOf(ctx, by.In(), id)
@@ -100,17 +100,17 @@ func (c *Control) File(ctx context.Context, by outboard.Caller, id outboard.File
 	return f, nil
 }
 
-// fileOf is the only way to a file's row, wherever its id comes from: a block, a session's config, metadata or log. An organization has no
-// files but its own; the id of another's is as good as none.
+// fileOf is the only way to a file's row, wherever its id comes from: a block, a session's config, metadata or
+// log. An organization has no files but its own; the id of another's is as good as none.
 func (c *Control) fileOf(ctx context.Context, org outboard.OrgID, id outboard.FileID) (outboard.File, error) {
 	if !outboard.ValidID(outboard.PrefixFile, string(id)) {
-		return outboard.File{}, missing("file", string(id))
+		return outboard.File{}, notFound("file", string(id))
 	}
 	f, err := c.store.File(ctx, id)
 	if err == nil && f.Org != org {
-		return outboard.File{}, missing("file", string(id))
+		return outboard.File{}, notFound("file", string(id))
 	}
-	return f, look("file", string(id), err)
+	return f, wrapLookup("file", string(id), err)
 }
 
 func (c *Control) expired(f outboard.File) bool {
@@ -120,7 +120,7 @@ func (c *Control) expired(f outboard.File) bool {
 // Files returns one page, newest first, of a session's files, or of all when session is "". Expired ones are left out.
 // more tells whether older rows follow. at is when the cursor's row was made: it may be deleted by now.
 func (c *Control) Files(ctx context.Context, by outboard.Caller, session outboard.SessionID, ids []outboard.FileID, p Page, at time.Time) (files []outboard.File, more bool, err error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, false, err
 	}
 	limit := p.Limit
@@ -130,7 +130,7 @@ func (c *Control) Files(ctx context.Context, by outboard.Caller, session outboar
 		page, err := listAfter(func(p Page) ([]outboard.File, error) { return c.store.Files(ctx, session, ids, p) }, p, at,
 			func(f outboard.File) (time.Time, string) { return f.CreatedAt, string(f.ID) })
 		if err != nil {
-			return nil, false, look("files", "", err)
+			return nil, false, wrapLookup("files", "", err)
 		}
 		for _, f := range page {
 			if c.expired(f) {
@@ -167,7 +167,7 @@ func (c *Control) OpenFile(ctx context.Context, by outboard.Caller, id outboard.
 
 // DeleteFile removes a file. Sessions keep their copies.
 func (c *Control) DeleteFile(ctx context.Context, by outboard.Caller, id outboard.FileID) error {
-	if err := works(by, scopeFiles); err != nil {
+	if err := requireDeveloper(by, scopeFiles); err != nil {
 		return err
 	}
 	if _, err := c.File(ctx, by, id); err != nil {
@@ -176,5 +176,5 @@ func (c *Control) DeleteFile(ctx context.Context, by outboard.Caller, id outboar
 	if err := c.record(ctx, by, "file.delete", string(id), nil); err != nil {
 		return err
 	}
-	return look("file", string(id), c.store.DeleteFile(ctx, id))
+	return wrapLookup("file", string(id), c.store.DeleteFile(ctx, id))
 }

@@ -31,7 +31,8 @@ type position struct {
 	checkpoint outboard.CheckpointID // the newest state of the workspace; "" = none was saved
 }
 
-// restTypes are the events right after which a log is settled and in no turn, but for a turn that ended to wait for answers.
+// restTypes are the events right after which a log is settled and in no turn, but for a turn that ended to wait
+// for answers.
 var restTypes = []outboard.EventType{outboard.TypeSessionCreated, outboard.TypeSessionForked, outboard.TypeSessionRewound, outboard.TypeTurnEnded}
 
 // savedTypes are the events that say what state the workspace is in.
@@ -47,7 +48,7 @@ func (c *Control) newest(ctx context.Context, id outboard.SessionID, seq int64, 
 	for {
 		page, err := c.store.Events(ctx, id, q)
 		if err != nil {
-			return nil, nil, look("session", string(id), err)
+			return nil, nil, wrapLookup("session", string(id), err)
 		}
 		for i := range page {
 			p, err := page[i].Decode()
@@ -65,8 +66,8 @@ func (c *Control) newest(ctx context.Context, id outboard.SessionID, seq int64, 
 	}
 }
 
-// settled returns the last settled position of a session up to seq. It reads the log from the last end of a turn on, not from its
-// beginning.
+// settled returns the last settled position of a session up to seq. It reads the log from the last end of a turn
+// on, not from its beginning.
 func (c *Control) settled(ctx context.Context, id outboard.SessionID, seq int64) (position, error) {
 	base, _, err := c.newest(ctx, id, seq, restTypes, func(p outboard.Payload) bool {
 		end, ok := p.(*outboard.TurnEnded)
@@ -88,7 +89,7 @@ func (c *Control) settled(ctx context.Context, id outboard.SessionID, seq int64)
 			err = st.Apply(&e)
 		}
 		if err != nil {
-			return pos, look("session", string(id), err)
+			return pos, wrapLookup("session", string(id), err)
 		}
 		if st.Settled() && e.Type != outboard.TypeSessionArchived {
 			pos.seq, pos.inTurn = e.Seq, st.InTurn
@@ -122,10 +123,10 @@ func (c *Control) checkpointAt(ctx context.Context, id outboard.SessionID, seq i
 	return at, err
 }
 
-// Fork makes sessions that share another one's log up to a position, and start from the state its machine had there: all of them,
-// or none. It returns the position, which may be before the one asked for.
+// Fork makes sessions that share another one's log up to a position, and start from the state its machine had
+// there: all of them, or none. It returns the position, which may be before the one asked for.
 func (c *Control) Fork(ctx context.Context, by outboard.Caller, id outboard.SessionID, r ForkRequest) ([]Session, int64, error) {
-	if err := works(by, scopeSessions); err != nil {
+	if err := requireDeveloper(by, scopeSessions); err != nil {
 		return nil, 0, err
 	}
 	h, err := c.header(ctx, by, id)
@@ -166,7 +167,7 @@ func (c *Control) Fork(ctx context.Context, by outboard.Caller, id outboard.Sess
 	headers, err := c.store.Fork(ctx, id, pos.seq, forks)
 	if err != nil {
 		if outboard.KindOf(err) == outboard.NotFound {
-			return nil, 0, missing("session", string(id))
+			return nil, 0, notFound("session", string(id))
 		}
 		return nil, 0, outboard.Errorf(outboard.KindOf(err), "forking session %s: %w", id, err)
 	}
@@ -207,15 +208,16 @@ func (r *ForkRequest) check(h *outboard.Header) error {
 	return checkMetadata(r.Metadata)
 }
 
-// restorable returns the checkpoint, among those in the tables, that a session's log names: a session may start from no other. In a log
-// that came out of a file it has the id of another server; if it came along, it follows the same call.
+// restorable returns the checkpoint, among those in the tables, that a session's log names: a session may start
+// from no other. In a log that came out of a file it has the id of another server; if it came along, it follows
+// the same call.
 func (c *Control) restorable(ctx context.Context, id outboard.SessionID, named outboard.CheckpointID) (outboard.CheckpointID, error) {
 	if named == "" {
 		return "", nil
 	}
 	list, err := c.store.Checkpoints(ctx, id)
 	if err != nil {
-		return "", look("session", string(id), err)
+		return "", wrapLookup("session", string(id), err)
 	}
 	if i := slices.IndexFunc(list, func(k outboard.Checkpoint) bool { return k.ID == named }); i >= 0 {
 		return named, thinned(list, i)
@@ -302,7 +304,8 @@ func (c *Control) turnAt(ctx context.Context, id outboard.SessionID, seq int64) 
 	return n, err
 }
 
-// copyResources gives a fork its own copies of the files that are mounted into its parent. One that was deleted is left out.
+// copyResources gives a fork its own copies of the files that are mounted into its parent. One that was deleted
+// is left out.
 func (c *Control) copyResources(ctx context.Context, rs []outboard.Resource, h *outboard.Header) (out []outboard.Resource, files []outboard.File, err error) {
 	now := c.clock()
 	for _, r := range rs {
@@ -321,8 +324,8 @@ func (c *Control) copyResources(ctx context.Context, rs []outboard.Resource, h *
 	return out, files, nil
 }
 
-// copySent gives a fork its own copy of the work that was sent along with its parent, which a machine from before the first checkpoint
-// is made from.
+// copySent gives a fork its own copy of the work that was sent along with its parent, which a machine from
+// before the first checkpoint is made from.
 func (c *Control) copySent(ctx context.Context, f *store.Fork) error {
 	id, kind, ok := strings.Cut(f.Header.Metadata[fleet.WorkspaceKey], ":")
 	if !ok {
@@ -349,7 +352,7 @@ func (c *Control) Parent(ctx context.Context, by outboard.Caller, id outboard.Se
 		return "", 0, err
 	}
 	parent, seq, err := c.store.Parent(ctx, id)
-	return parent, seq, look("session", string(id), err)
+	return parent, seq, wrapLookup("session", string(id), err)
 }
 
 // RewindRequest takes a session back to a position.
@@ -360,10 +363,10 @@ type RewindRequest struct {
 	Machine      bool                  // what the next machine starts from
 }
 
-// Rewind takes a session back, which must rest: a turn that runs or waits for an answer is interrupted first. Nothing is deleted.
-// It returns the position, which may be before the one asked for.
+// Rewind takes a session back, which must rest: a turn that runs or waits for an answer is interrupted first.
+// Nothing is deleted. It returns the position, which may be before the one asked for.
 func (c *Control) Rewind(ctx context.Context, by outboard.Caller, id outboard.SessionID, r RewindRequest) (Session, int64, error) {
-	if err := works(by, scopeSessions); err != nil {
+	if err := requireDeveloper(by, scopeSessions); err != nil {
 		return Session{}, 0, err
 	}
 	if !r.Conversation && !r.Machine {
@@ -437,14 +440,14 @@ func (c *Control) restoring(ctx context.Context, id outboard.SessionID, r Rewind
 	}
 	list, err := c.store.Checkpoints(ctx, id)
 	if err != nil {
-		return outboard.Checkpoint{}, look("session", string(id), err)
+		return outboard.Checkpoint{}, wrapLookup("session", string(id), err)
 	}
 	for i, k := range list {
 		if k.ID == r.Checkpoint {
 			return k, thinned(list, i)
 		}
 	}
-	return outboard.Checkpoint{}, missing("checkpoint", string(r.Checkpoint))
+	return outboard.Checkpoint{}, notFound("checkpoint", string(r.Checkpoint))
 }
 
 // machineOf returns the sandbox that a session uses, or "".

@@ -29,8 +29,9 @@ const (
 	maxUnpacked = 4 * MaxImport
 	// maxExportEntries bounds its entries: blobs, for the most part.
 	maxExportEntries = 200_000
-	// maxExportJSON bounds an entry that is read into memory. What it is decoded to is larger, a hundredfold where it is made to be, so lists
-	// are counted as well, and the session is bounded like a request that makes one.
+	// maxExportJSON bounds an entry that is read into memory. What it is decoded to is larger, a hundredfold
+	// where it is made to be, so lists are counted as well, and the session is bounded like a request that makes
+	// one.
 	maxExportJSON = 64 << 20
 	// maxPadding bounds the zeros behind the end of the tar.
 	maxPadding = 1 << 20
@@ -83,10 +84,10 @@ type importing struct {
 	newFiles map[outboard.FileID]outboard.FileID
 }
 
-// Import makes a session from a file that Export wrote: all of it, once every hash in the file and its signature hold, or nothing. The session goes on
-// with the same conversation and the same files.
+// Import makes a session from a file that Export wrote: all of it, once every hash in the file and its signature
+// hold, or nothing. The session goes on with the same conversation and the same files.
 func (c *Control) Import(ctx context.Context, by outboard.Caller, src io.Reader, r ImportRequest) (Imported, error) {
-	if err := works(by, scopeSessions); err != nil {
+	if err := requireDeveloper(by, scopeSessions); err != nil {
 		return Imported{}, err
 	}
 	for _, k := range r.Trust {

@@ -14,8 +14,9 @@ import (
 // maxSecret bounds what is hashed for one authentication attempt.
 const maxSecret = 4096
 
-// Authenticate returns who holds the secret, or Unauthenticated. The store is asked by hash, so the time it takes says nothing
-// about a stored secret. Nothing is cached: a key that was revoked, and whoever was removed or demoted, is so from the next request on.
+// Authenticate returns who holds the secret, or Unauthenticated. The store is asked by hash, so the time it
+// takes says nothing about a stored secret. Nothing is cached: a key that was revoked, and whoever was removed
+// or demoted, is so from the next request on.
 func (c *Control) Authenticate(ctx context.Context, secret string) (outboard.Caller, error) {
 	if secret == "" {
 		return outboard.Caller{}, outboard.Errorf(outboard.Unauthenticated, "no API key was given").
@@ -34,8 +35,8 @@ func (c *Control) Authenticate(ctx context.Context, secret string) (outboard.Cal
 	return outboard.Caller{}, outboard.Errorf(outboard.KindOf(err), "checking the API key: %w", err)
 }
 
-// IsKey reports whether a text is the secret of a key of this server, of one as well that opens nothing any more or not yet again: its holder may be
-// let in once more.
+// IsKey reports whether a text is the secret of a key of this server, of one as well that opens nothing any more
+// or not yet again: its holder may be let in once more.
 func (c *Control) IsKey(ctx context.Context, text string) (bool, error) {
 	if !strings.HasPrefix(text, keyPrefix) || len(text) > maxSecret {
 		return false, nil
@@ -83,17 +84,18 @@ func (c *Control) holder(ctx context.Context, k *outboard.Key) (outboard.Caller,
 	return k.Caller(user), nil
 }
 
-// ActIn makes the caller one of another organization, by its id or name. Only who runs the server may. "" changes nothing.
+// ActIn makes the caller one of another organization, by its id or name. Only who runs the server may. ""
+// changes nothing.
 func (c *Control) ActIn(ctx context.Context, by outboard.Caller, org string) (outboard.Caller, error) {
 	if org == "" || org == string(by.In()) {
 		return by, nil
 	}
 	if !by.Operator() || len(org) > maxName || strings.ContainsRune(org, 0) {
-		return by, missing("organization", org)
+		return by, notFound("organization", org)
 	}
 	o, err := c.store.Org(ctx, org)
 	if err != nil {
-		return by, look("organization", org, err)
+		return by, wrapLookup("organization", org, err)
 	}
 	by.Org = o.ID
 	return by, nil
@@ -107,8 +109,8 @@ func badKey() error {
 // firstStart is the audit's reason for the first key.
 const firstStart = "the first start makes an administrator's key"
 
-// EnsureAdminKey makes the first key of a store, and reports whether it did. save gets the secret before the key exists in the
-// store, so that a crash in between leaves a useless secret and never a key that nobody knows.
+// EnsureAdminKey makes the first key of a store, and reports whether it did. save gets the secret before the key
+// exists in the store, so that a crash in between leaves a useless secret and never a key that nobody knows.
 func (c *Control) EnsureAdminKey(ctx context.Context, save func(secret string) error) (bool, error) {
 	n, err := c.store.OperatorKeys(ctx)
 	if err != nil {
@@ -125,8 +127,9 @@ func (c *Control) EnsureAdminKey(ctx context.Context, save func(secret string) e
 	return err == nil, err
 }
 
-// AdoptAdminKey makes a secret that a data directory holds already the first key of a store: the process that made it was killed before
-// it stored the key. It does nothing when the store has an operator's key. Conflict: the secret is that of a key that was revoked.
+// AdoptAdminKey makes a secret that a data directory holds already the first key of a store: the process that
+// made it was killed before it stored the key. It does nothing when the store has an operator's key. Conflict:
+// the secret is that of a key that was revoked.
 func (c *Control) AdoptAdminKey(ctx context.Context, secret string) (bool, error) {
 	n, err := c.store.OperatorKeys(ctx)
 	if err != nil {
@@ -139,8 +142,8 @@ func (c *Control) AdoptAdminKey(ctx context.Context, secret string) (bool, error
 	return err == nil, err
 }
 
-// AddAdminKey stores another operator's key for a process that has the database itself. save gets the secret before the key exists.
-// actor names the person in the audit, why the reason.
+// AddAdminKey stores another operator's key for a process that has the database itself. save gets the secret
+// before the key exists. actor names the person in the audit, why the reason.
 func (c *Control) AddAdminKey(ctx context.Context, actor, why string, save func(secret string) error) (outboard.Key, error) {
 	secret := newKeySecret()
 	if err := save(secret); err != nil {

@@ -16,8 +16,8 @@ import (
 const (
 	// killReport is how long a kill waits for its effects before it reports: within it no process may be left.
 	killReport = 5 * time.Second
-	// killRecord bounds the wait for the database to take a kill that is in force: whoever threw it must learn that it is. It is less than
-	// the command waits, and enough for one whose writers wait for each other.
+	// killRecord bounds the wait for the database to take a kill that is in force: whoever threw it must learn
+	// that it is. It is less than the command waits, and enough for one whose writers wait for each other.
 	killRecord = 8 * time.Second
 	// killLook is the wait between two looks at what is left.
 	killLook = 50 * time.Millisecond
@@ -25,9 +25,9 @@ const (
 	maxInFlight = 200
 	// inFlightTime bounds the look at what is in flight before a kill: it must not delay it.
 	inFlightTime = 300 * time.Millisecond
-	// maxOrgKills bounds the kills in force of one organization: every server reads all of them five times a second, and what it does not
-	// read in time counts as killed, for everybody. maxOrgThrows bounds those that are thrown at a time, each of which is a file for a while:
-	// a switch reads a bounded number.
+	// maxOrgKills bounds the kills in force of one organization: every server reads all of them five times a
+	// second, and what it does not read in time counts as killed, for everybody. maxOrgThrows bounds those that
+	// are thrown at a time, each of which is a file for a while: a switch reads a bounded number.
 	maxOrgKills  = 200
 	maxOrgThrows = 4
 	// killPage is how many sessions are looked at in one read.
@@ -46,8 +46,8 @@ type KillSwitch interface {
 	Host() string
 	// Active returns the kills in force, those that are files included.
 	Active() []outboard.Kill
-	// Keep writes the file of a kill, which is in force at once, with the database or without. After an error it is in force, too, but
-	// only in this process.
+	// Keep writes the file of a kill, which is in force at once, with the database or without. After an error it
+	// is in force, too, but only in this process.
 	Keep(k outboard.Kill) error
 	// Forget removes the file of a kill.
 	Forget(id outboard.KillID) error
@@ -85,14 +85,14 @@ func (c *Control) aliveSession(ctx context.Context, id outboard.SessionID) error
 	}
 	cfg, err := c.store.SessionConfig(ctx, id)
 	if err != nil {
-		return look("session", string(id), err)
+		return wrapLookup("session", string(id), err)
 	}
 	return c.kill.Check(ctx, cfg.Subject(id))
 }
 
 // Kill throws the switch and reports what was in flight. The ID of k may be set: of a kill that is in force as a file.
 func (c *Control) Kill(ctx context.Context, by outboard.Caller, in NewKill) (KillReport, error) {
-	if err := admins(by, scopePolicies); err != nil {
+	if err := requireAdmin(by, scopePolicies); err != nil {
 		return KillReport{}, err
 	}
 	if err := c.checkKill(ctx, by, &in); err != nil {
@@ -111,8 +111,8 @@ func (c *Control) Kill(ctx context.Context, by outboard.Caller, in NewKill) (Kil
 	}
 	r := KillReport{Kill: k}
 	r.InFlight, r.Partial = c.inFlight(ctx, k)
-	// The file, which says who and why as well, is what makes the kill hold. The record cannot come first: a database that takes no
-	// writes would keep everything alive.
+	// The file, which says who and why as well, is what makes the kill hold. The record cannot come first: a
+	// database that takes no writes would keep everything alive.
 	kept := c.kill.Keep(k)
 	if kept != nil {
 		c.log.Error("a kill has no file: until it is a row it ends with this process", "kill", k.ID, "err", kept)
@@ -137,8 +137,8 @@ type throws struct {
 	of map[outboard.OrgID]int
 }
 
-// enter refuses a kill of an organization that has its share of them. One that is in force already as a file is none more, and those of who
-// runs the server are not counted. The caller calls done.
+// enter refuses a kill of an organization that has its share of them. One that is in force already as a file is
+// none more, and those of who runs the server are not counted. The caller calls done.
 func (t *throws) enter(by outboard.Caller, k *outboard.Kill, active []outboard.Kill) (done func(), err error) {
 	org := by.In()
 	if by.Operator() || slices.ContainsFunc(active, func(a outboard.Kill) bool { return k.ID != "" && a.ID == k.ID }) {
@@ -169,8 +169,8 @@ func (t *throws) enter(by outboard.Caller, k *outboard.Kill, active []outboard.K
 	}, nil
 }
 
-// recordKill is putKill that is not waited for longer than killRecord: behind others that wait for a locked database it can take several times
-// as long. It goes on then.
+// recordKill is putKill that is not waited for longer than killRecord: behind others that wait for a locked
+// database it can take several times as long. It goes on then.
 func (c *Control) recordKill(ctx context.Context, k outboard.Kill, by outboard.Caller) error {
 	done := make(chan error, 1)
 	c.recording.Go(func() { done <- c.putKill(ctx, k, by.Key, "role "+by.Role) })
@@ -267,21 +267,22 @@ func (c *Control) checkKill(ctx context.Context, by outboard.Caller, k *NewKill)
 			_, err = c.Vault(ctx, by, row.Vault)
 		}
 		if outboard.KindOf(err) == outboard.NotFound && err != nil {
-			return missing("credential", k.Target)
+			return notFound("credential", k.Target)
 		}
 		return err
 	}
 	return nil
 }
 
-// checkKillOwner makes a kill that names a person's key one over the person: each sign-in is another key, and would be a way out.
+// checkKillOwner makes a kill that names a person's key one over the person: each sign-in is another key, and
+// would be a way out.
 func (c *Control) checkKillOwner(ctx context.Context, by outboard.Caller, k *outboard.Kill) error {
 	if outboard.ValidID(outboard.PrefixUser, k.Target) {
 		u, err := c.store.User(ctx, outboard.UserID(k.Target))
-		return mine(by, u.Org, "owner", k.Target, err)
+		return ownedBy(by, u.Org, "owner", k.Target, err)
 	}
 	key, err := c.store.Key(ctx, outboard.KeyID(k.Target))
-	if err := mine(by, key.Org, "owner", k.Target, err); err != nil {
+	if err := ownedBy(by, key.Org, "owner", k.Target, err); err != nil {
 		return err
 	}
 	if key.Kind == outboard.KeyOperator { // it acts in every organization, and may be the only one
@@ -298,7 +299,7 @@ func (c *Control) checkKillOwner(ctx context.Context, by outboard.Caller, k *out
 
 // Kills returns the kills in force that the caller's organization threw; whoever runs the server sees all.
 func (c *Control) Kills(_ context.Context, by outboard.Caller) ([]outboard.Kill, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, err
 	}
 	if c.kill == nil {
@@ -313,7 +314,7 @@ func (c *Control) seesKill(by outboard.Caller, k *outboard.Kill) bool {
 
 // LiftKill ends a kill. What was paused goes on; what was stopped or revoked stays so.
 func (c *Control) LiftKill(ctx context.Context, by outboard.Caller, id outboard.KillID) error {
-	if err := admins(by, scopePolicies); err != nil {
+	if err := requireAdmin(by, scopePolicies); err != nil {
 		return err
 	}
 	active, err := c.Kills(ctx, by)
@@ -321,14 +322,14 @@ func (c *Control) LiftKill(ctx context.Context, by outboard.Caller, id outboard.
 		return err
 	}
 	if !slices.ContainsFunc(active, func(k outboard.Kill) bool { return k.ID == id }) {
-		return missing("kill in force", string(id))
+		return notFound("kill in force", string(id))
 	}
 	if err := c.record(ctx, by, "kill.lift", string(id), nil); err != nil {
 		return err
 	}
 	err = c.store.LiftKill(ctx, id, by.Name, c.clock())
 	if err != nil && outboard.KindOf(err) != outboard.NotFound { // it may be a file only
-		return look("kill in force", string(id), err)
+		return wrapLookup("kill in force", string(id), err)
 	}
 	if err := c.kill.Forget(id); err != nil {
 		return outboard.Errorf(outboard.Unavailable, "removing the file of the kill: %w", err)
@@ -383,7 +384,8 @@ func (c *Control) sessionsUnder(ctx context.Context, k outboard.Kill, all bool, 
 // errEnough ends a walk.
 var errEnough = errors.New("enough")
 
-// inFlight lists the model and tool calls of running sessions that a kill covers, as far as that can be told in a moment.
+// inFlight lists the model and tool calls of running sessions that a kill covers, as far as that can be told in
+// a moment.
 func (c *Control) inFlight(ctx context.Context, k outboard.Kill) (out []InFlight, partial bool) {
 	ctx, cancel := context.WithTimeout(ctx, inFlightTime)
 	defer cancel()
@@ -433,8 +435,8 @@ func (c *Control) fold(ctx context.Context, id outboard.SessionID) (s *outboard.
 	return s, nil
 }
 
-// AfterKill does what a kill means for rows: asks and timers of stopped sessions are void, and what is revoked ends for good. It can be
-// done twice.
+// AfterKill does what a kill means for rows: asks and timers of stopped sessions are void, and what is revoked
+// ends for good. It can be done twice.
 func (c *Control) AfterKill(ctx context.Context, k outboard.Kill) error {
 	if k.Level.Rank() < outboard.KillStop.Rank() {
 		return nil
@@ -468,8 +470,9 @@ func (c *Control) revokeOwner(ctx context.Context, id string) (err error) {
 	return err
 }
 
-// closeHosts ends the approvals of hosts that sessions under a kill wait for, also of sessions that are at rest: no worker comes to close
-// them, and an answer after the kill was lifted would be about what nobody waits for any more.
+// closeHosts ends the approvals of hosts that sessions under a kill wait for, also of sessions that are at rest:
+// no worker comes to close them, and an answer after the kill was lifted would be about what nobody waits for
+// any more.
 func (c *Control) closeHosts(ctx context.Context, k outboard.Kill) error {
 	asking, err := c.store.AskingHosts(ctx)
 	if err != nil {

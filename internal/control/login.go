@@ -92,8 +92,9 @@ func (c *Control) exchanging() (done func(), err error) {
 	}
 }
 
-// Login makes a key of the person who signed in, and returns its secret. It needs no caller: that is what it finds out. org names
-// the organization that they sign in to; "" is the only one they are of, or else the one that a rule gives them, or the default one.
+// Login makes a key of the person who signed in, and returns its secret. It needs no caller: that is what it
+// finds out. org names the organization that they sign in to; "" is the only one they are of, or else the one
+// that a rule gives them, or the default one.
 func (c *Control) Login(ctx context.Context, a LoginAnswer, org string) (outboard.User, outboard.Key, string, error) {
 	return c.signIn(ctx, org, a.Nonce, func(p *login.Provider) (login.Person, error) { return p.Who(ctx, a) })
 }
@@ -150,7 +151,8 @@ func (c *Control) LoginDevice(ctx context.Context) (login.Device, string, error)
 	return d, p.Issuer(), err
 }
 
-// LoginAt is Login for a sign-in on another device, by the code of the terminal. ErrLoginPending and ErrLoginSlowDown: not yet.
+// LoginAt is Login for a sign-in on another device, by the code of the terminal. ErrLoginPending and
+// ErrLoginSlowDown: not yet.
 func (c *Control) LoginAt(ctx context.Context, code, org string) (outboard.User, outboard.Key, string, error) {
 	return c.signIn(ctx, org, "device\x00"+HashSecret(code), func(p *login.Provider) (login.Person, error) { return p.WhoAt(ctx, code) })
 }
@@ -198,9 +200,9 @@ func refuse(format string, args ...any) *outboard.Error {
 	return outboard.Errorf(outboard.Denied, format, args...)
 }
 
-// admit returns the row of whoever the provider named: by identity where they have been here before, else in the organization that they name,
-// that a rule of the installation gives, or the server's own. An organization that has added their address has invited them, no more: they
-// accept by naming it.
+// admit returns the row of whoever the provider named: by identity where they have been here before, else in the
+// organization that they name, that a rule of the installation gives, or the server's own. An organization that
+// has added their address has invited them, no more: they accept by naming it.
 func (c *Control) admit(ctx context.Context, who *login.Person, org string) (u outboard.User, err error) {
 	ref, err := c.loginOrg(ctx, org)
 	if err != nil {
@@ -208,7 +210,7 @@ func (c *Control) admit(ctx context.Context, who *login.Person, org string) (u o
 	}
 	bound, err := c.store.UsersBySubject(ctx, who.Issuer, who.Subject)
 	if err != nil {
-		return u, look("user", "with this identity", err)
+		return u, wrapLookup("user", "with this identity", err)
 	}
 	if ref != "" {
 		bound = membersOf(bound, ref)
@@ -244,7 +246,7 @@ func (c *Control) settleIn(ctx context.Context, who *login.Person, email string,
 	}
 	added, err := c.store.UsersByEmail(ctx, email)
 	if err != nil {
-		return u, look("users", "", err)
+		return u, wrapLookup("users", "", err)
 	}
 	if in := membersOf(added, home); len(in) > 0 {
 		return c.first(ctx, who, in)
@@ -276,7 +278,7 @@ func (c *Control) choose(ctx context.Context, what string, rows []outboard.User)
 	for _, u := range rows {
 		o, err := c.store.Org(ctx, string(u.Org))
 		if err != nil {
-			return look("organization", string(u.Org), err)
+			return wrapLookup("organization", string(u.Org), err)
 		}
 		names = append(names, quote(o.Name))
 	}
@@ -331,7 +333,7 @@ func (c *Control) newcomer(ctx context.Context, who *login.Person, email string,
 	}
 	have, err := c.store.Users(ctx, Page{Org: org, Limit: maxUsers, IncludeArchived: true})
 	if err != nil {
-		return u, look("users", "", err)
+		return u, wrapLookup("users", "", err)
 	}
 	if len(have) >= maxUsers {
 		return u, outboard.Errorf(outboard.Exhausted, "the organization has %d people, which is the most it may", len(have))
@@ -387,7 +389,7 @@ func (c *Control) enter(ctx context.Context, who *login.Person, u outboard.User)
 func (c *Control) openOrg(ctx context.Context, id outboard.OrgID) error {
 	o, err := c.store.Org(ctx, string(id))
 	if err != nil {
-		return look("organization", string(id), err)
+		return wrapLookup("organization", string(id), err)
 	}
 	if !o.ArchivedAt.IsZero() {
 		return refuse("the organization %s has ended", quote(o.Name))

@@ -13,12 +13,12 @@ import (
 // onceTime is how long an allow for one request waits for it: the session has to come back to it.
 const onceTime = 24 * time.Hour
 
-// The scopes of an answer that is about a host; see AllowNetwork. A host that rules of the policies ask about takes AllowAgent instead
-// of AllowRule: a grant for all sessions of the agent.
+// The scopes of an answer that is about a host; see AllowNetwork. A host that rules of the policies ask about
+// takes AllowAgent instead of AllowRule: a grant for all sessions of the agent.
 const AllowAgent = "agent"
 
-// answerNet answers the approval of a host. No call waits for it: what is allowed is stored with the answer, and the next request finds
-// it.
+// answerNet answers the approval of a host. No call waits for it: what is allowed is stored with the answer, and
+// the next request finds it.
 func (c *Control) answerNet(ctx context.Context, by outboard.Caller, a outboard.Approval, ans ApprovalAnswer) (AnsweredApproval, error) {
 	out := AnsweredApproval{Approval: a}
 	h, cfg, err := c.mayAnswerNet(ctx, by, &a, &ans)
@@ -76,8 +76,8 @@ func (c *Control) answerNet(ctx context.Context, by outboard.Caller, a outboard.
 	return out, err
 }
 
-// mayAnswerNet checks an answer: the request that was shown, in time, by somebody who may, for a session that goes on. It sets the scope
-// of an allow that has none.
+// mayAnswerNet checks an answer: the request that was shown, in time, by somebody who may, for a session that
+// goes on. It sets the scope of an allow that has none.
 func (c *Control) mayAnswerNet(ctx context.Context, by outboard.Caller, a *outboard.Approval, ans *ApprovalAnswer) (h outboard.Header, cfg outboard.SessionConfig, err error) {
 	last := AllowRule
 	if a.Net.Policy {
@@ -104,7 +104,7 @@ func (c *Control) mayAnswerNet(ctx context.Context, by outboard.Caller, a *outbo
 		return h, cfg, err
 	}
 	if ans.Scope == AllowRule {
-		if err := works(by, scopeEnvironments); err != nil {
+		if err := requireDeveloper(by, scopeEnvironments); err != nil {
 			return h, cfg, err
 		}
 	}
@@ -121,7 +121,7 @@ func (c *Control) mayAnswerNet(ctx context.Context, by outboard.Caller, a *outbo
 		return h, cfg, err
 	}
 	if cfg, err = c.store.SessionConfig(ctx, h.ID); err != nil {
-		return h, cfg, look("session", string(h.ID), err)
+		return h, cfg, wrapLookup("session", string(h.ID), err)
 	}
 	if !a.Approver.May(by, cfg.Owner) {
 		return h, cfg, mayNot(a.Approver, outboard.Errorf(outboard.Denied, "%s may not answer approval %s", quote(by.Name), a.ID))
@@ -142,8 +142,8 @@ func mayNot(a outboard.Approver, e *outboard.Error) error {
 	return e
 }
 
-// grantable refuses to make a grant of a request that a grant would read as more than what was shown: as a pattern, or by its tool's name
-// as any call of it.
+// grantable refuses to make a grant of a request that a grant would read as more than what was shown: as a
+// pattern, or by its tool's name as any call of it.
 func grantable(a *outboard.Approval) error {
 	if strings.HasSuffix(a.Resource, "*") {
 		return invalid("the request ends in a star, which in a grant stands for any text: it can be allowed once only")

@@ -49,11 +49,11 @@ func (c *Control) SessionNetwork(ctx context.Context, by outboard.Caller, id out
 	grants, err := c.store.NetGrants(ctx, id)
 	used, err2 := c.store.NetUsage(ctx, string(id))
 	return Network{Mode: n.Mode, Rules: netrule.Effective(n, s.Config.Agent.MCPServers), Grants: grants, Budget: n.Budget, Used: used, Ask: n.Ask},
-		look("session", string(id), errors.Join(err, err2))
+		wrapLookup("session", string(id), errors.Join(err, err2))
 }
 
-// EnvironmentNetwork returns what every session of an environment may reach; the servers of an agent come on top where the environment
-// says so.
+// EnvironmentNetwork returns what every session of an environment may reach; the servers of an agent come on top
+// where the environment says so.
 func (c *Control) EnvironmentNetwork(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID) (Network, error) {
 	e, err := c.Environment(ctx, by, id)
 	if err != nil {
@@ -69,7 +69,7 @@ func (c *Control) NetworkLog(ctx context.Context, by outboard.Caller, id outboar
 		return nil, err
 	}
 	list, err := c.store.AuditRecords(ctx, store.AuditQuery{Actor: string(id), Action: "http.request", Before: before, Newest: true, Limit: limit})
-	return list, look("session", string(id), err)
+	return list, wrapLookup("session", string(id), err)
 }
 
 // The scopes of AllowNetwork.
@@ -79,8 +79,8 @@ const (
 	AllowRule    = "rule"    // this session, and the environment's next ones
 )
 
-// AllowNetwork lets a session reach the host of a rule, at its port (0 means 80 and 443) and by WebSocket where the rule says so, and answers
-// the approvals that wait for that. What else a rule can say is not looked at.
+// AllowNetwork lets a session reach the host of a rule, at its port (0 means 80 and 443) and by WebSocket where
+// the rule says so, and answers the approvals that wait for that. What else a rule can say is not looked at.
 func (c *Control) AllowNetwork(ctx context.Context, by outboard.Caller, id outboard.SessionID, want outboard.NetRule, scope string) (outboard.NetGrant, error) {
 	if err := approver(by); err != nil {
 		return outboard.NetGrant{}, err

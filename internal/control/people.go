@@ -37,20 +37,20 @@ type Identity struct {
 // Whoami says who the caller is.
 func (c *Control) Whoami(ctx context.Context, by outboard.Caller) (Identity, error) {
 	out := Identity{Caller: by}
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return out, err
 	}
 	var err error
 	if out.Org, err = c.store.Org(ctx, string(by.In())); err != nil {
-		return out, look("organization", string(by.In()), err)
+		return out, wrapLookup("organization", string(by.In()), err)
 	}
 	if out.Key, err = c.store.Key(ctx, by.Key); err != nil {
-		return out, look("key", string(by.Key), err)
+		return out, wrapLookup("key", string(by.Key), err)
 	}
 	if by.User != "" {
 		u, err := c.store.User(ctx, by.User)
 		if err != nil {
-			return out, look("user", string(by.User), err)
+			return out, wrapLookup("user", string(by.User), err)
 		}
 		out.User = &u
 	}
@@ -59,14 +59,14 @@ func (c *Control) Whoami(ctx context.Context, by outboard.Caller) (Identity, err
 
 // Orgs returns the organizations that the caller may know of: all for who runs the server, else its own.
 func (c *Control) Orgs(ctx context.Context, by outboard.Caller) ([]outboard.Organization, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, err
 	}
 	all, err := c.store.Orgs(ctx)
 	if !by.Operator() {
 		all = slices.DeleteFunc(all, func(o outboard.Organization) bool { return o.ID != by.In() })
 	}
-	return all, look("organizations", "", err)
+	return all, wrapLookup("organizations", "", err)
 }
 
 // CreateOrg makes an organization. Only who runs the server may.
@@ -91,18 +91,18 @@ func (c *Control) CreateOrg(ctx context.Context, by outboard.Caller, name string
 	return o, err
 }
 
-// ArchiveOrg ends an organization: its keys, its logins and the tokens of its boxes are refused at once, and its running sessions are interrupted
-// and have no further effect. Its rows stay.
+// ArchiveOrg ends an organization: its keys, its logins and the tokens of its boxes are refused at once, and its
+// running sessions are interrupted and have no further effect. Its rows stay.
 func (c *Control) ArchiveOrg(ctx context.Context, by outboard.Caller, ref string) (outboard.Organization, error) {
 	if err := operator(by); err != nil {
 		return outboard.Organization{}, err
 	}
 	if len(ref) > maxName || strings.ContainsRune(ref, 0) {
-		return outboard.Organization{}, missing("organization", ref)
+		return outboard.Organization{}, notFound("organization", ref)
 	}
 	o, err := c.store.Org(ctx, ref)
 	if err != nil {
-		return o, look("organization", ref, err)
+		return o, wrapLookup("organization", ref, err)
 	}
 	if o.ID == outboard.DefaultOrg {
 		return o, invalid("the default organization cannot be archived")
@@ -112,14 +112,15 @@ func (c *Control) ArchiveOrg(ctx context.Context, by outboard.Caller, ref string
 	}
 	o, err = c.store.ArchiveOrg(ctx, o.ID, c.clock())
 	if err != nil {
-		return o, look("organization", ref, err)
+		return o, wrapLookup("organization", ref, err)
 	}
 	c.withdrawals.ring()
 	c.interruptOrg(ctx, o.ID)
 	return o, nil
 }
 
-// interruptOrg ends the turns of an organization that has ended. None can have an effect all the same: policy asks whom it is for.
+// interruptOrg ends the turns of an organization that has ended. None can have an effect all the same: policy
+// asks whom it is for.
 func (c *Control) interruptOrg(ctx context.Context, org outboard.OrgID) {
 	f := store.SessionFilter{Org: org, Limit: killPage}
 	for {
@@ -142,24 +143,24 @@ func (c *Control) interruptOrg(ctx context.Context, org outboard.OrgID) {
 
 // Users returns one page of the organization's people, newest first.
 func (c *Control) Users(ctx context.Context, by outboard.Caller, p Page) ([]outboard.User, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, err
 	}
 	p.Org = by.In()
 	list, err := c.store.Users(ctx, p)
-	return list, look("users", "", err)
+	return list, wrapLookup("users", "", err)
 }
 
 // User returns one, by id.
 func (c *Control) User(ctx context.Context, by outboard.Caller, id outboard.UserID) (outboard.User, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return outboard.User{}, err
 	}
 	if !outboard.ValidID(outboard.PrefixUser, string(id)) {
-		return outboard.User{}, missing("user", string(id))
+		return outboard.User{}, notFound("user", string(id))
 	}
 	u, err := c.store.User(ctx, id)
-	if err := mine(by, u.Org, "user", string(id), err); err != nil {
+	if err := ownedBy(by, u.Org, "user", string(id), err); err != nil {
 		return outboard.User{}, err
 	}
 	return u, nil
@@ -184,7 +185,7 @@ func checkEmail(s string) (string, error) {
 // AddUser makes somebody a member of the organization. They sign in with a provider that vouches for the address.
 func (c *Control) AddUser(ctx context.Context, by outboard.Caller, email, name, role string) (outboard.User, error) {
 	u := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: by.In(), Name: name, Role: role, CreatedAt: c.clock()}
-	if err := admins(by, scopePeople); err != nil {
+	if err := requireAdmin(by, scopePeople); err != nil {
 		return u, err
 	}
 	var err error
@@ -196,7 +197,7 @@ func (c *Control) AddUser(ctx context.Context, by outboard.Caller, email, name, 
 	}
 	have, err := c.store.Users(ctx, Page{Org: by.In(), Limit: maxUsers, IncludeArchived: true})
 	if err != nil {
-		return u, look("users", "", err)
+		return u, wrapLookup("users", "", err)
 	}
 	if len(have) >= maxUsers {
 		return u, outboard.Errorf(outboard.Exhausted, "the organization has %d people, which is the most it may", len(have))
@@ -217,9 +218,10 @@ type UserPatch struct {
 	Role *string
 }
 
-// UpdateUser changes a person's name or role. A lower role ends what they hold, as RemoveUser does: they sign in again, and have less.
+// UpdateUser changes a person's name or role. A lower role ends what they hold, as RemoveUser does: they sign in
+// again, and have less.
 func (c *Control) UpdateUser(ctx context.Context, by outboard.Caller, id outboard.UserID, p UserPatch) (outboard.User, error) {
-	if err := admins(by, scopePeople); err != nil {
+	if err := requireAdmin(by, scopePeople); err != nil {
 		return outboard.User{}, err
 	}
 	u, err := c.User(ctx, by, id)
@@ -235,10 +237,11 @@ func (c *Control) UpdateUser(ctx context.Context, by outboard.Caller, id outboar
 	return u, c.changeUser(ctx, by, u, "user.update", !outboard.AtLeast(u.Role, old))
 }
 
-// RemoveUser ends everything of a person within a second: keys, also those they made for others, logins, streams, grants they have or gave, what
-// their sessions wait for. Their running sessions are interrupted and have no further effect. Their rows stay, and RestoreUser lets them in again.
+// RemoveUser ends everything of a person within a second: keys, also those they made for others, logins,
+// streams, grants they have or gave, what their sessions wait for. Their running sessions are interrupted and
+// have no further effect. Their rows stay, and RestoreUser lets them in again.
 func (c *Control) RemoveUser(ctx context.Context, by outboard.Caller, id outboard.UserID) (outboard.User, error) {
-	if err := admins(by, scopePeople); err != nil {
+	if err := requireAdmin(by, scopePeople); err != nil {
 		return outboard.User{}, err
 	}
 	u, err := c.User(ctx, by, id)
@@ -256,10 +259,11 @@ func (c *Control) RemoveUser(ctx context.Context, by outboard.Caller, id outboar
 	return u, c.changeUser(ctx, by, u, "user.remove", true)
 }
 
-// RestoreUser lets a removed person sign in again: with any account of the identity provider that has verified their address, since an
-// account that was made anew is a common reason. What ended stays ended; sessions go on when somebody writes to them.
+// RestoreUser lets a removed person sign in again: with any account of the identity provider that has verified
+// their address, since an account that was made anew is a common reason. What ended stays ended; sessions go on
+// when somebody writes to them.
 func (c *Control) RestoreUser(ctx context.Context, by outboard.Caller, id outboard.UserID) (outboard.User, error) {
-	if err := admins(by, scopePeople); err != nil {
+	if err := requireAdmin(by, scopePeople); err != nil {
 		return outboard.User{}, err
 	}
 	u, err := c.User(ctx, by, id)
@@ -278,7 +282,7 @@ func (c *Control) changeUser(ctx context.Context, by outboard.Caller, u outboard
 	}
 	sessions, err := c.store.ChangeUser(ctx, u, ends)
 	if err != nil {
-		return look("user", string(u.ID), err)
+		return wrapLookup("user", string(u.ID), err)
 	}
 	if ends {
 		c.withdrawals.ring()
@@ -321,7 +325,7 @@ type KeyRequest struct {
 func (c *Control) CreateKey(ctx context.Context, by outboard.Caller, r KeyRequest) (outboard.Key, string, error) {
 	k := outboard.Key{ID: outboard.NewID[outboard.KeyID](outboard.PrefixKey), Name: r.Name, Role: r.Role, Kind: outboard.KeyAPI, Org: by.In(),
 		User: r.User, Scopes: r.Scopes, Environment: r.Environment, CreatedAt: c.clock(), Maker: by.Makes(), MadeWith: by.Key}
-	if err := admins(by, scopePeople); err != nil {
+	if err := requireAdmin(by, scopePeople); err != nil {
 		return k, "", err
 	}
 	if k.Role == "" {
@@ -392,16 +396,16 @@ func (c *Control) checkKey(ctx context.Context, by outboard.Caller, k *outboard.
 
 // Keys returns one page of keys, newest first: all of the organization for an administrator, else the caller's own.
 func (c *Control) Keys(ctx context.Context, by outboard.Caller, p Page) ([]outboard.Key, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, err
 	}
 	p.Org = by.In()
-	if admins(by, scopePeople) != nil { // a page of everybody's may have none of theirs
+	if requireAdmin(by, scopePeople) != nil { // a page of everybody's may have none of theirs
 		list, err := c.store.KeysOf(ctx, p, by.User, by.Key)
-		return list, look("keys", "", err)
+		return list, wrapLookup("keys", "", err)
 	}
 	list, err := c.store.Keys(ctx, p)
-	return list, look("keys", "", err)
+	return list, wrapLookup("keys", "", err)
 }
 
 // owns reports whether a key is the caller's own.
@@ -411,29 +415,29 @@ func owns(by outboard.Caller, k *outboard.Key) bool {
 
 // Key returns one.
 func (c *Control) Key(ctx context.Context, by outboard.Caller, id outboard.KeyID) (outboard.Key, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return outboard.Key{}, err
 	}
 	if !outboard.ValidID(outboard.PrefixKey, string(id)) {
-		return outboard.Key{}, missing("key", string(id))
+		return outboard.Key{}, notFound("key", string(id))
 	}
 	k, err := c.store.Key(ctx, id)
-	if err := mine(by, k.Org, "key", string(id), err); err != nil {
+	if err := ownedBy(by, k.Org, "key", string(id), err); err != nil {
 		return outboard.Key{}, err
 	}
-	if admins(by, scopePeople) != nil && !owns(by, &k) {
-		return outboard.Key{}, missing("key", string(id))
+	if requireAdmin(by, scopePeople) != nil && !owns(by, &k) {
+		return outboard.Key{}, notFound("key", string(id))
 	}
 	return k, nil
 }
 
-// RevokeKey ends a key at once. Everybody may end their own. An administrator also gets the living keys that were made with it, and with those:
-// whoever has the secret may know theirs. With made they end as well.
+// RevokeKey ends a key at once. Everybody may end their own. An administrator also gets the living keys that
+// were made with it, and with those: whoever has the secret may know theirs. With made they end as well.
 func (c *Control) RevokeKey(ctx context.Context, by outboard.Caller, id outboard.KeyID, made bool) (k outboard.Key, others []outboard.Key, err error) {
 	if k, err = c.Key(ctx, by, id); err != nil {
 		return k, nil, err
 	}
-	admin := admins(by, scopePeople)
+	admin := requireAdmin(by, scopePeople)
 	if made && admin != nil {
 		return k, nil, admin
 	}
@@ -444,7 +448,7 @@ func (c *Control) RevokeKey(ctx context.Context, by outboard.Caller, id outboard
 	for next := []outboard.Key{k}; len(next) > 0; next = next[1:] {
 		list, err := c.store.MadeWith(ctx, next[0].ID)
 		if err != nil {
-			return k, others, look("keys", "", err)
+			return k, others, wrapLookup("keys", "", err)
 		}
 		for _, m := range list {
 			if m.Org != k.Org && !by.Operator() || slices.ContainsFunc(others, func(o outboard.Key) bool { return o.ID == m.ID }) {
@@ -474,5 +478,5 @@ func (c *Control) revokeKey(ctx context.Context, by outboard.Caller, k outboard.
 		return k, err
 	}
 	k, err := c.endLogin(ctx, k.ID, "the login was ended")
-	return k, look("key", string(k.ID), err)
+	return k, wrapLookup("key", string(k.ID), err)
 }

@@ -28,10 +28,10 @@ func (c *Control) record(ctx context.Context, by outboard.Caller, action, resour
 	return nil
 }
 
-// SavePolicy checks a policy and puts it in force as the next version. A mistake in it changes nothing: the version before stays in
-// force. expect is the version it replaces, -1 for any.
+// SavePolicy checks a policy and puts it in force as the next version. A mistake in it changes nothing: the
+// version before stays in force. expect is the version it replaces, -1 for any.
 func (c *Control) SavePolicy(ctx context.Context, by outboard.Caller, p outboard.Policy, expect int) (outboard.Policy, error) {
-	if err := admins(by, scopePolicies); err != nil {
+	if err := requireAdmin(by, scopePolicies); err != nil {
 		return p, err
 	}
 	if err := c.checkTarget(ctx, by, p.Level, p.Target); err != nil {
@@ -74,11 +74,11 @@ func (c *Control) checkTarget(ctx context.Context, by outboard.Caller, level out
 
 // Policy returns a version of a policy, 0 = the one in force.
 func (c *Control) Policy(ctx context.Context, by outboard.Caller, id outboard.PolicyID, version int) (outboard.Policy, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return outboard.Policy{}, err
 	}
 	p, err := c.store.Policy(ctx, id, version)
-	if err := mine(by, p.Org, "policy", string(id), err); err != nil {
+	if err := ownedBy(by, p.Org, "policy", string(id), err); err != nil {
 		return outboard.Policy{}, err
 	}
 	return p, nil
@@ -86,17 +86,17 @@ func (c *Control) Policy(ctx context.Context, by outboard.Caller, id outboard.Po
 
 // Policies returns a page of the policies in force.
 func (c *Control) Policies(ctx context.Context, by outboard.Caller, p Page) ([]outboard.Policy, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, err
 	}
 	p.Org = by.In()
 	list, err := c.store.Policies(ctx, p)
-	return list, look("policies", "", err)
+	return list, wrapLookup("policies", "", err)
 }
 
 // PolicyVersions returns the newest versions of a policy, newest first.
 func (c *Control) PolicyVersions(ctx context.Context, by outboard.Caller, id outboard.PolicyID) ([]outboard.Policy, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, err
 	}
 	if _, err := c.Policy(ctx, by, id, 0); err != nil {
@@ -104,9 +104,9 @@ func (c *Control) PolicyVersions(ctx context.Context, by outboard.Caller, id out
 	}
 	list, err := c.store.PolicyVersions(ctx, id, maxVersions)
 	if err == nil && len(list) == 0 {
-		return nil, missing("policy", string(id))
+		return nil, notFound("policy", string(id))
 	}
-	return list, look("policy", string(id), err)
+	return list, wrapLookup("policy", string(id), err)
 }
 
 // maxVersions bounds the versions of a policy that are listed.
@@ -124,7 +124,8 @@ type PolicyTest struct {
 	Text       *string // one more layer, of the session's level
 }
 
-// complete sets what a test leaves out, and refuses a call that no policy is asked about. tools are the agent's, where there is one.
+// complete sets what a test leaves out, and refuses a call that no policy is asked about. tools are the agent's,
+// where there is one.
 func (t *PolicyTest) complete(tools []outboard.Toolset) error {
 	if t.Permission == "" {
 		t.Permission = outboard.AlwaysAllow
@@ -149,7 +150,7 @@ func (t *PolicyTest) complete(tools []outboard.Toolset) error {
 
 // TestPolicy decides about a call that nobody makes. Nothing is recorded, and no grant is looked at.
 func (c *Control) TestPolicy(ctx context.Context, by outboard.Caller, t PolicyTest) (policy.Verdict, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return policy.Verdict{}, err
 	}
 	r := &policy.Request{Session: t.Session, Agent: t.Agent, Owner: by.Owner(), Role: by.Role}
@@ -163,7 +164,7 @@ func (c *Control) TestPolicy(ctx context.Context, by outboard.Caller, t PolicyTe
 		r.Agent, r.Environment, r.Owner = s.AgentID, s.EnvironmentID, s.Config.Owner
 		r.Context.Networking, tools = s.Config.Env.Networking.Mode, s.Config.Agent.Tools
 		if over, err = c.store.BudgetsOver(ctx, t.Session, s.AgentID, s.Config.Owner); err != nil {
-			return policy.Verdict{}, look("session", string(t.Session), err)
+			return policy.Verdict{}, wrapLookup("session", string(t.Session), err)
 		}
 	} else if t.Agent != "" {
 		a, err := c.Agent(ctx, by, t.Agent, 0)
@@ -198,8 +199,9 @@ type Reason struct {
 	Finished *outboard.CallFinished
 }
 
-// RuleText is one policy of a document as it was when it decided; those of the platform and the operator are known as they are today only.
-// Text is "" where no document has it: the rule is gone, or is what a level says that permits nothing.
+// RuleText is one policy of a document as it was when it decided; those of the platform and the operator are
+// known as they are today only. Text is "" where no document has it: the rule is gone, or is what a level says
+// that permits nothing.
 type RuleText struct {
 	ID, Text string
 	InForce  bool // it still says so
@@ -222,7 +224,7 @@ func (c *Control) Why(ctx context.Context, by outboard.Caller, id outboard.Sessi
 	out.Call = *req
 	about, err := c.store.EventsAbout(ctx, id, call)
 	if err != nil {
-		return out, look("tool use", string(call), err)
+		return out, wrapLookup("tool use", string(call), err)
 	}
 	for i := range about {
 		p, err := about[i].Decode()
@@ -242,15 +244,15 @@ func (c *Control) Why(ctx context.Context, by outboard.Caller, id outboard.Sessi
 	}
 	ev, err := c.store.Event(ctx, id, call)
 	if err != nil {
-		return out, look("tool use", string(call), err)
+		return out, wrapLookup("tool use", string(call), err)
 	}
 	then, err := c.store.PoliciesAt(ctx, by.In(), h.AgentID, id, ev.Time)
 	if err != nil {
-		return out, look("policies", "", err)
+		return out, wrapLookup("policies", "", err)
 	}
 	now, err := c.store.PoliciesFor(ctx, by.In(), h.AgentID, id)
 	if err != nil {
-		return out, look("policies", "", err)
+		return out, wrapLookup("policies", "", err)
 	}
 	was, is, builtin := readable(then), readable(now), c.policy.Set(ctx, by.In(), h.AgentID, id)
 	for _, r := range req.Rules {

@@ -10,12 +10,14 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// A login is renewed by asking the identity provider, with the refresh token it gave at the sign-in, whether the person is still there. That
-// token is sealed in the vault and used by the server only: who signed in never has it. A provider that says no ends the login at once, and
-// so does one that names somebody else, or whom no rule lets in any more.
+// A login is renewed by asking the identity provider, with the refresh token it gave at the sign-in, whether the
+// person is still there. That token is sealed in the vault and used by the server only: who signed in never has
+// it. A provider that says no ends the login at once, and so does one that names somebody else, or whom no rule
+// lets in any more.
 
 const (
-	// renewPatience bounds one renewal, which goes on without whoever asked: a token that was used and not stored would be lost.
+	// renewPatience bounds one renewal, which goes on without whoever asked: a token that was used and not
+	// stored would be lost.
 	renewPatience = 30 * time.Second
 	// renewEvery is how often somebody looks whether another process is done with the same renewal.
 	renewEvery = 250 * time.Millisecond
@@ -50,7 +52,8 @@ func (c *Control) putRenewal(ctx context.Context, org outboard.OrgID, r store.Lo
 	})
 }
 
-// renewAfter says when a login that can be renewed until a time should be: half its time before its end, unless nothing is gained by it.
+// renewAfter says when a login that can be renewed until a time should be: half its time before its end, unless
+// nothing is gained by it.
 func (c *Control) renewAfter(k outboard.Key, until time.Time) outboard.Key {
 	if k.ExpiresAt.Before(until) {
 		k.RenewAfter = k.ExpiresAt.Add(-c.loginLasts() / 2)
@@ -58,8 +61,8 @@ func (c *Control) renewAfter(k outboard.Key, until time.Time) outboard.Key {
 	return k
 }
 
-// RenewLogin moves the end of the login with a secret, which may be over already. It needs no caller: the secret is one. Who asks early is
-// told what is there. Unauthenticated: they must sign in again.
+// RenewLogin moves the end of the login with a secret, which may be over already. It needs no caller: the secret
+// is one. Who asks early is told what is there. Unauthenticated: they must sign in again.
 func (c *Control) RenewLogin(ctx context.Context, secret string) (outboard.User, outboard.Key, error) {
 	p, err := c.provider()
 	if err != nil {
@@ -109,15 +112,16 @@ func (c *Control) dueLogin(ctx context.Context, secret string) (d loginRenewal, 
 	case outboard.KindOf(err) == outboard.NotFound && err != nil, err == nil && !now.Before(d.with.Until):
 		return d, signInAgain("your login cannot be renewed any more")
 	case err != nil:
-		return d, look("login", string(d.key.ID), err)
+		return d, wrapLookup("login", string(d.key.ID), err)
 	}
 	d.key = c.renewAfter(d.key, d.with.Until)
 	d.due = !d.key.ExpiresAt.After(now) || !d.key.RenewAfter.IsZero() && !now.Before(d.key.RenewAfter)
 	return d, nil
 }
 
-// renewClaimed is for whoever has claimed the renewal of a login. What was read before the claim may be older than a renewal that somebody
-// else has made: then the login is not due any more, and what it was renewed with has been used.
+// renewClaimed is for whoever has claimed the renewal of a login. What was read before the claim may be older
+// than a renewal that somebody else has made: then the login is not due any more, and what it was renewed with
+// has been used.
 func (c *Control) renewClaimed(ctx context.Context, p *login.Provider, id outboard.KeyID, secret string) (outboard.User, outboard.Key, error) {
 	d, err := c.dueLogin(ctx, secret)
 	if err == nil && d.due {
@@ -151,7 +155,7 @@ func (c *Control) loginOf(ctx context.Context, secret string) (outboard.Key, out
 		return k, outboard.User{}, err
 	}
 	u, err := c.store.User(ctx, k.User)
-	return k, u, look("user", string(k.User), err)
+	return k, u, wrapLookup("user", string(k.User), err)
 }
 
 // renew asks the provider, for whoever has claimed it.

@@ -21,7 +21,8 @@ const (
 	maxMountPath = 4096
 )
 
-// ResourceRequest attaches an uploaded file to a session. MountPath is rooted under the uploads directory; "" is the file's id.
+// ResourceRequest attaches an uploaded file to a session. MountPath is rooted under the uploads directory; "" is
+// the file's id.
 type ResourceRequest struct {
 	File      outboard.FileID
 	MountPath string
@@ -117,14 +118,14 @@ func (c *Control) Resource(ctx context.Context, by outboard.Caller, id outboard.
 	}
 	i := slices.IndexFunc(list, func(r outboard.Resource) bool { return r.ID == rid })
 	if i < 0 {
-		return outboard.Resource{}, missing("resource", string(rid))
+		return outboard.Resource{}, notFound("resource", string(rid))
 	}
 	return list[i], nil
 }
 
 // AddResource attaches one more file. It is in the sandbox from the session's next turn on.
 func (c *Control) AddResource(ctx context.Context, by outboard.Caller, id outboard.SessionID, r ResourceRequest) (outboard.Resource, error) {
-	if err := works(by, scopeSessions); err != nil {
+	if err := requireDeveloper(by, scopeSessions); err != nil {
 		return outboard.Resource{}, err
 	}
 	var added outboard.Resource
@@ -150,14 +151,14 @@ func (c *Control) AddResource(ctx context.Context, by outboard.Caller, id outboa
 
 // DeleteResource detaches a file and removes the session's copy of it.
 func (c *Control) DeleteResource(ctx context.Context, by outboard.Caller, id outboard.SessionID, rid outboard.ResourceID) error {
-	if err := works(by, scopeSessions); err != nil {
+	if err := requireDeveloper(by, scopeSessions); err != nil {
 		return err
 	}
 	var file outboard.FileID
 	_, err := c.edit(ctx, by, id, func(s *Session) (store.Commit, error) {
 		i := slices.IndexFunc(s.Config.Resources, func(r outboard.Resource) bool { return r.ID == rid })
 		if i < 0 {
-			return store.Commit{}, missing("resource", string(rid))
+			return store.Commit{}, notFound("resource", string(rid))
 		}
 		file = s.Config.Resources[i].File
 		if err := c.record(ctx, by, "session.delete_resource", string(id)+" "+string(rid), s.Config.Resources[i]); err != nil {

@@ -20,8 +20,9 @@ const (
 	scopePeople       = "people"
 )
 
-// known refuses a caller that nobody authenticated, or that may not even read: every verb begins with it, or with one of those below.
-func known(by outboard.Caller) error {
+// requireReader refuses a caller that nobody authenticated, or that may not even read: every verb begins with
+// it, or with one of those below.
+func requireReader(by outboard.Caller) error {
 	switch {
 	case by.Key == "":
 		return outboard.Errorf(outboard.Unauthenticated, "no API key was given")
@@ -33,9 +34,9 @@ func known(by outboard.Caller) error {
 	return nil
 }
 
-// may refuses callers whose role or scopes are too low for a verb that changes something.
-func may(by outboard.Caller, scope, least string) error {
-	if err := known(by); err != nil {
+// require refuses callers whose role or scopes are too low for a verb that changes something.
+func require(by outboard.Caller, scope, least string) error {
+	if err := requireReader(by); err != nil {
 		return err
 	}
 	if !outboard.AtLeast(by.Role, least) {
@@ -49,19 +50,24 @@ func may(by outboard.Caller, scope, least string) error {
 	return nil
 }
 
-// works is for the verbs of who works here.
-func works(by outboard.Caller, scope string) error { return may(by, scope, outboard.RoleDeveloper) }
+// requireDeveloper is for the verbs of who works here.
+func requireDeveloper(by outboard.Caller, scope string) error {
+	return require(by, scope, outboard.RoleDeveloper)
+}
 
-// admins is for the verbs of administrators.
-func admins(by outboard.Caller, scope string) error { return may(by, scope, outboard.RoleAdmin) }
+// requireAdmin is for the verbs of administrators.
+func requireAdmin(by outboard.Caller, scope string) error {
+	return require(by, scope, outboard.RoleAdmin)
+}
 
-// Unbuilt refuses callers that may not use a route which is not built either: the answer that something is missing is for who may
-// use it. work says that it is one of the work queue of an environment, which its workers use with a key of their own.
+// Unbuilt refuses callers that may not use a route which is not built either: the answer that something is
+// missing is for who may use it. work says that it is one of the work queue of an environment, which its workers
+// use with a key of their own.
 func (c *Control) Unbuilt(ctx context.Context, by outboard.Caller, work bool, env outboard.EnvironmentID) error {
 	if by.Kind == outboard.KeyEnvironment && work {
 		return c.worker(ctx, by, env)
 	}
-	if err := known(by); err != nil || !work {
+	if err := requireReader(by); err != nil || !work {
 		return err
 	}
 	_, err := c.Environment(ctx, by, env)
@@ -71,10 +77,10 @@ func (c *Control) Unbuilt(ctx context.Context, by outboard.Caller, work bool, en
 // worker refuses workers of another environment, as if there were none, and of one that was archived.
 func (c *Control) worker(ctx context.Context, by outboard.Caller, env outboard.EnvironmentID) error {
 	if by.Environment == "" || env != by.Environment {
-		return missing("environment", string(env))
+		return notFound("environment", string(env))
 	}
 	e, err := c.store.Environment(ctx, env)
-	if err := mine(by, e.Org, "environment", string(env), err); err != nil {
+	if err := ownedBy(by, e.Org, "environment", string(env), err); err != nil {
 		return err
 	}
 	if !e.ArchivedAt.IsZero() {
@@ -85,7 +91,7 @@ func (c *Control) worker(ctx context.Context, by outboard.Caller, env outboard.E
 
 // operator is for the verbs of who runs the server.
 func operator(by outboard.Caller) error {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return err
 	}
 	if !by.Operator() {
@@ -95,4 +101,4 @@ func operator(by outboard.Caller) error {
 }
 
 // approver refuses callers who may not answer approvals or give grants.
-func approver(by outboard.Caller) error { return works(by, scopeApprovals) }
+func approver(by outboard.Caller) error { return requireDeveloper(by, scopeApprovals) }

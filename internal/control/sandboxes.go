@@ -6,9 +6,10 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Sandboxes lists the sandboxes of an organization's sessions and boxes on all hosts that are not destroyed, oldest first.
+// Sandboxes lists the sandboxes of an organization's sessions and boxes on all hosts that are not destroyed,
+// oldest first.
 func (c *Control) Sandboxes(ctx context.Context, by outboard.Caller) ([]outboard.Sandbox, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, err
 	}
 	all, err := c.store.Sandboxes(ctx, "", "")
@@ -53,7 +54,8 @@ func (c *Control) orgOf(ctx context.Context, row outboard.Sandbox) (outboard.Org
 	return h.Org, err
 }
 
-// StopSandbox ends the processes of a session's sandbox and keeps its files, as rest does. Conflict while a turn uses it.
+// StopSandbox ends the processes of a session's sandbox and keeps its files, as rest does. Conflict while a turn
+// uses it.
 func (c *Control) StopSandbox(ctx context.Context, by outboard.Caller, id outboard.SandboxID) (outboard.Sandbox, error) {
 	if err := c.sandbox(ctx, by, id); err != nil {
 		return outboard.Sandbox{}, err
@@ -64,7 +66,8 @@ func (c *Control) StopSandbox(ctx context.Context, by outboard.Caller, id outboa
 	return c.fleet.StopSandbox(ctx, id, by.Name)
 }
 
-// KillSandbox removes a session's sandbox with what it has not saved, also under a turn. The session goes on in another one.
+// KillSandbox removes a session's sandbox with what it has not saved, also under a turn. The session goes on in
+// another one.
 func (c *Control) KillSandbox(ctx context.Context, by outboard.Caller, id outboard.SandboxID) error {
 	if err := c.sandbox(ctx, by, id); err != nil {
 		return err
@@ -81,12 +84,12 @@ func (c *Control) sandbox(ctx context.Context, by outboard.Caller, id outboard.S
 		return err
 	}
 	if !outboard.ValidID(outboard.PrefixSandbox, string(id)) {
-		return missing("sandbox", string(id))
+		return notFound("sandbox", string(id))
 	}
 	row, err := c.store.Sandbox(ctx, id)
 	var org outboard.OrgID
 	if err == nil {
 		org, err = c.orgOf(ctx, row)
 	}
-	return mine(by, org, "sandbox", string(id), err)
+	return ownedBy(by, org, "sandbox", string(id), err)
 }

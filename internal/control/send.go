@@ -18,8 +18,9 @@ const maxSystemBlocks = 1000
 // maxDenyMessage bounds what a person says with a deny. Managed Agents wire.
 const maxDenyMessage = 10_000
 
-// Send queues inputs, all or none, and returns their events in the order given. An answer that repeats, word for word, the
-// answer its call already has is not queued again: its first event is returned, so that a client may resend after a lost reply.
+// Send queues inputs, all or none, and returns their events in the order given. An answer that repeats, word for
+// word, the answer its call already has is not queued again: its first event is returned, so that a client may
+// resend after a lost reply.
 func (c *Control) Send(ctx context.Context, by outboard.Caller, id outboard.SessionID, ps []outboard.Payload) ([]outboard.Event, error) {
 	if err := sends(by, ps); err != nil {
 		return nil, err
@@ -104,7 +105,7 @@ func (c *Control) callOf(ctx context.Context, id outboard.SessionID, named outbo
 
 // sends refuses callers who may not send these inputs: an answer to an approval needs another scope than the rest.
 func sends(by outboard.Caller, ps []outboard.Payload) error {
-	if err := works(by, scopeSessions); err != nil && (len(ps) == 0 || works(by, scopeApprovals) != nil) {
+	if err := requireDeveloper(by, scopeSessions); err != nil && (len(ps) == 0 || requireDeveloper(by, scopeApprovals) != nil) {
 		return err
 	}
 	for _, p := range ps {
@@ -112,7 +113,7 @@ func sends(by outboard.Caller, ps []outboard.Payload) error {
 		if p.EventType() == outboard.TypeInputConfirmation {
 			scope = scopeApprovals
 		}
-		if err := works(by, scope); err != nil {
+		if err := requireDeveloper(by, scope); err != nil {
 			return err
 		}
 	}
@@ -213,7 +214,7 @@ func (c *Control) checkParked(ctx context.Context, h *outboard.Header, answered 
 	if h.Urgent > 0 {
 		waiting, err := c.store.Waiting(ctx, h.ID)
 		if err != nil {
-			return look("session", string(h.ID), err)
+			return wrapLookup("session", string(h.ID), err)
 		}
 		if slices.ContainsFunc(waiting, func(e outboard.Event) bool { return e.Type == outboard.TypeInputInterrupt }) {
 			return nil
@@ -386,11 +387,11 @@ func compact(b []byte) []byte {
 // call returns the payload of a call.requested event.
 func (c *Control) call(ctx context.Context, id outboard.SessionID, call outboard.CallID) (*outboard.CallRequested, error) {
 	if !outboard.ValidID(outboard.PrefixEvent, string(call)) {
-		return nil, missing("tool use", string(call))
+		return nil, notFound("tool use", string(call))
 	}
 	ev, err := c.store.Event(ctx, id, call)
 	if err != nil {
-		return nil, look("tool use", string(call), err)
+		return nil, wrapLookup("tool use", string(call), err)
 	}
 	p, err := ev.Decode()
 	if err != nil {
@@ -398,7 +399,7 @@ func (c *Control) call(ctx context.Context, id outboard.SessionID, call outboard
 	}
 	req, ok := p.(*outboard.CallRequested)
 	if !ok {
-		return nil, missing("tool use", string(call))
+		return nil, notFound("tool use", string(call))
 	}
 	return req, nil
 }

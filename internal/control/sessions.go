@@ -35,8 +35,9 @@ type Session struct {
 	Config outboard.SessionConfig
 }
 
-// Status is what the wire calls a session's status. A session that has work to take up counts as running although no worker
-// has claimed it yet: a client that polls right after it sent a message must not take "idle" for "done".
+// Status is what the wire calls a session's status. A session that has work to take up counts as running
+// although no worker has claimed it yet: a client that polls right after it sent a message must not take "idle"
+// for "done".
 func (c *Control) Status(h *outboard.Header) outboard.Phase {
 	if h.Phase == outboard.PhaseIdle && h.Runnable(c.now()) {
 		return outboard.PhaseRunning
@@ -46,7 +47,7 @@ func (c *Control) Status(h *outboard.Header) outboard.Phase {
 
 // CreateSession starts a session, with its file resources copied and its initial events queued, or does nothing.
 func (c *Control) CreateSession(ctx context.Context, by outboard.Caller, r SessionRequest) (Session, error) {
-	if err := works(by, scopeSessions); err != nil {
+	if err := requireDeveloper(by, scopeSessions); err != nil {
 		return Session{}, err
 	}
 	if err := checkSession(r); err != nil {
@@ -159,7 +160,8 @@ func (c *Control) sessionAgent(ctx context.Context, by outboard.Caller, r Sessio
 	return a, nil
 }
 
-// checkRunnable refuses what a definition may hold but no session can do yet: to accept it would be a promise nobody keeps.
+// checkRunnable refuses what a definition may hold but no session can do yet: to accept it would be a promise
+// nobody keeps.
 func checkRunnable(a *outboard.Agent) error {
 	if len(a.Skills) > 0 {
 		return unbuilt("agent %s has skills, which are not built yet", a.ID).WithHint("override skills with []")
@@ -202,18 +204,18 @@ func (c *Control) Session(ctx context.Context, by outboard.Caller, id outboard.S
 		return Session{}, err
 	}
 	cfg, err := c.store.SessionConfig(ctx, id)
-	return Session{h, cfg}, look("session", string(id), err)
+	return Session{h, cfg}, wrapLookup("session", string(id), err)
 }
 
 func (c *Control) header(ctx context.Context, by outboard.Caller, id outboard.SessionID) (outboard.Header, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return outboard.Header{}, err
 	}
 	if !outboard.ValidID(outboard.PrefixSession, string(id)) {
-		return outboard.Header{}, missing("session", string(id))
+		return outboard.Header{}, notFound("session", string(id))
 	}
 	h, err := c.store.Session(ctx, id)
-	if err := mine(by, h.Org, "session", string(id), err); err != nil {
+	if err := ownedBy(by, h.Org, "session", string(id), err); err != nil {
 		return outboard.Header{}, err
 	}
 	return h, nil
@@ -222,7 +224,7 @@ func (c *Control) header(ctx context.Context, by outboard.Caller, id outboard.Se
 // Sessions returns one page of at most f.Limit sessions, newest first unless f.Asc. A page of large ones is shorter,
 // and more says that there may be others.
 func (c *Control) Sessions(ctx context.Context, by outboard.Caller, f SessionFilter) (out []Session, more bool, err error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, false, err
 	}
 	var sum int64
@@ -234,7 +236,7 @@ func (c *Control) Sessions(ctx context.Context, by outboard.Caller, f SessionFil
 	for len(out) < f.Limit {
 		page, err := c.store.Sessions(ctx, f)
 		if err != nil {
-			return nil, false, look("sessions", "", err)
+			return nil, false, wrapLookup("sessions", "", err)
 		}
 		for _, h := range page {
 			if len(wanted) > 0 && !slices.Contains(wanted, c.Status(&h)) || len(out) == f.Limit {
@@ -245,7 +247,7 @@ func (c *Control) Sessions(ctx context.Context, by outboard.Caller, f SessionFil
 				continue // deleted since the page was read
 			}
 			if err != nil {
-				return nil, false, look("session", string(h.ID), err)
+				return nil, false, wrapLookup("session", string(h.ID), err)
 			}
 			out = append(out, Session{h, cfg})
 			if sum += cfg.Agent.Size() + cfg.Env.Size(); sum >= pageBytes {
@@ -271,7 +273,7 @@ type SessionPatch struct {
 
 // UpdateSession applies a patch and records it in the log, if it changes anything.
 func (c *Control) UpdateSession(ctx context.Context, by outboard.Caller, id outboard.SessionID, p SessionPatch) (Session, error) {
-	if err := works(by, scopeSessions); err != nil {
+	if err := requireDeveloper(by, scopeSessions); err != nil {
 		return Session{}, err
 	}
 	return c.edit(ctx, by, id, func(s *Session) (store.Commit, error) {
@@ -342,7 +344,7 @@ func (c *Control) patchTools(s *Session, p SessionPatch, change *outboard.Sessio
 
 // ArchiveSession makes a session read-only, for good, and destroys its sandbox. Archiving twice is the same as once.
 func (c *Control) ArchiveSession(ctx context.Context, by outboard.Caller, id outboard.SessionID) (Session, error) {
-	if err := works(by, scopeSessions); err != nil {
+	if err := requireDeveloper(by, scopeSessions); err != nil {
 		return Session{}, err
 	}
 	h, err := c.header(ctx, by, id)
@@ -370,7 +372,7 @@ func (c *Control) ArchiveSession(ctx context.Context, by outboard.Caller, id out
 
 // DeleteSession removes a session and everything of it.
 func (c *Control) DeleteSession(ctx context.Context, by outboard.Caller, id outboard.SessionID) error {
-	if err := works(by, scopeSessions); err != nil {
+	if err := requireDeveloper(by, scopeSessions); err != nil {
 		return err
 	}
 	h, err := c.header(ctx, by, id)
@@ -384,7 +386,7 @@ func (c *Control) DeleteSession(ctx context.Context, by outboard.Caller, id outb
 		return err
 	}
 	if err := c.store.DeleteSession(ctx, id); err != nil {
-		return look("session", string(id), err)
+		return wrapLookup("session", string(id), err)
 	}
 	c.closeApprovals(ctx, id, nil)
 	c.settleLost(ctx, id)
@@ -402,7 +404,8 @@ func (c *Control) atRest(s *Session, verb string) error {
 	return nil
 }
 
-// destroy removes the session's sandbox. The session's end is durable already, so a failure here is the reaper's to repair.
+// destroy removes the session's sandbox. The session's end is durable already, so a failure here is the reaper's
+// to repair.
 func (c *Control) destroy(ctx context.Context, id outboard.SessionID) {
 	if c.fleet == nil {
 		return
@@ -412,12 +415,12 @@ func (c *Control) destroy(ctx context.Context, id outboard.SessionID) {
 	}
 }
 
-// editTries bounds how often an edit is decided again because the log moved. A running session appends all the time, but each
-// try is one read and one append.
+// editTries bounds how often an edit is decided again because the log moved. A running session appends all the
+// time, but each try is one read and one append.
 const editTries = 32
 
-// edit decides a commit on the session as it is and applies it only if nothing was appended meanwhile. decide changes s to what
-// the session will be; a commit without events changes nothing.
+// edit decides a commit on the session as it is and applies it only if nothing was appended meanwhile. decide
+// changes s to what the session will be; a commit without events changes nothing.
 func (c *Control) edit(ctx context.Context, by outboard.Caller, id outboard.SessionID, decide func(s *Session) (store.Commit, error)) (Session, error) {
 	for try := 1; ; try++ {
 		s, err := c.Session(ctx, by, id)
@@ -454,7 +457,7 @@ func commitErr(id outboard.SessionID, err error) error {
 	case errors.Is(err, store.ErrTerminated):
 		return archived(id)
 	case outboard.KindOf(err) == outboard.NotFound:
-		return missing("session", string(id))
+		return notFound("session", string(id))
 	case errors.Is(err, store.ErrMoved):
 		return outboard.Errorf(outboard.Conflict, "session %s keeps changing: %w", id, err)
 	}

@@ -18,7 +18,7 @@ type SSHDoor struct {
 
 // SSH returns where SSH connections are taken. NotFound where they are not.
 func (c *Control) SSH(_ context.Context, by outboard.Caller) (SSHDoor, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return SSHDoor{}, err
 	}
 	if d := c.ssh.Load(); d != nil {
@@ -30,7 +30,8 @@ func (c *Control) SSH(_ context.Context, by outboard.Caller) (SSHDoor, error) {
 // SetSSH says where SSH connections are taken from now on.
 func (c *Control) SetSSH(d SSHDoor) { c.ssh.Store(&d) }
 
-// SSHVisit is somebody who showed that a registered key is theirs, at a sandbox they may use. It is safe for concurrent use, but for Alive.
+// SSHVisit is somebody who showed that a registered key is theirs, at a sandbox they may use. It is safe for
+// concurrent use, but for Alive.
 type SSHVisit struct {
 	By      outboard.Caller
 	Key     outboard.SSHKey
@@ -53,8 +54,9 @@ func (v *SSHVisit) Target() string {
 // refusedSSH is the one answer to who may not: it tells neither what there is nor what is missing.
 var refusedSSH = outboard.Errorf(outboard.Denied, "no such sandbox, or it is not yours to use with this key")
 
-// OpenSSH admits whoever proved to hold a public key, by its fingerprint, to a box or a session. The admission is in the audit first, and
-// so is a refusal of a key that is registered where the sandbox is. Every refusal has the same text.
+// OpenSSH admits whoever proved to hold a public key, by its fingerprint, to a box or a session. The admission
+// is in the audit first, and so is a refusal of a key that is registered where the sandbox is. Every refusal has
+// the same text.
 func (c *Control) OpenSSH(ctx context.Context, fingerprint, target, from string) (*SSHVisit, error) {
 	v := &SSHVisit{c: c}
 	org, err := c.sshTarget(ctx, target, v)
@@ -141,7 +143,7 @@ func (v *SSHVisit) may(ctx context.Context, by outboard.Caller) error {
 	if v.Box != "" {
 		_, err = v.c.boxFor(ctx, by, v.Box)
 	} else if err = v.c.boxes(by); err == nil {
-		if err = works(by, scopeSessions); err == nil { // what runs there is read by the session's agent
+		if err = requireDeveloper(by, scopeSessions); err == nil { // what runs there is read by the session's agent
 			_, err = v.c.header(ctx, by, v.Session)
 		}
 	}
@@ -151,8 +153,9 @@ func (v *SSHVisit) may(ctx context.Context, by outboard.Caller) error {
 	return v.c.alive(ctx, v.subject)
 }
 
-// Alive reports whether the visit may go on: nobody was removed, no key revoked or over, no kill covers the sandbox. A store that does not
-// answer ends nothing; a kill switch that cannot be read does. Not for concurrent use.
+// Alive reports whether the visit may go on: nobody was removed, no key revoked or over, no kill covers the
+// sandbox. A store that does not answer ends nothing; a kill switch that cannot be read does. Not for concurrent
+// use.
 func (v *SSHVisit) Alive(ctx context.Context) error {
 	now := v.c.now()
 	if !v.Key.Alive(now) || !v.By.Until.IsZero() && !now.Before(v.By.Until) {
@@ -221,16 +224,16 @@ func (v *SSHVisit) Machine(ctx context.Context) (m Machine, release func(), err 
 	}, nil
 }
 
-// mayMake asks the policies whether a sandbox may be made for the session, as its turn would. What the session has seen is not looked up: it
-// counts as tainted in every way.
+// mayMake asks the policies whether a sandbox may be made for the session, as its turn would. What the session
+// has seen is not looked up: it counts as tainted in every way.
 func (v *SSHVisit) mayMake(ctx context.Context) error {
 	cfg, err := v.c.store.SessionConfig(ctx, v.Session)
 	if err != nil {
-		return look("session", string(v.Session), err)
+		return wrapLookup("session", string(v.Session), err)
 	}
 	over, err := v.c.store.BudgetsOver(ctx, v.Session, cfg.Agent.ID, cfg.Owner)
 	if err != nil {
-		return look("session", string(v.Session), err)
+		return wrapLookup("session", string(v.Session), err)
 	}
 	r := &policy.Request{Session: v.Session, Owner: cfg.Owner, Agent: cfg.Agent.ID, Environment: cfg.Environment, Action: policy.ActionSandbox,
 		Resource: string(cfg.Environment), Context: policy.Context{Networking: cfg.Env.Networking.Mode, Now: v.c.now(),

@@ -22,7 +22,8 @@ const (
 	maxRSABits   = 16384   // a signature of more takes long to verify
 )
 
-// sshKeyTypes are the kinds of public keys that are taken. DSA is broken, and a certificate says things that nobody here looks at.
+// sshKeyTypes are the kinds of public keys that are taken. DSA is broken, and a certificate says things that
+// nobody here looks at.
 var sshKeyTypes = []string{ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoRSA,
 	ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256}
 
@@ -48,11 +49,11 @@ func parseSSHKey(line string) (ssh.PublicKey, string, error) {
 	return key, comment, nil
 }
 
-// AddSSHKey registers a public key of the caller's: a person who signed in holds it themselves, else it hangs on the caller's API key.
-// ttl 0 is no end of its own. Conflict if the caller has it already.
+// AddSSHKey registers a public key of the caller's: a person who signed in holds it themselves, else it hangs on
+// the caller's API key. ttl 0 is no end of its own. Conflict if the caller has it already.
 func (c *Control) AddSSHKey(ctx context.Context, by outboard.Caller, name, line string, ttl time.Duration) (outboard.SSHKey, error) {
 	k := outboard.SSHKey{ID: outboard.NewID[outboard.SSHKeyID](outboard.PrefixSSHKey), Org: by.In(), User: by.User, Key: by.Key, Name: name, CreatedAt: c.clock()}
-	if err := works(by, scopeSandboxes); err != nil {
+	if err := requireDeveloper(by, scopeSandboxes); err != nil {
 		return k, err
 	}
 	key, comment, err := parseSSHKey(line)
@@ -93,18 +94,19 @@ func (c *Control) AddSSHKey(ctx context.Context, by outboard.Caller, name, line 
 	return k, err
 }
 
-// SSHKeys returns one page of public keys, newest first: all of the organization for an administrator, else the caller's own.
+// SSHKeys returns one page of public keys, newest first: all of the organization for an administrator, else the
+// caller's own.
 func (c *Control) SSHKeys(ctx context.Context, by outboard.Caller, p Page) ([]outboard.SSHKey, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, err
 	}
 	p.Org = by.In()
-	if admins(by, scopePeople) != nil { // a page of everybody's may have none of theirs
+	if requireAdmin(by, scopePeople) != nil { // a page of everybody's may have none of theirs
 		list, err := c.store.SSHKeysOf(ctx, p, by.User, by.Key)
-		return list, look("SSH keys", "", err)
+		return list, wrapLookup("SSH keys", "", err)
 	}
 	list, err := c.store.SSHKeys(ctx, p)
-	return list, look("SSH keys", "", err)
+	return list, wrapLookup("SSH keys", "", err)
 }
 
 // holds reports whether an SSH key is the caller's own.
@@ -114,18 +116,18 @@ func holds(by outboard.Caller, k *outboard.SSHKey) bool {
 
 // SSHKey returns one.
 func (c *Control) SSHKey(ctx context.Context, by outboard.Caller, id outboard.SSHKeyID) (outboard.SSHKey, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return outboard.SSHKey{}, err
 	}
 	if !outboard.ValidID(outboard.PrefixSSHKey, string(id)) {
-		return outboard.SSHKey{}, missing("SSH key", string(id))
+		return outboard.SSHKey{}, notFound("SSH key", string(id))
 	}
 	k, err := c.store.SSHKey(ctx, id)
-	if err := mine(by, k.Org, "SSH key", string(id), err); err != nil {
+	if err := ownedBy(by, k.Org, "SSH key", string(id), err); err != nil {
 		return outboard.SSHKey{}, err
 	}
-	if admins(by, scopePeople) != nil && !holds(by, &k) {
-		return outboard.SSHKey{}, missing("SSH key", string(id))
+	if requireAdmin(by, scopePeople) != nil && !holds(by, &k) {
+		return outboard.SSHKey{}, notFound("SSH key", string(id))
 	}
 	return k, nil
 }
@@ -140,5 +142,5 @@ func (c *Control) RevokeSSHKey(ctx context.Context, by outboard.Caller, id outbo
 		return k, err
 	}
 	k, err = c.store.RevokeSSHKey(ctx, id, c.clock())
-	return k, look("SSH key", string(id), err)
+	return k, wrapLookup("SSH key", string(id), err)
 }

@@ -65,13 +65,15 @@ type TemplateBuildSpec struct {
 	Force     bool // do every step again
 }
 
-// RequestTemplateBuild makes a build that waits to be told what to build, of the template of a name, which is made when there is none.
-// ref is NAME or NAME:TAG; the build will have the tag, and tags. Without any it has DefaultTag.
+// RequestTemplateBuild makes a build that waits to be told what to build, of the template of a name, which is
+// made when there is none. ref is NAME or NAME:TAG; the build will have the tag, and tags. Without any it has
+// DefaultTag.
 func (c *Control) RequestTemplateBuild(ctx context.Context, by outboard.Caller, ref string, tags []string, limits outboard.SandboxLimits) (outboard.Template, outboard.TemplateBuild, error) {
 	return c.requestBuild(ctx, by, ref, tags, limits, "")
 }
 
-// requestBuild is RequestTemplateBuild. host is this one where it begins the build at once, "" where the client says later what to build.
+// requestBuild is RequestTemplateBuild. host is this one where it begins the build at once, "" where the client
+// says later what to build.
 func (c *Control) requestBuild(ctx context.Context, by outboard.Caller, ref string, tags []string, limits outboard.SandboxLimits, host string) (outboard.Template, outboard.TemplateBuild, error) {
 	var b outboard.TemplateBuild
 	if err := c.boxes(by); err != nil {
@@ -234,10 +236,11 @@ func (c *Control) templateStep(ctx context.Context, by outboard.Caller, m *outbo
 	return s, invalid("a step is run, copy, env, workdir or user, not %s", quote(string(s.Kind)))
 }
 
-// templateArchive finds what a COPY step copies from. A template makes the content of a file readable, so it takes the right to files.
+// templateArchive finds what a COPY step copies from. A template makes the content of a file readable, so it
+// takes the right to files.
 func (c *Control) templateArchive(ctx context.Context, by outboard.Caller, m *outboard.Template, in TemplateStep) (outboard.BlobRef, error) {
 	if in.File != "" {
-		if err := works(by, scopeFiles); err != nil {
+		if err := requireDeveloper(by, scopeFiles); err != nil {
 			return outboard.BlobRef{}, err
 		}
 		f, err := c.File(ctx, by, in.File)
@@ -252,15 +255,16 @@ func (c *Control) templateArchive(ctx context.Context, by outboard.Caller, m *ou
 
 // Templates returns all templates, newest first.
 func (c *Control) Templates(ctx context.Context, by outboard.Caller) ([]outboard.Template, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, err
 	}
 	return c.store.Templates(ctx, by.In())
 }
 
-// Template returns one by its id or name. A tag behind that is one it has. BaseTemplate is none of these: nobody built it.
+// Template returns one by its id or name. A tag behind that is one it has. BaseTemplate is none of these: nobody
+// built it.
 func (c *Control) Template(ctx context.Context, by outboard.Caller, ref string) (outboard.Template, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return outboard.Template{}, err
 	}
 	name, tag, tagged := strings.Cut(ref, ":")
@@ -271,10 +275,10 @@ func (c *Control) Template(ctx context.Context, by outboard.Caller, ref string) 
 		return outboard.Template{}, outboard.Errorf(outboard.NotFound, "template %s is the server's own: it has no builds", name)
 	}
 	if len(name) > maxTemplateName || strings.ContainsRune(ref, 0) {
-		return outboard.Template{}, missing("template", name)
+		return outboard.Template{}, notFound("template", name)
 	}
 	m, err := c.store.Template(ctx, by.In(), name)
-	if err := look("template", name, err); err != nil || !tagged {
+	if err := wrapLookup("template", name, err); err != nil || !tagged {
 		return m, err
 	}
 	_, err = tagOf(&m, tag)
@@ -288,13 +292,13 @@ func (c *Control) TemplateBuild(ctx context.Context, by outboard.Caller, ref str
 		return m, outboard.TemplateBuild{}, err
 	}
 	if !looksLikeID.MatchString(string(id)) {
-		return m, outboard.TemplateBuild{}, missing("build", string(id))
+		return m, outboard.TemplateBuild{}, notFound("build", string(id))
 	}
 	b, err := c.store.TemplateBuild(ctx, id)
 	if err == nil && b.Template != m.ID {
-		return m, outboard.TemplateBuild{}, missing("build", string(id))
+		return m, outboard.TemplateBuild{}, notFound("build", string(id))
 	}
-	return m, b, mine(by, b.Org, "build", string(id), err)
+	return m, b, ownedBy(by, b.Org, "build", string(id), err)
 }
 
 // TemplateBuilds returns a template and its newest builds, newest first.
@@ -307,7 +311,8 @@ func (c *Control) TemplateBuilds(ctx context.Context, by outboard.Caller, ref st
 	return m, list, err
 }
 
-// TemplateLog returns a build, and lines of its log from a number on. The build was read first: of one that is over, all lines are there.
+// TemplateLog returns a build, and lines of its log from a number on. The build was read first: of one that is
+// over, all lines are there.
 func (c *Control) TemplateLog(ctx context.Context, by outboard.Caller, ref string, id outboard.TemplateBuildID, from int) (outboard.Template, outboard.TemplateBuild, []outboard.TemplateLine, error) {
 	m, b, err := c.TemplateBuild(ctx, by, ref, id)
 	if err != nil {
@@ -343,7 +348,8 @@ func (c *Control) pinTemplate(ctx context.Context, by outboard.Caller, cfg *outb
 	return nil
 }
 
-// hasTemplate refuses an environment that names a template which is not there. What it means is looked up again by each session.
+// hasTemplate refuses an environment that names a template which is not there. What it means is looked up again
+// by each session.
 func (c *Control) hasTemplate(ctx context.Context, by outboard.Caller, cfg outboard.EnvConfig) error {
 	if err := c.pinTemplate(ctx, by, &cfg); err != nil {
 		return invalid("config.outboard.template: %w", err)
@@ -353,7 +359,7 @@ func (c *Control) hasTemplate(ctx context.Context, by outboard.Caller, cfg outbo
 
 // TagTemplate makes tags mean the build that target, NAME:TAG, means.
 func (c *Control) TagTemplate(ctx context.Context, by outboard.Caller, target string, tags []string) (outboard.TemplateBuild, error) {
-	if err := works(by, scopeSandboxes); err != nil {
+	if err := requireDeveloper(by, scopeSandboxes); err != nil {
 		return outboard.TemplateBuild{}, err
 	}
 	if len(tags) == 0 {
@@ -382,12 +388,12 @@ func (c *Control) TagTemplate(ctx context.Context, by outboard.Caller, target st
 		}
 		return nil
 	})
-	return b, look("template", m.Name, err)
+	return b, wrapLookup("template", m.Name, err)
 }
 
 // UntagTemplate takes tags away. What is none is none afterwards.
 func (c *Control) UntagTemplate(ctx context.Context, by outboard.Caller, ref string, tags []string) error {
-	if err := works(by, scopeSandboxes); err != nil {
+	if err := requireDeveloper(by, scopeSandboxes); err != nil {
 		return err
 	}
 	name, _ := cutTag(ref)
@@ -408,12 +414,13 @@ func (c *Control) UntagTemplate(ctx context.Context, by outboard.Caller, ref str
 		}
 		return nil
 	})
-	return look("template", name, err)
+	return wrapLookup("template", name, err)
 }
 
-// DeleteTemplate removes a template: builds of it that go on end, and nothing begins with it any more. What began with it goes on.
+// DeleteTemplate removes a template: builds of it that go on end, and nothing begins with it any more. What
+// began with it goes on.
 func (c *Control) DeleteTemplate(ctx context.Context, by outboard.Caller, ref string) error {
-	if err := works(by, scopeSandboxes); err != nil {
+	if err := requireDeveloper(by, scopeSandboxes); err != nil {
 		return err
 	}
 	name, tag := cutTag(ref)
@@ -431,7 +438,7 @@ func (c *Control) DeleteTemplate(ctx context.Context, by outboard.Caller, ref st
 		return err
 	}
 	if _, err := c.store.ChangeTemplate(ctx, m.ID, func(m *outboard.Template) error { m.DeletedAt = c.clock(); return nil }); err != nil {
-		return look("template", ref, err)
+		return wrapLookup("template", ref, err)
 	}
 	builds, err := c.store.TemplateBuilds(ctx, m.ID, store.MaxTemplateBuilds*2)
 	for _, b := range builds {
@@ -444,7 +451,7 @@ func (c *Control) DeleteTemplate(ctx context.Context, by outboard.Caller, ref st
 
 // HasTemplateUpload reports whether something was uploaded for a template under a name.
 func (c *Control) HasTemplateUpload(ctx context.Context, by outboard.Caller, ref, hash string) (outboard.Template, bool, error) {
-	if err := works(by, scopeSandboxes); err != nil {
+	if err := requireDeveloper(by, scopeSandboxes); err != nil {
 		return outboard.Template{}, false, err
 	}
 	if err := changeable(ref); err != nil {
@@ -464,7 +471,8 @@ func (c *Control) HasTemplateUpload(ctx context.Context, by outboard.Caller, ref
 	return m, err == nil, err
 }
 
-// PutTemplateUpload keeps an archive for COPY steps of a template under a name of its client's: a tar, which may be compressed with gzip.
+// PutTemplateUpload keeps an archive for COPY steps of a template under a name of its client's: a tar, which may
+// be compressed with gzip.
 func (c *Control) PutTemplateUpload(ctx context.Context, by outboard.Caller, ref, hash string, r io.Reader) error {
 	m, _, err := c.HasTemplateUpload(ctx, by, ref, hash)
 	if err != nil {

@@ -39,7 +39,7 @@ func (p *VaultPatch) apply(v *outboard.Vault) error {
 
 // keeper returns the keeper of the caller's organization, or says that this server has none.
 func (c *Control) keeper(by outboard.Caller) (*vault.Keeper, error) {
-	if err := works(by, scopeVaults); err != nil {
+	if err := requireDeveloper(by, scopeVaults); err != nil {
 		return nil, err
 	}
 	if c.vault == nil {
@@ -69,14 +69,14 @@ func (c *Control) CreateVault(ctx context.Context, by outboard.Caller, p VaultPa
 
 // Vault returns one vault.
 func (c *Control) Vault(ctx context.Context, by outboard.Caller, id outboard.VaultID) (outboard.Vault, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return outboard.Vault{}, err
 	}
 	if !outboard.ValidID(outboard.PrefixVault, string(id)) {
-		return outboard.Vault{}, missing("vault", string(id))
+		return outboard.Vault{}, notFound("vault", string(id))
 	}
 	v, err := c.store.Vault(ctx, id)
-	if err := mine(by, v.Org, "vault", string(id), err); err != nil {
+	if err := ownedBy(by, v.Org, "vault", string(id), err); err != nil {
 		return outboard.Vault{}, err
 	}
 	return v, nil
@@ -84,13 +84,13 @@ func (c *Control) Vault(ctx context.Context, by outboard.Caller, id outboard.Vau
 
 // Vaults returns one page, newest first. at is when the cursor's row was made: it may be deleted by now.
 func (c *Control) Vaults(ctx context.Context, by outboard.Caller, p Page, at time.Time) ([]outboard.Vault, error) {
-	if err := known(by); err != nil {
+	if err := requireReader(by); err != nil {
 		return nil, err
 	}
 	p.Org = by.In()
 	list, err := listAfter(func(p Page) ([]outboard.Vault, error) { return c.store.Vaults(ctx, p) }, p, at,
 		func(v outboard.Vault) (time.Time, string) { return v.CreatedAt, string(v.ID) })
-	return list, look("vaults", "", err)
+	return list, wrapLookup("vaults", "", err)
 }
 
 // openVault returns a vault that is not archived.
@@ -104,7 +104,7 @@ func (c *Control) openVault(ctx context.Context, by outboard.Caller, id outboard
 
 // UpdateVault applies a patch.
 func (c *Control) UpdateVault(ctx context.Context, by outboard.Caller, id outboard.VaultID, p VaultPatch) (outboard.Vault, error) {
-	if err := works(by, scopeVaults); err != nil {
+	if err := requireDeveloper(by, scopeVaults); err != nil {
 		return outboard.Vault{}, err
 	}
 	v, err := c.openVault(ctx, by, id)
@@ -185,11 +185,11 @@ type KeyRotation struct {
 	Err error
 }
 
-// RotateVaultKeys makes new keys and seals everything with them: of all organizations for who runs the server, unless they act in one that is
-// not the default, else of the caller's. One that fails does not keep the others from theirs; if it is the only one, its error is returned.
-// NotFound if there are no keys yet.
+// RotateVaultKeys makes new keys and seals everything with them: of all organizations for who runs the server,
+// unless they act in one that is not the default, else of the caller's. One that fails does not keep the others
+// from theirs; if it is the only one, its error is returned. NotFound if there are no keys yet.
 func (c *Control) RotateVaultKeys(ctx context.Context, by outboard.Caller) (done []KeyRotation, err error) {
-	if err := admins(by, scopeVaults); err != nil {
+	if err := requireAdmin(by, scopeVaults); err != nil {
 		return nil, err
 	}
 	if _, err := c.keeper(by); err != nil {
@@ -198,7 +198,7 @@ func (c *Control) RotateVaultKeys(ctx context.Context, by outboard.Caller) (done
 	orgs := []outboard.Organization{{ID: by.In()}}
 	if by.Operator() && by.In() == outboard.DefaultOrg {
 		if orgs, err = c.store.Orgs(ctx); err != nil {
-			return nil, look("organizations", "", err)
+			return nil, wrapLookup("organizations", "", err)
 		}
 	}
 	for _, o := range orgs {

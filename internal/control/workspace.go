@@ -17,14 +17,16 @@ import (
 )
 
 const (
-	// deletedEntry begins a delta: its content is the paths that are no more, each ended by a zero byte. See internal/guest.
+	// deletedEntry begins a delta: its content is the paths that are no more, each ended by a zero byte. See
+	// internal/guest.
 	deletedEntry = ".outboard/deleted"
 	// maxDeletedList bounds that content.
 	maxDeletedList = 256 << 20
 	// maxWorkspaceEntries bounds the paths that are held in memory while deltas are merged.
 	maxWorkspaceEntries = 2_000_000
-	// maxHeld bounds the memory of all workspaces that are merged, compared or sent at a time, and maxHeldOrg what one organization has of
-	// it: a reader may be as slow as it likes. It is a workspace of two million files of ordinary names.
+	// maxHeld bounds the memory of all workspaces that are merged, compared or sent at a time, and maxHeldOrg
+	// what one organization has of it: a reader may be as slow as it likes. It is a workspace of two million
+	// files of ordinary names.
 	maxHeld    = 512 << 20
 	maxHeldOrg = maxHeld * 3 / 4
 	// maxPath bounds one name of a list of deleted files; no system has longer ones.
@@ -94,12 +96,13 @@ func (m *memory) give(org outboard.OrgID, bytes int64) {
 	}
 }
 
-// source is where an entry's newest version is: which delta, which entry of it. Of a hard link, the entry is its target's.
+// source is where an entry's newest version is: which delta, which entry of it. Of a hard link, the entry is its
+// target's.
 type source struct{ delta, entry int }
 
-// Workspace returns the saved workspace of a session as its next machine would start with it, or NotFound when none was saved. It
-// reads only checkpoints, so it works when the session's sandbox is busy, on another host, or gone. That somebody takes it is in the audit
-// before any of it leaves.
+// Workspace returns the saved workspace of a session as its next machine would start with it, or NotFound when
+// none was saved. It reads only checkpoints, so it works when the session's sandbox is busy, on another host, or
+// gone. That somebody takes it is in the audit before any of it leaves.
 func (c *Control) Workspace(ctx context.Context, by outboard.Caller, id outboard.SessionID) (*Workspace, error) {
 	h, err := c.header(ctx, by, id)
 	if err != nil {
@@ -114,7 +117,7 @@ func (c *Control) Workspace(ctx context.Context, by outboard.Caller, id outboard
 	}
 	all, err := c.store.Checkpoints(ctx, id)
 	if err != nil {
-		return nil, look("checkpoints of session", string(id), err)
+		return nil, wrapLookup("checkpoints of session", string(id), err)
 	}
 	w, err := c.workspaceAt(ctx, by.In(), all, at)
 	if err != nil {
@@ -169,7 +172,8 @@ func chainOf(all []outboard.Checkpoint, at outboard.CheckpointID) ([]outboard.Ch
 	return chain, nil
 }
 
-// merge lays one delta over what the older ones left. Everything in it was written by the guest, from names a tool chose.
+// merge lays one delta over what the older ones left. Everything in it was written by the guest, from names a
+// tool chose.
 func (w *Workspace) merge(ctx context.Context, delta int) error {
 	own := map[int32]int{} // entries of this delta by node but for directories, for its hard links
 	return w.entries(ctx, delta, func(n int, h *tar.Header, r io.Reader) error {
@@ -261,7 +265,8 @@ func (w *Workspace) entries(ctx context.Context, delta int, visit func(n int, h 
 	}
 }
 
-// Write writes the workspace as one tar, oldest parts first. A file with several names comes once, and as hard links after that.
+// Write writes the workspace as one tar, oldest parts first. A file with several names comes once, and as hard
+// links after that.
 func (w *Workspace) Write(ctx context.Context, dst io.Writer) error {
 	tw := tar.NewWriter(dst)
 	for i := range w.chain {

@@ -19,7 +19,8 @@ type answerOf struct {
 	until time.Time
 }
 
-// own reports whether a host is the sandbox itself: an address of its own machine, or a name that every machine has for itself.
+// own reports whether a host is the sandbox itself: an address of its own machine, or a name that every machine
+// has for itself.
 func own(host string) bool {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		addr = addr.Unmap()
@@ -35,14 +36,15 @@ func own(host string) bool {
 // hostname is what a sandbox calls itself.
 const hostname = "outboard"
 
-// itself refuses a request of a sandbox to itself, about which nobody needs to be asked: the gateway is not inside, and could not reach it.
+// itself refuses a request of a sandbox to itself, about which nobody needs to be asked: the gateway is not
+// inside, and could not reach it.
 func itself(host, rule, why string) *refusal {
 	return refuse(http.StatusForbidden, rule, "%s; %s is your own machine, which is not reached through the gateway", why, host).
 		withHint("connect directly: set no_proxy=%s (curl: --noproxy %s)", host, host)
 }
 
-// unlisted refuses a request to what is on no list, and asks a person about it unless a rule denies it by name: then nothing but another
-// rule would help.
+// unlisted refuses a request to what is on no list, and asks a person about it unless a rule denies it by name:
+// then nothing but another rule would help.
 func (p *port) unlisted(ctx context.Context, req Request, v netrule.Verdict) *refusal {
 	if own(req.Host) {
 		return itself(req.Host, v.Rule, v.Reason)
@@ -69,8 +71,8 @@ func (p *port) unlisted(ctx context.Context, req Request, v netrule.Verdict) *re
 	return no
 }
 
-// ask puts a question about a refused request, and notes in the refusal what became of it. It is refused either way, so an error is
-// only logged.
+// ask puts a question about a refused request, and notes in the refusal what became of it. It is refused either
+// way, so an error is only logged.
 func (p *port) ask(ctx context.Context, req Request, no *refusal, q Question) {
 	if p.g.cfg.Asker == nil || p.subject.Session == "" || own(req.Host) {
 		return
@@ -86,7 +88,7 @@ func (p *port) ask(ctx context.Context, req Request, no *refusal, q Question) {
 	if !ok || !now.Before(a.until) {
 		got, err := p.g.cfg.Asker.Ask(ctx, req, q)
 		if err != nil {
-			p.say(slog.LevelWarn, "nobody was asked about a refused request", "host", req.Host, "err", err)
+			p.log(slog.LevelWarn, "nobody was asked about a refused request", "host", req.Host, "err", err)
 		}
 		a = answerOf{got, now.Add(askAgain)}
 		p.mu.Lock()

@@ -107,8 +107,8 @@ func openStreams(t *testing.T, r *rig) (list []stream) {
 	return list
 }
 
-// Broken if a kill leaves a stream of any kind open on either side for a second, cuts what is not killed, or lets a request through a
-// connection that was there before.
+// Broken if a kill leaves a stream of any kind open on either side for a second, cuts what is not killed, or
+// lets a request through a connection that was there before.
 func TestStreamsAreCut(t *testing.T) {
 	for _, how := range []string{"recheck", "end"} {
 		t.Run(how, func(t *testing.T) {
@@ -165,17 +165,17 @@ func TestStreamsAreCut(t *testing.T) {
 }
 
 // Broken if anybody can use the drill's host without a rule for it, or the end of its stream is not on record.
-func TestDrillHost(t *testing.T) {
-	url := "http://" + egress.DrillHost
+func TestSelftestHost(t *testing.T) {
+	url := "http://" + egress.SelftestHost
 	if code, _ := get(t, newRig(t, rules(anyPort("a.test"))).client(false), url+"/"); code != http.StatusForbidden {
 		t.Errorf("without a rule: %d", code)
 	}
 	gate := &barrier{}
-	r := newRig(t, rules(outboard.NetRule{Host: egress.DrillHost}), func(c *egress.Config, _ *outboard.SessionConfig) { c.Gate = gate })
+	r := newRig(t, rules(outboard.NetRule{Host: egress.SelftestHost}), func(c *egress.Config, _ *outboard.SessionConfig) { c.Gate = gate })
 	if code, _ := get(t, r.client(false), url+"/beat"); code != http.StatusNoContent {
 		t.Fatalf("with one: %d", code)
 	}
-	resp, err := r.client(false).Get(url + egress.DrillStream)
+	resp, err := r.client(false).Get(url + egress.SelftestStream)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestDrillHost(t *testing.T) {
 	_, _ = io.Copy(io.Discard, in) // it has an end
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		for _, a := range r.audit(t) {
-			if a.Action == egress.ActionDrillEnd {
+			if a.Action == egress.ActionSelftestEnd {
 				if !strings.Contains(string(a.Detail), "kill switch") {
 					t.Errorf("on record is %s", a.Detail)
 				}

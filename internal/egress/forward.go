@@ -77,8 +77,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// rewrite makes the request that is sent: to what was judged, with what belongs to it. Hop-by-hop headers are gone already, so that no
-// Connection header can name one that is set here.
+// rewrite makes the request that is sent: to what was judged, with what belongs to it. Hop-by-hop headers are
+// gone already, so that no Connection header can name one that is set here.
 func (p *port) rewrite(out *http.Request, req Request, inj *Injection, scrub *scrubber) {
 	out.URL.Scheme = req.Scheme
 	out.URL.Host = req.Host
@@ -107,13 +107,13 @@ func (p *port) rewrite(out *http.Request, req Request, inj *Injection, scrub *sc
 
 // failed answers a request that was permitted and could not be carried out.
 func (p *port) failed(w http.ResponseWriter, r *http.Request, req Request, err error) {
-	if broken, ok := errors.AsType[*detourError](err); ok && r.Context().Err() == nil {
-		p.say(slog.LevelWarn, "the proxy of a box did not connect", "box", p.subject.Box, "proxy", p.reach.Load().proxy.Address, "host", req.Host, "why", broken.why, "err", broken.cause)
+	if broken, ok := errors.AsType[*socksUpstreamError](err); ok && r.Context().Err() == nil {
+		p.log(slog.LevelWarn, "the proxy of a box did not connect", "box", p.subject.Box, "proxy", p.reach.Load().proxy.Address, "host", req.Host, "why", broken.why, "err", broken.cause)
 		p.answer(w, r, req, refuse(broken.status, "proxy", "%s", broken.Error()))
 		return
 	}
 	if refused, ok := errors.AsType[*outbound.Refusal](err); ok {
-		p.say(slog.LevelInfo, "address refused", "host", req.Host, "address", refused.Detail)
+		p.log(slog.LevelInfo, "address refused", "host", req.Host, "address", refused.Detail)
 		no := refuse(http.StatusForbidden, "address", "%s", refused.Why)
 		if own(req.Host) {
 			no = itself(req.Host, "address", refused.Why)

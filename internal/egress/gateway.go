@@ -30,10 +30,11 @@ type Config struct {
 	Guard    outbound.Guard // which addresses servers may have
 	// Boxes is the most that a box may reach, whatever it asks for. The zero value lets none reach anything.
 	Boxes outboard.Networking
-	// BoxProxies are the proxies (host:port) that boxes may go through though Boxes does not let them reach those, or they are not public.
+	// BoxProxies are the proxies (host:port) that boxes may go through though Boxes does not let them reach
+	// those, or they are not public.
 	BoxProxies []string
-	// ProxyPassword opens the password for a box's proxy, as which the request is described; it records that. Its error's text is shown inside
-	// the sandbox. nil = no box's proxy has one.
+	// ProxyPassword opens the password for a box's proxy, as which the request is described; it records that.
+	// Its error's text is shown inside the sandbox. nil = no box's proxy has one.
 	ProxyPassword func(context.Context, Subject, Request) (outboard.Secret, error)
 	Roots         *x509.CertPool // whom to trust as a server; nil = the system's
 
@@ -134,11 +135,11 @@ type port struct {
 
 	changing sync.Mutex // held to replace reach by what the box's row says now
 
-	mu     sync.Mutex
-	active map[*effect]struct{}
-	asked  map[string]answerOf // by what was asked about; at most maxAsked
-	voice  voice
-	tally  tally
+	mu          sync.Mutex
+	active      map[*effect]struct{}
+	asked       map[string]answerOf // by what was asked about; at most maxAsked
+	logRate     logRate
+	refusalRate refusalRate
 }
 
 // Prepare returns the certificate that a new sandbox must trust.
@@ -153,14 +154,14 @@ func (g *Gateway) Prepare(id outboard.SandboxID) ([]byte, error) {
 	return a.pem, nil
 }
 
-// Attach begins to serve a living sandbox, if this gateway does not yet, and goes on until Detach, Stop or its end. It returns at
-// once; until a connection can be accepted it waits in the sandbox.
+// Attach begins to serve a living sandbox, if this gateway does not yet, and goes on until Detach, Stop or its
+// end. It returns at once; until a connection can be accepted it waits in the sandbox.
 func (g *Gateway) Attach(id outboard.SandboxID, session outboard.SessionID, cfg outboard.SessionConfig) {
 	g.attach(Subject{Sandbox: id, Session: session, Config: cfg}, cmp.Or(string(session), string(id)), &outboard.Box{})
 }
 
-// AttachBox is Attach for the sandbox of a box. What it may reach is in the box's row, and bounded by Config.Boxes; its counters are
-// the box's, whichever sandbox it has.
+// AttachBox is Attach for the sandbox of a box. What it may reach is in the box's row, and bounded by
+// Config.Boxes; its counters are the box's, whichever sandbox it has.
 func (g *Gateway) AttachBox(id outboard.SandboxID, b outboard.Box) {
 	cfg := outboard.SessionConfig{Env: b.Env, Owner: outboard.Owner{Org: b.Org, User: b.Person, Key: b.Owner}}
 	cfg.Env.Networking = g.ofBox(&b)
@@ -336,8 +337,9 @@ func (g *Gateway) watch() {
 	}
 }
 
-// Recheck ends the requests under way that are idle, those of boxes whose rules have changed since, those whose grants or credentials were
-// withdrawn or that the policies forbid now, and those that the gate, which is asked about each sandbox, forbids. It returns how many.
+// Recheck ends the requests under way that are idle, those of boxes whose rules have changed since, those whose
+// grants or credentials were withdrawn or that the policies forbid now, and those that the gate, which is asked
+// about each sandbox, forbids. It returns how many.
 func (g *Gateway) Recheck() (ended int) {
 	g.mu.Lock()
 	ports := make([]*port, 0, len(g.ports))

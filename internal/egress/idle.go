@@ -13,12 +13,12 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// errIdle ends a stream that has carried nothing for Config.Idle. A stream that nobody uses keeps a connection on both sides, and a
-// thousand of them keep the server's.
+// errIdle ends a stream that has carried nothing for Config.Idle. A stream that nobody uses keeps a connection
+// on both sides, and a thousand of them keep the server's.
 var errIdle = errors.New("no byte has come or gone for too long")
 
-// effect is a request under way: from its permission to the last byte of its answer, whatever it has become (a WebSocket, a stream of
-// events, a long poll). It is the context of what is done for the request.
+// effect is a request under way: from its permission to the last byte of its answer, whatever it has become (a
+// WebSocket, a stream of events, a long poll). It is the context of what is done for the request.
 type effect struct {
 	context.Context
 	cancel context.CancelCauseFunc
@@ -78,9 +78,10 @@ func (p *port) begin(ctx context.Context, w http.ResponseWriter) (*effect, *refu
 	return e, nil
 }
 
-// end cancels an active effect. A client that does not read, or is frozen, would keep it under way for as long as it likes: soon nobody waits
-// for it. What there is to say to one that reads is said by then. Of HTTP/2 the deadline is for the stream, whose end waits behind what the
-// connection has not taken yet: a connection that takes nothing is closed, with its other streams. The port's mu is held.
+// end cancels an active effect. A client that does not read, or is frozen, would keep it under way for as long
+// as it likes: soon nobody waits for it. What there is to say to one that reads is said by then. Of HTTP/2 the
+// deadline is for the stream, whose end waits behind what the connection has not taken yet: a connection that
+// takes nothing is closed, with its other streams. The port's mu is held.
 func (e *effect) end(cause error) {
 	e.cancel(cause)
 	_ = e.client.SetWriteDeadline(time.Now().Add(endWait)) // a dead socket fails when it is used
@@ -122,8 +123,8 @@ type granted struct {
 // errTakenBack ends what a grant allowed that somebody has ended.
 var errTakenBack = errors.New("what let this session reach the host was taken back")
 
-// endTakenBack cancels the requests under way whose grant was ended and that no other one allows, and returns how many there were. While the
-// grants cannot be read, what was allowed goes on.
+// endTakenBack cancels the requests under way whose grant was ended and that no other one allows, and returns
+// how many there were. While the grants cannot be read, what was allowed goes on.
 func (p *port) endTakenBack(ctx context.Context) (ended int) {
 	p.mu.Lock()
 	by := map[*effect]*granted{}
@@ -139,7 +140,7 @@ func (p *port) endTakenBack(ctx context.Context) (ended int) {
 	there, err := p.g.cfg.Store.NetGrantIDs(ctx, p.subject.Session)
 	grants, err2 := p.grants(ctx)
 	if err = errors.Join(err, err2); err != nil {
-		p.say(slog.LevelWarn, "the grants of a session cannot be read", "err", err)
+		p.log(slog.LevelWarn, "the grants of a session cannot be read", "err", err)
 		return 0
 	}
 	for e, g := range by {
@@ -156,8 +157,9 @@ func (p *port) endTakenBack(ctx context.Context) (ended int) {
 	return ended
 }
 
-// endRevoked cancels the requests under way that are no longer allowed, or whose credentials are no longer for them, and returns how many
-// there were. A WebSocket that was opened with a credential is a use of it for as long as it lasts.
+// endRevoked cancels the requests under way that are no longer allowed, or whose credentials are no longer for
+// them, and returns how many there were. A WebSocket that was opened with a credential is a use of it for as
+// long as it lasts.
 func (p *port) endRevoked(ctx context.Context) (ended int) {
 	p.mu.Lock()
 	with := make([]*effect, 0, len(p.active))

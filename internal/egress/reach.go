@@ -12,8 +12,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/netrule"
 )
 
-// reach is what a sandbox may reach, and by which connections. It is never changed, only replaced: a request keeps the one it was judged
-// by.
+// reach is what a sandbox may reach, and by which connections. It is never changed, only replaced: a request
+// keeps the one it was judged by.
 type reach struct {
 	net   outboard.Networking // as it was read
 	rules []netrule.Rule
@@ -24,7 +24,8 @@ type reach struct {
 	proxy          outboard.BoxProxy
 }
 
-// newReach makes one, for a subject with what its box's row says besides. Networks that cannot be read deny everything: they were checked when they were set.
+// newReach makes one, for a subject with what its box's row says besides. Networks that cannot be read deny
+// everything: they were checked when they were set.
 func (g *Gateway) newReach(s Subject, n outboard.Networking, b *outboard.Box) *reach {
 	cfg, rules := g.cfg, netrule.Effective(n, s.Config.Agent.MCPServers)
 	denied, err := networks(n.DenyNetworks)
@@ -34,7 +35,7 @@ func (g *Gateway) newReach(s Subject, n outboard.Networking, b *outboard.Box) *r
 		rules = nil
 	}
 	cfg.Guard.Denied, cfg.Guard.Except = denied, except
-	via := g.newDetour(s, b.Net.Proxy, b.Headers)
+	via := g.newSocksUpstream(s, b.Net.Proxy, b.Headers)
 	if via != nil {
 		cfg.Guard.Private = nil // the networks that the operator has opened are not those of the proxy
 	}
@@ -79,8 +80,8 @@ var (
 	errNoBox = outboard.Errorf(outboard.NotFound, "the sandbox was removed")
 )
 
-// may returns what the sandbox may reach now. A session's is fixed. A box's is read anew for every request, so that a change holds at
-// once, whichever server of the host it was made at.
+// may returns what the sandbox may reach now. A session's is fixed. A box's is read anew for every request, so
+// that a change holds at once, whichever server of the host it was made at.
 func (p *port) may(ctx context.Context) (*reach, error) {
 	now := p.reach.Load()
 	if p.subject.Box == "" {
@@ -93,7 +94,8 @@ func (p *port) may(ctx context.Context) (*reach, error) {
 	if now.is(n, b) {
 		return now, nil
 	}
-	// What was read may be older than what another has made of the row since. So who replaces it reads again, and nobody else does meanwhile.
+	// What was read may be older than what another has made of the row since. So who replaces it reads again,
+	// and nobody else does meanwhile.
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	if b, n, err = p.row(ctx); err != nil {
@@ -144,8 +146,8 @@ func (p *port) judged(ctx context.Context) (*reach, *refusal) {
 	return r, nil
 }
 
-// endOutdated ends the requests of a box that were judged by what holds no longer, and returns how many there were. While that cannot
-// be read, what was allowed goes on.
+// endOutdated ends the requests of a box that were judged by what holds no longer, and returns how many there
+// were. While that cannot be read, what was allowed goes on.
 func (p *port) endOutdated(ctx context.Context) (ended int) {
 	if p.subject.Box == "" {
 		return 0

@@ -71,15 +71,16 @@ func (p *port) serve(w http.ResponseWriter, r *http.Request, f *flow) {
 		return
 	}
 	r = r.WithContext(e)
-	if req.Host == DrillHost {
-		p.drill(w, r, req)
+	if req.Host == SelftestHost {
+		p.selftest(w, r, req)
 		return
 	}
 	p.forward(w, r, req, inj)
 }
 
-// judgement is the context in which a request is judged and recorded. That a client goes away does not end it, nor that the request is ended: what
-// was asked for is on record, and no client makes a judgement fail for which nobody is to blame.
+// judgement is the context in which a request is judged and recorded. That a client goes away does not end it,
+// nor that the request is ended: what was asked for is on record, and no client makes a judgement fail for which
+// nobody is to blame.
 type judgement struct {
 	context.Context // the gateway's
 	of              context.Context
@@ -128,7 +129,8 @@ func bounded(r *http.Request) *refusal {
 	return nil
 }
 
-// target finds out what a request is for. Every name that the client gave (tunnel, SNI, Host, address) must be the same one.
+// target finds out what a request is for. Every name that the client gave (tunnel, SNI, Host, address) must be
+// the same one.
 func (f *flow) target(r *http.Request) (Request, *refusal) {
 	req := Request{Subject: f.port.subject, Scheme: "http", Method: r.Method, Query: r.URL.RawQuery}
 	if f.tls {
@@ -225,7 +227,8 @@ func (p *port) grants(ctx context.Context) ([]outboard.NetGrant, error) {
 	return p.g.cfg.Store.NetGrants(ctx, p.subject.Session)
 }
 
-// permit asks everybody who has a say, in the order of the package comment, and writes the audit. Nil means that the request goes out.
+// permit asks everybody who has a say, in the order of the package comment, and writes the audit. Nil means that
+// the request goes out.
 func (p *port) permit(ctx context.Context, req Request, r *http.Request) (*Injection, *refusal) {
 	if p.g.cfg.Gate != nil {
 		if err := p.g.cfg.Gate.May(ctx, p.subject); err != nil {
@@ -289,7 +292,8 @@ func (p *port) permit(ctx context.Context, req Request, r *http.Request) (*Injec
 	return inj, nil
 }
 
-// watchOver has a request that may go asked about for as long as it lasts: whether it may still, and with its credentials.
+// watchOver has a request that may go asked about for as long as it lasts: whether it may still, and with its
+// credentials.
 func (p *port) watchOver(ctx context.Context, inj *Injection, v Verdict) {
 	still := inj.Still
 	if v.Still != nil {
@@ -324,7 +328,8 @@ func (p *port) allowed(ctx context.Context, req Request, decide func(context.Con
 	return v, no
 }
 
-// commit writes the record of a request that may go. A verdict that was reached by a log which has grown since is reached again.
+// commit writes the record of a request that may go. A verdict that was reached by a log which has grown since
+// is reached again.
 func (p *port) commit(ctx context.Context, req Request, rule string, inj *Injection, v Verdict) *refusal {
 	for range maxMoved {
 		err := p.auditWhile(ctx, ActionRequest, req, outboard.Allowed, rule, detail{Credentials: inj.Names}, v.While)
@@ -420,7 +425,7 @@ type detail struct {
 	Proxy       string              `json:"proxy,omitempty"`    // of the box, which the request goes through
 	WebSocket   bool                `json:"websocket,omitempty"`
 	AlsoAs      string              `json:"also_as,omitempty"`  // what else its server could take the request for
-	LeftOut     int64               `json:"left_out,omitempty"` // refusals since the last one on record; see tally
+	LeftOut     int64               `json:"left_out,omitempty"` // refusals since the last one on record; see refusalRate
 }
 
 // ActionRequest is the action of the gateway's audit records.
@@ -473,7 +478,7 @@ func (r Request) url() string {
 // answer refuses a request, says so in the audit, and tells whoever reads the answer what would help.
 func (p *port) answer(w http.ResponseWriter, r *http.Request, req Request, no *refusal) {
 	p.refused(judgement{p.g.ctx, r.Context()}, req, no.rule, detail{Status: no.status, Reason: no.reason, Approval: no.asked.Approval})
-	p.say(slog.LevelInfo, "request refused", "host", req.Host, "rule", no.rule, "why", no.reason)
+	p.log(slog.LevelInfo, "request refused", "host", req.Host, "rule", no.rule, "why", no.reason)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Outboard-Decision", "deny")
 	w.Header().Set("Cache-Control", "no-store")

@@ -10,15 +10,15 @@ import (
 	"github.com/outboard-dev/outboard/internal/outbound"
 )
 
-// upstream is how one sandbox's requests reach servers. Sandboxes share no connection: what a server knows by its connection stays
-// with the sandbox that made it.
+// upstream is how one sandbox's requests reach servers. Sandboxes share no connection: what a server knows by
+// its connection stays with the sandbox that made it.
 type upstream struct {
 	usual *http.Transport
 	h2c   *http.Transport // HTTP/2 without TLS, for clients that speak it
 }
 
 // newUpstream returns one that dials by itself, or through a proxy.
-func newUpstream(cfg Config, via *detour) *upstream {
+func newUpstream(cfg Config, via *socksUpstream) *upstream {
 	dial := func(ctx context.Context, _, address string) (net.Conn, error) {
 		host, port, err := net.SplitHostPort(address)
 		if err != nil {

@@ -13,11 +13,11 @@ import (
 	"strings"
 )
 
-// WebSocket is the only protocol that a connection can switch to, because its frames can be looked at. Any other one would carry requests
-// that nobody judges.
+// WebSocket is the only protocol that a connection can switch to, because its frames can be looked at. Any other
+// one would carry requests that nobody judges.
 
-// webSocket reports whether a request opens a WebSocket. A request for another change of protocol, and a handshake that servers could
-// read in two ways, are refused.
+// webSocket reports whether a request opens a WebSocket. A request for another change of protocol, and a
+// handshake that servers could read in two ways, are refused.
 func webSocket(r *http.Request) (opens bool, no *refusal) {
 	to, named := r.Header["Upgrade"], tokens(r.Header["Connection"])
 	if len(to) == 0 && !slices.Contains(named, "upgrade") && !slices.Contains(named, "http2-settings") && r.Header["Http2-Settings"] == nil {
@@ -64,8 +64,8 @@ var errSwitched = errors.New("the server switched protocols, which nobody asked 
 // errHandshake is a 101 that does not answer the request.
 var errHandshake = errors.New("its server's answer does not open the WebSocket that was asked for")
 
-// switched looks at an answer of 101, and makes what follows one of frames. asked is the request as it was sent. resp.Body is closed on an
-// error.
+// switched looks at an answer of 101, and makes what follows one of frames. asked is the request as it was sent.
+// resp.Body is closed on an error.
 func (p *port) switched(resp *http.Response, req Request, asked http.Header, inj *Injection) error {
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		return nil
@@ -85,8 +85,8 @@ func (p *port) switched(resp *http.Response, req Request, asked http.Header, inj
 	return nil
 }
 
-// accepts reports whether the head of an answer opens the WebSocket that a request asked for, without extensions, in which frames could
-// not be read.
+// accepts reports whether the head of an answer opens the WebSocket that a request asked for, without
+// extensions, in which frames could not be read.
 func accepts(h, asked http.Header) bool {
 	sum := sha1.Sum([]byte(asked.Get("Sec-Websocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11")) // RFC 6455
 	one := func(name, want string) bool {
@@ -116,8 +116,8 @@ const (
 	opControl   = 0x8 // this bit is set in control frames
 )
 
-// parseFrame reads the head that b begins with. n is its length, 0 when more must come. Reserved bits and codes stand for extensions, which
-// nobody has agreed on.
+// parseFrame reads the head that b begins with. n is its length, 0 when more must come. Reserved bits and codes
+// stand for extensions, which nobody has agreed on.
 func parseFrame(b []byte) (h frameHead, n int, err error) {
 	if len(b) == 0 {
 		return h, 0, nil
@@ -153,7 +153,8 @@ func parseFrame(b []byte) (h frameHead, n int, err error) {
 	return h, end, nil
 }
 
-// turns is where the frames of one side are: a message in several frames ends before the next begins, and nothing follows a close.
+// turns is where the frames of one side are: a message in several frames ends before the next begins, and
+// nothing follows a close.
 type turns struct{ open, closed bool }
 
 // next takes one more frame.
@@ -178,6 +179,6 @@ func (p *port) cut(resp *http.Response, req Request, rule string, status int) fu
 			rule = "upgrade"
 		}
 		p.refused(ctx, req, rule, detail{Status: status, Reason: why.Error()})
-		p.say(slog.LevelInfo, "connection ended", "host", req.Host, "why", why)
+		p.log(slog.LevelInfo, "connection ended", "host", req.Host, "why", why)
 	}
 }

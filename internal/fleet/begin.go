@@ -20,10 +20,10 @@ const startTag = "outboard-start"
 // settleKey is the key of the call that says where tools begin. Those of agents have another shape.
 const settleKey = "outboard-settle"
 
-// begin runs a template's start command in a fresh machine, as its user and in its directory, and returns when its ready command says so: at
-// once where there is none.
+// begin runs a template's start command in a fresh machine, as its user and in its directory, and returns when
+// its ready command says so: at once where there is none.
 func (f *Fleet) begin(ctx context.Context, m *machine, st stack) error {
-	h := st.habits()
+	h := st.defaults()
 	pid := 0
 	if st.start != "" {
 		var err error
@@ -57,9 +57,10 @@ func (f *Fleet) begin(ctx context.Context, m *machine, st stack) error {
 	}
 }
 
-// settle gives a machine its habits, and makes sure that they can be followed: the user exists, and so does the directory.
-func (f *Fleet) settle(ctx context.Context, m *machine, h habits) error {
-	if h == (habits{}) {
+// settle gives a machine its defaults, and makes sure that they can be followed: the user exists, and so does
+// the directory.
+func (f *Fleet) settle(ctx context.Context, m *machine, h defaults) error {
+	if h == (defaults{}) {
 		return nil
 	}
 	dir := FileRef{Path: Name(h.dir), User: h.user}
@@ -73,15 +74,15 @@ func (f *Fleet) settle(ctx context.Context, m *machine, h habits) error {
 	if err != nil {
 		return fmt.Errorf("what the sandbox begins with says that its programs run as %q in %q: %w", h.user, h.dir, plain(err))
 	}
-	m.habits = h
+	m.defaults = h
 	return nil
 }
 
 // keptDirs are what checkpoints keep of a session's machine.
 var keptDirs = []string{sandbox.Workspace, sandbox.Outputs, sandbox.Home}
 
-// workdir is where an agent's tools begin: the directory that an image or a template names, where that is kept, and else "", the workspace. An
-// agent that works where nothing is kept would lose its work with the machine.
+// workdir is where an agent's tools begin: the directory that an image or a template names, where that is kept,
+// and else "", the workspace. An agent that works where nothing is kept would lose its work with the machine.
 func (st *stack) workdir() string {
 	dir := st.settings.Workdir
 	if !slices.ContainsFunc(keptDirs, func(kept string) bool { return dir == kept || strings.HasPrefix(dir, kept+"/") }) {
@@ -90,12 +91,13 @@ func (st *stack) workdir() string {
 	return dir
 }
 
-// visits are the habits of a session's machine: who visits it is who its tools are, and begins where they do.
-func visits(r *outboard.SandboxReady) habits {
-	return habits{dir: cmp.Or(r.Workdir, sandbox.Workspace)}
+// visits are the defaults of a session's machine: who visits it is who its tools are, and begins where they do.
+func visits(r *outboard.SandboxReady) defaults {
+	return defaults{dir: cmp.Or(r.Workdir, sandbox.Workspace)}
 }
 
-// unheeded says what of a stack's user does not hold in a session's machine, whose tools run as user, "" for the sandbox's own.
+// unheeded says what of a stack's user does not hold in a session's machine, whose tools run as user, "" for the
+// sandbox's own.
 func (st *stack) unheeded(user string) string {
 	wanted := st.settings.User
 	switch {
@@ -167,5 +169,7 @@ func (f *Fleet) output(ctx context.Context, m *machine, pid int) string {
 	return t.String()
 }
 
-// habits are what a stack says of its programs.
-func (st *stack) habits() habits { return habits{user: st.settings.User, dir: st.settings.Workdir} }
+// defaults returns what a stack says of its programs.
+func (st *stack) defaults() defaults {
+	return defaults{user: st.settings.User, dir: st.settings.Workdir}
+}

@@ -38,7 +38,7 @@ func shellFiles(t *testing.T) map[string]string {
 }
 
 // tool runs a tool to its end and returns its output.
-func (r *rig) tool(t *testing.T, b *Box, op string, input map[string]any) string {
+func (r *rig) tool(t *testing.T, b *Lease, op string, input map[string]any) string {
 	t.Helper()
 	in, err := json.Marshal(input)
 	if err != nil {
@@ -56,8 +56,8 @@ func (r *rig) tool(t *testing.T, b *Box, op string, input map[string]any) string
 	return string(res.Output)
 }
 
-// If this failed, the agent of a session would begin elsewhere than the image or template says, without the variables that it sets; or would
-// work, unasked, where its work is lost with the machine.
+// If this failed, the agent of a session would begin elsewhere than the image or template says, without the
+// variables that it sets; or would work, unasked, where its work is lost with the machine.
 func TestSessionBegins(t *testing.T) {
 	r := newRig(t)
 	r.provider = nativeProvider(t)

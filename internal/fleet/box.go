@@ -106,7 +106,8 @@ func (f *Fleet) enterBox(ctx context.Context, id outboard.BoxID) (*liveBox, erro
 
 func (l *liveBox) leave() { <-l.sem }
 
-// note adds a line to the box's log. Clients say what some fields hold, and the log stays in memory: each is cut to what tells it from others.
+// note adds a line to the box's log. Clients say what some fields hold, and the log stays in memory: each is cut
+// to what tells it from others.
 func (l *liveBox) note(now time.Time, message string, fields map[string]string) {
 	for k, v := range fields {
 		if len(v) > maxBoxField {
@@ -119,8 +120,8 @@ func (l *liveBox) note(now time.Time, message string, fields map[string]string) 
 	l.log = l.log[max(0, len(l.log)-MaxBoxLog):]
 }
 
-// RoomForBox refuses one more box of an organization where the installation or the organization has as many as it may. paused says that
-// the box is there already, and is to run.
+// RoomForBox refuses one more box of an organization where the installation or the organization has as many as
+// it may. paused says that the box is there already, and is to run.
 func (f *Fleet) RoomForBox(ctx context.Context, org outboard.OrgID, paused bool) error {
 	n, err := f.cfg.Store.CountBoxes(ctx, org)
 	if err != nil {
@@ -142,8 +143,8 @@ func (f *Fleet) RoomForBox(ctx context.Context, org outboard.OrgID, paused bool)
 	return nil
 }
 
-// CreateBox makes a box as b describes it, with the files of a snapshot when there are any. b's Host, State, Machine and times but EndAt
-// are set here.
+// CreateBox makes a box as b describes it, with the files of a snapshot when there are any. b's Host, State,
+// Machine and times but EndAt are set here.
 func (f *Fleet) CreateBox(ctx context.Context, b outboard.Box, files outboard.BlobRef) (outboard.Box, error) {
 	if f.cfg.Provider == nil {
 		return b, f.noProvider()
@@ -155,7 +156,7 @@ func (f *Fleet) CreateBox(ctx context.Context, b outboard.Box, files outboard.Bl
 	defer l.leave()
 	u, row, err := f.makeFor(ctx, b, files)
 	if err == nil {
-		b.User, b.Workdir = u.machine.habits.user, u.machine.habits.dir
+		b.User, b.Workdir = u.machine.defaults.user, u.machine.defaults.dir
 		b.Host, b.State, b.Machine, b.StartedAt, b.CreatedAt = f.cfg.Host, outboard.BoxRunning, row.ID, row.CreatedAt, row.CreatedAt
 		if err = f.cfg.Store.AddBox(ctx, b); err != nil {
 			err = f.unmakeAside(ctx, row, u.machine, u.held, err)
@@ -208,7 +209,7 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 	if err := f.furnishBox(ctx, m, st, files); err != nil && !m.usable() {
 		return nil, row, unstarted(err)
 	} else if err != nil {
-		return nil, row, noRoom(err, b.Env.Limits.DiskBytes)
+		return nil, row, noDiskSpace(err, b.Env.Limits.DiskBytes)
 	}
 	if err := f.put(ctx, &row, stateLive); err != nil {
 		return nil, row, err
@@ -228,13 +229,14 @@ func (f *Fleet) furnishBox(ctx context.Context, m *machine, st stack, files outb
 			return err
 		}
 	}
-	if err := f.settle(ctx, m, st.habits()); err != nil {
+	if err := f.settle(ctx, m, st.defaults()); err != nil {
 		return err
 	}
 	return f.begin(ctx, m, st)
 }
 
-// CutOff reports whether an error says that the connection to a machine, which was there, is not any more: it was paused, or has ended.
+// CutOff reports whether an error says that the connection to a machine, which was there, is not any more: it
+// was paused, or has ended.
 func CutOff(err error) bool { return errors.Is(err, guest.ErrDisconnected) }
 
 // By is who wants something of a box, and why it may be, as the audit shows it.
@@ -353,14 +355,14 @@ func (f *Fleet) dropMachine(ctx context.Context, id outboard.SandboxID) error {
 	return f.destroy(context.WithoutCancel(ctx), row)
 }
 
-// PauseBox stops a box until it is resumed. Its processes are frozen with it, or, with dropMemory and where the host cannot freeze,
-// end: then its files are kept. Conflict when it is paused already.
+// PauseBox stops a box until it is resumed. Its processes are frozen with it, or, with dropMemory and where the
+// host cannot freeze, end: then its files are kept. Conflict when it is paused already.
 func (f *Fleet) PauseBox(ctx context.Context, by By, id outboard.BoxID, dropMemory bool) (outboard.Box, error) {
 	return f.pauseBox(ctx, by, id, dropMemory, func(*outboard.Box) error { return nil })
 }
 
-// pauseBox is PauseBox for as long as the box's row allows it: allow is asked before anything is done, and again in the transaction that
-// says paused, since a client that gives a box more time does not wait for us.
+// pauseBox is PauseBox for as long as the box's row allows it: allow is asked before anything is done, and again
+// in the transaction that says paused, since a client that gives a box more time does not wait for us.
 func (f *Fleet) pauseBox(ctx context.Context, by By, id outboard.BoxID, dropMemory bool, allow func(*outboard.Box) error) (outboard.Box, error) {
 	l, err := f.enterBox(ctx, id)
 	if err != nil {
@@ -426,8 +428,8 @@ func (f *Fleet) saveFiles(ctx context.Context, m *machine) (outboard.BlobRef, er
 	})
 }
 
-// ResumeBox makes sure that a box runs and gives it an end; resumed says that it did not run before. With dropMemory a paused one begins with its
-// files only, whatever was kept.
+// ResumeBox makes sure that a box runs and gives it an end; resumed says that it did not run before. With
+// dropMemory a paused one begins with its files only, whatever was kept.
 func (f *Fleet) ResumeBox(ctx context.Context, by By, id outboard.BoxID, dropMemory bool, end func(b *outboard.Box) time.Time) (b outboard.Box, resumed bool, err error) {
 	l, err := f.enterBox(ctx, id)
 	if err != nil {
@@ -467,8 +469,8 @@ func (f *Fleet) ResumeBox(ctx context.Context, by By, id outboard.BoxID, dropMem
 	return b, resumed, err
 }
 
-// UseBox returns the connection to a box's machine, which is good until the box is paused or ends. A box that is paused is resumed if
-// wake says so or its policy does; else the answer is Conflict.
+// UseBox returns the connection to a box's machine, which is good until the box is paused or ends. A box that is
+// paused is resumed if wake says so or its policy does; else the answer is Conflict.
 func (f *Fleet) UseBox(ctx context.Context, by By, id outboard.BoxID, wake bool) (Machine, error) {
 	l, err := f.enterBox(ctx, id)
 	if err != nil {
@@ -505,8 +507,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// connect returns the connection to a box's machine, making it, or a machine from the box's saved files, when there is none. A box whose
-// machine is gone and of which nothing was saved is no more.
+// connect returns the connection to a box's machine, making it, or a machine from the box's saved files, when
+// there is none. A box whose machine is gone and of which nothing was saved is no more.
 func (f *Fleet) connect(ctx context.Context, l *liveBox, b *outboard.Box) (*machine, error) {
 	if l.use != nil && l.use.machine.usable() {
 		return l.use.machine, nil
@@ -533,7 +535,7 @@ func (f *Fleet) connect(ctx context.Context, l *liveBox, b *outboard.Box) (*mach
 			f.cfg.Network.AttachBox(row.ID, *b)
 		}
 		f.own(row.ID, b.Subject())
-		u.machine.habits = habits{user: b.User, dir: b.Workdir}
+		u.machine.defaults = defaults{user: b.User, dir: b.Workdir}
 		l.use = u
 		return u.machine, nil
 	}

@@ -11,14 +11,14 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest"
 )
 
-// Checkpoint saves what changed since parent, for the call just finished. It returns nil when nothing changed. The row is to be
-// committed together with the call's outcome (store.Commit.Checkpoint).
+// Checkpoint saves what changed since parent, for the call just finished. It returns nil when nothing changed.
+// The row is to be committed together with the call's outcome (store.Commit.Checkpoint).
 //
-// Where the machine has layers the row says that they are on this host, and the delta is stored later. Elsewhere it is stored here.
-// The guest labels each saved state with its checkpoint's id and is asked for what changed since the newest committed one. Where
-// it no longer knows that state, because a checkpoint was saved and never committed, it sends everything: more bytes, never a
-// gap.
-func (f *Fleet) Checkpoint(ctx context.Context, b *Box, session outboard.SessionID, epoch int64, parent outboard.CheckpointID, call outboard.CallID) (*outboard.Checkpoint, error) {
+// Where the machine has layers the row says that they are on this host, and the delta is stored later. Elsewhere
+// it is stored here. The guest labels each saved state with its checkpoint's id and is asked for what changed
+// since the newest committed one. Where it no longer knows that state, because a checkpoint was saved and never
+// committed, it sends everything: more bytes, never a gap.
+func (f *Fleet) Checkpoint(ctx context.Context, b *Lease, session outboard.SessionID, epoch int64, parent outboard.CheckpointID, call outboard.CallID) (*outboard.Checkpoint, error) {
 	m := b.use.machine
 	m.saving.Lock()
 	defer m.saving.Unlock()
@@ -56,8 +56,8 @@ func (f *Fleet) Checkpoint(ctx context.Context, b *Box, session outboard.Session
 	return &c, nil
 }
 
-// depth returns how deep in its chain a committed checkpoint is; it is not known when there is no such row. Most calls change
-// nothing, so the same one is asked for again and again. m.saving is held.
+// depth returns how deep in its chain a committed checkpoint is; it is not known when there is no such row. Most
+// calls change nothing, so the same one is asked for again and again. m.saving is held.
 func (f *Fleet) depth(ctx context.Context, m *machine, id outboard.CheckpointID) (depth int, known bool, err error) {
 	if m.parent == id {
 		return m.depth, true, nil
@@ -95,8 +95,9 @@ func (f *Fleet) save(ctx context.Context, m *machine, s guest.Save) (saved guest
 	return saved, ref, err
 }
 
-// receive streams what a guest sends into a blob. Where it cannot be stored, for instance on a full disk, it is read to its end all
-// the same: giving up in the middle would cost the connection to the guest, and with it the calls that use it too.
+// receive streams what a guest sends into a blob. Where it cannot be stored, for instance on a full disk, it is
+// read to its end all the same: giving up in the middle would cost the connection to the guest, and with it the
+// calls that use it too.
 func (f *Fleet) receive(ctx context.Context, limit int64, send func(io.Writer) error) (outboard.BlobRef, error) {
 	return f.stream(ctx, limit, send, func(pr *io.PipeReader, _ error) {
 		_, _ = io.Copy(io.Discard, pr) // its error is that of send
@@ -109,8 +110,8 @@ type unread struct{ error }
 // Unwrap returns why not.
 func (e unread) Unwrap() error { return e.error }
 
-// pack streams what is packed on this host into a blob. It ends as soon as it cannot be stored, or with ctx: the holes of one file may be
-// zeros for hours.
+// pack streams what is packed on this host into a blob. It ends as soon as it cannot be stored, or with ctx: the
+// holes of one file may be zeros for hours.
 func (f *Fleet) pack(ctx context.Context, limit int64, pack func(io.Writer) error) (outboard.BlobRef, error) {
 	bounded := func(w io.Writer) error {
 		return pack(writer(func(p []byte) (int, error) {

@@ -1,10 +1,12 @@
-// Package fleet owns live sandboxes: it acquires one for a session, checkpoints it, and reaps what no row owns. It is the only
-// writer of the sandboxes table. A row exists before the machine does, and is marked destroyed only after it is gone.
+// Package fleet owns live sandboxes: it acquires one for a session, checkpoints it, and reaps what no row owns.
+// It is the only writer of the sandboxes table. A row exists before the machine does, and is marked destroyed
+// only after it is gone.
 //
-// What is true of a sandbox is read from three places: the row says that a machine may exist, the log of its session says which
-// machine the session uses, and a lock file says that a live process is using it now. A machine is garbage when it has no
-// row or a destroyed one, when its session is archived or deleted, or when the log names another machine and no process
-// holds the lock. Each step of Acquire leaves a state that the reaper can tell apart, so a process may be killed anywhere.
+// What is true of a sandbox is read from three places: the row says that a machine may exist, the log of its
+// session says which machine the session uses, and a lock file says that a live process is using it now. A
+// machine is garbage when it has no row or a destroyed one, when its session is archived or deleted, or when the
+// log names another machine and no process holds the lock. Each step of Acquire leaves a state that the reaper
+// can tell apart, so a process may be killed anywhere.
 package fleet
 
 import (
@@ -29,27 +31,29 @@ type Config struct {
 	Host     string           // name of this machine in sandbox rows
 	Logger   *slog.Logger     // nil = discard
 
-	// Dir holds a lock file per sandbox in use, so that processes of one host that share a provider see each other's use. With
-	// "" a sandbox another process may be making is left alone for MakeTimeout, and Release freezes without asking others.
+	// Dir holds a lock file per sandbox in use, so that processes of one host that share a provider see each
+	// other's use. With "" a sandbox another process may be making is left alone for MakeTimeout, and Release
+	// freezes without asking others.
 	Dir string
-	// Environment returns the variables that a session's credentials put into its sandbox: placeholders, never secrets. It is asked
-	// when a sandbox is made; its error keeps that from happening. nil = none.
+	// Environment returns the variables that a session's credentials put into its sandbox: placeholders, never
+	// secrets. It is asked when a sandbox is made; its error keeps that from happening. nil = none.
 	Environment func(ctx context.Context, session outboard.SessionID) (map[string]string, error)
 	// Images keeps what sandboxes are made from. nil: the host's programs and directories only.
 	Images *image.Store
-	// Login opens a credential of an organization for pulling an image from a registry. It is asked with each pull. nil = there are none.
+	// Login opens a credential of an organization for pulling an image from a registry. It is asked with each
+	// pull. nil = there are none.
 	Login func(ctx context.Context, org outboard.OrgID, credential, registry string) (user string, password outboard.Secret, err error)
 	// BoxGone is told of each box that was removed, to forget what is kept for it elsewhere. nil = there is nothing.
 	BoxGone func(ctx context.Context, b outboard.Box)
-	// Mirrors are registries that package managers use instead of the public ones while an environment's packages are installed: a URL by
-	// the manager's name (go, npm, pip).
+	// Mirrors are registries that package managers use instead of the public ones while an environment's
+	// packages are installed: a URL by the manager's name (go, npm, pip).
 	Mirrors map[string]string
 	// Network is where the connections of sandboxes go. nil: sandboxes have loopback only.
 	Network Network
 	// BoxesOffline makes boxes without any way to Network.
 	BoxesOffline bool
-	// Lifecycle holds where an environment does not say otherwise; its zero value stops nothing. MaxPerOwner bounds the sandboxes of one
-	// owner that are alive, boxes included; 0 = no bound.
+	// Lifecycle holds where an environment does not say otherwise; its zero value stops nothing. MaxPerOwner
+	// bounds the sandboxes of one owner that are alive, boxes included; 0 = no bound.
 	Lifecycle   outboard.Lifecycle
 	MaxPerOwner int
 	// Retention says how many old states sessions keep; its zero value keeps all.
@@ -58,7 +62,8 @@ type Config struct {
 	OrgShare int
 	// Bound is what of a network a build of a template may have; nil = none of it.
 	Bound func(want outboard.Networking) outboard.Networking
-	// RestEvery is how often sandboxes are looked for that nobody owns, or that are to be stopped or dropped; 0 = ReapEvery.
+	// RestEvery is how often sandboxes are looked for that nobody owns, or that are to be stopped or dropped; 0
+	// = ReapEvery.
 	RestEvery time.Duration
 	// Now is the clock of rows. nil = the store's.
 	Now func() time.Time
@@ -123,8 +128,8 @@ func New(cfg Config) *Fleet {
 	return f
 }
 
-// Box is a session's sandbox, connected. Release it when the turn ends. Every call on it has a deadline.
-type Box struct {
+// Lease is a session's sandbox, connected. Release it when the turn ends. Every call on it has a deadline.
+type Lease struct {
 	sandbox.Sandbox
 	Ready outboard.SandboxReady // to append when New
 	New   bool                  // made (or restored) by this Acquire
@@ -135,9 +140,9 @@ type Box struct {
 	released bool // guarded by the session's slot
 }
 
-// Usable reports whether nothing has shown yet that the sandbox, or the connection to it, is gone. It asks nobody. A box that is not
-// usable is released, and Acquire says what became of the sandbox.
-func (b *Box) Usable() bool { return b.use.machine.usable() }
+// Usable reports whether nothing has shown yet that the sandbox, or the connection to it, is gone. It asks
+// nobody. A box that is not usable is released, and Acquire says what became of the sandbox.
+func (b *Lease) Usable() bool { return b.use.machine.usable() }
 
 // Request says for whom.
 type Request struct {
@@ -198,7 +203,7 @@ func (f *Fleet) drop(id outboard.SessionID, s *slot) {
 
 // Acquire connects to the session's sandbox, or makes one: restored from the newest checkpoint, with the session's file
 // resources mounted. A sandbox of another host, or one that does not answer, counts as lost.
-func (f *Fleet) Acquire(ctx context.Context, r Request) (*Box, error) {
+func (f *Fleet) Acquire(ctx context.Context, r Request) (*Lease, error) {
 	if f.cfg.Provider == nil {
 		return nil, f.noProvider()
 	}
@@ -210,7 +215,7 @@ func (f *Fleet) Acquire(ctx context.Context, r Request) (*Box, error) {
 		return nil, err
 	}
 	defer f.leave(r.Session, s)
-	b := &Box{session: r.Session}
+	b := &Lease{session: r.Session}
 	if r.Current != nil {
 		if err := f.attach(ctx, s, r, b); err != nil {
 			return nil, err
@@ -251,9 +256,9 @@ func (f *Fleet) maker(env outboard.EnvConfig) string {
 	return f.cfg.Provider.Name()
 }
 
-// Release ends the use of a box after a turn: the connection closes with its last user, and the machine freezes where it can,
-// unless a call still runs in it or another process uses it. Releasing twice is releasing once.
-func (f *Fleet) Release(ctx context.Context, b *Box) error {
+// Release ends the use of a box after a turn: the connection closes with its last user, and the machine freezes
+// where it can, unless a call still runs in it or another process uses it. Releasing twice is releasing once.
+func (f *Fleet) Release(ctx context.Context, b *Lease) error {
 	ctx = context.WithoutCancel(ctx) // a turn that was cut short is released too; each step has its own deadline
 	s, err := f.enter(ctx, b.session)
 	if err != nil {
@@ -343,7 +348,8 @@ func (f *Fleet) put(ctx context.Context, row *outboard.Sandbox, state string) er
 	return f.cfg.Store.PutSandbox(ctx, *row)
 }
 
-// orgOf is the organization of a machine's session, "" where it has none, or none any more: then the end of what had it is on record.
+// orgOf is the organization of a machine's session, "" where it has none, or none any more: then the end of what
+// had it is on record.
 func (f *Fleet) orgOf(ctx context.Context, row outboard.Sandbox) outboard.OrgID {
 	if row.Session == "" {
 		return ""

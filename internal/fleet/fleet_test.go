@@ -57,7 +57,7 @@ func TestAcquireShared(t *testing.T) {
 	f := r.fleet()
 	id := r.session(t)
 	r.acquire(t, f, id)
-	boxes := make([]*Box, 8)
+	boxes := make([]*Lease, 8)
 	var wg sync.WaitGroup
 	for i := range boxes {
 		req := r.request(t, id)
@@ -124,32 +124,32 @@ func TestAcquireLost(t *testing.T) {
 	other := func(c *Config) { c.Host = "host-b" }
 	tests := []struct {
 		name, reason string
-		lose         func(t *testing.T, r *rig, f *Fleet, b *Box)
+		lose         func(t *testing.T, r *rig, f *Fleet, b *Lease)
 		by           func(*Config)
 	}{
-		{"destroyed machine", "the machine is gone", func(t *testing.T, r *rig, f *Fleet, b *Box) {
+		{"destroyed machine", "the machine is gone", func(t *testing.T, r *rig, f *Fleet, b *Lease) {
 			if err := r.provider.Destroy(t.Context(), b.ID()); err != nil {
 				t.Fatal(err)
 			}
 		}, nil},
-		{"destroyed by the fleet", "it was destroyed", func(t *testing.T, r *rig, f *Fleet, b *Box) {
+		{"destroyed by the fleet", "it was destroyed", func(t *testing.T, r *rig, f *Fleet, b *Lease) {
 			if err := f.Destroy(t.Context(), b.session); err != nil {
 				t.Fatal(err)
 			}
 		}, nil},
 		{"other host", "it is on another host, host-a", nil, other},
-		{"other generation", "the machine was replaced", func(t *testing.T, r *rig, f *Fleet, b *Box) {
+		{"other generation", "the machine was replaced", func(t *testing.T, r *rig, f *Fleet, b *Lease) {
 			ready := b.Ready
 			ready.Generation = "another"
 			r.append(t, store.Commit{Session: b.session}, &ready)
 		}, nil},
-		{"no record", "it has no record here", func(t *testing.T, r *rig, f *Fleet, b *Box) {
+		{"no record", "it has no record here", func(t *testing.T, r *rig, f *Fleet, b *Lease) {
 			ready := b.Ready
 			ready.Sandbox = "sbx_01unknown"
 			r.append(t, store.Commit{Session: b.session}, &ready)
 		}, nil},
 		{"out of memory", "its programs took more memory than its limit", nil, func(c *Config) { c.Provider = outOfMemory{c.Provider} }},
-		{"other provider", "it was made by provider lost, ", func(t *testing.T, r *rig, f *Fleet, b *Box) {
+		{"other provider", "it was made by provider lost, ", func(t *testing.T, r *rig, f *Fleet, b *Lease) {
 			row := r.row(t, b.ID())
 			row.Provider = "lost"
 			if err := r.store.PutSandbox(t.Context(), row); err != nil {
@@ -321,7 +321,7 @@ func TestMount(t *testing.T) {
 }
 
 // files reads all files below a directory of a box.
-func (r *rig) files(t *testing.T, b *Box, dir string) map[string]string {
+func (r *rig) files(t *testing.T, b *Lease, dir string) map[string]string {
 	t.Helper()
 	stats, err := b.List(t.Context(), dir)
 	if err != nil {
@@ -338,7 +338,8 @@ func (r *rig) files(t *testing.T, b *Box, dir string) map[string]string {
 	return out
 }
 
-// Broken if a machine freezes under a running call or another process, stays awake when nobody uses it, or is not thawed.
+// Broken if a machine freezes under a running call or another process, stays awake when nobody uses it, or is
+// not thawed.
 func TestFreeze(t *testing.T) {
 	r := newRig(t)
 	z := &freezer{Provider: r.provider}

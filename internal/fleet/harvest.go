@@ -16,8 +16,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// harvests remembers, per box, what each output file held when it was last read. It only saves reading: without it a file is
-// read again and compared by digest.
+// harvests remembers, per box, what each output file held when it was last read. It only saves reading: without
+// it a file is read again and compared by digest.
 type harvests map[outboard.SandboxID]map[string]output
 
 // output is one file as it was read.
@@ -28,10 +28,10 @@ type output struct {
 	media   string
 }
 
-// Harvest returns files under the outputs directory that are new or changed since the last harvest of this box, stored as blobs.
-// What counts as harvested are the session's committed file rows: rows that were returned and never committed are returned
-// again.
-func (f *Fleet) Harvest(ctx context.Context, b *Box, session outboard.SessionID) ([]outboard.File, error) {
+// Harvest returns files under the outputs directory that are new or changed since the last harvest of this box,
+// stored as blobs. What counts as harvested are the session's committed file rows: rows that were returned and
+// never committed are returned again.
+func (f *Fleet) Harvest(ctx context.Context, b *Lease, session outboard.SessionID) ([]outboard.File, error) {
 	m := b.use.machine
 	m.saving.Lock()
 	defer m.saving.Unlock()
@@ -112,8 +112,8 @@ func (f *Fleet) harvested(ctx context.Context, session outboard.SessionID) (map[
 	}
 }
 
-// fetch reads one output file into a blob. Its size and time are those of the listing: a file that is written meanwhile has
-// others the next time, and is read again.
+// fetch reads one output file into a blob. Its size and time are those of the listing: a file that is written
+// meanwhile has others the next time, and is read again.
 func (f *Fleet) fetch(ctx context.Context, m *machine, st guest.Stat, rel string) (output, error) {
 	var head []byte
 	ref, err := f.receive(ctx, outboard.MaxFile, func(w io.Writer) error {

@@ -70,7 +70,8 @@ func nativeIn(t *testing.T, dir string) *native.Provider {
 	return p
 }
 
-// Broken if a checkpoint of layers is not usable at once on its host, never becomes durable, or is another tree elsewhere.
+// Broken if a checkpoint of layers is not usable at once on its host, never becomes durable, or is another tree
+// elsewhere.
 func TestLayersBecomeDurable(t *testing.T) {
 	r := newRig(t)
 	here, there := nativeProvider(t), nativeProvider(t)
@@ -164,7 +165,8 @@ func (p packing) Pack(ctx context.Context, id, parent outboard.CheckpointID, w i
 	return p.Layers.Pack(ctx, id, parent, w)
 }
 
-// Broken if a checkpoint is lost, or brings deleted files back, because its parent's layers were dropped before it was durable.
+// Broken if a checkpoint is lost, or brings deleted files back, because its parent's layers were dropped before
+// it was durable.
 func TestLayersWithoutParent(t *testing.T) {
 	r := newRig(t)
 	here, there := nativeProvider(t), nativeProvider(t)
@@ -198,7 +200,8 @@ func TestLayersWithoutParent(t *testing.T) {
 	}
 }
 
-// Broken if a session whose host is lost before its last checkpoints were durable does not go on, or goes on as if nothing was lost.
+// Broken if a session whose host is lost before its last checkpoints were durable does not go on, or goes on as
+// if nothing was lost.
 func TestLayersLost(t *testing.T) {
 	r := newRig(t)
 	here := nativeProvider(t)
@@ -236,7 +239,8 @@ func TestLayersLost(t *testing.T) {
 	}
 }
 
-// Broken if a session whose files are too large to be stored is told that its host was lost, or if its only copy goes with its sandbox.
+// Broken if a session whose files are too large to be stored is told that its host was lost, or if its only copy
+// goes with its sandbox.
 func TestLayersTooLarge(t *testing.T) {
 	r := newRig(t)
 	here := nativeProvider(t)
@@ -273,7 +277,8 @@ func TestLayersTooLarge(t *testing.T) {
 	}
 }
 
-// Broken if what a process saved and died before it could commit is not saved again: nothing has changed since, and yet no row has it.
+// Broken if what a process saved and died before it could commit is not saved again: nothing has changed since,
+// and yet no row has it.
 func TestLayersNeverCommitted(t *testing.T) {
 	r := newRig(t)
 	here := nativeProvider(t)
@@ -302,8 +307,8 @@ func TestLayersNeverCommitted(t *testing.T) {
 	}
 }
 
-// Broken if a session cannot be saved any more once its machine has as many layers as it may, because they cannot be squashed, or goes
-// on from less than was saved.
+// Broken if a session cannot be saved any more once its machine has as many layers as it may, because they
+// cannot be squashed, or goes on from less than was saved.
 func TestLayersMany(t *testing.T) {
 	r := newRig(t)
 	dir := filepath.Join(t.TempDir(), "s")
@@ -341,8 +346,9 @@ func TestLayersMany(t *testing.T) {
 	}
 }
 
-// pushTwice leaves a session's layers in two states: a checkpoint, and one that was pushed on top of it and not committed.
-func (r *rig) pushTwice(t *testing.T, f *Fleet, b *Box, id outboard.SessionID) (c *outboard.Checkpoint, orphan outboard.CheckpointID) {
+// pushTwice leaves a session's layers in two states: a checkpoint, and one that was pushed on top of it and not
+// committed.
+func (r *rig) pushTwice(t *testing.T, f *Fleet, b *Lease, id outboard.SessionID) (c *outboard.Checkpoint, orphan outboard.CheckpointID) {
 	t.Helper()
 	r.bash(t, b, "echo kept > /workspace/a")
 	c = r.checkpoint(t, f, b, id)
@@ -354,8 +360,8 @@ func (r *rig) pushTwice(t *testing.T, f *Fleet, b *Box, id outboard.SessionID) (
 	return c, orphan
 }
 
-// Broken if the layers of sessions that left this host, or of processes that died before they committed, fill the disk, or those in
-// use go.
+// Broken if the layers of sessions that left this host, or of processes that died before they committed, fill
+// the disk, or those in use go.
 func TestForgetLayers(t *testing.T) {
 	r := newRig(t)
 	here := nativeProvider(t)
@@ -451,7 +457,8 @@ func TestTrimLayers(t *testing.T) {
 	}
 }
 
-// Broken if the layers of deleted sessions stay for minutes after whoever needs room has deleted them; those that may yet be committed stay.
+// Broken if the layers of deleted sessions stay for minutes after whoever needs room has deleted them; those
+// that may yet be committed stay.
 func TestForgetLayersOfDeletedSessions(t *testing.T) {
 	r := newRig(t)
 	here := nativeProvider(t)
@@ -571,8 +578,8 @@ func (l loading) List(ctx context.Context, dir string) ([]guest.Stat, error) {
 	return l.layeredSandbox.List(ctx, dir)
 }
 
-// Broken if a call fails because the session's machine was killed between the look at it and the mounting of its files, and not if it was
-// killed a moment before.
+// Broken if a call fails because the session's machine was killed between the look at it and the mounting of its
+// files, and not if it was killed a moment before.
 func TestKilledWhileMounted(t *testing.T) {
 	for _, connected := range []bool{false, true} {
 		r := newRig(t)
@@ -604,8 +611,9 @@ func TestKilledWhileMounted(t *testing.T) {
 	}
 }
 
-// Broken if a session is told that it can have no sandbox because the layers that it was to begin with were dropped as it was about to
-// use them, or because the machine was killed while it was being made; or if what never works is tried for ever.
+// Broken if a session is told that it can have no sandbox because the layers that it was to begin with were
+// dropped as it was about to use them, or because the machine was killed while it was being made; or if what
+// never works is tried for ever.
 func TestMakeAgain(t *testing.T) {
 	r := newRig(t)
 	here := nativeProvider(t)

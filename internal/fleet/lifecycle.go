@@ -13,14 +13,15 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// A session that rests costs less and less: its sandbox is frozen when the turn ends, stopped after a while (its processes end, its
-// files stay on this host as the layers of its newest checkpoint), and dropped later (only the durable checkpoint is left). The next
-// turn makes a sandbox of whatever there is, with the same verb.
+// A session that rests costs less and less: its sandbox is frozen when the turn ends, stopped after a while (its
+// processes end, its files stay on this host as the layers of its newest checkpoint), and dropped later (only
+// the durable checkpoint is left). The next turn makes a sandbox of whatever there is, with the same verb.
 //
-// Stopping is: the row says stopping; what changed since the last checkpoint becomes one, and the log says in the same commit that the
-// machine is gone, why, and what comes back; the machine is destroyed; the row says stopped. A process killed before the commit leaves
-// a session with its machine, and one killed after it a machine that the log no longer names, which the reaper destroys. Dropping is one
-// row: layers that no row needs are garbage.
+// Stopping is: the row says stopping; what changed since the last checkpoint becomes one, and the log says in
+// the same commit that the machine is gone, why, and what comes back; the machine is destroyed; the row says
+// stopped. A process killed before the commit leaves a session with its machine, and one killed after it a
+// machine that the log no longer names, which the reaper destroys. Dropping is one row: layers that no row needs
+// are garbage.
 
 // lifecycle is what holds for an environment.
 func (f *Fleet) lifecycle(env outboard.EnvConfig) outboard.Lifecycle {
@@ -46,7 +47,8 @@ func dropping(l outboard.Lifecycle) string {
 	return fmt.Sprintf("it was dropped after %v without a turn; its files were kept", time.Duration(l.DropAfterSec)*time.Second)
 }
 
-// rest stops and drops the sandboxes of this host that were left alone for long enough. What fails for one is tried again the next time.
+// rest stops and drops the sandboxes of this host that were left alone for long enough. What fails for one is
+// tried again the next time.
 func (f *Fleet) rest(ctx context.Context) error {
 	rows, err := f.cfg.Store.Sandboxes(ctx, f.cfg.Host, "")
 	if err != nil {
@@ -105,12 +107,14 @@ var errUsed = outboard.Errorf(outboard.Conflict, "the sandbox is in use").WithHi
 // timer is By when a session has rested for long enough, or its sandbox is too old.
 var timer = By{Actor: "server", Rule: "the environment's lifecycle"}
 
-// reason says why a sandbox is to be stopped, of its newest row and its session's newest header; "" = it is not any more.
+// reason says why a sandbox is to be stopped, of its newest row and its session's newest header; "" = it is not
+// any more.
 type reason func(row outboard.Sandbox, h outboard.Header) string
 
 func because(why string) reason { return func(outboard.Sandbox, outboard.Header) string { return why } }
 
-// recordRest writes to the audit what is about to happen to a session's sandbox. When that fails, nothing happens to it.
+// recordRest writes to the audit what is about to happen to a session's sandbox. When that fails, nothing
+// happens to it.
 func (f *Fleet) recordRest(ctx context.Context, row *outboard.Sandbox, org outboard.OrgID, by By, action, why string) error {
 	detail, err := json.Marshal(map[string]string{"session": string(row.Session), "why": why})
 	if err != nil {
@@ -124,8 +128,8 @@ func (f *Fleet) recordRest(ctx context.Context, row *outboard.Sandbox, org outbo
 	return nil
 }
 
-// StopSandbox ends the processes of a session's sandbox and keeps its files; by says who wants it, and has recorded it. Conflict while a
-// turn uses it.
+// StopSandbox ends the processes of a session's sandbox and keeps its files; by says who wants it, and has
+// recorded it. Conflict while a turn uses it.
 func (f *Fleet) StopSandbox(ctx context.Context, id outboard.SandboxID, by string) (outboard.Sandbox, error) {
 	row, err := f.rowHere(ctx, id)
 	if err != nil {
@@ -201,8 +205,8 @@ func (f *Fleet) claim(ctx context.Context, id outboard.SandboxID) (row outboard.
 	return row, h, release, err
 }
 
-// stop does what StopSandbox says, if the reason still holds when nobody else can use the sandbox. by is recorded; none = somebody else has
-// done that.
+// stop does what StopSandbox says, if the reason still holds when nobody else can use the sandbox. by is
+// recorded; none = somebody else has done that.
 func (f *Fleet) stop(ctx context.Context, id outboard.SandboxID, by By, still reason) error {
 	ctx, cancel := context.WithTimeout(ctx, MakeTimeout)
 	defer cancel()
@@ -285,7 +289,7 @@ func (f *Fleet) lastWords(ctx context.Context, row outboard.Sandbox, epoch int64
 			return nil, err
 		}
 	}
-	return f.Checkpoint(ctx, &Box{Sandbox: m, session: row.Session, use: &use{machine: m}}, row.Session, epoch, parent, "")
+	return f.Checkpoint(ctx, &Lease{Sandbox: m, session: row.Session, use: &use{machine: m}}, row.Session, epoch, parent, "")
 }
 
 // dropStopped gives up the files of a stopped sandbox on this host, once they are stored.
@@ -321,8 +325,9 @@ func (f *Fleet) forgetStopped(ctx context.Context, row outboard.Sandbox) error {
 	return nil
 }
 
-// KillSandbox removes a session's sandbox with every process and every file newer than the last checkpoint, whoever uses it. One of a host that no
-// server runs on is removed from the record; a server that comes back there removes the rest.
+// KillSandbox removes a session's sandbox with every process and every file newer than the last checkpoint,
+// whoever uses it. One of a host that no server runs on is removed from the record; a server that comes back
+// there removes the rest.
 func (f *Fleet) KillSandbox(ctx context.Context, id outboard.SandboxID, by string) error {
 	row, err := f.rowHere(ctx, id)
 	if err != nil && row.Session != "" && row.Host != f.cfg.Host && f.cfg.Provider != nil {

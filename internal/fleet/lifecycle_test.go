@@ -30,7 +30,8 @@ func restAll(t *testing.T, f *Fleet) {
 	}
 }
 
-// Broken if a session that rests keeps its processes for ever, loses a file when they end, is not told what it lost, or cannot go on.
+// Broken if a session that rests keeps its processes for ever, loses a file when they end, is not told what it
+// lost, or cannot go on.
 func TestStopAndDrop(t *testing.T) {
 	r := newRig(t)
 	here := nativeProvider(t)
@@ -98,8 +99,9 @@ func TestStopAndDrop(t *testing.T) {
 	}
 }
 
-// Broken if a sandbox older than its environment allows, or one that is to be dropped without having been stopped, lives on, one whose environment switched stopping off is stopped, or a provider
-// without layers loses files.
+// Broken if a sandbox older than its environment allows, or one that is to be dropped without having been
+// stopped, lives on, one whose environment switched stopping off is stopped, or a provider without layers loses
+// files.
 func TestLifecycleOfEnvironment(t *testing.T) {
 	r := newRig(t)
 	clock := time.Now()
@@ -144,7 +146,8 @@ var stopSteps = []struct {
 	{"and its machine died too", false, false, stateDestroyed, stateDestroyed},
 }
 
-// Broken if a process that is killed while it stops a sandbox leaves the machine for ever, or a session that does not go on.
+// Broken if a process that is killed while it stops a sandbox leaves the machine for ever, or a session that
+// does not go on.
 func TestStopKilled(t *testing.T) {
 	r := newRig(t)
 	ids := make([]outboard.SandboxID, len(stopSteps))
@@ -230,13 +233,13 @@ func TestKillSandbox(t *testing.T) {
 	}
 }
 
-// Broken if sessions that begin at the same time get more sandboxes than an environment may have, a box is not counted, or who is refused is
-// not told where the limit stands.
+// Broken if sessions that begin at the same time get more sandboxes than an environment may have, a box is not
+// counted, or who is refused is not told where the limit stands.
 func TestQuota(t *testing.T) {
 	r := newRig(t)
 	f := r.fleet(func(c *Config) { c.Lifecycle.MaxSandboxes, c.MaxPerOwner = 3, 3 })
 	var wg sync.WaitGroup
-	made, refused := make(chan *Box, 8), make(chan error, 8)
+	made, refused := make(chan *Lease, 8), make(chan error, 8)
 	for range 8 {
 		id := r.session(t)
 		req := r.request(t, id)
@@ -292,8 +295,9 @@ func (r *rig) locks(t *testing.T) []string {
 	return out
 }
 
-// Broken if a sandbox is made for a session or a box and the audit does not have it, or one is made although there can be no record; or one that
-// was refused for the sake of a quota leaves a record, a row or a lock, as if there had been one.
+// Broken if a sandbox is made for a session or a box and the audit does not have it, or one is made although
+// there can be no record; or one that was refused for the sake of a quota leaves a record, a row or a lock, as
+// if there had been one.
 func TestMachineAudit(t *testing.T) {
 	r := newRig(t)
 	f := r.fleet(func(c *Config) { c.Lifecycle.MaxSandboxes = 1 })
@@ -356,7 +360,8 @@ func (r *rig) restRecords(t *testing.T, id outboard.SandboxID) (out [][2]string)
 	return out
 }
 
-// Broken if the timer stops or drops a sandbox and the audit does not have it, or does it although there can be no record.
+// Broken if the timer stops or drops a sandbox and the audit does not have it, or does it although there can be
+// no record.
 func TestRestAudit(t *testing.T) {
 	r := newRig(t)
 	clock := time.Now()

@@ -13,11 +13,12 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// machine is a sandbox whose every call has a deadline, and which remembers what was learnt about it on this connection.
+// machine is a sandbox whose every call has a deadline, and which remembers what was learnt about it on this
+// connection.
 type machine struct {
 	sandbox.Sandbox
-	saving sync.Mutex // one checkpoint or harvest at a time
-	habits habits     // set before it is used by anybody
+	saving   sync.Mutex // one checkpoint or harvest at a time
+	defaults defaults   // set before it is used by anybody
 
 	mu      sync.Mutex
 	running map[string]bool // keys of calls asked about here and not known to be over
@@ -34,8 +35,8 @@ func newMachine(sb sandbox.Sandbox) *machine {
 	return &machine{Sandbox: sb, running: map[string]bool{}, mounted: map[outboard.ResourceID]bool{}}
 }
 
-// timed runs one call under its deadline. A deadline of ours that fired is Unavailable; it does not mean that the machine is
-// gone.
+// timed runs one call under its deadline. A deadline of ours that fired is Unavailable; it does not mean that
+// the machine is gone.
 func (m *machine) timed(ctx context.Context, op string, d time.Duration, call func(context.Context) error) error {
 	tctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()

@@ -18,13 +18,13 @@ import (
 )
 
 // attach connects b to the session's current machine, or sets b.Lost.
-func (f *Fleet) attach(ctx context.Context, s *slot, r Request, b *Box) error {
+func (f *Fleet) attach(ctx context.Context, s *slot, r Request, b *Lease) error {
 	cur := *r.Current
 	b.Ready = cur
 	if s.cur != nil && s.cur.machine.ID() == cur.Sandbox && s.cur.machine.Generation() == cur.Generation && s.cur.machine.usable() {
 		if err := f.mount(ctx, s.cur.machine, r, false); err == nil || s.cur.machine.usable() {
 			b.use = s.cur
-			return noRoom(err, r.Config.Env.Limits.DiskBytes)
+			return noDiskSpace(err, r.Config.Env.Limits.DiskBytes)
 		} // it died of something else meanwhile, and is looked for like any other
 	}
 	row, err := f.cfg.Store.Sandbox(ctx, cur.Sandbox)
@@ -57,7 +57,7 @@ func (f *Fleet) attach(ctx context.Context, s *slot, r Request, b *Box) error {
 	if err := f.mount(ctx, u.machine, r, false); err != nil {
 		alive := u.machine.usable()
 		f.letGo(u.held)
-		err = errors.Join(noRoom(err, r.Config.Env.Limits.DiskBytes), u.machine.Close())
+		err = errors.Join(noDiskSpace(err, r.Config.Env.Limits.DiskBytes), u.machine.Close())
 		if alive || ctx.Err() != nil {
 			return err
 		}
@@ -109,13 +109,13 @@ func (f *Fleet) open(ctx context.Context, cur outboard.SandboxReady) (*use, stri
 		return nil, "the machine was replaced", nil
 	}
 	m := newMachine(sb)
-	m.habits = visits(&cur)
+	m.defaults = visits(&cur)
 	return &use{machine: m, held: h}, "", nil
 }
 
-// lose records in b that the current machine is gone, after making sure of it: what cannot be reached must not go on acting.
-// row is nil when there is no machine on this host.
-func (f *Fleet) lose(ctx context.Context, r Request, b *Box, row *outboard.Sandbox, reason string) error {
+// lose records in b that the current machine is gone, after making sure of it: what cannot be reached must not
+// go on acting. row is nil when there is no machine on this host.
+func (f *Fleet) lose(ctx context.Context, r Request, b *Lease, row *outboard.Sandbox, reason string) error {
 	if err := f.fence(ctx, r); err != nil {
 		return err
 	}
@@ -166,9 +166,10 @@ type errPassing struct{ error }
 // Unwrap returns what happened.
 func (e errPassing) Unwrap() error { return e.error }
 
-// make creates a machine for the session. A machine may die while it is being made as it may later, and the layers that it was to begin with
-// may go, once they are stored, between the look at them and their use: then another one is made, of what there is.
-func (f *Fleet) make(ctx context.Context, r Request, b *Box) error {
+// make creates a machine for the session. A machine may die while it is being made as it may later, and the
+// layers that it was to begin with may go, once they are stored, between the look at them and their use: then
+// another one is made, of what there is.
+func (f *Fleet) make(ctx context.Context, r Request, b *Lease) error {
 	for try := 1; ; try++ {
 		err := f.makeOne(ctx, r, b)
 		if _, again := errors.AsType[errPassing](err); !again || try == makeTries || ctx.Err() != nil {
@@ -178,9 +179,9 @@ func (f *Fleet) make(ctx context.Context, r Request, b *Box) error {
 	}
 }
 
-// makeOne makes a machine: row, machine, workspace, resources, row. Whatever fails, what was made is removed and the row says destroyed;
-// where even that fails, the reaper finishes it.
-func (f *Fleet) makeOne(ctx context.Context, r Request, b *Box) (err error) {
+// makeOne makes a machine: row, machine, workspace, resources, row. Whatever fails, what was made is removed and
+// the row says destroyed; where even that fails, the reaper finishes it.
+func (f *Fleet) makeOne(ctx context.Context, r Request, b *Lease) (err error) {
 	if err := f.fence(ctx, r); err != nil {
 		return err
 	}
@@ -236,7 +237,7 @@ func (f *Fleet) makeOne(ctx context.Context, r Request, b *Box) (err error) {
 	if err := f.furnish(ctx, m, r, st, from); err != nil && !m.usable() {
 		return errPassing{err}
 	} else if err != nil {
-		return noRoom(err, r.Config.Env.Limits.DiskBytes)
+		return noDiskSpace(err, r.Config.Env.Limits.DiskBytes)
 	}
 	if err := f.put(ctx, &row, stateLive); err != nil {
 		return err
@@ -247,7 +248,7 @@ func (f *Fleet) makeOne(ctx context.Context, r Request, b *Box) (err error) {
 }
 
 // introduce says in b what the log is told of the machine that b uses, which is new.
-func (f *Fleet) introduce(b *Box, row outboard.Sandbox, r Request, st stack) {
+func (f *Fleet) introduce(b *Lease, row outboard.Sandbox, r Request, st stack) {
 	m := b.use.machine
 	b.New = true
 	b.Ready = outboard.SandboxReady{
@@ -259,7 +260,7 @@ func (f *Fleet) introduce(b *Box, row outboard.Sandbox, r Request, st stack) {
 		User:       toolUser(m.Sandbox),
 		Workdir:    st.workdir(),
 	}
-	m.habits = visits(&b.Ready)
+	m.defaults = visits(&b.Ready)
 	if b.Ready.Note = st.unheeded(b.Ready.User); b.Ready.Note != "" {
 		f.log.Warn("the user of an image or template does not hold", "session", r.Session, "sandbox", row.ID, "note", b.Ready.Note)
 	}
@@ -274,8 +275,8 @@ func toolUser(sb sandbox.Sandbox) string {
 	return ""
 }
 
-// furnish puts into a new machine what its calls find there: the files of a checkpoint, those that the session brings, and what the
-// environment starts.
+// furnish puts into a new machine what its calls find there: the files of a checkpoint, those that the session
+// brings, and what the environment starts.
 func (f *Fleet) furnish(ctx context.Context, m *machine, r Request, st stack, from origin) error {
 	if err := f.restore(ctx, m, from); err != nil {
 		return err
@@ -286,7 +287,7 @@ func (f *Fleet) furnish(ctx context.Context, m *machine, r Request, st stack, fr
 	if err := f.mount(ctx, m, r, true); err != nil {
 		return err
 	}
-	if err := f.settle(ctx, m, habits{dir: st.settings.Workdir}); err != nil {
+	if err := f.settle(ctx, m, defaults{dir: st.settings.Workdir}); err != nil {
 		return err
 	}
 	if err := f.begin(ctx, m, st); err != nil {
@@ -295,8 +296,8 @@ func (f *Fleet) furnish(ctx context.Context, m *machine, r Request, st stack, fr
 	return f.settleCalls(ctx, m, r.Epoch, st.workdir())
 }
 
-// add writes the row of a machine that is about to be made, if there may be one more, and records that it is made, for an organization. A row
-// without a state was refused.
+// add writes the row of a machine that is about to be made, if there may be one more, and records that it is
+// made, for an organization. A row without a state was refused.
 func (f *Fleet) add(ctx context.Context, row *outboard.Sandbox, org outboard.OrgID, env outboard.EnvConfig) error {
 	row.State, row.UpdatedAt = stateCreating, f.now()
 	err := f.cfg.Store.AddSandbox(ctx, *row, store.Quota{Environment: f.lifecycle(env).MaxSandboxes, Own: env.Lifecycle.MaxSandboxes > 0,
@@ -377,8 +378,9 @@ func (f *Fleet) unmakeWith(ctx context.Context, row outboard.Sandbox, sb sandbox
 	return cause
 }
 
-// unmakeAside is unmake, and lets go: beside the caller where it takes long. Who waits for the sandbox is told as soon as it is known that
-// there will be none. A server that stops leaves what is not removed by then to the reaper of the next.
+// unmakeAside is unmake, and lets go: beside the caller where it takes long. Who waits for the sandbox is told
+// as soon as it is known that there will be none. A server that stops leaves what is not removed by then to the
+// reaper of the next.
 func (f *Fleet) unmakeAside(ctx context.Context, row outboard.Sandbox, sb sandbox.Sandbox, h *held, cause error) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(f.unmaking.ctx, func() {
@@ -421,8 +423,8 @@ func (f *Fleet) destroyMachine(ctx context.Context, id outboard.SandboxID) error
 	return nil
 }
 
-// restore brings a checkpoint into a fresh machine that was not made from its layers: the checkpoint and what it builds on, oldest
-// first.
+// restore brings a checkpoint into a fresh machine that was not made from its layers: the checkpoint and what it
+// builds on, oldest first.
 func (f *Fleet) restore(ctx context.Context, m *machine, from origin) error {
 	if from.local || from.checkpoint == "" {
 		return nil
@@ -447,8 +449,8 @@ func (f *Fleet) restore(ctx context.Context, m *machine, from origin) error {
 	return f.relayer(ctx, m, from.checkpoint)
 }
 
-// load brings stored files into a machine. That they are damaged is nothing that only the server's log should tell: who has them may have
-// another state to go back to.
+// load brings stored files into a machine. That they are damaged is nothing that only the server's log should
+// tell: who has them may have another state to go back to.
 func (f *Fleet) load(ctx context.Context, m *machine, label string, files outboard.BlobRef) error {
 	r, err := f.cfg.Blob.Open(ctx, files)
 	if err != nil {

@@ -18,7 +18,8 @@ type reaper struct {
 	wg   sync.WaitGroup
 }
 
-// Start reaps and starts the timer, which first lets sandboxes rest that were left alone while no server ran. Stop ends it, and so does ctx. Starting twice is starting once.
+// Start reaps and starts the timer, which first lets sandboxes rest that were left alone while no server ran.
+// Stop ends it, and so does ctx. Starting twice is starting once.
 func (f *Fleet) Start(ctx context.Context) error {
 	f.reaper.mu.Lock()
 	defer f.reaper.mu.Unlock()
@@ -46,7 +47,7 @@ func (f *Fleet) tidy(ctx context.Context) {
 	tick := time.NewTicker(f.cfg.RestEvery)
 	defer tick.Stop()
 	for {
-		if err := f.stockTemplates(ctx); err != nil && ctx.Err() == nil {
+		if err := f.poolTemplates(ctx); err != nil && ctx.Err() == nil {
 			f.log.Warn("having sandboxes of templates wait", "err", err)
 		}
 		if err := f.rest(ctx); err != nil && ctx.Err() == nil {
@@ -87,9 +88,9 @@ func (f *Fleet) Stop() {
 	}
 }
 
-// reap destroys machines that nobody owns and marks rows whose machine is gone. Rows are read before machines: a machine has a
-// row before it exists, so one that is missing from a later list is really gone. What fails for one machine is logged and
-// tried again the next time.
+// reap destroys machines that nobody owns and marks rows whose machine is gone. Rows are read before machines: a
+// machine has a row before it exists, so one that is missing from a later list is really gone. What fails for
+// one machine is logged and tried again the next time.
 func (f *Fleet) reap(ctx context.Context) error {
 	ctx = store.Removing(ctx)
 	rows, err := f.cfg.Store.Sandboxes(ctx, f.cfg.Host, "")
@@ -215,8 +216,8 @@ func (f *Fleet) garbage(ctx context.Context, row outboard.Sandbox, present bool)
 	return "", false, nil
 }
 
-// current returns the machine that the session's log names, or "", and the one that its newest rewind gave up, if no other has come
-// since.
+// current returns the machine that the session's log names, or "", and the one that its newest rewind gave up,
+// if no other has come since.
 func (f *Fleet) current(ctx context.Context, id outboard.SessionID) (cur, gone outboard.SandboxID, err error) {
 	q := store.EventQuery{Desc: true, Limit: 8, Types: []outboard.EventType{outboard.TypeSandboxReady, outboard.TypeSandboxLost,
 		outboard.TypeSessionRewound, outboard.TypeSessionForked}}

@@ -114,7 +114,7 @@ func (r *rig) request(t *testing.T, id outboard.SessionID) Request {
 }
 
 // acquire does what a runner does: it acquires for the folded state and logs what came of it.
-func (r *rig) acquire(t *testing.T, f *Fleet, id outboard.SessionID) *Box {
+func (r *rig) acquire(t *testing.T, f *Fleet, id outboard.SessionID) *Lease {
 	t.Helper()
 	b, err := f.Acquire(t.Context(), r.request(t, id))
 	if err != nil {
@@ -129,7 +129,7 @@ func (r *rig) acquire(t *testing.T, f *Fleet, id outboard.SessionID) *Box {
 	return b
 }
 
-func (r *rig) log(t *testing.T, id outboard.SessionID, b *Box) {
+func (r *rig) log(t *testing.T, id outboard.SessionID, b *Lease) {
 	t.Helper()
 	if b.Lost != nil {
 		r.append(t, store.Commit{Session: id}, b.Lost)
@@ -139,7 +139,7 @@ func (r *rig) log(t *testing.T, id outboard.SessionID, b *Box) {
 	}
 }
 
-func release(t *testing.T, f *Fleet, b *Box) {
+func release(t *testing.T, f *Fleet, b *Lease) {
 	t.Helper()
 	if err := f.Release(t.Context(), b); err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func release(t *testing.T, f *Fleet, b *Box) {
 }
 
 // bash runs a command to its end and returns its output.
-func (r *rig) bash(t *testing.T, b *Box, command string) string {
+func (r *rig) bash(t *testing.T, b *Lease, command string) string {
 	t.Helper()
 	key := r.start(t, b, command)
 	res, err := b.Wait(t.Context(), key, 1)
@@ -160,7 +160,7 @@ func (r *rig) bash(t *testing.T, b *Box, command string) string {
 	return string(res.Output)
 }
 
-func (r *rig) start(t *testing.T, b *Box, command string) string {
+func (r *rig) start(t *testing.T, b *Lease, command string) string {
 	t.Helper()
 	in, err := json.Marshal(map[string]string{"command": command})
 	if err != nil {
@@ -176,7 +176,7 @@ func (r *rig) start(t *testing.T, b *Box, command string) string {
 }
 
 // checkpoint takes and commits one; nil when nothing changed.
-func (r *rig) checkpoint(t *testing.T, f *Fleet, b *Box, id outboard.SessionID) *outboard.Checkpoint {
+func (r *rig) checkpoint(t *testing.T, f *Fleet, b *Lease, id outboard.SessionID) *outboard.Checkpoint {
 	t.Helper()
 	c, err := f.Checkpoint(t.Context(), b, id, 1, r.state(t, id).Checkpoint, "sevt_call")
 	if err != nil {

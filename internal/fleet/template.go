@@ -13,8 +13,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/image"
 )
 
-// builds are the template builds of this process. A build is found by its row, and belongs to the process that has its lock: a row that
-// says "building" with a lock that nobody has is of a process that was killed.
+// builds are the template builds of this process. A build is found by its row, and belongs to the process that
+// has its lock: a row that says "building" with a lock that nobody has is of a process that was killed.
 type builds struct {
 	slots chan struct{} // capacity MaxBuilds
 
@@ -87,8 +87,8 @@ func (f *Fleet) CanBuild() error {
 	return f.stacked()
 }
 
-// BuildTemplate builds a template in the background: change completes the row of a build that waits for it. Conflict when it was begun
-// before. What comes of it is in its row.
+// BuildTemplate builds a template in the background: change completes the row of a build that waits for it.
+// Conflict when it was begun before. What comes of it is in its row.
 func (f *Fleet) BuildTemplate(ctx context.Context, id outboard.TemplateBuildID, change func(*outboard.TemplateBuild) error) (b outboard.TemplateBuild, err error) {
 	if err := f.CanBuild(); err != nil {
 		return b, err
@@ -151,8 +151,9 @@ func (f *Fleet) CancelBuild(id outboard.TemplateBuildID, why error) {
 	}
 }
 
-// watchTemplate ends a build once its template is removed. Who removes it may be another process on the same database, which cannot cancel
-// what this one is at; nor can one that asks for a removed template's build to begin. It returns with ctx.
+// watchTemplate ends a build once its template is removed. Who removes it may be another process on the same
+// database, which cannot cancel what this one is at; nor can one that asks for a removed template's build to
+// begin. It returns with ctx.
 func (f *Fleet) watchTemplate(ctx context.Context, b outboard.TemplateBuild, cancel context.CancelCauseFunc) {
 	tick := time.NewTicker(removedEvery)
 	defer tick.Stop()
@@ -241,8 +242,8 @@ func (f *Fleet) lostBuilds(ctx context.Context) error {
 	return f.cfg.Images.Abandoned(ctx)
 }
 
-// endUnbegun ends a build that this host was about to begin and has not for so long that it will not. One that a client has yet to say
-// more about has no host, and may wait.
+// endUnbegun ends a build that this host was about to begin and has not for so long that it will not. One that a
+// client has yet to say more about has no host, and may wait.
 func (f *Fleet) endUnbegun(ctx context.Context, b *outboard.TemplateBuild) error {
 	if f.now().Sub(b.CreatedAt) < BeginBuildTimeout {
 		return nil
@@ -302,7 +303,7 @@ func (f *Fleet) runBuild(ctx context.Context, b outboard.TemplateBuild) {
 		f.log.Error("the end of a build was not stored; the next start does it", "build", b.ID, "err", err)
 	}
 	if err == nil {
-		if err := f.stockTemplates(done); err != nil {
+		if err := f.poolTemplates(done); err != nil {
 			f.log.Warn("having sandboxes of templates wait", "err", err)
 		}
 	}
@@ -356,12 +357,12 @@ func (f *Fleet) buildInTurn(ctx context.Context, b outboard.TemplateBuild, log *
 	return result, f.tryTemplate(ctx, b, st)
 }
 
-// tryTemplate makes a sandbox as a template describes it and lets it go again: a start command that fails is a mistake of who builds
-// the template, not of who uses it.
+// tryTemplate makes a sandbox as a template describes it and lets it go again: a start command that fails is a
+// mistake of who builds the template, not of who uses it.
 func (f *Fleet) tryTemplate(ctx context.Context, b outboard.TemplateBuild, st stack) (err error) {
 	st.owner, st.person = b.Owner, b.Person
 	return f.temporary(ctx, buildEnv(b.Spec), st, func(ctx context.Context, m *machine, _ outboard.SandboxID) error {
-		if err := f.settle(ctx, m, st.habits()); err != nil {
+		if err := f.settle(ctx, m, st.defaults()); err != nil {
 			return err
 		}
 		return f.begin(ctx, m, st)
@@ -374,7 +375,8 @@ func buildEnv(s outboard.TemplateSpec) outboard.EnvConfig {
 		AllowPackageManagers: true, AllowedHosts: s.Hosts, Ask: outboard.NetAsk{Approver: outboard.ApproverNone}}}
 }
 
-// template makes a stack what a build says: with the layers that are here, or, where they are not, by the same steps again.
+// template makes a stack what a build says: with the layers that are here, or, where they are not, by the same
+// steps again.
 func (f *Fleet) template(ctx context.Context, st *stack, id outboard.TemplateBuildID) error {
 	b, err := f.cfg.Store.TemplateBuild(ctx, id)
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest"
 )
 
-// copying does a COPY step. The archive comes from a client and is read twice: once to see all of it, when everything that could be a trick
-// is refused, and once to write it. It is written through the guest, with the rights of the user it is for: whatever the archive says,
-// nothing outside of the sandbox is touched.
+// copying does a COPY step. The archive comes from a client and is read twice: once to see all of it, when
+// everything that could be a trick is refused, and once to write it. It is written through the guest, with the
+// rights of the user it is for: whatever the archive says, nothing outside of the sandbox is touched.
 type copying struct {
 	x    *stepRun
 	step outboard.TemplateStep
@@ -39,7 +39,7 @@ type copied struct {
 }
 
 func (c *copying) copy(ctx context.Context, m *machine) error {
-	m.habits = habits{user: c.user, dir: c.dir}
+	m.defaults = defaults{user: c.user, dir: c.dir}
 	if err := c.read(ctx, func(tr *tar.Reader) error { return c.survey(ctx, tr) }); err != nil {
 		return err
 	}

@@ -42,8 +42,8 @@ func rootOf(s outboard.TemplateSpec) string {
 	return ""
 }
 
-// buildStack does the steps of a build one after another, each over what those before have made. A step that was done before over the
-// same is not done again. digest is of the image.
+// buildStack does the steps of a build one after another, each over what those before have made. A step that was
+// done before over the same is not done again. digest is of the image.
 func (f *Fleet) buildStack(ctx context.Context, b outboard.TemplateBuild, log *buildLog) (st stack, digest string, err error) {
 	st = stack{rootfs: rootOf(b.Spec), owner: b.Owner, person: b.Person, org: b.Org, release: func() {}}
 	if b.Spec.Image != "" {
@@ -76,8 +76,8 @@ func (f *Fleet) buildStack(ctx context.Context, b outboard.TemplateBuild, log *b
 	return st, digest, nil
 }
 
-// bound is the network of a build: what it wants, as far as the server's bound on boxes has it. A build runs what a client says, as a box
-// does.
+// bound is the network of a build: what it wants, as far as the server's bound on boxes has it. A build runs
+// what a client says, as a box does.
 func (f *Fleet) bound(want outboard.Networking) outboard.Networking {
 	if f.cfg.Bound == nil {
 		return outboard.Networking{Mode: "none"}
@@ -150,12 +150,12 @@ func (x *stepRun) do(ctx context.Context, st *stack, s outboard.TemplateStep) er
 			return plain(err)
 		})
 	case outboard.StepRun:
-		h := habits{user: s.User, dir: st.settings.Workdir}
+		h := defaults{user: s.User, dir: st.settings.Workdir}
 		if h.user == "" {
 			h.user = st.settings.User
 		}
 		key := map[string]any{"run": s.Command, "user": h.user, "dir": h.dir, "env": st.settings.Env, "salt": s.Salt}
-		return x.layer(ctx, st, key, func(ctx context.Context, m *machine) error { m.habits = h; return x.run(ctx, m, s.Command) })
+		return x.layer(ctx, st, key, func(ctx context.Context, m *machine) error { m.defaults = h; return x.run(ctx, m, s.Command) })
 	case outboard.StepCopy:
 		c := copying{x: x, step: s, user: s.User, dir: st.settings.Workdir}
 		if c.user == "" {

@@ -51,7 +51,7 @@ func (f *Fleet) thin(ctx context.Context) error {
 	if f.cfg.Retention.Bytes > 0 || most == 0 {
 		most = minStates
 	}
-	sessions, err := f.cfg.Store.CrowdedSessions(ctx, most)
+	sessions, err := f.cfg.Store.SessionsToThin(ctx, most)
 	if err != nil {
 		return err
 	}

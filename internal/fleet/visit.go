@@ -8,13 +8,15 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// visitTries is how often a visit begins anew when the session moved under it: each time a turn has begun, which then has the machine.
+// visitTries is how often a visit begins anew when the session moved under it: each time a turn has begun, which
+// then has the machine.
 const visitTries = 5
 
-// VisitSession connects a person to a session's sandbox, beside its turns: it is thawed, and where the session rests and has none, made as
-// its next turn would make it; may is asked before that. While the visit lasts the sandbox is neither frozen nor stopped. Release ends it.
-// Conflict while a turn is about to make or replace the sandbox, Unavailable where it is on another host.
-func (f *Fleet) VisitSession(ctx context.Context, id outboard.SessionID, may func(context.Context) error) (*Box, error) {
+// VisitSession connects a person to a session's sandbox, beside its turns: it is thawed, and where the session
+// rests and has none, made as its next turn would make it; may is asked before that. While the visit lasts the
+// sandbox is neither frozen nor stopped. Release ends it. Conflict while a turn is about to make or replace the
+// sandbox, Unavailable where it is on another host.
+func (f *Fleet) VisitSession(ctx context.Context, id outboard.SessionID, may func(context.Context) error) (*Lease, error) {
 	if f.cfg.Provider == nil {
 		return nil, f.noProvider()
 	}
@@ -27,7 +29,7 @@ func (f *Fleet) VisitSession(ctx context.Context, id outboard.SessionID, may fun
 	return nil, outboard.Errorf(outboard.Conflict, "session %s does not rest for long enough to be visited", id)
 }
 
-func (f *Fleet) visit(ctx context.Context, id outboard.SessionID, may func(context.Context) error) (*Box, error) {
+func (f *Fleet) visit(ctx context.Context, id outboard.SessionID, may func(context.Context) error) (*Lease, error) {
 	h, err := f.cfg.Store.Session(ctx, id)
 	if err != nil {
 		return nil, err
@@ -70,7 +72,7 @@ func (f *Fleet) visit(ctx context.Context, id outboard.SessionID, may func(conte
 }
 
 // say writes to the log what a visit did to the session's machine, if no turn has begun since the header was read.
-func (f *Fleet) say(ctx context.Context, h outboard.Header, b *Box) error {
+func (f *Fleet) say(ctx context.Context, h outboard.Header, b *Lease) error {
 	var events []outboard.Event
 	if b.Lost != nil {
 		events = append(events, outboard.NewEvent(h.Thread, b.Lost))
@@ -86,7 +88,7 @@ func (f *Fleet) say(ctx context.Context, h outboard.Header, b *Box) error {
 }
 
 // dismiss gives a machine back that the log does not name: the reaper's, now.
-func (f *Fleet) dismiss(ctx context.Context, b *Box) {
+func (f *Fleet) dismiss(ctx context.Context, b *Lease) {
 	ctx = context.WithoutCancel(ctx)
 	err := f.Release(ctx, b)
 	if err = errors.Join(err, f.Tidy(ctx, b.session)); err != nil {
@@ -95,7 +97,7 @@ func (f *Fleet) dismiss(ctx context.Context, b *Box) {
 }
 
 // join connects to the machine of a session that is in a turn.
-func (f *Fleet) join(ctx context.Context, r Request) (*Box, error) {
+func (f *Fleet) join(ctx context.Context, r Request) (*Lease, error) {
 	busy := outboard.Errorf(outboard.Conflict, "a turn of session %s is about to make its sandbox", r.Session).WithHint("try again in a moment")
 	if r.Current == nil {
 		return nil, busy
@@ -118,7 +120,7 @@ func (f *Fleet) join(ctx context.Context, r Request) (*Box, error) {
 			f.cfg.Network.Attach(r.Current.Sandbox, r.Session, r.Config)
 		}
 	}
-	b := &Box{session: r.Session, use: s.cur, Ready: *r.Current, Sandbox: s.cur.machine}
+	b := &Lease{session: r.Session, use: s.cur, Ready: *r.Current, Sandbox: s.cur.machine}
 	b.use.users++
 	f.own(b.use.machine.ID(), r.Config.Subject(r.Session))
 	return b, nil
@@ -156,7 +158,8 @@ func (f *Fleet) ready(ctx context.Context, id outboard.SessionID) (*outboard.San
 	}
 }
 
-// elsewhere refuses a machine that lives on another host: a turn there may need it, so a visit does not count it as lost.
+// elsewhere refuses a machine that lives on another host: a turn there may need it, so a visit does not count it
+// as lost.
 func (f *Fleet) elsewhere(ctx context.Context, cur *outboard.SandboxReady) error {
 	if cur == nil {
 		return nil

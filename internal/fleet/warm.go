@@ -30,10 +30,11 @@ func (s *shares) take(org outboard.OrgID, want int) int {
 	return n
 }
 
-// stockTemplates has as many sandboxes wait as templates ask for: of the newest meaning of each tag, with the template's limits, and with
-// a network where there is one. It is called when that may have changed, and now and then.
-func (f *Fleet) stockTemplates(ctx context.Context) error {
-	s, ok := f.cfg.Provider.(sandbox.Stocker)
+// poolTemplates has as many sandboxes wait as templates ask for: of the newest meaning of each tag, with the
+// template's limits, and with a network where there is one. It is called when that may have changed, and now and
+// then.
+func (f *Fleet) poolTemplates(ctx context.Context) error {
+	s, ok := f.cfg.Provider.(sandbox.Pooler)
 	if !ok || f.cfg.Images == nil {
 		return nil
 	}
@@ -41,7 +42,7 @@ func (f *Fleet) stockTemplates(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var stock []sandbox.Stock
+	var pool []sandbox.PoolSpec
 	share := shares{of: map[outboard.OrgID]int{}}
 	for _, b := range tagged {
 		if b.Spec.Warm <= 0 || b.Spec.Isolation != "" {
@@ -56,10 +57,10 @@ func (f *Fleet) stockTemplates(ctx context.Context) error {
 		}
 		f.fill(&spec, stackOf(&b))
 		if n := share.take(b.Org, b.Spec.Warm); n > 0 {
-			stock = append(stock, sandbox.Stock{Spec: spec, Count: n})
+			pool = append(pool, sandbox.PoolSpec{Spec: spec, Count: n})
 		}
 	}
-	if err := s.Keep(stock); err != nil {
+	if err := s.Keep(pool); err != nil {
 		return fmt.Errorf("having sandboxes of templates wait: %w", err)
 	}
 	return nil

@@ -30,8 +30,8 @@ func guestsOf(t *testing.T, pattern string) (pids []int) {
 	return pids
 }
 
-// If this failed, a template that has sandboxes wait would have none, its first session would not get one, or they would wait on when nobody
-// means the template any more.
+// If this failed, a template that has sandboxes wait would have none, its first session would not get one, or
+// they would wait on when nobody means the template any more.
 func TestTemplateWarm(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("layers are built as root only")
@@ -65,7 +65,7 @@ func TestTemplateWarm(t *testing.T) {
 	store := images(t)
 	f := r.fleet(func(c *Config) { c.Images = store })
 	waiting := func() []int {
-		p.Stocked()
+		p.PoolFilled()
 		return guestsOf(t, filepath.Join(dir, "shelf", "*", "*"))
 	}
 	first := func(b outboard.TemplateBuild) int {
@@ -95,7 +95,7 @@ func TestTemplateWarm(t *testing.T) {
 	if _, err := r.store.ChangeTemplate(t.Context(), b.Template, func(m *outboard.Template) error { m.DeletedAt = b.EndedAt; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.stockTemplates(t.Context()); err != nil {
+	if err := f.poolTemplates(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(waiting()); n >= had {
@@ -103,7 +103,8 @@ func TestTemplateWarm(t *testing.T) {
 	}
 }
 
-// If this failed, one template or organization could fill the memory of a host with sandboxes that nobody uses, or keep others from having any.
+// If this failed, one template or organization could fill the memory of a host with sandboxes that nobody uses,
+// or keep others from having any.
 func TestWarmShares(t *testing.T) {
 	s := shares{of: map[outboard.OrgID]int{}}
 	for i, c := range []struct {

@@ -14,7 +14,7 @@ import (
 // open /dev/stderr anew.
 type pipes struct {
 	dir     string
-	scratch *scratch // instead of dir while the disk is full
+	scratch *tmpfsScratch // instead of dir while the disk is full
 
 	mu       sync.Mutex
 	n        int
@@ -26,7 +26,7 @@ type pipes struct {
 const (
 	// keptPipes is how many idle pipes wait for the next call.
 	keptPipes = 16
-	// maxLingering bounds calls whose background jobs still write. Above it, such a job gets SIGPIPE.
+	// maxKeptAlive bounds calls whose background jobs still write. Above it, such a job gets SIGPIPE.
 	maxDraining = 128
 )
 

@@ -33,7 +33,7 @@ type server struct {
 	children *children
 	shells   shells
 	pipes    pipes
-	scratch  scratch
+	scratch  tmpfsScratch
 	store    workspace
 	procs    processes
 	sameID   bool                   // tools run as the guest itself

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestComplaints: models would read about a terminal that no command of theirs asked for, or lose output of
+// TestShellNoise: models would read about a terminal that no command of theirs asked for, or lose output of
 // their commands that looks like it.
 func TestShellNoise(t *testing.T) {
 	const noise = "bash: [71: 2 (255)] tcsetattr: Inappropriate ioctl for device\n"

@@ -10,7 +10,7 @@ import (
 // tmpfsScratch is a directory in memory for the small files that a command needs before it runs, for the time
 // that the disk has no room for them: else the command that makes room could not run either. It is made when it
 // is needed, under a name that nobody can foresee, where only its owner may take it away.
-type scratch struct {
+type tmpfsScratch struct {
 	mu  sync.Mutex
 	dir string // "" = not made
 }
@@ -22,7 +22,7 @@ var scratchPlaces = []string{"/dev/shm"}
 func full(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 // open returns the directory, which everybody may look into.
-func (n *scratch) open() (string, error) {
+func (n *tmpfsScratch) open() (string, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.dir != "" {
@@ -45,7 +45,7 @@ func (n *scratch) open() (string, error) {
 }
 
 // instead does what failed in a directory on a full disk in the one in memory.
-func (n *scratch) instead(err error, do func(dir string) error) error {
+func (n *tmpfsScratch) instead(err error, do func(dir string) error) error {
 	if !full(err) {
 		return err
 	}
@@ -57,7 +57,7 @@ func (n *scratch) instead(err error, do func(dir string) error) error {
 }
 
 // remove takes the directory away, if there is one.
-func (n *scratch) remove() {
+func (n *tmpfsScratch) remove() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.dir != "" {

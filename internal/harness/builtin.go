@@ -14,21 +14,23 @@ import (
 )
 
 const (
-	// retryBase and retryMax bound the wait before a model call is made again: the first wait is felt as a hiccup, the last still
-	// gives an overloaded provider a minute. The session is rows meanwhile.
+	// retryBase and retryMax bound the wait before a model call is made again: the first wait is felt as a
+	// hiccup, the last still gives an overloaded provider a minute. The session is rows meanwhile.
 	retryBase = 500 * time.Millisecond
 	retryMax  = time.Minute
-	// DefaultPatience is how long a model may be away before the turn fails: outages of providers last for tens of minutes, and a person who
-	// comes back an hour later wants to read what happened.
+	// DefaultPatience is how long a model may be away before the turn fails: outages of providers last for tens
+	// of minutes, and a person who comes back an hour later wants to read what happened.
 	DefaultPatience = 45 * time.Minute
 )
 
-// Builtin is Outboard's own loop: model call, tool calls, results, until the model ends its turn. The zero value is ready.
+// Builtin is Outboard's own loop: model call, tool calls, results, until the model ends its turn. The zero value
+// is ready.
 type Builtin struct {
-	// Backoff is how long to wait after the given number of failed attempts, when the provider did not say; nil = exponential from
-	// half a second with jitter.
+	// Backoff is how long to wait after the given number of failed attempts, when the provider did not say; nil
+	// = exponential from half a second with jitter.
 	Backoff func(attempt int) time.Duration
-	// Patience is how long, from its first failure on, a model call is tried again while the model is away; 0 = DefaultPatience.
+	// Patience is how long, from its first failure on, a model call is tried again while the model is away; 0 =
+	// DefaultPatience.
 	Patience time.Duration
 	// MaxCalls bounds the model calls of one turn; 0 = outboard.MaxModelCalls.
 	MaxCalls int
@@ -44,18 +46,18 @@ func (b *Builtin) Name() string { return "outboard" }
 // Version implements Harness.
 func (b *Builtin) Version() string { return "1" }
 
-// Run implements Harness. Each round plans from the state. What the plan appends is appended before anything else happens;
-// only when it has nothing to append is its action done.
+// Run implements Harness. Each round plans from the state. What the plan appends is appended before anything
+// else happens; only when it has nothing to append is its action done.
 func (b *Builtin) Run(ctx context.Context, t Turn) error {
 	l := &loop{Builtin: b, t: t, metered: true}
 	for t.Held() {
 		l.model, l.modelErr = t.Model()
-		if s := t.State(); l.funds.Broke != "" && s.Broke() && s.Head > l.fundedAt { // it rested; what it resumes with is asked for anew
-			l.funds, l.funded = Funds{}, false
+		if s := t.State(); l.budget.Broke != "" && s.Broke() && s.Head > l.budgetedAt { // it rested; what it resumes with is asked for anew
+			l.budget, l.budgeted = Budget{}, false
 		}
 		events, act := l.plan(t.State())
-		if act == actFund && !interruptWaits(t.State()) { // else it has its effect first
-			if err := l.fund(ctx); err != nil {
+		if act == actBudget && !interruptWaits(t.State()) { // else it has its effect first
+			if err := l.askBudget(ctx); err != nil {
 				return err
 			}
 			continue
@@ -103,10 +105,10 @@ type loop struct {
 	model    llm.Model
 	modelErr error
 
-	metered  bool  // a model call needs funds
-	funds    Funds // of the call that is due, once funded
-	funded   bool
-	fundedAt int64 // the log's head then
+	metered    bool   // a model call needs a budget
+	budget     Budget // of the call that is due, once asked for
+	budgeted   bool
+	budgetedAt int64 // the log's head then
 
 	tooLong bool // the model just refused the conversation for its length, which it knows better than used
 }
@@ -165,19 +167,19 @@ func (l *loop) request(s *outboard.State) llm.Request {
 	return req
 }
 
-// output is the bound on a response to a prompt of so many tokens: what is paid for, and what fits into the window beside it. Many
-// servers refuse a request that asks for more than that. 0 = the model's own limit.
+// output is the bound on a response to a prompt of so many tokens: what is paid for, and what fits into the
+// window beside it. Many servers refuse a request that asks for more than that. 0 = the model's own limit.
 func (l *loop) output(prompt int64) int64 {
 	info := l.model.Info()
 	most := info.Output
-	if l.funds.MaxOutput > 0 {
-		most = min(most, l.funds.MaxOutput)
+	if l.budget.MaxOutput > 0 {
+		most = min(most, l.budget.MaxOutput)
 	}
 	room := info.Context*(100-slack)/100 - prompt
 	if info.Context > 0 && room < most {
 		return min(most, max(room, leastOutput))
 	}
-	return l.funds.MaxOutput
+	return l.budget.MaxOutput
 }
 
 // overhead is a guess for what goes along with every conversation.
@@ -185,27 +187,27 @@ func overhead(system string, tools []llm.Tool) int64 {
 	return llm.PromptTokens(&llm.Request{System: system, Tools: tools})
 }
 
-// generate makes the model call that stands in the log as State.Request, started by this process or by one that died, and
-// stages how it ended.
+// generate makes the model call that stands in the log as State.Request, started by this process or by one that
+// died, and stages how it ended.
 func (l *loop) generate(ctx context.Context) error {
 	s := l.t.State()
 	if l.modelErr != nil {
 		l.fail(s, unresolved(l.modelErr), outboard.Usage{})
 		return nil
 	}
-	if !l.funded { // a process that died had begun the call
-		if err := l.fund(ctx); err != nil {
+	if !l.budgeted { // a process that died had begun the call
+		if err := l.askBudget(ctx); err != nil {
 			return err
 		}
 		if s = l.t.State(); s.Request == "" {
 			return nil
 		}
-		if l.funds.Broke != "" {
+		if l.budget.Broke != "" {
 			l.t.Stage(outboard.NewEvent(s.Thread, &outboard.ModelFailed{Request: s.Request, Error: outboard.Failure{Message: "no budget pays for it"}}))
 			return nil
 		}
 	}
-	l.funded = false
+	l.budgeted = false
 	req, request := l.request(s), s.Request
 	ictx, cancel := l.interrupted(ctx)
 	voice := &voice{t: l.t, ids: map[outboard.EventType][]outboard.EventID{}}
@@ -249,8 +251,8 @@ const hintPicture = " (pictures and documents are left out from here on; to take
 // textCut ends an answer that was interrupted, for the model and for whoever reads it.
 const textCut = "[The user interrupted this answer here.]"
 
-// cut ends a model call that was interrupted, and lets the next plan see the interrupt. The text that was shown is kept as the model's, since
-// the user speaks of it next; thinking and calls are not.
+// cut ends a model call that was interrupted, and lets the next plan see the interrupt. The text that was shown
+// is kept as the model's, since the user speaks of it next; thinking and calls are not.
 func (l *loop) cut(ctx context.Context, request outboard.EventID, resp *llm.Response, v *voice) error {
 	w := &writer{l: l, ctx: ctx, thread: l.t.State().Thread}
 	for i, text := range v.texts {
@@ -304,8 +306,9 @@ const (
 	compactionLimit = "compaction_limit_reached_error"
 )
 
-// fail stages how a failed model call continues: with another attempt later, or with the end of the turn. What was shown of a response is not
-// in the log: the call is made again, and its new text takes the place of the old.
+// fail stages how a failed model call continues: with another attempt later, or with the end of the turn. What
+// was shown of a response is not in the log: the call is made again, and its new text takes the place of the
+// old.
 func (l *loop) fail(s *outboard.State, e *llm.Error, used outboard.Usage) {
 	attempt, now, since := s.Attempt+1, l.now(), s.FailingSince
 	if s.Attempt == 0 {

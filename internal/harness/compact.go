@@ -11,13 +11,15 @@ import (
 )
 
 const (
-	// fullAt is the share of the context window, in percent, at which the conversation is summarised. The rest must hold a response.
+	// fullAt is the share of the context window, in percent, at which the conversation is summarised. The rest
+	// must hold a response.
 	fullAt = 80
 	// slack is the share of the window, in percent, that is left for errors of what is guessed about the rest.
 	slack = 5
 	// leastOutput is the least room for a response that is worth asking for.
 	leastOutput = 1024
-	// maxTranscripts bounds the transcripts that are tried, each half as long as the last: text can have a token to every byte or two.
+	// maxTranscripts bounds the transcripts that are tried, each half as long as the last: text can have a token
+	// to every byte or two.
 	maxTranscripts = 3
 	// maxSummary bounds a summary as its event holds it, where escapes count.
 	maxSummary = outboard.MaxEventData / 2
@@ -53,8 +55,8 @@ func used(s *outboard.State) int64 {
 	return n
 }
 
-// compact has the model summarise the conversation and stages the summary. The request needs no intent: it acts on nothing, and
-// a crash only makes it be asked again.
+// compact has the model summarise the conversation and stages the summary. The request needs no intent: it acts
+// on nothing, and a crash only makes it be asked again.
 func (l *loop) compact(ctx context.Context) error {
 	s := l.t.State()
 	ictx, cancel := l.interrupted(ctx)
@@ -86,10 +88,11 @@ func (l *loop) compact(ctx context.Context) error {
 	return nil
 }
 
-// summarise asks for the summary. A conversation that the model refuses for its length is told as a transcript of what fits.
+// summarise asks for the summary. A conversation that the model refuses for its length is told as a transcript
+// of what fits.
 func (l *loop) summarise(ctx context.Context, s *outboard.State) (*llm.Response, error) {
 	refused := l.tooLong
-	l.funded, l.tooLong = false, false
+	l.budgeted, l.tooLong = false, false
 	req := l.request(s)
 	req.Purpose = llm.PurposeSummary
 	ask := &outboard.Message{Role: "user", Content: []outboard.Content{outboard.Text(instruction)}}

@@ -20,7 +20,7 @@ const (
 	actCompact                // have the conversation summarised
 	actRun                    // run the runnable calls
 	actStop                   // kill the started calls: an interrupt waits
-	actFund                   // a model call is due, and not funded yet
+	actBudget                 // a model call is due, and its budget not asked for yet
 )
 
 const (
@@ -58,8 +58,8 @@ func (l *loop) planner(s *outboard.State) *planner {
 	return &planner{l: l, now: l.now(), v: s.Clone()}
 }
 
-// plan returns what to append to a log in state s, and what to do after that. It is a function of s, the model's window, what the model
-// just said of the conversation's length, and the clock.
+// plan returns what to append to a log in state s, and what to do after that. It is a function of s, the model's
+// window, what the model just said of the conversation's length, and the clock.
 func (l *loop) plan(s *outboard.State) ([]outboard.Event, action) {
 	p := l.planner(s)
 	for {
@@ -112,7 +112,8 @@ func (p *planner) next() (action, bool) {
 	return actAgain, false
 }
 
-// calls decides about the open calls of the last response: those the platform can run are run first, then the turn parks.
+// calls decides about the open calls of the last response: those the platform can run are run first, then the
+// turn parks.
 func (p *planner) calls() (action, bool) {
 	if slices.ContainsFunc(p.v.Calls, (*outboard.Call).Runnable) {
 		return actRun, true
@@ -176,9 +177,9 @@ func (p *planner) converse() (action, bool) {
 	case p.l.modelErr != nil:
 		e := unresolved(p.l.modelErr)
 		p.fail(e.Type, e.Message)
-	case p.l.metered && !p.l.funded:
-		return actFund, true
-	case p.l.funds.Broke != "":
+	case p.l.metered && !p.l.budgeted:
+		return actBudget, true
+	case p.l.budget.Broke != "":
 		p.add(&outboard.TurnEnded{Turn: v.Turn, Stop: outboard.StopReason{Type: outboard.StopBudget}})
 	case p.l.full(v):
 		if v.Compactions >= maxCompactions {
@@ -209,8 +210,9 @@ func (p *planner) process(in outboard.Input) {
 	p.add(&outboard.InputProcessed{Input: in.Event.ID, Of: in.Event.Type})
 }
 
-// giveUp ends a failed turn: what waits is flushed, what is open is closed, and the session goes idle. A flushed message starts no
-// turn, which would fail like this one; it stays in the conversation, because its sender sees it there, and the next model call reads it.
+// giveUp ends a failed turn: what waits is flushed, what is open is closed, and the session goes idle. A flushed
+// message starts no turn, which would fail like this one; it stays in the conversation, because its sender sees
+// it there, and the next model call reads it.
 func (p *planner) giveUp() {
 	if len(p.v.Waiting) > 0 {
 		p.drain()
@@ -259,7 +261,8 @@ func (p *planner) interrupted() bool {
 	return len(p.waiting(func(t outboard.EventType) bool { return t == outboard.TypeInputInterrupt })) > 0
 }
 
-// settle takes in answers and interrupts. An interrupt ends the turn; answers let a parked turn go on once none is missing.
+// settle takes in answers and interrupts. An interrupt ends the turn; answers let a parked turn go on once none
+// is missing.
 func (p *planner) settle() {
 	before := pending(p.v)
 	parked := p.v.Parked()

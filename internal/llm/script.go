@@ -11,10 +11,12 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// ProviderScript is the wire family of the deterministic model. Its models are "script/steps", which runs the steps that user
-// messages contain, and "script/<name>", which runs the named script of rules. docs/reference/script.md is the language.
+// ProviderScript is the wire family of the deterministic model. Its models are "script/steps", which runs the
+// steps that user messages contain, and "script/<name>", which runs the named script of rules.
+// docs/reference/script.md is the language.
 //
-// A script model keeps no state: where it is follows from the request alone, so any process continues it after any crash.
+// A script model keeps no state: where it is follows from the request alone, so any process continues it after
+// any crash.
 const ProviderScript = "script"
 
 // stepsName is the script that takes its steps from user messages.
@@ -112,8 +114,9 @@ type mark struct {
 	Steps     []json.RawMessage `json:"steps,omitempty"`
 }
 
-// locate replays the conversation: every user message of the current turn adds its steps to the queue, every response since
-// has taken its part from it. What an earlier turn left undone (it was interrupted, or it failed) is dropped.
+// locate replays the conversation: every user message of the current turn adds its steps to the queue, every
+// response since has taken its part from it. What an earlier turn left undone (it was interrupted, or it failed)
+// is dropped.
 func (s *script) locate(ctx context.Context, req Request) (position, error) {
 	p, over := s.resume(req)
 	before := over.messages
@@ -127,7 +130,7 @@ func (s *script) locate(ctx context.Context, req Request) (position, error) {
 			p.responses++
 			p.since++
 			if !current { // what it called is of an earlier turn, and that has taken nothing of this one's queue
-				over.messages, over.found = before+i+1, tally{p.responses, p.since}
+				over.messages, over.found = before+i+1, counts{p.responses, p.since}
 				continue
 			}
 			p.tools, p.result, p.isError = nil, "", false
@@ -169,8 +172,9 @@ func (s *script) locate(ctx context.Context, req Request) (position, error) {
 	return p, nil
 }
 
-// resume is where locate begins: for script/steps, which takes nothing from earlier turns but their number, after those.
-func (s *script) resume(req Request) (p position, over prefix[tally]) {
+// resume is where locate begins: for script/steps, which takes nothing from earlier turns but their number,
+// after those.
+func (s *script) resume(req Request) (p position, over prefix[counts]) {
 	if s.rules != nil || req.TurnSeq == 0 {
 		return p, over
 	}
@@ -341,7 +345,8 @@ func (pl *player) stream(kind, text string) {
 	}
 }
 
-// fail fails unless enough attempts have failed already. Its text is the beginning of what the response would have said.
+// fail fails unless enough attempts have failed already. Its text is the beginning of what the response would
+// have said.
 func (pl *player) fail(f failure, rest []step) error {
 	if pl.skip >= f.times {
 		pl.skip -= f.times

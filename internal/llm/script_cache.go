@@ -7,7 +7,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Bounds of what script models remember. It saves time and changes no answer: a position follows from the request alone.
+// Bounds of what script models remember. It saves time and changes no answer: a position follows from the
+// request alone.
 const (
 	// maxParsed bounds the scripts that are kept parsed, and maxParsedText the size of each.
 	maxParsed     = 128
@@ -51,20 +52,21 @@ func (c *parses) steps(text string) ([]step, error) {
 // counted are the sizes of conversations, located what script/steps has counted of their turns that are over.
 var (
 	counted prefixes[int64]
-	located prefixes[tally]
+	located prefixes[counts]
 )
 
-// tally is what earlier turns leave of a position: their responses, and those since the newest user message.
-type tally struct{ responses, since int }
+// counts is what earlier turns leave of a position: their responses, and those since the newest user message.
+type counts struct{ responses, since int }
 
-// prefixes are what was found of the beginnings of conversations, so that a long one is not gone through at each model call.
+// prefixes are what was found of the beginnings of conversations, so that a long one is not gone through at each
+// model call.
 type prefixes[T any] struct {
 	mu   sync.Mutex
 	kept map[string]prefix[T]
 }
 
-// prefix is what was found of the first messages of a conversation, the last of which is a response: what comes before it does not
-// change any more. The pointers keep no conversation in memory.
+// prefix is what was found of the first messages of a conversation, the last of which is a response: what comes
+// before it does not change any more. The pointers keep no conversation in memory.
 type prefix[T any] struct {
 	messages    int
 	first, last weak.Pointer[outboard.Message]

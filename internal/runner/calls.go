@@ -21,11 +21,13 @@ import (
 )
 
 const (
-	// maxRounds bounds how often one RunCalls gets a sandbox anew, so that one which dies under every call cannot hold a turn.
+	// maxRounds bounds how often one RunCalls gets a sandbox anew, so that one which dies under every call
+	// cannot hold a turn.
 	maxRounds = 4
 	// maxAttempts bounds the intents of one pure or idempotent call.
 	maxAttempts = 3
-	// callGrace is what a call may take beyond its own timeout before its machine counts as hung: the guest enforces the timeout.
+	// callGrace is what a call may take beyond its own timeout before its machine counts as hung: the guest
+	// enforces the timeout.
 	callGrace = 30 * time.Second
 	// killTime bounds the killing of one call, waiting for its end included.
 	killTime = 20 * time.Second
@@ -64,8 +66,9 @@ type job struct {
 
 func (j *job) local() bool { return j.def.Place == tool.InControl }
 
-// fresh reports whether the call runs a command that a person allowed. It gets a shell that has run nothing: functions, aliases, PATH and
-// the directory of the thread's shell, which the agent may have prepared, do not decide what it does.
+// fresh reports whether the call runs a command that a person allowed. It gets a shell that has run nothing:
+// functions, aliases, PATH and the directory of the thread's shell, which the agent may have prepared, do not
+// decide what it does.
 func (j *job) fresh() bool {
 	var in struct {
 		Command string `json:"command"`
@@ -79,8 +82,9 @@ func (j *job) moved() bool {
 	return named != "" && j.opens != "" && j.opens != named
 }
 
-// RunCalls implements harness.Turn. Each round gets the sandbox, makes the intents durable, sends the calls and collects their
-// outcomes. Calls that lost their machine come back in the next round, which decides by their class.
+// RunCalls implements harness.Turn. Each round gets the sandbox, makes the intents durable, sends the calls and
+// collects their outcomes. Calls that lost their machine come back in the next round, which decides by their
+// class.
 func (t *turn) RunCalls(ctx context.Context) error {
 	if err := t.offer(ctx); err != nil {
 		return err
@@ -176,7 +180,8 @@ func (t *turn) round(ctx context.Context, jobs []*job) error {
 	return t.collect(ctx, run)
 }
 
-// lostBefore deals with a sandbox that could not say what a path leads to. If it is gone, the next round has another one.
+// lostBefore deals with a sandbox that could not say what a path leads to. If it is gone, the next round has
+// another one.
 func (t *turn) lostBefore(err error) error {
 	if t.ctx.Err() != nil {
 		return context.Cause(t.ctx)
@@ -188,15 +193,17 @@ func (t *turn) lostBefore(err error) error {
 	return outboard.Errorf(outboard.Unavailable, "asking the sandbox what a path leads to: %w", err)
 }
 
-// acquire gets the sandbox if a job needs it, and stages what happened to the one before. A refusal is why there is none.
+// acquire gets the sandbox if a job needs it, and stages what happened to the one before. A refusal is why there
+// is none.
 func (t *turn) acquire(ctx context.Context, jobs []*job) (refusal, err error) {
-	if t.box != nil && !t.box.Usable() { // known before anything is promised: no outcome need be unknown
+	if t.lease != nil && !t.lease.Usable() { // known before anything is promised: no outcome need be unknown
 		t.dropBox()
 	}
-	if t.box != nil || !slices.ContainsFunc(jobs, func(j *job) bool { return !j.local() }) {
+	if t.lease != nil || !slices.ContainsFunc(jobs, func(j *job) bool { return !j.local() }) {
 		return nil, nil
 	}
-	// Making one takes a while: the response is shown, and safe, before. And a checkpoint to restore from must be durable.
+	// Making one takes a while: the response is shown, and safe, before. And a checkpoint to restore from must
+	// be durable.
 	if (t.view.Sandbox == nil || t.rows.checkpoint != nil) && len(t.staged) > 0 {
 		if _, err := t.Append(t.ctx, nil); err != nil {
 			return nil, err
@@ -214,12 +221,12 @@ func (t *turn) acquire(ctx context.Context, jobs []*job) (refusal, err error) {
 			return err, nil
 		}
 	}
-	box, err := t.cfg.Fleet.Acquire(ctx, fleet.Request{Session: t.id, Config: t.durable.Config, Current: t.view.Sandbox,
+	lease, err := t.cfg.Fleet.Acquire(ctx, fleet.Request{Session: t.id, Config: t.durable.Config, Current: t.view.Sandbox,
 		Checkpoint: t.view.Checkpoint, Epoch: t.epoch})
 	switch {
 	case t.ctx.Err() != nil:
 		if err == nil {
-			t.box = box // for close
+			t.lease = lease // for close
 		}
 		return nil, context.Cause(t.ctx)
 	case errors.Is(err, store.ErrFenced):
@@ -230,18 +237,19 @@ func (t *turn) acquire(ctx context.Context, jobs []*job) (refusal, err error) {
 		t.log.Error("no sandbox", "err", err)
 		return err, t.giveUpOn(ctx, jobs, err)
 	}
-	t.box, t.unacked = box, append(t.unacked, t.lingering.takeUnacked(t.id)...)
-	if box.Lost != nil {
-		t.Stage(t.event(box.Lost))
+	t.lease, t.unacked = lease, append(t.unacked, t.keepAlive.takeUnacked(t.id)...)
+	if lease.Lost != nil {
+		t.Stage(t.event(lease.Lost))
 	}
-	if box.New {
-		t.Stage(t.event(&box.Ready))
+	if lease.New {
+		t.Stage(t.event(&lease.Ready))
 	}
 	return nil, nil
 }
 
-// giveUpOn deals with started calls whose machine cannot be reached. Until the deadline of one has passed the turn is tried
-// again, since the machine may answer yet; after that, or when the user does not want to wait, it counts as lost.
+// giveUpOn deals with started calls whose machine cannot be reached. Until the deadline of one has passed the
+// turn is tried again, since the machine may answer yet; after that, or when the user does not want to wait, it
+// counts as lost.
 func (t *turn) giveUpOn(ctx context.Context, jobs []*job, cause error) error {
 	started := false
 	for _, j := range jobs {
@@ -260,15 +268,15 @@ func (t *turn) giveUpOn(ctx context.Context, jobs []*job, cause error) error {
 	return nil
 }
 
-// intents decides what becomes of each job now: it runs under a new intent or the one it has, or it ends here. With stop, nothing
-// new is started.
+// intents decides what becomes of each job now: it runs under a new intent or the one it has, or it ends here.
+// With stop, nothing new is started.
 func (t *turn) intents(jobs []*job, refusal error, stop bool) (run []*job, events []outboard.Event) {
 	end := func(j *job, outcome outboard.Outcome, text string) {
 		events = append(events, t.event(new(tool.Failed(j.call.ID, outcome, text))))
 	}
 	for _, j := range jobs {
 		was := j.call.Started
-		here := was != nil && !j.local() && t.box != nil && was.Generation == t.box.Generation()
+		here := was != nil && !j.local() && t.lease != nil && was.Generation == t.lease.Generation()
 		again := was != nil && was.Class != outboard.ClassEffect
 		switch {
 		case here:
@@ -285,7 +293,7 @@ func (t *turn) intents(jobs []*job, refusal error, stop bool) (run []*job, event
 			end(j, outboard.OutcomeUnknown, unknownText(t.id, j))
 		case again && was.Attempt >= maxAttempts:
 			end(j, outboard.OutcomeError, fmt.Sprintf("This call was cut off %d times, by the loss of whatever ran it.", was.Attempt))
-		case !j.local() && t.box == nil:
+		case !j.local() && t.lease == nil:
 			end(j, outboard.OutcomeError, refusalText(refusal))
 		default:
 			j.sent = t.intent(j, was)
@@ -312,7 +320,7 @@ func (t *turn) intent(j *job, was *outboard.CallStarted) *outboard.CallStarted {
 		s.Attempt = was.Attempt + 1
 	}
 	if !j.local() {
-		s.Sandbox, s.Generation = t.box.ID(), t.box.Generation()
+		s.Sandbox, s.Generation = t.lease.ID(), t.lease.Generation()
 	}
 	return s
 }
@@ -351,13 +359,14 @@ type result struct {
 	panic *panicked
 }
 
-// collect sends the jobs and records their outcomes as they come. The last ones are staged, the others committed at once. When
-// the turn cannot go on it waits for the calls' goroutines, not for the calls: those go on in the sandbox.
+// collect sends the jobs and records their outcomes as they come. The last ones are staged, the others committed
+// at once. When the turn cannot go on it waits for the calls' goroutines, not for the calls: those go on in the
+// sandbox.
 func (t *turn) collect(ctx context.Context, jobs []*job) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	results := make(chan result, len(jobs)) // holds all, so no sender ever waits
 	slots := make(chan struct{}, outboard.MaxParallelCalls)
-	box, sets := t.box, t.durable.Config.Agent.Tools
+	lease, sets := t.lease, t.durable.Config.Agent.Tools
 	var senders sync.WaitGroup
 	defer senders.Wait()
 	defer cancel(errStopping)
@@ -372,12 +381,12 @@ func (t *turn) collect(ctx context.Context, jobs []*job) error {
 			slots <- struct{}{} // taken in order, so that a call never waits for one without a slot
 			senders.Go(func() {
 				defer func() { <-slots }()
-				results <- t.perform(ctx, box, j, sets)
+				results <- t.perform(ctx, lease, j, sets)
 			})
 		}
 	}
 	if len(jobs) == 1 { // there is nothing to do beside it, and to hand it to a goroutine and back takes time
-		results <- t.perform(ctx, box, jobs[0], sets)
+		results <- t.perform(ctx, lease, jobs[0], sets)
 	} else {
 		senders.Go(sendAll)
 	}
@@ -434,8 +443,9 @@ func order(jobs []*job) {
 	}
 }
 
-// record stages the outcomes of a batch, the checkpoint they leave behind and the files they delivered. It reports whether the
-// machine was lost before its state was saved: then the calls that may have changed it have no outcome yet.
+// record stages the outcomes of a batch, the checkpoint they leave behind and the files they delivered. It
+// reports whether the machine was lost before its state was saved: then the calls that may have changed it have
+// no outcome yet.
 func (t *turn) record(batch []result) (lost bool, err error) {
 	changing := func(r result) bool { return !r.job.local() && r.job.def.MayChange }
 	var changed []*outboard.CallFinished
@@ -468,11 +478,12 @@ func (t *turn) record(batch []result) (lost bool, err error) {
 	return lost, nil
 }
 
-// save checkpoints the workspace after the calls and harvests its outputs. When the machine or the connection is lost meanwhile
-// nothing is recorded: if the machine lives, its receipts tell the outcomes again; if it died, their effects went with it.
+// save checkpoints the workspace after the calls and harvests its outputs. When the machine or the connection is
+// lost meanwhile nothing is recorded: if the machine lives, its receipts tell the outcomes again; if it died,
+// their effects went with it.
 func (t *turn) save(calls []*outboard.CallFinished) (events []outboard.Event, lost bool, err error) {
 	last := calls[len(calls)-1].Call
-	ck, err := t.cfg.Fleet.Checkpoint(t.ctx, t.box, t.id, t.epoch, t.view.Checkpoint, last)
+	ck, err := t.cfg.Fleet.Checkpoint(t.ctx, t.lease, t.id, t.epoch, t.view.Checkpoint, last)
 	switch {
 	case t.ctx.Err() != nil:
 		return nil, false, context.Cause(t.ctx)
@@ -501,7 +512,7 @@ func (t *turn) save(calls []*outboard.CallFinished) (events []outboard.Event, lo
 
 // harvest takes in what calls left in the outputs directory.
 func (t *turn) harvest(last outboard.CallID) []outboard.Event {
-	files, err := t.cfg.Fleet.Harvest(t.ctx, t.box, t.id)
+	files, err := t.cfg.Fleet.Harvest(t.ctx, t.lease, t.id)
 	if err != nil && t.ctx.Err() == nil {
 		t.log.Error("outputs were not harvested", "call", last, "err", err)
 	}

@@ -66,8 +66,8 @@ func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw, used
 	return call, "", judged, nil
 }
 
-// audit writes to the audit that a call was refused or will be asked about. What passes is in the log before it runs; what does not
-// pass has no effect, so a record that cannot be written changes nothing.
+// audit writes to the audit that a call was refused or will be asked about. What passes is in the log before it
+// runs; what does not pass has no effect, so a record that cannot be written changes nothing.
 func (t *turn) audit(ctx context.Context, r *policy.Request, call *outboard.CallRequested, decision string) {
 	detail, err := json.Marshal(map[string]any{"rules": call.Rules, "reason": call.Reason})
 	if err == nil {
@@ -98,8 +98,8 @@ func (t *turn) validate(call *outboard.CallRequested, input outboard.Raw) error 
 	return def.Validate(input)
 }
 
-// isObject refuses an input that is no JSON object, or names something twice. Arguments that were no JSON at all are in the log as a JSON string
-// of their text: the error says where the model went wrong in it.
+// isObject refuses an input that is no JSON object, or names something twice. Arguments that were no JSON at all
+// are in the log as a JSON string of their text: the error says where the model went wrong in it.
 func isObject(input outboard.Raw) error {
 	var v any
 	if err := json.Unmarshal(input, &v); err != nil {
@@ -119,9 +119,9 @@ func isObject(input outboard.Raw) error {
 	return errors.New("expected a JSON object with the arguments")
 }
 
-// fits holds the input of a custom tool to the schema that its author gave. Where the schema is none that can be checked by, the input
-// passes with a note in the server's log: such an agent was saved before schemas were checked, or came in with an import, and its client
-// has always had to look for itself.
+// fits holds the input of a custom tool to the schema that its author gave. Where the schema is none that can be
+// checked by, the input passes with a note in the server's log: such an agent was saved before schemas were
+// checked, or came in with an import, and its client has always had to look for itself.
 func (t *turn) fits(name string, input outboard.Raw) error {
 	i := slices.IndexFunc(t.durable.Config.Agent.Tools, func(s outboard.Toolset) bool { return s.Kind == "custom" && s.Name == name })
 	if i < 0 {
@@ -159,8 +159,9 @@ func (t *turn) mayCreate(ctx context.Context) error {
 	return t.cfg.Policy.Admit(ctx, r, string(t.id), "")
 }
 
-// permit is the one place where it is asked whether a call's effect may happen now: after every answer and wait, and before its
-// intent. It returns why not, as the model reads it. A call that was started is not asked about again.
+// permit is the one place where it is asked whether a call's effect may happen now: after every answer and wait,
+// and before its intent. It returns why not, as the model reads it. A call that was started is not asked about
+// again.
 func (t *turn) permit(ctx context.Context, j *job) error {
 	if err := t.paid(j); err != nil {
 		return err
@@ -203,7 +204,8 @@ func (t *turn) permit(ctx context.Context, j *job) error {
 // askThere tells the model how a person comes to be asked about what a link leads to.
 const askThere = "; make the call again with that path"
 
-// requestOf is the request that a call comes to, as it is known by now: with what it opens, and with the answer of a person who allowed it.
+// requestOf is the request that a call comes to, as it is known by now: with what it opens, and with the answer
+// of a person who allowed it.
 func (t *turn) requestOf(ctx context.Context, j *job) *policy.Request {
 	call := j.call.Requested
 	if j.opens != "" {
@@ -217,8 +219,9 @@ func (t *turn) requestOf(ctx context.Context, j *job) *policy.Request {
 	return r
 }
 
-// leadsTo is requestOf for a call that is to be permitted. Where links lead to another path than the call names, that one is what is judged;
-// the rules about the named one can only take away, and what a person was asked about was the named one.
+// leadsTo is requestOf for a call that is to be permitted. Where links lead to another path than the call names,
+// that one is what is judged; the rules about the named one can only take away, and what a person was asked
+// about was the named one.
 func (t *turn) leadsTo(ctx context.Context, j *job) (*policy.Request, error) {
 	r := t.requestOf(ctx, j)
 	if !j.moved() {
@@ -247,17 +250,17 @@ func (t *turn) workdir() string {
 	return t.view.Sandbox.Workdir
 }
 
-// locate finds what a call of a file tool opens: its path in the sandbox with every link followed. That is what is judged, and the guest
-// opens nothing else. A path that leads nowhere ends the call.
+// locate finds what a call of a file tool opens: its path in the sandbox with every link followed. That is what
+// is judged, and the guest opens nothing else. A path that leads nowhere ends the call.
 func (t *turn) locate(ctx context.Context, j *job) error {
-	if !j.def.Opens() || t.box == nil {
+	if !j.def.Opens() || t.lease == nil {
 		return nil
 	}
 	named := j.call.Requested.Opens
 	if named == "" { // of a log that is older than the record
 		named, _ = policy.Opens(j.def.Name, j.input, t.workdir())
 	}
-	real, err := t.box.Real(ctx, named)
+	real, err := t.lease.Real(ctx, named)
 	if e, ok := errors.AsType[*guest.Error](err); ok {
 		j.failed = j.def.Name + ": " + e.Message
 		return nil
@@ -269,8 +272,8 @@ func (t *turn) locate(ctx context.Context, j *job) error {
 // askAgain tells the model how a person comes to be asked.
 const askAgain = "; make the call again to ask by the rules of now"
 
-// approvedByNow holds the answer to the rules of now, where they have become stricter about who may give it since it was asked for. They
-// never make it easier: whoever answered was told whom it takes.
+// approvedByNow holds the answer to the rules of now, where they have become stricter about who may give it
+// since it was asked for. They never make it easier: whoever answered was told whom it takes.
 func (t *turn) approvedByNow(ctx context.Context, j *job, v policy.Verdict) error {
 	asked, answer := &j.call.Requested, j.call.Answer
 	who, needs := asked.Approver.And(v.Approver), max(asked.Needs, v.Needs)
@@ -292,8 +295,8 @@ func (t *turn) approvedByNow(ctx context.Context, j *job, v policy.Verdict) erro
 	return nil
 }
 
-// approved checks the answer that lets a call run: it must be about this very request, and whoever gave it must still be somebody who
-// may. needs people of who must have, from 2; 0 = one.
+// approved checks the answer that lets a call run: it must be about this very request, and whoever gave it must
+// still be somebody who may. needs people of who must have, from 2; 0 = one.
 func (t *turn) approved(ctx context.Context, j *job, who outboard.Approver, needs int) error {
 	answer, asked := j.call.Answer, &j.call.Requested
 	digest := tool.Digest(asked.Name, j.input)
@@ -365,26 +368,27 @@ func (t *turn) taint(j *job) outboard.Taint {
 	return out
 }
 
-// reachedOut reports whether the session's sandbox has sent a request to anybody: what came back is a stranger's text. What cannot be read
-// counts as one.
+// reachedOut reports whether the session's sandbox has sent a request to anybody: what came back is a stranger's
+// text. What cannot be read counts as one.
 func (t *turn) reachedOut() bool {
 	used, err := t.cfg.Store.NetUsage(t.ctx, string(t.id))
 	return err != nil || used.Hosts > 0
 }
 
-// mounted is where a mount is in the sandbox, with the links on the way to it followed, as in the paths it is compared with.
+// mounted is where a mount is in the sandbox, with the links on the way to it followed, as in the paths it is
+// compared with.
 func (t *turn) mounted(mount string) string {
-	if t.box == nil || mount == "" {
+	if t.lease == nil || mount == "" {
 		return mount
 	}
 	if t.mounts == nil {
 		t.mounts = map[string]string{}
 	}
-	key := t.box.Generation() + " " + mount
+	key := t.lease.Generation() + " " + mount
 	real, known := t.mounts[key]
 	if !known {
 		var err error
-		if real, err = t.box.Real(t.ctx, mount); err != nil {
+		if real, err = t.lease.Real(t.ctx, mount); err != nil {
 			return "/" // nobody can tell, so that everything touches it
 		}
 		t.mounts[key] = real

@@ -10,7 +10,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// drive takes one claimed session as far as it goes, and gives it up. tail are the newest events of its log, as far as they are known.
+// drive takes one claimed session as far as it goes, and gives it up. tail are the newest events of its log, as
+// far as they are known.
 func (w *worker) drive(ctx context.Context, h outboard.Header, tail []outboard.Event) {
 	t, err := w.open(ctx, h, tail)
 	if err != nil {
@@ -28,7 +29,7 @@ func (w *worker) drive(ctx context.Context, h outboard.Header, tail []outboard.E
 	forget()
 	t.close(err == nil)
 	if err == nil && t.held {
-		w.folds.keep(t.id, t.durable)
+		w.states.keep(t.id, t.durable)
 	}
 	t.part(ctx, err)
 }
@@ -59,7 +60,8 @@ func asPanic(v any) *panicked {
 	return &panicked{v, debug.Stack()}
 }
 
-// part gives up the lease in the way that the end of the turn asks for. The worker's ctx has ended where the worker stopped the turn.
+// part gives up the lease in the way that the end of the turn asks for. The worker's ctx has ended where the
+// worker stopped the turn.
 func (t *turn) part(worker context.Context, err error) {
 	ctx, cut := context.WithoutCancel(worker), context.Cause(worker)
 	switch {
@@ -83,8 +85,9 @@ func (t *turn) part(worker context.Context, err error) {
 	t.endLease(worker)
 }
 
-// fenced tells the two ways of being fenced apart. When the lease is still ours it was the sandbox that refused: it has seen a
-// later lease than the database gives. Then the lease is kept, because no other process could do better, until somebody has looked.
+// fenced tells the two ways of being fenced apart. When the lease is still ours it was the sandbox that refused:
+// it has seen a later lease than the database gives. Then the lease is kept, because no other process could do
+// better, until somebody has looked.
 func (t *turn) fenced(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, partingTime)
 	defer cancel()
@@ -107,8 +110,9 @@ func (t *turn) endLease(worker context.Context) {
 	t.giveUpLease(worker, t.id, t.epoch)
 }
 
-// giveUpLease ends the lease of a session, so that it can be claimed again. While the database cannot be reached it tries again: the
-// worker lives, and with it a lease that nobody uses. Where the worker ends, the lease ends with it.
+// giveUpLease ends the lease of a session, so that it can be claimed again. While the database cannot be reached
+// it tries again: the worker lives, and with it a lease that nobody uses. Where the worker ends, the lease ends
+// with it.
 func (r *Runner) giveUpLease(worker context.Context, id outboard.SessionID, epoch int64) {
 	for wait := retryPause; ; wait = min(2*wait, maxPause) {
 		err := r.cfg.fault("release")
@@ -129,9 +133,9 @@ func (r *Runner) giveUpLease(worker context.Context, id outboard.SessionID, epoc
 	}
 }
 
-// unreadable deals with a session whose log could not be folded. A broken log would be broken again: the turn ends, and its client is told.
-// Where it is not known to be broken, or what another version wrote, the lease is kept, so that the session is not claimed in a circle,
-// until somebody has looked and the process ends.
+// unreadable deals with a session whose log could not be folded. A broken log would be broken again: the turn
+// ends, and its client is told. Where it is not known to be broken, or what another version wrote, the lease is
+// kept, so that the session is not claimed in a circle, until somebody has looked and the process ends.
 func (w *worker) unreadable(ctx context.Context, h outboard.Header, err error) {
 	kind := outboard.KindOf(err)
 	if ctx.Err() != nil || kind == outboard.NotFound {
@@ -153,8 +157,9 @@ func (w *worker) unreadable(ctx context.Context, h outboard.Header, err error) {
 	w.giveUpLease(ctx, h.ID, h.Epoch)
 }
 
-// endDamaged ends the turn of a session whose log cannot be folded, and takes what waits out of its inbox: a session that nothing can be
-// done in must not count as running, and can be deleted. Calls that are open stay as they are.
+// endDamaged ends the turn of a session whose log cannot be folded, and takes what waits out of its inbox: a
+// session that nothing can be done in must not count as running, and can be deleted. Calls that are open stay as
+// they are.
 func (w *worker) endDamaged(ctx context.Context, h outboard.Header, message string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), partingTime)
 	defer cancel()
@@ -182,8 +187,8 @@ func (w *worker) endDamaged(ctx context.Context, h outboard.Header, message stri
 	}
 }
 
-// abort ends a turn that failed in a way that would repeat itself: a panic, or an error that is our fault. It reports whether the
-// session now rests.
+// abort ends a turn that failed in a way that would repeat itself: a panic, or an error that is our fault. It
+// reports whether the session now rests.
 func (t *turn) abort(ctx context.Context, cause error) bool {
 	if p, ok := errors.AsType[*panicked](cause); ok {
 		t.log.Error("the turn panicked", "panic", p.value, "stack", string(p.stack))
@@ -209,7 +214,8 @@ const flushAtOnce = 100
 // internalError is what a session is told of one.
 const internalError = "An internal error ended the turn; the server's log has the details."
 
-// closing returns the events that end a turn for good whatever state it is in: everything open is closed, what waits is flushed.
+// closing returns the events that end a turn for good whatever state it is in: everything open is closed, what
+// waits is flushed.
 func closing(s *outboard.State, message string) []outboard.Event {
 	var events []outboard.Event
 	add := func(p outboard.Payload) { events = append(events, outboard.NewEvent(s.Thread, p)) }

@@ -79,8 +79,8 @@ func (r *rig) answered(id outboard.SessionID, after int64) (head int64, said str
 	return 0, ""
 }
 
-// turnRows runs a turn of a session and returns the new head of its log and how many rows of it were read meanwhile, those apart that
-// the test itself reads.
+// turnRows runs a turn of a session and returns the new head of its log and how many rows of it were read
+// meanwhile, those apart that the test itself reads.
 func (r *rig) turnRows(id outboard.SessionID, head int64, text string) (now, rows int64) {
 	r.t.Helper()
 	began := r.store.EventsRead()
@@ -94,11 +94,12 @@ func (r *rig) turnRows(id outboard.SessionID, head int64, text string) (now, row
 	return now, rows
 }
 
-// slack is how many rows a turn may read beyond those it needs: each new one a few times, by the turn, by its watchers and by the test.
+// slack is how many rows a turn may read beyond those it needs: each new one a few times, by the turn, by its
+// watchers and by the test.
 func slack(fresh int64) int64 { return 4*fresh + 50 }
 
-// If this fails, a turn of a long session reads its log more than once, one right behind another reads what that one had read, or
-// the session stays in memory when it is idle.
+// If this fails, a turn of a long session reads its log more than once, one right behind another reads what that
+// one had read, or the session stays in memory when it is idle.
 func TestLongSession(t *testing.T) {
 	r := newRig(t, llm.Config{Scripts: llm.Scripts{Context: 1 << 40}}) // or the conversation is summarised
 	r.log = slog.New(slog.DiscardHandler)
@@ -119,19 +120,19 @@ func TestLongSession(t *testing.T) {
 			t.Errorf("turn %s read %d rows, when %d were new", text, rows, head-was)
 		}
 	}
-	if kept := inUse() - idle; kept < long*100 || kept > maxFoldBytes {
+	if kept := inUse() - idle; kept < long*100 || kept > maxStateBytes {
 		t.Errorf("right after its turn the session takes %d bytes", kept)
 	}
 	n.Stop()
-	n.folds.expire(time.Now().Add(2 * foldTTL)) // as the runner does each second
+	n.states.expire(time.Now().Add(2 * stateTTL)) // as the runner does each second
 	if more := inUse() - idle; more > 1<<20 {
 		t.Errorf("an idle session of %d events keeps %d bytes in memory", head, more)
 	}
 	runtime.KeepAlive(n)
 }
 
-// If this fails, a process that takes up a long session reads what its summary stands for, or goes on with something else than what the
-// whole log says.
+// If this fails, a process that takes up a long session reads what its summary stands for, or goes on with
+// something else than what the whole log says.
 func TestLongSummarisedSession(t *testing.T) {
 	r := newRig(t, llm.Config{Scripts: llm.Scripts{Context: 200_000}})
 	r.log = slog.New(slog.DiscardHandler)
@@ -158,7 +159,7 @@ func TestLongSummarisedSession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := n.folds.take(t.Context(), id).Clone()
+	got := n.states.take(t.Context(), id).Clone()
 	if want = want.Clone(); len(got.Waiting)+len(want.Waiting) == 0 {
 		got.Waiting, want.Waiting = nil, nil // not how many there were before
 	}

@@ -25,9 +25,9 @@ const busyPause = 250 * time.Millisecond
 const freshNote = "[a person allowed this command, so it ran in a fresh shell: nothing of your shell was there (directory, variables, functions), " +
 	"and nothing of it stays in yours]"
 
-// perform brings one call, whose intent is durable, to its outcome. It runs beside the turn's goroutine and touches nothing of
-// the turn that changes.
-func (t *turn) perform(ctx context.Context, box *fleet.Box, j *job, sets []outboard.Toolset) (r result) {
+// perform brings one call, whose intent is durable, to its outcome. It runs beside the turn's goroutine and
+// touches nothing of the turn that changes.
+func (t *turn) perform(ctx context.Context, lease *fleet.Lease, j *job, sets []outboard.Toolset) (r result) {
 	r.job = j
 	defer func() {
 		if v := recover(); v != nil {
@@ -48,9 +48,9 @@ func (t *turn) perform(ctx context.Context, box *fleet.Box, j *job, sets []outbo
 		r.fin, r.err = t.fetch(ctx, j, sets)
 		return r
 	}
-	res, late, err := t.send(ctx, box, j)
+	res, late, err := t.send(ctx, lease, j)
 	if err == nil {
-		if r.fin, err = t.picture(t.ctx, box, j, res); r.fin != nil {
+		if r.fin, err = t.picture(t.ctx, lease, j, res); r.fin != nil {
 			return r
 		}
 	}
@@ -84,7 +84,8 @@ func (t *turn) perform(ctx context.Context, box *fleet.Box, j *job, sets []outbo
 	return r
 }
 
-// refusedBy is the outcome of a call that the guest answers with an error. When it is the guest's own, nothing is known.
+// refusedBy is the outcome of a call that the guest answers with an error. When it is the guest's own, nothing
+// is known.
 func refusedBy(e *guest.Error, j *job) outboard.CallFinished {
 	outcome, text := outboard.OutcomeError, "The sandbox refused this call ("+e.Code+"): "+e.Message
 	if e.Code == guest.Internal && j.def.Class == outboard.ClassEffect {
@@ -93,9 +94,9 @@ func refusedBy(e *guest.Error, j *job) outboard.CallFinished {
 	return tool.Failed(j.call.ID, outcome, text)
 }
 
-// send starts the call, or finds that it was started before, and waits for its end. An interrupt, or time far beyond the call's
-// own timeout (late), kills it; what it had come to by then is its true result.
-func (t *turn) send(ctx context.Context, box *fleet.Box, j *job) (res guest.Result, late bool, err error) {
+// send starts the call, or finds that it was started before, and waits for its end. An interrupt, or time far
+// beyond the call's own timeout (late), kills it; what it had come to by then is its true result.
+func (t *turn) send(ctx context.Context, lease *fleet.Lease, j *job) (res guest.Result, late bool, err error) {
 	key := j.sent.Key
 	wctx, cancel := context.WithDeadline(ctx, t.latest(j))
 	defer cancel()
@@ -113,13 +114,13 @@ func (t *turn) send(ctx context.Context, box *fleet.Box, j *job) (res guest.Resu
 		if j.fresh() {
 			start.Shell = guest.OncePrefix + key
 		}
-		for res, err = box.Start(wctx, start); isBusy(err) && wctx.Err() == nil; res, err = box.Start(wctx, start) {
+		for res, err = lease.Start(wctx, start); isBusy(err) && wctx.Err() == nil; res, err = lease.Start(wctx, start) {
 			t.pause(wctx, busyPause) // nothing was recorded inside: asking again is not sending twice
 		}
 	}
 	begun()
 	if err == nil && !over(res) {
-		res, err = box.Wait(wctx, key, t.epoch)
+		res, err = lease.Wait(wctx, key, t.epoch)
 	}
 	late = ctx.Err() == nil && wctx.Err() != nil
 	if err == nil || !late && !stopped(ctx) {
@@ -127,9 +128,9 @@ func (t *turn) send(ctx context.Context, box *fleet.Box, j *job) (res guest.Resu
 	}
 	kctx, cancel := context.WithTimeout(t.ctx, killTime)
 	defer cancel()
-	res, err = box.Kill(kctx, key, t.epoch)
+	res, err = lease.Kill(kctx, key, t.epoch)
 	if err == nil && !over(res) {
-		res, err = box.Wait(kctx, key, t.epoch)
+		res, err = lease.Wait(kctx, key, t.epoch)
 	}
 	return res, late, err
 }
@@ -200,8 +201,9 @@ func over(res guest.Result) bool {
 	return res.State == guest.StateDone || res.State == guest.StateKilled
 }
 
-// latest is when a call's machine counts as hung. Calls of one shell wait for each other in the guest, so each may have to wait
-// for a whole batch before its own time begins; a call that is picked up late still gets the grace.
+// latest is when a call's machine counts as hung. Calls of one shell wait for each other in the guest, so each
+// may have to wait for a whole batch before its own time begins; a call that is picked up late still gets the
+// grace.
 func (t *turn) latest(j *job) time.Time {
 	own := j.def.Timeout(j.input)
 	at := time.Now().Add(own + (outboard.MaxParallelCalls-1)*max(own, outboard.DefaultBashTimeout) + callGrace)

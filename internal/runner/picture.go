@@ -16,10 +16,10 @@ import (
 	"github.com/outboard-dev/outboard/internal/tool"
 )
 
-// picture gives the result of a read the picture or document that it found, which is more than a result of the guest holds: it is read by the
-// call's path, and taken only where it is what the call has read. A picture that no model takes is an error that says so. err is ours, or the
-// sandbox's.
-func (t *turn) picture(ctx context.Context, box *fleet.Box, j *job, res guest.Result) (*outboard.CallFinished, error) {
+// picture gives the result of a read the picture or document that it found, which is more than a result of the
+// guest holds: it is read by the call's path, and taken only where it is what the call has read. A picture that
+// no model takes is an error that says so. err is ours, or the sandbox's.
+func (t *turn) picture(ctx context.Context, lease *fleet.Lease, j *job, res guest.Result) (*outboard.CallFinished, error) {
 	media, size, sum, ok := guest.ParseMediaLine(res.Output)
 	if j.def.Name != "read" || res.State != guest.StateDone || res.Cause != "exited" || !ok {
 		return nil, nil
@@ -28,7 +28,7 @@ func (t *turn) picture(ctx context.Context, box *fleet.Box, j *job, res guest.Re
 		return new(tool.Failed(j.call.ID, outboard.OutcomeError, "read: "+j.sent.Opens+": "+fmt.Sprintf(format, args...))), nil
 	}
 	var b bytes.Buffer
-	err := box.ReadFile(ctx, fleet.FileRef{Path: guest.Name(j.sent.Opens)}, 0, guest.MaxMedia+1, &limited{w: &b, left: guest.MaxMedia})
+	err := lease.ReadFile(ctx, fleet.FileRef{Path: guest.Name(j.sent.Opens)}, 0, guest.MaxMedia+1, &limited{w: &b, left: guest.MaxMedia})
 	if e, is := errors.AsType[*guest.Error](err); is {
 		return refuse("%s", e.Message)
 	}

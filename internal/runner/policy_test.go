@@ -77,7 +77,8 @@ func TestApprovalExpires(t *testing.T) {
 	}
 }
 
-// If this fails, an approval lets another request run than the one that was shown, or outlives the right of whoever gave it.
+// If this fails, an approval lets another request run than the one that was shown, or outlives the right of
+// whoever gave it.
 func TestVoidApprovals(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.ruled(policy.Config{Operator: `@id("admin") @effect("ask") @approver("admin") forbid (principal, action == Action::"bash", resource);`})
@@ -119,8 +120,8 @@ func TestVoidApprovals(t *testing.T) {
 	}
 }
 
-// If this fails, a call that needs several people runs on fewer: one who was demoted, removed or revoked after voting, one who has two keys,
-// the owner of the session, or after the rules have come to want more.
+// If this fails, a call that needs several people runs on fewer: one who was demoted, removed or revoked after
+// voting, one who has two keys, the owner of the session, or after the rules have come to want more.
 func TestVoidVotes(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.ruled(policy.Config{Operator: `@id("two") @effect("ask") @approvals("2") forbid (principal, action == Action::"bash", resource);`})
@@ -196,7 +197,8 @@ func TestWordsDoNotApprove(t *testing.T) {
 	}
 }
 
-// If this fails, a session that has read private data and what strangers wrote can send it out, or forgets in a new turn that it has.
+// If this fails, a session that has read private data and what strangers wrote can send it out, or forgets in a
+// new turn that it has.
 func TestTaintFollowsTheLog(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.ruled(policy.Config{})
@@ -219,8 +221,8 @@ func TestTaintFollowsTheLog(t *testing.T) {
 	r.rests(clean, "end_turn")
 }
 
-// If this fails, a tool that looks into mounted files, however it names them, leaves the session as one that has seen nothing private; or
-// one that looks elsewhere does not.
+// If this fails, a tool that looks into mounted files, however it names them, leaves the session as one that has
+// seen nothing private; or one that looks elsewhere does not.
 func TestTaintOfMountedFiles(t *testing.T) {
 	turn := &turn{view: &outboard.State{Config: outboard.SessionConfig{Resources: []outboard.Resource{{MountPath: "/mnt/data/private"}}}}}
 	for input, private := range map[string]bool{
@@ -237,8 +239,8 @@ func TestTaintOfMountedFiles(t *testing.T) {
 	}
 }
 
-// If this fails, a command that reads what a stranger wrote, from a host that limited networking allows, leaves the session as one that has
-// read nothing of the kind; or one that has reached nobody does not.
+// If this fails, a command that reads what a stranger wrote, from a host that limited networking allows, leaves
+// the session as one that has read nothing of the kind; or one that has reached nobody does not.
 func TestTaintOfLimitedNetworking(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.ruled(policy.Config{})
@@ -284,7 +286,8 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
-// If this fails, a rule that came while a call waited does not hold it, or a broken row in the database opens the doors.
+// If this fails, a rule that came while a call waited does not hold it, or a broken row in the database opens
+// the doors.
 func TestPolicyAtTheLastMoment(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.ruled(policy.Config{})
@@ -312,8 +315,8 @@ func TestPolicyAtTheLastMoment(t *testing.T) {
 	}
 }
 
-// If this fails, an answer that was enough under the rules of yesterday lets a call run under stricter ones of today, at any level, or one
-// that is enough for both does not.
+// If this fails, an answer that was enough under the rules of yesterday lets a call run under stricter ones of
+// today, at any level, or one that is enough for both does not.
 func TestApprovalUnderTheRulesOfNow(t *testing.T) {
 	const (
 		was   = `@id("asks") @effect("ask") forbid (principal, action == Action::"bash", resource);`
@@ -412,7 +415,7 @@ func TestGrantInTheRunner(t *testing.T) {
 	}
 	r.say(id, "- bash: rm x", "- parallel:", "  - bash: echo one", "  - bash: echo two", "- say: done")
 	r.until(id, "both have ended", func(s *outboard.State) bool { return s.Phase == outboard.PhaseIdle && s.Turn == 1 && s.Stop != nil })
-	ok, denied := r.tally(id)
+	ok, denied := r.count(id)
 	if ok != 1 || denied != 2 {
 		t.Errorf("%d ran and %d were denied, want one use and two denials\n%s", ok, denied, r.dump(id))
 	}
@@ -518,8 +521,8 @@ func (f *flaky) PoliciesFor(ctx context.Context, org outboard.OrgID, agent outbo
 	return f.Source.PoliciesFor(ctx, org, agent, session)
 }
 
-// If this fails, a call is denied for good because the database was away for a moment, or runs for somebody who is none any more, or under
-// policies that nobody could read.
+// If this fails, a call is denied for good because the database was away for a moment, or runs for somebody who
+// is none any more, or under policies that nobody could read.
 func TestPolicyThatCannotBeRead(t *testing.T) {
 	away := outboard.Errorf(outboard.Unavailable, "the database is away")
 	for _, c := range []struct {
@@ -550,7 +553,7 @@ func TestPolicyThatCannotBeRead(t *testing.T) {
 				Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools}, Env: outboard.EnvConfig{Kind: "cloud"}})
 			r.say(id, "- bash: echo one", "- say: done")
 			r.rests(id, "end_turn")
-			ok, denied := r.tally(id)
+			ok, denied := r.count(id)
 			if ok != c.ok || denied != c.denied {
 				t.Errorf("%d ran and %d were denied, want %d and %d\n%s", ok, denied, c.ok, c.denied, r.dump(id))
 			}
@@ -561,8 +564,8 @@ func TestPolicyThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// tally is how many calls of a session ran, and how many were denied.
-func (r *rig) tally(id outboard.SessionID) (ok, denied int) {
+// count is how many calls of a session ran, and how many were denied.
+func (r *rig) count(id outboard.SessionID) (ok, denied int) {
 	for _, o := range r.outcomes(id) {
 		switch o.Outcome {
 		case outboard.OutcomeOK:

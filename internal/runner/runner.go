@@ -1,5 +1,6 @@
-// Package runner drives sessions. It claims runnable sessions under leases, folds their logs, hands each to the harness as a
-// Turn, and makes what the harness decides durable; it is the only place from which tool calls are sent.
+// Package runner drives sessions. It claims runnable sessions under leases, folds their logs, hands each to the
+// harness as a Turn, and makes what the harness decides durable; it is the only place from which tool calls are
+// sent.
 //
 // Invariants:
 //   - An intent (call.started) is durable before its call is sent, an outcome (call.finished) before the guest may forget it.
@@ -31,16 +32,18 @@ import (
 )
 
 const (
-	// DefaultSlots is how many sessions one process drives at a time. Each is mostly waiting for a model; the bound keeps open
-	// streams and sandboxes within what one machine has file descriptors and memory for.
+	// DefaultSlots is how many sessions one process drives at a time. Each is mostly waiting for a model; the
+	// bound keeps open streams and sandboxes within what one machine has file descriptors and memory for.
 	DefaultSlots = 256
 	// maxClaim bounds one claim, so that several processes that wake together share the work.
 	maxClaim = 32
-	// DefaultGrace is how long Stop lets turns come to their next append. A model call that takes longer is made again elsewhere.
+	// DefaultGrace is how long Stop lets turns come to their next append. A model call that takes longer is made
+	// again elsewhere.
 	DefaultGrace = 5 * time.Second
 	// retryPause is the wait after the store, or something else a turn needs, was unavailable.
 	retryPause = time.Second
-	// maxPause bounds that wait where it grows, as on a full disk: the log is not filled, and work goes on soon after the repair.
+	// maxPause bounds that wait where it grows, as on a full disk: the log is not filled, and work goes on soon
+	// after the repair.
 	maxPause = 30 * time.Second
 	// turnStack is more than half of the stack that a turn comes to, most of it in SQLite; stacks are powers of two.
 	turnStack = 20 << 10
@@ -66,7 +69,8 @@ type Config struct {
 	Grace   time.Duration    // of Stop; 0 = DefaultGrace
 	Now     func() time.Time // nil = the store's
 
-	// fault is asked before and after each write; its error is used in place of the write's. Only tests set it, to die there.
+	// fault is asked before and after each write; its error is used in place of the write's. Only tests set it,
+	// to die there.
 	fault func(point string) error
 	// silence is how long a judgement may take; 0 = judgeTime. Only tests set it.
 	silence time.Duration
@@ -79,8 +83,8 @@ type Runner struct {
 	tools []tool.Def // the built-in ones
 
 	schemas   schema.Cache // of custom tools
-	folds     folds
-	lingering lingering
+	states    stateCache
+	keepAlive keepAlive
 
 	mu       sync.Mutex
 	turns    map[*turn]struct{}            // being driven
@@ -139,9 +143,9 @@ func (r *Runner) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends claiming, lets each turn come to its next append within the grace time, cuts off what is still running then, and
-// gives up all leases. Calls that run in sandboxes go on there; whoever claims next picks them up. Stop may be called twice, and
-// before Start.
+// Stop ends claiming, lets each turn come to its next append within the grace time, cuts off what is still
+// running then, and gives up all leases. Calls that run in sandboxes go on there; whoever claims next picks them
+// up. Stop may be called twice, and before Start.
 func (r *Runner) Stop() {
 	r.mu.Lock()
 	if !r.isStopping() {
@@ -226,9 +230,9 @@ func (w *worker) live(ctx context.Context) {
 		case <-claiming.Done():
 		}
 	})
-	stopOffer := w.offer(ctx)
+	stopInlineClaim := w.inlineClaim(ctx)
 	err := w.claim(claiming, ctx)
-	stopOffer()
+	stopInlineClaim()
 	lost := !errors.Is(err, errStopping)
 	if lost {
 		w.log.Warn("the worker's lease is lost; its turns stop", "worker", w.id, "err", err)
@@ -258,8 +262,8 @@ func (w *worker) leave(ctx context.Context) {
 	}
 }
 
-// renew keeps the lease alive. When it is lost, or could not be renewed for its whole length, all turns are told to stop: the
-// epoch keeps them harmless, this keeps them from working for nothing.
+// renew keeps the lease alive. When it is lost, or could not be renewed for its whole length, all turns are told
+// to stop: the epoch keeps them harmless, this keeps them from working for nothing.
 func (w *worker) renew(ctx context.Context, cancel context.CancelCauseFunc) {
 	tick := time.NewTicker(outboard.RenewEvery)
 	defer tick.Stop()
@@ -283,8 +287,8 @@ func (w *worker) renew(ctx context.Context, cancel context.CancelCauseFunc) {
 	}
 }
 
-// claim takes sessions while there are free slots. It returns why it stopped: errStopping, or the loss of the lease. turns is
-// the context of what it claims.
+// claim takes sessions while there are free slots. It returns why it stopped: errStopping, or the loss of the
+// lease. turns is the context of what it claims.
 func (w *worker) claim(ctx, turns context.Context) error {
 	for {
 		select {
@@ -332,7 +336,8 @@ func (w *worker) reserve() bool {
 	}
 }
 
-// begin drives a claimed session, for which a slot was reserved. tail are the newest events of its log, as far as they are known.
+// begin drives a claimed session, for which a slot was reserved. tail are the newest events of its log, as far
+// as they are known.
 func (w *worker) begin(turns context.Context, h outboard.Header, tail []outboard.Event) {
 	w.sessions.Go(func() {
 		defer func() { <-w.slots }()
@@ -341,8 +346,8 @@ func (w *worker) begin(turns context.Context, h outboard.Header, tail []outboard
 	})
 }
 
-// growStack makes the stack of a new goroutine as large as a turn needs. It would come to that by itself in several steps, each of which
-// copies what is there in the midst of a commit.
+// growStack makes the stack of a new goroutine as large as a turn needs. It would come to that by itself in
+// several steps, each of which copies what is there in the midst of a commit.
 //
 //go:noinline
 func growStack(i int) byte {
@@ -350,9 +355,10 @@ func growStack(i int) byte {
 	return room[i]
 }
 
-// offer lets the store claim for this worker what a commit of this process makes runnable, together with that commit.
-func (w *worker) offer(turns context.Context) (stop func()) {
-	return w.cfg.Store.Offer(&store.Offer{
+// inlineClaim lets the store claim for this worker what a commit of this process makes runnable, together with
+// that commit.
+func (w *worker) inlineClaim(turns context.Context) (stop func()) {
+	return w.cfg.Store.AddInlineClaim(&store.InlineClaim{
 		Worker: w.id,
 		Reserve: func() bool {
 			return turns.Err() == nil && !w.isStopping() && w.cfg.fault("claim") == nil && w.reserve()

@@ -19,8 +19,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// turn is one claimed session: what a harness works with. Its methods are called from the goroutine that drives it; only the
-// calls of a RunCalls and the watcher of an Interrupted run beside it, and they touch none of its fields that change.
+// turn is one claimed session: what a harness works with. Its methods are called from the goroutine that drives
+// it; only the calls of a RunCalls and the watcher of an Interrupted run beside it, and they touch none of its
+// fields that change.
 type turn struct {
 	*Runner
 	ctx    context.Context // of the whole claim: lost lease, shutdown
@@ -38,7 +39,7 @@ type turn struct {
 	held    bool
 	closed  *outboard.Answer // what the approvals that end from now on without an answer say: a kill ended them
 
-	box     *fleet.Box        // once a call needed it
+	lease   *fleet.Lease      // once a call needed it
 	mounts  map[string]string // where mounts are in a generation of the sandbox, links followed
 	unacked []string          // keys of calls that box may forget, and has not been told so
 	acks    sync.WaitGroup    // acknowledgements under way on box
@@ -62,18 +63,20 @@ type rows struct {
 	large      bool     // one of them has left a large file of output
 }
 
-// maxUnacked bounds the calls whose outcome is durable and that the guest has not been told about. To tell it takes about as long as a
-// small call, and while a turn runs that time is taken from the turn. A process that dies leaves the output of as many in the sandbox.
+// maxUnacked bounds the calls whose outcome is durable and that the guest has not been told about. To tell it
+// takes about as long as a small call, and while a turn runs that time is taken from the turn. A process that
+// dies leaves the output of as many in the sandbox.
 const maxUnacked = 32
 
-// longLog is from how many events on a log is asked for its rewinds and its newest summary before it is folded. A shorter one is folded
-// from its beginning, and again when it turns out to have been rewound, which is cheaper than to ask for each session.
+// longLog is from how many events on a log is asked for its rewinds and its newest summary before it is folded.
+// A shorter one is folded from its beginning, and again when it turns out to have been rewound, which is cheaper
+// than to ask for each session.
 const longLog = 1000
 
 // open folds the log of a session that was just claimed. tail are its newest events, as far as they are known.
 func (r *Runner) open(ctx context.Context, h outboard.Header, tail []outboard.Event) (*turn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	t := &turn{Runner: r, ctx: ctx, cancel: cancel, id: h.ID, epoch: h.Epoch, held: true, durable: r.folds.take(ctx, h.ID),
+	t := &turn{Runner: r, ctx: ctx, cancel: cancel, id: h.ID, epoch: h.Epoch, held: true, durable: r.states.take(ctx, h.ID),
 		log: r.log.With("session", h.ID)}
 	t.view = t.durable
 	t.woken, t.unwatch = r.cfg.Store.Watch(h.ID) // before the log is read, so that nothing falls between
@@ -94,8 +97,8 @@ func (r *Runner) open(ctx context.Context, h outboard.Header, tail []outboard.Ev
 	return t, nil
 }
 
-// catchUp brings a kept fold to the head that was claimed. When the tail does, the log need not be read: what may have come since
-// is found by the first append, with which every turn begins.
+// catchUp brings a kept fold to the head that was claimed. When the tail does, the log need not be read: what
+// may have come since is found by the first append, with which every turn begins.
 func (t *turn) catchUp(ctx context.Context, head int64, tail []outboard.Event) error {
 	for i := range tail {
 		if tail[i].Seq != t.durable.Head+1 {
@@ -115,9 +118,9 @@ func (t *turn) catchUp(ctx context.Context, head int64, tail []outboard.Event) e
 // close ends what the turn holds in this process. After a turn that came to its end the sandbox lingers.
 func (t *turn) close(done bool) {
 	t.acks.Wait()
-	if done && t.box != nil {
-		k := lingerer{box: t.box, unacked: t.unacked, epoch: t.epoch}
-		if t.box = t.lingering.keep(t.id, k); t.box != k.box {
+	if done && t.lease != nil {
+		k := keptLease{lease: t.lease, unacked: t.unacked, epoch: t.epoch}
+		if t.lease = t.keepAlive.keep(t.id, k); t.lease != k.lease {
 			t.unacked = nil
 		}
 	}
@@ -133,11 +136,11 @@ func (t *turn) close(done bool) {
 func (t *turn) dropBox() {
 	t.acknowledge()
 	t.acks.Wait()
-	if t.box == nil {
+	if t.lease == nil {
 		return
 	}
-	t.release(t.ctx, t.box)
-	t.box = nil
+	t.release(t.ctx, t.lease)
+	t.lease = nil
 }
 
 // State implements harness.Turn.
@@ -146,8 +149,8 @@ func (t *turn) State() *outboard.State { return t.view }
 // Held implements harness.Turn.
 func (t *turn) Held() bool { return t.held }
 
-// Sync implements harness.Turn. It pages through the log from where the fold is; nothing is read twice, unless the conversation was
-// rewound since.
+// Sync implements harness.Turn. It pages through the log from where the fold is; nothing is read twice, unless
+// the conversation was rewound since.
 func (t *turn) Sync(ctx context.Context) error {
 	err := t.read(ctx)
 	for errors.Is(err, outboard.ErrRewound) {
@@ -263,7 +266,7 @@ func (t *turn) commit(ctx context.Context, events []outboard.Event) error {
 		return err
 	}
 	if c.Release {
-		defer t.folds.leave(t.id)()
+		defer t.states.leave(t.id)()
 	}
 	stored, err := t.cfg.Store.Commit(ctx, c)
 	if err == nil {
@@ -281,7 +284,7 @@ func (t *turn) commit(ctx context.Context, events []outboard.Event) error {
 	t.staged, t.rows, t.held = nil, rows{}, !c.Release
 	t.look()
 	if c.Release { // the next turn may begin before this one has tidied up
-		t.folds.keep(t.id, t.durable)
+		t.states.keep(t.id, t.durable)
 	}
 	if large || len(t.unacked) >= maxUnacked {
 		t.acknowledge()
@@ -289,8 +292,8 @@ func (t *turn) commit(ctx context.Context, events []outboard.Event) error {
 	return nil
 }
 
-// settle folds what was just committed. What was staged is folded in the view already, just as it is in the log but for the times,
-// and those are in the header alone.
+// settle folds what was just committed. What was staged is folded in the view already, just as it is in the log
+// but for the times, and those are in the header alone.
 func (t *turn) settle(stored []outboard.Event) error {
 	n := len(t.staged)
 	if n > 0 {
@@ -313,11 +316,11 @@ func (t *turn) settle(stored []outboard.Event) error {
 
 // acknowledge begins to tell the guest which outcomes are durable, so that it can drop their output.
 func (t *turn) acknowledge() {
-	box, keys := t.box, t.unacked
-	if t.unacked = nil; box == nil || len(keys) == 0 {
+	lease, keys := t.lease, t.unacked
+	if t.unacked = nil; lease == nil || len(keys) == 0 {
 		return
 	}
-	t.acks.Go(func() { t.forget(t.ctx, lingerer{box: box, unacked: keys, epoch: t.epoch}) })
+	t.acks.Go(func() { t.forget(t.ctx, keptLease{lease: lease, unacked: keys, epoch: t.epoch}) })
 }
 
 // Model implements harness.Turn.
@@ -352,7 +355,8 @@ func (t *turn) Emit(id outboard.EventID, kind outboard.EventType, start bool, te
 	t.cfg.Live.Publish(live.Delta{Session: t.id, Thread: t.durable.Thread, Event: id, Kind: kind, After: t.durable.Head, Start: start, Text: text})
 }
 
-// Interrupted implements harness.Turn. It also ends the whole claim when the session is archived or deleted, or its lease taken.
+// Interrupted implements harness.Turn. It also ends the whole claim when the session is archived or deleted, or
+// its lease taken.
 func (t *turn) Interrupted(ctx context.Context) (context.Context, context.CancelFunc) {
 	ictx, cancel := context.WithCancelCause(ctx)
 	if interruptWaits(t.view) {
@@ -378,8 +382,9 @@ func (t *turn) Interrupted(ctx context.Context) (context.Context, context.Cancel
 	}
 }
 
-// lookAfter is the wait between a commit to a running session and the look for an interrupt in it, and before the first look. Most
-// commits are the turn's own, and most of what runs is over by then; nobody notices that an interrupt takes this much longer.
+// lookAfter is the wait between a commit to a running session and the look for an interrupt in it, and before
+// the first look. Most commits are the turn's own, and most of what runs is over by then; nobody notices that an
+// interrupt takes this much longer.
 const lookAfter = 10 * time.Millisecond
 
 // watch looks for an interrupt after commits to the session, those of the last lookAfter included.

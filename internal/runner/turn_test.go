@@ -118,22 +118,23 @@ func TestModelThatIsNotThere(t *testing.T) {
 }
 
 // If this fails, a turn does not hand on what it has folded, or hands it to two.
-func TestFoldsAreKeptForAWhile(t *testing.T) {
+func TestStatesAreCachedForAWhile(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	n := r.start(nil)
 	id := r.steps("- say: one")
 	r.rests(id, "end_turn")
 	n.Stop() // the turn has been put away
-	if s := n.folds.take(t.Context(), id); s.Head != int64(len(r.events(id))) {
+	if s := n.states.take(t.Context(), id); s.Head != int64(len(r.events(id))) {
 		t.Fatalf("kept a fold up to %d of %d events", s.Head, len(r.events(id)))
 	}
-	if again := n.folds.take(t.Context(), id); again.Head != 0 {
+	if again := n.states.take(t.Context(), id); again.Head != 0 {
 		t.Error("one fold was given out twice")
 	}
 }
 
-// A guest is told which outcomes are durable when its session pauses, and at once of those that have left it a large file. If this
-// fails, each call waits for the acknowledgement of the one before, or outputs stay in the sandbox for good.
+// A guest is told which outcomes are durable when its session pauses, and at once of those that have left it a
+// large file. If this fails, each call waits for the acknowledgement of the one before, or outputs stay in the
+// sandbox for good.
 func TestAcknowledgedAfterTheTurn(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	n := r.start(nil)
@@ -147,15 +148,15 @@ func TestAcknowledgedAfterTheTurn(t *testing.T) {
 		}
 		return h.Epoch
 	}
-	box, err := r.fleet.Acquire(t.Context(), fleet.Request{Session: id, Config: s.Config, Current: s.Sandbox, Checkpoint: s.Checkpoint, Epoch: epoch()})
+	lease, err := r.fleet.Acquire(t.Context(), fleet.Request{Session: id, Config: s.Config, Current: s.Sandbox, Checkpoint: s.Checkpoint, Epoch: epoch()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.fleet.Release(t.Context(), box)
+	defer r.fleet.Release(t.Context(), lease)
 	small := r.outcomes(id)[0]
 	left := func() string {
 		t.Helper()
-		res, err := box.Wait(t.Context(), outboard.CallKey(id, small.Call), epoch())
+		res, err := lease.Wait(t.Context(), outboard.CallKey(id, small.Call), epoch())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,9 +176,9 @@ func TestAcknowledgedAfterTheTurn(t *testing.T) {
 	small = r.outcomes(id)[1]
 	var waits []string
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // that a turn was put away writes no event
-		n.lingering.mu.Lock()
-		l, put := n.lingering.kept[id]
-		n.lingering.mu.Unlock()
+		n.keepAlive.mu.Lock()
+		l, put := n.keepAlive.kept[id]
+		n.keepAlive.mu.Unlock()
 		if waits = l.unacked; put {
 			break
 		}
@@ -190,9 +191,9 @@ func TestAcknowledgedAfterTheTurn(t *testing.T) {
 	}
 }
 
-// If this fails, a program that talks to a session pays for a new connection with every message, or an idle session keeps its
-// sandbox awake.
-func TestSandboxLingers(t *testing.T) {
+// If this fails, a program that talks to a session pays for a new connection with every message, or an idle
+// session keeps its sandbox awake.
+func TestSandboxIsKeptAlive(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	n := r.start(nil)
 	id := r.steps("- bash: 'true'", "- say: done")
@@ -200,32 +201,32 @@ func TestSandboxLingers(t *testing.T) {
 	other := r.steps("- say: no sandbox")
 	r.rests(other, "end_turn")
 	n.Stop()
-	if left := n.lingering.expired(time.Now().Add(time.Hour)); len(left) != 0 {
+	if left := n.keepAlive.expired(time.Now().Add(time.Hour)); len(left) != 0 {
 		t.Errorf("%d boxes were left behind by Stop", len(left))
 	}
-	var l lingering
-	boxes := make([]fleet.Box, maxLingering+2)
-	for i := range maxLingering {
-		if over := l.keep(outboard.SessionID(strconv.Itoa(i)), lingerer{box: &boxes[i]}); over != nil {
+	var l keepAlive
+	boxes := make([]fleet.Lease, maxKeptAlive+2)
+	for i := range maxKeptAlive {
+		if over := l.keep(outboard.SessionID(strconv.Itoa(i)), keptLease{lease: &boxes[i]}); over != nil {
 			t.Fatalf("box %d was not kept", i)
 		}
 	}
-	if over := l.keep("more", lingerer{box: &boxes[maxLingering]}); over != &boxes[maxLingering] {
-		t.Error("more boxes linger than may")
+	if over := l.keep("more", keptLease{lease: &boxes[maxKeptAlive]}); over != &boxes[maxKeptAlive] {
+		t.Error("more sandboxes are kept alive than may be")
 	}
-	if old := l.keep("0", lingerer{box: &boxes[maxLingering+1]}); old != &boxes[0] {
+	if old := l.keep("0", keptLease{lease: &boxes[maxKeptAlive+1]}); old != &boxes[0] {
 		t.Error("a session's older box was not given back")
 	}
 	if now := l.expired(time.Now()); len(now) != 0 {
 		t.Errorf("%d boxes expired at once", len(now))
 	}
-	if all := l.expired(time.Now().Add(2 * lingerTime)); len(all) != maxLingering {
-		t.Errorf("%d boxes expired, want %d", len(all), maxLingering)
+	if all := l.expired(time.Now().Add(2 * keepAliveTime)); len(all) != maxKeptAlive {
+		t.Errorf("%d boxes expired, want %d", len(all), maxKeptAlive)
 	}
 }
 
 // If this fails, what a process goes on with after a turn is not what another one would read from the log.
-func TestKeptFoldIsTheLogs(t *testing.T) {
+func TestCachedStateIsTheLogs(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	n := r.start(nil)
 	id := r.session("script/steps", allTools)
@@ -238,7 +239,7 @@ func TestKeptFoldIsTheLogs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := n.folds.take(t.Context(), id); !reflect.DeepEqual(got.Clone(), want.Clone()) {
+	if got := n.states.take(t.Context(), id); !reflect.DeepEqual(got.Clone(), want.Clone()) {
 		t.Errorf("the kept fold is\n%+v\nthe log's\n%+v", got, want)
 	}
 }

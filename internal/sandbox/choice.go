@@ -18,20 +18,21 @@ import (
 type Option struct {
 	Isolation string // what Spec.Isolation calls it
 	Name      string // of its provider
-	// Holds reports whether a sandbox may exist here, whatever its state, or with "" any: only then is the technology asked for it.
-	// nil = always.
+	// Holds reports whether a sandbox may exist here, whatever its state, or with "" any: only then is the
+	// technology asked for it. nil = always.
 	Holds func(id outboard.SandboxID) bool
-	// Used reports whether the technology was ever opened here, so that List asks it even when there seems to be nothing; nil = Holds.
+	// Used reports whether the technology was ever opened here, so that List asks it even when there seems to be
+	// nothing; nil = Holds.
 	Used func() bool
-	// Present lists the sandboxes that exist here as far as can be said without the technology, when it cannot be opened. nil = that
-	// nothing can be said is an error.
+	// Present lists the sandboxes that exist here as far as can be said without the technology, when it cannot
+	// be opened. nil = that nothing can be said is an error.
 	Present func() ([]outboard.SandboxID, error)
 	// Open makes the provider when it is first needed. Its error says what the host lacks, with the fix as a hint.
 	Open func() (Provider, error)
 }
 
-// Choice is a Provider of several technologies: the first makes what asks for no other. A sandbox is of one technology for life, and is
-// found in whichever has it.
+// Choice is a Provider of several technologies: the first makes what asks for no other. A sandbox is of one
+// technology for life, and is found in whichever has it.
 type Choice struct {
 	first   Provider
 	options []*option
@@ -63,11 +64,12 @@ var (
 	_ Layers    = (*Choice)(nil)
 	_ Stacked   = (*Choice)(nil)
 	_ Builder   = (*Choice)(nil)
-	_ Stocker   = (*Choice)(nil)
+	_ Pooler    = (*Choice)(nil)
 	_ Several   = (*Choice)(nil)
 )
 
-// Straying is a Provider that may have sandboxes where Option.Holds does not look: those that its last List found there.
+// Straying is a Provider that may have sandboxes where Option.Holds does not look: those that its last List
+// found there.
 type Straying interface {
 	Stray(id outboard.SandboxID) bool
 }
@@ -95,8 +97,8 @@ func NewChoice(first Provider, names []string, options ...Option) *Choice {
 	return c
 }
 
-// Check reports whether sandboxes like spec can be made here, as far as that can be said beforehand: Invalid for an isolation that is
-// none, Unavailable, with the fix, where the host or the technology lacks something.
+// Check reports whether sandboxes like spec can be made here, as far as that can be said beforehand: Invalid for
+// an isolation that is none, Unavailable, with the fix, where the host or the technology lacks something.
 func (c *Choice) Check(spec Spec) error {
 	p, err := c.pick(spec.Isolation)
 	if err != nil || p == c.first {
@@ -296,12 +298,12 @@ func (c *Choice) List(ctx context.Context) ([]outboard.SandboxID, error) {
 }
 
 // Keep is the first's.
-func (c *Choice) Keep(stock []Stock) error {
-	s, ok := c.first.(Stocker)
+func (c *Choice) Keep(pool []PoolSpec) error {
+	s, ok := c.first.(Pooler)
 	if !ok {
 		return nil
 	}
-	return s.Keep(stock)
+	return s.Keep(pool)
 }
 
 // InUse are the directories that sandboxes of any technology lie on. An error means that nobody knows.

@@ -55,18 +55,18 @@ func (s *Store) Append(ctx context.Context, id outboard.SessionID, epoch, expect
 	return s.Commit(ctx, Commit{Session: id, Epoch: epoch, Expect: expectSeq, Events: events})
 }
 
-// Commit applies c, or nothing. Errors: ErrFenced, ErrMoved, ErrTerminated, ErrDuplicate, NotFound, Unavailable, TooLarge or
-// Invalid for events that cannot be stored, Exhausted when the inbox is full. A commit whose ctx ends while it is queued may
-// still become durable; callers that care read the log.
+// Commit applies c, or nothing. Errors: ErrFenced, ErrMoved, ErrTerminated, ErrDuplicate, NotFound, Unavailable,
+// TooLarge or Invalid for events that cannot be stored, Exhausted when the inbox is full. A commit whose ctx
+// ends while it is queued may still become durable; callers that care read the log.
 func (s *Store) Commit(ctx context.Context, c Commit) ([]outboard.Event, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	if err := s.ballast.refuses(ctx); err != nil {
+	if err := s.reserve.refuses(ctx); err != nil {
 		return nil, err
 	}
 	events, err := s.commit(ctx, c)
-	if s.ballast.drops(ctx, err) {
+	if s.reserve.drops(ctx, err) {
 		return s.commit(ctx, c)
 	}
 	return events, err
@@ -124,8 +124,9 @@ type queue struct {
 	size       int // of the last group; guarded by committing
 }
 
-// commitAtOnce makes the caller its own writer where nobody else commits: to hand one append to another goroutine and to be woken by
-// it takes longer than the statements. It is for a database that is a file; one behind a network may make ctx end first.
+// commitAtOnce makes the caller its own writer where nobody else commits: to hand one append to another
+// goroutine and to be woken by it takes longer than the statements. It is for a database that is a file; one
+// behind a network may make ctx end first.
 func (s *Store) commitAtOnce(ctx context.Context, q *queue, p *pending) (done bool, err error) {
 	if len(s.queues) > 1 || len(q.waiting) > 0 || ctx.Err() != nil || !q.committing.TryLock() {
 		return false, nil
@@ -141,8 +142,9 @@ func (s *Store) commitAtOnce(ctx context.Context, q *queue, p *pending) (done bo
 	return true, p.err
 }
 
-// commitNext commits a group that begins with first, and returns what there is to tell of. The caller holds q.committing, and no more
-// when it returns: a turn that the group has begun appends at once, and would find somebody before it.
+// commitNext commits a group that begins with first, and returns what there is to tell of. The caller holds
+// q.committing, and no more when it returns: a turn that the group has begun appends at once, and would find
+// somebody before it.
 func (s *Store) commitNext(q *queue, first *pending) []committed {
 	defer q.committing.Unlock()
 	group := gather(q.waiting, first, q.size, len(s.queues) > 1, runtime.Gosched)
@@ -150,7 +152,8 @@ func (s *Store) commitNext(q *queue, first *pending) []committed {
 	return s.commitGroup(group)
 }
 
-// queueOf is the queue of a session's commits. All of a session are in one, so that no two writers work on the same row.
+// queueOf is the queue of a session's commits. All of a session are in one, so that no two writers work on the
+// same row.
 func (s *Store) queueOf(id outboard.SessionID) int {
 	if len(s.queues) == 1 {
 		return 0
@@ -158,8 +161,8 @@ func (s *Store) queueOf(id outboard.SessionID) int {
 	return int(maphash.String(s.seed, string(id)) % uint64(len(s.queues)))
 }
 
-// writer commits what is queued, in groups, until the store closes and the queue is empty. SQLite has one of it. With PostgreSQL there
-// are two: while the database works on the group of one, this process makes the other's.
+// writer commits what is queued, in groups, until the store closes and the queue is empty. SQLite has one of it.
+// With PostgreSQL there are two: while the database works on the group of one, this process makes the other's.
 func (s *Store) writer(q *queue) {
 	for {
 		var first *pending
@@ -178,10 +181,11 @@ func (s *Store) writer(q *queue) {
 	}
 }
 
-// gather takes what waits behind first, up to a group. The members of the last group have only just been told, and those that go on
-// at once are about to append again: it lets them, since a group that begins without them makes them wait for two commits. Where there
-// are several writers, whose groups keep the processors busy anyway, they come on top of those who have waited meanwhile. A lone writer
-// waits for no more than the last group had: whoever it leaves behind gets ready while it commits.
+// gather takes what waits behind first, up to a group. The members of the last group have only just been told,
+// and those that go on at once are about to append again: it lets them, since a group that begins without them
+// makes them wait for two commits. Where there are several writers, whose groups keep the processors busy
+// anyway, they come on top of those who have waited meanwhile. A lone writer waits for no more than the last
+// group had: whoever it leaves behind gets ready while it commits.
 func gather(queue chan *pending, first *pending, last int, several bool, yield func()) []*pending {
 	group := drain(queue, []*pending{first})
 	want := last
@@ -216,12 +220,12 @@ type committed struct {
 	yield bool                        // somebody goes on with it who was just told
 }
 
-// commitGroup makes the group durable and wakes those who wait for the outcome. A member that is refused does not touch its
-// neighbours; should the database refuse the whole, each member is tried alone.
+// commitGroup makes the group durable and wakes those who wait for the outcome. A member that is refused does
+// not touch its neighbours; should the database refuse the whole, each member is tried alone.
 func (s *Store) commitGroup(group []*pending) []committed {
-	if s.d.offers() {
-		s.offering.Lock()
-		defer s.offering.Unlock()
+	if s.d.claimsInline() {
+		s.claimsMu.Lock()
+		defer s.claimsMu.Unlock()
 	}
 	if slices.ContainsFunc(group, func(p *pending) bool { return p.commit.Charge != nil }) {
 		s.charging.Lock() // two groups would wait for each other's budgets
@@ -230,7 +234,7 @@ func (s *Store) commitGroup(group []*pending) []committed {
 	return s.commitLocked(group)
 }
 
-// commitLocked is commitGroup with s.offering held, where there are offers.
+// commitLocked is commitGroup with s.claimsMu held, where there are inline claims.
 func (s *Store) commitLocked(group []*pending) (done []committed) {
 	k := s.takingLocked()
 	rows, err := s.tryGroup(group, k)
@@ -283,8 +287,8 @@ func (s *Store) tell(done []committed) {
 // errStale says that a header a group was planned on was not the database's any more. Nothing was written.
 var errStale = errors.New("a cached header is out of date")
 
-// tryGroup runs the transaction: first on cached headers, again on fresh ones where those were stale, and again where it lost
-// against another transaction.
+// tryGroup runs the transaction: first on cached headers, again on fresh ones where those were stale, and again
+// where it lost against another transaction.
 func (s *Store) tryGroup(group []*pending, k *taking) (map[outboard.SessionID]*row, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), commitWait)
 	defer cancel()

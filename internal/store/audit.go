@@ -37,8 +37,8 @@ type auditing struct {
 	turn   chan bool // capacity 1: true = write the next group, this record in it; false = it was written, or err says why not
 }
 
-// auditQueue is the records that wait. One of their senders writes them, all in one transaction: a goroutine of its own for that would
-// cost each request two more hand-overs, before and after the disk.
+// auditQueue is the records that wait. One of their senders writes them, all in one transaction: a goroutine of
+// its own for that would cost each request two more hand-overs, before and after the disk.
 type auditQueue struct {
 	mu      sync.Mutex
 	waiting []*auditing
@@ -52,21 +52,23 @@ type auditQueue struct {
 	senders sync.WaitGroup // admitted and not yet answered
 }
 
-// Mark is a session's log at one moment: its newest event has the number Head. The zero Mark is of no session, and always so.
+// Mark is a session's log at one moment: its newest event has the number Head. The zero Mark is of no session,
+// and always so.
 type Mark struct {
 	Session outboard.SessionID
 	Head    int64
 }
 
-// Audit makes a record durable, and returns only then: whoever gets an error must not do what the record is about. Records that
-// wait at the same time share a transaction. Texts that are too long are cut; a detail over outboard.MaxEventData is TooLarge.
+// Audit makes a record durable, and returns only then: whoever gets an error must not do what the record is
+// about. Records that wait at the same time share a transaction. Texts that are too long are cut; a detail over
+// outboard.MaxEventData is TooLarge.
 func (s *Store) Audit(ctx context.Context, r outboard.AuditRecord) error {
 	return s.AuditWhile(ctx, r, Mark{})
 }
 
-// AuditWhile is Audit of a record that is true only while a log is as it was when something was decided by it. Where it is not, nothing is
-// written and the error is ErrMoved. To look costs next to nothing beside the write, where reading the log's head before it is a read
-// of its own.
+// AuditWhile is Audit of a record that is true only while a log is as it was when something was decided by it.
+// Where it is not, nothing is written and the error is ErrMoved. To look costs next to nothing beside the write,
+// where reading the log's head before it is a read of its own.
 func (s *Store) AuditWhile(ctx context.Context, r outboard.AuditRecord, while Mark) error {
 	if len(r.Detail) > outboard.MaxEventData {
 		return outboard.Errorf(outboard.TooLarge, "the detail of an audit record is %d bytes, over the limit of %d", len(r.Detail), outboard.MaxEventData)
@@ -87,11 +89,11 @@ func (s *Store) AuditWhile(ctx context.Context, r outboard.AuditRecord, while Ma
 	if ctx.Err() != nil {
 		return s.fail("writing an audit record", ctx.Err())
 	}
-	if err := s.ballast.refuses(ctx); err != nil {
+	if err := s.reserve.refuses(ctx); err != nil {
 		return err
 	}
 	err := s.record(r, while)
-	if s.ballast.drops(ctx, err) {
+	if s.reserve.drops(ctx, err) {
 		err = s.record(r, while)
 	}
 	if err == nil {
@@ -153,15 +155,16 @@ func (q *auditQueue) enter(a *auditing) (write bool, err error) {
 const (
 	// comeBack is how long a writer waits for the next of those who are likely to come: a tenth of what a commit takes.
 	comeBack = 20 * time.Microsecond
-	// fewSenders wait for the disk most of the time, and the next commit should begin at once. More of them keep the processors busy
-	// meanwhile, and a commit costs as much as six requests: then it waits for most of them, for at most longWait, in which they come where
-	// they come at all.
+	// fewSenders wait for the disk most of the time, and the next commit should begin at once. More of them keep
+	// the processors busy meanwhile, and a commit costs as much as six requests: then it waits for most of them,
+	// for at most longWait, in which they come where they come at all.
 	fewSenders = 8
 	longWait   = 2 * time.Millisecond
 )
 
-// gather takes what waits, the writer's own first. The members of the last group have just been told to go on, and where many write all
-// the time they are back soon: a group with them is one commit instead of several that take turns. Who writes alone waits for nobody.
+// gather takes what waits, the writer's own first. The members of the last group have just been told to go on,
+// and where many write all the time they are back soon: a group with them is one commit instead of several that
+// take turns. Who writes alone waits for nobody.
 func (q *auditQueue) gather() []*auditing {
 	if !q.crowd() {
 		n, likely := q.count()
@@ -218,16 +221,16 @@ func (q *auditQueue) count() (waiting, likely int) {
 	return len(q.waiting), min(q.likely, maxGroup)
 }
 
-// pass lets the first of those who came meanwhile write, and on this processor at once: all who wait, wait for the next commit, which should
-// not wait for what this writer does with its own record.
+// pass lets the first of those who came meanwhile write, and on this processor at once: all who wait, wait for
+// the next commit, which should not wait for what this writer does with its own record.
 func (q *auditQueue) pass() {
 	if q.next() {
 		runtime.Gosched()
 	}
 }
 
-// next tells the next writer to go on, if there is one. Likely to come are those of the last group and those who waited meanwhile; of a
-// crowd, which a commit may not have waited for, nearly as many as before.
+// next tells the next writer to go on, if there is one. Likely to come are those of the last group and those who
+// waited meanwhile; of a crowd, which a commit may not have waited for, nearly as many as before.
 func (q *auditQueue) next() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -280,8 +283,8 @@ func (s *Store) auditGroup(group []*auditing) {
 	}
 }
 
-// appendAudit writes a group and moves the tail. Where the log does not end as this process left it, or one of the marks may have moved, it
-// looks again under the lock.
+// appendAudit writes a group and moves the tail. Where the log does not end as this process left it, or one of
+// the marks may have moved, it looks again under the lock.
 func (s *Store) appendAudit(ctx context.Context, group []*auditing) error {
 	const doing = "writing audit records"
 	next := s.tail
@@ -310,7 +313,8 @@ func (s *Store) appendAudit(ctx context.Context, group []*auditing) error {
 	return err
 }
 
-// marksOf returns the heads that the records of a group want, by session; nil for none. false says that two want different ones.
+// marksOf returns the heads that the records of a group want, by session; nil for none. false says that two want
+// different ones.
 func marksOf(group []*auditing) (map[outboard.SessionID]int64, bool) {
 	var marks map[outboard.SessionID]int64
 	for _, a := range group {
@@ -329,7 +333,8 @@ func marksOf(group []*auditing) (map[outboard.SessionID]int64, bool) {
 	return marks, true
 }
 
-// unmoved returns the records of a group whose marks hold, and notes with the others that theirs do not. It may be called again.
+// unmoved returns the records of a group whose marks hold, and notes with the others that theirs do not. It may
+// be called again.
 func unmoved(ctx context.Context, t tx, group []*auditing) (left []*auditing, err error) {
 	heads := map[outboard.SessionID]int64{}
 	for _, a := range group {
@@ -380,8 +385,9 @@ func (l *auditTail) add(group []*auditing) []auditRow {
 
 const auditLastSQL = `SELECT num, hashes FROM audit ORDER BY num DESC LIMIT 1`
 
-// auditTail returns the end of the log, which nobody else moves before t ends. Where another process has moved it, the tree is read from
-// the rows. A log that has become shorter, or ends in another record than the one that this process wrote there, is not continued.
+// auditTail returns the end of the log, which nobody else moves before t ends. Where another process has moved
+// it, the tree is read from the rows. A log that has become shorter, or ends in another record than the one that
+// this process wrote there, is not continued.
 func (s *Store) auditTail(ctx context.Context, t tx) (auditTail, error) {
 	if err := s.d.lockAudit(ctx, t.Tx); err != nil {
 		return auditTail{}, err

@@ -12,7 +12,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
-// Broken if a host forgets which checkpoints it has still to store, one becomes durable twice, or somebody waits for what never comes.
+// Broken if a host forgets which checkpoints it has still to store, one becomes durable twice, or somebody waits
+// for what never comes.
 func TestCheckpointBecomesDurable(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		h := newSession(t, s)
@@ -87,9 +88,9 @@ func TestThinCheckpoints(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		crowded := func(most int, want bool) {
+		toThin := func(most int, want bool) {
 			t.Helper()
-			got, err := s.CrowdedSessions(t.Context(), most)
+			got, err := s.SessionsToThin(t.Context(), most)
 			if err != nil || slices.Contains(got, h.ID) != want {
 				t.Errorf("more than %d have %v, %v", most, got, err)
 			}
@@ -107,12 +108,12 @@ func TestThinCheckpoints(t *testing.T) {
 				}
 			}
 		}
-		crowded(2, true)
-		crowded(3, false)
+		toThin(2, true)
+		toThin(3, false)
 		thin(ids[:2], nil, ids[2:], "marked", "marked", "kept") // who was not marked is not dropped
-		crowded(3, true)                                        // some are to be dropped yet
+		toThin(3, true)                                         // some are to be dropped yet
 		thin(nil, ids[:1], ids[1:2], "kept", "dropped", "kept")
-		crowded(2, false)
+		toThin(2, false)
 		fork := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread)}
 		_, err := s.Fork(t.Context(), h.ID, 2, []store.Fork{{Header: fork, Events: []outboard.Event{outboard.NewEvent(fork.Thread,
 			&outboard.SessionForked{Parent: h.ID, Seq: 2})}}})

@@ -19,7 +19,8 @@ type dialect interface {
 	where() string
 	// rebind turns ? placeholders into the dialect's own.
 	rebind(query string) string
-	// locking returns the clause that locks the rows a query picked for an update, or those of them nobody else has locked.
+	// locking returns the clause that locks the rows a query picked for an update, or those of them nobody else
+	// has locked.
 	locking(skip bool) string
 	// begin opens a write transaction.
 	begin(ctx context.Context) (*sql.Tx, error)
@@ -27,26 +28,28 @@ type dialect interface {
 	lockSchema(ctx context.Context, tx *sql.Tx) error
 	// prepare makes what commit needs; the schema is up to date.
 	prepare(ctx context.Context) error
-	// preparedRead and preparedWrite return a statement that prepare has made for a query, on the connections that read or write,
-	// or nil. Each is over in microseconds, so it is run under a context that does not end: a driver starts a goroutine per
-	// statement to watch one that can.
+	// preparedRead and preparedWrite return a statement that prepare has made for a query, on the connections
+	// that read or write, or nil. Each is over in microseconds, so it is run under a context that does not end:
+	// a driver starts a goroutine per statement to watch one that can.
 	preparedRead(query string) *sql.Stmt
 	preparedWrite(query string) *sql.Stmt
-	// explain classifies an error of the database; nil when it is none. Its message names the database, its public one does not.
+	// explain classifies an error of the database; nil when it is none. Its message names the database, its
+	// public one does not.
 	explain(err error) *outboard.Error
 	// again reports whether the transaction lost against another one and may simply be run once more.
 	again(err error) bool
 	// unique reports whether a unique index refused a row.
 	unique(err error) bool
-	// offers reports whether commit makes use of an Offer.
-	offers() bool
+	// claimsInline reports whether commit makes use of an InlineClaim.
+	claimsInline() bool
 	// writers is how many groups are committed at the same time.
 	writers() int
-	// commit runs a group as one transaction: it adds to known the headers that lack, plans, and writes. It returns known. The
-	// headers it was given need not be the database's: then it changes nothing and returns errStale. k may be nil.
+	// commit runs a group as one transaction: it adds to known the headers that lack, plans, and writes. It
+	// returns known. The headers it was given need not be the database's: then it changes nothing and returns
+	// errStale. k may be nil.
 	commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, k *taking, now time.Time) (map[outboard.SessionID]*row, error)
-	// moment is how a transaction that only reads begins, to see all as of one moment; textColumns the query for every table's columns of text
-	// and bytes.
+	// moment is how a transaction that only reads begins, to see all as of one moment; textColumns the query for
+	// every table's columns of text and bytes.
 	moment() *sql.TxOptions
 	textColumns() string
 	// lockPolicies makes others wait with their policies until tx ends.
@@ -55,8 +58,9 @@ type dialect interface {
 	lockAudit(ctx context.Context, tx *sql.Tx) error
 	// insertAudit writes audit rows.
 	insertAudit(ctx context.Context, t tx, rows []auditRow) error
-	// quickAudit appends rows to a log that still ends with end, while the sessions of marks have these heads, in one statement. false says
-	// that nothing was written: something is otherwise, or the dialect has no such statement.
+	// quickAudit appends rows to a log that still ends with end, while the sessions of marks have these heads,
+	// in one statement. false says that nothing was written: something is otherwise, or the dialect has no such
+	// statement.
 	quickAudit(ctx context.Context, end auditTail, marks map[outboard.SessionID]int64, rows []auditRow) (bool, error)
 	// start begins to listen for commits of other processes; run's end stops that; close disconnects.
 	start(run context.Context, s *Store)
@@ -125,8 +129,8 @@ func notFound(what string, id any) error {
 	return outboard.Errorf(outboard.NotFound, "no %s %v", what, id)
 }
 
-// Reads counts the queries that this process has made outside of transactions, and the rows of their lists. A request that nobody has
-// authenticated yet costs a few, however much there is.
+// Reads counts the queries that this process has made outside of transactions, and the rows of their lists. A
+// request that nobody has authenticated yet costs a few, however much there is.
 func (s *Store) Reads() int64 { return s.reads.Load() }
 
 func (s *Store) queryRow(ctx context.Context, query string, args ...any) *sql.Row {
@@ -227,17 +231,17 @@ const maxRetries = 8
 
 // update runs fn in a write transaction and commits it. fn may run more than once.
 func (s *Store) update(ctx context.Context, doing string, fn func(tx) error) error {
-	if err := s.ballast.refuses(ctx); err != nil {
+	if err := s.reserve.refuses(ctx); err != nil {
 		return err
 	}
 	err := s.tryUpdate(ctx, doing, fn)
-	if s.ballast.drops(ctx, err) {
+	if s.reserve.drops(ctx, err) {
 		err = s.tryUpdate(ctx, doing, fn)
 	}
 	return err
 }
 
-// tryUpdate is update for what was admitted already: it never uses the ballast.
+// tryUpdate is update for what was admitted already: it never uses the reserve.
 func (s *Store) tryUpdate(ctx context.Context, doing string, fn func(tx) error) error {
 	var err error
 	for range maxRetries {

@@ -8,9 +8,10 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Follow yields the session's events with seq > after, past and future, without gaps or duplicates, until ctx ends (then the
-// sequence just stops) or the session is deleted (NotFound). It is woken by commits of this process at once and by those of
-// other processes within PollFallback (Postgres: a coalesced doorbell, sent after the commit).
+// Follow yields the session's events with seq > after, past and future, without gaps or duplicates, until ctx
+// ends (then the sequence just stops) or the session is deleted (NotFound). It is woken by commits of this
+// process at once and by those of other processes within PollFallback (Postgres: a coalesced notification, sent
+// after the commit).
 func (s *Store) Follow(ctx context.Context, id outboard.SessionID, after int64) iter.Seq2[outboard.Event, error] {
 	return func(yield func(outboard.Event, error) bool) {
 		sub, stop := s.hub.subscribe(id, true) // before the first look, so that nothing falls between
@@ -44,7 +45,8 @@ func (s *Store) Follow(ctx context.Context, id outboard.SessionID, after int64) 
 	}
 }
 
-// catchUp yields what the log has after a position and returns the position reached; ok is false when that was the end of it.
+// catchUp yields what the log has after a position and returns the position reached; ok is false when that was
+// the end of it.
 func (s *Store) catchUp(ctx context.Context, id outboard.SessionID, after int64, yield func(outboard.Event, error) bool) (pos int64, ok bool) {
 	l, err := s.lookup(ctx, id)
 	if err != nil {
@@ -58,8 +60,8 @@ func (s *Store) catchUp(ctx context.Context, id outboard.SessionID, after int64,
 	})
 }
 
-// Watch returns a channel that gets a value (never blocking, capacity 1) after commits of any process to the session; stop
-// releases it.
+// Watch returns a channel that gets a value (never blocking, capacity 1) after commits of any process to the
+// session; stop releases it.
 func (s *Store) Watch(id outboard.SessionID) (ch <-chan struct{}, stop func()) {
 	sub, stop := s.hub.subscribe(id, false)
 	return sub.woken, stop

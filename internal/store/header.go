@@ -19,7 +19,7 @@ type row struct {
 	full     bool  // in more than head, last_at and updated_at
 	placed   bool  // in more than what most steps of a turn change too, which no index is about
 	released bool  // the lease was given up
-	claimed  bool  // the lease was taken by an Offer, and so Epoch is one more than there
+	claimed  bool  // the lease was taken by an InlineClaim, and so Epoch is one more than there
 }
 
 // headerCols are the columns scanHeader reads, in its order.
@@ -65,8 +65,8 @@ func scanHeader(sc scanner) (row, error) {
 	return r, nil
 }
 
-// setHeader is the assignment list of an UPDATE that headerArgs fills: what an append may change. The worker is not written
-// back, because it changes without the log.
+// setHeader is the assignment list of an UPDATE that headerArgs fills: what an append may change. The worker is
+// not written back, because it changes without the log.
 const setHeader = setCourse + `, title = ?, metadata = ?, archived_at = ?, ready_at = ?, cost = ?`
 
 // setCourse is the part of setHeader that courseArgs fills.
@@ -99,8 +99,8 @@ func (r *row) setReady(now time.Time) {
 	}
 }
 
-// differs reports whether an append changed more than head, last_at and updated_at. Title and metadata are not compared:
-// only one type of event changes them.
+// differs reports whether an append changed more than head, last_at and updated_at. Title and metadata are not
+// compared: only one type of event changes them.
 func (r *row) differs(old *row) bool {
 	a, b := &r.Header, &old.Header
 	return a.Phase != b.Phase || a.Stop != b.Stop || a.Inbox != b.Inbox || a.Urgent != b.Urgent || !a.WakeAt.Equal(b.WakeAt) ||

@@ -31,10 +31,10 @@ const (
 
 // postgresDialect is one PostgreSQL database, shared by any number of processes. It never decides from a replica.
 type postgresDialect struct {
-	pool *pgxpool.Pool
-	db   *sql.DB // the same connections
-	at   string
-	bell bell
+	pool   *pgxpool.Pool
+	db     *sql.DB // the same connections
+	at     string
+	notify notify
 
 	mu       sync.Mutex
 	snapshot string // at the last call of changed
@@ -57,7 +57,7 @@ func openPostgres(ctx context.Context, url string) (*postgresDialect, error) {
 	if err != nil {
 		return nil, outboard.Errorf(outboard.Invalid, "the database URL is not valid: %v", err)
 	}
-	d := &postgresDialect{pool: pool, db: stdlib.OpenDBFromPool(pool), bell: newBell()}
+	d := &postgresDialect{pool: pool, db: stdlib.OpenDBFromPool(pool), notify: newNotify()}
 	d.at = fmt.Sprintf("%s on %s", cfg.ConnConfig.Database, cfg.ConnConfig.Host)
 	if err := pool.Ping(ctx); err != nil {
 		d.close()
@@ -70,7 +70,8 @@ func openPostgres(ctx context.Context, url string) (*postgresDialect, error) {
 	return d, nil
 }
 
-// CodeAway is the code of an error whose reason is that the database's server is not there, is starting or stopping, or has cut the connection.
+// CodeAway is the code of an error whose reason is that the database's server is not there, is starting or
+// stopping, or has cut the connection.
 const CodeAway = "database_away"
 
 // Away reports whether an error has CodeAway: what failed may work when it is tried again.
@@ -79,9 +80,9 @@ func Away(err error) bool { return outboard.HasCode(err, CodeAway) }
 // sentence is an error of the driver on one line.
 func sentence(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-// Settings of a connection. A commit waits for the disk even where the server's default is not to; stricter defaults stay. All
-// our queries go by an index and touch few rows, whatever the tables' statistics say while they are young, so a statement is
-// planned once, as a walk along indexes, and never compiled.
+// Settings of a connection. A commit waits for the disk even where the server's default is not to; stricter
+// defaults stay. All our queries go by an index and touch few rows, whatever the tables' statistics say while
+// they are young, so a statement is planned once, as a walk along indexes, and never compiled.
 const settingsSQL = `SELECT set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false),
 	set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false),
 	CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', false) END`
@@ -93,7 +94,7 @@ func settings(ctx context.Context, c *pgx.Conn) error {
 }
 
 func (d *postgresDialect) name() string               { return "postgres" }
-func (d *postgresDialect) offers() bool               { return false }
+func (d *postgresDialect) claimsInline() bool         { return false }
 func (d *postgresDialect) writers() int               { return pgWriters }
 func (d *postgresDialect) where() string              { return d.at }
 func (d *postgresDialect) rebind(query string) string { return dollars(query) }
@@ -124,7 +125,8 @@ func (d *postgresDialect) lockSchema(ctx context.Context, t *sql.Tx) error {
 	return err
 }
 
-// lockPolicies implements dialect. PostgreSQL gives numbers out before the commit: without it the highest may be there before a lower one is.
+// lockPolicies implements dialect. PostgreSQL gives numbers out before the commit: without it the highest may be
+// there before a lower one is.
 func (d *postgresDialect) lockPolicies(ctx context.Context, t *sql.Tx) error {
 	_, err := t.ExecContext(ctx, `LOCK TABLE policies IN EXCLUSIVE MODE`)
 	return err

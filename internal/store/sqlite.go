@@ -20,19 +20,20 @@ import (
 
 // Limits of the SQLite dialect.
 const (
-	// lockWait bounds the wait for another process's transaction on the same file. Ours last milliseconds; one that holds the
-	// file for longer than this is stuck or is a person with a database browser.
+	// lockWait bounds the wait for another process's transaction on the same file. Ours last milliseconds; one
+	// that holds the file for longer than this is stuck or is a person with a database browser.
 	lockWait = 10 * time.Second
 	// lockPause is the longest pause between two tries for that lock, so that a process is never starved by a busy one.
 	lockPause = 4 * time.Millisecond
 	// readConns bounds concurrent readers of the file. They never wait for the writer, so few are enough.
 	readConns = 4
-	// pageSize is that of a new file. A commit writes whole pages, one for each thing it touches. A step of a turn touches six, so
-	// that small ones spare it half of what it writes: a turn takes a twentieth less time than with 8 KiB. A crowd's commits, of which
-	// each fills its pages, would have a fifth more appends a second with those.
+	// pageSize is that of a new file. A commit writes whole pages, one for each thing it touches. A step of a
+	// turn touches six, so that small ones spare it half of what it writes: a turn takes a twentieth less time
+	// than with 8 KiB. A crowd's commits, of which each fills its pages, would have a fifth more appends a
+	// second with those.
 	pageSize = 4 << 10
-	// walPages is how large the write-ahead log grows before it is copied back: 32 MiB. The file is then overwritten from its
-	// start, which spares the file system the growing of a file at each commit.
+	// walPages is how large the write-ahead log grows before it is copied back: 32 MiB. The file is then
+	// overwritten from its start, which spares the file system the growing of a file at each commit.
 	walPages = (32 << 20) / pageSize
 	// cacheKiB is the page cache of the writer: the tails of some hundred busy sessions.
 	cacheKiB = 16 << 10
@@ -92,8 +93,8 @@ func openSQLite(ctx context.Context, path string) (*sqliteDialect, error) {
 	return d, nil
 }
 
-// format gives a new file its page size, which must happen before the write-ahead log is switched on. Should two processes do
-// it at the same time, either is as good.
+// format gives a new file its page size, which must happen before the write-ahead log is switched on. Should two
+// processes do it at the same time, either is as good.
 func (d *sqliteDialect) format(ctx context.Context) (err error) {
 	db, err := openPool(d.dsn("immediate", lockWait, fmt.Sprintf("page_size(%d)", pageSize)), 1)
 	if err != nil {
@@ -148,7 +149,7 @@ func openPool(dsn string, conns int) (*sql.DB, error) {
 
 func (d *sqliteDialect) name() string                                { return "sqlite" }
 func (d *sqliteDialect) moment() *sql.TxOptions                      { return nil }
-func (d *sqliteDialect) offers() bool                                { return true }
+func (d *sqliteDialect) claimsInline() bool                          { return true }
 func (d *sqliteDialect) writers() int                                { return 1 }
 func (d *sqliteDialect) where() string                               { return d.path }
 func (d *sqliteDialect) rebind(query string) string                  { return query }
@@ -192,14 +193,15 @@ func (d *sqliteDialect) explainCode(code int, err error) *outboard.Error {
 	return nil
 }
 
-// full reports whether an extended code comes of a full disk. SQLite has a code for what it could not write; where it could not open a
-// file, grow the index of its log, or sync, the code does not say why, and the disk is asked.
+// full reports whether an extended code comes of a full disk. SQLite has a code for what it could not write;
+// where it could not open a file, grow the index of its log, or sync, the code does not say why, and the disk is
+// asked.
 func (d *sqliteDialect) full(code int) bool {
 	switch {
 	case code == sqlite3.SQLITE_IOERR_SHMSIZE: // the index could not grow
 		return true
 	case code&0xff == sqlite3.SQLITE_IOERR, code&0xff == sqlite3.SQLITE_CANTOPEN:
-		return noRoom(filepath.Dir(d.path))
+		return noDiskSpace(filepath.Dir(d.path))
 	}
 	return code&0xff == sqlite3.SQLITE_FULL
 }
@@ -226,8 +228,8 @@ func (d *sqliteDialect) begin(ctx context.Context) (*sql.Tx, error) {
 	return t, err
 }
 
-// retryLocked runs try until it does not fail with a lock of another process, for at most lockWait. SQLite's own busy handler
-// backs off to 100 ms a try, which starves a process beside a busy one.
+// retryLocked runs try until it does not fail with a lock of another process, for at most lockWait. SQLite's own
+// busy handler backs off to 100 ms a try, which starves a process beside a busy one.
 func retryLocked(ctx context.Context, d *sqliteDialect, try func() error) error {
 	deadline := time.Now().Add(lockWait)
 	for {
@@ -243,8 +245,8 @@ func retryLocked(ctx context.Context, d *sqliteDialect, try func() error) error 
 	}
 }
 
-// changed implements dialect: data_version moves when any connection but this one has committed, and no other connection of
-// this process writes.
+// changed implements dialect: data_version moves when any connection but this one has committed, and no other
+// connection of this process writes.
 func (d *sqliteDialect) changed(ctx context.Context) (bool, error) {
 	var v int64
 	if err := d.write.QueryRowContext(ctx, "PRAGMA data_version").Scan(&v); err != nil {

@@ -1,6 +1,7 @@
-// Package store keeps everything that must outlive a process: session logs, headers, leases, timers, agents, environments,
-// files, sandboxes, checkpoints and keys. There is one Store over two dialects, SQLite (one file, the embedded default) and
-// PostgreSQL (what several machines share), with the same SQL but for placeholders, the claim query and the wake-up.
+// Package store keeps everything that must outlive a process: session logs, headers, leases, timers, agents,
+// environments, files, sandboxes, checkpoints and keys. There is one Store over two dialects, SQLite (one file,
+// the embedded default) and PostgreSQL (what several machines share), with the same SQL but for placeholders,
+// the claim query and the wake-up.
 //
 // Invariants:
 //   - Events are insert-only (a trigger refuses UPDATE and DELETE) and per session gap-free from 1. Those of a deleted session go as a whole
@@ -55,9 +56,10 @@ type Config struct {
 	URL    string           // postgres://...
 	Logger *slog.Logger     // nil = discard
 	Now    func() time.Time // the host's clock; nil = time.Now
-	// Ballast is how many bytes beside a SQLite file are kept for removals on a full disk; 0 = none.
-	Ballast int64
-	// TrustClock takes the host's clock for right even where the database has seen a later time: what had expired by then may be valid again.
+	// Reserve is how many bytes beside a SQLite file are kept for removals on a full disk; 0 = none.
+	Reserve int64
+	// TrustClock takes the host's clock for right even where the database has seen a later time: what had
+	// expired by then may be valid again.
 	TrustClock bool
 }
 
@@ -69,12 +71,12 @@ type Store struct {
 	now         func() time.Time // see Now
 	hostNow     func() time.Time
 	hub         hub
-	ballast     *ballast // nil = none
+	reserve     *reserve // nil = none
 	cache       cache
 	unbudgeted  unbudgeted
 
-	offering sync.Mutex // held by the writer for a whole group, and so by an Offer's stop
-	offers   []*Offer
+	claimsMu     sync.Mutex // held by the writer for a whole group, and so by an InlineClaim's stop
+	inlineClaims []*InlineClaim
 
 	queues   []*queue     // one for each writer
 	seed     maphash.Seed // of the choice between them
@@ -94,7 +96,8 @@ type Store struct {
 	reads    atomic.Int64 // see Reads
 }
 
-// Commits is how many appends and claims this process has made durable. Several appends may have shared one transaction.
+// Commits is how many appends and claims this process has made durable. Several appends may have shared one
+// transaction.
 func (s *Store) Commits() int64 { return s.commits.Load() }
 
 // EventsRead is how many rows of logs this process has read.
@@ -109,8 +112,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return openAt(ctx, cfg, latest, latest)
 }
 
-// openAt is Open with a schema of a given age. With one that is not the latest, which only tests of upgrades ask for, there are no
-// statements to prepare: they may need columns that are not there.
+// openAt is Open with a schema of a given age. With one that is not the latest, which only tests of upgrades ask
+// for, there are no statements to prepare: they may need columns that are not there.
 func openAt(ctx context.Context, cfg Config, schema, latest int) (*Store, error) {
 	run, cancel := context.WithCancel(context.Background()) // of the loops; ctx is only for opening
 	c := &clock{read: cfg.Now}
@@ -124,7 +127,7 @@ func openAt(ctx context.Context, cfg Config, schema, latest int) (*Store, error)
 	}
 	s.hub.init()
 	if cfg.URL == "" {
-		s.ballast = newBallast(cfg.Path, cfg.Ballast, s.log)
+		s.reserve = newReserve(cfg.Path, cfg.Reserve, s.log)
 	}
 	ctx = Removing(ctx) // a full disk may be what it is started for
 	if err := s.connect(ctx, cfg); err != nil {
@@ -147,9 +150,9 @@ func openAt(ctx context.Context, cfg Config, schema, latest int) (*Store, error)
 		s.queues = append(s.queues, q)
 		s.appends.Go(func() { s.writer(q) })
 	}
-	if s.ballast != nil {
-		_ = s.ballast.make() // keep says why not
-		s.loops.Go(func() { s.ballast.keep(s.closing) })
+	if s.reserve != nil {
+		_ = s.reserve.make() // keep says why not
+		s.loops.Go(func() { s.reserve.keep(s.closing) })
 	}
 	s.loops.Go(func() { s.poll(run) })
 	if schema == latest {
@@ -173,7 +176,7 @@ func (s *Store) connect(ctx context.Context, cfg Config) error {
 		return outboard.Errorf(outboard.Invalid, "no database: neither a file nor a URL was given")
 	}
 	d, err := openSQLite(ctx, cfg.Path)
-	if s.ballast.drops(ctx, err) {
+	if s.reserve.drops(ctx, err) {
 		d, err = openSQLite(ctx, cfg.Path)
 	}
 	if err != nil {

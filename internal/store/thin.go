@@ -7,13 +7,13 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-const crowdedSQL = `SELECT session FROM checkpoints WHERE thinned_at = 0 AND digest <> '' GROUP BY session HAVING count(*) > ?
+const toThinSQL = `SELECT session FROM checkpoints WHERE thinned_at = 0 AND digest <> '' GROUP BY session HAVING count(*) > ?
 	UNION SELECT DISTINCT session FROM checkpoints WHERE thinned_at > 0 AND digest <> ''`
 
-// CrowdedSessions returns the sessions that have more stored checkpoints than some, and those with marked ones. It
+// SessionsToThin returns the sessions that have more stored checkpoints than some, and those with marked ones. It
 // reads all checkpoints.
-func (s *Store) CrowdedSessions(ctx context.Context, most int) ([]outboard.SessionID, error) {
-	return collect(ctx, s, "looking for sessions with many checkpoints", scanText[outboard.SessionID], crowdedSQL, most)
+func (s *Store) SessionsToThin(ctx context.Context, most int) ([]outboard.SessionID, error) {
+	return collect(ctx, s, "looking for sessions with many checkpoints", scanText[outboard.SessionID], toThinSQL, most)
 }
 
 const descendantsSQL = `SELECT DISTINCT f.id FROM sessions AS s

@@ -11,12 +11,12 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest"
 )
 
-// maxEncoded bounds the JSON form of a result's text. Output full of control characters grows sixfold when it is encoded, and
-// the event must stay under outboard.MaxEventData with its other fields.
+// maxEncoded bounds the JSON form of a result's text. Output full of control characters grows sixfold when it is
+// encoded, and the event must stay under outboard.MaxEventData with its other fields.
 const maxEncoded = outboard.MaxEventData - 16<<10
 
-// Finish renders the guest's final answer to a call for the model and the log. The text is valid UTF-8, bounded, and never
-// empty. A result that is not final is an unknown outcome. limits are the sandbox's.
+// Finish renders the guest's final answer to a call for the model and the log. The text is valid UTF-8, bounded,
+// and never empty. A result that is not final is an unknown outcome. limits are the sandbox's.
 func Finish(call outboard.CallID, res guest.Result, limits outboard.SandboxLimits) outboard.CallFinished {
 	fin := outboard.CallFinished{
 		Call:       call,
@@ -33,7 +33,7 @@ func Finish(call outboard.CallID, res guest.Result, limits outboard.SandboxLimit
 	if res.Truncated && fin.FullOutput != "" && !strings.Contains(string(res.Output), res.FullPath) {
 		notes = append(notes, fmt.Sprintf("(output truncated; all of it is in %s)", fin.FullOutput))
 	}
-	for _, n := range []string{crowdedHint(res.Output, limits.Pids), fullHint(res.Output, limits.DiskBytes), memoryNote(res.MemoryLimit), note} {
+	for _, n := range []string{processLimitHint(res.Output, limits.Pids), fullHint(res.Output, limits.DiskBytes), memoryNote(res.MemoryLimit), note} {
 		if n != "" {
 			notes = append(notes, n)
 		}
@@ -93,8 +93,9 @@ func conclude(fin *outboard.CallFinished, res guest.Result) string {
 	return ""
 }
 
-// memoryNote says that the sandbox's limit on memory was hit, which an exit code does not, or is "". The program that the kernel ended need not be
-// the one whose exit code is told: it may have been one of many, or of another call at the same time.
+// memoryNote says that the sandbox's limit on memory was hit, which an exit code does not, or is "". The program
+// that the kernel ended need not be the one whose exit code is told: it may have been one of many, or of another
+// call at the same time.
 func memoryNote(limit int64) string {
 	if limit == 0 {
 		return ""
@@ -132,15 +133,16 @@ func join(body, tail string) string {
 	return body + "\n" + tail
 }
 
-// Clean makes foreign bytes valid text: runs of invalid UTF-8 and NUL characters become U+FFFD. NUL goes because Postgres and
-// some model providers refuse it even in escaped form; other control characters stay, and are escaped where they are shown.
+// Clean makes foreign bytes valid text: runs of invalid UTF-8 and NUL characters become U+FFFD. NUL goes because
+// Postgres and some model providers refuse it even in escaped form; other control characters stay, and are
+// escaped where they are shown.
 func Clean(s string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	return strings.ReplaceAll(s, "\x00", "\uFFFD")
 }
 
-// Fit shortens valid text to at most size bytes, and at most encoded bytes once it is in a JSON string, by leaving out its
-// middle. It reports whether it did.
+// Fit shortens valid text to at most size bytes, and at most encoded bytes once it is in a JSON string, by
+// leaving out its middle. It reports whether it did.
 func Fit(s string, size, encoded int) (string, bool) {
 	if len(s) <= size && (6*len(s) <= encoded || encodedLen(s) <= encoded) {
 		return s, false

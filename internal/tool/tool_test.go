@@ -21,7 +21,8 @@ func lookup(t *testing.T, name string) Def {
 	return d
 }
 
-// Broken if a model is offered a tool that is not built, lacks one that is, or gets a schema that is not what is enforced.
+// Broken if a model is offered a tool that is not built, lacks one that is, or gets a schema that is not what is
+// enforced.
 func TestBuiltins(t *testing.T) {
 	want := map[string]struct {
 		fields, required string
@@ -170,7 +171,8 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// Broken if a call resumed from the log has another digest than the call that was started, so that the guest refuses it.
+// Broken if a call resumed from the log has another digest than the call that was started, so that the guest
+// refuses it.
 func TestDigest(t *testing.T) {
 	in := outboard.Raw(`{ "b" : "<&>", "a": 12345678901234567890 }`)
 	ev := outboard.NewEvent("sthr_1", &outboard.CallRequested{Name: "x", Input: in})
@@ -241,8 +243,9 @@ func TestFinish(t *testing.T) {
 	}
 }
 
-// Broken if a model that reads of a failed fork is not told of the sandbox's limit, or is told of it where nothing failed for it.
-func TestCrowdedHint(t *testing.T) {
+// Broken if a model that reads of a failed fork is not told of the sandbox's limit, or is told of it where
+// nothing failed for it.
+func TestProcessLimitHint(t *testing.T) {
 	const hint = "(if a process or thread could not be started: this sandbox may have 7 at a time, those in the background included)"
 	for output, want := range map[string]bool{
 		"bash: fork: retry: Resource temporarily unavailable\n":                                             true,
@@ -266,7 +269,8 @@ func TestCrowdedHint(t *testing.T) {
 	}
 }
 
-// Broken if a model that reads of a write that did not fit is not told which limit it was, or is told of it where nothing failed for it.
+// Broken if a model that reads of a write that did not fit is not told which limit it was, or is told of it
+// where nothing failed for it.
 func TestFullHint(t *testing.T) {
 	const limited, unlimited = "its limit disk_bytes is 64 MiB", "the server's disk"
 	res := guest.Result{State: guest.StateDone, Cause: "exited", Output: []byte("bash: line 1:  7 File size limit exceeded(core dumped) dd")}

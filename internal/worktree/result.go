@@ -28,7 +28,8 @@ type Result struct {
 	at     func(point string) // tests: see stage.at
 }
 
-// Import unpacks a workspace tar and commits it on base, in a throwaway repository that only borrows the objects of the user's.
+// Import unpacks a workspace tar and commits it on base, in a throwaway repository that only borrows the objects
+// of the user's.
 func (t *Tree) Import(ctx context.Context, base, prefix string, r io.Reader) (*Result, error) {
 	dir, err := os.MkdirTemp("", "outboard-result-")
 	if err != nil {
@@ -114,8 +115,8 @@ func (r *Result) commitFiles(ctx context.Context, files string) error {
 	return err
 }
 
-// keepSubmodules makes the empty directories of submodules, without which they would count as removed. What the session has put
-// into one is left: the submodule itself was not sent.
+// keepSubmodules makes the empty directories of submodules, without which they would count as removed. What the
+// session has put into one is left: the submodule itself was not sent.
 func (r *Result) keepSubmodules(ctx context.Context, files string) error {
 	out, err := r.git(ctx, "ls-tree", "-r", "-z", r.Base)
 	if err != nil {
@@ -230,8 +231,8 @@ func (r *Result) Links(ctx context.Context) ([]string, error) {
 	return links, nil
 }
 
-// Branch makes the result a branch of the user's repository and returns its name: name, or with a number behind it when another
-// branch has the name. Objects are checked on the way in; nothing is checked out.
+// Branch makes the result a branch of the user's repository and returns its name: name, or with a number behind
+// it when another branch has the name. Objects are checked on the way in; nothing is checked out.
 func (r *Result) Branch(ctx context.Context, name string) (string, error) {
 	if r.tree.Plain {
 		return "", outboard.Errorf(outboard.Invalid, "%s is not in a git repository, so the result cannot become a branch", r.tree.Root)
@@ -263,8 +264,9 @@ func (r *Result) Branch(ctx context.Context, name string) (string, error) {
 	return free, nil
 }
 
-// withModules returns the result as a commit of the user's repository: submodules are plain directories in a workspace, and what
-// their own repositories hold cannot be on a branch of the one around them. Left names what is not on it.
+// withModules returns the result as a commit of the user's repository: submodules are plain directories in a
+// workspace, and what their own repositories hold cannot be on a branch of the one around them. Left names what
+// is not on it.
 func (r *Result) withModules(ctx context.Context) (string, error) {
 	parent, err := r.git(ctx, "rev-parse", "-q", "--verify", r.Base+"^")
 	if err != nil {
@@ -298,11 +300,11 @@ func (r *Result) withModules(ctx context.Context) (string, error) {
 	for p := range records(changed) {
 		r.Left = append(r.Left, p+": in a submodule, which a branch of the repository around it cannot hold")
 	}
-	return r.relink(ctx, head, paths, links.String())
+	return r.commitModules(ctx, head, paths, links.String())
 }
 
-// relink commits the result with submodules where their directories are.
-func (r *Result) relink(ctx context.Context, head string, paths []string, links string) (string, error) {
+// commitModules commits the result with submodules where their directories are.
+func (r *Result) commitModules(ctx context.Context, head string, paths []string, links string) (string, error) {
 	env := append(slices.Clone(r.env), "GIT_INDEX_FILE="+filepath.Join(r.dir, "linked"), "GIT_WORK_TREE="+filepath.Join(r.dir, "files"))
 	git := func(stdin io.Reader, args ...string) (string, error) {
 		out, err := run(ctx, r.dir, env, stdin, args...)
@@ -336,7 +338,8 @@ func (r *Result) relink(ctx context.Context, head string, paths []string, links 
 	return t.commit(ctx, append(slices.Clone(r.env), "GIT_AUTHOR_DATE="+date, "GIT_COMMITTER_DATE="+date), tree, head, "Result of the session")
 }
 
-// Rootless reports whether what was sent shares no history with what the user is on: then git merges the result only when told to.
+// Rootless reports whether what was sent shares no history with what the user is on: then git merges the result
+// only when told to.
 func (r *Result) Rootless(ctx context.Context) bool {
 	_, err := r.tree.work(ctx, nil, "merge-base", "HEAD", r.Base)
 	return err != nil

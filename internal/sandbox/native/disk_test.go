@@ -58,7 +58,7 @@ func TestDiskLimit(t *testing.T) {
 		if err := p.Destroy(t.Context(), b.ID()); err != nil {
 			t.Error(err)
 		}
-		p.Stocked()
+		p.PoolFilled()
 	}
 	if err := p.Close(); err != nil {
 		t.Error(err)

@@ -27,9 +27,9 @@ func (p *Provider) TakeInVain() bool {
 		return false
 	}
 	p.pool.want(want)
-	p.Stocked()
+	p.PoolFilled()
 	p.pool.put(sl)
-	p.Stocked()
+	p.PoolFilled()
 	return true
 }
 

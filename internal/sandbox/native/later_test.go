@@ -28,9 +28,9 @@ func TestLayerMadeLater(t *testing.T) {
 		return len(entries)
 	}
 	m := start(t, p, "")
-	p.Stocked()
+	p.PoolFilled()
 	bash(t, start(t, p, ""), "true")
-	p.Stocked()
+	p.PoolFilled()
 	if n := layers(); n != 0 {
 		t.Fatalf("%d layers of sandboxes that nothing was saved of", n)
 	}

@@ -35,7 +35,7 @@ func createAndWait(dir string, id outboard.SandboxID) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	p.Stocked()
+	p.PoolFilled()
 	fmt.Println("created")
 	select {} // until SIGKILL
 }

@@ -251,14 +251,14 @@ func (s *pool) refillLocked() {
 	}
 }
 
-// Keep implements sandbox.Stocker.
-func (p *Provider) Keep(stock []sandbox.Stock) error {
+// Keep implements sandbox.Pooler.
+func (p *Provider) Keep(specs []sandbox.PoolSpec) error {
 	s := p.pool
 	if s == nil || s.hot == 0 {
 		return nil
 	}
 	var shapes []shape
-	for _, st := range stock {
+	for _, st := range specs {
 		root, err := p.rootfs(st.Spec.Rootfs, st.Spec.Layers, st.Spec.User)
 		if err != nil {
 			return err
@@ -279,7 +279,7 @@ func (p *Provider) Keep(stock []sandbox.Stock) error {
 			at = len(s.kinds)
 			s.kinds = append(s.kinds, &kind{shape: shape})
 		}
-		s.kinds[at].keep = max(s.kinds[at].keep, min(stock[i].Count, maxWarm))
+		s.kinds[at].keep = max(s.kinds[at].keep, min(specs[i].Count, maxWarm))
 	}
 	s.trimLocked()
 	s.refillLocked()

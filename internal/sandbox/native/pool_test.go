@@ -33,7 +33,7 @@ func TestAhead(t *testing.T) {
 	var boxes []*testSandbox
 	for range 3 {
 		for _, spec := range specs {
-			p.Stocked()
+			p.PoolFilled()
 			b := create(t, p, spec)
 			boxes = append(boxes, b)
 			if out := b.sh(t, "hostname; id -u; ls -ld /workspace /tmp /dev/shm | awk '{print $3}' | sort -u | tr '\\n' ' '"); out != "outboard\n1000\nroot user " &&
@@ -51,7 +51,7 @@ func TestAhead(t *testing.T) {
 			t.Errorf("%s sees what another wrote: %q", b.ID(), out)
 		}
 	}
-	p.Stocked()
+	p.PoolFilled()
 	if got := slots(t, dir); len(got) != 2*3 {
 		t.Errorf("control: %d places ahead, want two of each of three kinds: %v", len(got), got)
 	}
@@ -80,7 +80,7 @@ func TestAheadTakenInVain(t *testing.T) {
 			cfg.Dir = filepath.Join(t.TempDir(), "s")
 			p := openProvider(t, cfg)
 			create(t, p, sandbox.Spec{})
-			p.Stocked()
+			p.PoolFilled()
 			if got := slots(t, cfg.Dir); len(got) != 2 {
 				t.Fatalf("control: %d places ahead: %v", len(got), got)
 			}

@@ -52,7 +52,7 @@ var (
 	_ sandbox.Provider = (*Provider)(nil)
 	_ sandbox.Layers   = (*Provider)(nil)
 	_ sandbox.Builder  = (*Provider)(nil)
-	_ sandbox.Stocker  = (*Provider)(nil)
+	_ sandbox.Pooler   = (*Provider)(nil)
 )
 
 // New looks at the host and returns a provider. It is Unavailable where this process cannot make namespaces,
@@ -118,7 +118,7 @@ func New(cfg Config) (*Provider, error) {
 			p.log.Warn("orphaned sandboxes not swept", "err", err)
 		}
 	}
-	if err := p.stock(cfg.Ahead, cfg.Warm); err != nil {
+	if err := p.readyPool(cfg.Ahead, cfg.Warm); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "%w", err)
 	}
 	p.trash.begin(p)
@@ -126,8 +126,8 @@ func New(cfg Config) (*Provider, error) {
 	return p, nil
 }
 
-// stock clears what dead processes made ahead and readies the provider to do so itself.
-func (p *Provider) stock(ahead, warm int) error {
+// readyPool clears what dead processes made ahead and readies the provider to do so itself.
+func (p *Provider) readyPool(ahead, warm int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
 	defer cancel()
 	if err := p.sweepPools(ctx); err != nil {
@@ -141,8 +141,8 @@ func (p *Provider) stock(ahead, warm int) error {
 	return err
 }
 
-// Stocked waits until what is made ahead is there.
-func (p *Provider) Stocked() { p.pool.filled() }
+// PoolFilled waits until what is made ahead is there.
+func (p *Provider) PoolFilled() { p.pool.filled() }
 
 // Close removes what was made ahead, and waits until what was destroyed is removed. Sandboxes live on.
 func (p *Provider) Close() error {

@@ -314,7 +314,7 @@ func TestPushAfterCreate(t *testing.T) {
 			saved, _ := push(t, m)
 			for _, from := range []outboard.CheckpointID{"", saved} {
 				start(t, p, "")
-				p.Stocked() // the guest of the next, if any may wait
+				p.PoolFilled() // the guest of the next, if any may wait
 				id := newID()
 				s, last, err := p.CreateOnly(t.Context(), sandbox.Spec{ID: id, Generation: "g-" + string(id), From: from})
 				if err != nil {
@@ -708,7 +708,7 @@ func TestForkFromAhead(t *testing.T) {
 			second, _ := push(t, m)
 			const look = "cat /workspace/d/f ~/home; stat -c %u:%g /workspace/d ~"
 			for id, want := range map[outboard.CheckpointID]string{first: "1\nh\n", second: "1\n2\nh\n"} {
-				p.Stocked()
+				p.PoolFilled()
 				if made, _ := filepath.Glob(filepath.Join(cfg.Dir, "shelf", "*", "plot_*")); len(made) == 0 {
 					t.Fatal("the control: nothing was made ahead")
 				}

@@ -47,13 +47,13 @@ func TestPutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	stock := []sandbox.Stock{{Spec: sandbox.Spec{Limits: outboard.SandboxLimits{DiskBytes: 1}}, Count: 1}, // no file system is so small
+	specs := []sandbox.PoolSpec{{Spec: sandbox.Spec{Limits: outboard.SandboxLimits{DiskBytes: 1}}, Count: 1}, // no file system is so small
 		{Spec: sandbox.Spec{}, Count: 1}}
 	keep := func() {
-		if err := p.Keep(stock); err != nil {
+		if err := p.Keep(specs); err != nil {
 			t.Fatal(err)
 		}
-		p.Stocked()
+		p.PoolFilled()
 	}
 	for range 5 {
 		keep()
@@ -90,7 +90,7 @@ func TestCloseWhileMaking(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	if err := p.Keep([]sandbox.Stock{{Spec: sandbox.Spec{Limits: outboard.SandboxLimits{CPUs: 0.01}}, Count: 1}}); err != nil {
+	if err := p.Keep([]sandbox.PoolSpec{{Spec: sandbox.Spec{Limits: outboard.SandboxLimits{CPUs: 0.01}}, Count: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	var pid int
@@ -104,7 +104,7 @@ func TestCloseWhileMaking(t *testing.T) {
 		t.Fatal(err)
 	}
 	made := make(chan struct{})
-	go func() { p.Stocked(); close(made) }()
+	go func() { p.PoolFilled(); close(made) }()
 	select {
 	case <-made:
 		t.Skip("SKIPPED: the guest was ready before it could be stopped")

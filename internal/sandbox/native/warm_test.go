@@ -38,7 +38,7 @@ func waiting(t *testing.T, dir string) (pids []int) {
 func warmUp(t *testing.T, p *native.Provider, dir string, spec sandbox.Spec) *testSandbox {
 	t.Helper()
 	b := create(t, p, spec)
-	p.Stocked()
+	p.PoolFilled()
 	if len(waiting(t, dir)) == 0 {
 		t.Fatal("control: no guest was started ahead")
 	}
@@ -144,7 +144,7 @@ func TestWarmApart(t *testing.T) {
 	if err := p.Destroy(t.Context(), first.ID()); err != nil {
 		t.Fatal(err)
 	}
-	p.Stocked()
+	p.PoolFilled()
 	for _, b := range []*testSandbox{second, create(t, p, sandbox.Spec{}), create(t, p, sandbox.Spec{})} {
 		if out := b.bash(t, look); !strings.HasPrefix(out, "0\n") || !strings.HasSuffix(out, "\n0\n") {
 			t.Errorf("%s: what was marked elsewhere is found: %q", b.ID(), out)
@@ -166,7 +166,7 @@ func TestWarmMismatch(t *testing.T) {
 			t.Errorf("%+v: it has a guest that was started for something else", spec)
 		}
 	}
-	p.Stocked()
+	p.PoolFilled()
 	if now := waiting(t, dir); !slices.Contains(now, ready[0]) || len(now) != 3 {
 		t.Errorf("control: %v waited before, %v do now; want one of each of three kinds", ready, now)
 	}

@@ -15,8 +15,8 @@ const (
 	minOutput = 256
 	// minTime is the shortest time that a step is begun for: what is cut off within it was for nothing.
 	minTime = 100 * time.Millisecond
-	// fundPause is the wait before a budget that others have reserved is asked again: their calls take seconds.
-	fundPause = 200 * time.Millisecond
+	// budgetPause is the wait before a budget that others have reserved is asked again: their calls take seconds.
+	budgetPause = 200 * time.Millisecond
 )
 
 // account is what a turn knows about the budgets over its session.
@@ -32,21 +32,21 @@ type account struct {
 	limited bool
 }
 
-// Fund implements harness.Turn.
-func (t *turn) Fund(ctx context.Context, need func() harness.Need) (harness.Funds, error) {
+// Budget implements harness.Turn.
+func (t *turn) Budget(ctx context.Context, need func() harness.Need) (harness.Budget, error) {
 	for {
-		funds, wait, err := t.fundOnce(ctx, need)
+		funds, wait, err := t.budgetOnce(ctx, need)
 		if err != nil || !wait {
 			return funds, err
 		}
-		if !sleep(ctx, fundPause) {
-			return harness.Funds{}, context.Cause(ctx)
+		if !sleep(ctx, budgetPause) {
+			return harness.Budget{}, context.Cause(ctx)
 		}
 	}
 }
 
-// fundOnce asks once. wait: others have reserved what is left.
-func (t *turn) fundOnce(ctx context.Context, ask func() harness.Need) (funds harness.Funds, wait bool, err error) {
+// budgetOnce asks once. wait: others have reserved what is left.
+func (t *turn) budgetOnce(ctx context.Context, ask func() harness.Need) (funds harness.Budget, wait bool, err error) {
 	if err := t.alive(ctx); err != nil { // right before the model call
 		return funds, false, err
 	}
@@ -66,17 +66,18 @@ func (t *turn) fundOnce(ctx context.Context, ask func() harness.Need) (funds har
 	}
 	r, broke, err := t.reserve(ctx, price, t.owed(t.staged, t.now()), want, least)
 	if err != nil || broke != "" {
-		return harness.Funds{Broke: broke}, false, err
+		return harness.Budget{Broke: broke}, false, err
 	}
 	if r.Wait {
 		return funds, true, nil
 	}
 	t.acct.held, t.acct.called = r.Held, true
 	t.acct.limit(r.Left, t.now())
-	return harness.Funds{MaxOutput: affordable(need, want, r.Held, price), Until: t.acct.until}, false, nil
+	return harness.Budget{MaxOutput: affordable(need, want, r.Held, price), Until: t.acct.until}, false, nil
 }
 
-// reserve sets apart what a model call may use up, of every budget over the session, beside what is owed. broke is what no budget pays for.
+// reserve sets apart what a model call may use up, of every budget over the session, beside what is owed. broke
+// is what no budget pays for.
 func (t *turn) reserve(ctx context.Context, price *llm.Price, owed, want, least outboard.Spend) (r store.Reservation, broke string, err error) {
 	for _, b := range t.acct.over {
 		if b.Limit.Cost > 0 && price == nil {
@@ -92,9 +93,9 @@ func (t *turn) reserve(ctx context.Context, price *llm.Price, owed, want, least 
 	return r, broke, nil
 }
 
-// fundJudge reserves what one judgement may come to, beside what the response that it is about came to, and waits while others have
-// reserved what is left. The error says why no budget pays for it.
-func (t *turn) fundJudge(ctx context.Context, m llm.Model, req *llm.Request, used outboard.Usage) error {
+// budgetJudge reserves what one judgement may come to, beside what the response that it is about came to, and
+// waits while others have reserved what is left. The error says why no budget pays for it.
+func (t *turn) budgetJudge(ctx context.Context, m llm.Model, req *llm.Request, used outboard.Usage) error {
 	if err := t.alive(ctx); err != nil { // as before every model call
 		return err
 	}
@@ -116,7 +117,7 @@ func (t *turn) fundJudge(ctx context.Context, m llm.Model, req *llm.Request, use
 		case !r.Wait:
 			return nil
 		}
-		if !sleep(ctx, fundPause) {
+		if !sleep(ctx, budgetPause) {
 			return context.Cause(ctx)
 		}
 	}
@@ -156,8 +157,9 @@ func (t *turn) lookAtBudgets(ctx context.Context) (err error) {
 	return err
 }
 
-// left is what the budgets over the session leave, nil when they cannot be read. A model call that is under way is not in it: nobody
-// knows yet what it comes to, and what is decided while it answers is decided again before it is sent.
+// left is what the budgets over the session leave, nil when they cannot be read. A model call that is under way
+// is not in it: nobody knows yet what it comes to, and what is decided while it answers is decided again before
+// it is sent.
 func (t *turn) left(ctx context.Context) *outboard.Spend {
 	if !t.acct.looked || len(t.acct.over) > 0 {
 		if err := t.lookAtBudgets(ctx); err != nil {

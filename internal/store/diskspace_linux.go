@@ -7,18 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leastRoom is less than any file of SQLite's grows by at once.
-const leastRoom = 32 << 10
+// minDiskSpace is less than any file of SQLite's grows by at once.
+const minDiskSpace = 32 << 10
 
-// noRoom reports whether a directory's file system has no room for more, or no inodes. What cannot be asked has room.
-func noRoom(dir string) bool {
-	left, ok := room(dir)
-	return ok && left < leastRoom
+// noDiskSpace reports whether a directory's file system has no room for more, or no inodes. What cannot be asked
+// has room.
+func noDiskSpace(dir string) bool {
+	left, ok := diskSpace(dir)
+	return ok && left < minDiskSpace
 }
 
-// room returns how many bytes a directory's file system has left for this user: none where there are no inodes. It is false where it cannot be
-// asked.
-func room(dir string) (uint64, bool) {
+// room returns how many bytes a directory's file system has left for this user: none where there are no inodes.
+// It is false where it cannot be asked.
+func diskSpace(dir string) (uint64, bool) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return 0, false

@@ -52,8 +52,8 @@ func (r *rig) raise(id outboard.SessionID, limit outboard.Spend) {
 	}
 }
 
-// If this fails, a session spends more than its budget, stops while there is money, cannot go on when it is raised, or what it spent is
-// not what its log says.
+// If this fails, a session spends more than its budget, stops while there is money, cannot go on when it is
+// raised, or what it spent is not what its log says.
 func TestMoneyBudgetHolds(t *testing.T) {
 	r := newRig(t, dear)
 	r.start(nil)
@@ -77,8 +77,8 @@ func TestMoneyBudgetHolds(t *testing.T) {
 	}
 }
 
-// If this fails, a session whose budget is raised by less than a model call takes asks for it without end, and holds a processor and its
-// place among the runners for that.
+// If this fails, a session whose budget is raised by less than a model call takes asks for it without end, and
+// holds a processor and its place among the runners for that.
 func TestRaisedByTooLittle(t *testing.T) {
 	r := newRig(t, dear)
 	r.start(nil)
@@ -134,7 +134,8 @@ func TestOtherLimitsHold(t *testing.T) {
 	}
 }
 
-// If this fails, a process that dies between reserving and settling leaves money reserved for ever, or has it charged twice.
+// If this fails, a process that dies between reserving and settling leaves money reserved for ever, or has it
+// charged twice.
 func TestReservationOfADeadProcess(t *testing.T) {
 	r := newRig(t, dear)
 	first := r.start(func(c *Config) { c.Grace = time.Millisecond })
@@ -216,8 +217,8 @@ func TestLedgerUnreachable(t *testing.T) {
 	}
 }
 
-// If this fails, judgements of one response spend more than the budget has, or one is made that nobody can count; what no budget pays for
-// must ask a person.
+// If this fails, judgements of one response spend more than the budget has, or one is made that nobody can
+// count; what no budget pays for must ask a person.
 func TestJudgementsArePaidFor(t *testing.T) {
 	const verdict = `- do: [{call: {name: verdict, input: {verdict: allow, reason: fine}}}]`
 	for name, c := range map[string]struct {
@@ -266,7 +267,8 @@ func TestJudgementsArePaidFor(t *testing.T) {
 	}
 }
 
-// If this fails, a money budget over an owner counts a session at the speed fast, which has no list price, as if it cost what others do.
+// If this fails, a money budget over an owner counts a session at the speed fast, which has no list price, as if
+// it cost what others do.
 func TestFastHasNoPrice(t *testing.T) {
 	r := newRig(t, dear)
 	r.start(nil)
@@ -285,7 +287,8 @@ func TestFastHasNoPrice(t *testing.T) {
 	}
 }
 
-// If this fails, the running time of a turn that another process began is free when it is interrupted: what it waited for the model is lost.
+// If this fails, the running time of a turn that another process began is free when it is interrupted: what it
+// waited for the model is lost.
 func TestRunningTimeAfterARestart(t *testing.T) {
 	models, asked := silent(t)
 	r := newRig(t, models)

@@ -11,7 +11,8 @@ const auditEntrySQL = `SELECT num, ` + auditCols + `, proof, hashes FROM audit W
 
 const redactAuditSQL = `UPDATE audit SET actor = ?, resource = ?, rule = ?, detail = ?, proof = ? WHERE num = ?`
 
-// RedactAudit takes the text of some fields out of some records for good. Their hashes stay. The caller has recorded that it will.
+// RedactAudit takes the text of some fields out of some records for good. Their hashes stay. The caller has
+// recorded that it will.
 func (s *Store) RedactAudit(ctx context.Context, nums []int64, fields []string) error {
 	return s.update(ctx, "redacting audit records", func(t tx) error {
 		for _, n := range nums {

@@ -4,10 +4,10 @@ package store
 
 import "errors"
 
-// noRoom says that there is room: no server runs here.
-func noRoom(string) bool { return false }
+// noDiskSpace says that there is room: no server runs here.
+func noDiskSpace(string) bool { return false }
 
-func room(string) (uint64, bool) { return 0, false }
+func diskSpace(string) (uint64, bool) { return 0, false }
 
 // allocate makes no file, for the same reason.
 func allocate(string, int64) error { return errors.ErrUnsupported }

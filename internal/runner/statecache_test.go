@@ -13,11 +13,11 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// A turn that begins right behind another must get that one's fold: to read a long log again for every message of a quick client would
-// cost more than the turn.
-func TestFoldOfTheTurnBefore(t *testing.T) {
+// A turn that begins right behind another must get that one's fold: to read a long log again for every message
+// of a quick client would cost more than the turn.
+func TestCachedStateOfTheTurnBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var f folds
+		var f stateCache
 		const id = outboard.SessionID("sesn_1")
 		got := make(chan *outboard.State, 1)
 		done := f.leave(id)
@@ -58,15 +58,15 @@ func TestFoldOfTheTurnBefore(t *testing.T) {
 }
 
 // If this fails, sessions that wait keep memory, or those that do not keep more than there is for all of them.
-func TestFoldsAreBounded(t *testing.T) {
+func TestStateCacheIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var f folds
+		var f stateCache
 		of := func(bytes int) *outboard.State {
 			s := &outboard.State{Header: outboard.Header{ID: "sesn_1"}}
 			s.Assume(outboard.NewEvent("", &outboard.SandboxLost{Reason: strings.Repeat("x", bytes)})) // a note in the conversation
 			return s
 		}
-		f.keep("sesn_big", of(maxFoldBytes))
+		f.keep("sesn_big", of(maxStateBytes))
 		if len(f.kept) != 0 {
 			t.Error("a fold that is larger than there is room is kept")
 		}
@@ -74,23 +74,23 @@ func TestFoldsAreBounded(t *testing.T) {
 			f.keep(outboard.SessionID(fmt.Sprint("sesn_", i)), of(1000))
 			time.Sleep(time.Millisecond)
 		}
-		if _, ok := f.kept["sesn_99"]; !ok || len(f.kept) != maxFolds {
-			t.Errorf("%d folds are kept, want the newest %d", len(f.kept), maxFolds)
+		if _, ok := f.kept["sesn_99"]; !ok || len(f.kept) != maxCachedStates {
+			t.Errorf("%d states are kept, want the newest %d", len(f.kept), maxCachedStates)
 		}
 		for i := range 8 {
-			f.keep(outboard.SessionID(fmt.Sprint("sesn_large", i)), of(maxFoldBytes/3))
+			f.keep(outboard.SessionID(fmt.Sprint("sesn_large", i)), of(maxStateBytes/3))
 		}
-		if _, ok := f.kept["sesn_large7"]; !ok || f.size > maxFoldBytes {
-			t.Errorf("the kept folds take %d bytes, more than %d, or the newest is not among them", f.size, maxFoldBytes)
+		if _, ok := f.kept["sesn_large7"]; !ok || f.size > maxStateBytes {
+			t.Errorf("the kept states take %d bytes, more than %d, or the newest is not among them", f.size, maxStateBytes)
 		}
 		f.expire(time.Now())
 		if len(f.kept) == 0 {
-			t.Error("folds are let go before their time")
+			t.Error("states are let go before their time")
 		}
-		time.Sleep(foldTTL + time.Millisecond)
+		time.Sleep(stateTTL + time.Millisecond)
 		f.expire(time.Now())
 		if len(f.kept) != 0 || f.size != 0 {
-			t.Errorf("after their time %d folds of %d bytes are kept", len(f.kept), f.size)
+			t.Errorf("after their time %d states of %d bytes are kept", len(f.kept), f.size)
 		}
 	})
 }

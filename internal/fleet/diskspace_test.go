@@ -11,8 +11,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// Broken if whoever sends more files than the disk of a sandbox holds is told of an internal error, or not which limit it is and what to change.
-func TestNoRoom(t *testing.T) {
+// Broken if whoever sends more files than the disk of a sandbox holds is told of an internal error, or not which
+// limit it is and what to change.
+func TestNoDiskSpace(t *testing.T) {
 	full := &guest.Error{Code: guest.Full, Message: "loading the workspace: no space left on device"}
 	for name, p := range map[string]*breaking{"load": {load: full}, "mount": {put: full}} {
 		for limit, want := range map[int64]struct {

@@ -9,8 +9,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Broken if a loop inside a sandbox fills the audit by what it is refused, if refusals at an ordinary pace are not on record one by one, or
-// if the record does not say how many were left out.
+// Broken if a loop inside a sandbox fills the audit by what it is refused, if refusals at an ordinary pace are
+// not on record one by one, or if the record does not say how many were left out.
 func TestRefusalsDoNotFillTheAudit(t *testing.T) {
 	const burst, over = 1000, 300
 	var c clock

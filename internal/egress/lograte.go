@@ -6,21 +6,22 @@ import (
 	"time"
 )
 
-// maxLines bounds the lines that one sandbox has the server log in a second: what it does is in the audit, and must not fill a disk besides.
+// maxLines bounds the lines that one sandbox has the server log in a second: what it does is in the audit, and
+// must not fill a disk besides.
 const maxLines = 10
 
-// voice counts the lines about a sandbox.
-type voice struct {
+// logRate counts the lines about a sandbox.
+type logRate struct {
 	since time.Time
 	lines int
 	mute  int // left out since the last one
 }
 
-// say logs what a sandbox did, unless it has filled the second; the next line says how many were left out.
-func (p *port) say(level slog.Level, msg string, args ...any) {
+// log logs what a sandbox did, unless it has filled the second; the next line says how many were left out.
+func (p *port) log(level slog.Level, msg string, args ...any) {
 	now := p.g.now()
 	p.mu.Lock()
-	v := &p.voice
+	v := &p.logRate
 	if d := now.Sub(v.since); d >= time.Second || d < 0 {
 		v.since, v.lines = now, 0
 	}

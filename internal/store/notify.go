@@ -12,22 +12,24 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Limits of the doorbell.
+// Limits of notifications.
 const (
-	// bellEvery is the least time between two rings of a process: NOTIFY takes a lock of the whole database at its commit.
-	bellEvery = 10 * time.Millisecond
-	// bellNames bounds the sessions one ring names; PostgreSQL takes 8000 bytes. Beyond it, listeners look at all theirs.
-	bellNames = 200
+	// notifyEvery is the least time between two rings of a process: NOTIFY takes a lock of the whole database at
+	// its commit.
+	notifyEvery = 10 * time.Millisecond
+	// notifyNames bounds the sessions one ring names; PostgreSQL takes 8000 bytes. Beyond it, listeners look at
+	// all theirs.
+	notifyNames = 200
 	// listenPause is how long a broken listener waits before it connects again; meanwhile the poller finds everything.
 	listenPause = time.Second
 )
 
-// bellChannel is the channel of NOTIFY.
-const bellChannel = "outboard"
+// notifyChannel is the channel of NOTIFY.
+const notifyChannel = "outboard"
 
-// bell collects the sessions that changed since the last ring. A ring is sent after the commit it tells of, from a
+// notify collects the sessions that changed since the last ring. A ring is sent after the commit it tells of, from a
 // transaction of its own, and may get lost: it only saves the wait for the poller.
-type bell struct {
+type notify struct {
 	self string // not our own ring
 	due  chan struct{}
 
@@ -36,13 +38,13 @@ type bell struct {
 	work  bool // some session became runnable
 }
 
-func newBell() bell {
-	return bell{self: outboard.NewID[string]("bell"), due: make(chan struct{}, 1), heads: map[outboard.SessionID]int64{}}
+func newNotify() notify {
+	return notify{self: outboard.NewID[string]("bell"), due: make(chan struct{}, 1), heads: map[outboard.SessionID]int64{}}
 }
 
 // ring implements dialect.
 func (d *postgresDialect) ring(rows map[outboard.SessionID]*row) {
-	b := &d.bell
+	b := &d.notify
 	b.mu.Lock()
 	b.work = b.work || rows == nil
 	for id, r := range rows {
@@ -57,14 +59,14 @@ func (d *postgresDialect) ring(rows map[outboard.SessionID]*row) {
 }
 
 // message takes what was collected: who rings, "w" for work or "-", then "id:head" for each session, or "*".
-func (b *bell) message() string {
+func (b *notify) message() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	words := []string{b.self, "-"}
 	if b.work {
 		words[1] = "w"
 	}
-	if len(b.heads) > bellNames {
+	if len(b.heads) > notifyNames {
 		words = append(words, "*")
 	} else {
 		for id, head := range b.heads {
@@ -85,13 +87,13 @@ func (d *postgresDialect) start(run context.Context, s *Store) {
 // A ring need not be durable. set_config is local to this statement's transaction.
 const notifySQL = `SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)`
 
-// ringer rings when something is due, at most every bellEvery.
+// ringer rings when something is due, at most every notifyEvery.
 func (d *postgresDialect) ringer(ctx context.Context, s *Store) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
 		select {
-		case <-d.bell.due:
+		case <-d.notify.due:
 		case <-ctx.Done():
 			return
 		}
@@ -100,10 +102,10 @@ func (d *postgresDialect) ringer(ctx context.Context, s *Store) {
 		case <-ctx.Done():
 			return
 		}
-		if _, err := d.pool.Exec(ctx, notifySQL, bellChannel, d.bell.message()); err != nil && ctx.Err() == nil {
+		if _, err := d.pool.Exec(ctx, notifySQL, notifyChannel, d.notify.message()); err != nil && ctx.Err() == nil {
 			s.log.Warn("ringing for other processes", "err", err)
 		}
-		pause.Reset(bellEvery)
+		pause.Reset(notifyEvery)
 	}
 }
 
@@ -130,7 +132,7 @@ func (d *postgresDialect) listen(ctx context.Context, s *Store) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, `LISTEN `+bellChannel); err != nil {
+	if _, err := conn.Exec(ctx, `LISTEN `+notifyChannel); err != nil {
 		return err
 	}
 	for {
@@ -145,7 +147,7 @@ func (d *postgresDialect) listen(ctx context.Context, s *Store) error {
 // heard wakes those of this process whom a ring concerns.
 func (d *postgresDialect) heard(ctx context.Context, s *Store, payload string) {
 	words := strings.Fields(payload)
-	if len(words) < 2 || words[0] == d.bell.self {
+	if len(words) < 2 || words[0] == d.notify.self {
 		return
 	}
 	if words[1] == "w" {

@@ -51,12 +51,12 @@ func fillDisk(t *testing.T, dir string) string {
 	return f.Name()
 }
 
-// Fails if nothing can be removed on a full disk, so that it stays full; if what is kept for that is used up by something else, by this
-// process or another; or if nothing is kept again once there is room.
-func TestBallast(t *testing.T) {
+// Fails if nothing can be removed on a full disk, so that it stays full; if what is kept for that is used up by
+// something else, by this process or another; or if nothing is kept again once there is room.
+func TestReserve(t *testing.T) {
 	const size = 512 << 10
 	dir := tightDisk(t)
-	cfg := store.Config{Path: filepath.Join(dir, "outboard.db"), Ballast: size}
+	cfg := store.Config{Path: filepath.Join(dir, "outboard.db"), Reserve: size}
 	kept := func() int64 {
 		t.Helper()
 		fi, err := os.Stat(cfg.Path + "-ballast")
@@ -109,7 +109,7 @@ func TestBallast(t *testing.T) {
 	if n := kept(); n != 0 {
 		t.Errorf("%d bytes are kept after a removal", n)
 	}
-	ordinary(s, "with the ballast dropped")
+	ordinary(s, "with the reserve dropped")
 	if err := s.Audit(t.Context(), record); !outboard.DiskFull(err) {
 		t.Errorf("a record of what is no removal was written: %v", err)
 	}
@@ -136,8 +136,8 @@ func TestBallast(t *testing.T) {
 	mustAppend(t, s, second, said("with room again"))
 }
 
-// Control of TestBallast: without a ballast a full disk keeps what is on it.
-func TestWithoutBallast(t *testing.T) {
+// Control of TestReserve: without a reserve a full disk keeps what is on it.
+func TestWithoutReserve(t *testing.T) {
 	dir := tightDisk(t)
 	s := storetest.Open(t, store.Config{Path: filepath.Join(dir, "outboard.db")})
 	id := newSession(t, s).ID
@@ -152,6 +152,6 @@ func TestWithoutBallast(t *testing.T) {
 		t.Errorf("a session was deleted: %v", err)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, "outboard.db-ballast")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("there is a ballast: %v", err)
+		t.Errorf("there is a reserve: %v", err)
 	}
 }

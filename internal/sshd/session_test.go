@@ -62,8 +62,8 @@ func (w *watched) await(t *testing.T, text string) string {
 	}
 }
 
-// nudged is await while lines are written to a shell that waits for them: it runs a trap only when its read has ended, and a signal may
-// come to it after a line that was sent later.
+// nudged is await while lines are written to a shell that waits for them: it runs a trap only when its read has
+// ended, and a signal may come to it after a line that was sent later.
 func (w *watched) nudged(t *testing.T, in io.Writer, text string) {
 	t.Helper()
 	var nudges sync.WaitGroup
@@ -100,7 +100,8 @@ func (w *watched) number(t *testing.T, word string) int {
 	return n
 }
 
-// Fails if a visitor and the agent are not in the same sandbox, if a session without one gets none, or if its log does not say so.
+// Fails if a visitor and the agent are not in the same sandbox, if a session without one gets none, or if its
+// log does not say so.
 func TestSession(t *testing.T) {
 	r := start(t)
 	id := r.newSession()
@@ -141,8 +142,8 @@ func TestAudited(t *testing.T) {
 	}
 }
 
-// Fails if a port of the sandbox cannot be reached by -L, a program there does not learn that its client has said all, or anything else can
-// be reached.
+// Fails if a port of the sandbox cannot be reached by -L, a program there does not learn that its client has
+// said all, or anything else can be reached.
 func TestForward(t *testing.T) {
 	r := start(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0") // a bare sandbox's loopback is this machine's

@@ -8,11 +8,11 @@ import (
 	"github.com/outboard-dev/outboard/internal/llm"
 )
 
-// fund reserves what the model call that is due may use up. An interrupt cuts the waiting for it.
-func (l *loop) fund(ctx context.Context) error {
+// askBudget reserves what the model call that is due may use up. An interrupt cuts the waiting for it.
+func (l *loop) askBudget(ctx context.Context) error {
 	s := l.t.State()
 	ictx, cancel := l.t.Interrupted(ctx)
-	funds, err := l.t.Fund(ictx, l.need)
+	budget, err := l.t.Budget(ictx, l.need)
 	interrupted := context.Cause(ictx) == ErrInterrupted
 	cancel()
 	switch {
@@ -23,7 +23,7 @@ func (l *loop) fund(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	l.funds, l.funded, l.fundedAt = funds, true, s.Head
+	l.budget, l.budgeted, l.budgetedAt = budget, true, s.Head
 	return nil
 }
 
@@ -43,10 +43,10 @@ func (l *loop) need() Need {
 // interrupted is Turn.Interrupted for a model call: the end of the running time that is paid for interrupts as well.
 func (l *loop) interrupted(ctx context.Context) (context.Context, context.CancelFunc) {
 	ictx, cancel := l.t.Interrupted(ctx)
-	if l.funds.Until.IsZero() {
+	if l.budget.Until.IsZero() {
 		return ictx, cancel
 	}
-	dctx, stop := context.WithDeadlineCause(ictx, l.funds.Until, ErrInterrupted)
+	dctx, stop := context.WithDeadlineCause(ictx, l.budget.Until, ErrInterrupted)
 	return dctx, func() { stop(); cancel() }
 }
 

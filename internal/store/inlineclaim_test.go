@@ -9,15 +9,15 @@ import (
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
-// offered is a worker that takes what it is given, while it has room.
-type offered struct {
+// inlineClaimed is a worker that takes what it is given, while it has room.
+type inlineClaimed struct {
 	room, canceled int
 	taken          []outboard.Header
 	tails          [][]outboard.Event
 }
 
-func (o *offered) offer(w outboard.WorkerID) *store.Offer {
-	return &store.Offer{
+func (o *inlineClaimed) add(w outboard.WorkerID) *store.InlineClaim {
+	return &store.InlineClaim{
 		Worker:  w,
 		Reserve: func() bool { o.room--; return o.room >= 0 },
 		Cancel:  func() { o.canceled++ },
@@ -28,21 +28,21 @@ func (o *offered) offer(w outboard.WorkerID) *store.Offer {
 }
 
 // A session that two workers hold, or that nobody takes though it has work, would run twice or never.
-func TestOffer(t *testing.T) {
+func TestInlineClaim(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		c := newClock()
 		cfg.Now = c.now
 		s := storetest.Open(t, cfg)
 		w, other := newWorker(t, s), newWorker(t, s)
-		o := &offered{room: 1}
-		stop := s.Offer(o.offer(w))
+		o := &inlineClaimed{room: 1}
+		stop := s.AddInlineClaim(o.add(w))
 		id := newSession(t, s).ID
 		mustAppend(t, s, id, said("nothing to do"))
 		if len(o.taken) != 0 {
 			t.Fatalf("a session at rest was taken: %+v", o.taken)
 		}
 		in := mustAppend(t, s, id, message("a"), message("b"))
-		if cfg.URL != "" { // PostgreSQL takes no offers: the positive control of the claims below
+		if cfg.URL != "" { // PostgreSQL makes no inline claims: the positive control of the claims below
 			if got, err := s.Claim(t.Context(), other, 1); err != nil || len(got) != 1 || len(o.taken) != 0 {
 				t.Errorf("claimed %v, %v, taken %v", got, err, o.taken)
 			}
@@ -96,12 +96,12 @@ func TestOffer(t *testing.T) {
 	})
 }
 
-// A turn appends as soon as it is begun, by the commit of the message. If it found that commit still under way it would have to hand its
-// own to the writer, and wait for whoever sent the message to tell everybody else.
+// A turn appends as soon as it is begun, by the commit of the message. If it found that commit still under way
+// it would have to hand its own to the writer, and wait for whoever sent the message to tell everybody else.
 func TestBegunTurnFindsNobodyCommitting(t *testing.T) {
 	s := storetest.Open(t, storetest.SQLite(t))
-	o := &offered{room: 1}
-	defer s.Offer(o.offer(newWorker(t, s)))()
+	o := &inlineClaimed{room: 1}
+	defer s.AddInlineClaim(o.add(newWorker(t, s)))()
 	id := newSession(t, s).ID
 	free, err := s.CommitUntold(store.Commit{Session: id, Expect: store.Any, Events: []outboard.Event{message("go")}})
 	if err != nil || len(o.taken) != 1 {

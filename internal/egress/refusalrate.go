@@ -9,21 +9,22 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Of what a sandbox is refused it may have refusalBurst records at once, and one more every refusalEvery. What was allowed has a budget, and a
-// refusal costs its sender nothing: without a bound, a loop inside a sandbox fills the disk with records that nobody can ever take away.
+// Of what a sandbox is refused it may have refusalBurst records at once, and one more every refusalEvery. What
+// was allowed has a budget, and a refusal costs its sender nothing: without a bound, a loop inside a sandbox
+// fills the disk with records that nobody can ever take away.
 const (
 	refusalBurst = 1000
 	refusalEvery = time.Second
 )
 
-// tally says which refusals of a sandbox become records, and counts the others.
-type tally struct {
+// refusalRate says which refusals of a sandbox become records, and counts the others.
+type refusalRate struct {
 	full time.Time // when the whole burst is there again
 	out  int64     // left out since the last record
 }
 
 // take reports whether there is room for one more record, and how many refusals were left out before it.
-func (t *tally) take(now time.Time) (out int64, ok bool) {
+func (t *refusalRate) take(now time.Time) (out int64, ok bool) {
 	const most = refusalBurst * refusalEvery
 	if t.full.Before(now) || t.full.After(now.Add(most)) { // after it: the clock went back
 		t.full = now
@@ -37,10 +38,11 @@ func (t *tally) take(now time.Time) (out int64, ok bool) {
 	return out, true
 }
 
-// refused puts a refusal on record, unless the sandbox has had too many of late: then it is counted, and the next record says how many.
+// refused puts a refusal on record, unless the sandbox has had too many of late: then it is counted, and the
+// next record says how many.
 func (p *port) refused(ctx context.Context, req Request, rule string, d detail) {
 	p.mu.Lock()
-	out, ok := p.tally.take(p.g.now())
+	out, ok := p.refusalRate.take(p.g.now())
 	p.mu.Unlock()
 	if !ok {
 		return
@@ -48,17 +50,18 @@ func (p *port) refused(ctx context.Context, req Request, rule string, d detail) 
 	d.LeftOut = out
 	if err := p.audit(ctx, req, outboard.Refused, rule, d); err != nil {
 		p.mu.Lock()
-		p.tally.out += out
+		p.refusalRate.out += out
 		p.mu.Unlock()
-		p.say(slog.LevelError, "a refusal was not recorded", "err", err)
+		p.log(slog.LevelError, "a refusal was not recorded", "err", err)
 	}
 }
 
-// tellLeftOut puts on record how many refusals were left out since the last one that was recorded, when no other will come.
+// tellLeftOut puts on record how many refusals were left out since the last one that was recorded, when no other
+// will come.
 func (p *port) tellLeftOut() {
 	p.mu.Lock()
-	out := p.tally.out
-	p.tally.out = 0
+	out := p.refusalRate.out
+	p.refusalRate.out = 0
 	p.mu.Unlock()
 	if out == 0 {
 		return
@@ -67,6 +70,6 @@ func (p *port) tellLeftOut() {
 	defer cancel()
 	d := detail{Reason: fmt.Sprintf("%d more requests were refused, faster than each is recorded", out), LeftOut: out}
 	if err := p.audit(ctx, Request{Subject: p.subject, Method: "*"}, outboard.Refused, "many", d); err != nil {
-		p.say(slog.LevelError, "a refusal was not recorded", "err", err)
+		p.log(slog.LevelError, "a refusal was not recorded", "err", err)
 	}
 }

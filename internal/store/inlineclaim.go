@@ -10,45 +10,45 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Offer is what a worker offers: to take on sessions of which a commit of this process makes that there is something to do. Such a
-// session is the worker's with that very commit, and costs no claim of its own. Each is as if it had been claimed right after the
-// commit: it needs the worker's lease, raises the epoch, and is given up like any other. Only SQLite takes offers; with PostgreSQL
-// the processes share what comes in.
-type Offer struct {
+// InlineClaim lets the writer claim, for a local worker, a session that a commit of this process makes runnable.
+// Such a session is the worker's with that very commit, and costs no claim of its own. Each is as if it had been
+// claimed right after the commit: it needs the worker's lease, raises the epoch, and is given up like any other.
+// Only SQLite makes inline claims; with PostgreSQL the processes share what comes in.
+type InlineClaim struct {
 	Worker outboard.WorkerID
 	// Reserve asks for room for one session more. It must not wait.
 	Reserve func() bool
 	// Cancel gives back room that was not needed.
 	Cancel func()
-	// Take hands over a session for which room was reserved: its header, and the events of the commit, which are the newest of its
-	// log. It must not wait.
+	// Take hands over a session for which room was reserved: its header, and the events of the commit, which are
+	// the newest of its log. It must not wait.
 	Take func(outboard.Header, []outboard.Event)
 }
 
-// Offer makes an offer known until stop is called; after stop has returned, nothing of it is called any more.
-func (s *Store) Offer(o *Offer) (stop func()) {
-	s.offering.Lock()
-	defer s.offering.Unlock()
-	s.offers = append(s.offers, o)
+// AddInlineClaim makes a claim known until stop is called; after stop has returned, nothing of it is called any more.
+func (s *Store) AddInlineClaim(o *InlineClaim) (stop func()) {
+	s.claimsMu.Lock()
+	defer s.claimsMu.Unlock()
+	s.inlineClaims = append(s.inlineClaims, o)
 	return func() {
-		s.offering.Lock()
-		defer s.offering.Unlock()
-		s.offers = slices.DeleteFunc(s.offers, func(x *Offer) bool { return x == o })
+		s.claimsMu.Lock()
+		defer s.claimsMu.Unlock()
+		s.inlineClaims = slices.DeleteFunc(s.inlineClaims, func(x *InlineClaim) bool { return x == o })
 	}
 }
 
-// taking is the use of one offer by one group. A nil one takes nothing.
+// taking is the use of one inline claim by one group. A nil one takes nothing.
 type taking struct {
-	*Offer
+	*InlineClaim
 	reserved, used int
 }
 
-// takingLocked returns the offer for the next group, or nil. s.offering is held.
+// takingLocked returns the inline claim for the next group, or nil. s.claimsMu is held.
 func (s *Store) takingLocked() *taking {
-	if !s.d.offers() || len(s.offers) == 0 {
+	if !s.d.claimsInline() || len(s.inlineClaims) == 0 {
 		return nil
 	}
-	return &taking{Offer: s.offers[len(s.offers)-1]}
+	return &taking{InlineClaim: s.inlineClaims[len(s.inlineClaims)-1]}
 }
 
 // again forgets what an attempt to commit had taken; the room stays reserved.

@@ -14,9 +14,10 @@ import (
 	"github.com/outboard-dev/outboard/internal/outbound"
 )
 
-// detour is the proxy of a client's that the requests of a box go through once they are judged. What is sent is decided here all the same: the
-// proxy is told an address that was checked, never a name, and TLS ends at the server. There is no other way: whatever goes wrong is an error.
-type detour struct {
+// socksUpstream is the proxy of a client's that the requests of a box go through once they are judged. What is
+// sent is decided here all the same: the proxy is told an address that was checked, never a name, and TLS ends
+// at the server. There is no other way: whatever goes wrong is an error.
+type socksUpstream struct {
 	host     string
 	port     int
 	name     string
@@ -25,15 +26,17 @@ type detour struct {
 	password func(context.Context) (outboard.Secret, error)
 }
 
-// anywhere are all networks: of a proxy that the operator has named, whose address may be any but that of a metadata service.
+// anywhere are all networks: of a proxy that the operator has named, whose address may be any but that of a
+// metadata service.
 var anywhere = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 
-// newDetour returns the way through a box's proxy; nil = it has none. An address that cannot be read is one that may not be used.
-func (g *Gateway) newDetour(s Subject, proxy outboard.BoxProxy, sealed outboard.BoxHeaders) *detour {
+// newSocksUpstream returns the way through a box's proxy; nil = it has none. An address that cannot be read is
+// one that may not be used.
+func (g *Gateway) newSocksUpstream(s Subject, proxy outboard.BoxProxy, sealed outboard.BoxHeaders) *socksUpstream {
 	if proxy.IsZero() {
 		return nil
 	}
-	d := &detour{name: proxy.Username, guard: g.cfg.Guard}
+	d := &socksUpstream{name: proxy.Username, guard: g.cfg.Guard}
 	var err error
 	if d.host, d.port, err = netrule.Proxy(proxy.Address); err == nil {
 		var listed bool
@@ -53,27 +56,28 @@ func (g *Gateway) newDetour(s Subject, proxy outboard.BoxProxy, sealed outboard.
 	return d
 }
 
-// detourError is a connection that the proxy of a box did not make. Its text is for the sandbox, and does not name the proxy.
-type detourError struct {
+// socksUpstreamError is a connection that the proxy of a box did not make. Its text is for the sandbox, and does
+// not name the proxy.
+type socksUpstreamError struct {
 	status int
 	why    string
 	cause  error // for the log
 }
 
 // Error says why.
-func (e *detourError) Error() string {
+func (e *socksUpstreamError) Error() string {
 	return "the proxy that this sandbox's requests go through: " + e.why
 }
 
 // Unwrap returns the cause.
-func (e *detourError) Unwrap() error { return e.cause }
+func (e *socksUpstreamError) Unwrap() error { return e.cause }
 
 // dial returns a connection, through the proxy, to the first of the checked addresses that it reaches.
-func (d *detour) dial(ctx context.Context, addrs []netip.Addr, port string) (net.Conn, error) {
+func (d *socksUpstream) dial(ctx context.Context, addrs []netip.Addr, port string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialWait)
 	defer cancel()
 	if !d.may {
-		return nil, &detourError{http.StatusForbidden, "this server does not let sandboxes go through it", nil}
+		return nil, &socksUpstreamError{http.StatusForbidden, "this server does not let sandboxes go through it", nil}
 	}
 	to, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
@@ -81,14 +85,14 @@ func (d *detour) dial(ctx context.Context, addrs []netip.Addr, port string) (net
 	}
 	own, err := d.guard.Lookup(ctx, d.host) // anew each time, and what was checked is what is dialled
 	if _, refused := errors.AsType[*outbound.Refusal](err); refused {
-		return nil, &detourError{http.StatusForbidden, "it is not at an address that may be reached", err}
+		return nil, &socksUpstreamError{http.StatusForbidden, "it is not at an address that may be reached", err}
 	}
 	if err != nil {
-		return nil, &detourError{http.StatusBadGateway, "its name could not be resolved", err}
+		return nil, &socksUpstreamError{http.StatusBadGateway, "its name could not be resolved", err}
 	}
 	password, err := d.password(ctx)
 	if err != nil {
-		return nil, &detourError{http.StatusServiceUnavailable, "its password cannot be used: " + err.Error(), err}
+		return nil, &socksUpstreamError{http.StatusServiceUnavailable, "its password cannot be used: " + err.Error(), err}
 	}
 	for _, addr := range addrs {
 		var conn net.Conn
@@ -104,10 +108,10 @@ func (d *detour) dial(ctx context.Context, addrs []netip.Addr, port string) (net
 }
 
 // through makes one attempt.
-func (d *detour) through(ctx context.Context, own []netip.Addr, password outboard.Secret, to netip.AddrPort) (net.Conn, error) {
+func (d *socksUpstream) through(ctx context.Context, own []netip.Addr, password outboard.Secret, to netip.AddrPort) (net.Conn, error) {
 	conn, err := outbound.Dial(ctx, own, strconv.Itoa(d.port))
 	if err != nil {
-		return nil, &detourError{http.StatusBadGateway, "it could not be reached", err}
+		return nil, &socksUpstreamError{http.StatusBadGateway, "it could not be reached", err}
 	}
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) }) // also when its time is over
 	err = socks(conn, d.name, password.Reveal(), to)
@@ -128,5 +132,5 @@ func (d *detour) through(ctx context.Context, own []netip.Addr, password outboar
 	case ctx.Err() != nil:
 		why = "it did not answer in time"
 	}
-	return nil, &detourError{http.StatusBadGateway, why, err}
+	return nil, &socksUpstreamError{http.StatusBadGateway, why, err}
 }

@@ -24,7 +24,8 @@ const (
 	out, outToo          = "93.184.216.34", "93.184.216.35"
 )
 
-// socksProxy is a SOCKS5 proxy of a client's: a whole one, behind which public addresses are the rig's servers on loopback.
+// socksProxy is a SOCKS5 proxy of a client's: a whole one, behind which public addresses are the rig's servers
+// on loopback.
 type socksProxy struct {
 	net.Listener
 	password string          // "" = it asks for none
@@ -167,8 +168,9 @@ func (p *socksProxy) serve(c net.Conn) error {
 	return err
 }
 
-// detourRig is a rig whose box goes through a proxy that the operator has listed, to servers at a public address.
-func detourRig(t *testing.T, password string, change ...option) (*rig, *socksProxy, outboard.Box) {
+// socksUpstreamRig is a rig whose box goes through a proxy that the operator has listed, to servers at a public
+// address.
+func socksUpstreamRig(t *testing.T, password string, change ...option) (*rig, *socksProxy, outboard.Box) {
 	t.Helper()
 	p := newProxy(t, password)
 	list := func(c *egress.Config, s *outboard.SessionConfig) {
@@ -201,11 +203,11 @@ func through(p *socksProxy, password string) outboard.BoxNetwork {
 	return n
 }
 
-// Broken if what a box is allowed does not go through its proxy, if the proxy is told a name or an address that was not checked, if what is
-// denied reaches it, or if the record does not say that it was used.
-func TestDetour(t *testing.T) {
+// Broken if what a box is allowed does not go through its proxy, if the proxy is told a name or an address that
+// was not checked, if what is denied reaches it, or if the record does not say that it was used.
+func TestSocksUpstream(t *testing.T) {
 	for _, password := range []string{"", proxyWord} {
-		r, p, b := detourRig(t, password)
+		r, p, b := socksUpstreamRig(t, password)
 		for _, proxy := range []bool{false, true} {
 			c := r.client(proxy)
 			for _, url := range []string{r.http("out.test", "/x"), r.https("out.test", "/x")} {
@@ -262,9 +264,10 @@ func TestDetour(t *testing.T) {
 	}
 }
 
-// Broken if a server that does not answer keeps the proxy from being asked for its other address, or if a refusal does not.
-func TestDetourOtherAddress(t *testing.T) {
-	r, p, _ := detourRig(t, "")
+// Broken if a server that does not answer keeps the proxy from being asked for its other address, or if a
+// refusal does not.
+func TestSocksUpstreamOtherAddress(t *testing.T) {
+	r, p, _ := socksUpstreamRig(t, "")
 	p.refuses[out] = 4
 	if status, text := get(t, r.client(false), r.http("two.test", "/x")); status != 200 {
 		t.Errorf("%d %s", status, text)
@@ -274,7 +277,7 @@ func TestDetourOtherAddress(t *testing.T) {
 	}
 	p.refuses[out] = 2
 	r.gateway.Detach(r.id)
-	r, p, _ = detourRig(t, "")
+	r, p, _ = socksUpstreamRig(t, "")
 	p.refuses[out] = 2
 	if status, text := get(t, r.client(false), r.http("two.test", "/x")); status != 502 || !strings.Contains(text, "its rules do not allow it") {
 		t.Errorf("%d %s", status, text)
@@ -284,9 +287,10 @@ func TestDetourOtherAddress(t *testing.T) {
 	}
 }
 
-// Broken if a proxy that is not there, refuses or does not speak the protocol is passed by, or is not told from a server that is not there.
-func TestBrokenDetour(t *testing.T) {
-	r, p, b := detourRig(t, proxyWord)
+// Broken if a proxy that is not there, refuses or does not speak the protocol is passed by, or is not told from
+// a server that is not there.
+func TestBrokenSocksUpstream(t *testing.T) {
+	r, p, b := socksUpstreamRig(t, proxyWord)
 	says := func(text string) func(net.Conn) {
 		return func(c net.Conn) {
 			io.ReadFull(c, make([]byte, 3))
@@ -338,10 +342,10 @@ func TestBrokenDetour(t *testing.T) {
 	}
 }
 
-// Broken if a box's proxy is a way to what no request reaches: the operator's network, metadata, what is private behind the proxy; or if one
-// goes out without the password that it should have.
-func TestDetourReachesNothingElse(t *testing.T) {
-	r, p, b := detourRig(t, proxyWord)
+// Broken if a box's proxy is a way to what no request reaches: the operator's network, metadata, what is private
+// behind the proxy; or if one goes out without the password that it should have.
+func TestSocksUpstreamReachesNothingElse(t *testing.T) {
+	r, p, b := socksUpstreamRig(t, proxyWord)
 	r.names["inside.test"], r.names["meta.test"], r.names["proxy.test"] = []string{"127.0.0.1"}, []string{"169.254.169.254"}, []string{"169.254.169.254"}
 	for host, why := range map[string]string{"inside.test": "not on the public internet", "meta.test": "not on the public internet", "127.0.0.1": "not on the public internet"} {
 		if status, text := get(t, r.client(false), r.http(host, "/x")); status != 403 || !strings.Contains(text, why) {
@@ -366,20 +370,20 @@ func TestDetourReachesNothingElse(t *testing.T) {
 	check("metadata", "proxy.test:80", 403, "not at an address that may be reached")
 	check("no such name", "none.example:"+port, 502, "its name could not be resolved")
 
-	bound, q, _ := detourRig(t, "", func(c *egress.Config, _ *outboard.SessionConfig) {
+	bound, q, _ := socksUpstreamRig(t, "", func(c *egress.Config, _ *outboard.SessionConfig) {
 		c.Boxes, c.BoxProxies = outboard.Networking{Mode: "limited", Rules: []outboard.NetRule{{Host: "out.test", Port: -1}}}, nil
 	})
 	if status, text := get(t, bound.client(false), bound.http("out.test", "/x")); status != 403 || !strings.Contains(text, "does not let sandboxes") {
 		t.Errorf("a proxy that the operator has not listed: %d %s", status, text)
 	}
-	private, _, _ := detourRig(t, "", func(c *egress.Config, _ *outboard.SessionConfig) { c.BoxProxies, c.Guard.Private = nil, nil })
+	private, _, _ := socksUpstreamRig(t, "", func(c *egress.Config, _ *outboard.SessionConfig) { c.BoxProxies, c.Guard.Private = nil, nil })
 	if status, text := get(t, private.client(false), private.http("out.test", "/x")); status != 403 || !strings.Contains(text, "not at an address") {
 		t.Errorf("a private one: %d %s", status, text)
 	}
 	if asked, _ := q.took(); len(asked) > 0 {
 		t.Errorf("it was asked for %v", asked)
 	}
-	lost, l, box := detourRig(t, proxyWord)
+	lost, l, box := socksUpstreamRig(t, proxyWord)
 	if _, err := lost.store.ChangeBox(t.Context(), box.ID, func(b *outboard.Box) error { b.Headers = outboard.BoxHeaders{}; return nil }); err != nil {
 		t.Fatal(err)
 	}

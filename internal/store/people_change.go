@@ -14,8 +14,9 @@ const bindUserSQL = `UPDATE users SET issuer = ?, subject = ? WHERE id = ? AND s
 
 const revokeKeysOfSQL = `UPDATE keys SET revoked_at = ? WHERE person = ? AND revoked_at = 0`
 
-// What they made for programs and for others ends with them, for they have seen its secret: all of it, or, of somebody who is only demoted, what
-// may more than they may now. Their own keys are not among it. The keys themselves end last: the other statements look for those in force.
+// What they made for programs and for others ends with them, for they have seen its secret: all of it, or, of
+// somebody who is only demoted, what may more than they may now. Their own keys are not among it. The keys
+// themselves end last: the other statements look for those in force.
 const madeBy = `SELECT id FROM keys WHERE maker = ? AND person <> ? AND revoked_at = 0 AND role IN (?, ?, ?)`
 
 const revokeMadeSQL = `UPDATE keys SET revoked_at = ? WHERE id IN (` + madeBy + `)`
@@ -32,10 +33,11 @@ const revokeRightsOfSQL = `UPDATE grants SET revoked_at = ? WHERE revoked_at = 0
 
 const closeApprovalsOfSQL = `UPDATE approvals SET state = 'closed' WHERE state = 'pending' AND session IN (SELECT id FROM sessions WHERE person = ?)`
 
-// ChangeUser stores a person's name, role and removal. With ends everything that they hold ends in the same transaction: their keys, SSH keys,
-// the grants they have or gave, and the approvals their sessions wait for; what their logins could be renewed with becomes withdrawals. So do
-// the keys that they made for programs and for others; of somebody who was not removed, those of a higher role than theirs. It returns their
-// sessions that live.
+// ChangeUser stores a person's name, role and removal. With ends everything that they hold ends in the same
+// transaction: their keys, SSH keys, the grants they have or gave, and the approvals their sessions wait for;
+// what their logins could be renewed with becomes withdrawals. So do the keys that they made for programs and
+// for others; of somebody who was not removed, those of a higher role than theirs. It returns their sessions
+// that live.
 func (s *Store) ChangeUser(ctx context.Context, u outboard.User, ends bool) (sessions []outboard.SessionID, err error) {
 	now := micros(s.now())
 	err = s.update(ctx, "changing a user", func(t tx) error {
@@ -70,8 +72,8 @@ func (s *Store) ChangeUser(ctx context.Context, u outboard.User, ends bool) (ses
 	return append(sessions, programs...), err
 }
 
-// EndKeysOf ends a person's keys, SSH keys and the grants they have or gave; what their logins could be renewed with becomes withdrawals. They
-// stay a member and can sign in again.
+// EndKeysOf ends a person's keys, SSH keys and the grants they have or gave; what their logins could be renewed
+// with becomes withdrawals. They stay a member and can sign in again.
 func (s *Store) EndKeysOf(ctx context.Context, id outboard.UserID) error {
 	return s.update(ctx, "ending the keys of a user", func(t tx) error {
 		return s.endKeysOf(ctx, t, string(id), "the kill switch has ended what the person held", micros(s.now()))
@@ -91,7 +93,8 @@ func (s *Store) endKeysOf(ctx context.Context, t tx, id, why string, now int64) 
 	return s.withdraw(ctx, t, why, renewalsOf, id)
 }
 
-// The key that a session acts for is in its configuration alone. It is looked for after the change, which holds the writer.
+// The key that a session acts for is in its configuration alone. It is looked for after the change, which holds
+// the writer.
 const sessionsOfMadeSQL = `SELECT s.id FROM sessions AS s JOIN session_configs AS c ON c.session = s.num WHERE s.org = ? AND s.person = '' AND s.deleted_at = 0
 	AND s.archived_at = 0 AND EXISTS (SELECT 1 FROM keys AS k WHERE k.maker = ? AND k.person <> ? AND k.revoked_at = ? AND c.config LIKE '%"key":"' || k.id || '"%')`
 
@@ -137,8 +140,9 @@ func (s *Store) BindUser(ctx context.Context, id outboard.UserID, issuer, subjec
 const revocationsSQL = `SELECT (SELECT COALESCE(MAX(revoked_at), 0) + COUNT(*) FROM keys WHERE revoked_at <> 0)
 	+ (SELECT COUNT(*) FROM ssh_keys WHERE revoked_at <> 0)`
 
-// Revocations is a number that changes whenever somebody loses their key, one of SSH too, and a look at it is cheap. It is no plain count:
-// one that is deleted while another is revoked would leave that as it was. Rows of SSH keys are never deleted.
+// Revocations is a number that changes whenever somebody loses their key, one of SSH too, and a look at it is
+// cheap. It is no plain count: one that is deleted while another is revoked would leave that as it was. Rows of
+// SSH keys are never deleted.
 func (s *Store) Revocations(ctx context.Context) (n int64, err error) {
 	err = s.queryRow(ctx, revocationsSQL).Scan(&n)
 	return n, s.fail("looking for revoked keys", err)
@@ -146,8 +150,8 @@ func (s *Store) Revocations(ctx context.Context) (n int64, err error) {
 
 const revokeOrgKeysSQL = `UPDATE keys SET revoked_at = ? WHERE org = ? AND revoked_at = 0`
 
-// Giver implements policy.Source. A key that is over or signed out takes back no grant; one that was revoked, or a person who was
-// removed, does.
+// Giver implements policy.Source. A key that is over or signed out takes back no grant; one that was revoked, or
+// a person who was removed, does.
 func (s *Store) Giver(ctx context.Context, id outboard.KeyID) (outboard.Caller, error) {
 	k, err := s.Key(ctx, id)
 	if err != nil {
@@ -165,8 +169,8 @@ func (s *Store) Giver(ctx context.Context, id outboard.KeyID) (outboard.Caller, 
 	return k.Caller(u), nil
 }
 
-// Holder implements policy.Source: whom a session or a box acts for, as they are now. A machine's key is a user without an address, and is
-// gone with who made it. In an organization that has ended everybody is.
+// Holder implements policy.Source: whom a session or a box acts for, as they are now. A machine's key is a user
+// without an address, and is gone with who made it. In an organization that has ended everybody is.
 func (s *Store) Holder(ctx context.Context, o outboard.Owner) (outboard.User, error) {
 	u, err := s.holder(ctx, o)
 	if err != nil || o.Org == "" || o.Org == outboard.DefaultOrg || !u.RemovedAt.IsZero() { // the default one cannot end

@@ -5,9 +5,10 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest"
 )
 
-// noRoom is an error of putting files into a sandbox whose disk may hold limit bytes, 0 without one. That they do not fit is said to whoever
-// can change it: with a limit who chose that, else the operator, whose disk it is.
-func noRoom(err error, limit int64) error {
+// noDiskSpace is an error of putting files into a sandbox whose disk may hold limit bytes, 0 without one. That
+// they do not fit is said to whoever can change it: with a limit who chose that, else the operator, whose disk
+// it is.
+func noDiskSpace(err error, limit int64) error {
 	switch {
 	case !is(err, guest.Full):
 		return err
