@@ -3,14 +3,14 @@ package spawner
 import (
 	"fmt"
 	"os"
-	"strconv"
 	"syscall"
 	"time"
 	"unsafe"
 )
 
-// Each child is born in a time namespace of its own, whose clocks begin with it: else programs would see for how long the host has been up,
-// by which two sandboxes know that they are on one, and somebody from outside when it was started again. What day it is stays the host's.
+// Each child is born in a time namespace of its own, whose clocks begin with it: else programs would see for
+// how long the host has been up, by which two sandboxes know that they are on one, and somebody from outside
+// when it was started again. What day it is stays the host's.
 
 // cloneNewTime is for unshare alone: for clone the bit means something else.
 const cloneNewTime = 0x80
@@ -21,13 +21,15 @@ const (
 	clockBoot      = 7
 )
 
-// openClocks opens the file by which this thread sets the clocks of the namespace that its next child is born in. It is -1 where the kernel has
-// none, or enters it only by fork (before 6.1): a child that shares memory with its parent enters it when it executes a program.
+// openClocks opens the file by which this thread sets the clocks of the namespace that its next child is born
+// in. It is -1 where the kernel has none, or enters it only by fork (before 6.1): a child that shares memory
+// with its parent enters it when it executes a program.
 func openClocks() int {
 	if !OwnClocks() {
 		return -1
 	}
-	fd, err := syscall.Open(fmt.Sprintf("/proc/%d/timens_offsets", syscall.Gettid()), syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
+	path := fmt.Sprintf("/proc/%d/timens_offsets", syscall.Gettid())
+	fd, err := syscall.Open(path, syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return -1
 	}
@@ -68,8 +70,7 @@ func freshClocks(fd int) syscall.Errno {
 			return errno
 		}
 		// Not before zero, which the kernel refuses.
-		b = strconv.AppendInt(append(strconv.AppendInt(b, int64(clock), 10), ' '), -int64(time.Duration(now.Nano())/time.Second), 10)
-		b = append(b, " 0\n"...)
+		b = fmt.Appendf(b, "%d %d 0\n", clock, -int64(time.Duration(now.Nano())/time.Second))
 	}
 	if n, err := syscall.Write(fd, b); err != nil || n != len(b) {
 		errno, ok := err.(syscall.Errno)

@@ -11,8 +11,9 @@ import (
 	"syscall"
 )
 
-// Chromium and other programs that use NSS trust no file, only the database in ~/.pki/nssdb, which they must be able to write. That of each
-// user is a link from the home directory to a directory here, so no checkpoint has it. A home directory that brings its own database keeps it.
+// Chromium and other programs that use NSS trust no file, only the database in ~/.pki/nssdb, which they must
+// be able to write. That of each user is a link from the home directory to a directory here, so no checkpoint
+// has it. A home directory that brings its own database keeps it.
 const (
 	NSSDir     = TrustDir + "/nssdb"      // of the tool
 	NSSRootDir = TrustDir + "/nssdb-root" // of root
@@ -62,7 +63,8 @@ func writeNSS(dir string, ca []byte) error {
 	return nil
 }
 
-// replaceIn writes files that belong to the directory's owner, who may write there and have put anything in their place: no link is followed.
+// replaceIn writes files that belong to the directory's owner, who may write there and have put anything in
+// their place: no link is followed.
 func replaceIn(dir string, files map[string][]byte) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -100,17 +102,21 @@ func replaceIn(dir string, files map[string][]byte) error {
 	return nil
 }
 
-// nssColumns are the attributes of PKCS #11 objects that NSS knows, those of nssCertificates first. Without the others it could store nothing.
-const nssColumns = "a0, a1, a2, a3, a11, a80, a81, a82, a101, ace536358, ace5363b4, a10, a12, a83, a84, a85, a86, a87, a88, a89, a8a, a8b, " +
-	"a90, a100, a102, a103, a104, a105, a106, a107, a108, a109, a10a, a10b, a10c, a110, a111, a120, a121, a122, a123, a124, a125, a126, a127, " +
-	"a128, a129, a130, a131, a132, a133, a134, a160, a161, a162, a163, a164, a165, a166, a170, a180, a181, a200, a201, a202, a210, a300, a301, " +
-	"a302, a400, a401, a402, a403, a404, a405, a406, a480, a481, a482, a500, a501, a502, a503, a40000211, a40000212, a80000001, ace534351, " +
-	"ace534352, ace534353, ace534354, ace534355, ace534356, ace534357, ace534358, ace534364, ace534365, ace534366, ace534367, ace534368, " +
-	"ace534369, ace534373, ace534374, ace536351, ace536352, ace536353, ace536354, ace536355, ace536356, ace536357, ace536359, ace53635a, " +
-	"ace53635b, ace53635c, ace53635d, ace53635e, ace53635f, ace536360, ace5363b5, ad5a0db00"
+// nssColumns are the attributes of PKCS #11 objects that NSS knows, those of nssCertificates first. Without
+// the others it could store nothing.
+const nssColumns = "a0, a1, a2, a3, a11, a80, a81, a82, a101, ace536358, ace5363b4, a10, a12, a83, a84, a85, a86, a87, " +
+	"a88, a89, a8a, a8b, a90, a100, a102, a103, a104, a105, a106, a107, a108, a109, a10a, a10b, a10c, " +
+	"a110, a111, a120, a121, a122, a123, a124, a125, a126, a127, a128, a129, a130, a131, a132, a133, " +
+	"a134, a160, a161, a162, a163, a164, a165, a166, a170, a180, a181, a200, a201, a202, a210, a300, " +
+	"a301, a302, a400, a401, a402, a403, a404, a405, a406, a480, a481, a482, a500, a501, a502, a503, " +
+	"a40000211, a40000212, a80000001, ace534351, ace534352, ace534353, ace534354, ace534355, ace534356, " +
+	"ace534357, ace534358, ace534364, ace534365, ace534366, ace534367, ace534368, ace534369, ace534373, " +
+	"ace534374, ace536351, ace536352, ace536353, ace536354, ace536355, ace536356, ace536357, ace536359, " +
+	"ace53635a, ace53635b, ace53635c, ace53635d, ace53635e, ace53635f, ace536360, ace5363b5, ad5a0db00"
 
-// nssCertificates is a cert9.db with a certificate, and the object that makes it one that vouches for servers. The database has no password,
-// and the objects no signature: NSS asks for those only where there is a password.
+// nssCertificates is a cert9.db with a certificate, and the object that makes it one that vouches for
+// servers. The database has no password, and the objects no signature: NSS asks for those only where there is
+// a password.
 func nssCertificates(der []byte) ([]byte, error) {
 	serial, issuer, subject, err := certificateNames(der)
 	if err != nil {
@@ -169,8 +175,9 @@ func derElement(b []byte) (whole, content, rest []byte, err error) {
 	return b[:head+size], b[head : head+size], b[head+size:], nil
 }
 
-// sqliteTable is a table of a sqliteFile. A keyed one is stored by its primary key and has no rows; else rows have numbers from 1 on,
-// and columns that a row does not reach are NULL. A value is nil, []byte, string or a small int.
+// sqliteTable is a table of a sqliteFile. A keyed one is stored by its primary key and has no rows; else rows
+// have numbers from 1 on, and columns that a row does not reach are NULL. A value is nil, []byte, string or a
+// small int.
 type sqliteTable struct {
 	name, columns string
 	keyed         bool
@@ -179,8 +186,9 @@ type sqliteTable struct {
 
 const sqlitePage = 4096
 
-// sqliteFile encodes a database in the format of https://www.sqlite.org/fileformat.html: the page of the schema, and one for each table. The
-// guest is of the standard library alone, and these files are the only ones it writes.
+// sqliteFile encodes a database in the format of https://www.sqlite.org/fileformat.html: the page of the
+// schema, and one for each table. The guest is of the standard library alone, and these files are the only
+// ones it writes.
 func sqliteFile(tables ...sqliteTable) ([]byte, error) {
 	var schema [][]any
 	pages := make([]byte, sqlitePage, sqlitePage*(1+len(tables)))
@@ -201,7 +209,8 @@ func sqliteFile(tables ...sqliteTable) ([]byte, error) {
 	copy(pages, "SQLite format 3\x00")
 	binary.BigEndian.PutUint16(pages[16:], sqlitePage)
 	copy(pages[18:], []byte{1, 1, 0, 64, 32, 32}) // a rollback journal, no reserved bytes, the fixed fractions
-	// Changes, pages, changes and format of the schema, UTF-8, the change that the number of pages is of, the version that wrote it.
+	// Changes, pages, changes and format of the schema, UTF-8, the change that the number of pages is of, the
+	// version that wrote it.
 	for at, v := range map[int]int{24: 1, 28: 1 + len(tables), 40: 1, 44: 4, 56: 1, 92: 1, 96: 3_040_000} {
 		binary.BigEndian.PutUint32(pages[at:], uint32(v))
 	}
@@ -213,7 +222,8 @@ const (
 	leafOfTable = 0x0d
 )
 
-// fillPage makes a page, from head on, a leaf of rows with the numbers 1, 2, and so on. Their content is at its end, the last one first.
+// fillPage makes a page, from head on, a leaf of rows with the numbers 1, 2, and so on. Their content is at
+// its end, the last one first.
 func fillPage(page []byte, head int, kind byte, rows [][]any) error {
 	end := len(page)
 	pointers := head + 8
