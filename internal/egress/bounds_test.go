@@ -145,16 +145,22 @@ func TestItselfIsNobodysQuestion(t *testing.T) {
 		cfg.Guard.Private = nil
 	})
 	for _, host := range []string{"127.0.0.1", "127.0.1.1", "127.0.0.2", "0.0.0.0", "[::1]", "[::]", "localhost", "LOCALHOST.", "app.localhost",
-		"ip6-localhost", "outboard"} {
+		"ip6-localhost", "ip6-loopback", "outboard"} {
 		code, body := get(t, r.client(true), "http://"+host+":8000/")
 		if got := a.take(); code != 403 || len(got) != 0 || !strings.Contains(body, "your own machine") || !strings.Contains(body, "no_proxy=") || strings.Contains(body, "net allow") {
+			t.Errorf("%s: %d %s, asked %q", host, code, body, got)
+		}
+	}
+	for _, host := range []string{"127.1", "127.0.1", "2130706433", "0x7f000001", "0177.0.0.1", "0", "[::ffff:127.0.0.1]"} { // no hosts
+		code, body := get(t, r.client(true), "http://"+host+":8000/")
+		if got := a.take(); code != 400 || len(got) != 0 || !strings.Contains(body, "the host is not one") {
 			t.Errorf("%s: %d %s, asked %q", host, code, body, got)
 		}
 	}
 	if code, body := get(t, r.client(true), "https://localhost:8443/"); code != 0 || !strings.Contains(body, "Forbidden") || len(a.take()) != 0 {
 		t.Errorf("a tunnel: %d %s", code, body)
 	}
-	for _, host := range []string{"other.test", "localhost.test"} { // the controls
+	for _, host := range []string{"other.test", "localhost.test", "127.test", "127.0.0.1.test"} { // the controls
 		if code, _ := get(t, r.client(true), "http://"+host+":8000/"); code != 403 || len(a.take()) != 1 {
 			t.Errorf("%s: %d, and nobody was asked", host, code)
 		}

@@ -168,6 +168,9 @@ func (f *flow) target(r *http.Request) (Request, *refusal) {
 	if f.tls && f.name != host {
 		return req, refuse(http.StatusMisdirectedRequest, "one name", "the TLS name is %s, and the Host header names %s", clip(f.sni), host)
 	}
+	if r.URL.Path == "" && r.Method != http.MethodOptions { // RFC 9112, 3.2.1: http://HOST means its root, as Python's urllib writes it
+		r.URL.Path = "/"
+	}
 	if req.Path, req.Odd, err = netrule.Path(r.URL.EscapedPath()); err != nil {
 		return req, refuse(http.StatusBadRequest, "form", "%v", err)
 	}

@@ -121,16 +121,48 @@ for port in 8000 8001; do until (exec 3<>/dev/tcp/127.0.0.1/$port) 2>/dev/null; 
 		if out, code := b.sh(t, "curl -sSf http://"+host); code != 0 || out != "own server\n" {
 			t.Errorf("curl %s: %d %s", host, code, out)
 		}
-		const fetch = `python3 -c 'import sys,urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode(), end="")' `
 		if strings.HasPrefix(host, "127.9") {
-			continue // which its library asks the proxy for
+			continue // which other libraries ask the proxy for: they know no networks
 		}
-		if out, code := b.sh(t, fetch+"http://"+host); code != 0 || out != "own server\n" {
-			t.Errorf("python3 %s: %d %s", host, code, out)
+		for tool, fetch := range map[string]string{
+			"wget":     `wget -qO- --tries=1 "$1"`,
+			"python3":  `python3 -c 'import sys,urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode(), end="")' "$1"`,
+			"requests": `python3 -c 'import sys,requests; print(requests.get(sys.argv[1]).text, end="")' "$1"`,
+			"node":     `node -e 'fetch(process.argv[1]).then(r=>r.text()).then(t=>process.stdout.write(t))' "$1"`,
+		} {
+			if _, code := b.sh(t, "command -v "+tool+" || python3 -c 'import "+tool+"'"); code != 0 {
+				continue
+			}
+			if out, code := b.sh(t, "set -- http://"+host+"; "+fetch); code != 0 || out != "own server\n" {
+				t.Errorf("%s %s: %d %s", tool, host, code, out)
+			}
 		}
+	}
+	if out, code := b.sh(t, `python3 -c 'import urllib.request; urllib.request.urlopen("http://127.9.9.9:8000")' 2>&1; curl -sx $http_proxy --noproxy '' http://127.9.9.9:8000`); !strings.Contains(out, "403") ||
+		!strings.Contains(out, "your own machine") {
+		t.Errorf("what asks the gateway: %d %s", code, out)
 	}
 	if out, code := b.sh(t, "curl -sS http://b.test:8000"); code == 0 && strings.Contains(out, "own server") {
 		t.Errorf("the control: another host's name leads here: %s", out)
+	}
+}
+
+// browsers opens pages in those that the host has, as a person's tests do. CI has none: they are larger than all else there.
+func browsers(t *testing.T, b *box, good, bad, want string) {
+	for name, command := range map[string]string{
+		"chromium": "timeout 80 chromium --headless --no-sandbox --disable-gpu --dump-dom 2>/dev/null ",
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, code := b.sh(t, "command -v "+name); code != 0 {
+				t.Skip("the sandbox has no ", name)
+			}
+			if out, code := b.sh(t, command+good); code != 0 || !strings.Contains(out, want) {
+				t.Errorf("%s: %d %s", good, code, out)
+			}
+			if out, _ := b.sh(t, command+bad); strings.Contains(out, "hello from") {
+				t.Errorf("%s: %s", bad, out)
+			}
+		})
 	}
 }
 
@@ -139,6 +171,7 @@ func TestTools(t *testing.T) {
 	r := newRig(t)
 	cfg := &outboard.SessionConfig{Env: outboard.EnvConfig{Networking: outboard.Networking{Mode: "limited", Rules: []outboard.NetRule{anyPort("a.test")}}}}
 	r.mux.HandleFunc("/hello", func(w http.ResponseWriter, q *http.Request) { fmt.Fprint(w, "hello from ", q.Host) })
+	r.mux.HandleFunc("/{$}", func(w http.ResponseWriter, q *http.Request) { fmt.Fprint(w, "root of ", q.Host) })
 	serveGit(t, r)
 	b := realBox(t, r, cfg)
 	good, bad := r.https("a.test", "/hello"), r.https("b.test", "/hello")
@@ -165,6 +198,12 @@ func TestTools(t *testing.T) {
 			}
 		})
 	}
+	t.Run("no path", func(t *testing.T) { // urllib names a proxy no more than http://HOST
+		b.has(t, "python3")
+		if out, code := b.sh(t, py+strings.TrimSuffix(r.http("a.test", "/"), "/")); code != 0 || !strings.Contains(out, "root of a.test") {
+			t.Errorf("%d %s", code, out)
+		}
+	})
 	t.Run("without any variable", func(t *testing.T) {
 		b.has(t, "curl")
 		if out, code := b.sh(t, "env -i /usr/bin/curl -sSf "+good); code != 0 || out != want {
@@ -182,6 +221,15 @@ func TestTools(t *testing.T) {
 			}
 		}
 	})
+	t.Run("nss", func(t *testing.T) {
+		b.has(t, "certutil")
+		const list = "certutil -L -d sql:$HOME/.pki/nssdb"
+		if out, code := b.sh(t, list+" && certutil -V -u L -n \"$("+list+" | sed -n 's/ *C,, *$//p')\" -d sql:$HOME/.pki/nssdb"); code != 0 ||
+			!strings.Contains(out, "C,,") || !strings.Contains(out, "certificate is valid") {
+			t.Errorf("%d %s", code, out)
+		}
+	})
+	t.Run("browsers", func(t *testing.T) { browsers(t, b, good, bad, want) })
 	t.Run("own servers", func(t *testing.T) { ownServers(t, b) })
 	t.Run("java", func(t *testing.T) {
 		b.has(t, "javac")

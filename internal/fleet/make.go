@@ -334,6 +334,10 @@ func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, cfg outboard.S
 		spec.From = from.checkpoint
 	}
 	f.fill(&spec, st)
+	if spec.Env["GIT_CONFIG_COUNT"] == "" && network != nil {
+		spec.Env = maps.Clone(spec.Env)
+		maps.Copy(spec.Env, gitByHTTPS(env.Networking))
+	}
 	if row.Session != "" { // others say with each program who it runs as
 		spec.User = st.settings.User
 	}

@@ -2,6 +2,12 @@ package fleet
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/sandbox"
@@ -29,6 +35,51 @@ func (f *Fleet) network(id outboard.SandboxID, n outboard.Networking) (*sandbox.
 		return nil, err
 	}
 	return &sandbox.Network{CA: ca}, nil
+}
+
+// maxGitHosts bounds the hosts of gitByHTTPS, each of which is six variables.
+const maxGitHosts = 16
+
+// gitByHTTPS are variables by which git asks hosts over HTTPS that a lock file names by SSH, which nothing leaves by: those that the networking
+// allows by name. The best known are in the system's configuration of git, which these are added to.
+func gitByHTTPS(n outboard.Networking) map[string]string {
+	bases := map[string]string{} // by host
+	add := func(host string, port int) {
+		if _, err := netip.ParseAddr(host); err == nil || host == "" || strings.ContainsAny(host, "*/:[") {
+			return
+		}
+		if _, ok := bases[host]; ok || len(bases) == maxGitHosts {
+			return
+		}
+		if base := "https://" + host; port > 0 && port != 443 && port != 80 {
+			bases[host] = base + ":" + strconv.Itoa(port) + "/"
+		} else {
+			bases[host] = base + "/"
+		}
+	}
+	if n.Mode == "limited" {
+		for _, host := range n.AllowedHosts {
+			add(host, 0)
+		}
+	}
+	for _, r := range n.Rules {
+		if !r.Deny {
+			add(r.Host, r.Port)
+		}
+	}
+	vars := map[string]string{}
+	i := 0
+	for _, host := range slices.Sorted(maps.Keys(bases)) {
+		for _, form := range []string{"git@%s:", "ssh://git@%s/", "git+ssh://git@%s/"} {
+			vars["GIT_CONFIG_KEY_"+strconv.Itoa(i)] = "url." + bases[host] + ".insteadOf"
+			vars["GIT_CONFIG_VALUE_"+strconv.Itoa(i)] = fmt.Sprintf(form, host)
+			i++
+		}
+	}
+	if i > 0 {
+		vars["GIT_CONFIG_COUNT"] = strconv.Itoa(i)
+	}
+	return vars
 }
 
 func (f *Fleet) networked(n outboard.Networking) bool {

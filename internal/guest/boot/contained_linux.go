@@ -172,14 +172,14 @@ func furnish(cfg *Config) (*link, error) {
 		return nil, fmt.Errorf("listening for the gateway: %w", err)
 	}
 	l := &link{sockets: sockets, hand: hand}
-	l.java, err = trustHere(cfg.Network.CA)
+	l.java, err = trustHere(cfg)
 	return l, err
 }
 
 // trustHere is trust where nothing may be mounted: the root belongs to this sandbox alone and is never saved, so its files are replaced. Those
 // outside /etc may be the host's, shown read-only: the environment names ours. java is uplink.Env's.
-func trustHere(ca string) (java bool, err error) {
-	system, err := uplink.WriteTrust(uplink.TrustDir, []byte(ca))
+func trustHere(cfg *Config) (java bool, err error) {
+	system, err := uplink.WriteTrust(uplink.TrustDir, []byte(cfg.Network.CA), cfg.ToolUID, cfg.ToolGID)
 	if err != nil {
 		return false, err
 	}

@@ -72,7 +72,7 @@ func (l *link) trust(cfg *Config) error {
 	if err := mountNew(uplink.TrustDir, "tmpfs", attrNoSuid|attrNoDev|attrNoExec, "mode=0755", "size=16m"); err != nil {
 		return err
 	}
-	system, err := uplink.WriteTrust(uplink.TrustDir, []byte(cfg.Network.CA))
+	system, err := uplink.WriteTrust(uplink.TrustDir, []byte(cfg.Network.CA), cfg.ToolUID, cfg.ToolGID)
 	if err != nil {
 		return err
 	}

@@ -31,9 +31,11 @@ const (
 	didNet
 	didMount
 	didOwner
+	didClocks
 )
 
-var didNames = [...]string{didClone: "cloning", didNet: "entering a network namespace", didMount: "entering a mount namespace", didOwner: "becoming its owner"}
+var didNames = [...]string{didClone: "cloning", didNet: "entering a network namespace", didMount: "entering a mount namespace", didOwner: "becoming its owner",
+	didClocks: "giving it clocks"}
 
 // Ask has the spawner at the other end of a connection make a child, and returns its pid: of a child of this
 // process. One caller at a time. An error that is a *Refusal is the kernel's answer; after any other the
@@ -259,7 +261,10 @@ func decode(buf []byte, fds []int) (Child, error) {
 }
 
 // home is where a spawner's thread comes back to.
-type home struct{ net, mount, root int }
+type home struct {
+	net, mount, root int
+	clocks           int // openClocks
+}
 
 func openHome() (h home, err error) {
 	if err := syscall.Unshare(syscall.CLONE_FS); err != nil { // a mount namespace is entered with a root of one's own
@@ -273,6 +278,7 @@ func openHome() (h home, err error) {
 			return h, &os.PathError{Op: "open", Path: o.path, Err: err}
 		}
 	}
+	h.clocks = openClocks()
 	return h, nil
 }
 
@@ -280,6 +286,11 @@ func openHome() (h home, err error) {
 // or ended. Told means that it answers itself. An error means that the thread is lost in one of them.
 func (h home) make(k Child) (got born, told bool, err error) {
 	k.Flags |= syscall.CLONE_PARENT
+	if h.clocks >= 0 {
+		if errno := freshClocks(h.clocks); errno != 0 {
+			return refused(didClocks, errno), false, nil
+		}
+	}
 	if k.Net >= 0 {
 		if errno := setns(k.Net, syscall.CLONE_NEWNET); errno != 0 {
 			return refused(didNet, errno), false, nil

@@ -32,7 +32,7 @@ const (
 	// DNSAddr is the name server.
 	DNSAddr = "127.0.0.1:53"
 
-	// TrustDir holds the certificates, on a file system of its own that only the guest can write.
+	// TrustDir holds the certificates, on a file system of its own that only the guest can write, but for the directories of NSS.
 	TrustDir = "/run/trust"
 	// Bundle is the file of all certificates that are trusted inside.
 	Bundle = TrustDir + "/ca-bundle.pem"

@@ -9,7 +9,7 @@ import (
 // A small assembler for seccomp programs: data in, classic BPF out.
 
 // Offsets in struct seccomp_data. Arguments are 64 bits; both architectures are little-endian, so the low half comes first, and
-// every argument checked here is 32 bits wide in the kernel.
+// every argument checked here is 32 bits wide in the kernel, but for lengths, whose halves are checked one by one.
 const (
 	offNumber = 0
 	offArch   = 4
@@ -37,6 +37,7 @@ type clause struct {
 // cond holds when the argument has any of bits, or, under mask, is one of in (none of them, when not is set).
 type cond struct {
 	arg  int
+	high bool // the upper half of it
 	bits uint32
 	mask uint32 // 0 = all
 	in   []uint32
@@ -71,7 +72,11 @@ func (c *checked) compile() []unix.SockFilter {
 
 // compile returns code that falls through when the condition holds and else skips what follows.
 func (c *cond) compile(skip uint8) []unix.SockFilter {
-	code := []unix.SockFilter{load(offArgs + 8*uint32(c.arg))}
+	offset := offArgs + 8*uint32(c.arg)
+	if c.high {
+		offset += 4
+	}
+	code := []unix.SockFilter{load(offset)}
 	if c.bits != 0 {
 		return append(code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: c.bits, Jf: skip})
 	}

@@ -235,6 +235,18 @@ func TestReserve(t *testing.T) {
 	if out := b.shell(t, "control", "x=kept; for i in $(seq 25); do echo; head -c 2000000 /dev/zero; sleep .02; done > small; wc -c < small"); out != "50000025\n" {
 		t.Fatalf("control: 50 MB with room: %q", out)
 	}
+	allocate := "python3 -c 'import os, sys, ctypes; f = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR); " +
+		"r = ctypes.CDLL(None, use_errno=True).fallocate(f, int(sys.argv[2]), ctypes.c_long(0), ctypes.c_long(int(sys.argv[3]))); " +
+		"print(r, os.strerror(ctypes.get_errno()), os.fstat(f).st_blocks >> 11)' "
+	for call, want := range map[string]string{"all 0 1099511627776": "-1 Operation not supported 0\n", "one 0 67108864": "-1 Operation not supported 0\n",
+		"keeping 1 4294967296": "-1 Operation not supported 0\n", "some 0 50331648": "0 Success 48\n"} {
+		if out := b.shell(t, call, allocate+call); out != want {
+			t.Errorf("fallocate of %s: %q, want %q", call, out, want)
+		}
+	}
+	if out := b.shell(t, "punch", allocate+"some 3 1099511627776; rm all one keeping some"); out != "0 Success 0\n" {
+		t.Errorf("making room again: %q", out)
+	}
 	// Much slower than the disk is looked at, as a program of the network or a build is.
 	out := b.shell(t, "fill",
 		"perl -e '$b = \"x\" x 1e6; open F, \">big\"; for (1..1000) { syswrite(F, $b) or die; select undef, undef, undef, .01 }'; echo $?")

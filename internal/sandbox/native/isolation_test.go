@@ -14,10 +14,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard/internal/guest"
+	"github.com/outboard-dev/outboard/internal/guest/spawner"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
@@ -126,6 +128,36 @@ func TestBootID(t *testing.T) {
 		}
 		if a, b := b.sh(t, "cat /proc/sys/kernel/random/uuid"), b.sh(t, "cat /proc/sys/kernel/random/uuid"); a == b {
 			t.Errorf("the control: a random UUID twice, %s", a)
+		}
+	}
+}
+
+// TestUptime: a program would see for how long the host has been up, and two sandboxes that they are on one, by any of the clocks that count
+// from there; or a sandbox that is made ahead, or a process in it, would be older than the sandbox.
+func TestUptime(t *testing.T) {
+	if !isRoot() || !spawner.OwnClocks() {
+		t.Skip("needs root, and a kernel of 6.1 or later")
+	}
+	p, _ := newProvider(t)
+	began := time.Now()
+	const look = `cut -d. -f1 /proc/uptime; python3 -c 'import time; print(int(time.monotonic()), int(time.clock_gettime(time.CLOCK_BOOTTIME)))'
+awk '/btime/{print $2}' /proc/stat; set -- $(sed 's/.*) //' /proc/self/stat); echo $((${20} / $(getconf CLK_TCK)))`
+	for range 3 { // the later ones are made ahead
+		b := create(t, p, sandbox.Spec{})
+		out := b.sh(t, look)
+		var uptime, monotonic, boot, born, started int64
+		if n, err := fmt.Sscan(out, &uptime, &monotonic, &boot, &born, &started); n != 5 {
+			t.Fatalf("%q: %v", out, err)
+		}
+		most := int64(time.Since(began).Seconds()) + 3
+		for name, age := range map[string]int64{"/proc/uptime": uptime, "monotonic": monotonic, "boot time": boot, "its own start": started,
+			"/proc/stat": time.Now().Unix() - born} {
+			if age < 0 || age > most {
+				t.Errorf("%s says %d s, of at most %d", name, age, most)
+			}
+		}
+		if out := b.sh(t, "sleep 0.2; date +%s"); strings.TrimSpace(out) < strconv.FormatInt(began.Unix(), 10) {
+			t.Errorf("the control: the time is %s", out)
 		}
 	}
 }

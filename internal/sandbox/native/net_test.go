@@ -17,7 +17,28 @@ import (
 )
 
 const testCA = `-----BEGIN CERTIFICATE-----
-b3V0Ym9hcmQgdGVzdA==
+MIIBhzCCAS2gAwIBAgIURRG/ZJrZYnCDJl0xj4o4Gd/eI1wwCgYIKoZIzj0EAwIw
+GDEWMBQGA1UEAwwNT3V0Ym9hcmQgdGVzdDAgFw0yNjExMjkxNjUwNDhaGA8yMTI2
+MTEwNTE2NTA0OFowGDEWMBQGA1UEAwwNT3V0Ym9hcmQgdGVzdDBZMBMGByqGSM49
+AgEGCCqGSM49AwEHA0IABOqxeCy/lw5PLkUVAIx7Qjey/DayIkkUWrlpnn1pX6e9
+ISv2H9Oo59wN18lxOKaFdVypkDTrlWjXifZ69wNxbbSjUzBRMB0GA1UdDgQWBBSI
+kHbJICO36HoC0nc3PPOzrSISNDAfBgNVHSMEGDAWgBSIkHbJICO36HoC0nc3PPOz
+rSISNDAPBgNVHRMBAf8EBTADAQH/MAoGCCqGSM49BAMCA0gAMEUCIAwu92Lbi8IJ
+5nTd4nRUQvLLoUN1xqVCjMsw//WMsSjDAiEAlp4VsPnucUm2ZdLfDJ3LdOMKJKX+
+TUEyfkgTt1kEJV0=
+-----END CERTIFICATE-----
+`
+
+const renewedCA = `-----BEGIN CERTIFICATE-----
+MIIBmTCCAT+gAwIBAgIUHHkXB705cHoehRQ5LwXhzr03lwYwCgYIKoZIzj0EAwIw
+ITEfMB0GA1UEAwwWT3V0Ym9hcmQgdGVzdCwgcmVuZXdlZDAgFw0yNjExMjkxNjUw
+NDhaGA8yMTI2MTEwNTE2NTA0OFowITEfMB0GA1UEAwwWT3V0Ym9hcmQgdGVzdCwg
+cmVuZXdlZDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABLYPgFoUZLVUo7hKo2z9
+VrvwNDZG2AvOmKJdlAXaK/+O8duoIZ8D4GeAllsBLDp3bsrhaAKC7pwrfhXtdB5+
+rmijUzBRMB0GA1UdDgQWBBQO3MfxAbH2PtPMFY3hHG5cI8w76zAfBgNVHSMEGDAW
+gBQO3MfxAbH2PtPMFY3hHG5cI8w76zAPBgNVHRMBAf8EBTADAQH/MAoGCCqGSM49
+BAMCA0gAMEUCIQCBnFDLQScuxCffOCIxtg/BwYBlqGhjv+jnpLs5ooEdyQIgCGVA
+Ej31smVxpCK8+nD9AXggWHbo3TMzBwAr/6sogcE=
 -----END CERTIFICATE-----
 `
 
@@ -59,15 +80,15 @@ func TestNetwork(t *testing.T) {
 	b := create(t, p, sandbox.Spec{Network: &sandbox.Network{CA: []byte(testCA)}})
 	echo(t, p, b.ID(), testCA)
 	for script, want := range map[string]string{
-		say + "say api.example.test 443":                 "198.18.0.1:443 says hello\n",
-		say + "say api.example.test 9418":                "198.18.0.1:9418 says hello\n",
-		say + "say 127.0.0.1 3128":                       "127.0.0.1:3128 says hello\n",
-		"getent ahosts a.b | awk '{print $1}' | sort -u": uplink.Synthetic + "\n",
-		"getent ahostsv6 a.b || echo none":               "none\n",
-		"getent hosts localhost | awk '{print $1}'":      "::1\n",
-		"cat /etc/resolv.conf":                           "nameserver 127.0.0.1\n",
-		"echo $HTTPS_PROXY $https_proxy $SSL_CERT_FILE":  "http://127.0.0.1:3128 http://127.0.0.1:3128 " + uplink.Bundle + "\n",
-		"tail -n 3 $SSL_CERT_FILE":                       testCA,
+		say + "say api.example.test 443":                                      "198.18.0.1:443 says hello\n",
+		say + "say api.example.test 9418":                                     "198.18.0.1:9418 says hello\n",
+		say + "say 127.0.0.1 3128":                                            "127.0.0.1:3128 says hello\n",
+		"getent ahosts a.b | awk '{print $1}' | sort -u":                      uplink.Synthetic + "\n",
+		"getent ahostsv6 a.b || echo none":                                    "none\n",
+		"getent hosts localhost | awk '{print $1}'":                           "::1\n",
+		"cat /etc/resolv.conf":                                                "nameserver 127.0.0.1\n",
+		"echo $HTTPS_PROXY $https_proxy $SSL_CERT_FILE":                       "http://127.0.0.1:3128 http://127.0.0.1:3128 " + uplink.Bundle + "\n",
+		fmt.Sprintf("tail -n %d $SSL_CERT_FILE", strings.Count(testCA, "\n")): testCA,
 	} {
 		if got := b.bash(t, script); got != want {
 			t.Errorf("%s: %q, want %q", script, got, want)
@@ -77,6 +98,16 @@ func TestNetwork(t *testing.T) {
 		say + "say ::ffff:1.1.1.1 443", "exec 3<>/dev/udp/1.1.1.1/53", "exec 3<>/dev/udp/224.0.0.251/5353"} {
 		if out, code := b.run(t, "/bin/bash", "-c", script); code == 0 || !strings.Contains(out, "nreachable") {
 			t.Errorf("%s: %d %s", script, code, out)
+		}
+	}
+	for script, want := range map[string]string{
+		"readlink ~/.pki/nssdb":                        uplink.NSSDir + "\n",
+		"cd ~/.pki/nssdb && stat -c '%u %a' . *.db":    fmt.Sprintf("%d 700\n%[1]d 600\n%[1]d 600\n", native.ToolUID),
+		"echo own > ~/.pki/nssdb/f && ls ~/.pki/nssdb": "cert9.db\nf\nkey4.db\n",
+		"cat " + uplink.Certificate:                    testCA,
+	} {
+		if got := b.bash(t, script); got != want {
+			t.Errorf("%s: %q, want %q", script, got, want)
 		}
 	}
 	if isRoot() {
@@ -115,12 +146,12 @@ func TestNetworkHandedOver(t *testing.T) {
 		t.Errorf("without a gateway: %q", got)
 	}
 	again := openProvider(t, native.Config{Dir: dir})
-	renewed := strings.Replace(testCA, "b3V0", "b3V1", 1)
-	l := echo(t, again, b.ID(), renewed)
+	l := echo(t, again, b.ID(), renewedCA)
 	if got := b.bash(t, say+"say a.test 80"); got != "198.18.0.1:80 says hello\n" {
 		t.Errorf("with the next gateway: %q", got)
 	}
-	if got := b.bash(t, "tail -n 6 "+uplink.Bundle); got != testCA+renewed {
+	both := testCA + renewedCA
+	if got := b.bash(t, fmt.Sprintf("tail -n %d %s", strings.Count(both, "\n"), uplink.Bundle)); got != both {
 		t.Errorf("trusted after the certificate was renewed: %s", got)
 	}
 	if p.Capabilities().Freeze {

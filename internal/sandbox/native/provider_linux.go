@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest/spawner"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
@@ -204,6 +205,9 @@ func (p *Provider) capabilities() sandbox.Capabilities {
 		c.Isolation, c.SeparateID = isolationRootless, false
 		c.Gaps = append(c.Gaps, "files inside belong to the user who runs the server, as do the sandbox's processes; tools can end "+
 			"their own sandbox by exhausting it", sandbox.GapOwnUser)
+	}
+	if p.rootless || !spawner.OwnClocks() {
+		c.Gaps = append(c.Gaps, "programs inside see for how long the host has been up: a clock of a sandbox's own needs root and Linux 6.1 or later")
 	}
 	if p.upperTmp {
 		c.Gaps = append(c.Gaps, "files are kept in memory: the file system of the data directory cannot hold a writable layer")

@@ -16,8 +16,9 @@ import (
 
 // Sandboxes without a disk limit share the server's disk with it. The last room of that is the server's: with
 // less than the reserve no sandbox is made, and in those there are a program that goes on writing is ended. It
-// is a guard against accidents, not against who means to fill the disk, which is looked at a few times a second:
-// fallocate takes all of it before the next look. A limit on the disk holds against anybody.
+// is a guard against accidents, also those of fallocate, of which one call takes less than maxAllocate. It is none
+// against who means to fill the disk, which is looked at some times a second: many such calls take all of it before
+// the next look. A limit on the disk holds against anybody.
 
 const (
 	// defaultReserve and reserveShare are the reserve where the configuration names none: so many bytes, or this
@@ -25,8 +26,11 @@ const (
 	defaultReserve = 1 << 30
 	reserveShare   = 50
 	// reserveEvery is how often the disk is looked at: a program writes some hundred MB in that time, of the
-	// reserve's GiB.
+	// reserve's GiB. With less room than reserveNear reserves it is reserveSoon, and so is the time to the second
+	// look at the programs, the first that can end one: a smaller reserve is gone in less.
 	reserveEvery = 200 * time.Millisecond
+	reserveSoon  = reserveEvery / 10
+	reserveNear  = 8
 	// reserveGrain is what a process may write between two looks: what small files, logs and removals come to.
 	reserveGrain = 1 << 20
 	// reserveStrikes is in how many looks programs of a sandbox may be ended for it. With one more all are:
@@ -73,25 +77,33 @@ func (p *Provider) keepReserve() {
 	p.reserve.stop, p.reserve.done = stop, make(chan struct{})
 	go func() {
 		defer close(p.reserve.done)
-		tick := time.NewTicker(reserveEvery)
-		defer tick.Stop()
+		next := time.NewTimer(0)
+		defer next.Stop()
 		var w *writers // nil while there is room
 		for {
-			if free, least := p.diskSpace(); free >= least {
+			select {
+			case <-ctx.Done():
+				return
+			case <-next.C:
+			}
+			wait := reserveEvery
+			free, least := p.diskSpace()
+			if free/reserveNear < least {
+				wait = reserveSoon
+			}
+			if free >= least {
 				w = nil
 			} else {
-				if w == nil {
+				if w != nil {
+					wait = reserveEvery // reserveGrain is by this
+				} else {
 					p.log.Warn("the disk has only room that sandboxes leave: programs in them that write are ended until there is more", "dir", p.dir,
 						"free", free, "reserve", least, "fix", outboard.HintFullDisk)
 					w = &writers{p: p, strikes: map[outboard.SandboxID]int{}}
 				}
 				w.look()
 			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
+			next.Reset(wait)
 		}
 	}()
 }

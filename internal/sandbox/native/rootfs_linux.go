@@ -181,6 +181,7 @@ func (p *Provider) accountLayer(layers []string, user string) (string, tool, err
 	}
 	entries := append([]entry{{name: "etc", mode: fs.ModeDir | 0o755}, etcFile("passwd", passwd), etcFile("group", group)}, placeEntries()...)
 	entries = append(entries, p.toolEntries(t)...)
+	entries = append(entries, p.trustEntries(layers, t)...)
 	layer := filepath.Join(p.dir, cacheDir, "accounts-"+digest(entries))
 	return layer, t, buildLayer(layer, func(root *os.Root) error { return writeEntries(root, entries) })
 }

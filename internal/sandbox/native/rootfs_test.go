@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,6 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/guest"
+	"github.com/outboard-dev/outboard/internal/guest/uplink"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
@@ -318,6 +321,48 @@ func TestLayersOverHost(t *testing.T) {
 	}
 	if err := p.Destroy(t.Context(), b.ID()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestBrowserTrust: a browser would not find the gateway's certificate, a checkpoint would have that of another gateway, or what a root brings
+// would be hidden: its own database, Firefox's policy, or programs below a /root that everybody may read.
+func TestBrowserTrust(t *testing.T) {
+	p, _ := newProvider(t)
+	net := &sandbox.Network{CA: []byte(testCA)}
+	const look = "for f in home/user/.pki/nssdb root/.pki/nssdb; do readlink /$f || cat /$f/cert9.db; done; cat /etc/firefox/policies/policies.json; stat -c %a /root"
+	own := create(t, p, sandbox.Spec{Network: net, Layers: []string{layerDir(t, map[string]string{"home/user/.pki/nssdb/cert9.db": "mine\n",
+		"etc/firefox/policies/policies.json": "mine too\n"})}})
+	if got, want := own.sh(t, "cat ~/.pki/nssdb/cert9.db /etc/firefox/policies/policies.json"), "mine\nmine too\n"; got != want {
+		t.Errorf("layers over the host: %q, want %q", got, want)
+	}
+	plain := create(t, p, sandbox.Spec{Network: net})
+	policy := `{"policies": {"Certificates": {"Install": ["` + uplink.Certificate + `"]}}}`
+	if got, want := plain.sh(t, look), uplink.NSSDir+"\n"+uplink.NSSRootDir+"\n"+policy+"\n755\n"; got != want {
+		t.Errorf("the host's programs: %q, want %q", got, want)
+	}
+	plain.sh(t, "echo content > ~/kept")
+	var saved bytes.Buffer
+	if _, err := plain.Save(t.Context(), guest.Save{Epoch: 1, Next: "next"}, &saved); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(saved.Bytes(), []byte("content\n")) || bytes.Contains(saved.Bytes(), []byte("SQLite format 3")) {
+		t.Error("a checkpoint has the database, or nothing")
+	}
+	without := create(t, p, sandbox.Spec{})
+	if got := without.sh(t, "mkdir -p ~/.pki/nssdb && echo own > ~/.pki/nssdb/f && ls ~/.pki/nssdb"); got != "f\n" {
+		t.Errorf("without a network: %q", got)
+	}
+	root := layerDir(t, map[string]string{"home/user/.pki/nssdb/cert9.db": "mine", "root/tool": "x"})
+	if err := os.Chmod(filepath.Join(root, "root"), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	image := create(t, p, sandbox.Spec{Network: net, Rootfs: sandbox.Bare, Layers: []string{root, miniRoot(t)}})
+	out, _ := image.run(t, "/bin/hostile", "cat", "/home/user/.pki/nssdb/cert9.db", "/root/tool", "/etc/firefox/policies/policies.json")
+	for name, want := range map[string]string{"/home/user/.pki/nssdb/cert9.db": `read "mine"`, "/root/tool": `read "x"`,
+		"/etc/firefox/policies/policies.json": fmt.Sprintf("read %q", policy+"\n")} {
+		if got := answers(out)[name]; got != want {
+			t.Errorf("an image's %s: %s, want %s", name, got, want)
+		}
 	}
 }
 

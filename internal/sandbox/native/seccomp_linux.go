@@ -30,7 +30,7 @@ var allowedCalls = []callGroup{
 	{"reading and writing files and sockets", []uint32{
 		unix.SYS_READ, unix.SYS_WRITE, unix.SYS_READV, unix.SYS_WRITEV, unix.SYS_PREAD64, unix.SYS_PWRITE64, unix.SYS_PREADV,
 		unix.SYS_PWRITEV, unix.SYS_PREADV2, unix.SYS_PWRITEV2, unix.SYS_LSEEK, unix.SYS_SENDFILE, unix.SYS_SPLICE, unix.SYS_TEE,
-		unix.SYS_VMSPLICE, unix.SYS_COPY_FILE_RANGE, unix.SYS_READAHEAD, unix.SYS_FADVISE64, unix.SYS_FALLOCATE}},
+		unix.SYS_VMSPLICE, unix.SYS_COPY_FILE_RANGE, unix.SYS_READAHEAD, unix.SYS_FADVISE64}},
 	{"opening, closing and copying descriptors", []uint32{
 		unix.SYS_OPENAT, unix.SYS_OPENAT2, unix.SYS_CLOSE, unix.SYS_CLOSE_RANGE, unix.SYS_DUP, unix.SYS_DUP3, unix.SYS_FCNTL,
 		unix.SYS_PIPE2, unix.SYS_FLOCK, unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET}},
@@ -98,6 +98,13 @@ var checkedCalls = []checked{
 		{when: []cond{{arg: 0, bits: newNamespaces}}, then: errno(unix.EPERM)},
 	}, allow},
 	{unix.SYS_CLONE3, "its flags lie in memory where no filter can see them; the C libraries fall back to clone", nil, errno(unix.ENOSYS)},
+	// One call would take the whole disk at once, before anybody looks (keepReserve). Programs take this answer for that of a file system
+	// that cannot, and write instead, which the limits and the reserve see.
+	{unix.SYS_FALLOCATE, "freeing room, and taking less than maxAllocate of it", []clause{
+		{when: []cond{{arg: 1, bits: unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_COLLAPSE_RANGE}}, then: allow},
+		{when: []cond{{arg: 3, bits: -maxAllocate & 0xffffffff}}, then: errno(unix.EOPNOTSUPP)},
+		{when: []cond{{arg: 3, high: true, bits: 0xffffffff}}, then: errno(unix.EOPNOTSUPP)},
+	}, allow},
 	{unix.SYS_SOCKET, "local, TCP and UDP sockets, and netlink to read addresses and routes", []clause{
 		{when: []cond{is(0, unix.AF_UNIX)}, then: allow},
 		{when: []cond{is(0, unix.AF_NETLINK), is(2, unix.NETLINK_ROUTE)}, then: allow},
@@ -137,6 +144,8 @@ var checkedCalls = []checked{
 const (
 	newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
 		unix.CLONE_NEWPID | unix.CLONE_NEWNET
+	maxAllocate = 64 << 20 // a power of two
+
 	socketType = 0xf // the rest of the argument are flags
 
 	// lastCall is the newest system call that was considered; numbers above it answer ENOSYS.

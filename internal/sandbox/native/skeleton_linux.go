@@ -13,12 +13,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest/boot"
+	"github.com/outboard-dev/outboard/internal/guest/uplink"
 )
 
 // cacheDir holds layers that sandboxes share, below Config.Dir.
@@ -131,6 +133,7 @@ func (p *Provider) hostEntries() ([]entry, []boot.Bind, error) {
 	}
 	entries = append(entries, accountEntries()...)
 	entries = append(entries, p.toolEntries(tool{})...)
+	entries = append(entries, p.trustEntries(nil, tool{})...)
 	slices.SortStableFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
 	return slices.CompactFunc(entries, func(a, b entry) bool { return a.name == b.name }), binds, nil
 }
@@ -185,6 +188,78 @@ func (p *Provider) toolEntries(t tool) []entry {
 		entries = append(entries, e)
 	}
 	return entries
+}
+
+// firefoxPolicy has Firefox trust the gateway. Without a network the file is not there, which Firefox passes over.
+const firefoxPolicy = `{"policies": {"Certificates": {"Install": ["` + uplink.Certificate + `"]}}}` + "\n"
+
+// trustEntries have programs that trust no file find the gateway's certificate: links to the databases of NSS, and a policy. What a root of
+// layers has there already stays. Without a network the links lead to empty directories, which are not saved either.
+func (p *Provider) trustEntries(layers []string, t tool) []entry {
+	var out []entry
+	dir := func(name string, mode fs.FileMode, uid, gid int) {
+		e := entry{name: name, mode: fs.ModeDir | mode}
+		if !p.rootless {
+			e.owner, e.group = uid, gid
+		}
+		out = append(out, e)
+	}
+	trust := uplink.TrustDir[1:]
+	dir(path.Dir(trust), 0o755, 0, 0)
+	dir(trust, 0o755, 0, 0)
+	dir(uplink.NSSDir[1:], 0o700, t.uid(), t.gid())
+	dir(uplink.NSSRootDir[1:], 0o700, 0, 0)
+	link := func(home, to string, uid, gid int) {
+		if !haveEntry(layers, home+"/"+path.Dir(uplink.NSSLink)) {
+			dir(home+"/"+path.Dir(uplink.NSSLink), 0o755, uid, gid)
+			out = append(out, entry{name: home + "/" + uplink.NSSLink, mode: fs.ModeSymlink | 0o777, data: to})
+		}
+	}
+	link(toolHome[1:], uplink.NSSDir, t.uid(), t.gid())
+	const rootHome = "root"
+	if mode, uid, gid, ok := dirOf(layers, rootHome); ok { // over which a layer's directory would lie with its own
+		dir(rootHome, mode, uid, gid)
+		link(rootHome, uplink.NSSRootDir, 0, 0)
+	}
+	const policy = "etc/firefox/policies/policies.json"
+	if !haveEntry(layers, policy) {
+		dir("etc/firefox", 0o755, 0, 0)
+		dir("etc/firefox/policies", 0o755, 0, 0)
+		out = append(out, entry{name: policy, mode: 0o644, data: firefoxPolicy})
+	}
+	return out
+}
+
+// haveEntry reports whether one of the layers has something of that name.
+func haveEntry(layers []string, name string) bool {
+	for _, dir := range layers {
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			return true // nothing is laid over what cannot be seen
+		}
+		_, err = root.Lstat(name)
+		root.Close()
+		if !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+	}
+	return false
+}
+
+// dirOf returns the mode and owner that a directory has in the highest of the layers that has it; ok is false when that has something else.
+func dirOf(layers []string, name string) (mode fs.FileMode, uid, gid int, ok bool) {
+	for _, dir := range layers {
+		fi, err := os.Lstat(filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil || !fi.IsDir() {
+			return 0, 0, 0, false
+		}
+		st := fi.Sys().(*syscall.Stat_t)
+		return fi.Mode().Perm(), int(st.Uid), int(st.Gid), true
+	}
+	return 0o755, 0, 0, true
 }
 
 const (

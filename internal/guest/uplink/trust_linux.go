@@ -56,14 +56,12 @@ const (
 	copySize = 32 << 10
 )
 
-// WriteTrust fills dir, which is TrustDir, with a bundle of the system's certificates and ca, and a truststore of ca. It returns the
-// system's bundle, "" when there is none. Without ca the truststore is empty until AddTrust.
-func WriteTrust(dir string, ca []byte) (system string, err error) {
-	var store []byte
-	if len(ca) > 0 {
-		if store, err = truststore(ca); err != nil {
-			return "", err
-		}
+// WriteTrust fills dir, which is TrustDir, with a bundle of the system's certificates and ca, and with what trusts ca alone: a truststore,
+// databases of NSS for the tool (uid and gid) and root, and ca itself. It returns the system's bundle, "" when there is none. Without ca the
+// others are empty until AddTrust.
+func WriteTrust(dir string, ca []byte, uid, gid int) (system string, err error) {
+	if err := makeNSS(dir, uid, gid); err != nil {
+		return "", err
 	}
 	f, err := os.OpenFile(filepath.Join(dir, filepath.Base(Bundle)), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
@@ -75,10 +73,26 @@ func WriteTrust(dir string, ca []byte) (system string, err error) {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return "", fmt.Errorf("writing the certificates: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, filepath.Base(Truststore)), store, 0o644); err != nil {
-		return "", fmt.Errorf("writing the certificates: %w", err)
+	return system, writeAlone(dir, ca)
+}
+
+// writeAlone writes what trusts one certificate, or with none the files of nothing that are mounted elsewhere.
+func writeAlone(dir string, ca []byte) (err error) {
+	var store []byte
+	if len(ca) > 0 {
+		if store, err = truststore(ca); err == nil {
+			err = writeNSS(dir, ca)
+		}
 	}
-	return system, nil
+	for name, data := range map[string][]byte{Truststore: store, Certificate: ca} {
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, filepath.Base(name)), data, 0o644)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("writing the certificates: %w", err)
+	}
+	return nil
 }
 
 // copySystem copies the first of SystemBundles that can be read to f, with a line break at its end, and returns its name.
@@ -137,14 +151,11 @@ func AddTrust(ca []byte) error {
 	if have, err := contains(f, bytes.TrimSpace(ca)); err != nil || have {
 		return err
 	}
-	store, err := truststore(ca)
-	if err != nil {
+	if err := writeAlone(TrustDir, ca); err != nil {
 		return err
 	}
-	if _, err := f.Write(ca); err != nil {
-		return err
-	}
-	return os.WriteFile(Truststore, store, 0o644)
+	_, err = f.Write(ca) // last: what the bundle has is in the others
+	return err
 }
 
 // contains reports whether text is somewhere in r.
@@ -167,12 +178,14 @@ func contains(r io.Reader, text []byte) (bool, error) {
 	}
 }
 
+var errNoPEM = errors.New("the certificate to trust is not in PEM form")
+
 // truststore encodes a certificate as a Java keystore of the oldest kind, which every version reads. Its password protects nothing:
 // it is the one Java's own truststore has.
 func truststore(ca []byte) ([]byte, error) {
 	block, _ := pem.Decode(ca)
 	if block == nil {
-		return nil, errors.New("the certificate to trust is not in PEM form")
+		return nil, errNoPEM
 	}
 	const password, magic, version, trusted = "changeit", 0xfeedfeed, 2, 2
 	b := binary.BigEndian.AppendUint32(nil, magic)
