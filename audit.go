@@ -29,6 +29,6 @@ type NetGrant struct {
 	Port      int        `json:"port"` // 0 = 80 and 443
 	Uses      int        `json:"uses"` // requests left; -1 = without end
 	WebSocket bool       `json:"websocket,omitempty"`
-	By        string     `json:"by"`   // who granted it
+	By        string     `json:"by"` // who granted it
 	CreatedAt time.Time  `json:"created_at"`
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/control"
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 // request is one authenticated request.
@@ -219,9 +220,4 @@ func (b between) holds(t time.Time) bool {
 }
 
 // clip shortens a client's string for an error.
-func clip(s string) string {
-	if len(s) > 100 {
-		return strings.ToValidUTF8(s[:100], "") + "..."
-	}
-	return s
-}
+func clip(s string) string { return text.Clip(s, 100) }

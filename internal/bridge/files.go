@@ -14,6 +14,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/control"
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 // workspace is the directory that the protocol is about.
@@ -246,9 +247,5 @@ func (f *failing) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func clip(s string) string {
-	if len(s) > maxSaid {
-		s = s[:maxSaid]
-	}
-	return strings.ToValidUTF8(s, "?")
-}
+// clip bounds what is kept of a program's words.
+func clip(s string) string { return text.Clip(s, maxSaid) }

@@ -12,6 +12,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/login"
 	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 // LoginConfig says how people sign in. Without a provider nobody can.
@@ -162,7 +163,7 @@ func (c *Control) turnedAway(ctx context.Context, who *login.Person, why error) 
 	if outboard.KindOf(why) != outboard.Denied {
 		return why
 	}
-	detail, err := json.Marshal(map[string]any{"issuer": who.Issuer, "subject": clipClaim(who.Subject), "email": clipClaim(who.Email), "why": why.Error()})
+	detail, err := json.Marshal(map[string]any{"issuer": who.Issuer, "subject": text.Clip(who.Subject, maxEmail), "email": text.Clip(who.Email, maxEmail), "why": why.Error()})
 	if err == nil {
 		err = c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: string(outboard.DefaultOrg), Actor: "login", Action: "login",
 			Decision: outboard.Refused, Rule: "sign-in", Detail: detail})
@@ -172,9 +173,6 @@ func (c *Control) turnedAway(ctx context.Context, who *login.Person, why error) 
 	}
 	return why
 }
-
-// clipClaim is text of a provider for a record.
-func clipClaim(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxEmail)], "?") }
 
 // loginKey makes the key. Its id follows from the nonce, so that one sign-in gives one key, whoever repeats it.
 func (c *Control) loginKey(ctx context.Context, u outboard.User, nonce string) (outboard.Key, string, error) {
@@ -326,7 +324,7 @@ func (c *Control) first(ctx context.Context, who *login.Person, added []outboard
 
 // newcomer adds whom a rule fits.
 func (c *Control) newcomer(ctx context.Context, who *login.Person, email string, org outboard.OrgID, role string) (outboard.User, error) {
-	u := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: org, Email: email, Name: clippedName(who.Name), Role: role,
+	u := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: org, Email: email, Name: usableName(who.Name), Role: role,
 		Issuer: who.Issuer, Subject: who.Subject, CreatedAt: c.clock()}
 	if err := c.openOrg(ctx, org); err != nil {
 		return u, err
@@ -347,8 +345,8 @@ func (c *Control) newcomer(ctx context.Context, who *login.Person, email string,
 	return u, nil
 }
 
-// clippedName is the name a provider tells, as far as it may be one here.
-func clippedName(s string) string {
+// usableName is the name a provider tells, as far as it may be one here.
+func usableName(s string) string {
 	if length("name", s, 0, maxName) != nil {
 		return ""
 	}

@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 const (
@@ -182,13 +183,13 @@ func (w *Workspace) merge(ctx context.Context, delta int) error {
 		}
 		name := path.Clean(h.Name)
 		if name == "." || name == ".." || path.IsAbs(name) || strings.HasPrefix(name, "../") {
-			return outboard.Errorf(outboard.Internal, "an entry is named %q", clipped(h.Name))
+			return outboard.Errorf(outboard.Internal, "an entry is named %q", text.Clip(h.Name, shownID))
 		}
 		entry := n
 		if h.Typeflag == tar.TypeLink {
 			target, ok := own[w.final.find(path.Clean(h.Linkname))]
 			if !ok {
-				return outboard.Errorf(outboard.Internal, "%q is a link to what is not there", clipped(h.Name))
+				return outboard.Errorf(outboard.Internal, "%q is a link to what is not there", text.Clip(h.Name, shownID))
 			}
 			entry = target
 		}
@@ -209,8 +210,6 @@ func (w *Workspace) merge(ctx context.Context, delta int) error {
 		return nil
 	})
 }
-
-func clipped(s string) string { return s[:min(len(s), shownID)] }
 
 // remove applies the list of deleted paths.
 func (w *Workspace) remove(h *tar.Header, r io.Reader) error {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 // Names of templates and snapshots as E2B has them: [NAMESPACE/]NAME[:TAG], in any case and with spaces around each part. Here is one
@@ -52,13 +53,7 @@ func cleanTags(tags []string) []string {
 }
 
 // clip bounds what of a request is repeated in an answer.
-func clip(s string) string {
-	const most = 100
-	if len(s) > most {
-		s = s[:most] + "..."
-	}
-	return strings.ToValidUTF8(s, "?")
-}
+func clip(s string) string { return text.Clip(s, 100) }
 
 // oneOf reads a parameter that is one of some words; the first is meant where it is left out.
 func (r *request) oneOf(name string, words ...string) (string, error) {

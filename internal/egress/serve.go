@@ -15,6 +15,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/netrule"
 	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 // refusal is an answer of the gateway itself.
@@ -447,20 +448,20 @@ func (p *port) record(ctx context.Context, action string, req Request, decision,
 func (p *port) auditWhile(ctx context.Context, action string, req Request, decision, rule string, d detail, while store.Mark) error {
 	d.Sandbox, d.Box, d.QueryBytes, d.WebSocket = p.subject.Sandbox, p.subject.Box, len(req.Query), req.WebSocket
 	for _, other := range req.Also {
-		d.AlsoAs = other.Method + " " + cut(other.Path, maxAuditPath)
+		d.AlsoAs = other.Method + " " + text.Clip(other.Path, maxAuditPath)
 	}
 	if e := effectOf(ctx); e != nil {
 		if by := e.reach.Load(); by != nil {
 			d.Proxy = by.proxy.Address
 		}
 	}
-	text, err := json.Marshal(d)
+	encoded, err := json.Marshal(d)
 	if err != nil {
 		return err
 	}
 	actor := cmp.Or(string(p.subject.Session), string(p.subject.Box), string(p.subject.Sandbox))
 	return p.g.cfg.Store.AuditWhile(ctx, outboard.AuditRecord{Org: cmp.Or(p.subject.Org, string(p.subject.Config.Owner.Org)), Actor: actor, Action: action,
-		Resource: cut(req.Method, maxMethod) + " " + req.url(), Decision: decision, Rule: rule, Detail: text}, while)
+		Resource: text.Clip(req.Method, maxMethod) + " " + req.url(), Decision: decision, Rule: rule, Detail: encoded}, while)
 }
 
 // url is the request's address without its query.
@@ -475,7 +476,7 @@ func (r Request) url() string {
 	case strings.Contains(host, ":"):
 		host = "[" + host + "]"
 	}
-	return r.Scheme + "://" + host + cut(r.Path, maxAuditPath)
+	return r.Scheme + "://" + host + text.Clip(r.Path, maxAuditPath)
 }
 
 // answer refuses a request, says so in the audit, and tells whoever reads the answer what would help.
@@ -490,7 +491,7 @@ func (p *port) answer(w http.ResponseWriter, r *http.Request, req Request, no *r
 	if no.began { // whoever asked for an effect must not take it for one that did not come about
 		became = "was ended, and its server may have done what it asks for"
 	}
-	fmt.Fprintf(w, "outboard: %s %s %s: %s\n", cut(r.Method, maxMethod), req.url(), became, no.reason)
+	fmt.Fprintf(w, "outboard: %s %s %s: %s\n", text.Clip(r.Method, maxMethod), req.url(), became, no.reason)
 	switch {
 	case no.asked.Denied:
 		fmt.Fprintf(w, "outboard: a person was asked (%s) and has denied it; asking again does not help\n", no.asked.Approval)
@@ -516,12 +517,5 @@ func headSize(r *http.Request) int64 {
 	return n
 }
 
-func clip(s string) string { return cut(s, 100) }
-
-// cut is a text as far as it is shown.
-func cut(s string, most int) string {
-	if len(s) > most {
-		s = s[:most] + "..."
-	}
-	return strings.ToValidUTF8(s, "?")
-}
+// clip bounds what of a request is repeated in an answer.
+func clip(s string) string { return text.Clip(s, 100) }

@@ -14,6 +14,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 // harvests remembers, per box, what each output file held when it was last read. It only saves reading: without
@@ -73,7 +74,7 @@ func (f *Fleet) Harvest(ctx context.Context, b *Lease, session outboard.SessionI
 	}
 	f.remember(m.ID(), now)
 	if len(skipped) > 0 {
-		f.log.Warn("outputs not harvested", "session", session, "files", len(skipped), "first", clip(skipped[0]))
+		f.log.Warn("outputs not harvested", "session", session, "files", len(skipped), "first", text.Clip(skipped[0], 200))
 	}
 	return files, nil
 }
@@ -169,11 +170,4 @@ func (f *Fleet) forget(id outboard.SandboxID) {
 	defer f.mu.Unlock()
 	delete(f.seen, id)
 	delete(f.owners, id)
-}
-
-func clip(s string) string {
-	if len(s) > 200 {
-		return s[:200] + "..."
-	}
-	return s
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 // Names in a layer that begin with whiteout say what of the layers below is deleted.
@@ -75,13 +76,8 @@ func (x *extractor) extract(r io.Reader) error {
 	return nil
 }
 
-func clip(s string) string {
-	const most = 200
-	if len(s) > most {
-		return s[:most] + "..."
-	}
-	return s
-}
+// clip shortens a name of an image's for an error.
+func clip(s string) string { return text.Clip(s, 200) }
 
 // clean returns the path of an entry below the root, "" for the root itself.
 func (x *extractor) clean(name string) (string, error) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 // anthropicStream puts a streamed message together.
@@ -35,7 +36,7 @@ type anthropicBlockStream struct {
 // event takes in one event.
 func (s *anthropicStream) event(e anthropic.MessageStreamEventUnion) error {
 	if !s.started && e.Type != "message_start" {
-		return garbage("%q comes before message_start", clip(e.Type, 40))
+		return garbage("%q comes before message_start", text.Clip(e.Type, 40))
 	}
 	switch e.Type {
 	case "message_start":

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 // Reasoning is signed or encrypted over what the provider sent, so a response is replayed with the very bytes it came in:
@@ -52,10 +53,10 @@ type member struct {
 type object []member
 
 // parseObject splits a JSON object. The text has been validated by whoever read it.
-func parseObject(text []byte) (object, error) {
-	dec := json.NewDecoder(bytes.NewReader(text))
+func parseObject(raw []byte) (object, error) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return nil, garbage("expected a JSON object, got %s", clip(string(text), 60))
+		return nil, garbage("expected a JSON object, got %s", text.Clip(string(raw), 60))
 	}
 	var o object
 	for dec.More() {
@@ -99,10 +100,10 @@ func (o *object) set(key string, value []byte) {
 
 // setMember returns the text of a JSON object with the value of a key replaced, or the key added at the end. Every other byte
 // stays as it is.
-func setMember(text []byte, key string, value []byte) ([]byte, error) {
-	dec := json.NewDecoder(bytes.NewReader(text))
+func setMember(raw []byte, key string, value []byte) ([]byte, error) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return nil, garbage("expected a JSON object, got %s", clip(string(text), 60))
+		return nil, garbage("expected a JSON object, got %s", text.Clip(string(raw), 60))
 	}
 	comma := ""
 	for dec.More() {
@@ -115,12 +116,12 @@ func setMember(text []byte, key string, value []byte) ([]byte, error) {
 			return nil, garbage("%v", err)
 		}
 		if end := int(dec.InputOffset()); name == key {
-			return slices.Concat(text[:end-len(v)], value, text[end:]), nil
+			return slices.Concat(raw[:end-len(v)], value, raw[end:]), nil
 		}
 		comma = ","
 	}
 	end := int(dec.InputOffset())
-	return slices.Concat(text[:end], []byte(comma), appendString(nil, key), []byte(":"), value, text[end:]), nil
+	return slices.Concat(raw[:end], []byte(comma), appendString(nil, key), []byte(":"), value, raw[end:]), nil
 }
 
 // appendTo appends the object as JSON.

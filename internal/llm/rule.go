@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 // rule is one entry of a named script: the response to give when every condition holds.
@@ -102,12 +104,12 @@ func parseCondition(k, v *yaml.Node) (func(*position) string, error) {
 	case "contains":
 		want, err := textOf(k.Value, v)
 		return func(p *position) string {
-			return unless(strings.Contains(p.user, want), "the message %q lacks %q", clip(p.user, 60), want)
+			return unless(strings.Contains(p.user, want), "the message %q lacks %q", text.Clip(p.user, 60), want)
 		}, err
 	case "tool_result_contains":
 		want, err := textOf(k.Value, v)
 		return func(p *position) string {
-			return unless(strings.Contains(p.result, want), "the result %q lacks %q", clip(p.result, 60), want)
+			return unless(strings.Contains(p.result, want), "the result %q lacks %q", text.Clip(p.result, 60), want)
 		}, err
 	case "matches", "tool_result_matches":
 		re, err := regexp.Compile(v.Value)
@@ -119,7 +121,7 @@ func parseCondition(k, v *yaml.Node) (func(*position) string, error) {
 			if k.Value == "tool_result_matches" {
 				have = p.result
 			}
-			return unless(re.MatchString(have), "%q does not match %s", clip(have, 60), re)
+			return unless(re.MatchString(have), "%q does not match %s", text.Clip(have, 60), re)
 		}, nil
 	case "tool_result_is_error":
 		if v.ShortTag() != "!!bool" {

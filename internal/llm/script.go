@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 // ProviderScript is the wire family of the deterministic model. Its models are "script/steps", which runs the
@@ -222,7 +223,7 @@ func take(queue []step) (now, rest []step) {
 func (p *position) summary(rules bool) string {
 	m := mark{Responses: p.responses, Since: p.since}
 	if rules {
-		m.User, m.Tools, m.Result, m.IsError = clip(p.user, maxMarkText), p.tools, clip(p.result, maxMarkText), p.isError
+		m.User, m.Tools, m.Result, m.IsError = text.Clip(p.user, maxMarkText), p.tools, text.Clip(p.result, maxMarkText), p.isError
 	}
 	for _, st := range p.queue {
 		m.Steps = append(m.Steps, st.src)

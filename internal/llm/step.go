@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/text"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -367,22 +368,11 @@ func kindName(n *yaml.Node) string {
 	if n.ShortTag() == "!!null" {
 		return "nothing"
 	}
-	return "the text " + strconv.Quote(clip(n.Value, 60))
+	return "the text " + strconv.Quote(text.Clip(n.Value, 60))
 }
 
 func fieldNames(m map[string]field) string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
-}
-
-// clip shortens s for a message, on a rune boundary.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && s[n]&0xC0 == 0x80 {
-		n--
-	}
-	return s[:n] + "…"
 }
 
 // tokens estimates tokens from bytes, the same way everywhere.

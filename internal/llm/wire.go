@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 // maxCall bounds one model call however lively its stream is: a server that sends keep-alives only must not hold a turn for
@@ -265,7 +266,7 @@ func (x *exchange) clean(s string) string {
 		}
 		return r
 	}, s)
-	return clip(strings.Join(strings.Fields(s), " "), maxMessage)
+	return text.Clip(strings.Join(strings.Fields(s), " "), maxMessage)
 }
 
 func (x *exchange) secrets() []string {

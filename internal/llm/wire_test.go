@@ -263,7 +263,7 @@ func TestWiresReportErrors(t *testing.T) {
 			{"too large", status(413, `<html>`), Error{Type: Failed, Status: 413, TooLong: true}, "413"},
 			{"told not to retry", status(500, `oops`, "X-Should-Retry", "false"), Error{Type: Failed, Status: 500}, "oops"},
 			{"bad gateway", status(502, `<html>`+strings.Repeat("x", 2000), "Content-Type", "text/html"),
-				Error{Type: Failed, Status: 502, Retryable: true}, "…"},
+				Error{Type: Failed, Status: 502, Retryable: true}, "..."},
 			{"redirect", status(302, ``, "Location", "http://192.0.2.1/"), Error{Type: Failed, Status: 302}, "redirects are not followed"},
 			{"web page", status(200, `<html>`, "Content-Type", "text/html"), Error{Type: Failed, Status: 200}, "text/html instead of an event stream"},
 		} {

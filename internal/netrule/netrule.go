@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 // Rule is one line of the effective list.
@@ -221,9 +222,5 @@ func segment(pattern, s string) bool {
 	return strings.HasSuffix(s, parts[last])
 }
 
-func clip(s string) string {
-	if len(s) > 200 {
-		return s[:200] + "..."
-	}
-	return s
-}
+// clip shortens foreign text for an error.
+func clip(s string) string { return text.Clip(s, 200) }

@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 // Builtins are the names of the built-in toolset that this platform runs, in the order a model is offered them. A name of the
@@ -130,10 +131,4 @@ func available(sets []outboard.Toolset) string {
 }
 
 // clip bounds foreign text in a reason.
-func clip(s string) string {
-	const most = 100
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "..."
-	}
-	return s
-}
+func clip(s string) string { return text.Clip(s, 100) }

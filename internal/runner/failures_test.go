@@ -140,8 +140,8 @@ func TestWorkerDiesDuringTheRun(t *testing.T) {
 	}
 	g.pass()
 	r.rests(id, "end_turn")
-	if out := r.ran(id, 0, 1, outboard.OutcomeOK); text(out) != "end\n" {
-		t.Errorf("output = %q", text(out))
+	if out := r.ran(id, 0, 1, outboard.OutcomeOK); finalText(out) != "end\n" {
+		t.Errorf("output = %q", finalText(out))
 	}
 }
 
@@ -171,8 +171,8 @@ func TestWorkerDiesAfterEffect(t *testing.T) {
 		<-m.dead
 		r.next(m)
 		r.rests(id, "end_turn")
-		if out := r.ran(id, 0, 1, outboard.OutcomeOK); text(out) != "out\n" {
-			t.Errorf("output = %q", text(out))
+		if out := r.ran(id, 0, 1, outboard.OutcomeOK); finalText(out) != "out\n" {
+			t.Errorf("output = %q", finalText(out))
 		}
 	}
 }
@@ -216,16 +216,16 @@ func TestSandboxDies(t *testing.T) {
 	}
 	r.rests(id, "end_turn")
 	out := r.ran(id, 1, 1, outboard.OutcomeUnknown)
-	if !out.IsError || !strings.Contains(text(out), "OUTCOME UNKNOWN") || !strings.Contains(text(out), outboard.CallKey(id, out.Call)) {
-		t.Errorf("the model is told %q", text(out))
+	if !out.IsError || !strings.Contains(finalText(out), "OUTCOME UNKNOWN") || !strings.Contains(finalText(out), outboard.CallKey(id, out.Call)) {
+		t.Errorf("the model is told %q", finalText(out))
 	}
 	lost, ready := payloads[*outboard.SandboxLost](r, id), payloads[*outboard.SandboxReady](r, id)
 	if len(lost) != 1 || len(ready) != 2 || lost[0].Sandbox != ready[0].Sandbox || ready[0].Generation == ready[1].Generation {
 		t.Fatalf("lost %+v, ready %+v", lost, ready)
 	}
 	after := r.ran(id, 2, 1, outboard.OutcomeOK)
-	if text(after) != "kept\n" || lost[0].Restore == "" || ready[1].From != lost[0].Restore {
-		t.Errorf("in the new machine ls says %q; lost %+v, ready %+v", text(after), lost[0], ready[1])
+	if finalText(after) != "kept\n" || lost[0].Restore == "" || ready[1].From != lost[0].Restore {
+		t.Errorf("in the new machine ls says %q; lost %+v, ready %+v", finalText(after), lost[0], ready[1])
 	}
 }
 
@@ -266,8 +266,8 @@ func TestRestoredSandboxIsAnotherGeneration(t *testing.T) {
 	r.next(m)
 	r.rests(id, "end_turn")
 	r.ran(id, 1, 1, outboard.OutcomeUnknown)
-	if out := r.ran(id, 2, 0, outboard.OutcomeOK); text(out) != "a\n" {
-		t.Errorf("file of the checkpoint: %q", text(out))
+	if out := r.ran(id, 2, 0, outboard.OutcomeOK); finalText(out) != "a\n" {
+		t.Errorf("file of the checkpoint: %q", finalText(out))
 	}
 }
 
@@ -330,8 +330,8 @@ func TestStopHandsOver(t *testing.T) {
 	r.next(nil)
 	g.pass()
 	r.rests(id, "end_turn")
-	if out := r.ran(id, 0, 1, outboard.OutcomeOK); text(out) != "end\n" {
-		t.Errorf("output = %q", text(out))
+	if out := r.ran(id, 0, 1, outboard.OutcomeOK); finalText(out) != "end\n" {
+		t.Errorf("output = %q", finalText(out))
 	}
 }
 
@@ -431,7 +431,7 @@ func TestFullDiskIsTold(t *testing.T) {
 	})
 	id := r.steps("- bash: 'true'", "- say: done")
 	r.rests(id, "end_turn")
-	said := text(r.outcomes(id)[0])
+	said := finalText(r.outcomes(id)[0])
 	for _, want := range []string{"the server's disk is full", "outboard blob prune"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the agent is told %q, without %q", said, want)

@@ -51,7 +51,7 @@ func TestAllowedCommandsRunInFreshShells(t *testing.T) {
 				}
 				r.rests(id, "end_turn")
 				for _, fin := range r.outcomes(id)[1:] {
-					got := text(fin)
+					got := finalText(fin)
 					if strings.Contains(got, "EVIL") == asked || strings.Contains(got, "fresh shell") != asked || asked && !strings.HasPrefix(got, "0\n") {
 						t.Errorf("%+v", fin)
 					}
@@ -76,7 +76,7 @@ func TestAllowedCallsRunByThemselves(t *testing.T) {
 	}
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
-	if !strings.HasPrefix(text(out[1]), "one\n") || !strings.HasPrefix(text(out[2]), "one\ntwo\n") {
+	if !strings.HasPrefix(finalText(out[1]), "one\n") || !strings.HasPrefix(finalText(out[2]), "one\ntwo\n") {
 		t.Errorf("%+v", out)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/llm"
 	"github.com/outboard-dev/outboard/internal/policy"
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 const (
@@ -150,4 +151,5 @@ func (t *turn) task() string {
 	return "(none)"
 }
 
-func clip(s string) string { return strings.ToValidUTF8(s[:min(len(s), judgeReason)], "") }
+// clip bounds a reason.
+func clip(s string) string { return text.Clip(s, judgeReason-len("...")) }

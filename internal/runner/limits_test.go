@@ -91,8 +91,8 @@ func TestLargeContentGoesToBlobs(t *testing.T) {
 		t.Fatalf("input of %d bytes is inline", len(req.Input))
 	}
 	out := r.outcomes(id)
-	if text(out[0]) != "begin\n" {
-		t.Errorf("call with a large input: %q", text(out[0]))
+	if finalText(out[0]) != "begin\n" {
+		t.Errorf("call with a large input: %q", finalText(out[0]))
 	}
 	blob := out[1].Content[0].Blob
 	if blob == nil || !out[1].Truncated {
@@ -115,7 +115,7 @@ func TestNoSandboxProvider(t *testing.T) {
 	})
 	id := r.steps("- bash: "+r.mark(), "- say: sorry")
 	r.rests(id, "end_turn")
-	if out := r.outcomes(id)[0]; out.Outcome != outboard.OutcomeError || !strings.Contains(text(out), "outboard doctor") {
+	if out := r.outcomes(id)[0]; out.Outcome != outboard.OutcomeError || !strings.Contains(finalText(out), "outboard doctor") {
 		t.Errorf("outcome = %+v", out)
 	}
 	if len(r.marks()) != 0 {

@@ -126,13 +126,13 @@ func TestInterruptKillsRunningCalls(t *testing.T) {
 	r.send(id, &outboard.InputInterrupt{})
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
-	if out[1].Outcome != outboard.OutcomeCanceled || !strings.Contains(text(out[1]), "begun") || !out[1].IsError {
+	if out[1].Outcome != outboard.OutcomeCanceled || !strings.Contains(finalText(out[1]), "begun") || !out[1].IsError {
 		t.Errorf("the running call: %+v", out[1])
 	}
 	if out[2].Outcome != outboard.OutcomeCanceled || out[3].Outcome != outboard.OutcomeCanceled {
 		t.Errorf("the waiting calls: %s, %s", out[2].Outcome, out[3].Outcome)
 	}
-	if out[0].Outcome != outboard.OutcomeOK && !strings.Contains(text(out[0]), "unknown operation") {
+	if out[0].Outcome != outboard.OutcomeOK && !strings.Contains(finalText(out[0]), "unknown operation") {
 		t.Errorf("the call that had ended: %+v", out[0])
 	}
 	if n := len(r.marks()); n != 1 {
@@ -194,10 +194,10 @@ func TestAsksAndCustomTools(t *testing.T) {
 	r.send(id, &outboard.InputConfirmation{Call: calls[1], Allow: false, Message: "use the other one"})
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
-	if out[1].Outcome != outboard.OutcomeOK || out[3].Outcome != outboard.OutcomeOK || text(out[3]) != "T-1" {
+	if out[1].Outcome != outboard.OutcomeOK || out[3].Outcome != outboard.OutcomeOK || finalText(out[3]) != "T-1" {
 		t.Errorf("allowed call and custom tool: %+v, %+v", out[1], out[3])
 	}
-	if out[2].Outcome != outboard.OutcomeDenied || !out[2].IsError || !strings.Contains(text(out[2]), "use the other one") {
+	if out[2].Outcome != outboard.OutcomeDenied || !out[2].IsError || !strings.Contains(finalText(out[2]), "use the other one") {
 		t.Errorf("denied call: %+v", out[2])
 	}
 	if m := r.marks(); len(m) != 1 || m[outboard.CallKey(id, calls[0])] != 1 {
@@ -218,7 +218,7 @@ func TestAnswerBeforeTheTurnParks(t *testing.T) {
 	r.send(id, &outboard.InputToolResult{Call: s.Calls[1].ID, Custom: true, IsError: true, Content: []outboard.Content{outboard.Text("down")}})
 	g.pass()
 	r.rests(id, "end_turn")
-	if out := r.outcomes(id)[1]; !out.IsError || text(out) != "down" {
+	if out := r.outcomes(id)[1]; !out.IsError || finalText(out) != "down" {
 		t.Errorf("custom result: %+v", out)
 	}
 	if slices.Contains(r.types(id), "turn.resumed") {
@@ -241,8 +241,8 @@ func TestModelMistakesAreToldToTheModel(t *testing.T) {
 		outcome outboard.Outcome
 		text    string
 	}{{outboard.OutcomeDenied, `"rm"`}, {outboard.OutcomeError, `"cmd"`}, {outboard.OutcomeDenied, "disabled"}, {outboard.OutcomeError, "file_path"}} {
-		if out[i].Outcome != want.outcome || !out[i].IsError || !strings.Contains(text(out[i]), want.text) {
-			t.Errorf("call %d: %s %q, want %s naming %s", i, out[i].Outcome, text(out[i]), want.outcome, want.text)
+		if out[i].Outcome != want.outcome || !out[i].IsError || !strings.Contains(finalText(out[i]), want.text) {
+			t.Errorf("call %d: %s %q, want %s naming %s", i, out[i].Outcome, finalText(out[i]), want.outcome, want.text)
 		}
 	}
 	for _, c := range payloads[*outboard.CallRequested](r, id) {
@@ -362,7 +362,7 @@ func TestToolNamesInAnotherCase(t *testing.T) {
 	r.say(id, "- call: {name: Bash, input: {command: echo hi}}", "- call: {name: READ, input: {file_path: none}}", "- call: {name: TICKET, input: {}}", "- say: done")
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
-	if text(out[0]) != "hi\n" || !strings.Contains(text(out[1]), "no such file") || out[2].Outcome != outboard.OutcomeDenied {
+	if finalText(out[0]) != "hi\n" || !strings.Contains(finalText(out[1]), "no such file") || out[2].Outcome != outboard.OutcomeDenied {
 		t.Errorf("outcomes: %+v", out)
 	}
 	if c := payloads[*outboard.CallRequested](r, id)[0]; c.Name != "bash" {

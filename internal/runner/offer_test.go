@@ -61,7 +61,7 @@ func TestCustomToolIsOfferedOnceAllowed(t *testing.T) {
 				c.want, c.text = outboard.OutcomeOK, "42"
 			}
 			r.rests(id, "end_turn")
-			if out := r.outcomes(id); len(out) != 1 || out[0].Outcome != c.want || !strings.Contains(text(out[0]), c.text) {
+			if out := r.outcomes(id); len(out) != 1 || out[0].Outcome != c.want || !strings.Contains(finalText(out[0]), c.text) {
 				t.Errorf("outcomes: %+v", out)
 			}
 			if n := len(payloads[*outboard.CallOffered](r, id)); (n == 1) != (c.want == outboard.OutcomeOK) || n > 1 {

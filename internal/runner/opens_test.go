@@ -43,14 +43,14 @@ func TestAPathIsJudgedHoweverItIsWritten(t *testing.T) {
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
 	for i, line := range lines {
-		if f := out[1+i]; f.Outcome != outboard.OutcomeDenied || strings.Contains(text(f), "hush") {
-			t.Errorf("%s: %s %q", line, f.Outcome, text(f))
+		if f := out[1+i]; f.Outcome != outboard.OutcomeDenied || strings.Contains(finalText(f), "hush") {
+			t.Errorf("%s: %s %q", line, f.Outcome, finalText(f))
 		}
 	}
 	rest := out[1+len(lines):]
 	for i, want := range []string{"     1\tfine\n", "wrote 1 bytes to /workspace/open/b", "edited /workspace/open/a", "     1\tgood\n", "hush"} {
-		if !strings.HasPrefix(text(rest[i]), want) {
-			t.Errorf("control %d: %s %q, want %q", i, rest[i].Outcome, text(rest[i]), want)
+		if !strings.HasPrefix(finalText(rest[i]), want) {
+			t.Errorf("control %d: %s %q, want %q", i, rest[i].Outcome, finalText(rest[i]), want)
 		}
 	}
 	for _, c := range payloads[*outboard.CallRequested](r, id)[1:] {
@@ -68,16 +68,16 @@ func TestSearchesTellOnlyWhatTheRulesAllow(t *testing.T) {
 		"- grep: hush", "- grep: {pattern: fine}", "- glob: '**/*e*'", "- glob: '**/key'", "- say: done")
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
-	if got := text(out[1]); strings.Contains(got, "secret") || !strings.Contains(got, "/workspace/open/odd:1:name:1:hush\n") || !strings.Contains(got, "2 results left out") {
+	if got := finalText(out[1]); strings.Contains(got, "secret") || !strings.Contains(got, "/workspace/open/odd:1:name:1:hush\n") || !strings.Contains(got, "2 results left out") {
 		t.Errorf("grep: %q", got)
 	}
-	if got := text(out[2]); got != "/workspace/open/a:1:fine\n" {
+	if got := finalText(out[2]); got != "/workspace/open/a:1:fine\n" {
 		t.Errorf("grep of what is allowed: %q", got)
 	}
-	if got := text(out[3]); strings.Contains(got, "secret") || !strings.Contains(got, "/workspace/open/deep\n") {
+	if got := finalText(out[3]); strings.Contains(got, "secret") || !strings.Contains(got, "/workspace/open/deep\n") {
 		t.Errorf("glob: %q", got)
 	}
-	if got := text(out[4]); !strings.HasPrefix(got, "no matches\n[1 results left out") {
+	if got := finalText(out[4]); !strings.HasPrefix(got, "no matches\n[1 results left out") {
 		t.Errorf("glob of what is forbidden alone: %q", got)
 	}
 }
@@ -112,14 +112,14 @@ func TestALinkThatComesLateIsNotFollowed(t *testing.T) {
 		r.rests(id, "end_turn")
 		out := r.outcomes(id)
 		if out[1].Outcome != outboard.OutcomeOK {
-			t.Errorf("control: %s: %s %q", line, out[1].Outcome, text(out[1]))
+			t.Errorf("control: %s: %s %q", line, out[1].Outcome, finalText(out[1]))
 		}
-		workspace := strings.TrimSpace(text(out[0]))
+		workspace := strings.TrimSpace(finalText(out[0]))
 		swap, commits = filepath.Join(workspace, "open"), 0
 		r.say(id, line, "- say: done")
 		r.until(id, "second turn", func(s *outboard.State) bool { return s.Turn == 2 && s.Phase == outboard.PhaseIdle })
-		if out := r.outcomes(id)[3]; out.Outcome != outboard.OutcomeError || !strings.Contains(text(out), "a link on this path") {
-			t.Errorf("%s: %s %q", line, out.Outcome, text(out))
+		if out := r.outcomes(id)[3]; out.Outcome != outboard.OutcomeError || !strings.Contains(finalText(out), "a link on this path") {
+			t.Errorf("%s: %s %q", line, out.Outcome, finalText(out))
 		}
 		if n := len(payloads[*outboard.CallStarted](r, id)); n != 4 {
 			t.Errorf("%s: %d intents, want 4: it was refused before it was sent", line, n)
@@ -136,16 +136,16 @@ func TestAnApprovalIsOfThePathThatIsOpened(t *testing.T) {
 	r.ruled(policy.Config{Operator: strings.Replace(noSecrets, "forbid", `@effect("ask") forbid`, 1)})
 	id := r.steps("- bash: "+secrets, "- read: short/key", "- read: /workspace/secret/key", "- say: done")
 	s := r.rests(id, "requires_action")
-	if out := r.outcomes(id); out[1].Outcome != outboard.OutcomeDenied || !strings.Contains(text(out[1]), "/workspace/short/key leads to /workspace/secret/key") {
-		t.Errorf("by a link: %s %q", out[1].Outcome, text(out[1]))
+	if out := r.outcomes(id); out[1].Outcome != outboard.OutcomeDenied || !strings.Contains(finalText(out[1]), "/workspace/short/key leads to /workspace/secret/key") {
+		t.Errorf("by a link: %s %q", out[1].Outcome, finalText(out[1]))
 	}
 	if a := r.approval(id, s.Calls[0].ID); a.Resource != "/workspace/secret/key" {
 		t.Errorf("what is asked about: %q", a.Resource)
 	}
 	r.send(id, &outboard.InputConfirmation{Call: s.Calls[0].ID, Allow: true})
 	r.rests(id, "end_turn")
-	if out := r.outcomes(id); text(out[2]) != "     1\thush\n" {
-		t.Errorf("allowed: %s %q", out[2].Outcome, text(out[2]))
+	if out := r.outcomes(id); finalText(out[2]) != "     1\thush\n" {
+		t.Errorf("allowed: %s %q", out[2].Outcome, finalText(out[2]))
 	}
 
 	id = r.session("script/steps", asks("read"))
@@ -160,8 +160,8 @@ func TestAnApprovalIsOfThePathThatIsOpened(t *testing.T) {
 	r.link(id, "../../secret/key", "open/deep/m")
 	r.send(id, &outboard.InputConfirmation{Call: s.Calls[0].ID, Allow: true})
 	r.rests(id, "end_turn")
-	if out := r.outcomes(id); text(out[1]) != "     1\tfine\n" || out[2].Outcome != outboard.OutcomeDenied || !strings.Contains(text(out[2]), "a person was asked about the former") {
-		t.Errorf("a link that came while a person was asked: %q, %s %q", text(out[1]), out[2].Outcome, text(out[2]))
+	if out := r.outcomes(id); finalText(out[1]) != "     1\tfine\n" || out[2].Outcome != outboard.OutcomeDenied || !strings.Contains(finalText(out[2]), "a person was asked about the former") {
+		t.Errorf("a link that came while a person was asked: %q, %s %q", finalText(out[1]), out[2].Outcome, finalText(out[2]))
 	}
 }
 
@@ -192,7 +192,7 @@ func TestTaintFollowsWhatWasOpened(t *testing.T) {
 		r.say(id, line, "- say: done")
 		r.until(id, "second turn", func(s *outboard.State) bool { return s.Turn == 2 && s.Phase == outboard.PhaseIdle })
 		if s := r.rests(id, "end_turn"); r.outcomes(id)[1].Taint.Private != private || s.ID == "" {
-			t.Errorf("%s: %+v %q", line, r.outcomes(id)[1].Taint, text(r.outcomes(id)[1]))
+			t.Errorf("%s: %+v %q", line, r.outcomes(id)[1].Taint, finalText(r.outcomes(id)[1]))
 		}
 	}
 }
@@ -218,8 +218,8 @@ func TestAnAddressIsJudgedHoweverItIsWritten(t *testing.T) {
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
 	for i, line := range lines {
-		if f := out[i]; f.Outcome != outboard.OutcomeDenied && !strings.Contains(text(f), "url") {
-			t.Errorf("%s: %s %q", line, f.Outcome, text(f))
+		if f := out[i]; f.Outcome != outboard.OutcomeDenied && !strings.Contains(finalText(f), "url") {
+			t.Errorf("%s: %s %q", line, f.Outcome, finalText(f))
 		}
 	}
 	if started := payloads[*outboard.CallStarted](r, id); len(started) != 1 || started[0].Opens != "http://127.0.0.1:1/a%2Fb/~user?q=A" {
@@ -255,11 +255,11 @@ func TestRedirectsAreJudged(t *testing.T) {
 	id := r.steps("- web_fetch: "+site.URL+"/to-admin", "- web_fetch: "+site.URL+"/to-open", "- say: done")
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
-	if !strings.Contains(text(out[0]), "was not fetched") || !strings.Contains(text(out[0]), "operator/admin") {
-		t.Errorf("to what is forbidden: %q", text(out[0]))
+	if !strings.Contains(finalText(out[0]), "was not fetched") || !strings.Contains(finalText(out[0]), "operator/admin") {
+		t.Errorf("to what is forbidden: %q", finalText(out[0]))
 	}
-	if hit != "/open" || !strings.Contains(text(out[1]), "here") {
-		t.Errorf("control: %q at %q", text(out[1]), hit)
+	if hit != "/open" || !strings.Contains(finalText(out[1]), "here") {
+		t.Errorf("control: %q at %q", finalText(out[1]), hit)
 	}
 }
 

@@ -41,8 +41,8 @@ func TestReadShowsPictures(t *testing.T) {
 		}
 	}
 	for i, want := range []string{"8001 x 1 pixels", "is damaged", "is not text: it has NUL bytes"} {
-		if f := out[2+i]; f.Outcome != outboard.OutcomeError || len(f.Content) != 1 || !strings.Contains(text(f), want) {
-			t.Errorf("%q: %s %q", want, f.Outcome, text(f))
+		if f := out[2+i]; f.Outcome != outboard.OutcomeError || len(f.Content) != 1 || !strings.Contains(finalText(f), want) {
+			t.Errorf("%q: %s %q", want, f.Outcome, finalText(f))
 		}
 	}
 }
@@ -86,8 +86,8 @@ func TestReadMeasuresWebP(t *testing.T) {
 			continue
 		}
 		good := i/2 < 3
-		if want := files[i/2].want; !strings.Contains(text(f), want) || good != (f.Outcome == outboard.OutcomeOK) || good != (len(f.Content) == 2 && f.Content[1].Type == "image") {
-			t.Errorf("%q: %s %q with %d blocks", want, f.Outcome, text(f), len(f.Content))
+		if want := files[i/2].want; !strings.Contains(finalText(f), want) || good != (f.Outcome == outboard.OutcomeOK) || good != (len(f.Content) == 2 && f.Content[1].Type == "image") {
+			t.Errorf("%q: %s %q with %d blocks", want, f.Outcome, finalText(f), len(f.Content))
 		}
 	}
 }

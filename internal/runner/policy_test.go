@@ -66,7 +66,7 @@ func TestApprovalExpires(t *testing.T) {
 	r.advance(31 * time.Minute)
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
-	if out[0].Outcome != outboard.OutcomeOK || out[1].Outcome != outboard.OutcomeDenied || !strings.Contains(text(out[1]), "in time") {
+	if out[0].Outcome != outboard.OutcomeOK || out[1].Outcome != outboard.OutcomeDenied || !strings.Contains(finalText(out[1]), "in time") {
 		t.Errorf("outcomes: %+v", out)
 	}
 	if a := r.approval(id, s.Calls[1].ID); a.State != outboard.ApprovalExpired {
@@ -110,7 +110,7 @@ func TestVoidApprovals(t *testing.T) {
 			s := r.rests(id, "requires_action")
 			r.send(id, &outboard.InputConfirmation{Call: s.Calls[0].ID, Allow: true, Key: outboard.KeyID(c.key), Digest: c.digest})
 			r.rests(id, "end_turn")
-			if out := r.outcomes(id); out[0].Outcome != c.want || !strings.Contains(text(out[0]), c.text) {
+			if out := r.outcomes(id); out[0].Outcome != c.want || !strings.Contains(finalText(out[0]), c.text) {
 				t.Errorf("outcome: %+v", out)
 			}
 			if started := payloads[*outboard.CallStarted](r, id); (len(started) == 1) != (c.want == outboard.OutcomeOK) {
@@ -162,7 +162,7 @@ func TestVoidVotes(t *testing.T) {
 			r.send(id, in)
 			r.rests(id, "end_turn")
 			out := r.outcomes(id)
-			if out[0].Outcome != c.want || c.want == outboard.OutcomeDenied && !strings.Contains(text(out[0]), "it needs 2 people") {
+			if out[0].Outcome != c.want || c.want == outboard.OutcomeDenied && !strings.Contains(finalText(out[0]), "it needs 2 people") {
 				t.Errorf("outcome: %+v", out)
 			}
 			if started := payloads[*outboard.CallStarted](r, id); (len(started) == 1) != (c.want == outboard.OutcomeOK) {
@@ -269,7 +269,7 @@ func TestRateLimit(t *testing.T) {
 	id := r.steps("- bash: "+r.mark(), "- bash: "+r.mark(), "- bash: "+r.mark(), "- glob: '*'", "- say: done")
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
-	if out[1].Outcome != outboard.OutcomeOK || out[2].Outcome != outboard.OutcomeDenied || !strings.Contains(text(out[2]), "rate limit reached: 2 bash") ||
+	if out[1].Outcome != outboard.OutcomeOK || out[2].Outcome != outboard.OutcomeDenied || !strings.Contains(finalText(out[2]), "rate limit reached: 2 bash") ||
 		out[3].Outcome != outboard.OutcomeOK || len(r.marks()) != 2 {
 		t.Errorf("outcomes: %+v", out)
 	}
@@ -297,7 +297,7 @@ func TestPolicyAtTheLastMoment(t *testing.T) {
 	r.save(outboard.LevelSession, string(id), `@id("late") forbid (principal, action == Action::"bash", resource);`)
 	r.send(id, &outboard.InputConfirmation{Call: s.Calls[0].ID, Allow: true})
 	r.rests(id, "end_turn")
-	if out := r.outcomes(id); out[0].Outcome != outboard.OutcomeDenied || !strings.Contains(text(out[0]), "session/late") || len(r.marks()) != 0 {
+	if out := r.outcomes(id); out[0].Outcome != outboard.OutcomeDenied || !strings.Contains(finalText(out[0]), "session/late") || len(r.marks()) != 0 {
 		t.Errorf("a rule that came later: %+v", out)
 	}
 
@@ -374,7 +374,7 @@ func TestApprovalUnderTheRulesOfNow(t *testing.T) {
 				if c.text != "" {
 					want = outboard.OutcomeDenied
 				}
-				if out[0].Outcome != want || !strings.Contains(text(out[0]), c.text) {
+				if out[0].Outcome != want || !strings.Contains(finalText(out[0]), c.text) {
 					t.Errorf("outcome: %+v", out)
 				}
 				if started := payloads[*outboard.CallStarted](r, id); (len(started) == 1) != (want == outboard.OutcomeOK) {
@@ -392,10 +392,10 @@ func TestSandboxCreateIsAsked(t *testing.T) {
 	id := r.steps("- bash: "+r.mark(), "- web_fetch: http://127.0.0.1:1/", "- say: done")
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
-	if out[0].Outcome != outboard.OutcomeError || !strings.Contains(text(out[0]), "no machines today") || len(r.marks()) != 0 {
+	if out[0].Outcome != outboard.OutcomeError || !strings.Contains(finalText(out[0]), "no machines today") || len(r.marks()) != 0 {
 		t.Errorf("bash: %+v", out[0])
 	}
-	if !strings.Contains(text(out[1]), "not_allowed") {
+	if !strings.Contains(finalText(out[1]), "not_allowed") {
 		t.Errorf("control: web_fetch was not even tried: %+v", out[1])
 	}
 	if boxes, err := r.store.Sandboxes(t.Context(), "", id); err != nil || len(boxes) != 0 {
@@ -434,7 +434,7 @@ func TestBudgetInTheRules(t *testing.T) {
 			switch {
 			case o.Outcome == outboard.OutcomeOK:
 				ok++
-			case o.Outcome == outboard.OutcomeDenied && strings.Contains(text(o), "little is left"):
+			case o.Outcome == outboard.OutcomeDenied && strings.Contains(finalText(o), "little is left"):
 				denied++
 			}
 		}

@@ -101,7 +101,7 @@ func simulateRewind(t *testing.T, sc store.Config, conversation, machine bool, d
 	}
 	log = canonical(t, r.events(id))
 	log = strings.NewReplacer(r.oracle, "ORACLE").Replace(log)
-	return log, strings.Join(strings.Fields(text(*fins[len(fins)-1])), " "), last.points()
+	return log, strings.Join(strings.Fields(finalText(*fins[len(fins)-1])), " "), last.points()
 }
 
 // If this fails, a session that was taken back goes on with files it should not have, or a process that dies near a rewind changes

@@ -269,7 +269,7 @@ func (r *rig) outcomes(id outboard.SessionID) []outboard.CallFinished {
 	return out
 }
 
-func text(f outboard.CallFinished) string { return outboard.PlainText(f.Content) }
+func finalText(f outboard.CallFinished) string { return outboard.PlainText(f.Content) }
 
 type atomicInt struct{ n atomic.Int64 }
 

@@ -50,7 +50,7 @@ func TestCustomInputsAreHeldToTheirSchema(t *testing.T) {
 		if c.Requested.Kind != "custom" || c.Requested.Decision != outboard.Deny || c.Requested.Policy != "" || c.Requested.Reason != want {
 			t.Errorf("call %d: %+v", i, c.Requested)
 		}
-		if c.Started != nil || c.Finished == nil || c.Finished.Outcome != outboard.OutcomeError || !c.Finished.IsError || text(*c.Finished) != want {
+		if c.Started != nil || c.Finished == nil || c.Finished.Outcome != outboard.OutcomeError || !c.Finished.IsError || finalText(*c.Finished) != want {
 			t.Errorf("call %d ended as %+v", i, c.Finished)
 		}
 	}
@@ -117,7 +117,7 @@ func TestCallWithoutAName(t *testing.T) {
 	id := r.steps(`- parallel: [call: {name: "", input: {n: 1}}, bash: "true"]`, `- call: {name: "`+strings.Repeat("x", 300)+`"}`, "- bash: "+r.mark(), "- say: done")
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
-	if len(out) != 4 || !out[0].IsError || !strings.Contains(text(out[0]), "names no tool; available: bash") || !strings.Contains(text(out[2]), "no tool named") {
+	if len(out) != 4 || !out[0].IsError || !strings.Contains(finalText(out[0]), "names no tool; available: bash") || !strings.Contains(finalText(out[2]), "no tool named") {
 		t.Fatalf("outcomes: %+v", out)
 	}
 	if out[3].Outcome != outboard.OutcomeOK || len(r.marks()) != 1 {

@@ -38,7 +38,7 @@ func TestOneCallTurn(t *testing.T) {
 	if got := r.types(id); !slices.Equal(got, want) {
 		t.Errorf("log = %v\nwant  %v", got, want)
 	}
-	if out := r.outcomes(id); len(out) != 1 || out[0].Outcome != outboard.OutcomeOK || text(out[0]) != "hello\n" || *out[0].ExitCode != 0 {
+	if out := r.outcomes(id); len(out) != 1 || out[0].Outcome != outboard.OutcomeOK || finalText(out[0]) != "hello\n" || *out[0].ExitCode != 0 {
 		t.Errorf("outcome = %+v", out)
 	}
 	if n := commits.get(); n != 5 {
@@ -64,7 +64,7 @@ func TestCallsOfOneThreadShareAShell(t *testing.T) {
 		"  - read: {path: /workspace/none}", "- read: {path: /workspace/d/f}", "- say: done")
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
-	if len(out) != 5 || !strings.HasSuffix(strings.TrimSpace(text(out[2])), "/d") || !out[3].IsError || !strings.Contains(text(out[4]), "1") {
+	if len(out) != 5 || !strings.HasSuffix(strings.TrimSpace(finalText(out[2])), "/d") || !out[3].IsError || !strings.Contains(finalText(out[4]), "1") {
 		t.Errorf("outcomes:\n%s", r.dump(id))
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 // measure holds a schema's text to its limits, before anything is made of it.
@@ -91,7 +93,7 @@ func number(n string) error {
 		}
 	}
 	if len(digits) > maxDigits || exponent > maxExponent || exponent < -maxExponent {
-		return fmt.Errorf("the number %s is too large, too small or too exact", clip(n, 40))
+		return fmt.Errorf("the number %s is too large, too small or too exact", text.Clip(n, 40))
 	}
 	return nil
 }

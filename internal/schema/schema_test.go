@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 func compile(t testing.TB, text string) *Schema {
@@ -63,7 +65,7 @@ func TestValidate(t *testing.T) {
 			}
 			err := s.Validate([]byte(c.bad))
 			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%s: %v; want %q", clip(c.bad, 80), err, c.want)
+				t.Errorf("%s: %v; want %q", text.Clip(c.bad, 80), err, c.want)
 			}
 		})
 	}
@@ -126,7 +128,7 @@ func TestCompileRefuses(t *testing.T) {
 			compile(t, c.good)
 			_, err := Compile([]byte(c.bad))
 			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%s: %v; want %q", clip(c.bad, 100), err, c.want)
+				t.Errorf("%s: %v; want %q", text.Clip(c.bad, 100), err, c.want)
 			}
 			if err != nil && strings.Contains(err.Error(), base) {
 				t.Errorf("%v names an address that nobody knows", err)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 const (
@@ -27,7 +29,7 @@ type fault struct{ path, text string }
 func (f fault) String() string { return where(f.path) + ": " + f.text }
 
 // where is a JSON pointer for reading; the whole value is "/".
-func where(path string) string { return cmp.Or(clip(path, 2*maxValue), "/") }
+func where(path string) string { return cmp.Or(text.Clip(path, 2*maxValue), "/") }
 
 // explain puts an error of the compiler or the validator into one sentence.
 func explain(err error) error {
@@ -49,7 +51,7 @@ func explain(err error) error {
 	if e, ok := errors.AsType[*jsonschema.AnchorNotFoundError](err); ok {
 		return fmt.Errorf("it refers to %s, which is not there", quote(inside(e.Reference)))
 	}
-	return errors.New(clip(strings.ReplaceAll(err.Error(), base, ""), maxText))
+	return errors.New(text.Clip(strings.ReplaceAll(err.Error(), base, ""), maxText))
 }
 
 // sentence names the first faults by path. The validator goes through maps, so the order they come in means nothing.
@@ -59,7 +61,7 @@ func sentence(list []fault) string {
 	for _, f := range list[:min(len(list), maxFaults)] {
 		parts = append(parts, f.String())
 	}
-	text := clip(strings.Join(parts, "; "), maxText)
+	text := text.Clip(strings.Join(parts, "; "), maxText)
 	if more := len(list) - len(parts); more > 0 {
 		text += fmt.Sprintf("; and %d more", more)
 	}
@@ -109,11 +111,11 @@ func faults(e *jsonschema.ValidationError) []fault {
 	case *kind.Const:
 		return one("must be %s, not %s", show(k.Want), show(k.Got))
 	case *kind.Pattern:
-		return one("must match the pattern %s, which %s does not", clip(k.Want, 2*maxValue), quote(k.Got))
+		return one("must match the pattern %s, which %s does not", text.Clip(k.Want, 2*maxValue), quote(k.Got))
 	case *kind.Format:
 		return one("%s", badPattern(k.Err))
 	case *kind.PropertyNames:
-		return one("the name %s is not allowed: %s", quote(k.Property), clip(sentence(causes(e)), 3*maxValue))
+		return one("the name %s is not allowed: %s", quote(k.Property), text.Clip(sentence(causes(e)), 3*maxValue))
 	case *kind.RefCycle:
 		return one("its schema refers to itself without end")
 	}
@@ -188,14 +190,14 @@ func none(e *jsonschema.ValidationError, path string) []fault {
 	if len(e.Causes) > 0 && len(types) >= len(e.Causes) {
 		return []fault{{path, fmt.Sprintf("must be %s, not %s", strings.Join(types, " or "), got)}}
 	}
-	return []fault{{path, fmt.Sprintf("fits none of the %d forms it may have; by the nearest, %s", len(e.Causes), clip(sentence(nearest), maxText/2))}}
+	return []fault{{path, fmt.Sprintf("fits none of the %d forms it may have; by the nearest, %s", len(e.Causes), text.Clip(sentence(nearest), maxText/2))}}
 }
 
 func badPattern(err error) string {
 	if errors.Is(err, errPatterns) {
 		return "is refused: " + err.Error()
 	}
-	return fmt.Sprintf("is not a pattern of RE2, which knows no look-around and no back references: %s", clip(err.Error(), 3*maxValue))
+	return fmt.Sprintf("is not a pattern of RE2, which knows no look-around and no back references: %s", text.Clip(err.Error(), 3*maxValue))
 }
 
 // named lists values.
@@ -219,14 +221,14 @@ func show(v any) string {
 	if err != nil {
 		return "what it is"
 	}
-	return clip(string(b), maxValue)
+	return text.Clip(string(b), maxValue)
 }
 
 // quote is a foreign string, clipped, with what is not printable escaped.
-func quote(s string) string { return fmt.Sprintf("%q", clip(s, maxValue)) }
+func quote(s string) string { return fmt.Sprintf("%q", text.Clip(s, maxValue)) }
 
 func rat(r *big.Rat) string {
-	return clip(strings.TrimSuffix(strings.TrimRight(r.FloatString(12), "0"), "."), maxValue)
+	return text.Clip(strings.TrimSuffix(strings.TrimRight(r.FloatString(12), "0"), "."), maxValue)
 }
 
 // pointer is a JSON pointer. A token that is not printable is shown escaped.
@@ -238,16 +240,8 @@ func pointer(tokens []string) string {
 				return '?'
 			}
 			return r
-		}, clip(t, maxValue))
+		}, text.Clip(t, maxValue))
 		b.WriteString("/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(t))
 	}
 	return b.String()
-}
-
-// clip shortens foreign text.
-func clip(s string, most int) string {
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "..."
-	}
-	return s
 }

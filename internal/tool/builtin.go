@@ -24,7 +24,7 @@ func bash() Def {
 		Class:     outboard.ClassEffect,
 		MayChange: true,
 		fields: []field{
-			{name: "command", kind: text, about: "The command, or a script of several lines, for bash to run."},
+			{name: "command", kind: str, about: "The command, or a script of several lines, for bash to run."},
 			{name: "restart", kind: flag, about: "Replace the shell by a fresh one. With a command, the command runs in the new shell."},
 			{name: "timeout_ms", kind: whole, min: 1, max: outboard.MaxBashTimeout.Milliseconds(),
 				about: "Stop the command after this many milliseconds. Default 120000."},
@@ -62,7 +62,7 @@ func write() Def {
 		MayChange: true,
 		fields: []field{
 			{name: "file_path", kind: path, required: true, about: "Path of the file, best absolute."},
-			{name: "content", kind: text, required: true, empty: true, about: "The whole new content."},
+			{name: "content", kind: str, required: true, empty: true, about: "The whole new content."},
 		},
 	}.seal()
 }
@@ -77,8 +77,8 @@ func edit() Def {
 		MayChange: true,
 		fields: []field{
 			{name: "file_path", kind: path, required: true, about: "Path of the file, best absolute."},
-			{name: "old_string", kind: text, required: true, about: "The text to replace, without the line numbers that read shows."},
-			{name: "new_string", kind: text, required: true, empty: true, about: "The text to put in its place; empty to delete."},
+			{name: "old_string", kind: str, required: true, about: "The text to replace, without the line numbers that read shows."},
+			{name: "new_string", kind: str, required: true, empty: true, about: "The text to put in its place; empty to delete."},
 			{name: "replace_all", kind: flag, about: "Replace every occurrence. Default false."},
 		},
 		check: func(a args) error {
@@ -110,7 +110,7 @@ func grep() Def {
 			"path:line:text. Binary files and version control directories are passed over.",
 		Class: outboard.ClassPure,
 		fields: []field{
-			{name: "pattern", kind: text, required: true, about: "The regular expression."},
+			{name: "pattern", kind: str, required: true, about: "The regular expression."},
 			{name: "path", kind: path, about: "The file or directory to search. Default /workspace."},
 		},
 	}.seal()
@@ -125,7 +125,7 @@ func webFetch() Def {
 		Class: outboard.ClassPure,
 		Place: InControl,
 		fields: []field{
-			{name: "url", kind: text, required: true, about: "The full address, starting with https:// or http://."},
+			{name: "url", kind: str, required: true, about: "The full address, starting with https:// or http://."},
 		},
 	}.seal()
 }

@@ -103,7 +103,7 @@ func htmlText(page string, base *url.URL) (title, text string) {
 			var content string
 			content, page = element(page, name)
 			if name == "title" && title == "" {
-				title = strings.Join(strings.Fields(html.UnescapeString(clipTitle(content))), " ")
+				title = strings.Join(strings.Fields(html.UnescapeString(content[:min(len(content), 1000)])), " ")
 			}
 		case closing:
 			w.close(name)
@@ -117,8 +117,6 @@ func htmlText(page string, base *url.URL) (title, text string) {
 func startsTag(c byte) bool {
 	return c == '/' || c == '!' || c == '?' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
-
-func clipTitle(s string) string { return s[:min(len(s), 1000)] }
 
 // tagName returns the lower-case name of a tag without its brackets.
 func tagName(tag string) (name string, closing bool) {

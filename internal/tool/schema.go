@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/text"
 )
 
 // field is one field of a tool's input.
@@ -25,7 +26,7 @@ type field struct {
 type kind int
 
 const (
-	text  kind = iota // a string
+	str   kind = iota // a string
 	path              // a string that names something in a file system: not empty, no NUL
 	flag              // true or false
 	whole             // a whole number from min to max
@@ -63,7 +64,7 @@ func (d Def) seal() Def {
 
 func (f field) schema(b *bytes.Buffer) {
 	switch f.kind {
-	case text, path:
+	case str, path:
 		b.WriteString(`{"type":"string"`)
 		if !f.empty {
 			b.WriteString(`,"minLength":1`)
@@ -203,10 +204,4 @@ func (f field) expected() string {
 }
 
 // clip shortens foreign text for an error message.
-func clip(s string) string {
-	const most = 100
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "..."
-	}
-	return s
-}
+func clip(s string) string { return text.Clip(s, 100) }
