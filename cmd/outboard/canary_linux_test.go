@@ -178,7 +178,7 @@ func TestCanaries(t *testing.T) {
 	pemText := string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
 	secrets["key"] = strings.Split(pemText, "\n")[3]
 
-	model := newCanaryModel(t, `env; cat /proc/self/environ /proc/1/environ 2>&1; echo "$TOKEN" > /workspace/token; tr '\0' '\n' < /proc/$PPID/environ; cat /proc/*/cmdline`)
+	model := newCanaryModel(t, `env; cat /proc/self/environ /proc/1/environ 2>&1; echo "$TOKEN" > /workspace/token; tr '\0' '\n' < /proc/$PPID/environ; cat /proc/*/cmdline; echo; echo "live TOKEN=$TOKEN"; sleep 0.5`)
 	at, err := url.Parse(model.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -215,7 +215,7 @@ func TestCanaries(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	run := canaryRun{t, c, s.url, adminKey}
+	run := canaryRun{T: t, c: c, url: s.url, key: adminKey}
 	vault := run.post("/v1/vaults", map[string]any{"display_name": "default"})["id"].(string)
 	host := []string{"127.0.0.1"}
 	for _, auth := range []map[string]any{
@@ -250,6 +250,7 @@ func TestCanaries(t *testing.T) {
 	for _, x := range []*hunt{h, control} {
 		x.look("prompts", model.prompts.Bytes())
 		x.look("server log", log.Bytes())
+		x.look("live lines", []byte(strings.Join(run.lines, "\n")))
 		for _, path := range []string{"/v1/sessions", "/v1/agents", "/v1/environments", "/v1/vaults", "/v1/vaults/" + vault, "/v1/vaults/" + vault + "/credentials",
 			"/v1/sessions/" + good + "/events?include[]=outboard", "/v1/sessions/" + big + "/events?include[]=outboard", "/v1/sessions/" + good, "/v1/files",
 			"/v1/sessions/" + good + "/outboard/export"} {
@@ -274,6 +275,9 @@ func TestCanaries(t *testing.T) {
 	if where := strings.Join(control.found["planted in raw"], " "); !strings.Contains(where, "outboard.db") || !strings.Contains(where, "blobs") || !strings.Contains(where, "prompts") {
 		t.Errorf("the control: found only in %s", where)
 	}
+	if !slices.ContainsFunc(run.lines, func(l string) bool { return strings.HasPrefix(l, "live TOKEN=outboard") }) {
+		t.Errorf("the control: no live line had the placeholder: %q", run.lines)
+	}
 	if !strings.Contains(events, "TOKEN=outboard") {
 		t.Errorf("the control: the sandbox had no placeholder: %s", events)
 	}
@@ -284,6 +288,7 @@ type canaryRun struct {
 	*testing.T
 	c        *client.Client
 	url, key string
+	lines    []string // of commands while they ran
 }
 
 func (r *canaryRun) do(method, path string, body any) []byte {
@@ -327,7 +332,7 @@ func (r *canaryRun) rest(id string) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
 	defer cancel()
-	for e, err := range r.c.Follow(ctx, id, client.FollowOptions{Past: true}) {
+	for e, err := range r.c.Follow(ctx, id, client.FollowOptions{Past: true, Own: true, Line: func(l client.Line) { r.lines = append(r.lines, l.Text) }}) {
 		if err != nil {
 			r.Fatalf("following %s: %v", id, err)
 		}

@@ -170,6 +170,13 @@ func (c *console) wait(pattern string) string {
 	}
 }
 
+// shown is all that was shown so far.
+func (c *console) shown() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.text
+}
+
 func (c *console) typed(text string) {
 	c.t.Helper()
 	if _, err := c.master.WriteString(text); err != nil {
@@ -495,5 +502,54 @@ func TestExactCopies(t *testing.T) {
 	got := make([]byte, len(visible))
 	if _, err := io.ReadFull(master, got); err != nil || string(got) != visible {
 		t.Errorf("the terminal is told %q, %v", got, err)
+	}
+}
+
+// While a command runs, run and attach must show the last line of what it says in their row, whole and in no more
+// than the row, with its
+// control characters visible, and hide it from who asked for no terminal.
+func TestConsoleLastLine(t *testing.T) {
+	t.Parallel()
+	h := newSeat(t)
+	if text, exit := h.run("up"); exit != 0 { // one server for all: others see no lines
+		t.Fatalf("exit %d:\n%s", exit, text)
+	}
+	defer h.run("down")
+	task := `- bash: "n=0; while sleep 0.2; do printf 'tick %d \\033[31mred %s\\n' $((n+=1)) $(printf 'w%.0s' $(seq 190)); done"`
+	c := h.console(60, 40, "run", "--from", "none", "-m", "script/steps", "--", task)
+	row := regexp.MustCompile(`… bash n=0; while[^\n│…]*…  \d+s  │ tick \d+ [^\n…]*…`)
+	c.wait(row.String())
+	name := nameRE.FindString(flat(c.shown()))
+	wide := h.console(120, 40, "attach", name)
+	shown := wide.wait(row.String())
+	if !strings.Contains(shown, `\x1b[31mred`) || strings.Contains(shown, "\x1b[31mred") {
+		t.Errorf("a control character of a command is not shown as text:\n%q", shown)
+	}
+	piped := h.console(120, 40, "sh", "-c", "outboard attach "+name+" | cat")
+	object := h.console(120, 40, "attach", "--json", name)
+	piped.wait("bash n=0")
+	object.wait("agent.tool_use")
+	for range 2 { // both would have been shown these
+		wide.wait(row.String())
+	}
+	if text, exit := h.run("stop", name); exit != 0 {
+		t.Fatalf("exit %d:\n%s", exit, text)
+	}
+	for cols, w := range map[int]*console{60: c, 120: wide} {
+		text, _ := w.end()
+		rows := row.FindAllString(flat(text), -1)
+		for _, r := range rows {
+			if n := len([]rune("  " + r)); n >= cols {
+				t.Errorf("a row of %d columns on a terminal of %d: %q", n, cols, r)
+			}
+		}
+		if len(rows) == 0 {
+			t.Errorf("no row on a terminal of %d columns:\n%s", cols, text)
+		}
+	}
+	for _, w := range []*console{piped, object} {
+		if text, _ := w.end(); strings.Contains(text, "│ tick") || strings.Contains(text, "call.output") {
+			t.Errorf("a line is shown without a terminal:\n%s", text)
+		}
 	}
 }

@@ -40,7 +40,7 @@ func TestForgedApproval(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	run := canaryRun{t, c, s.url, key}
+	run := canaryRun{T: t, c: c, url: s.url, key: key}
 	environment := run.post("/v1/environments", map[string]any{"name": "e", "config": map[string]any{"type": "cloud", "networking": map[string]any{"type": "unrestricted"}}})["id"]
 	start := func(permission, script string) string {
 		agent := run.post("/v1/agents", map[string]any{"name": permission, "model": "script/steps", "tools": []any{map[string]any{"type": "agent_toolset_20260401",

@@ -90,7 +90,7 @@ func TestRegistryAWS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := canaryRun{t, o.c, o.s.url, key}
+	run := canaryRun{T: t, c: o.c, url: o.s.url, key: key}
 	build := func(name, image, id, secret string) client.TemplateBuild {
 		t.Helper()
 		var asked struct{ TemplateID, BuildID string }

@@ -60,7 +60,7 @@ func (a *app) newWatch(c *conn, id string) *watch {
 	w := &watch{a: a, c: c, id: id, tl: a.newTimeline(), screen: a.screen, opt: client.FollowOptions{Past: true, Own: true},
 		seen: map[string]bool{}, settled: make(chan struct{}, 1)}
 	if !a.json && term.IsTerminal(a.out) {
-		w.opt.Live = w.piece
+		w.opt.Live, w.opt.Line = w.piece, w.line
 	}
 	return w
 }
@@ -114,6 +114,19 @@ func (w *watch) piece(p client.Piece) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.tl.piece(p)
+}
+
+// line takes the newest line of a call that runs.
+func (w *watch) line(l client.Line) {
+	w.mu.Lock()
+	c := w.tl.calls[l.Call]
+	if c != nil {
+		c.last = l.Text
+	}
+	w.mu.Unlock()
+	if c != nil {
+		w.refresh()
+	}
 }
 
 // rested returns how the session came to rest with this event, or "".

@@ -14,7 +14,8 @@ import (
 const keptDone = 1024
 
 // previews decides which live deltas a connection may see: one start per event, then a contiguous prefix of its text, and nothing
-// once the event itself, or the end of its model request, has been written.
+// once the event itself, or the end of its model request, has been written. A line of a tool call's output is shown
+// until its result.
 type previews struct {
 	kinds []string
 	open  map[outboard.EventID]bool
@@ -32,6 +33,9 @@ func (p *previews) wanted() bool { return len(p.kinds) > 0 }
 func (p *previews) delta(d control.Delta) map[string]any {
 	if !slices.Contains(p.kinds, string(d.Kind)) || p.done[d.Event] {
 		return nil
+	}
+	if d.Kind == control.CallOutput {
+		return map[string]any{"type": d.Kind, "tool_use_id": d.Event, "line": d.Text}
 	}
 	if d.Start {
 		if p.open[d.Event] {
@@ -55,6 +59,10 @@ func (p *previews) close(e *outboard.Event) {
 	switch e.Type {
 	case outboard.TypeAgentMessage, outboard.TypeAgentThinking:
 		p.finish(e.ID)
+	case outboard.TypeCallFinished:
+		if fin, err := e.Decode(); err == nil { // a line too many is no reason to end a stream
+			p.finish(fin.(*outboard.CallFinished).Call)
+		}
 	case outboard.TypeModelFinished, outboard.TypeModelFailed:
 		for id := range p.open {
 			p.finish(id)

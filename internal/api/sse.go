@@ -30,7 +30,11 @@ func (s *server) stream(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	kinds, err := r.list("event_deltas", maxDeltaKinds, string(outboard.TypeAgentMessage), string(outboard.TypeAgentThinking))
+	known := []string{string(outboard.TypeAgentMessage), string(outboard.TypeAgentThinking)}
+	if own {
+		known = append(known, string(control.CallOutput))
+	}
+	kinds, err := r.list("event_deltas", maxDeltaKinds, known...)
 	if err != nil {
 		return nil, err
 	}

@@ -199,3 +199,45 @@ func TestSlowReaderIsDropped(t *testing.T) {
 	}
 	f.close()
 }
+
+// Fails if the lines of running commands reach a client that did not ask for them in Outboard's own dialect, come
+// before their call or
+// after its result, or are in the history.
+func TestCallOutput(t *testing.T) {
+	b := newBench(t)
+	id := b.lively()
+	show := func(call outboard.EventID, after int64, text string) {
+		b.live.Publish(live.Delta{Session: outboard.SessionID(id), Event: call, Kind: live.CallOutput, After: after, Text: text})
+	}
+	b.refused(400, "event_deltas[]: must be of agent.message, agent.thinking", "GET", "/v1/sessions/"+id+"/events/stream?event_deltas[]=outboard.call.output", nil)
+	own := b.follow(id, "?include[]=outboard&event_deltas[]=outboard.call.output")
+	quiet := []*feed{b.follow(id, ""), b.follow(id, "?include[]=outboard"), b.follow(id, "?event_deltas[]=agent.message"),
+		b.follow(id, "?include[]=outboard&event_deltas[]=agent.message")}
+	call := b.append(id, &outboard.CallRequested{Name: "bash", Kind: "builtin", Input: outboard.Raw(`{"command":"make"}`), Decision: outboard.Allow})[0]
+	started := b.append(id, &outboard.CallStarted{Call: call.ID, Key: "k"})[0]
+	b.live.Publish(live.Delta{Session: outboard.SessionID(id), Event: call.ID, Kind: live.CallOutput, After: started.Seq, Text: "compiling"})
+	show(call.ID, started.Seq, "linking")
+	evs := own.until("outboard.call.output")
+	if got := types(evs); !slices.Contains(got, "agent.tool_use") {
+		t.Errorf("a line came before its call: %v", got)
+	}
+	last := evs[len(evs)-1]
+	if last["tool_use_id"] != string(call.ID) || last["line"] != "compiling" || last["id"] != nil {
+		t.Errorf("a line is %v", last)
+	}
+	if ev, ok := own.next(); !ok || ev["line"] != "linking" {
+		t.Errorf("the next line is %v", ev)
+	}
+	b.append(id, &outboard.CallFinished{Call: call.ID, Outcome: outboard.OutcomeOK})
+	own.until("agent.tool_result")
+	show(call.ID, started.Seq, "too late")
+	b.append(id, &outboard.AgentThinking{})
+	for i, f := range append(quiet, own) {
+		if got := types(f.until("agent.thinking")); slices.Contains(got, "outboard.call.output") {
+			t.Errorf("stream %d: %v", i, got)
+		}
+	}
+	if got := types(b.list(id, "?include[]=outboard")); slices.Contains(got, "outboard.call.output") {
+		t.Errorf("a line is in the history: %v", got)
+	}
+}

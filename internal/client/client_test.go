@@ -279,3 +279,34 @@ func TestFollowLive(t *testing.T) {
 		}
 	}
 }
+
+// If this fails, the lines of running commands reach nobody, count as events, or are asked for where nobody takes them.
+func TestFollowLines(t *testing.T) {
+	var asked []string
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/stream") {
+			io.WriteString(w, `{"data":[],"next_page":null}`)
+			return
+		}
+		asked = r.URL.Query()["event_deltas[]"]
+		io.WriteString(w, ": connected\n\n")
+		fmt.Fprint(w, "event: message\ndata: {\"type\":\"outboard.call.output\",\"tool_use_id\":\"sevt_9\",\"line\":\"linking\"}\n\n")
+		fmt.Fprint(w, "event: message\ndata: {\"id\":\"d\",\"type\":\"session.deleted\",\"processed_at\":\"2027-01-01T00:00:00Z\"}\n\n")
+	})
+	for _, own := range []bool{true, false} {
+		var got []string
+		opt := FollowOptions{Past: true, Own: own, Live: func(Piece) {}, Line: func(l Line) { got = append(got, l.Call+" "+l.Text) }}
+		for ev, err := range c.Follow(t.Context(), "sesn_01x", opt) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, ev.ID)
+		}
+		if want := []string{"sevt_9 linking", "d"}; !slices.Equal(got, want) {
+			t.Errorf("own %v: %q, want %q", own, got, want)
+		}
+		if slices.Contains(asked, callOutput) != own || !slices.Contains(asked, "agent.message") {
+			t.Errorf("own %v: asked for %q", own, asked)
+		}
+	}
+}

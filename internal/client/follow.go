@@ -24,6 +24,9 @@ const (
 	silence = 90 * time.Second
 	// patience is how long Follow looks for a server that went away.
 	patience = 30 * time.Second
+	// callOutput is the type of a frame about the output of a running call. It is no event: it has no id and no place in
+	// the log.
+	callOutput = "outboard.call.output"
 )
 
 // FollowOptions says what Follow yields.
@@ -34,6 +37,14 @@ type FollowOptions struct {
 	// Live, when set, is given the text of messages while the model writes them, between the events and on the same goroutine. It is
 	// best effort: the beginning of a message, as much of it as came in time, and then the whole message as an event.
 	Live func(Piece)
+	// Line, when set together with Own, is given the newest line of the output of tool calls that run, in the same way.
+	Line func(Line)
+}
+
+// Line is the newest line of what a running tool call has written. Call is the id of its agent.tool_use event.
+type Line struct {
+	Call string `json:"tool_use_id"`
+	Text string `json:"line"`
 }
 
 // Piece is some of a message that is still being written. Event is the id its event will have.
@@ -95,7 +106,10 @@ func (f *follower) once(ctx context.Context) error {
 		q.Set("include[]", "outboard")
 	}
 	if f.opt.Live != nil {
-		q.Set("event_deltas[]", "agent.message")
+		q.Add("event_deltas[]", "agent.message")
+	}
+	if f.opt.Own && f.opt.Line != nil {
+		q.Add("event_deltas[]", callOutput)
 	}
 	resp, err := f.c.once(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(f.id)+"/events/stream", q, nil, "")
 	if err != nil {
@@ -145,6 +159,15 @@ func (f *follower) read(ctx context.Context, cancel context.CancelCauseFunc, bod
 		case "event_start", "event_delta":
 			if err := f.piece(ev); err != nil {
 				return &TransportError{f.c.URL(), fmt.Errorf("reading the stream: %w", err)}
+			}
+			continue
+		case callOutput:
+			var l Line
+			if err := ev.Decode(&l); err != nil {
+				return &TransportError{f.c.URL(), fmt.Errorf("reading the stream: %w", err)}
+			}
+			if f.opt.Line != nil {
+				f.opt.Line(l)
 			}
 			continue
 		}

@@ -111,6 +111,9 @@ type EventQuery = store.EventQuery
 // Delta is a piece of a message that is still being produced; see package live.
 type Delta = live.Delta
 
+// CallOutput is the kind of a delta that is the newest line of a tool call's output.
+const CallOutput = live.CallOutput
+
 // Model describes a configured model.
 type Model = llm.Info
 

@@ -28,6 +28,9 @@ func (silent) Start(ctx context.Context, _ guest.Start) (guest.Result, error) {
 func (silent) Wait(ctx context.Context, _ string, _ int64) (guest.Result, error) {
 	return guest.Result{}, never(ctx)
 }
+func (silent) Follow(ctx context.Context, _ string, _ int64, _ func(string)) (guest.Result, error) {
+	return guest.Result{}, never(ctx)
+}
 func (silent) Kill(ctx context.Context, _ string, _ int64) (guest.Result, error) {
 	return guest.Result{}, never(ctx)
 }

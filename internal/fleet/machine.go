@@ -108,8 +108,13 @@ func (m *machine) Start(ctx context.Context, s guest.Start) (guest.Result, error
 
 // Wait implements sandbox.Sandbox.
 func (m *machine) Wait(ctx context.Context, key string, epoch int64) (guest.Result, error) {
+	return m.Follow(ctx, key, epoch, nil)
+}
+
+// Follow implements sandbox.Sandbox.
+func (m *machine) Follow(ctx context.Context, key string, epoch int64, line func(string)) (guest.Result, error) {
 	return m.result(ctx, key, "wait", outboard.MaxBashTimeout+WaitGrace, func(ctx context.Context) (guest.Result, error) {
-		return m.Sandbox.Wait(ctx, key, epoch)
+		return m.Sandbox.Follow(ctx, key, epoch, line)
 	})
 }
 

@@ -137,7 +137,7 @@ func (f *Fleet) reapStray(ctx context.Context, id outboard.SandboxID) error {
 	case outboard.KindOf(err) == outboard.NotFound:
 	case err != nil:
 		return err
-	case row.State != stateDestroyed || row.Host != f.cfg.Host:
+	case row.State != stateDestroyed:
 		return nil // made since, or by a server with another host name
 	}
 	f.log.Info("destroying a sandbox without a row", "sandbox", id)

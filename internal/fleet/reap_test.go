@@ -321,3 +321,28 @@ func TestHostThatIsGone(t *testing.T) {
 		t.Errorf("after the host has come back there are %v, %v", ids, err)
 	}
 }
+
+// Broken if a sandbox whose host had another name when it was made lives on here after its row was ended from another
+// host.
+func TestReapAfterTheHostWasRenamed(t *testing.T) {
+	r := newRig(t)
+	ended, living := r.machine(t, r.session(t), stateDestroyed, true), r.machine(t, r.session(t), stateLive, true)
+	for _, id := range []outboard.SandboxID{ended, living} {
+		row := r.row(t, id)
+		row.Host = "former-name"
+		if err := r.store.PutSandbox(t.Context(), row); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.row(t, id).Host; got != row.Host {
+			t.Fatalf("the control: the row says %q", got)
+		}
+	}
+	f := r.fleet()
+	if err := f.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer f.Stop()
+	if got := r.present(t); len(got) != 1 || got[0] != living {
+		t.Errorf("present are %v; want only %s, of which another server may know more", got, living)
+	}
+}

@@ -54,6 +54,7 @@ type call struct {
 	done   chan struct{}           // closed when the call does not run, or not any more, in this process
 	ctx    context.Context         // of the run
 	kill   context.CancelCauseFunc // ends the run; nil when there never is one
+	said   progress                // while it runs
 
 	// Guarded by table.mu.
 	failed error // the journal failed on this call: nothing may be said about it
@@ -69,8 +70,9 @@ var (
 )
 
 // preparer takes a call's place in line, at once; what it returns runs the call to its end. That may get ready
-// for the call, but not begin it, before durable is closed, and not at all when ctx has ended by then.
-type preparer func(s Start) func(ctx context.Context, durable <-chan struct{}) outcome
+// for the call, but not begin it, before durable is closed, and not at all when ctx has ended by then. It tells
+// said what the call writes.
+type preparer func(s Start, said *progress) func(ctx context.Context, durable <-chan struct{}) outcome
 
 // table is the set of receipts, and what runs.
 type table struct {
@@ -221,7 +223,7 @@ func (t *table) makeLocked(s Start, tombstone bool) (*call, int64, error) {
 		t.live++
 		c.done = make(chan struct{})
 		c.ctx, c.kill = context.WithCancelCause(t.ctx)
-		run := t.prepare(s)
+		run := t.prepare(s, &c.said)
 		t.wg.Go(func() { t.run(c, run) })
 	}
 	return c, off, nil
@@ -247,6 +249,7 @@ func (t *table) run(c *call, run func(context.Context, <-chan struct{}) outcome)
 	began := time.Now()
 	o := run(c.ctx, c.ready)
 	o.DurationUs = time.Since(began).Microseconds()
+	c.said.forget()
 	<-c.ready
 	t.mu.Lock()
 	err := c.failed
@@ -302,14 +305,17 @@ func (t *table) start(ctx context.Context, s Start) (Result, error) {
 	return t.answer(c)
 }
 
-// wait is Wait of the protocol.
-func (t *table) wait(ctx context.Context, a keyArg) (Result, error) {
-	c, err := t.find(ctx, a.Key, a.Epoch)
+// wait is Wait of the protocol. With say, it tells the call's newest line while it runs.
+func (t *table) wait(ctx context.Context, key string, epoch int64, say func(string) bool) (Result, error) {
+	c, err := t.find(ctx, key, epoch)
 	if err != nil {
 		return Result{}, err
 	}
 	if c == nil {
-		return Result{}, &Error{Code: NotFound, Message: "no call " + a.Key}
+		return Result{}, &Error{Code: NotFound, Message: "no call " + key}
+	}
+	if say != nil {
+		c.said.tell(ctx, c.done, say)
 	}
 	select {
 	case <-c.done:

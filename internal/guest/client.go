@@ -48,6 +48,7 @@ type exchange struct {
 	*stream
 	settled chan struct{} // closed by the reading goroutine once answer is set
 	answer  frame
+	lines   chan string // capacity 1: the newest line; nil = none was asked for
 }
 
 // Dial connects to a listening guest.
@@ -139,13 +140,50 @@ func (c *Client) dispatch(f frame) error {
 		x.ended()
 	case kindCredit:
 		return x.credited()
+	case kindLine:
+		return x.wrote(f)
 	default:
 		return fmt.Errorf("%w: kind %d from a guest", errFrame, f.kind)
 	}
 	return nil
 }
 
-func (c *Client) open() (*exchange, error) {
+// wrote takes a line frame. A line that nobody has taken yet gives way to it.
+func (x *exchange) wrote(f frame) error {
+	if x.lines == nil || len(f.head) > 0 || len(f.body) == 0 || len(f.body) > lineSize {
+		return fmt.Errorf("%w: a line of %d bytes", errFrame, len(f.body))
+	}
+	select {
+	case <-x.lines:
+	default:
+	}
+	x.lines <- string(f.body) // only this goroutine sends
+	return nil
+}
+
+// listen hands the newest lines to line until the answer is there, no more often than lineEvery whatever the guest
+// does.
+func (x *exchange) listen(ctx context.Context, line func(string)) {
+	lines := x.lines
+	var again <-chan time.Time
+	for {
+		select {
+		case text := <-lines:
+			line(text)
+			lines, again = nil, time.After(lineEvery)
+		case <-again:
+			lines, again = x.lines, nil
+		case <-x.settled:
+			return
+		case <-x.gone:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (c *Client) open(lines bool) (*exchange, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
@@ -157,6 +195,9 @@ func (c *Client) open() (*exchange, error) {
 	c.last++
 	settled := make(chan struct{})
 	x := &exchange{stream: newStream(c.last, c.w, c.gone, settled), settled: settled}
+	if lines {
+		x.lines = make(chan string, 1)
+	}
 	c.pending[c.last] = x
 	return x, nil
 }
@@ -185,10 +226,11 @@ const cancelPatience = 10 * time.Second
 type request struct {
 	op   string
 	arg  form.Message
-	body []byte    // sent with the request; longer than a chunk becomes a stream
-	in   io.Reader // sent as a stream
-	out  io.Writer // takes the guest's stream; nil: a guest that sends one breaks the protocol
-	max  int64     // of the guest's stream; 0 = maxStream
+	body []byte       // sent with the request; longer than a chunk becomes a stream
+	in   io.Reader    // sent as a stream
+	out  io.Writer    // takes the guest's stream; nil: a guest that sends one breaks the protocol
+	max  int64        // of the guest's stream; 0 = maxStream
+	line func(string) // takes the newest lines of a call; nil: a guest that sends one breaks the protocol
 }
 
 // do runs one exchange and returns its answer.
@@ -205,7 +247,7 @@ func (c *Client) translate(err error) error {
 }
 
 func (c *Client) try(ctx context.Context, q request) (frame, error) {
-	x, err := c.open()
+	x, err := c.open(q.line != nil)
 	if err != nil {
 		return frame{}, err
 	}
@@ -246,6 +288,9 @@ func (c *Client) run(ctx context.Context, x *exchange, q request) (frame, error)
 		if err := x.feed(ctx, q, now); err != nil && err != errStopped {
 			return frame{}, err
 		}
+	}
+	if q.line != nil {
+		x.listen(ctx, q.line)
 	}
 	if err := x.take(ctx, q); err != nil {
 		return frame{}, err

@@ -29,7 +29,14 @@ const (
 // maxList bounds the encoded answer to List; more files are a refusal.
 const maxList = 32 << 20
 
-// keyArg is the argument of wait, kill and ack.
+// waitArg is the argument of wait.
+type waitArg struct {
+	Key   string
+	Epoch int64
+	Lines bool // tell the call's newest line, too
+}
+
+// keyArg is the argument of kill and ack.
 type keyArg struct {
 	Key   string
 	Epoch int64
@@ -80,8 +87,15 @@ func (c *Client) Start(ctx context.Context, s Start) (Result, error) {
 
 // Wait returns when the call is no longer running: done, killed, or accepted (before a restart of the guest: outcome unknown).
 func (c *Client) Wait(ctx context.Context, key string, epoch int64) (Result, error) {
+	return c.Follow(ctx, key, epoch, nil)
+}
+
+// Follow is Wait that also hands the newest line of the call's output to line while the call runs: at most lineSize
+// bytes of it, as the
+// guest sent them, and a few times a second. It is called on the caller's goroutine; nil is Wait.
+func (c *Client) Follow(ctx context.Context, key string, epoch int64, line func(string)) (Result, error) {
 	before, known := c.marked(key)
-	r, err := c.result(ctx, request{op: opWait, arg: &keyArg{key, epoch}}, key)
+	r, err := c.result(ctx, request{op: opWait, arg: &waitArg{key, epoch, line != nil}, line: line}, key)
 	return c.measured(r, err, before, known)
 }
 

@@ -38,7 +38,7 @@ func (c *Client) DialPort(ctx context.Context, port uint16) (net.Conn, error) {
 	if err := checkPort(port); err != nil {
 		return nil, err
 	}
-	x, err := c.open()
+	x, err := c.open(false)
 	if err != nil {
 		return nil, c.translate(err)
 	}

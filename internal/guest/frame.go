@@ -32,6 +32,10 @@ const (
 	maxOutput = 512 << 10
 	// defaultOutput is the output limit of a call that names none: what a model is shown.
 	defaultOutput = 100_000
+	// lineSize bounds the newest line of a running call: more than a terminal shows in a row.
+	lineSize = 200
+	// lineEvery is how often a running call's newest line may be told: a person cannot read faster.
+	lineEvery = 250 * time.Millisecond
 )
 
 // kind is what a frame is for.
@@ -45,6 +49,7 @@ const (
 	kindEnd                      // the sender's stream is complete
 	kindCredit                   // creditBatch more data frames may follow
 	kindCancel                   // the caller gave up on the exchange
+	kindLine                     // body: the newest line of the call that the exchange waits for
 )
 
 // frame is one message. On the wire: length of the rest (4 bytes), kind (1), id (4), length of head (4), head, body; integers
@@ -94,7 +99,7 @@ func readFrame(r *bufio.Reader) (frame, error) {
 	f := frame{kind: kind(fixed[4]), id: binary.BigEndian.Uint32(fixed[5:])}
 	head := binary.BigEndian.Uint32(fixed[9:])
 	rest := n - fixedSize
-	if f.kind < kindRequest || f.kind > kindCancel || head > rest {
+	if f.kind < kindRequest || f.kind > kindLine || head > rest {
 		return frame{}, fmt.Errorf("%w: kind %d, head %d of %d", errFrame, f.kind, head, rest)
 	}
 	data := make([]byte, rest)

@@ -71,6 +71,7 @@ func FuzzClient(f *testing.F) {
 	f.Add(res(3, form.Encode(&Saved{Changed: true, Bytes: -1}), nil))
 	f.Add(res(6, form.Encode(&ProcessExit{Code: -1, Signal: 9}), nil))
 	f.Add(res(99, none, nil))
+	f.Add(appendFrame(nil, frame{kind: kindLine, id: 3, body: []byte("a line")}))
 	f.Add(appendFrame(nil, frame{kind: kindData, id: 3, body: []byte("tar")}))
 	f.Add(appendFrame(nil, frame{kind: kindCredit, id: 4}))
 	f.Add(appendFrame(nil, frame{kind: kindFailure, id: 3, head: form.Encode(&Error{Code: Fenced})}))
@@ -103,6 +104,7 @@ func FuzzClient(f *testing.F) {
 			},
 			func() error { _, err := c.List(ctx, "/x"); return err },
 			func() error { return c.Get(ctx, "/x", io.Discard) },
+			func() error { _, err := c.Follow(ctx, "k", 1, func(string) {}); return err },
 		} {
 			wg.Go(func() {
 				if err := op(); errors.Is(err, context.DeadlineExceeded) {

@@ -263,7 +263,7 @@ func TestJournalFullDisk(t *testing.T) {
 	}
 	full.Close()
 	table.journal.f = f
-	table.prepare = func(Start) func(context.Context, <-chan struct{}) outcome {
+	table.prepare = func(Start, *progress) func(context.Context, <-chan struct{}) outcome {
 		return func(context.Context, <-chan struct{}) outcome { return outcome{Cause: causeExited} }
 	}
 	if _, err := table.start(t.Context(), s); err != nil {

@@ -20,7 +20,7 @@ var updateLayout = flag.Bool("update", false, "write what a golden file is to be
 
 // messages are all that are sent, or written to a journal, by position.
 func messages() []form.Message {
-	return []form.Message{new(requestHead), new(Start), new(Result), new(Error), new(Save), new(Saved), new(keyArg), new(loadArg), new(fileArg),
+	return []form.Message{new(requestHead), new(Start), new(Result), new(Error), new(Save), new(Saved), new(keyArg), new(waitArg), new(loadArg), new(fileArg),
 		new(dialArg), new(fsArg), new(Entry), new(processStart), new(processAttach), new(processControl), new(ProcessRef), new(ProcessExit),
 		new(Size), new(record), new(outcome), new(boot.Config), new(boot.Identity), new(boot.Bind), new(boot.Dir), new(boot.Uplink)}
 }
@@ -32,11 +32,11 @@ func layouts() string {
 	for _, m := range messages() {
 		fmt.Fprintln(&b, formtest.Layout(m))
 	}
-	for k := kindRequest; k <= kindCancel; k++ {
+	for k := kindRequest; k <= kindLine; k++ {
 		fmt.Fprintf(&b, "frame %d: %x\n", k, appendFrame(nil, frame{kind: k, id: 0x01020304, head: []byte("head"), body: []byte("body")}))
 	}
-	kinds := []kind{kindRequest, kindResponse, kindFailure, kindData, kindEnd, kindCredit, kindCancel}
-	fmt.Fprintf(&b, "request, response, failure, data, end, credit, cancel: %d\n", kinds)
+	kinds := []kind{kindRequest, kindResponse, kindFailure, kindData, kindEnd, kindCredit, kindCancel, kindLine}
+	fmt.Fprintf(&b, "request, response, failure, data, end, credit, cancel, line: %d\n", kinds)
 	fmt.Fprintf(&b, "started, stdout, stderr, terminal, lost: %d\n", []ProcessKind{Started, Stdout, Stderr, Terminal, Lost})
 	fmt.Fprintf(&b, "process event: %x\n", appendRecord(nil, Stderr, 0x0102030405060708, []byte("data")))
 	filled := new(processStart)

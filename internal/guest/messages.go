@@ -69,6 +69,8 @@ func (s *Saved) Fields() []any { return []any{&s.Changed, &s.Full, &s.Entries, &
 
 func (a *keyArg) Fields() []any { return []any{&a.Key, &a.Epoch} }
 
+func (a *waitArg) Fields() []any { return []any{&a.Key, &a.Epoch, &a.Lines} }
+
 func (a *loadArg) Fields() []any { return []any{&a.Label} }
 
 func (a *fileArg) Fields() []any { return []any{&a.Path, &a.Mode, &a.ReadOnly} }

@@ -29,6 +29,7 @@ const (
 // sink collects one call's output: in memory first, then in a file made for it, then only the end. One goroutine at a time.
 type sink struct {
 	path  string
+	said  *progress // is told of it as well
 	buf   []byte
 	file  *os.File
 	full  bool // the file takes no more
@@ -40,6 +41,9 @@ type sink struct {
 // Write never fails: what cannot be stored is counted.
 func (k *sink) Write(p []byte) (int, error) {
 	k.total += int64(len(p))
+	if k.said != nil && len(p) > 0 {
+		k.said.add(p)
+	}
 	if k.file == nil && !k.full {
 		if len(k.buf)+len(p) <= memoryOutput {
 			k.buf = append(k.buf, p...)

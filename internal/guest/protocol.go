@@ -14,6 +14,11 @@
 // it. Kill of a key that was never started leaves a tombstone that a late Start finds. Ack lets the guest drop the output; the
 // receipt stays for the life of the generation.
 //
+// Wait can ask for the newest line that the call has written: Client.Follow does. It is for people who watch, and
+// best effort: line
+// frames come at most four times a second, only when the line has changed, and are left out while the connection is
+// busy.
+//
 // # Operations
 //
 // Op "bash": Input {command, restart, timeout_ms}; runs in the persistent shell named Shell (cwd, environment and background
@@ -32,7 +37,9 @@
 // Both sides send frames: length of the rest (4 bytes, big endian), kind (1), id (4), length of the head (4), head (a message of
 // package form; of Hello, JSON), body (bytes). The host opens an exchange with a request under a new id; a response or a failure ends
 // it. In between each side may send data frames, at most 64 KiB each and 16 ahead of the other's consumption, which credit frames
-// acknowledge by eights, and one end frame. A cancel frame says that the host gave up. Any number of exchanges share a connection, and
+// acknowledge by eights, and one end frame. A cancel frame says that the host gave up. A line frame (from the guest,
+// at most 200 bytes)
+// may come before the answer to a wait that asks for it. Any number of exchanges share a connection, and
 // any number of connections a guest. What does not fit this is answered by closing the connection. Lists that are sent as data are JSON.
 package guest
 

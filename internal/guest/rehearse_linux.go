@@ -33,6 +33,6 @@ func (s *server) rehearseCall() ([]byte, error) {
 	if _, err := readFrame(bufio.NewReader(ours)); err != nil {
 		return nil, err
 	}
-	done, err := r.table.wait(ctx, keyArg{Key: "k", Epoch: 1})
+	done, err := r.table.wait(ctx, "k", 1, nil)
 	return done.Output, err
 }

@@ -278,15 +278,14 @@ func (s *server) handle(ctx context.Context, h requestHead, body []byte, st *str
 	case opStart:
 		r, err := s.start(ctx, h, body, st)
 		return split(r, err)
-	case opWait, opKill, opAck:
+	case opWait:
+		return split(s.wait(ctx, h, st))
+	case opKill, opAck:
 		var a keyArg
 		if err := decode(h.Arg, &a); err != nil {
 			return nil, nil, err
 		}
-		switch h.Op {
-		case opWait:
-			return split(s.table.wait(ctx, a))
-		case opKill:
+		if h.Op == opKill {
 			return split(s.table.stop(ctx, a))
 		}
 		return encoded(form.None{}, s.table.ack(ctx, a))
@@ -352,8 +351,21 @@ func (s *server) start(ctx context.Context, h requestHead, body []byte, st *stre
 	return s.table.start(ctx, c)
 }
 
+// wait waits for a call's end, and tells its newest line where the host asks for it.
+func (s *server) wait(ctx context.Context, h requestHead, st *stream) (Result, error) {
+	var a waitArg
+	if err := decode(h.Arg, &a); err != nil {
+		return Result{}, err
+	}
+	var say func(string) bool
+	if a.Lines {
+		say = func(line string) bool { return st.w.offer(frame{kind: kindLine, id: st.id, body: []byte(line)}) }
+	}
+	return s.table.wait(ctx, a.Key, a.Epoch, say)
+}
+
 // prepare takes a call's place in line and returns what runs it.
-func (s *server) prepare(c Start) func(context.Context, <-chan struct{}) outcome {
+func (s *server) prepare(c Start, said *progress) func(context.Context, <-chan struct{}) outcome {
 	var body func(context.Context, <-chan struct{}, Start, *sink) outcome
 	switch c.Op {
 	case "bash":
@@ -366,7 +378,7 @@ func (s *server) prepare(c Start) func(context.Context, <-chan struct{}) outcome
 		body = s.fileTool
 	}
 	return func(ctx context.Context, durable <-chan struct{}) outcome {
-		k := &sink{path: s.table.path(c.Key)}
+		k := &sink{path: s.table.path(c.Key), said: said}
 		o := body(ctx, durable, c, k)
 		o.Limit = c.OutputLimit
 		k.close(&o)

@@ -9,13 +9,18 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
+// CallOutput is the kind of a delta about a tool call that runs: Event is the call, Text the newest line of its
+// output, cleaned as its
+// result will be; "" when it runs no longer. The log has no such event.
+const CallOutput outboard.EventType = "outboard.call.output"
+
 // Delta is a piece of a message that is still being produced. Event is the id that the finished agent.message or
-// agent.thinking event will have.
+// agent.thinking event will have. Of CallOutput each delta is complete by itself.
 type Delta struct {
 	Session outboard.SessionID
 	Thread  outboard.ThreadID
 	Event   outboard.EventID
-	Kind    outboard.EventType // TypeAgentMessage or TypeAgentThinking
+	Kind    outboard.EventType // TypeAgentMessage, TypeAgentThinking or CallOutput
 	After   int64              // the log's last event when this was produced: readers of both are shown that event first
 	Start   bool               // the first delta of its event; Text is empty
 	Text    string
@@ -27,7 +32,8 @@ const readerBuffer = 256
 // Hub connects producers and readers of one process. The zero value is ready; all methods may be called from any goroutine.
 type Hub struct {
 	mu      sync.Mutex
-	readers map[outboard.SessionID]map[chan Delta]bool // true once the reader has lost a delta
+	readers map[outboard.SessionID]map[chan Delta]bool        // true once the reader has lost a delta
+	lines   map[outboard.SessionID]map[outboard.EventID]Delta // of calls that run, for readers that come later
 }
 
 // Publish hands d to the session's readers. It never blocks. A reader that is full loses the rest of that event: deltas of one
@@ -35,6 +41,10 @@ type Hub struct {
 func (h *Hub) Publish(d Delta) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if d.Kind == CallOutput {
+		h.line(d)
+		return
+	}
 	for ch, lost := range h.readers[d.Session] {
 		if lost && !d.Start {
 			continue
@@ -48,7 +58,33 @@ func (h *Hub) Publish(d Delta) {
 	}
 }
 
-// Follow returns a channel of the session's deltas from now on. It is closed when ctx ends.
+// line hands a call's newest line to readers that are not behind: text, which cannot have a hole, comes first.
+func (h *Hub) line(d Delta) {
+	running := h.lines[d.Session]
+	if d.Text == "" {
+		if delete(running, d.Event); len(running) == 0 {
+			delete(h.lines, d.Session)
+		}
+		return
+	}
+	if running == nil {
+		running = map[outboard.EventID]Delta{}
+		if h.lines == nil {
+			h.lines = map[outboard.SessionID]map[outboard.EventID]Delta{}
+		}
+		h.lines[d.Session] = running
+	}
+	running[d.Event] = d
+	for ch := range h.readers[d.Session] {
+		if len(ch) < readerBuffer/2 { // this is the only sender
+			ch <- d
+		}
+	}
+}
+
+// Follow returns a channel of the session's deltas from now on, after the newest lines of the calls that run. It is
+// closed when ctx
+// ends.
 func (h *Hub) Follow(ctx context.Context, s outboard.SessionID) <-chan Delta {
 	ch := make(chan Delta, readerBuffer)
 	h.mu.Lock()
@@ -60,6 +96,9 @@ func (h *Hub) Follow(ctx context.Context, s outboard.SessionID) <-chan Delta {
 		h.readers[s] = map[chan Delta]bool{}
 	}
 	h.readers[s][ch] = false
+	for _, d := range h.lines[s] { // at most outboard.MaxParallelCalls
+		ch <- d
+	}
 	context.AfterFunc(ctx, func() { h.drop(s, ch) })
 	return ch
 }

@@ -48,3 +48,47 @@ func TestPublishNeverBlocks(t *testing.T) {
 		h.Publish(Delta{Session: "sesn_a", Kind: outboard.TypeAgentMessage, Text: "x"})
 	}
 }
+
+// If this fails, somebody who comes while a command waits is not shown what it said last, is shown what a command
+// said that has ended,
+// or lines of commands take the room of a message's text.
+func TestCallOutput(t *testing.T) {
+	var h Hub
+	line := func(call outboard.EventID, text string) {
+		h.Publish(Delta{Session: "sesn_a", Event: call, Kind: CallOutput, Text: text})
+	}
+	line("sevt_1", "one")
+	line("sevt_1", "two")
+	line("sevt_2", "other")
+	line("sevt_2", "")
+	ch := h.Follow(t.Context(), "sesn_a")
+	if other := h.Follow(t.Context(), "sesn_b"); len(other) != 0 {
+		t.Errorf("another session's reader is shown %+v", <-other)
+	}
+	if len(ch) != 1 {
+		t.Fatalf("%d lines wait for a reader that comes later, want 1", len(ch))
+	}
+	if d := <-ch; d.Text != "two" || d.Event != "sevt_1" {
+		t.Errorf("it is shown %+v", d)
+	}
+	for range 2 * readerBuffer {
+		line("sevt_1", "again")
+	}
+	h.Publish(Delta{Session: "sesn_a", Event: "sevt_3", Start: true})
+	for range readerBuffer/2 - 1 {
+		h.Publish(Delta{Session: "sesn_a", Event: "sevt_3", Text: "x"})
+	}
+	line("sevt_1", "")
+	text := 0
+	for len(ch) > 0 {
+		if d := <-ch; d.Event == "sevt_3" {
+			text++
+		}
+	}
+	if text != readerBuffer/2 {
+		t.Errorf("%d pieces of text came through, want %d", text, readerBuffer/2)
+	}
+	if len(h.lines) != 0 {
+		t.Errorf("lines of calls that have ended are kept: %v", h.lines)
+	}
+}

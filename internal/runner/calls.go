@@ -45,6 +45,7 @@ type job struct {
 	sent   *outboard.CallStarted  // the intent it runs under
 	thread outboard.ThreadID      // whose shell it uses
 	limits outboard.SandboxLimits // of its sandbox
+	head   int64                  // the log's last event when it was sent
 
 	cut time.Time // when no budget pays for more; zero = never
 
@@ -372,6 +373,7 @@ func (t *turn) collect(ctx context.Context, jobs []*job) error {
 	defer cancel(errStopping)
 	order(jobs)
 	for _, j := range jobs {
+		j.head = t.durable.Head
 		if at := t.acct.cutAt(t.now(), j); !at.IsZero() {
 			j.cut = time.Now().Add(at.Sub(t.now()))
 		}

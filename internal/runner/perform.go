@@ -13,6 +13,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/guest"
+	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/tool"
@@ -120,7 +121,7 @@ func (t *turn) send(ctx context.Context, lease *fleet.Lease, j *job) (res guest.
 	}
 	begun()
 	if err == nil && !over(res) {
-		res, err = lease.Wait(wctx, key, t.epoch)
+		res, err = t.follow(wctx, lease, j)
 	}
 	late = ctx.Err() == nil && wctx.Err() != nil
 	if err == nil || !late && !stopped(ctx) {
@@ -133,6 +134,19 @@ func (t *turn) send(ctx context.Context, lease *fleet.Lease, j *job) (res guest.
 		res, err = lease.Wait(kctx, key, t.epoch)
 	}
 	return res, late, err
+}
+
+// follow waits for the end of a call. Who watches the session is shown the newest line of a command meanwhile; the
+// log is not.
+func (t *turn) follow(ctx context.Context, lease *fleet.Lease, j *job) (guest.Result, error) {
+	if j.def.Name != "bash" {
+		return lease.Wait(ctx, j.sent.Key, t.epoch)
+	}
+	show := func(line string) {
+		t.cfg.Live.Publish(live.Delta{Session: t.id, Thread: j.thread, Event: j.call.ID, Kind: live.CallOutput, After: j.head, Text: tool.Clean(line)})
+	}
+	defer show("")
+	return lease.Follow(ctx, j.sent.Key, t.epoch, show)
 }
 
 // sift takes out of what a search found what the policies do not let it tell of.

@@ -5,16 +5,20 @@ package runner
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/harness"
+	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
 )
 
@@ -241,5 +245,58 @@ func TestCachedStateIsTheLogs(t *testing.T) {
 	}
 	if got := n.states.take(t.Context(), id); !reflect.DeepEqual(got.Clone(), want.Clone()) {
 		t.Errorf("the kept fold is\n%+v\nthe log's\n%+v", got, want)
+	}
+}
+
+// If this fails, a person who watches learns nothing of a command until its end; or the line that is shown is kept,
+// is shown to those
+// who watch another session or after the end, or is not cleaned as the result is.
+func TestCommandsAreWatchedWhileTheyRun(t *testing.T) {
+	r := newRig(t, llm.Config{})
+	gate := filepath.Join(t.TempDir(), "gate")
+	if err := syscall.Mkfifo(gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	id := r.session("script/steps", allTools)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	watched, other := r.hub.Follow(ctx, id), r.hub.Follow(ctx, "sesn_other")
+	r.start(nil)
+	r.say(id, `- bash: "printf 'at %s\\000\\377\\n' $((6*7)); read x < `+gate+`; echo $x"`, "- say: done")
+	line := func(ch <-chan live.Delta) live.Delta {
+		t.Helper()
+		for d := range ch {
+			if d.Kind == live.CallOutput {
+				return d
+			}
+		}
+		t.Fatalf("no line was shown\n%s", r.dump(id))
+		return live.Delta{}
+	}
+	d := line(watched)
+	started := r.until(id, "the call has started", func(s *outboard.State) bool { return len(s.Calls) == 1 && s.Calls[0].Started != nil })
+	if want := "at 42\uFFFD\uFFFD"; d.Text != want || d.Event != started.Calls[0].ID || d.Session != id || d.After != started.Head {
+		t.Errorf("shown is %+v, want %q of call %s after %d", d, want, started.Calls[0].ID, started.Head)
+	}
+	if later := line(r.hub.Follow(ctx, id)); later.Text != d.Text {
+		t.Errorf("a reader that came later is shown %q", later.Text)
+	}
+	for _, e := range r.events(id) {
+		if strings.Contains(string(e.Data), "at 42") || e.Type == live.CallOutput {
+			t.Errorf("a line is in the log: %s %s", e.Type, e.Data)
+		}
+	}
+	if err := os.WriteFile(gate, []byte("go on\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	r.rests(id, "end_turn")
+	if out := r.outcomes(id); len(out) != 1 || text(out[0]) != "at 42\uFFFD\uFFFD\ngo on\n" {
+		t.Errorf("the control: the result is %+v", out)
+	}
+	if late := r.hub.Follow(ctx, id); len(late) != 0 {
+		t.Errorf("after its end the command is shown with %+v", <-late)
+	}
+	if len(other) != 0 {
+		t.Errorf("another session's reader is shown %+v", <-other)
 	}
 }

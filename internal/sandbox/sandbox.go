@@ -181,9 +181,11 @@ type Sandbox interface {
 	Isolation() string
 
 	// Start, Wait, Kill and Ack are the call protocol of package guest. Wait returns when the call is done, or
-	// with ctx.
+	// with ctx. Follow is Wait that shows line, on the caller's goroutine, the newest line of the call's output a
+	// few times a second: untrusted bytes, best effort.
 	Start(ctx context.Context, s guest.Start) (guest.Result, error)
 	Wait(ctx context.Context, key string, epoch int64) (guest.Result, error)
+	Follow(ctx context.Context, key string, epoch int64, line func(string)) (guest.Result, error)
 	Kill(ctx context.Context, key string, epoch int64) (guest.Result, error)
 	Ack(ctx context.Context, key string, epoch int64) error
 

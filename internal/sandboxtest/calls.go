@@ -49,6 +49,26 @@ func testStart(t *testing.T, r *rig) {
 	}
 }
 
+// If this fails, what a command says is hidden until its end.
+func testFollow(t *testing.T, r *rig) {
+	b := r.create(t)
+	s := b.bash("mkfifo gate; echo one; printf '\\rtwo'; read x < gate; echo $x")
+	if _, err := b.Start(ctx(t), s); err != nil {
+		t.Fatal(err)
+	}
+	open := b.bash("echo three > gate")
+	open.Shell = "other"
+	var lines []string
+	res, err := b.Follow(ctx(t), s.Key, s.Epoch, func(line string) {
+		if lines = append(lines, line); line == "two" { // the command waits
+			b.run(open)
+		}
+	})
+	if err != nil || string(res.Output) != "one\n\rtwothree\n" || len(lines) == 0 {
+		t.Errorf("%s, %v; lines %q", show(res), err, lines)
+	}
+}
+
 // If this fails, a stale or confused runner can make something happen.
 func testRefusals(t *testing.T, r *rig) {
 	b := r.create(t)

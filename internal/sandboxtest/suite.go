@@ -52,7 +52,7 @@ func Run(t *testing.T, c Config) {
 		test func(*testing.T, *rig)
 	}{
 		{"Create", testCreate}, {"Open", testOpen}, {"Destroy", testDestroy}, {"Lost", testLost},
-		{"Start", testStart}, {"Refusals", testRefusals}, {"Duplicates", testDuplicates}, {"Tombstone", testTombstone},
+		{"Start", testStart}, {"Follow", testFollow}, {"Refusals", testRefusals}, {"Duplicates", testDuplicates}, {"Tombstone", testTombstone},
 		{"Ack", testAck}, {"Reattach", testReattach}, {"Parallel", testParallel}, {"Canceled", testCanceled},
 		{"Shell", testShell}, {"ShellExit", testShellExit}, {"ShellRestart", testShellRestart}, {"Environment", testEnvironment},
 		{"Background", testBackground}, {"Timeout", testTimeout}, {"Kill", testKill}, {"Output", testOutput}, {"Exec", testExec},

@@ -171,6 +171,12 @@ func (m *machine) Wait(ctx context.Context, key string, epoch int64) (guest.Resu
 	return r, m.explain(err)
 }
 
+// Follow is Wait that shows the newest line of the call's output.
+func (m *machine) Follow(ctx context.Context, key string, epoch int64, line func(string)) (guest.Result, error) {
+	r, err := m.client.Follow(ctx, key, epoch, line)
+	return r, m.explain(err)
+}
+
 // Kill ends a call.
 func (m *machine) Kill(ctx context.Context, key string, epoch int64) (guest.Result, error) {
 	r, err := m.client.Kill(ctx, key, epoch)
