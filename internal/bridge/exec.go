@@ -46,6 +46,11 @@ func (s *Server) exec(r *request) error {
 	} else {
 		start.Cwd = cmp.Or(in.Cwd, workspace)
 	}
+	done, err := s.ctl.OpenStream(r.Context(), r.by.In())
+	if err != nil {
+		return err
+	}
+	defer done()
 	ctx, cancel := context.WithCancel(r.Context())
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -66,6 +66,11 @@ func (s *Server) pty(r *request) error {
 	if sid != "" {
 		start = inSession(sid, start)
 	}
+	done, err := s.ctl.OpenStream(r.Context(), r.by.In())
+	if err != nil {
+		return err
+	}
+	defer done()
 	ws, err := upgrade(r.w, r.Request)
 	if err != nil {
 		return err

@@ -184,6 +184,12 @@ func (v *visit) stream(f func(*call) error) {
 		reply(v.w, http.StatusUnsupportedMediaType, rpcError{"invalid_argument", "expected one message of application/connect+json"})
 		return
 	}
+	done, err := v.s.ctl.OpenStream(v.Context(), v.box.Org)
+	if err != nil {
+		reply(v.w, http.StatusTooManyRequests, rpcError{"resource_exhausted", outboard.PublicOf(err)})
+		return
+	}
+	defer done()
 	c := &call{ctx: v.Context(), body: body, w: v.w, rc: http.NewResponseController(v.w), gap: defaultKeepalive}
 	if n, err := strconv.Atoi(v.Header.Get("Keepalive-Ping-Interval")); err == nil && n > 0 && n <= 3600 {
 		c.gap = time.Duration(n) * time.Second
