@@ -213,7 +213,7 @@ func (t *terminal) control(ctx context.Context, msg []byte) error {
 		Cols uint16 `json:"cols"`
 		Rows uint16 `json:"rows"`
 	}
-	if err := json.Unmarshal(msg, &in); err != nil || in.Type != "resize" {
+	if err := control.DecodeJSON(msg, &in); err != nil || in.Type != "resize" {
 		return outboard.Errorf(outboard.Invalid, `a message of text must be {"type":"resize","cols":...,"rows":...}`)
 	}
 	if in.Cols < 1 || in.Rows < 1 || in.Cols > maxCells || in.Rows > maxCells {

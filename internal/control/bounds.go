@@ -42,13 +42,14 @@ func (c *Control) OpenStream(ctx context.Context, org outboard.OrgID) (done func
 	s := &c.streams
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	hint := "close some, or list the events; " + settings + " of the server's configuration is the limit"
+	const hint = "close some, or list the events; %s of the server's configuration is the limit"
 	if n := s.of[org]; int64(n) >= most {
 		return nil, outboard.Errorf(outboard.Exhausted, "organization %s has %d streams open, and may have %d (%s)", org, n, most, settings).
-			WithHint(hint)
+			WithHint(hint, settings)
 	}
 	if s.all >= total {
-		return nil, outboard.Errorf(outboard.Exhausted, "%d streams are open, and at most %d may (limits.streams)", s.all, total).WithHint(hint)
+		return nil, outboard.Errorf(outboard.Exhausted, "%d streams are open, and at most %d may (limits.streams)", s.all, total).
+			WithHint(hint, "limits.streams")
 	}
 	if s.of == nil {
 		s.of = map[outboard.OrgID]int{}

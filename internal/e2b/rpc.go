@@ -114,8 +114,8 @@ func message(body []byte, v any) error {
 	if len(body) == 0 {
 		return nil
 	}
-	if err := json.Unmarshal(body, v); err != nil {
-		return &rpcError{"invalid_argument", "the message: " + control.WhyJSON(err)}
+	if err := control.DecodeJSON(body, v); err != nil {
+		return &rpcError{"invalid_argument", outboard.PublicOf(err)}
 	}
 	return nil
 }
