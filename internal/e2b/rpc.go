@@ -78,6 +78,12 @@ func (v *visit) rpc(name string) {
 		return
 	}
 	if f, ok := map[string]func(*call) error{"Start": v.start, "Connect": v.attach, "WatchDir": v.watchDir}[name]; ok {
+		done, err := v.s.ctl.OpenStream(v.Context(), v.box.Org)
+		if err != nil {
+			reply(v.w, http.StatusTooManyRequests, rpcError{"resource_exhausted", outboard.PublicOf(err)})
+			return
+		}
+		defer done()
 		v.stream(f)
 		return
 	}
@@ -184,12 +190,6 @@ func (v *visit) stream(f func(*call) error) {
 		reply(v.w, http.StatusUnsupportedMediaType, rpcError{"invalid_argument", "expected one message of application/connect+json"})
 		return
 	}
-	done, err := v.s.ctl.OpenStream(v.Context(), v.box.Org)
-	if err != nil {
-		reply(v.w, http.StatusTooManyRequests, rpcError{"resource_exhausted", outboard.PublicOf(err)})
-		return
-	}
-	defer done()
 	c := &call{ctx: v.Context(), body: body, w: v.w, rc: http.NewResponseController(v.w), gap: defaultKeepalive}
 	if n, err := strconv.Atoi(v.Header.Get("Keepalive-Ping-Interval")); err == nil && n > 0 && n <= 3600 {
 		c.gap = time.Duration(n) * time.Second
