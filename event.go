@@ -364,6 +364,7 @@ type CallStarted struct {
 	Digest     string    `json:"digest"` // hex SHA-256 of tool name and input
 	Class      CallClass `json:"class"`
 	Opens      string    `json:"opens,omitempty"`   // the path or address that was judged, with its links followed, and nothing else is opened
+	Allowed    bool      `json:"allowed,omitempty"` // by a person or a grant, also one that counted only when it was sent: whoever goes on with it keeps to that
 	Epoch      int64     `json:"epoch"`             // of the lease that wrote it
 	Sandbox    SandboxID `json:"sandbox,omitempty"` // "" for a call that runs in the control plane
 	Generation string    `json:"generation,omitempty"`

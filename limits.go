@@ -1,6 +1,15 @@
 package outboard
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
+
+// OrgShare is what one organization may have of a bound of the whole installation: so many hundredths, and at least one.
+// percent 0 = DefaultOrgPercent.
+func OrgShare[N int | int64](total N, percent int) N {
+	return max(1, N(float64(total)*float64(cmp.Or(percent, DefaultOrgPercent))/100))
+}
 
 // Every numeric limit of the system, with its reason. A limit that a wire defines names the wire.
 const (
@@ -62,6 +71,15 @@ const (
 	MinDiskBytes = 16 << 20
 	// MaxDiskBytes bounds it: a file in which the disk is kept cannot be larger than 16 TiB on ext4, itself included.
 	MaxDiskBytes = 8 << 40
+
+	// DefaultOrgPercent is what OrgShare gives where the configuration does not say: three others find room beside it.
+	DefaultOrgPercent = 25
+	// MaxStreams bounds the streams that one process answers at a time, where the configuration says nothing else: each
+	// is a connection, and some 50 KiB of memory.
+	MaxStreams = 10_000
+	// MaxFiles is how many files an installation is made for, where the configuration says nothing else: what one
+	// organization has is counted with each upload.
+	MaxFiles = 1_000_000
 
 	// LeaseTTL is how long a silent worker keeps its sessions. The epoch, not the clock, is what makes this safe.
 	LeaseTTL = 15 * time.Second

@@ -162,7 +162,7 @@ func (s *server) start(ctx context.Context) error {
 	}
 	s.control = control.New(control.Config{Store: s.store, Blob: s.blob, Spool: s.spool, Fleet: s.fleet, Models: s.models, Policy: s.policy, Live: &s.live, Vault: s.vault, Directories: s.cfg.Config.Images.Directories, Kill: s.killer, Audit: s.witness, Logger: s.log, Isolation: s.able, Login: people,
 		Trusted: s.cfg.Config.Exports.Trusted, Reachable: func(ctx context.Context, address string) error { _, err := guard.Lookup(ctx, address); return err },
-		Boxes: s.cfg.Config.Egress.Boxes.Bound(), BoxProxies: s.cfg.Config.Egress.Boxes.Proxies})
+		Bounds: s.bounds(), Boxes: s.cfg.Config.Egress.Boxes.Bound(), BoxProxies: s.cfg.Config.Egress.Boxes.Proxies})
 	made, err := s.ensureKey(ctx)
 	if err != nil {
 		return err
@@ -273,6 +273,16 @@ func (s *server) openSandboxes(host string) error {
 	return nil
 }
 
+// bounds are what organizations share. Files are kept on this host's disk, or in a bucket, which has no size.
+func (s *server) bounds() control.Bounds {
+	l := s.cfg.Config.Limits
+	b := control.Bounds{OrgPercent: l.OrganizationPercent, Streams: l.Streams, Files: l.Files, FileBytes: l.FileBytes}
+	if _, local := s.blob.(*blob.Dir); local && b.FileBytes == 0 {
+		b.FileBytes = diskSize(filepath.Join(s.cfg.Data, "blobs"))
+	}
+	return b
+}
+
 // able says whether sandboxes of an environment can be made.
 func (s *server) able(env outboard.EnvConfig) error {
 	if s.choice == nil {
@@ -300,7 +310,7 @@ func (s *server) Work(ctx context.Context) error {
 	}
 	limits := s.cfg.Config.Limits
 	s.runner = runner.New(runner.Config{Harness: &harness.Builtin{Now: s.store.Now, Patience: limits.ModelPatience, MaxCalls: limits.ModelCalls}, Store: s.store, Blob: s.blob, Fleet: s.fleet, Models: s.models, Live: &s.live,
-		Policy: s.policy, Kill: s.killer, Judge: s.cfg.Config.Policy.Judge, Fetcher: tool.NewFetcher(tool.FetcherConfig{}), Logger: s.log, Host: workerHost(s.host), Slots: s.cfg.Slots, Grace: s.cfg.Grace})
+		Policy: s.policy, Kill: s.killer, Judge: s.cfg.Config.Policy.Judge, Fetcher: tool.NewFetcher(tool.FetcherConfig{}), Logger: s.log, Host: workerHost(s.host), Slots: s.cfg.Slots, OrgPercent: limits.OrganizationPercent, Grace: s.cfg.Grace})
 	s.killer.works(s.runner)
 	return s.runner.Start(ctx)
 }

@@ -53,7 +53,7 @@ func (r *request) optional(v any) error {
 	if err != nil || strings.TrimSpace(string(b)) == "" {
 		return err
 	}
-	if err := checkDocument(b); err != nil {
+	if err := control.CheckJSON(b); err != nil {
 		return err
 	}
 	return object("", b, v)

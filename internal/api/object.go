@@ -4,9 +4,7 @@ import (
 	"encoding"
 	"encoding/json"
 	"reflect"
-	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/control"
@@ -14,52 +12,6 @@ import (
 
 func bad(format string, args ...any) *outboard.Error {
 	return outboard.Errorf(outboard.Invalid, format, args...)
-}
-
-// Bounds on a request body, besides its size. The deepest thing a client legitimately sends is a tool's JSON schema,
-// and the one with the most values is a hundred events of a thousand blocks.
-const (
-	maxDepth  = 100
-	maxValues = 1_000_000
-	maxNumber = 1000 // characters of one number: to read it can take more than linear time
-)
-
-// checkDocument refuses a body that is not one JSON document, what two readers would read in two ways (invalid UTF-8,
-// halves of surrogate pairs, a name twice in one object, however deep), and what takes much longer to read than to
-// send. Everything below relies on it.
-func checkDocument(b []byte) error {
-	if !utf8.Valid(b) {
-		return bad("the request body is not valid UTF-8")
-	}
-	if depthOf(b) > maxDepth {
-		return bad("the request body is nested more than %d levels deep", maxDepth)
-	}
-	if !json.Valid(b) {
-		var why json.RawMessage
-		return bad("the request body: %s", control.WhyJSON(json.Unmarshal(b, &why)))
-	}
-	d := document{b: b}
-	return d.check()
-}
-
-// depthOf is the deepest nesting, up to one level more than is allowed. b need not be JSON.
-func depthOf(b []byte) (deepest int) {
-	depth, inString := 0, false
-	for i := 0; i < len(b) && deepest <= maxDepth; i++ {
-		switch c := b[i]; {
-		case inString && c == '\\':
-			i++
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == '{' || c == '[':
-			depth++
-			deepest = max(deepest, depth)
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	return deepest
 }
 
 // object decodes a JSON object into the struct v points at, strictly: field names must match exactly, none may be unknown or
@@ -82,7 +34,7 @@ func object(path string, b []byte, v any) error {
 		known[name] = true
 		raw, ok := fields[name]
 		if f.Tag.Get("need") == "yes" && (!ok || string(raw) == "null") {
-			return bad("%s: required", join(path, name))
+			return bad("%s: required", control.Join(path, name))
 		}
 		if !ok {
 			continue
@@ -92,13 +44,13 @@ func object(path string, b []byte, v any) error {
 			*r = raw // a body may be 32 MiB: nothing is copied that needs no decoding
 			continue
 		}
-		if err := decodeField(join(path, name), raw, rv.Field(i)); err != nil {
+		if err := decodeField(control.Join(path, name), raw, rv.Field(i)); err != nil {
 			return err
 		}
 	}
 	for name := range fields {
 		if !known[name] {
-			return bad("%s: unknown field", join(path, name))
+			return bad("%s: unknown field", control.Join(path, name))
 		}
 	}
 	return nil
@@ -124,7 +76,7 @@ func decodeField(path string, raw json.RawMessage, v reflect.Value) error {
 		}
 		v.Set(reflect.MakeSlice(t, len(raws), len(raws)))
 		for i := range raws {
-			if err := decodeField(at(path, i), raws[i], v.Index(i)); err != nil {
+			if err := decodeField(control.At(path, i), raws[i], v.Index(i)); err != nil {
 				return err
 			}
 		}
@@ -136,7 +88,7 @@ func decodeField(path string, raw json.RawMessage, v reflect.Value) error {
 	return nil
 }
 
-// members splits an object into its raw members, which share its memory. b is valid JSON: checkDocument has seen it.
+// members splits an object into its raw members, which share its memory. b is valid JSON: control.CheckJSON has seen it.
 func members(path string, b []byte) (map[string]json.RawMessage, error) {
 	i := skipSpace(b, 0)
 	if i == len(b) || b[i] != '{' {
@@ -155,7 +107,7 @@ func members(path string, b []byte) (map[string]json.RawMessage, error) {
 		i = skipSpace(b, skipSpace(b, end)+1) // over the colon
 		end = skipValue(b, i)
 		if _, twice := fields[name]; twice {
-			return nil, bad("%s: given twice", join(path, name))
+			return nil, bad("%s: given twice", control.Join(path, name))
 		}
 		fields[name] = b[i:end]
 		if i = skipSpace(b, end); i < len(b) && b[i] == ',' {
@@ -200,20 +152,6 @@ func skipValue(b []byte, i int) int {
 	return len(b)
 }
 
-// join makes the path of a member.
-func join(path, name string) string {
-	if len(name) > 100 {
-		name = strings.ToValidUTF8(name[:100], "") + "..."
-	}
-	if path == "" {
-		return name
-	}
-	return path + "." + name
-}
-
-// at makes the path of an array element.
-func at(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
-
 // unionType returns the type member of an object.
 func unionType(path string, b []byte) (string, error) {
 	fields, err := members(path, b)
@@ -222,7 +160,7 @@ func unionType(path string, b []byte) (string, error) {
 	}
 	var s string
 	if raw, ok := fields["type"]; !ok || json.Unmarshal(raw, &s) != nil || s == "" {
-		return "", bad("%s: required, and must be a string", join(path, "type"))
+		return "", bad("%s: required, and must be a string", control.Join(path, "type"))
 	}
 	return s, nil
 }

@@ -93,7 +93,7 @@ func (r *request) decode(v any) error {
 	if err != nil {
 		return err
 	}
-	if err := checkDocument(b); err != nil {
+	if err := control.CheckJSON(b); err != nil {
 		return err
 	}
 	return object("", b, v)
@@ -106,7 +106,7 @@ func (r *request) empty() error {
 	if err != nil || len(strings.TrimSpace(string(b))) == 0 {
 		return err
 	}
-	if err := checkDocument(b); err != nil {
+	if err := control.CheckJSON(b); err != nil {
 		return err
 	}
 	return object("", b, &none)

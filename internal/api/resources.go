@@ -62,7 +62,7 @@ func (s *server) listResources(r *request) (any, error) {
 func (s *server) addResource(r *request) (any, error) {
 	b, err := r.body()
 	if err == nil {
-		err = checkDocument(b)
+		err = control.CheckJSON(b)
 	}
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (s *server) getResource(r *request) (any, error) {
 func (s *server) updateResource(r *request) (any, error) {
 	b, err := r.body()
 	if err == nil && len(b) > 0 {
-		err = checkDocument(b)
+		err = control.CheckJSON(b)
 	}
 	if err != nil {
 		return nil, err

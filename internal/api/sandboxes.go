@@ -317,6 +317,11 @@ func (b *boxStream) keepalive(ctx context.Context) {
 
 // processStream answers with the events that run is told. A refusal before the first one is an ordinary error, what fails later the last event.
 func (s *server) processStream(r *request, run func(context.Context, func(control.ProcessEvent) error) (control.ProcessExit, error)) error {
+	done, err := s.ctl.OpenStream(r.Context(), r.by.In())
+	if err != nil {
+		return err
+	}
+	defer done()
 	ctx, cancel := context.WithCancel(r.Context())
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -33,7 +33,7 @@ func (in *createSessionIn) request() (q control.SessionRequest, err error) {
 		return q, err
 	}
 	for i, raw := range in.Resources {
-		res, err := decodeResource(at("resources", i), raw)
+		res, err := decodeResource(control.At("resources", i), raw)
 		if err != nil {
 			return q, err
 		}

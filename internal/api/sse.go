@@ -42,6 +42,11 @@ func (s *server) stream(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	done, err := s.ctl.OpenStream(r.Context(), r.by.In())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	src := &logSource{ctl: s.ctl, by: r.by, id: v.ID, head: v.Head}
 	if after == v.Head {
 		src.total = v.Header

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -295,7 +296,7 @@ func FuzzDecodeEvent(f *testing.F) {
 	f.Add([]byte(`{"type":"user.message","content":[{"type":"text","text":"\u0000"}],"x":1}`))
 	f.Add([]byte(`{"type":{},"type":"user.interrupt"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if checkDocument(b) != nil || !json.Valid(b) {
+		if control.CheckJSON(b) != nil || !json.Valid(b) {
 			return
 		}
 		p, err := decodeEvent("event", b)

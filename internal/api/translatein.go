@@ -4,13 +4,14 @@ import (
 	"encoding/json"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
 )
 
 // decodeEvents reads client events into inputs.
 func decodeEvents(path string, raws []json.RawMessage) ([]outboard.Payload, error) {
 	var out []outboard.Payload
 	for i, raw := range raws {
-		p, err := decodeEvent(at(path, i), raw)
+		p, err := decodeEvent(control.At(path, i), raw)
 		if err != nil {
 			return nil, err
 		}
@@ -50,7 +51,7 @@ func decodeEvent(path string, raw json.RawMessage) (outboard.Payload, error) {
 		if err := object(path, raw, &in); err != nil {
 			return nil, err
 		}
-		blocks, err := decodeContent(join(path, "content"), in.Content, resultBlocks)
+		blocks, err := decodeContent(control.Join(path, "content"), in.Content, resultBlocks)
 		return &outboard.InputToolResult{Call: in.Call, Content: blocks, IsError: in.IsError, Custom: true}, err
 	case "user.tool_result":
 		var in struct {
@@ -62,7 +63,7 @@ func decodeEvent(path string, raw json.RawMessage) (outboard.Payload, error) {
 		if err := object(path, raw, &in); err != nil {
 			return nil, err
 		}
-		blocks, err := decodeContent(join(path, "content"), in.Content, resultBlocks)
+		blocks, err := decodeContent(control.Join(path, "content"), in.Content, resultBlocks)
 		return &outboard.InputToolResult{Call: in.Call, Content: blocks, IsError: in.IsError}, err
 	case "user.define_outcome":
 		return nil, outboard.Errorf(outboard.Unimplemented, "%s: user.define_outcome is not built yet", path)
@@ -82,7 +83,7 @@ func decodeMessage(path string, raw json.RawMessage, allowed []string) ([]outboa
 	if len(in.Content) == 0 {
 		return nil, bad("%s.content: must not be empty", path)
 	}
-	return decodeContent(join(path, "content"), in.Content, allowed)
+	return decodeContent(control.Join(path, "content"), in.Content, allowed)
 }
 
 func decodeConfirmation(path string, raw json.RawMessage) (outboard.Payload, error) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/control"
 )
 
 // Kinds of blocks each event takes.
@@ -27,7 +28,7 @@ func decodeContent(path string, raws []json.RawMessage, allowed []string) ([]out
 	}
 	var out []outboard.Content
 	for i, raw := range raws {
-		c, err := decodeBlock(at(path, i), raw, allowed)
+		c, err := decodeBlock(control.At(path, i), raw, allowed)
 		if err != nil {
 			return nil, err
 		}
@@ -61,7 +62,7 @@ func decodeBlock(path string, raw json.RawMessage, allowed []string) (c outboard
 			Source json.RawMessage `json:"source" need:"yes"`
 		}
 		if err = object(path, raw, &in); err == nil {
-			c.Source, err = decodeSourceBlock(join(path, "source"), in.Source, "base64", "url", "file")
+			c.Source, err = decodeSourceBlock(control.Join(path, "source"), in.Source, "base64", "url", "file")
 		}
 	case "document":
 		var in struct {
@@ -72,7 +73,7 @@ func decodeBlock(path string, raw json.RawMessage, allowed []string) (c outboard
 		}
 		if err = object(path, raw, &in); err == nil {
 			c.Title, c.Context = in.Title, in.Context
-			c.Source, err = decodeSourceBlock(join(path, "source"), in.Source, "base64", "text", "url", "file")
+			c.Source, err = decodeSourceBlock(control.Join(path, "source"), in.Source, "base64", "text", "url", "file")
 		}
 	case "search_result":
 		err = decodeSearchResult(path, raw, &c)
@@ -97,10 +98,10 @@ func decodeSearchResult(path string, raw json.RawMessage, c *outboard.Content) e
 	var cit struct {
 		Enabled bool `json:"enabled" need:"yes"`
 	}
-	if err := object(join(path, "citations"), in.Citations, &cit); err != nil {
+	if err := object(control.Join(path, "citations"), in.Citations, &cit); err != nil {
 		return err
 	}
-	parts, err := decodeContent(join(path, "content"), in.Content, textBlocks)
+	parts, err := decodeContent(control.Join(path, "content"), in.Content, textBlocks)
 	c.Text, c.Title, c.Parts, c.Citations = in.Source, in.Title, parts, cit.Enabled
 	return err
 }

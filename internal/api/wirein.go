@@ -36,7 +36,7 @@ func decodeModel(path string, raw json.RawMessage) (m outboard.ModelConfig, effo
 	var obj struct {
 		Type string `json:"type" need:"yes"`
 	}
-	err = object(join(path, "effort"), in.Effort, &obj)
+	err = object(control.Join(path, "effort"), in.Effort, &obj)
 	m.Effort = obj.Type
 	return m, true, err
 }
@@ -47,7 +47,7 @@ func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "
 func decodeTools(path string, raws []json.RawMessage) ([]outboard.Toolset, error) {
 	var out []outboard.Toolset
 	for i, raw := range raws {
-		p := at(path, i)
+		p := control.At(path, i)
 		kind, err := unionType(p, raw)
 		if err != nil {
 			return nil, err
@@ -99,7 +99,7 @@ func (c toolConfigIn) over(path string, def outboard.ToolConfig) (outboard.ToolC
 	var p struct {
 		Type string `json:"type" need:"yes"`
 	}
-	err := object(join(path, "permission_policy"), c.Policy, &p)
+	err := object(control.Join(path, "permission_policy"), c.Policy, &p)
 	def.Policy = outboard.Permission(p.Type)
 	return def, err
 }
@@ -129,7 +129,7 @@ func decodeToolset(path string, raw json.RawMessage, kind string, policy outboar
 	t = outboard.Toolset{Kind: kind, Server: mcp.Server, Default: outboard.ToolConfig{Enabled: true, Policy: policy}}
 	if !isNull(in.Default) {
 		var c toolConfigIn
-		p := join(path, "default_config")
+		p := control.Join(path, "default_config")
 		if err := object(p, in.Default, &c); err != nil {
 			return t, err
 		}
@@ -138,7 +138,7 @@ func decodeToolset(path string, raw json.RawMessage, kind string, policy outboar
 		}
 	}
 	for i, raw := range in.Configs {
-		c, err := decodeToolConfig(at(join(path, "configs"), i), raw, kind, t.Default)
+		c, err := decodeToolConfig(control.At(control.Join(path, "configs"), i), raw, kind, t.Default)
 		if err != nil {
 			return t, err
 		}
@@ -196,11 +196,11 @@ func decodeServers(path string, raws []json.RawMessage) ([]outboard.MCPServer, e
 			Name string `json:"name" need:"yes"`
 			URL  string `json:"url" need:"yes"`
 		}
-		if err := object(at(path, i), raw, &in); err != nil {
+		if err := object(control.At(path, i), raw, &in); err != nil {
 			return nil, err
 		}
 		if in.Type != "url" {
-			return nil, bad("%s.type: must be url, not %q", at(path, i), clip(in.Type))
+			return nil, bad("%s.type: must be url, not %q", control.At(path, i), clip(in.Type))
 		}
 		out = append(out, outboard.MCPServer{Name: in.Name, URL: in.URL})
 	}
@@ -216,11 +216,11 @@ func decodeSkills(path string, raws []json.RawMessage) ([]outboard.SkillRef, err
 			ID      string `json:"skill_id" need:"yes"`
 			Version string `json:"version"`
 		}
-		if err := object(at(path, i), raw, &in); err != nil {
+		if err := object(control.At(path, i), raw, &in); err != nil {
 			return nil, err
 		}
 		if !slices.Contains([]string{"anthropic", "custom"}, in.Type) {
-			return nil, bad("%s.type: must be anthropic or custom, not %q", at(path, i), clip(in.Type))
+			return nil, bad("%s.type: must be anthropic or custom, not %q", control.At(path, i), clip(in.Type))
 		}
 		out = append(out, outboard.SkillRef{Kind: in.Type, ID: in.ID, Version: in.Version})
 	}

@@ -54,7 +54,7 @@ func decodeWeb(path, tool string, fields map[string]json.RawMessage) (outboard.R
 	}
 	out := webOut{Allowed: in.Allowed, Blocked: in.Blocked, Tokens: in.Tokens}
 	if !isNull(in.Sources) {
-		if out.Sources, err = decodeSources(join(path, "url_sources"), in.Sources); err != nil {
+		if out.Sources, err = decodeSources(control.Join(path, "url_sources"), in.Sources); err != nil {
 			return nil, err
 		}
 	}
@@ -66,7 +66,7 @@ func decodeWeb(path, tool string, fields map[string]json.RawMessage) (outboard.R
 			Country  *string `json:"country"`
 			Timezone *string `json:"timezone"`
 		}
-		if err := object(join(path, "user_location"), in.Location, &loc); err != nil {
+		if err := object(control.Join(path, "user_location"), in.Location, &loc); err != nil {
 			return nil, err
 		}
 		if loc.Type != "approximate" {
@@ -89,7 +89,7 @@ func decodeSources(path string, raw json.RawMessage) (map[string]any, error) {
 	}
 	out, none := map[string]any{}, 0
 	for name, raw := range map[string]json.RawMessage{"user_input": in.User, "client_tool_results": in.Client, "server_tool_results": in.Server} {
-		v, kind, err := decodeSource(join(path, name), raw, name != "user_input")
+		v, kind, err := decodeSource(control.Join(path, name), raw, name != "user_input")
 		if err != nil {
 			return nil, err
 		}
@@ -134,7 +134,7 @@ func decodeSource(path string, raw json.RawMessage, filter bool) (v any, kind st
 				Type string `json:"type" need:"yes"`
 				Name string `json:"name" need:"yes"`
 			}
-			if err := object(at(join(path, "tools"), i), t, &ref); err != nil {
+			if err := object(control.At(control.Join(path, "tools"), i), t, &ref); err != nil {
 				return nil, "", err
 			}
 		}

@@ -26,8 +26,8 @@ type execIn struct {
 // exec runs a command and streams what it says. Who goes away leaves no process behind: nobody could ask for its end.
 func (s *Server) exec(r *request) error {
 	var in execIn
-	if err := json.NewDecoder(http.MaxBytesReader(r.w, r.Body, maxJSON)).Decode(&in); err != nil {
-		return badBody(err)
+	if err := r.decode(&in); err != nil {
+		return err
 	}
 	if len(in.Argv) == 0 || in.TimeoutMs < 0 {
 		return outboard.Errorf(outboard.Invalid, "argv must name a program, and timeout_ms must not be negative")
@@ -46,6 +46,11 @@ func (s *Server) exec(r *request) error {
 	} else {
 		start.Cwd = cmp.Or(in.Cwd, workspace)
 	}
+	done, err := s.ctl.OpenStream(r.Context(), r.by.In())
+	if err != nil {
+		return err
+	}
+	defer done()
 	ctx, cancel := context.WithCancel(r.Context())
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -69,11 +74,19 @@ func (s *Server) exec(r *request) error {
 	return nil
 }
 
-func badBody(err error) error {
+// decode reads a JSON body. What is not known is ignored; none at all is an empty object.
+func (r *request) decode(v any) error {
+	b, err := io.ReadAll(http.MaxBytesReader(r.w, r.Body, maxJSON))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return outboard.Errorf(outboard.TooLarge, "the request body is larger than %d bytes", maxJSON)
 	}
-	return outboard.Errorf(outboard.Invalid, "the request body: %s", control.WhyJSON(err))
+	if err != nil {
+		return outboard.Errorf(outboard.Invalid, "reading the request body: %w", err)
+	}
+	if len(b) == 0 {
+		return nil
+	}
+	return control.DecodeJSON(b, v)
 }
 
 // code is how a shell tells of an end.

@@ -66,6 +66,11 @@ func (s *Server) pty(r *request) error {
 	if sid != "" {
 		start = inSession(sid, start)
 	}
+	done, err := s.ctl.OpenStream(r.Context(), r.by.In())
+	if err != nil {
+		return err
+	}
+	defer done()
 	ws, err := upgrade(r.w, r.Request)
 	if err != nil {
 		return err
@@ -208,7 +213,7 @@ func (t *terminal) control(ctx context.Context, msg []byte) error {
 		Cols uint16 `json:"cols"`
 		Rows uint16 `json:"rows"`
 	}
-	if err := json.Unmarshal(msg, &in); err != nil || in.Type != "resize" {
+	if err := control.DecodeJSON(msg, &in); err != nil || in.Type != "resize" {
 		return outboard.Errorf(outboard.Invalid, `a message of text must be {"type":"resize","cols":...,"rows":...}`)
 	}
 	if in.Cols < 1 || in.Rows < 1 || in.Cols > maxCells || in.Rows > maxCells {

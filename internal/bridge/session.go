@@ -2,9 +2,7 @@ package bridge
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"errors"
-	"io"
 	"maps"
 	"net/http"
 	"regexp"
@@ -106,9 +104,8 @@ func (s *Server) newSession(r *request) error {
 		Cwd string            `json:"cwd"`
 		Env map[string]string `json:"env"`
 	}
-	err := json.NewDecoder(http.MaxBytesReader(r.w, r.Body, maxJSON)).Decode(&in)
-	if err != nil && !errors.Is(err, io.EOF) { // no body is one without wishes
-		return badBody(err)
+	if err := r.decode(&in); err != nil {
+		return err
 	}
 	if in.ID == "" {
 		in.ID = "s" + strings.ToLower(rand.Text())

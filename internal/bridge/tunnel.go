@@ -1,9 +1,7 @@
 package bridge
 
 import (
-	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -35,8 +33,8 @@ func (s *Server) openTunnel(r *request) error {
 	var in struct {
 		Name string `json:"name"`
 	}
-	if err := json.NewDecoder(http.MaxBytesReader(r.w, r.Body, maxJSON)).Decode(&in); err != nil && !errors.Is(err, io.EOF) {
-		return badBody(err)
+	if err := r.decode(&in); err != nil {
+		return err
 	}
 	if in.Name != "" {
 		return outboard.Errorf(outboard.Unimplemented, "tunnels have no names of their own here: leave name out")

@@ -59,6 +59,10 @@ func (l Limits) check() error {
 	if p := l.OrganizationPercent; p < 0 || p > 100 {
 		return outboard.Errorf(outboard.Invalid, "configuring limits: organization_percent is %d; it must be from 1 to 100, or 0 for the default", p)
 	}
+	if l.Streams < 0 || l.Files < 0 || l.FileBytes < 0 {
+		return outboard.Errorf(outboard.Invalid,
+			"configuring limits: streams is %d, files %d and file_bytes %d; each must be at least 1, or 0 for the default", l.Streams, l.Files, l.FileBytes)
+	}
 	if l.Slots < 0 || l.Slots > maxSlots {
 		return outboard.Errorf(outboard.Invalid, "configuring limits: slots is %d; it must be from 0 to %d", l.Slots, maxSlots)
 	}

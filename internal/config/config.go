@@ -325,10 +325,15 @@ type Limits struct {
 	// CheckpointBytes is what the saved states of one session may take; beyond it fewer stay. 0 = no bound.
 	CheckpointBytes int64 `yaml:"checkpoint_bytes,omitempty"`
 	// OrganizationPercent is how much of a bound of the whole installation one organization may have; 0 = 25.
-	OrganizationPercent int           `yaml:"organization_percent,omitempty"`
-	Slots               int           `yaml:"slots,omitempty"`          // sessions run at a time, 0 = the runner's default; OUTBOARD_SLOTS
-	ModelPatience       time.Duration `yaml:"model_patience,omitempty"` // how long a model that is away is tried again; 0 = the harness's default
-	ModelCalls          int           `yaml:"model_calls,omitempty"`    // of one turn; 0 = outboard.MaxModelCalls
+	OrganizationPercent int `yaml:"organization_percent,omitempty"`
+	// Streams, Files and FileBytes are what organizations share besides; 0 = outboard.MaxStreams, outboard.MaxFiles, and
+	// the size of the disk that files are kept on.
+	Streams       int           `yaml:"streams,omitempty"`
+	Files         int64         `yaml:"files,omitempty"`
+	FileBytes     int64         `yaml:"file_bytes,omitempty"`
+	Slots         int           `yaml:"slots,omitempty"`          // sessions run at a time, 0 = the runner's default; OUTBOARD_SLOTS
+	ModelPatience time.Duration `yaml:"model_patience,omitempty"` // how long a model that is away is tried again; 0 = the harness's default
+	ModelCalls    int           `yaml:"model_calls,omitempty"`    // of one turn; 0 = outboard.MaxModelCalls
 }
 
 // Sandbox is how sandboxes are made.

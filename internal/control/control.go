@@ -55,7 +55,8 @@ type Config struct {
 	// nil = not asked.
 	Reachable func(ctx context.Context, address string) error
 	// Boxes is the most that a box may reach; see egress.Config.
-	Boxes outboard.Networking
+	Boxes  outboard.Networking
+	Bounds Bounds
 	// BoxProxies are the proxies that boxes may go through besides; see egress.Config.
 	BoxProxies []string
 }
@@ -93,6 +94,9 @@ type Control struct {
 	recording   sync.WaitGroup // kills that the database takes its time with
 
 	refusals refusals
+	bounds   Bounds
+	streams  streams
+	storing  storing
 
 	mu       sync.Mutex
 	revoked  counter
@@ -120,7 +124,7 @@ type Model = llm.Info
 // New returns a Control. Store and Blob are required.
 func New(cfg Config) *Control {
 	c := &Control{store: cfg.Store, blob: cfg.Blob, spool: cfg.Spool, imports: newTurns(maxImports), fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill, witness: cfg.Audit, dirs: cfg.Directories,
-		log: cfg.Logger, now: cfg.Now, able: cfg.Isolation, login: cfg.Login, trusted: cfg.Trusted, reach: cfg.Reachable, boxNet: cfg.Boxes, boxProxies: cfg.BoxProxies, exchanges: make(chan struct{}, maxExchanges),
+		log: cfg.Logger, now: cfg.Now, able: cfg.Isolation, login: cfg.Login, trusted: cfg.Trusted, reach: cfg.Reachable, boxNet: cfg.Boxes, boxProxies: cfg.BoxProxies, bounds: cfg.Bounds, exchanges: make(chan struct{}, maxExchanges),
 		accounts: map[outboard.SessionID]outboard.Header{}, withdrawals: newWithdrawals()}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)

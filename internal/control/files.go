@@ -37,8 +37,13 @@ func (c *Control) StoreBytes(ctx context.Context, by outboard.Caller, r io.Reade
 	if err := requireDeveloper(by, scopeFiles); err != nil {
 		return outboard.BlobRef{}, err
 	}
-	ref, err := c.blob.Put(ctx, r, outboard.MaxFile)
+	left, err := c.roomForFile(ctx, by.In(), outboard.BlobRef{})
 	if err != nil {
+		return outboard.BlobRef{}, err
+	}
+	ref, err := c.blob.Put(ctx, r, min(left, outboard.MaxFile))
+	if err != nil {
+		err = c.overFileBytes(ctx, by.In(), left, err)
 		return ref, outboard.Errorf(outboard.KindOf(err), "storing the file: %w", err)
 	}
 	return ref, nil
@@ -63,7 +68,7 @@ func (c *Control) CreateFile(ctx context.Context, by outboard.Caller, u Upload, 
 	if err := c.record(ctx, by, "file.create", string(f.ID), ref); err != nil {
 		return f, err
 	}
-	if err := c.store.PutFile(ctx, f); err != nil {
+	if err := c.keepFile(ctx, f); err != nil {
 		return f, outboard.Errorf(outboard.KindOf(err), "storing the file: %w", err)
 	}
 	return f, nil

@@ -43,7 +43,7 @@ func (c *Control) copyFiles(ctx context.Context, by outboard.Caller, id outboard
 		if err != nil {
 			return nil, errors.Join(err, undo())
 		}
-		if err := c.store.PutFile(ctx, file); err != nil {
+		if err := c.keepFile(ctx, file); err != nil {
 			return nil, errors.Join(outboard.Errorf(outboard.KindOf(err), "copying file %s: %w", r.File, err), undo())
 		}
 		made = append(made, file.ID)

@@ -54,6 +54,10 @@ func (v *SSHVisit) Target() string {
 // refusedSSH is the one answer to who may not: it tells neither what there is nor what is missing.
 var refusedSSH = outboard.Errorf(outboard.Denied, "no such sandbox, or it is not yours to use with this key")
 
+// ErrSSHStranger is the same answer to who shows a key that is not registered where it is to open something. Others
+// are on record already.
+var ErrSSHStranger = outboard.Errorf(outboard.Denied, "%s", refusedSSH.Message)
+
 // OpenSSH admits whoever proved to hold a public key, by its fingerprint, to a box or a session. The admission
 // is in the audit first, and so is a refusal of a key that is registered where the sandbox is. Every refusal has
 // the same text.
@@ -67,7 +71,9 @@ func (c *Control) OpenSSH(ctx context.Context, fingerprint, target, from string)
 	if err != nil {
 		return nil, outboard.Errorf(outboard.KindOf(err), "reading SSH keys: %w", err)
 	}
-	refused := refusedSSH
+	if len(keys) == 0 {
+		return nil, ErrSSHStranger
+	}
 	for i := range keys {
 		v.Key = keys[i]
 		if v.By, err = c.sshCaller(ctx, &v.Key); err == nil {
@@ -86,7 +92,7 @@ func (c *Control) OpenSSH(ctx context.Context, fingerprint, target, from string)
 		}
 		return v, nil
 	}
-	return nil, refused
+	return nil, refusedSSH
 }
 
 // sshTarget finds what is visited, and whose it is.
@@ -106,10 +112,10 @@ func (c *Control) sshTarget(ctx context.Context, target string, v *SSHVisit) (ou
 		}
 		org, v.Session, v.subject = h.Org, h.ID, cfg.Subject(h.ID)
 	default:
-		return "", refusedSSH
+		return "", ErrSSHStranger
 	}
 	if outboard.KindOf(err) == outboard.NotFound && err != nil {
-		return "", refusedSSH
+		return "", ErrSSHStranger
 	}
 	return org, err
 }

@@ -58,6 +58,7 @@ func (s *Server) signedFiles(w http.ResponseWriter, r *http.Request) {
 	cors(w)
 	id, err := s.handed.signer(r)
 	if err != nil {
+		s.stranger(r, "signed file", err)
 		fail(w, err)
 		return
 	}
@@ -79,6 +80,7 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request, id outboard.BoxID
 	if err == nil {
 		go s.ctl.WhileHeld(ctx, end, b)
 	}
+	s.stranger(r, "agent", err)
 	switch kind := outboard.KindOf(err); {
 	case err == nil:
 		v.envd()

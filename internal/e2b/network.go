@@ -127,7 +127,7 @@ func (s *Server) setNetwork(r *request) (int, any, error) {
 	if err := decode(r.w, r.Request, &body); err != nil {
 		return 0, nil, err
 	}
-	if err := cmp.Or(unmarshal(body, &in), unmarshal(body, &more)); err != nil {
+	if err := cmp.Or(control.DecodeJSON(body, &in), control.DecodeJSON(body, &more)); err != nil {
 		return 0, nil, err
 	}
 	if len(in.HTTPSPorts) > 0 {

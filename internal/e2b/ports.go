@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -90,6 +91,7 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID,
 		visit = control.MayVisit(b, port, r.Header.Get(trafficHeader))
 		return outboard.KindOf(visit) != outboard.Unauthenticated
 	})
+	s.stranger(r, "port", cmp.Or(err, visit))
 	switch outboard.KindOf(err) {
 	case outboard.NotFound:
 		gone(w, id)

@@ -2,7 +2,6 @@ package e2b
 
 import (
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -85,6 +84,13 @@ var (
 // refused records that somebody was refused at the control plane.
 func (s *Server) refused(r *http.Request, by outboard.Caller, route string, err error) {
 	s.ctl.Refused(r.Context(), by, control.RefusedRequest{Route: "e2b " + route, Path: r.URL.Path, From: r.RemoteAddr, Why: err})
+}
+
+// stranger records that somebody was refused who shows no key, but the token of a box or a signature. No error is none.
+func (s *Server) stranger(r *http.Request, what string, err error) {
+	if err != nil {
+		s.refused(r, outboard.Caller{}, what, err)
+	}
 }
 
 // control answers a request of the control plane.
@@ -192,13 +198,5 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	if len(b) == 0 {
 		return nil
 	}
-	return unmarshal(b, v)
-}
-
-// unmarshal decodes JSON, and says in plain words what is wrong with it.
-func unmarshal(b []byte, v any) error {
-	if err := json.Unmarshal(b, v); err != nil {
-		return outboard.Errorf(outboard.Invalid, "the request body: %s", control.WhyJSON(err))
-	}
-	return nil
+	return control.DecodeJSON(b, v)
 }

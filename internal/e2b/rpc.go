@@ -78,6 +78,12 @@ func (v *visit) rpc(name string) {
 		return
 	}
 	if f, ok := map[string]func(*call) error{"Start": v.start, "Connect": v.attach, "WatchDir": v.watchDir}[name]; ok {
+		done, err := v.s.ctl.OpenStream(v.Context(), v.box.Org)
+		if err != nil {
+			reply(v.w, http.StatusTooManyRequests, rpcError{"resource_exhausted", outboard.PublicOf(err)})
+			return
+		}
+		defer done()
 		v.stream(f)
 		return
 	}
@@ -114,8 +120,8 @@ func message(body []byte, v any) error {
 	if len(body) == 0 {
 		return nil
 	}
-	if err := json.Unmarshal(body, v); err != nil {
-		return &rpcError{"invalid_argument", "the message: " + control.WhyJSON(err)}
+	if err := control.DecodeJSON(body, v); err != nil {
+		return &rpcError{"invalid_argument", outboard.PublicOf(err)}
 	}
 	return nil
 }

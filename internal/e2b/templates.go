@@ -335,6 +335,7 @@ func (s *Server) signedUpload(w http.ResponseWriter, r *http.Request) {
 	expires, _ := strconv.ParseInt(q.Get("expires"), 10, 64) // what is no number was not signed
 	body := http.MaxBytesReader(w, r.Body, control.MaxTemplateUpload)
 	if err := s.ctl.PutSignedUpload(r.Context(), outboard.TemplateID(parts[2]), parts[4], expires, q.Get("signature"), body); err != nil {
+		s.stranger(r, "signed upload", err)
 		fail(w, err)
 		return
 	}

@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -127,13 +126,12 @@ func (f *Fleet) RoomForBox(ctx context.Context, org outboard.OrgID, paused bool)
 	if err != nil {
 		return err
 	}
-	share := cmp.Or(f.cfg.OrgShare, defaultOrgShare)
 	for _, l := range []struct {
 		what      string
 		has, most int
 	}{
-		{"boxes of organization " + string(orDefault(org)) + " run", n.OrgRunning, max(1, MaxRunningBoxes*share/100)}, {"boxes run", n.Running, MaxRunningBoxes},
-		{"boxes of organization " + string(orDefault(org)) + " exist", n.OrgAll, max(1, MaxBoxes*share/100)}, {"boxes exist", n.All, MaxBoxes},
+		{"boxes of organization " + string(orDefault(org)) + " run", n.OrgRunning, outboard.OrgShare(MaxRunningBoxes, f.cfg.OrgShare)}, {"boxes run", n.Running, MaxRunningBoxes},
+		{"boxes of organization " + string(orDefault(org)) + " exist", n.OrgAll, outboard.OrgShare(MaxBoxes, f.cfg.OrgShare)}, {"boxes exist", n.All, MaxBoxes},
 	} {
 		if l.has >= l.most && !(paused && strings.HasSuffix(l.what, "exist")) {
 			return outboard.Errorf(outboard.Exhausted, "%d %s, and at most %d may", l.has, l.what, l.most).

@@ -58,7 +58,7 @@ type Config struct {
 	MaxPerOwner int
 	// Retention says how many old states sessions keep; its zero value keeps all.
 	Retention Retention
-	// OrgShare is how many hundredths of MaxBoxes and MaxRunningBoxes one organization may have; 0 = defaultOrgShare.
+	// OrgShare is how many hundredths of MaxBoxes and MaxRunningBoxes one organization may have; 0 = outboard.DefaultOrgPercent.
 	OrgShare int
 	// Bound is what of a network a build of a template may have; nil = none of it.
 	Bound func(want outboard.Networking) outboard.Networking

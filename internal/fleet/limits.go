@@ -54,9 +54,6 @@ const (
 	MaxRunningBoxes = 2000
 	// MaxBoxes bounds all boxes, the paused ones included.
 	MaxBoxes = store.MaxBoxes
-	// defaultOrgShare is how many hundredths of what an installation may have one organization may have, where Config.OrgShare does not say
-	// otherwise: three others find room beside it.
-	defaultOrgShare = 25
 
 	// DurableWait is how long a restore waits for another host that has the newest checkpoint: storing a small delta takes a fraction of
 	// it, and a host that is dead takes all of it, once.

@@ -131,7 +131,7 @@ func (t *turn) jobs(ctx context.Context) ([]*job, error) {
 			j.opens = c.Requested.Opens
 		}
 		if c.Started != nil {
-			j.opens = c.Started.Opens
+			j.opens, j.allowed = c.Started.Opens, j.allowed || c.Started.Allowed
 			j.request = *t.requestOf(ctx, j)
 		}
 		jobs = append(jobs, j)
@@ -313,6 +313,7 @@ func (t *turn) intent(j *job, was *outboard.CallStarted) *outboard.CallStarted {
 		Digest:   tool.Digest(j.def.Name, j.input),
 		Class:    j.def.Class,
 		Opens:    j.opens,
+		Allowed:  j.allowed,
 		Epoch:    t.epoch,
 		Attempt:  1,
 		Deadline: t.now().Add(j.def.Timeout(j.input) + callGrace),

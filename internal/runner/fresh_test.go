@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/llm"
@@ -78,5 +79,44 @@ func TestAllowedCallsRunByThemselves(t *testing.T) {
 	out := r.outcomes(id)
 	if !strings.HasPrefix(finalText(out[1]), "one\n") || !strings.HasPrefix(finalText(out[2]), "one\ntwo\n") {
 		t.Errorf("%+v", out)
+	}
+}
+
+// If this fails, a command that only a grant allowed by the time it was sent runs in the agent's own shell, because the
+// process that used the grant died before it sent the command.
+func TestAllowedCommandsStayFreshAfterACrash(t *testing.T) {
+	for _, granted := range []bool{false, true} { // without, nothing asks: the control
+		r := newRig(t, llm.Config{})
+		id := r.steps("- parallel:", "  - bash: 'true; date() { echo EVIL; }'", "  - bash: date -u -d @0 +%s", "- say: done")
+		died := dieAt(r, 3) // the response is in the log, nobody was asked, nothing was sent
+		<-died.dead
+		r.advance(outboard.LeaseTTL + time.Second)
+		engine, err := policy.New(policy.Config{Source: r.store, Now: r.now, Logger: r.log})
+		if granted {
+			rules := asksFor("date")
+			rules.Source, rules.Now, rules.Logger = r.store, r.now, r.log
+			engine, err = policy.New(rules)
+			g := outboard.Grant{ID: "grant_1", Session: id, Actions: []string{"bash"}, Resources: []string{"date *"}, MaxUses: 1,
+				CreatedAt: r.now(), ExpiresAt: r.now().Add(time.Hour), ApprovedBy: "apikey_1", Why: "test"}
+			if err := r.store.PutGrant(t.Context(), g); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := newMortal(1) // the intent is in the log, the grant is used, and the command was not sent
+		r.start(func(c *Config) { c.fault, c.Fleet, c.Policy = m.fault, r.newFleet(), engine })
+		s := r.until(id, "the intent", func(s *outboard.State) bool { return len(s.Calls) == 2 && s.Calls[1].Started != nil })
+		if c := s.Calls[1]; c.Requested.Grant != "" || c.Requested.Decision != outboard.Allow || c.Started.Allowed != granted {
+			t.Errorf("requested %+v, started %+v", c.Requested, c.Started)
+		}
+		<-m.dead
+		r.advance(outboard.LeaseTTL + time.Second)
+		r.start(func(c *Config) { c.Fleet, c.Policy = r.newFleet(), engine })
+		r.rests(id, "end_turn")
+		if got := text(r.outcomes(id)[1]); strings.Contains(got, "EVIL") == granted || strings.Contains(got, "fresh shell") != granted {
+			t.Errorf("granted %v: %q\n%s", granted, got, r.dump(id))
+		}
 	}
 }

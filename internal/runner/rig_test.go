@@ -43,6 +43,7 @@ type rig struct {
 	oracle   string       // a file outside every sandbox that commands append their key to
 	log      *slog.Logger
 	sessions int
+	org      outboard.OrgID // of the sessions to come; "" = the default one
 }
 
 func (r *rig) now() time.Time { return time.Now().Add(time.Duration(r.offset.Load())) }
@@ -123,7 +124,7 @@ func (r *rig) session(model string, sets []outboard.Toolset) outboard.SessionID 
 func (r *rig) sessionWith(cfg outboard.SessionConfig) outboard.SessionID {
 	r.t.Helper()
 	r.sessions++
-	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), AgentID: "agent_1", AgentVersion: 1,
+	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), AgentID: "agent_1", AgentVersion: 1, Org: r.org,
 		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread), Phase: outboard.PhaseIdle}
 	h, err := r.store.CreateSession(r.t.Context(), h, cfg, outboard.NewEvent(h.Thread, &outboard.SessionCreated{Config: cfg}))
 	if err != nil {

@@ -58,16 +58,18 @@ type Config struct {
 	Fleet   *fleet.Fleet
 	Models  *llm.Registry
 	Live    *live.Hub
-	Harness harness.Harness  // nil = the built-in loop
-	Fetcher *tool.Fetcher    // nil = web_fetch answers that it is not available
-	Policy  *policy.Engine   // nil = the platform's own rules and nothing else
-	Kill    KillSwitch       // nil = there is none
-	Judge   string           // the model that judges calls under the permission auto; "" = none, and they ask
-	Logger  *slog.Logger     // nil = discard
-	Host    string           // name of this machine in the workers table
-	Slots   int              // sessions driven at a time; 0 = DefaultSlots
-	Grace   time.Duration    // of Stop; 0 = DefaultGrace
-	Now     func() time.Time // nil = the store's
+	Harness harness.Harness // nil = the built-in loop
+	Fetcher *tool.Fetcher   // nil = web_fetch answers that it is not available
+	Policy  *policy.Engine  // nil = the platform's own rules and nothing else
+	Kill    KillSwitch      // nil = there is none
+	Judge   string          // the model that judges calls under the permission auto; "" = none, and they ask
+	Logger  *slog.Logger    // nil = discard
+	Host    string          // name of this machine in the workers table
+	Slots   int             // sessions driven at a time; 0 = DefaultSlots
+	// OrgPercent is how many hundredths of Slots one organization may have, where there are several; 0 = the default
+	OrgPercent int
+	Grace      time.Duration    // of Stop; 0 = DefaultGrace
+	Now        func() time.Time // nil = the store's
 
 	// fault is asked before and after each write; its error is used in place of the write's. Only tests set it,
 	// to die there.
@@ -209,11 +211,13 @@ type worker struct {
 	*Runner
 	id       outboard.WorkerID
 	slots    chan struct{} // one token per session being driven
+	orgs     orgs          // whose they are
 	sessions sync.WaitGroup
 }
 
 func (r *Runner) newWorker() *worker {
-	return &worker{Runner: r, id: outboard.NewID[outboard.WorkerID](outboard.PrefixWorker), slots: make(chan struct{}, r.cfg.Slots)}
+	return &worker{Runner: r, id: outboard.NewID[outboard.WorkerID](outboard.PrefixWorker), slots: make(chan struct{}, r.cfg.Slots),
+		orgs: newOrgs(outboard.OrgShare(r.cfg.Slots, r.cfg.OrgPercent))}
 }
 
 // live claims until the lease is lost or the runner stops, and returns when all its sessions have ended.
@@ -303,9 +307,10 @@ func (w *worker) claim(ctx, turns context.Context) error {
 		var claimed []outboard.Header
 		err := w.cfg.fault("claim")
 		if err == nil {
-			claimed, err = w.cfg.Store.Claim(ctx, w.id, room)
+			claimed, err = w.cfg.Store.ClaimFair(ctx, w.id, room, w.orgs.fair(w.cfg.Store.Shared(ctx)))
 		}
 		for _, h := range claimed {
+			w.orgs.take(h.Org)
 			w.begin(turns, h, nil)
 		}
 		for range room - len(claimed) {
@@ -336,11 +341,16 @@ func (w *worker) reserve() bool {
 	}
 }
 
-// begin drives a claimed session, for which a slot was reserved. tail are the newest events of its log, as far
-// as they are known.
+// begin drives a claimed session, for which a slot was reserved and counted. tail are the newest events of its
+// log, as far as they are known.
 func (w *worker) begin(turns context.Context, h outboard.Header, tail []outboard.Event) {
 	w.sessions.Go(func() {
-		defer func() { <-w.slots }()
+		defer func() {
+			<-w.slots
+			if w.orgs.give(h.Org) {
+				w.cfg.Store.Wake()
+			}
+		}()
 		growStack(0)
 		w.drive(turns, h, tail)
 	})
@@ -360,10 +370,22 @@ func growStack(i int) byte {
 func (w *worker) inlineClaim(turns context.Context) (stop func()) {
 	return w.cfg.Store.AddInlineClaim(&store.InlineClaim{
 		Worker: w.id,
-		Reserve: func() bool {
-			return turns.Err() == nil && !w.isStopping() && w.cfg.fault("claim") == nil && w.reserve()
+		Reserve: func(org outboard.OrgID) bool {
+			if turns.Err() != nil || w.isStopping() || w.cfg.fault("claim") != nil || !w.orgs.reserve(org) {
+				return false
+			}
+			if w.reserve() {
+				return true
+			}
+			w.orgs.give(org)
+			return false
 		},
-		Cancel: func() { <-w.slots },
-		Take:   func(h outboard.Header, tail []outboard.Event) { w.begin(turns, h, tail) },
+		Cancel: func(org outboard.OrgID) {
+			<-w.slots
+			if w.orgs.give(org) {
+				w.cfg.Store.Wake()
+			}
+		},
+		Take: func(h outboard.Header, tail []outboard.Event) { w.begin(turns, h, tail) },
 	})
 }

@@ -249,6 +249,7 @@ func (s *Server) shake(nc net.Conn) (*ssh.ServerConn, <-chan ssh.NewChannel, <-c
 		return nil, nil, nil, nil, err
 	}
 	var visit *control.SSHVisit
+	stranger := false
 	cfg := &ssh.ServerConfig{MaxAuthTries: maxAuthTries, ServerVersion: "SSH-2.0-Outboard", PublicKeyAuthAlgorithms: publicKeyAlgorithms,
 		// Every key is worth a signature: to say which ones are known would tell strangers.
 		PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) { return &ssh.Permissions{}, nil },
@@ -257,6 +258,7 @@ func (s *Server) shake(nc net.Conn) (*ssh.ServerConn, <-chan ssh.NewChannel, <-c
 			defer cancel()
 			v, err := s.ctl.OpenSSH(ctx, ssh.FingerprintSHA256(key), m.User(), m.RemoteAddr().String())
 			if err != nil {
+				stranger = stranger || errors.Is(err, control.ErrSSHStranger)
 				if outboard.KindOf(err) != outboard.Denied {
 					s.log.Error("an SSH connection was refused because nobody could tell whether it may be", "err", err)
 				}
@@ -269,6 +271,9 @@ func (s *Server) shake(nc net.Conn) (*ssh.ServerConn, <-chan ssh.NewChannel, <-c
 	sc, chans, reqs, err := ssh.NewServerConn(nc, cfg)
 	if err == nil && visit == nil {
 		err = errors.Join(errors.New("nobody was admitted"), sc.Close())
+	}
+	if err != nil && stranger { // clients show every key they have: only if none was good was somebody refused
+		s.ctl.Refused(s.ctx, outboard.Caller{}, control.RefusedRequest{Route: "ssh", From: nc.RemoteAddr().String(), Why: control.ErrSSHStranger})
 	}
 	return sc, chans, reqs, visit, err
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 	"github.com/outboard-dev/outboard/internal/outboardtest"
 	"github.com/outboard-dev/outboard/internal/sshd"
+	"github.com/outboard-dev/outboard/internal/store"
 	"golang.org/x/crypto/ssh"
 )
 
@@ -516,5 +517,37 @@ func TestCut(t *testing.T) {
 				t.Errorf("afterwards: %+v", got)
 			}
 		})
+	}
+}
+
+// Broken if who has no key that opens anything is refused without a record, or more than one a minute has one.
+func TestSSHStrangersAreOnRecord(t *testing.T) {
+	r := start(t)
+	strangers := func() (n int) {
+		rows, err := r.Store.AuditRecords(t.Context(), store.AuditQuery{Action: "api.refused"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range rows {
+			if a.Resource == "ssh" && a.Actor == "stranger" && a.Decision == outboard.Refused {
+				n++
+			}
+		}
+		return n
+	}
+	if got := r.ssh("id", "", r.box, "echo in"); got.out != "in\n" || strangers() != 0 {
+		t.Errorf("control: %+v, %d records", got, strangers())
+	}
+	r.keygen("unknown")
+	for range 2 {
+		if got := r.ssh("unknown", "", r.box, "echo in"); got.code != 255 {
+			t.Errorf("a key that nobody registered: %+v", got)
+		}
+	}
+	for end := time.Now().Add(10 * time.Second); strangers() == 0 && time.Now().Before(end); { // written once the client has gone
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := strangers(); n != 1 {
+		t.Errorf("%d records", n)
 	}
 }

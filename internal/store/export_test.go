@@ -46,6 +46,11 @@ func (s *Store) PlanOfOpenBuilds(ctx context.Context) (string, error) {
 	return s.explain(ctx, openBuildsSQL, "h")
 }
 
+// PlanOfReadyOrgs is how the database would look for organizations that have work.
+func (s *Store) PlanOfReadyOrgs(ctx context.Context) (string, error) {
+	return s.explain(ctx, readyOrgsSQL, 1)
+}
+
 func (s *Store) explain(ctx context.Context, query string, args ...any) (string, error) {
 	explain := "EXPLAIN "
 	if s.d.name() == "sqlite" {

@@ -60,6 +60,16 @@ func (s *Store) Files(ctx context.Context, session outboard.SessionID, ids []out
 	return collect(ctx, s, "listing files", scanFile, query, append(w.args, limitOr(p.Limit, defaultPage))...)
 }
 
+// The content of a file that several sessions have a copy of is stored once.
+const fileUseSQL = `SELECT (SELECT count(*) FROM files WHERE org = ?),
+	(SELECT COALESCE(SUM(size), 0) FROM (SELECT DISTINCT digest, size FROM files WHERE org = ? AND digest <> ?) AS contents)`
+
+// FileUse returns how many files an organization has, and how many bytes they are, those with one digest left out.
+func (s *Store) FileUse(ctx context.Context, org outboard.OrgID, but string) (files, bytes int64, err error) {
+	err = s.queryRow(ctx, fileUseSQL, string(org), string(org), but).Scan(&files, &bytes)
+	return files, bytes, s.fail("counting files", err)
+}
+
 const deleteFileSQL = `DELETE FROM files WHERE id = ?`
 
 // DeleteFile removes the row; the blob stays until PruneBlobs of control.

@@ -16,10 +16,10 @@ import (
 // Only SQLite makes inline claims; with PostgreSQL the processes share what comes in.
 type InlineClaim struct {
 	Worker outboard.WorkerID
-	// Reserve asks for room for one session more. It must not wait.
-	Reserve func() bool
+	// Reserve asks for room for one session more of an organization. It must not wait.
+	Reserve func(outboard.OrgID) bool
 	// Cancel gives back room that was not needed.
-	Cancel func()
+	Cancel func(outboard.OrgID)
 	// Take hands over a session for which room was reserved: its header, and the events of the commit, which are
 	// the newest of its log. It must not wait.
 	Take func(outboard.Header, []outboard.Event)
@@ -40,7 +40,7 @@ func (s *Store) AddInlineClaim(o *InlineClaim) (stop func()) {
 // taking is the use of one inline claim by one group. A nil one takes nothing.
 type taking struct {
 	*InlineClaim
-	reserved, used int
+	reserved, used map[outboard.OrgID]int
 }
 
 // takingLocked returns the inline claim for the next group, or nil. s.claimsMu is held.
@@ -48,13 +48,13 @@ func (s *Store) takingLocked() *taking {
 	if !s.d.claimsInline() || len(s.inlineClaims) == 0 {
 		return nil
 	}
-	return &taking{InlineClaim: s.inlineClaims[len(s.inlineClaims)-1]}
+	return &taking{s.inlineClaims[len(s.inlineClaims)-1], map[outboard.OrgID]int{}, map[outboard.OrgID]int{}}
 }
 
 // again forgets what an attempt to commit had taken; the room stays reserved.
 func (t *taking) again() {
 	if t != nil {
-		t.used = 0
+		clear(t.used)
 	}
 }
 
@@ -63,19 +63,19 @@ func (t *taking) take(r *row, c *Commit, now time.Time) {
 	if t == nil || c.Epoch > 0 || r.Worker != "" || r.readyAt == 0 || r.readyAt > micros(now) {
 		return
 	}
-	if t.used == t.reserved {
-		if !t.Reserve() {
+	if t.used[r.Org] == t.reserved[r.Org] {
+		if !t.Reserve(r.Org) {
 			return
 		}
-		t.reserved++
+		t.reserved[r.Org]++
 	}
-	t.used++
+	t.used[r.Org]++
 	r.Worker, r.claimed, r.placed, r.full = t.Worker, true, true, true
 	r.Epoch++
 }
 
 // took reports whether the group has made work for the worker.
-func (t *taking) took() bool { return t != nil && t.used > 0 }
+func (t *taking) took() bool { return t != nil && len(t.used) > 0 }
 
 // settle hands over what the group has taken, or with rows nil gives the room back.
 func (t *taking) settle(group []*pending, rows map[outboard.SessionID]*row) {
@@ -92,11 +92,13 @@ func (t *taking) settle(group []*pending, rows map[outboard.SessionID]*row) {
 				events = append(events, p.events...)
 			}
 		}
-		t.reserved--
+		t.reserved[r.Org]--
 		t.Take(r.Header, events)
 	}
-	for range t.reserved {
-		t.Cancel()
+	for org, n := range t.reserved {
+		for range n {
+			t.Cancel(org)
+		}
 	}
 }
 

@@ -19,8 +19,8 @@ type inlineClaimed struct {
 func (o *inlineClaimed) add(w outboard.WorkerID) *store.InlineClaim {
 	return &store.InlineClaim{
 		Worker:  w,
-		Reserve: func() bool { o.room--; return o.room >= 0 },
-		Cancel:  func() { o.canceled++ },
+		Reserve: func(outboard.OrgID) bool { o.room--; return o.room >= 0 },
+		Cancel:  func(outboard.OrgID) { o.canceled++ },
 		Take: func(h outboard.Header, tail []outboard.Event) {
 			o.taken, o.tails = append(o.taken, h), append(o.tails, tail)
 		},

@@ -47,6 +47,9 @@ func (s *Store) Deregister(ctx context.Context, w outboard.WorkerID) error {
 	return err
 }
 
+// Wake lets WaitRunnable of this process return: it has room again for what it had left.
+func (s *Store) Wake() { s.hub.wakeClaimers() }
+
 // workFreed wakes the claimers of all processes.
 func (s *Store) workFreed() {
 	s.hub.wakeClaimers()
@@ -75,16 +78,39 @@ const liveSQL = `SELECT lease_until FROM workers WHERE id = ? AND lease_until > 
 const pickReadySQL = `WITH ready AS MATERIALIZED (SELECT num FROM sessions
 	WHERE ready_at > 0 AND worker = '' AND ready_at <= ? AND deleted_at = 0 ORDER BY ready_at LIMIT ?`
 
+const pickOrgSQL = `WITH ready AS MATERIALIZED (SELECT num FROM sessions
+	WHERE ready_at > 0 AND worker = '' AND ready_at <= ? AND org = ? AND deleted_at = 0 ORDER BY ready_at LIMIT ?`
+
+// readyOrgsSQL goes from one organization to the next by the index: it costs the same however many sessions wait.
+const readyOrgsSQL = `WITH RECURSIVE waiting(org) AS (
+	SELECT (SELECT org FROM sessions WHERE ready_at > 0 AND worker = '' ORDER BY org LIMIT 1)
+	UNION ALL SELECT (SELECT s.org FROM sessions AS s WHERE s.ready_at > 0 AND s.worker = '' AND s.org > waiting.org
+		ORDER BY s.org LIMIT 1) FROM waiting WHERE waiting.org IS NOT NULL)
+	SELECT org FROM waiting WHERE org IS NOT NULL AND EXISTS (SELECT 1 FROM sessions AS s
+		WHERE s.ready_at > 0 AND s.worker = '' AND s.org = waiting.org AND s.ready_at <= ? AND s.deleted_at = 0)`
+
+// Room is how many sessions of an organization a worker has room for.
+type Room struct {
+	Org      outboard.OrgID
+	Sessions int
+}
+
 const claimSQL = `) UPDATE sessions SET epoch = epoch + 1, worker = ? WHERE num IN (SELECT num FROM ready) RETURNING ` + headerCols
 
 // Claim takes up to max runnable sessions that no live worker holds, those that wait longest first: it raises their epoch and
 // makes w their owner. The headers returned carry the new epoch. ErrFenced: w's own lease is over.
 func (s *Store) Claim(ctx context.Context, w outboard.WorkerID, limit int) ([]outboard.Header, error) {
+	return s.ClaimFair(ctx, w, limit, nil)
+}
+
+// ClaimFair is Claim where organizations share the worker. rooms says how many sessions of which of them to take, and in
+// which order; it is asked about those that have some to take, perhaps more than once. nil = the oldest, whose they are.
+func (s *Store) ClaimFair(ctx context.Context, w outboard.WorkerID, limit int, rooms func([]outboard.OrgID) []Room) ([]outboard.Header, error) {
 	if limit <= 0 {
 		return nil, nil
 	}
 	now := micros(s.now())
-	if idle, err := s.nothingToClaim(ctx, now); err != nil || idle {
+	if idle, err := s.nothingToClaim(ctx, now, rooms); err != nil || idle {
 		return nil, err
 	}
 	var claimed []row
@@ -100,8 +126,7 @@ func (s *Store) Claim(ctx context.Context, w outboard.WorkerID, limit int) ([]ou
 		if err != nil {
 			return err
 		}
-		rows, err := collectTx(ctx, t, scanHeader, pickReadySQL+s.d.locking(true)+claimSQL, now, min(limit, maxPage), string(w))
-		claimed = rows
+		claimed, err = s.claim(ctx, t, w, now, min(limit, maxPage), rooms)
 		return err
 	})
 	if err != nil {
@@ -116,12 +141,46 @@ func (s *Store) Claim(ctx context.Context, w outboard.WorkerID, limit int) ([]ou
 	return out, nil
 }
 
+// claim takes the sessions of one Claim, in its transaction.
+func (s *Store) claim(ctx context.Context, t tx, w outboard.WorkerID, now int64, limit int, rooms func([]outboard.OrgID) []Room) ([]row, error) {
+	if rooms == nil {
+		return collectTx(ctx, t, scanHeader, pickReadySQL+s.d.locking(true)+claimSQL, now, limit, string(w))
+	}
+	orgs, err := collectTx(ctx, t, scanText[outboard.OrgID], readyOrgsSQL, now)
+	if err != nil {
+		return nil, err
+	}
+	var claimed []row
+	for _, r := range rooms(orgs) {
+		n := min(r.Sessions, limit-len(claimed))
+		if n <= 0 {
+			continue
+		}
+		rows, err := collectTx(ctx, t, scanHeader, pickOrgSQL+s.d.locking(true)+claimSQL, now, string(r.Org), n, string(w))
+		if err != nil {
+			return nil, err
+		}
+		claimed = append(claimed, rows...)
+	}
+	return claimed, nil
+}
+
 const claimableSQL = `SELECT EXISTS (SELECT 1 FROM sessions WHERE ready_at > 0 AND worker = '' AND ready_at <= ? AND deleted_at = 0)
 	OR EXISTS (SELECT 1 FROM workers WHERE lease_until <= ?)`
 
-// nothingToClaim looks before Claim writes, so that an idle server does not.
-func (s *Store) nothingToClaim(ctx context.Context, now int64) (bool, error) {
+const anyExpiredSQL = `SELECT EXISTS (SELECT 1 FROM workers WHERE lease_until <= ?)`
+
+// nothingToClaim looks before Claim writes, so that an idle server does not, nor one that has no room for what waits.
+func (s *Store) nothingToClaim(ctx context.Context, now int64, rooms func([]outboard.OrgID) []Room) (bool, error) {
 	var some bool
+	if rooms != nil {
+		orgs, err := collect(ctx, s, "looking for work", scanText[outboard.OrgID], readyOrgsSQL, now)
+		if err != nil || len(rooms(orgs)) > 0 {
+			return false, err
+		}
+		err = s.queryRow(ctx, anyExpiredSQL, now).Scan(&some)
+		return !some, s.fail("looking for work", err)
+	}
 	err := s.queryRow(ctx, claimableSQL, now, now).Scan(&some)
 	return !some, s.fail("looking for work", err)
 }

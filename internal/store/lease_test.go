@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -273,6 +274,59 @@ func TestWorkBeforeWait(t *testing.T) {
 		}
 		if waited := time.Since(start); waited < outboard.PollFallback {
 			t.Errorf("the control, a wait for nothing, took %v", waited)
+		}
+	})
+}
+
+// waiting is a session of an organization that has something to do.
+func waiting(t *testing.T, s *store.Store, org outboard.OrgID) outboard.SessionID {
+	t.Helper()
+	h := blank()
+	h.Org = org
+	h, err := s.CreateSession(t.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustAppend(t, s, h.ID, message("x"))
+	return h.ID
+}
+
+// Broken if the sessions of one organization that wait keep those of another from being claimed, or a claim takes more
+// of one than there is room for.
+func TestClaimFair(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		w := newWorker(t, s)
+		for range 40 {
+			waiting(t, s, "org_a")
+		}
+		late := waiting(t, s, "org_b")
+		waiting(t, s, "org_c")
+		if hs, err := s.Claim(t.Context(), w, 1); err != nil || len(hs) != 1 || hs[0].Org != "org_a" {
+			t.Fatalf("positive control: the oldest is not the first organization's: %v, %v", hs, err)
+		}
+		var asked []outboard.OrgID
+		rooms := func(orgs []outboard.OrgID) []store.Room {
+			asked = slices.Clone(orgs)
+			return []store.Room{{Org: "org_b", Sessions: 5}, {Org: "org_a", Sessions: 3}}
+		}
+		hs, err := s.ClaimFair(t.Context(), w, 9, rooms)
+		if err != nil || len(hs) != 4 || hs[0].ID != late || hs[0].Worker != w || hs[0].Epoch != 1 || hs[3].Org != "org_a" {
+			t.Errorf("claimed %+v, %v", hs, err)
+		}
+		if slices.Sort(asked); !slices.Equal(asked, []outboard.OrgID{"org_a", "org_b", "org_c"}) {
+			t.Errorf("asked about %v", asked)
+		}
+		if hs, err := s.ClaimFair(t.Context(), w, 2, rooms); err != nil || len(hs) != 2 || hs[1].Org != "org_a" {
+			t.Errorf("claimed %+v, %v, limit 2", hs, err)
+		}
+		if plan, err := s.PlanOfReadyOrgs(t.Context()); err != nil || strings.Contains(plan, "USE TEMP B-TREE") ||
+			strings.Contains(plan, "SCAN sessions") && !strings.Contains(plan, "sessions_ready_org") {
+			t.Errorf("the claim looks at every session that waits: %v\n%s", err, plan)
+		}
+		none := func([]outboard.OrgID) []store.Room { return nil }
+		before := s.Commits()
+		if hs, err := s.ClaimFair(t.Context(), w, 9, none); err != nil || len(hs) != 0 || s.Commits() != before {
+			t.Errorf("without room: %v, %v, %d commits", hs, err, s.Commits()-before)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/outboard-dev/outboard"
@@ -45,6 +46,33 @@ const orgsSQL = `SELECT ` + orgCols + ` FROM orgs ORDER BY created_at, id LIMIT 
 // Orgs returns the organizations, oldest first.
 func (s *Store) Orgs(ctx context.Context) ([]outboard.Organization, error) {
 	return collect(ctx, s, "listing organizations", scanOrg, orgsSQL, MaxOrgs)
+}
+
+// sharedFor is how long an answer of Shared is believed.
+const sharedFor = time.Second
+
+const sharedSQL = `SELECT count(*) FROM (SELECT 1 FROM orgs WHERE archived_at = 0 LIMIT 2) AS two`
+
+// tenancy is the last answer of Shared.
+type tenancy struct {
+	mu   sync.Mutex
+	yes  bool
+	seen time.Time // on this host's clock
+}
+
+// Shared reports whether more than one organization is there, so that none may have all of what they share. Where the
+// database does not answer it is the last answer.
+func (s *Store) Shared(ctx context.Context) bool {
+	s.tenancy.mu.Lock()
+	defer s.tenancy.mu.Unlock()
+	if age := time.Since(s.tenancy.seen); age >= 0 && age < sharedFor {
+		return s.tenancy.yes
+	}
+	var n int
+	if err := s.queryRow(ctx, sharedSQL).Scan(&n); err == nil {
+		s.tenancy.yes, s.tenancy.seen = n > 1, time.Now()
+	}
+	return s.tenancy.yes
 }
 
 const archiveOrgSQL = `UPDATE orgs SET archived_at = ? WHERE id = ? AND archived_at = 0`

@@ -74,6 +74,7 @@ type Store struct {
 	reserve     *reserve // nil = none
 	cache       cache
 	unbudgeted  unbudgeted
+	tenancy     tenancy // see Shared
 
 	claimsMu     sync.Mutex // held by the writer for a whole group, and so by an InlineClaim's stop
 	inlineClaims []*InlineClaim
