@@ -115,7 +115,7 @@ func TestAllowedCommandsStayFreshAfterACrash(t *testing.T) {
 		r.advance(outboard.LeaseTTL + time.Second)
 		r.start(func(c *Config) { c.Fleet, c.Policy = r.newFleet(), engine })
 		r.rests(id, "end_turn")
-		if got := text(r.outcomes(id)[1]); strings.Contains(got, "EVIL") == granted || strings.Contains(got, "fresh shell") != granted {
+		if got := finalText(r.outcomes(id)[1]); strings.Contains(got, "EVIL") == granted || strings.Contains(got, "fresh shell") != granted {
 			t.Errorf("granted %v: %q\n%s", granted, got, r.dump(id))
 		}
 	}

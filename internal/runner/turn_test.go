@@ -290,7 +290,7 @@ func TestCommandsAreWatchedWhileTheyRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.rests(id, "end_turn")
-	if out := r.outcomes(id); len(out) != 1 || text(out[0]) != "at 42\uFFFD\uFFFD\ngo on\n" {
+	if out := r.outcomes(id); len(out) != 1 || finalText(out[0]) != "at 42\uFFFD\uFFFD\ngo on\n" {
 		t.Errorf("the control: the result is %+v", out)
 	}
 	if late := r.hub.Follow(ctx, id); len(late) != 0 {

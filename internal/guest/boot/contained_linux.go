@@ -130,6 +130,9 @@ func tidy(cfg *Config) error {
 		if err := ownDir(cfg, d); err != nil {
 			return err
 		}
+		if err := ownTrust(cfg, d.Path); err != nil {
+			return err
+		}
 	}
 	for _, file := range []string{"/etc/passwd", "/etc/group"} {
 		data, err := os.ReadFile(file)
@@ -148,6 +151,21 @@ func tidy(cfg *Config) error {
 		}
 		if err := os.WriteFile(file, []byte(out.String()), 0o644); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// ownTrust gives the tool the link in its home directory that leads to the database of NSS. The layer has it
+// under an id that is not this sandbox's, and the guest could not remove it.
+func ownTrust(cfg *Config, home string) error {
+	link := filepath.Join(home, uplink.NSSLink)
+	if to, err := os.Readlink(link); err != nil || to != uplink.NSSDir {
+		return nil // the image's own, or none
+	}
+	for _, name := range []string{link, filepath.Dir(link)} {
+		if err := os.Lchown(name, cfg.ToolUID, cfg.ToolGID); err != nil {
+			return fmt.Errorf("giving %s to the tool: %w", name, err)
 		}
 	}
 	return nil
