@@ -29,22 +29,24 @@ func newApply(a *app) *cobra.Command {
 }
 
 type applyLine struct {
-	Type    string           `json:"type"`
-	Session string           `json:"session_id"`
-	Outcome string           `json:"outcome"`          // applied, would_apply, nothing, already, branch, conflict
-	Files   []string         `json:"files,omitempty"`  // what the result changes
-	Merged  []string         `json:"merged,omitempty"` // of them, what holds changes of yours, too
-	Clashes []worktree.Clash `json:"clashes,omitempty"`
-	Left    []string         `json:"left_out,omitempty"` // what the workspace holds and the result does not, and why
-	Branch  string           `json:"branch,omitempty"`
-	Root    string           `json:"root"`
+	Type    string            `json:"type"`
+	Session string            `json:"session_id"`
+	Outcome string            `json:"outcome"`          // applied, would_apply, nothing, already, branch, conflict
+	Files   []string          `json:"files,omitempty"`  // what the result changes
+	Merged  []string          `json:"merged,omitempty"` // of them, what holds changes of yours, too
+	Clashes []worktree.Clash  `json:"clashes,omitempty"`
+	Left    []string          `json:"left_out,omitempty"` // what the workspace holds and the result does not, and why
+	Branch  string            `json:"branch,omitempty"`
+	Commits []worktree.Commit `json:"commits,omitempty"` // on the branch: the session's own, oldest first
+	Notes   []string          `json:"notes,omitempty"`   // what else there is to know of the branch
+	Root    string            `json:"root"`
 }
 
 func runApply(ctx context.Context, a *app, o applyOptions, ref string) error {
 	if o.check && o.branch != "" {
 		return usagef("--check and --branch exclude each other")
 	}
-	h, err := a.bringHome(ctx, ref)
+	h, err := a.bringHome(ctx, ref, true)
 	if err != nil {
 		return err
 	}
@@ -54,7 +56,7 @@ func runApply(ctx context.Context, a *app, o applyOptions, ref string) error {
 		line.Left = h.result.Left
 		warnLeft(a, line.Left)
 	}
-	if h.result == nil || !h.result.Changed() {
+	if h.result == nil || !h.result.Changed() && o.branch == "" {
 		return sayApplied(a, line)
 	}
 	if line.Files, err = h.result.Files(ctx); err != nil {
@@ -64,12 +66,12 @@ func runApply(ctx context.Context, a *app, o applyOptions, ref string) error {
 		return err
 	}
 	if o.branch != "" {
-		line.Outcome = "branch"
-		if line.Branch, err = h.result.Branch(ctx, o.branch); err != nil {
+		if err := makeBranch(ctx, a, h, o.branch, &line); err != nil {
 			return err
 		}
-		warnLeft(a, h.result.Left[len(line.Left):])
-		line.Left = h.result.Left
+		if line.Branch != "" {
+			line.Outcome = "branch"
+		}
 		return sayApplied(a, line)
 	}
 	rep, err := h.result.Apply(ctx, o.check)
@@ -92,6 +94,31 @@ func runApply(ctx context.Context, a *app, o applyOptions, ref string) error {
 		}
 	}
 	return sayApplied(a, line)
+}
+
+// makeBranch makes the result a branch, and says what is on it.
+func makeBranch(ctx context.Context, a *app, h *home, name string, line *applyLine) error {
+	b, err := h.result.Branch(ctx, name)
+	if err != nil {
+		return err
+	}
+	line.Branch, line.Commits, line.Notes = b.Name, b.Commits, b.Notes
+	line.Left = append(line.Left, b.Left...)
+	warnLeft(a, b.Left)
+	for _, n := range b.Notes {
+		a.say("%s", term.Line(n, 0))
+	}
+	for _, l := range b.Links {
+		a.say("a commit of the session holds a link out of the tree: %s", term.Line(l, 0))
+	}
+	if n := len(b.Commits); n > 0 {
+		text := count(n, "commit") + " of the session"
+		if b.Rest {
+			text += "; one more holds what it did not commit"
+		}
+		a.say("%s: %s", b.Name, text)
+	}
+	return nil
 }
 
 // maxShown bounds how many files of one kind are listed; --json has all of them.
@@ -132,20 +159,20 @@ func refused(ctx context.Context, a *app, o applyOptions, h *home, line applyLin
 		fmt.Fprintf(&why, "\n%s: %s", term.Line(c.Path, 0), term.Line(c.Why, 0))
 	}
 	e := outboard.Errorf(outboard.Conflict, "the result of %s does not fit your files, which are unchanged%s", name, why.String()).WithCode("conflict")
+	sparse := ""
+	if add := h.result.SparseAdd(ctx, line.Clashes); add != "" {
+		sparse = add + ", then apply again; or "
+	}
 	switch {
 	case o.check:
-		e = e.WithHint("outboard apply %s would make it a branch to merge", name)
+		e = e.WithHint("%soutboard apply %s would make it a branch to merge", sparse, name)
 	case h.sent.Plain:
 		e = e.WithHint("outboard pull %s . -o DIR brings the result into another directory", name)
 	default:
-		branch, err := h.result.Branch(ctx, "outboard/"+name)
-		if err != nil {
+		if err := makeBranch(ctx, a, h, "outboard/"+name, &line); err != nil {
 			return err
 		}
-		line.Branch = branch
-		warnLeft(a, h.result.Left[len(line.Left):])
-		line.Left = h.result.Left
-		e = e.WithHint("commit or stash your work, then: git merge %s%s", unrelated(ctx, h), branch)
+		e = e.WithHint("%scommit or stash your work, then: git merge %s%s", sparse, unrelated(ctx, h), line.Branch)
 	}
 	if a.json {
 		line.Outcome = "conflict"

@@ -186,7 +186,7 @@ func (d *demo) bringHome(ctx context.Context) (patch, runs []byte, err error) {
 		return nil, nil, err
 	}
 	defer body.Close()
-	res, err := d.work.tree.Import(ctx, d.work.snap.Base, workspacePrefix, body)
+	res, err := d.work.tree.Import(ctx, d.work.snap.Sent(), workspacePrefix, body, false)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -40,7 +40,7 @@ func newDiff(a *app) *cobra.Command {
 }
 
 func runDiff(ctx context.Context, a *app, form worktree.Form, ref string) error {
-	b, err := a.bringHome(ctx, ref)
+	b, err := a.bringHome(ctx, ref, false)
 	if err != nil {
 		return err
 	}
@@ -98,15 +98,20 @@ func showPatch(w io.Writer, st term.Style, patch []byte) error {
 type home struct {
 	session client.Session
 	sent    *sent
+	remade  *worktree.Remade // what was sent, when it was not sent from here
 	result  *worktree.Result // nil when nothing was saved yet: nothing changed
 }
 
-// Close removes the temporary copy.
+// Close removes the temporary copies.
 func (h *home) Close() error {
-	if h.result == nil {
-		return nil
+	var err error
+	if h.result != nil {
+		err = h.result.Close()
 	}
-	return h.result.Close()
+	if h.remade != nil {
+		err = errors.Join(err, h.remade.Close())
+	}
+	return err
 }
 
 func (h *home) diff(ctx context.Context, form worktree.Form) ([]byte, error) {
@@ -116,8 +121,54 @@ func (h *home) diff(ctx context.Context, form worktree.Form) ([]byte, error) {
 	return h.result.Diff(ctx, form)
 }
 
-// bringHome downloads a session's newest workspace and compares it with what was sent from here.
-func (a *app) bringHome(ctx context.Context, ref string) (*home, error) {
+// began finds what was sent: what this machine remembers of it, or what the server has. To apply, there must be files to apply to: those
+// that were sent, or a clone of the repository around the working directory.
+func (h *home) began(ctx context.Context, c *conn, apply bool) (worktree.Sent, error) {
+	rec, err := loadSent(c.data, h.session.ID)
+	if err != nil && outboard.KindOf(err) != outboard.NotFound {
+		return worktree.Sent{}, err
+	}
+	if err == nil {
+		_, gone := os.Stat(rec.Root)
+		if gone == nil {
+			h.sent = rec
+			return worktree.Sent{Base: rec.Base, Head: rec.Head, Start: rec.Start}, nil
+		}
+		if apply && errors.Is(gone, fs.ErrNotExist) {
+			return worktree.Sent{}, outboard.Errorf(outboard.NotFound, "%s, where the session's files came from, is gone", rec.Root).
+				WithHint("outboard pull %s . -o DIR brings the result into another directory", sessionName(h.session.ID))
+		}
+	}
+	name := sessionName(h.session.ID)
+	body, err := c.SentWorkspace(ctx, h.session.ID)
+	if outboard.KindOf(err) == outboard.NotFound && err != nil {
+		return worktree.Sent{}, outboard.Errorf(outboard.NotFound, "the server has no work that was sent to %s", name).
+			WithHint("outboard pull %s . -o DIR brings its files into a directory", name)
+	}
+	if err != nil {
+		return worktree.Sent{}, err
+	}
+	defer body.Close()
+	repo := ""
+	if apply {
+		repo = "."
+	}
+	h.remade, err = worktree.Remake(ctx, repo, workspacePrefix, body)
+	if outboard.KindOf(err) == outboard.NotFound && err != nil {
+		return worktree.Sent{}, outboard.Errorf(outboard.NotFound, "the work of %s was not sent from this machine, and cannot be applied here: %w", name, err).
+			WithHint("in a clone of its repository, git fetch; or anywhere: outboard diff %s | git apply", name)
+	}
+	if err != nil {
+		return worktree.Sent{}, err
+	}
+	t := h.remade.Tree
+	h.sent = &sent{Session: h.session.ID, Root: t.Root, GitDir: t.GitDir, Store: t.Store, Plain: t.Plain, Base: h.remade.Sent.Base}
+	return h.remade.Sent, nil
+}
+
+// bringHome downloads a session's newest workspace and compares it with what was sent. With commits, the result can be applied, and a
+// branch has the session's commits.
+func (a *app) bringHome(ctx context.Context, ref string, commits bool) (*home, error) {
 	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return nil, err
@@ -127,21 +178,21 @@ func (a *app) bringHome(ctx context.Context, ref string) (*home, error) {
 	if h.session, err = findSession(ctx, c.Client, ref); err != nil {
 		return nil, err
 	}
-	if h.sent, err = loadSent(c.data, h.session.ID); err != nil {
-		return nil, err
-	}
-	if _, err := os.Stat(h.sent.Root); errors.Is(err, fs.ErrNotExist) {
-		return nil, outboard.Errorf(outboard.NotFound, "%s, where the session's files came from, is gone", h.sent.Root).
-			WithHint("outboard pull %s . -o DIR brings the result into another directory", sessionName(h.session.ID))
+	began, err := h.began(ctx, c, commits)
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
 	}
 	body, err := c.Workspace(ctx, h.session.ID)
 	if outboard.KindOf(err) == outboard.NotFound {
 		return h, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, h.Close())
 	}
 	defer body.Close()
-	h.result, err = h.sent.tree().Import(ctx, h.sent.Base, workspacePrefix, body)
-	return h, err
+	h.result, err = h.sent.tree().Import(ctx, began, workspacePrefix, body, commits)
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return h, nil
 }

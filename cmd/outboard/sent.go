@@ -33,6 +33,8 @@ type sent struct {
 	Store   string `json:"store"`           // private repository that holds Base
 	Plain   bool   `json:"plain,omitempty"` // Root is in no repository
 	Base    string `json:"base"`            // commit of what was sent
+	Head    string `json:"head"`            // HEAD there, "" when there was none
+	Start   string `json:"start"`           // commit that the workspace's repository was at
 	File    string `json:"file"`            // the upload
 	Files   int    `json:"files"`
 	Changed int    `json:"uncommitted"`
@@ -265,7 +267,8 @@ func (p *progress) clear() {
 
 // bind remembers that the work went to a session.
 func (s *sending) bind(data, session string) error {
-	rec := sent{Session: session, Root: s.tree.Root, GitDir: s.tree.GitDir, Store: s.tree.Store, Plain: s.tree.Plain, Base: s.snap.Base,
+	rec := sent{Session: session, Root: s.tree.Root, GitDir: s.tree.GitDir, Store: s.tree.Store, Plain: s.tree.Plain,
+		Base: s.snap.Base, Head: s.snap.Head, Start: s.snap.Start,
 		File: s.file.ID, Files: s.snap.Files, Changed: s.snap.Changed}
 	return rec.save(data)
 }

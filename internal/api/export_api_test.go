@@ -286,6 +286,43 @@ func TestWorkspaceDownloadIsAudited(t *testing.T) {
 	}
 }
 
+// If this fails, what was sent to a session cannot be had where it was not sent from, or can by others, or by nobody knows whom.
+func TestSentWorkspace(t *testing.T) {
+	b := whole(t, outboardtest.Options{})
+	k := b.talk("always_allow")
+	path := "/v1/sessions/" + k.id + "/outboard/workspace/sent"
+	if res := b.do("GET", path, nil); res.status != 404 || !strings.Contains(string(res.body), "was sent no work") {
+		t.Fatalf("nothing was sent: %d %s", res.status, res.body)
+	}
+	up := b.upload("file", "w.tar:the work")
+	id := outboard.FileID(up.get("id").(string))
+	name := func(id outboard.FileID) {
+		b.ok("POST", "/v1/sessions/"+k.id, map[string]any{"metadata": map[string]string{"outboard.workspace": string(id) + ":tar"}})
+	}
+	name(id)
+	if res := b.do("GET", path, nil); res.status != 200 || string(res.body) != "the work" {
+		t.Errorf("what was sent: %d %q", res.status, res.body)
+	}
+	n, err := b.store.CountAudit(t.Context(), b.admin(), "session.workspace", outboard.Allowed, time.Time{})
+	if err != nil || n != 1 {
+		t.Errorf("%d records, %v", n, err)
+	}
+	f, err := b.store.File(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, foreign := range []outboard.File{{Org: f.Org, Session: "sesn_01JZZZZZZZZZZZZZZZZZZZZZZZ"}, {Org: "org_01JZZZZZZZZZZZZZZZZZZZZZZZ"}} {
+		f.ID, f.Org, f.Session = outboard.NewID[outboard.FileID](outboard.PrefixFile), foreign.Org, foreign.Session
+		if err := b.store.PutFile(t.Context(), f); err != nil {
+			t.Fatal(err)
+		}
+		name(f.ID)
+		if res := b.do("GET", path, nil); res.status != 404 {
+			t.Errorf("a file of another session or organization: %d", res.status)
+		}
+	}
+}
+
 // If this fails, a session leaves the server without anybody being able to say who took it, or although that could not be written down.
 func TestExportIsAudited(t *testing.T) {
 	b := whole(t, outboardtest.Options{})

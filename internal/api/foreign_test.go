@@ -40,7 +40,8 @@ var foreignCases = map[string]foreignCase{
 	"GET /v1/sessions/{session}": {}, "POST /v1/sessions/{session}": {body: `{"title":"b"}`}, "DELETE /v1/sessions/{session}": {},
 	"POST /v1/sessions/{session}/archive": {}, "POST /v1/sessions/{session}/fork": {body: `{}`},
 	"POST /v1/sessions/{session}/rewind": {body: `{"seq":1,"conversation":true}`}, "GET /v1/sessions/{session}/outboard/workspace": {},
-	"GET /v1/sessions/{session}/outboard/export": {}, "GET /v1/sessions/{session}/outboard/checkpoints": {},
+	"GET /v1/sessions/{session}/outboard/workspace/sent": {},
+	"GET /v1/sessions/{session}/outboard/export":         {}, "GET /v1/sessions/{session}/outboard/checkpoints": {},
 	"GET /v1/sessions/{session}/outboard/checkpoints/diff": {query: "?from={checkpoint}&to={checkpoint}"},
 	"GET /v1/sessions/{session}/outboard/network":          {}, "GET /v1/sessions/{session}/outboard/network/log": {},
 	"POST /v1/sessions/{session}/outboard/network/allow": {body: `{"host":"a.test","scope":"session"}`}, "DELETE /v1/sessions/{session}/outboard/network/allow": {query: "?host=a.test"},
@@ -373,6 +374,7 @@ func (w *tenants) everything(b *bench, org outboard.OrgID) map[string]string {
 	}
 	ids["file"] = b.upload("file", "f:content").str("id")
 	ids["resource"] = b.ok("POST", "/v1/sessions/"+id+"/resources", map[string]any{"type": "file", "file_id": ids["file"]}).str("id")
+	b.ok("POST", "/v1/sessions/"+id, map[string]any{"metadata": map[string]string{"outboard.workspace": ids["file"] + ":tar"}})
 	ids["vault"] = b.ok("POST", "/v1/vaults", `{"display_name":"v"}`).str("id")
 	ids["credential"] = b.ok("POST", "/v1/vaults/"+ids["vault"]+"/credentials",
 		`{"auth":{"type":"static_bearer","mcp_server_url":"https://a.test","token":"t"}}`).str("id")

@@ -44,6 +44,7 @@ func (s *server) built() []route {
 		{"POST", "/v1/sessions/{session}/fork", s.forkSession},
 		{"POST", "/v1/sessions/{session}/rewind", s.rewindSession},
 		{"GET", "/v1/sessions/{session}/outboard/workspace", s.workspace},
+		{"GET", "/v1/sessions/{session}/outboard/workspace/sent", s.sentWorkspace},
 		{"GET", "/v1/sessions/{session}/outboard/export", s.exportSession},
 		{"POST", "/v1/outboard/import", s.importSession},
 		{"GET", "/v1/sessions/{session}/outboard/checkpoints", s.listCheckpoints},

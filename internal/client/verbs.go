@@ -1,7 +1,9 @@
 package client
 
 import (
+	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -184,6 +186,32 @@ func (c *Client) Workspace(ctx context.Context, id string) (io.ReadCloser, error
 		return nil, err
 	}
 	return resp.Body, nil
+}
+
+// SentWorkspace returns what the session's workspace began as, as a tar; the caller closes it. NotFound when nothing was sent.
+func (c *Client) SentWorkspace(ctx context.Context, id string) (io.ReadCloser, error) {
+	resp, err := c.send(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(id)+"/outboard/workspace/sent", nil, nil)
+	if err != nil || resp.Header.Get("Content-Type") != "application/gzip" {
+		return bodyOf(resp), err
+	}
+	z, err := gzip.NewReader(resp.Body)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("unpacking what was sent: %w", err), resp.Body.Close())
+	}
+	return unzipped{z, resp.Body}, nil
+}
+
+func bodyOf(resp *http.Response) io.ReadCloser {
+	if resp == nil {
+		return nil
+	}
+	return resp.Body
+}
+
+// unzipped closes what it reads from.
+type unzipped struct {
+	io.Reader
+	io.Closer
 }
 
 // EventQuery selects a part of a session's history.

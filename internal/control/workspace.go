@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/text"
 )
 
@@ -129,6 +130,35 @@ func (c *Control) Workspace(ctx context.Context, by outboard.Caller, id outboard
 		return nil, err
 	}
 	return w, nil
+}
+
+// SentWorkspace opens the work that was sent along with a session, as it was uploaded, and tells its kind: tar or tar.gz. Uploads are not
+// given back otherwise. Who may read the workspace may read this: its first version was made from it. The caller closes it.
+func (c *Control) SentWorkspace(ctx context.Context, by outboard.Caller, id outboard.SessionID) (outboard.File, string, io.ReadCloser, error) {
+	h, err := c.header(ctx, by, id)
+	if err != nil {
+		return outboard.File{}, "", nil, err
+	}
+	ref, kind, ok := strings.Cut(h.Metadata[fleet.WorkspaceKey], ":")
+	if !ok || kind != "tar" && kind != fleet.WorkspaceGzip {
+		return outboard.File{}, "", nil, outboard.Errorf(outboard.NotFound, "session %q was sent no work", id).WithCode("no_workspace")
+	}
+	f, err := c.fileOf(ctx, h.Org, outboard.FileID(ref))
+	if err == nil && (f.Session != "" && f.Session != id || c.expired(f)) {
+		err = notFound("file", ref) // as for the machine that is made from it
+	}
+	if err != nil {
+		return f, "", nil, err
+	}
+	body, err := c.blob.Open(ctx, f.Blob)
+	if err != nil {
+		return f, "", nil, outboard.Errorf(outboard.KindOf(err), "opening what was sent: %w", err)
+	}
+	if err := c.record(ctx, by, "session.workspace", string(id), map[string]any{"sent": f.ID}); err != nil {
+		body.Close()
+		return f, "", nil, err
+	}
+	return f, kind, body, nil
 }
 
 // workspaceAt returns the workspace as a checkpoint saved it. all are the checkpoints of its session.

@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -154,7 +155,7 @@ func TestApplyMeetsLocalWork(t *testing.T) {
 			c.session(box)
 			c.user(r)
 			before, state := r.tree(), r.indexState()
-			res := box.result(tree, snap.Base)
+			res := box.result(tree, snap)
 			if c.why != "" {
 				rep := r.apply(res, Refused)
 				if !slices.ContainsFunc(rep.Clashes, func(cl Clash) bool { return cl.Path+": "+cl.Why == c.why }) || len(rep.Clashes) > 2 {
@@ -196,6 +197,41 @@ func TestApplyMeetsLocalWork(t *testing.T) {
 	}
 }
 
+// What a sparse checkout leaves out must not appear beside what the index says, and the command that the user is given must be all it takes.
+func TestSparseAdd(t *testing.T) {
+	for _, c := range []struct{ mode, file, command string }{
+		{"--cone", "d/one", "sparse-checkout add d"},
+		{"--cone", "d e/it's*", `sparse-checkout add 'd e'`},
+		{"--no-cone", "d/one", "sparse-checkout add /d/one"},
+		{"--no-cone", "d e/it's*", `sparse-checkout add '/d e/it'\''s\*'`},
+	} {
+		t.Run(c.mode+" "+c.file, func(t *testing.T) {
+			r := newRepo(t)
+			r.commit(map[string]string{"keep/a": "1\n", c.file: "1\n"})
+			tree, snap, box := r.send()
+			box.write(map[string]string{c.file: "2\n", "keep/a": "2\n"})
+			r.git("sparse-checkout", "set", c.mode, map[string]string{"--cone": "keep", "--no-cone": "/keep/"}[c.mode])
+			res := box.result(tree, snap)
+			rep := r.apply(res, Refused)
+			command := res.SparseAdd(t.Context(), rep.Clashes)
+			if len(rep.Clashes) != 1 || !strings.HasSuffix(command, c.command) || exists(filepath.Join(r.dir, c.file)) {
+				t.Fatalf("%+v, %s", rep.Clashes, command)
+			}
+			sh := exec.CommandContext(t.Context(), "sh", "-c", command)
+			if out, err := sh.CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v\n%s", command, err, out)
+			}
+			r.apply(res, Applied)
+			if r.read(c.file) != "2\n" || r.read("keep/a") != "2\n" {
+				t.Error("the result is not there")
+			}
+			if got := res.SparseAdd(t.Context(), []Clash{{"a", "you deleted it and the session changed it"}}); got != "" {
+				t.Errorf("the control: another clash: %s", got)
+			}
+		})
+	}
+}
+
 func (r *repo) indexState() string {
 	r.t.Helper()
 	return r.git("for-each-ref") + r.git("ls-files", "-s", "-v", "-z") + r.git("rev-parse", "HEAD")
@@ -213,7 +249,7 @@ func TestApplyKeepsHardLinksAndPermissions(t *testing.T) {
 	}
 	tree, snap, box := r.send()
 	box.write(map[string]string{"a": "2\n"})
-	r.apply(box.result(tree, snap.Base), Applied)
+	r.apply(box.result(tree, snap), Applied)
 	b, err := os.ReadFile(other)
 	info, serr := os.Stat(filepath.Join(r.dir, "a"))
 	if err != nil || serr != nil || string(b) != "1\n" || r.read("a") != "2\n" || info.Mode().Perm() != 0o600 {
@@ -234,14 +270,14 @@ func TestApplyKeepsLineEnds(t *testing.T) {
 	}
 	box.write(map[string]string{"crlf": "one\n2\n3\n4\n", "lf": "one\n2\n", "new": "1\n"})
 	r.write(map[string]string{"crlf": "1\r\n2\r\n3\r\nfour\r\n"})
-	r.apply(box.result(tree, snap.Base), Applied)
+	r.apply(box.result(tree, snap), Applied)
 	for name, want := range map[string]string{"crlf": "one\r\n2\r\n3\r\nfour\r\n", "lf": "one\n2\n", "new": "1\r\n"} {
 		if got := r.read(name); got != want {
 			t.Errorf("%s = %q, want %q", name, got, want)
 		}
 	}
 	box.write(map[string]string{"mixed": "one\n2\n", "new": "2\n"})
-	rep := r.apply(box.result(tree, snap.Base), Refused)
+	rep := r.apply(box.result(tree, snap), Refused)
 	if !slices.ContainsFunc(rep.Clashes, func(c Clash) bool { return c.Path == "mixed" && strings.Contains(c.Why, "line ends") }) || r.read("mixed") != "1\r\n2\n" {
 		t.Errorf("clashes %+v, mixed %q", rep.Clashes, r.read("mixed"))
 	}
@@ -268,9 +304,9 @@ func TestApplyRunsNoProgram(t *testing.T) {
 	tree, snap, box := r.send()
 	box.write(map[string]string{".gitattributes": "* filter=up merge=up diff=up\n", "plain": "2\n", "filtered.up": "other\n", "new.up": "n\n"})
 	r.write(map[string]string{"plain": "1\n2\n"})
-	r.apply(box.result(tree, snap.Base), Refused)
+	r.apply(box.result(tree, snap), Refused)
 	r.write(map[string]string{"plain": "1\n"})
-	res := box.result(tree, snap.Base)
+	res := box.result(tree, snap)
 	r.apply(res, Applied)
 	if r.read("new.up") != "n\n" || r.read("filtered.up") != "other\n" {
 		t.Errorf("new.up = %q, filtered.up = %q", r.read("new.up"), r.read("filtered.up"))
@@ -288,7 +324,7 @@ func TestApplyRunsNoProgram(t *testing.T) {
 		t.Error("the control: git did not run the filter")
 	}
 	box.write(map[string]string{"filtered.up": "changed\n"})
-	rep := r.apply(box.result(tree, snap.Base), Refused)
+	rep := r.apply(box.result(tree, snap), Refused)
 	if len(rep.Clashes) != 1 || !strings.Contains(rep.Clashes[0].Why, "your git filter up is not run") {
 		t.Errorf("clashes = %+v", rep.Clashes)
 	}
@@ -309,7 +345,7 @@ func TestResultNamesWhatItLeaves(t *testing.T) {
 	box.remove("swapped", "deep")
 	box.write(map[string]string{"a.txt": "b\n", "mod/new.txt": "n\n", "swapped": "file\n", "deep": "file\n", "vendor/x/.git/config": "evil\n", "vendor/x/.GIT": "evil\n",
 		"vendor/x/file": "fine\n", stageName + "/journal.json": "{}"})
-	res := box.result(tree, snap.Base)
+	res := box.result(tree, snap)
 	got := strings.Join(res.Left, "\n")
 	for _, want := range []string{"mod/new.txt: in a submodule", "swapped: a file in place of a submodule", "deep: the session put a file in place", "vendor/x/.git: no result",
 		"vendor/x/.GIT: no result"} {
@@ -375,9 +411,9 @@ func TestAppliesAtOnce(t *testing.T) {
 	r.commit(map[string]string{"a": "1\n2\n3\n4\n5\n6\n7\n8\n9\n"})
 	tree, snap, box := r.send()
 	box.write(map[string]string{"a": "one\n2\n3\n4\n5\n6\n7\n8\n9\n", "same": "s\n"})
-	first := box.result(tree, snap.Base)
+	first := box.result(tree, snap)
 	box.write(map[string]string{"a": "1\n2\n3\n4\n5\n6\n7\n8\nnine\n", "same": "s\n"})
-	second := box.result(tree, snap.Base)
+	second := box.result(tree, snap)
 	var wg sync.WaitGroup
 	for _, res := range []*Result{first, second, first, second} {
 		wg.Go(func() {
@@ -401,11 +437,11 @@ func TestBranchLeavesBranchesAlone(t *testing.T) {
 	r.git("worktree", "add", "-q", "-b", "elsewhere", filepath.Join(t.TempDir(), "wt"))
 	tree, snap, box := r.send()
 	box.write(map[string]string{"a": "2\n"})
-	res := box.result(tree, snap.Base)
+	res := box.result(tree, snap)
 	before := r.git("for-each-ref", "refs/heads")
 	for name, want := range map[string]string{"taken": "taken-2", "elsewhere": "elsewhere-2", "main": "main-2", "free": "free"} {
-		if got, err := res.Branch(t.Context(), name); err != nil || got != want {
-			t.Errorf("Branch(%s) = %q, %v", name, got, err)
+		if got, err := res.Branch(t.Context(), name); err != nil || got.Name != want {
+			t.Errorf("Branch(%s) = %+v, %v", name, got, err)
 		}
 	}
 	if after := r.git("for-each-ref", "refs/heads/taken", "refs/heads/elsewhere", "refs/heads/main"); len(strings.Split(before, "\n")) != 3 || !strings.Contains(after, strings.Split(before, "\n")[0]) {

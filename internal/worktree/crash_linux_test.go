@@ -35,7 +35,7 @@ func TestCrashChild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := treeAt(c.Root, c.Store).Import(context.Background(), c.Base, "workspace/", f)
+	res, err := treeAt(c.Root, c.Store).Import(context.Background(), Sent{Base: c.Base}, "workspace/", f, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestApplySurvivesKill(t *testing.T) {
 				t.Fatalf("%s: taken back: %q", out, got)
 			}
 		}
-		res, err := tree.Import(t.Context(), base, "workspace/", bytes.NewReader(tarball.Bytes()))
+		res, err := tree.Import(t.Context(), Sent{Base: base}, "workspace/", bytes.NewReader(tarball.Bytes()), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,7 +195,7 @@ func TestApplyUnderAnEditor(t *testing.T) {
 		} {
 			t.Run(point+" "+how, func(t *testing.T) {
 				r, tree, base, tarball, want := crashed(t)
-				res, err := tree.Import(t.Context(), base, "workspace/", tarball)
+				res, err := tree.Import(t.Context(), Sent{Base: base}, "workspace/", tarball, false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -249,7 +249,7 @@ func TestApplyOnAFullDisk(t *testing.T) {
 	before := r.tree()
 	refused := 0
 	for room := range 24 { // pages that are free: it fails at a later point each time
-		res, err := tree.Import(t.Context(), base, "workspace/", bytes.NewReader(tarball.Bytes()))
+		res, err := tree.Import(t.Context(), Sent{Base: base}, "workspace/", bytes.NewReader(tarball.Bytes()), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -297,7 +297,7 @@ func TestApplyWithoutPermission(t *testing.T) {
 	}
 	free := func() { exec.Command("chattr", "-i", filepath.Join(r.dir, "gone")).Run() }
 	t.Cleanup(free)
-	res, err := tree.Import(t.Context(), base, "workspace/", tarball)
+	res, err := tree.Import(t.Context(), Sent{Base: base}, "workspace/", tarball, false)
 	if err != nil {
 		t.Fatal(err)
 	}

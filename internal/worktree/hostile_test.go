@@ -41,7 +41,7 @@ func TestImportHostileWorkspaces(t *testing.T) {
 		{Name: "other/place.txt", Uname: "x"},
 		{Name: "workspace-evil/place.txt", Uname: "x"},
 	}
-	res, err := tree.Import(t.Context(), snap.Base, "workspace/", hostile(t, entries))
+	res, err := tree.Import(t.Context(), snap.Sent(), "workspace/", hostile(t, entries), true)
 	if err != nil {
 		t.Fatal(err)
 	}

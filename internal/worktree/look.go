@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // maxBelow bounds how many files are listed of a directory that stands where the result has a file.
@@ -285,6 +286,45 @@ func (r *Result) findSparse(ctx context.Context, l *looker, changes []change) er
 		}
 	}
 	return nil
+}
+
+// maxSparse is how many paths one command names.
+const maxSparse = 20
+
+// SparseAdd returns the command after which the clashes that a sparse checkout causes are none, "" when it causes none.
+func (r *Result) SparseAdd(ctx context.Context, clashes []Clash) string {
+	cone, _ := r.tree.work(ctx, nil, "config", "--type=bool", "core.sparseCheckoutCone") // fails when it is not set
+	var add []string
+	for _, c := range clashes {
+		what := path.Dir(c.Path)
+		if strings.TrimSpace(string(cone)) != "true" {
+			what = "/" + strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(c.Path)
+		}
+		if c.Why == whySparse && !slices.Contains(add, what) {
+			add = append(add, what)
+		}
+	}
+	git := "git -C " + quoted(r.tree.Root) + " sparse-checkout "
+	switch {
+	case len(add) == 0:
+		return ""
+	case len(add) > maxSparse:
+		return git + "disable"
+	}
+	for i := range add {
+		add[i] = quoted(add[i])
+	}
+	return git + "add " + strings.Join(add, " ")
+}
+
+// quoted is a word as a shell reads it.
+func quoted(s string) string {
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("/._-+,:@", r)
+	}) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // checkoutIndex writes files of an index below dir the way git writes them into the work tree root.

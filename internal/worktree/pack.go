@@ -290,12 +290,16 @@ const (
 // the rest of the name. The tar is hostile: names may not leave dir, links are made but never followed, .git entries and
 // devices are left out, and sizes are bounded. Existing files are refused unless overwrite.
 func Unpack(ctx context.Context, r io.Reader, prefix, dir string, want func(name string) bool, overwrite bool) (Unpacked, error) {
+	return unpack(ctx, r, unpacker{prefix: prefix, overwrite: overwrite, want: want}, dir)
+}
+
+func unpack(ctx context.Context, r io.Reader, u unpacker, dir string) (Unpacked, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return Unpacked{}, fmt.Errorf("opening %s: %w", dir, err)
 	}
 	defer root.Close()
-	u := unpacker{root: root, prefix: prefix, overwrite: overwrite}
+	u.root = root
 	tr := tar.NewReader(r)
 	for entries := 0; ; entries++ {
 		if ctx.Err() != nil {
@@ -311,11 +315,14 @@ func Unpack(ctx context.Context, r io.Reader, prefix, dir string, want func(name
 		if entries >= maxEntries {
 			return u.Unpacked, outboard.Errorf(outboard.TooLarge, "the workspace has more than %d files", maxEntries)
 		}
-		name, refused, ok := entryName(h.Name, prefix)
-		if refused != "" && refused != ".git" && (want == nil || want(refused)) {
+		name, refused, ok := entryName(h.Name, u.prefix)
+		if u.repo != nil && refused == ".git" {
+			u.repo.take(h, strings.TrimPrefix(path.Clean("/" + h.Name)[1:], u.prefix+".git/"), tr)
+		}
+		if refused != "" && refused != ".git" && (u.want == nil || u.want(refused)) {
 			u.leave(refused, "no result may hold a git repository")
 		}
-		if !ok || want != nil && !want(name) {
+		if !ok || u.want != nil && !u.want(name) {
 			continue
 		}
 		if err := u.entry(h, name, tr); err != nil {
@@ -391,6 +398,8 @@ type unpacker struct {
 	root      *os.Root
 	prefix    string
 	overwrite bool
+	want      func(name string) bool // nil: all
+	repo      *foreign               // takes the repository of the workspace itself; nil: nobody does
 	bytes     int64
 	Unpacked
 }

@@ -41,6 +41,10 @@ type here struct {
 	behind string      // the parent that is no directory: nothing may be looked for, or written, beyond it
 }
 
+// whySparse is the reason of a clash that SparseAdd helps with. The file is not written: HEAD and index stay as they are, and a file that
+// is there although the index says that it is not would count as a change of the user's.
+const whySparse = "it is outside your sparse checkout"
+
 // Clash is a path of the result that cannot be brought onto the user's files, and why, in words for the user.
 type Clash struct {
 	Path string `json:"path"`
@@ -97,7 +101,7 @@ func (p *plan) decide(c change, h here, merge merger) (*step, string, error) {
 	take := &step{c.path, h, c.theirs}
 	switch {
 	case h.sparse && c.theirs != c.base:
-		return nil, "it is outside your sparse checkout", nil
+		return nil, whySparse, nil
 	case ours == c.theirs:
 		return nil, "", nil
 	case ours == c.base && h.lossy:
@@ -150,16 +154,24 @@ func mergeEntries(c change, ours entry, merge merger) (entry, bool, error) {
 
 // forbidden refuses what no result may hold, whatever let it come this far.
 func forbidden(c change) string {
-	for part := range strings.SplitSeq(c.path, "/") {
+	if why := badPath(c.path); why != "" {
+		return why
+	}
+	if c.base.mode == modeModule || c.theirs.mode == modeModule {
+		return "it is a submodule or nested repository, which was not sent"
+	}
+	return ""
+}
+
+// badPath refuses a path that is part of a repository, that leaves the tree or that an apply uses.
+func badPath(p string) string {
+	for part := range strings.SplitSeq(p, "/") {
 		if gitName(part) || part == "" || part == "." || part == ".." {
 			return "no result may write there"
 		}
 	}
-	if first, _, _ := strings.Cut(c.path, "/"); strings.EqualFold(first, stageName) {
+	if first, _, _ := strings.Cut(p, "/"); strings.EqualFold(first, stageName) {
 		return "the name is used while a result is applied"
-	}
-	if c.base.mode == modeModule || c.theirs.mode == modeModule {
-		return "it is a submodule or nested repository, which was not sent"
 	}
 	return ""
 }

@@ -32,7 +32,7 @@ func TestSendEmptyRepository(t *testing.T) {
 	r := newRepo(t)
 	tree, snap, box := r.send()
 	box.write(map[string]string{"made.txt": "m\n"})
-	r.apply(box.result(tree, snap.Base), Applied)
+	r.apply(box.result(tree, snap), Applied)
 	if r.read("made.txt") != "m\n" {
 		t.Error("result missing")
 	}
@@ -100,7 +100,7 @@ func TestSubmodulesStayAtHome(t *testing.T) {
 		t.Fatal(err)
 	}
 	box.write(map[string]string{"a.txt": "b\n"})
-	res := box.result(tree, snap.Base)
+	res := box.result(tree, snap)
 	if names, err := res.Diff(t.Context(), NameOnly); err != nil || string(names) != "a.txt\n" {
 		t.Errorf("changed: %q, %v", names, err)
 	}
@@ -125,8 +125,8 @@ func TestSubmodulesAreSent(t *testing.T) {
 	}
 	box.write(map[string]string{"mod/inner.txt": "agent\n", "nested/n.txt": "agent\n", "mod/.git/config": "evil\n"})
 	box.write(map[string]string{"a.txt": "agent\n"})
-	branch := box.result(tree, snap.Base)
-	if _, err := branch.Branch(t.Context(), "b"); err != nil {
+	branch, err := box.result(tree, snap).Branch(t.Context(), "b")
+	if err != nil {
 		t.Fatal(err)
 	} else if r.git("show", "b:a.txt") != "agent" || !strings.HasPrefix(r.git("ls-tree", "b", "mod"), modeModule) {
 		t.Errorf("a branch: %s", r.git("ls-tree", "b"))
@@ -134,7 +134,7 @@ func TestSubmodulesAreSent(t *testing.T) {
 	if left := strings.Join(branch.Left, "\n"); !strings.Contains(left, "mod/inner.txt: in a submodule") {
 		t.Errorf("not on the branch, and not named: %q", left)
 	}
-	r.apply(box.result(tree, snap.Base), Applied)
+	r.apply(box.result(tree, snap), Applied)
 	if r.read("mod/inner.txt") != "agent\n" || r.read("nested/n.txt") != "agent\n" || strings.Contains(r.read("mod/.git"), "evil") {
 		t.Error("the changes did not come home, or more than they")
 	}
@@ -183,11 +183,11 @@ func TestRootless(t *testing.T) {
 	r.write(map[string]string{"a.txt": "a\n"})
 	tree, snap, box := r.send()
 	r.commit(nil)
-	if res := box.result(tree, snap.Base); !res.Rootless(t.Context()) {
+	if res := box.result(tree, snap); !res.Rootless(t.Context()) {
 		t.Error("sent before the first commit: shares no history with it")
 	}
 	tree, snap, box = r.send()
-	if res := box.result(tree, snap.Base); res.Rootless(t.Context()) {
+	if res := box.result(tree, snap); res.Rootless(t.Context()) {
 		t.Error("sent as the first commit: shares it")
 	}
 }
@@ -221,7 +221,7 @@ func TestShallowClone(t *testing.T) {
 	r.git("clone", "-q", "--depth", "1", "file://"+r.dir, clone.dir)
 	tree, snap, box := clone.send()
 	box.write(map[string]string{"a.txt": "3\n"})
-	clone.apply(box.result(tree, snap.Base), Applied)
+	clone.apply(box.result(tree, snap), Applied)
 	if clone.read("a.txt") != "3\n" {
 		t.Error("result missing")
 	}
@@ -236,7 +236,7 @@ func TestLinkedWorktree(t *testing.T) {
 	linked.write(map[string]string{"only-here.txt": "x\n"})
 	tree, snap, box := linked.send()
 	box.write(map[string]string{"a.txt": "2\n"})
-	linked.apply(box.result(tree, snap.Base), Applied)
+	linked.apply(box.result(tree, snap), Applied)
 	if linked.read("a.txt") != "2\n" || r.read("a.txt") != "1\n" || box.read("only-here.txt") != "x\n" {
 		t.Error("the wrong work tree was read or written")
 	}
@@ -256,7 +256,7 @@ func TestSHA256Repository(t *testing.T) {
 		t.Errorf("in the workspace: log %q, status %q", log, status)
 	}
 	box.write(map[string]string{"a.txt": "2\n"})
-	other.apply(box.result(tree, snap.Base), Applied)
+	other.apply(box.result(tree, snap), Applied)
 	if other.read("a.txt") != "2\n" {
 		t.Error("result missing")
 	}
@@ -292,7 +292,7 @@ func TestHiddenChangesAreSent(t *testing.T) {
 		t.Fatal("the committed versions were sent")
 	}
 	box.write(map[string]string{"assumed": "3\n"})
-	r.apply(box.result(tree, snap.Base), Applied)
+	r.apply(box.result(tree, snap), Applied)
 	if refs := r.git("for-each-ref", "--format=%(refname)"); refs != "refs/heads/main" {
 		t.Errorf("refs of the user's repository: %s", refs)
 	}

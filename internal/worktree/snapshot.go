@@ -74,7 +74,7 @@ func (t *Tree) Snapshot(ctx context.Context, o Options) (Snapshot, error) {
 	if o.Clean {
 		work = trees.head
 	}
-	if s.Base, err = t.commit(ctx, nil, work, s.Head, "Work sent to the sandbox"); err != nil {
+	if s.Base, err = t.commit(ctx, nil, work, s.Head, sentMessage); err != nil {
 		return s, err
 	}
 	s.Start, s.Index = s.Head, trees.index

@@ -210,12 +210,12 @@ func run(ctx context.Context, dir string, env []string, stdin io.Reader, args ..
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, &gitError{args: args, stderr: strings.TrimSpace(errs.String()), err: err}
+		if out.over {
+			return nil, outboard.Errorf(outboard.TooLarge, "git %s printed more than %d MB", args[0], maxGitOutput>>20)
+		}
+		return nil, &gitError{args: args, stderr: strings.TrimSpace(errs.buf.String()), err: err}
 	}
-	if out.over {
-		return nil, outboard.Errorf(outboard.TooLarge, "git %s printed more than %d MB", args[0], maxGitOutput>>20)
-	}
-	return out.Bytes(), nil
+	return out.buf.Bytes(), nil
 }
 
 // gitError is a git command that failed.
@@ -236,19 +236,19 @@ func (e *gitError) Error() string {
 // Unwrap returns the process error.
 func (e *gitError) Unwrap() error { return e.err }
 
-// capped is a buffer that keeps at most maxGitOutput.
+// capped is a buffer that takes at most maxGitOutput. It does not embed one: io.Copy would find its ReadFrom, which has no limit.
 type capped struct {
-	bytes.Buffer
+	buf  bytes.Buffer
 	over bool
 }
 
-// Write keeps what fits and drops the rest.
+// Write keeps what fits. An error ends the program that writes: what it prints may have no end.
 func (c *capped) Write(p []byte) (int, error) {
-	if c.Len()+len(p) > maxGitOutput {
+	if c.buf.Len()+len(p) > maxGitOutput {
 		c.over = true
-		return len(p), nil
+		return 0, io.ErrShortWrite
 	}
-	return c.Buffer.Write(p)
+	return c.buf.Write(p)
 }
 
 func copyFile(dst, src string) error {

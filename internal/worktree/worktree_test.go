@@ -151,9 +151,9 @@ func (r *repo) tarball() *bytes.Buffer {
 	return &buf
 }
 
-func (r *repo) result(tree *Tree, base string) *Result {
+func (r *repo) result(tree *Tree, snap Snapshot) *Result {
 	r.t.Helper()
-	res, err := tree.Import(r.t.Context(), base, "workspace/", r.tarball())
+	res, err := tree.Import(r.t.Context(), snap.Sent(), "workspace/", r.tarball(), true)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -256,7 +256,7 @@ func TestPlainDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	box.write(map[string]string{"a.txt": "2\n", "c/d.txt": "new\n"})
-	res := box.result(&Tree{Root: tree.Root, GitDir: tree.GitDir, Store: tree.Store, Plain: true}, snap.Base)
+	res := box.result(&Tree{Root: tree.Root, GitDir: tree.GitDir, Store: tree.Store, Plain: true}, snap)
 	r.apply(res, Applied)
 	if r.read("a.txt") != "2\n" || r.read("c/d.txt") != "new\n" || exists(filepath.Join(dir, "b.txt")) || exists(filepath.Join(dir, ".git")) {
 		t.Error("the result did not arrive as it should")
@@ -277,7 +277,7 @@ func TestApplyOnADirtyTree(t *testing.T) {
 	r.write(map[string]string{"other.txt": "changed meanwhile\n", "mine.txt": "untracked\n"})
 	r.git("add", "other.txt")
 	head := r.git("rev-parse", "HEAD")
-	res := box.result(tree, snap.Base)
+	res := box.result(tree, snap)
 	if got, err := res.Apply(t.Context(), true); err != nil || got.Outcome != Applied || exists(filepath.Join(r.dir, "new.txt")) {
 		t.Fatalf("check = %+v, %v", got, err)
 	}
@@ -302,7 +302,7 @@ func TestApplyConflictBecomesABranch(t *testing.T) {
 	box.write(map[string]string{"a.txt": "agent\n", "b.txt": "agent\n", "clash.txt": "agent\n"})
 	r.write(map[string]string{"a.txt": "mine\n", "clash.txt": "mine\n"})
 	before := r.state()
-	res := box.result(tree, snap.Base)
+	res := box.result(tree, snap)
 	want := []Clash{{"a.txt", "you and the session changed the same lines"}, {"clash.txt", "a file of yours that was not sent is there"}}
 	if rep := r.apply(res, Refused); !slices.Equal(rep.Clashes, want) {
 		t.Errorf("clashes = %+v", rep.Clashes)
@@ -310,20 +310,20 @@ func TestApplyConflictBecomesABranch(t *testing.T) {
 	if r.state() != before || r.read("b.txt") != "1\n" || r.read("clash.txt") != "mine\n" {
 		t.Error("a refused patch changed something")
 	}
-	name, err := res.Branch(t.Context(), "outboard/calm-otter")
-	if err != nil || name != "outboard/calm-otter" {
-		t.Fatalf("Branch = %q, %v", name, err)
+	const name = "outboard/calm-otter"
+	if made, err := res.Branch(t.Context(), name); err != nil || made.Name != name || len(made.Commits) > 0 || !made.Rest {
+		t.Fatalf("Branch = %+v, %v", made, err)
 	}
 	if got := r.git("show", name+":b.txt"); got != "agent" {
 		t.Errorf("b.txt on the branch = %q", got)
 	}
-	if again, err := res.Branch(t.Context(), "outboard/calm-otter"); err != nil || again != name {
-		t.Errorf("the same result again = %q, %v", again, err)
+	if again, err := res.Branch(t.Context(), name); err != nil || again.Name != name {
+		t.Errorf("the same result again = %+v, %v", again, err)
 	}
 	box.write(map[string]string{"b.txt": "agent 2\n"})
 	for range 2 { // the second time it is there already
-		if next, err := box.result(tree, snap.Base).Branch(t.Context(), "outboard/calm-otter"); err != nil || next != name+"-2" {
-			t.Errorf("another result = %q, %v", next, err)
+		if next, err := box.result(tree, snap).Branch(t.Context(), name); err != nil || next.Name != name+"-2" {
+			t.Errorf("another result = %+v, %v", next, err)
 		}
 	}
 	if _, err := res.Branch(t.Context(), "bad..name"); outboard.KindOf(err) != outboard.Invalid {
