@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 const module = "github.com/outboard-dev/outboard"
@@ -204,4 +205,120 @@ func asksShort(decl ast.Decl) (asks bool) {
 		return true
 	})
 	return asks
+}
+
+// banned are words that were names for something that has another name now: docs/design/0059-words.md. Where one is
+// banned in some packages only, the English word is meant elsewhere.
+var banned = []struct {
+	word string
+	in   []string // nil: everywhere
+	use  string
+}{
+	{"shelf", nil, "pool"}, {"shelves", nil, "pools"}, {"plot", nil, "slot"}, {"plots", nil, "slots"},
+	{"stocked", nil, "pool"}, {"stocker", nil, "pool"}, {"nursery", nil, "spawner"}, {"nurse", nil, "spawner"},
+	{"burial", nil, "trash"}, {"buried", nil, "trash"}, {"bury", nil, "trash"}, {"grave", nil, "trash"},
+	{"graves", nil, "trash"}, {"squash", nil, "flatten"}, {"squashed", nil, "flattened"},
+	{"squasher", nil, "flattener"}, {"squashing", nil, "flattening"}, {"relink", nil, "hardlinks"},
+	{"relinker", nil, "hardlinks"}, {"exchange", []string{"internal/sandbox/native"}, "swap"},
+	{"flip", []string{"internal/sandbox/native"}, "swap"},
+	{"quiet", []string{"internal/sandbox/native"}, "unchangedHint"}, {"read small", nil, "rawio"},
+	{"write small", nil, "rawio"}, {"box", []string{"internal/sandbox/native"}, "place"},
+	{"nook", nil, "tmpfsScratch"}, {"hungup", nil, "peerClosed"}, {"hung up", nil, "peerClosed"},
+	{"complaint", nil, "stderrTail, shellNoise"}, {"complaints", nil, "stderrTail, shellNoise"},
+	{"soon", []string{"internal/guest"}, "gvisorExec"}, {"spare", []string{"internal/guest"}, "warmShell"},
+	{"ballast", nil, "reserve"}, {"bell", nil, "notify"}, {"doorbell", nil, "notify"},
+	{"offer", []string{"internal/store"}, "inlineClaim"}, {"offers", []string{"internal/store"}, "inlineClaim"},
+	{"no room", nil, "diskSpace"}, {"least room", nil, "diskSpace"}, {"habit", nil, "defaults"},
+	{"habits", nil, "defaults"}, {"linger", nil, "keepAlive"}, {"lingering", nil, "keepAlive"},
+	{"lingerer", nil, "keepAlive"}, {"folds", []string{"internal/runner"}, "stateCache"}, {"fund", nil, "budget"},
+	{"funds", nil, "budget"}, {"detour", nil, "socksUpstream"}, {"tally", nil, "refusalRate"},
+	{"drill", []string{"internal/egress"}, "selftest"}, {"crowded", nil, "processLimit"},
+	{"works", []string{"internal/control"}, "requireDeveloper"},
+	{"admins", []string{"internal/control"}, "requireAdmin"}, {"mine", []string{"internal/control"}, "ownedBy"},
+	{"more", nil, "the file's subject"},
+}
+
+// meant are the names of others, which have such a word.
+var meant = []string{"SetLinger"}
+
+// bannedWord returns the word of a name that is banned in a package, and what to use. A name is an identifier, or a
+// file's name without its directory.
+func bannedWord(pkg, name string) (word, use string) {
+	words := " " + strings.Join(wordsOf(name), " ") + " "
+	for _, b := range banned {
+		if b.in != nil && !slices.Contains(b.in, pkg) || slices.Contains(meant, name) {
+			continue
+		}
+		if b.word == "more" && !strings.HasSuffix(name, ".go") { // as a word of an identifier it is English
+			continue
+		}
+		if strings.Contains(words, " "+b.word+" ") {
+			return b.word, b.use
+		}
+	}
+	return "", ""
+}
+
+// wordsOf splits a name at underscores, dots and capitals: takePlot, plot_linux.go and PLOTS_2 have a word each.
+func wordsOf(name string) (words []string) {
+	var word strings.Builder
+	upper := true
+	for _, r := range name {
+		isUpper := unicode.IsUpper(r)
+		if isUpper && !upper || !unicode.IsLetter(r) {
+			words = append(words, word.String())
+			word.Reset()
+		}
+		if upper = isUpper; unicode.IsLetter(r) {
+			word.WriteRune(unicode.ToLower(r))
+		}
+	}
+	return slices.DeleteFunc(append(words, word.String()), func(w string) bool { return w == "" })
+}
+
+// Broken if one idea has two names again: a reader would look for the difference.
+func TestWords(t *testing.T) {
+	for _, c := range []struct{ pkg, name, word string }{ // the controls
+		{"cmd/outboard", "takePlot", "plot"}, {"internal/fleet", "sweepShelves", "shelves"},
+		{"internal/guest", "hungUp", "hung up"}, {"internal/store", "audit_more.go", "more"},
+		{"internal/guest", "spare_linux.go", "spare"}, {"internal/sandbox/native", "box", "box"},
+		{"internal/control", "box", ""}, {"internal/api", "exploit", ""}, {"internal/store", "readMore", ""},
+		{"internal/e2b", "SetLinger", ""},
+	} {
+		if word, _ := bannedWord(c.pkg, c.name); word != c.word {
+			t.Errorf("%s in %s: %q is banned, want %q", c.name, c.pkg, word, c.word)
+		}
+	}
+	names := 0
+	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") {
+			return err
+		}
+		pkg := filepath.ToSlash(filepath.Dir(path))
+		if word, use := bannedWord(pkg, filepath.Base(path)); word != "" {
+			t.Errorf("%s: a file is not named %q: use %s", path, word, use)
+		}
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		seen := map[string]bool{}
+		ast.Inspect(file, func(n ast.Node) bool {
+			id, ok := n.(*ast.Ident)
+			if !ok || seen[id.Name] {
+				return true
+			}
+			seen[id.Name] = true
+			names++
+			if word, use := bannedWord(pkg, id.Name); word != "" {
+				t.Errorf("%s: %s: the word for %q is %s, see docs/design/0059-words.md", fset.Position(id.Pos()), id.Name, word, use)
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil || names < 10_000 {
+		t.Errorf("%d names: %v", names, err)
+	}
 }

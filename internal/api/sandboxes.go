@@ -368,7 +368,7 @@ func (s *server) processStream(r *request, run func(context.Context, func(contro
 }
 
 // onProcess runs one request about a process.
-func (s *server) onProcess(r *request, do func(ctx context.Context, m control.Machine, ref control.ProcessRef) error) (any, error) {
+func (s *server) onProcess(r *request, do func(ctx context.Context, m control.Sandbox, ref control.ProcessRef) error) (any, error) {
 	ref, err := r.process()
 	if err != nil {
 		return nil, err
@@ -391,7 +391,7 @@ func (s *server) inputProcess(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.onProcess(r, func(ctx context.Context, m control.Machine, ref control.ProcessRef) error {
+	return s.onProcess(r, func(ctx context.Context, m control.Sandbox, ref control.ProcessRef) error {
 		err := m.InputProcess(ctx, ref, http.MaxBytesReader(r.w, r.Body, outboard.MaxBody))
 		if err == nil && eof {
 			err = m.CloseInput(ctx, ref)
@@ -405,7 +405,7 @@ func (s *server) resizeProcess(r *request) (any, error) {
 	if err := r.decode(&in); err != nil {
 		return nil, err
 	}
-	return s.onProcess(r, func(ctx context.Context, m control.Machine, ref control.ProcessRef) error {
+	return s.onProcess(r, func(ctx context.Context, m control.Sandbox, ref control.ProcessRef) error {
 		return m.ResizeProcess(ctx, ref, in)
 	})
 }
@@ -417,13 +417,13 @@ func (s *server) signalProcess(r *request) (any, error) {
 	if err := r.decode(&in); err != nil {
 		return nil, err
 	}
-	return s.onProcess(r, func(ctx context.Context, m control.Machine, ref control.ProcessRef) error {
+	return s.onProcess(r, func(ctx context.Context, m control.Sandbox, ref control.ProcessRef) error {
 		return m.SignalProcess(ctx, ref, in.Signal)
 	})
 }
 
 // onFile runs one request about a file.
-func (s *server) onFile(r *request, do func(ctx context.Context, m control.Machine, ref control.FileRef) (any, error)) (any, error) {
+func (s *server) onFile(r *request, do func(ctx context.Context, m control.Sandbox, ref control.FileRef) (any, error)) (any, error) {
 	ref := control.FileRef{Path: control.Name(r.query.Get("path")), User: r.query.Get("user")}
 	if ref.Path == "" {
 		return nil, bad("path: required")
@@ -452,7 +452,7 @@ func showBoxFile(e control.Entry) boxFileOut {
 }
 
 func (s *server) readBoxFile(r *request) (any, error) {
-	return s.onFile(r, func(ctx context.Context, m control.Machine, ref control.FileRef) (any, error) {
+	return s.onFile(r, func(ctx context.Context, m control.Sandbox, ref control.FileRef) (any, error) {
 		e, err := m.Stat(ctx, ref)
 		if err != nil {
 			return nil, err
@@ -475,7 +475,7 @@ func (s *server) readBoxFile(r *request) (any, error) {
 }
 
 func (s *server) writeBoxFile(r *request) (any, error) {
-	return s.onFile(r, func(ctx context.Context, m control.Machine, ref control.FileRef) (any, error) {
+	return s.onFile(r, func(ctx context.Context, m control.Sandbox, ref control.FileRef) (any, error) {
 		ref.Whole = true
 		e, err := m.WriteFile(ctx, ref, nil, http.MaxBytesReader(r.w, r.Body, outboard.MaxFile))
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
@@ -486,7 +486,7 @@ func (s *server) writeBoxFile(r *request) (any, error) {
 }
 
 func (s *server) removeBoxFile(r *request) (any, error) {
-	return s.onFile(r, func(ctx context.Context, m control.Machine, ref control.FileRef) (any, error) {
+	return s.onFile(r, func(ctx context.Context, m control.Sandbox, ref control.FileRef) (any, error) {
 		return deletedOut{string(ref.Path), "sandbox_file_deleted"}, m.Remove(ctx, ref)
 	})
 }
@@ -501,7 +501,7 @@ func (s *server) listBoxFiles(r *request) (any, error) {
 		}
 		depth = n
 	}
-	return s.onFile(r, func(ctx context.Context, m control.Machine, ref control.FileRef) (any, error) {
+	return s.onFile(r, func(ctx context.Context, m control.Sandbox, ref control.FileRef) (any, error) {
 		ctx, cancel := context.WithTimeout(ctx, boxTimeout)
 		defer cancel()
 		e, err := m.Stat(ctx, ref)

@@ -183,7 +183,7 @@ func (s *Server) running(r *request) error {
 }
 
 // machine returns the machine of the request's box, and gives the box more time.
-func (s *Server) machine(r *request) (control.Machine, error) {
+func (s *Server) machine(r *request) (control.Sandbox, error) {
 	m, err := s.ctl.UseBox(r.Context(), r.by, r.id())
 	if err != nil {
 		return nil, err

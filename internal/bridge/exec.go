@@ -98,7 +98,7 @@ func code(exit control.ProcessExit) int {
 }
 
 // run runs a process and ends it, with all it started, when ctx or each does; the guest ends one whose server was killed.
-func run(ctx context.Context, m control.Machine, p control.ProcessStart, each func(control.ProcessEvent) error) (control.ProcessExit, error) {
+func run(ctx context.Context, m control.Sandbox, p control.ProcessStart, each func(control.ProcessEvent) error) (control.ProcessExit, error) {
 	pid := 0
 	p.HangUp = true
 	_, exit, err := m.StartProcess(ctx, p, func(e control.ProcessEvent) error {

@@ -154,7 +154,7 @@ var literal = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
 // unreadable returns a file or directory of the workspace that the box's user may not read, "" where there is none. It is a look ahead: where it
 // cannot be had, for want of GNU find for one, tar says what it meets.
-func unreadable(ctx context.Context, m control.Machine, excludes []string) string {
+func unreadable(ctx context.Context, m control.Sandbox, excludes []string) string {
 	argv := []string{"find", "."}
 	for _, p := range excludes {
 		argv = append(argv, "-path", literal.Replace(p), "-prune", "-o")
@@ -214,7 +214,7 @@ func (s *Server) hydrate(r *request) error {
 }
 
 // feed writes a body to a process's input. A body that breaks off, or is too long, ends the process: half an archive is none.
-func feed(ctx context.Context, m control.Machine, pid int, body io.Reader, end context.CancelCauseFunc) error {
+func feed(ctx context.Context, m control.Sandbox, pid int, body io.Reader, end context.CancelCauseFunc) error {
 	ref := control.ProcessRef{Pid: pid}
 	from := &failing{r: body}
 	err := m.InputProcess(ctx, ref, from)

@@ -27,7 +27,7 @@ const loginShell = `if [ -x /bin/bash ]; then exec /bin/bash -l; fi; exec /bin/s
 type terminal struct {
 	s   *Server
 	r   *request
-	m   control.Machine
+	m   control.Sandbox
 	ws  *wsConn
 	sid string // its session; "" = the terminal ends with the connection
 
@@ -174,7 +174,7 @@ func (t *terminal) run(ctx context.Context, start control.ProcessStart, ready ch
 }
 
 // running finds the process of a tag that has not ended, or 0.
-func running(ctx context.Context, m control.Machine, tag string) (int, error) {
+func running(ctx context.Context, m control.Sandbox, tag string) (int, error) {
 	all, err := m.Processes(ctx)
 	for _, p := range all {
 		if p.Tag == tag && p.Exit == nil {
@@ -247,21 +247,21 @@ func (t *terminal) leave() {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.r.Context()), endTimeout)
 	defer cancel()
-	_ = endHungUp(ctx, t.m, t.ref) // the guest has told it, since nobody is attached any more
+	_ = endPeerClosed(ctx, t.m, t.ref) // the guest has told it, since nobody is attached any more
 }
 
 // hangUp ends a terminal's program as the end of the terminal does: an interactive shell passes the signal on to its jobs, which have process
 // groups of their own.
-func hangUp(ctx context.Context, m control.Machine, ref control.ProcessRef) error {
+func hangUp(ctx context.Context, m control.Sandbox, ref control.ProcessRef) error {
 	err := m.SignalProcess(ctx, ref, int(syscall.SIGHUP))
 	if err == nil {
-		err = endHungUp(ctx, m, ref)
+		err = endPeerClosed(ctx, m, ref)
 	}
 	return err
 }
 
-// endHungUp gives a program that was told of the end of its terminal the time to end by itself, and kills it then.
-func endHungUp(ctx context.Context, m control.Machine, ref control.ProcessRef) error {
+// endPeerClosed gives a program that was told of the end of its terminal the time to end by itself, and kills it then.
+func endPeerClosed(ctx context.Context, m control.Sandbox, ref control.ProcessRef) error {
 	wait, cancel := context.WithTimeout(ctx, hangUpTime)
 	defer cancel()
 	_, err := m.AttachProcess(wait, ref, 0, func(control.ProcessEvent) error { return nil })

@@ -47,7 +47,7 @@ func sessionFile(sid string) control.FileRef {
 }
 
 // session returns the session that a request names, by header or for a terminal by query; "" = none.
-func (s *Server) session(r *request, m control.Machine) (string, error) {
+func (s *Server) session(r *request, m control.Sandbox) (string, error) {
 	sid := r.Header.Get("Session-Id")
 	if sid == "" && strings.HasSuffix(r.URL.Path, "/pty") {
 		sid = r.URL.Query().Get("session")
@@ -59,7 +59,7 @@ func (s *Server) session(r *request, m control.Machine) (string, error) {
 }
 
 // hasSession is NotFound for a session that was not made, or was deleted.
-func (s *Server) hasSession(r *request, m control.Machine, sid string) error {
+func (s *Server) hasSession(r *request, m control.Sandbox, sid string) error {
 	if !validSession(sid) {
 		return outboard.Errorf(outboard.Invalid, "%q is not the name of a session", clip(sid))
 	}

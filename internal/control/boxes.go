@@ -18,8 +18,8 @@ import (
 
 // Boxes are sandboxes that a client makes for itself. What runs in one is described with fleet's types.
 type (
-	// Machine is the running machine of a box; see fleet.UseBox.
-	Machine = fleet.Machine
+	// Sandbox is the running sandbox of a box; see fleet.UseBox.
+	Sandbox = fleet.Sandbox
 	// ProcessStart asks for a process.
 	ProcessStart = fleet.ProcessStart
 	// ProcessRef names one.
@@ -444,7 +444,7 @@ func (c *Control) resumeBox(ctx context.Context, by outboard.Caller, id outboard
 }
 
 // UseBox returns the machine of a box for the holder of a key; a paused box is resumed.
-func (c *Control) UseBox(ctx context.Context, by outboard.Caller, id outboard.BoxID) (Machine, error) {
+func (c *Control) UseBox(ctx context.Context, by outboard.Caller, id outboard.BoxID) (Sandbox, error) {
 	b, err := c.boxFor(ctx, by, id)
 	if err == nil {
 		err = c.alive(ctx, b.Subject())
@@ -480,7 +480,7 @@ func HasSecret(want, secret string) bool {
 
 // VisitBox returns the machine of a box that BoxSecret has admitted somebody to. A paused box is resumed only if
 // its policy says so; else the answer is Conflict.
-func (c *Control) VisitBox(ctx context.Context, b outboard.Box) (Machine, error) {
+func (c *Control) VisitBox(ctx context.Context, b outboard.Box) (Sandbox, error) {
 	if c.fleet == nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "this server makes no sandboxes")
 	}

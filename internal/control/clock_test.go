@@ -39,11 +39,11 @@ func TestClockSetBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	soon := noon.Add(time.Hour)
+	later := noon.Add(time.Hour)
 	must(s.PutKey(t.Context(), outboard.Key{ID: "apikey_1", Name: "n", Hash: control.HashSecret("s"), Role: outboard.RoleAdmin, Kind: outboard.KeyLogin,
-		Org: outboard.DefaultOrg, CreatedAt: noon, ExpiresAt: soon}))
-	must(s.PutGrant(t.Context(), outboard.Grant{ID: "grant_1", Actions: []string{"bash"}, Resources: []string{"*"}, CreatedAt: noon, ExpiresAt: soon, ApprovedBy: "apikey_1"}))
-	a := outboard.Approval{ID: "apr_1", Session: "sesn_1", Resource: "h", State: outboard.ApprovalPending, CreatedAt: noon, ExpiresAt: soon, Net: &outboard.NetTarget{Host: "h"}}
+		Org: outboard.DefaultOrg, CreatedAt: noon, ExpiresAt: later}))
+	must(s.PutGrant(t.Context(), outboard.Grant{ID: "grant_1", Actions: []string{"bash"}, Resources: []string{"*"}, CreatedAt: noon, ExpiresAt: later, ApprovedBy: "apikey_1"}))
+	a := outboard.Approval{ID: "apr_1", Session: "sesn_1", Resource: "h", State: outboard.ApprovalPending, CreatedAt: noon, ExpiresAt: later, Net: &outboard.NetTarget{Host: "h"}}
 	_, err := s.AskNet(t.Context(), a, store.NetAsks{Pending: 9, Session: 9, Org: 9})
 	must(err)
 	valid := func(s *store.Store, c *control.Control) (n int) {
@@ -63,7 +63,7 @@ func TestClockSetBack(t *testing.T) {
 	if n := valid(s, c); n != 3 {
 		t.Fatalf("before their end %d of three hold", n)
 	}
-	set(soon.Add(time.Minute))
+	set(later.Add(time.Minute))
 	if n := valid(s, c); n != 0 {
 		t.Fatalf("after their end %d hold", n)
 	}

@@ -210,8 +210,8 @@ func (v *SSHVisit) refuse(ctx context.Context, from string, why error) {
 	}
 }
 
-// Machine returns the visited machine, woken, or made where a resting session has none; release ends its use.
-func (v *SSHVisit) Machine(ctx context.Context) (m Machine, release func(), err error) {
+// Sandbox returns the visited sandbox, woken, or made where a resting session has none; release ends its use.
+func (v *SSHVisit) Sandbox(ctx context.Context) (m Sandbox, release func(), err error) {
 	if v.Box != "" {
 		m, err = v.c.UseBox(ctx, v.By, v.Box)
 		return m, func() {}, err

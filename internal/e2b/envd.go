@@ -30,7 +30,7 @@ type visit struct {
 	w   http.ResponseWriter
 	s   *Server
 	box outboard.Box
-	m   control.Machine
+	m   control.Sandbox
 }
 
 // box answers a request to a port of a box.

@@ -252,7 +252,7 @@ func (v *visit) readFile() {
 // remote is a file of a box as an io.ReadSeeker: nothing is read before somebody asks.
 type remote struct {
 	ctx  context.Context
-	m    control.Machine
+	m    control.Sandbox
 	ref  control.FileRef
 	size int64
 	at   int64

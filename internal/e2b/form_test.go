@@ -17,7 +17,7 @@ import (
 
 // taker is a machine that takes files and keeps their names.
 type taker struct {
-	control.Machine
+	control.Sandbox
 	names []string
 }
 

@@ -17,8 +17,8 @@ import (
 
 // What a box's programs and files are described with, for those above that know of no guest.
 type (
-	// Machine is the running machine of a box.
-	Machine = sandbox.Sandbox
+	// Sandbox is the running sandbox of a box.
+	Sandbox = sandbox.Sandbox
 	// ProcessStart asks for a process.
 	ProcessStart = guest.ProcessStart
 	// ProcessRef names one.
@@ -469,7 +469,7 @@ func (f *Fleet) ResumeBox(ctx context.Context, by By, id outboard.BoxID, dropMem
 
 // UseBox returns the connection to a box's machine, which is good until the box is paused or ends. A box that is
 // paused is resumed if wake says so or its policy does; else the answer is Conflict.
-func (f *Fleet) UseBox(ctx context.Context, by By, id outboard.BoxID, wake bool) (Machine, error) {
+func (f *Fleet) UseBox(ctx context.Context, by By, id outboard.BoxID, wake bool) (Sandbox, error) {
 	l, err := f.enterBox(ctx, id)
 	if err != nil {
 		return nil, err

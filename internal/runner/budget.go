@@ -35,9 +35,9 @@ type account struct {
 // Budget implements harness.Turn.
 func (t *turn) Budget(ctx context.Context, need func() harness.Need) (harness.Budget, error) {
 	for {
-		funds, wait, err := t.budgetOnce(ctx, need)
+		budget, wait, err := t.budgetOnce(ctx, need)
 		if err != nil || !wait {
-			return funds, err
+			return budget, err
 		}
 		if !sleep(ctx, budgetPause) {
 			return harness.Budget{}, context.Cause(ctx)
@@ -46,12 +46,12 @@ func (t *turn) Budget(ctx context.Context, need func() harness.Need) (harness.Bu
 }
 
 // budgetOnce asks once. wait: others have reserved what is left.
-func (t *turn) budgetOnce(ctx context.Context, ask func() harness.Need) (funds harness.Budget, wait bool, err error) {
+func (t *turn) budgetOnce(ctx context.Context, ask func() harness.Need) (budget harness.Budget, wait bool, err error) {
 	if err := t.alive(ctx); err != nil { // right before the model call
-		return funds, false, err
+		return budget, false, err
 	}
 	if err := t.lookAtBudgets(ctx); err != nil || len(t.acct.over) == 0 {
-		return funds, false, err
+		return budget, false, err
 	}
 	need := ask()
 	var price *llm.Price
@@ -69,7 +69,7 @@ func (t *turn) budgetOnce(ctx context.Context, ask func() harness.Need) (funds h
 		return harness.Budget{Broke: broke}, false, err
 	}
 	if r.Wait {
-		return funds, true, nil
+		return budget, true, nil
 	}
 	t.acct.held, t.acct.called = r.Held, true
 	t.acct.limit(r.Left, t.now())

@@ -41,7 +41,7 @@ func (c *conn) forward(ctx context.Context, n ssh.NewChannel) {
 		n.Reject(ssh.ConnectionFailed, told(err))
 		return
 	}
-	m, release, err := c.visit.Machine(ctx)
+	m, release, err := c.visit.Sandbox(ctx)
 	if err != nil {
 		n.Reject(ssh.ConnectionFailed, told(err))
 		return

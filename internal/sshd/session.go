@@ -45,7 +45,7 @@ type session struct {
 	feeding sync.WaitGroup // who passes input on; ends with the channel
 
 	mu  sync.Mutex
-	m   control.Machine // nil before the program runs
+	m   control.Sandbox // nil before the program runs
 	pid int
 }
 
@@ -147,7 +147,7 @@ func (s *session) request(ctx context.Context, req *ssh.Request, started bool) b
 			return false
 		}
 		size := sizeOf(w.Cols, w.Rows)
-		return s.tell(ctx, func(ctx context.Context, m control.Machine, ref control.ProcessRef) error {
+		return s.tell(ctx, func(ctx context.Context, m control.Sandbox, ref control.ProcessRef) error {
 			return m.ResizeProcess(ctx, ref, *size)
 		})
 	case "signal":
@@ -155,7 +155,7 @@ func (s *session) request(ctx context.Context, req *ssh.Request, started bool) b
 		if ssh.Unmarshal(req.Payload, &sig) != nil || signals[sig.Name] == 0 {
 			return false
 		}
-		return s.tell(ctx, func(ctx context.Context, m control.Machine, ref control.ProcessRef) error {
+		return s.tell(ctx, func(ctx context.Context, m control.Sandbox, ref control.ProcessRef) error {
 			return m.SignalProcess(ctx, ref, signals[sig.Name])
 		})
 	}
@@ -178,7 +178,7 @@ var signals = map[string]int{"HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6,
 	"PIPE": 13, "ALRM": 14, "TERM": 15}
 
 // tell does something with the program, if it runs.
-func (s *session) tell(ctx context.Context, f func(context.Context, control.Machine, control.ProcessRef) error) bool {
+func (s *session) tell(ctx context.Context, f func(context.Context, control.Sandbox, control.ProcessRef) error) bool {
 	s.mu.Lock()
 	m, pid := s.m, s.pid
 	s.mu.Unlock()
@@ -237,7 +237,7 @@ func (s *session) follow(ctx context.Context, p *program) (exit control.ProcessE
 	if err := s.c.visit.Record(ctx, p.action, map[string]string{"command": strings.ToValidUTF8(p.command[:min(len(p.command), auditedText)], "?")}); err != nil {
 		return exit, err
 	}
-	m, release, err := s.c.visit.Machine(ctx)
+	m, release, err := s.c.visit.Sandbox(ctx)
 	if err != nil {
 		return exit, err
 	}
@@ -289,7 +289,7 @@ func (s *session) show(e control.ProcessEvent) error {
 }
 
 // feed passes the client's input on to its end.
-func (s *session) feed(ctx context.Context, m control.Machine, pid int, tty bool) {
+func (s *session) feed(ctx context.Context, m control.Sandbox, pid int, tty bool) {
 	defer s.c.s.recover("input", s.c.sc.RemoteAddr().String())
 	ref, buf := control.ProcessRef{Pid: pid}, make([]byte, inputPiece)
 	for {
@@ -317,7 +317,7 @@ func (s *session) hangUp(ctx context.Context) {
 	if errors.Is(context.Cause(ctx), errCut) {
 		sig = signals["KILL"]
 	}
-	s.tell(context.WithoutCancel(ctx), func(ctx context.Context, m control.Machine, ref control.ProcessRef) error {
+	s.tell(context.WithoutCancel(ctx), func(ctx context.Context, m control.Sandbox, ref control.ProcessRef) error {
 		return m.SignalProcess(ctx, ref, sig)
 	})
 }

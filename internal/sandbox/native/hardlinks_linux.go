@@ -6,13 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// relinkHardlinks copies up the other names of files with several of which one was copied up or removed. Within
+// restoreHardlinks copies up the other names of files with several of which one was copied up or removed. Within
 // one overlay the kernel knows, by its index, that they are one file and how many names are left; the next
 // overlay would see two files, or the count of the earlier layer. It looks at every file of the workspace, but
 // only when a file with several names that an earlier layer holds was written to or lost a name. up is the
 // writable layer and index the kernel's directory beside it, or -1. The sandbox is frozen, and the caller inside
 // it. It reports whether the index has anything.
-func relinkHardlinks(up, index int) (indexed bool, err error) {
+func restoreHardlinks(up, index int) (indexed bool, err error) {
 	if index < 0 {
 		return false, nil
 	}

@@ -142,7 +142,7 @@ func (x *swap) run(ctx context.Context) error {
 		if err := unix.Renameat(x.work, is, x.work, pushing); err != nil {
 			return err
 		}
-		indexed, err := relinkHardlinks(x.up, x.index)
+		indexed, err := restoreHardlinks(x.up, x.index)
 		if err == nil && x.brake != nil {
 			err = x.swapMounts()
 		} else if err == nil {
