@@ -50,7 +50,7 @@ func socksServer(t *testing.T, name, password string) (address string, asked fun
 				mu.Unlock()
 				io.WriteString(c, "\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00")
 				if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
-					io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 11\r\nConnection: close\r\n\r\nby a proxy")
+					io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\nConnection: close\r\n\r\nby a proxy")
 				}
 			}()
 		}

@@ -142,14 +142,24 @@ func TestManyValues(t *testing.T) {
 		"names": `{"name":"k","scopes":{` + strings.TrimSuffix(names.String(), ",") + `}}`, "a number": `{"name":"k","scopes":[` + strings.Repeat("1", 30<<20) + `]}`,
 	} {
 		for _, path := range []string{"/v1/outboard/keys", "/v1/agents", "/v1/sessions"} {
-			began := time.Now()
-			if r := b.do("POST", path, body); r.status != 400 || !strings.Contains(r.str("error.message"), "more than") {
-				t.Errorf("%s to %s: %d %.200s", name, path, r.status, r.body)
+			measure := func() (took, floor time.Duration) {
+				began := time.Now()
+				if r := b.do("POST", path, body); r.status != 400 || !strings.Contains(r.str("error.message"), "more than") {
+					t.Errorf("%s to %s: %d %.200s", name, path, r.status, r.body)
+				}
+				took = time.Since(began)
+				began = time.Now()
+				json.Valid([]byte(body))
+				return took, time.Since(began)
 			}
-			took := time.Since(began)
-			began = time.Now()
-			json.Valid([]byte(body))
-			if floor := time.Since(began); took > 10*floor+time.Second {
+			took, floor := measure()
+			for range 4 { // other programs of the machine can slow one of the two: what is slow by itself is slow again
+				if took <= 10*floor+time.Second {
+					break
+				}
+				took, floor = measure()
+			}
+			if took > 10*floor+time.Second {
 				t.Errorf("%s to %s took %s, where to check its syntax takes %s", name, path, took, floor)
 			}
 		}

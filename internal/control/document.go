@@ -43,7 +43,7 @@ func DecodeJSON(b []byte, v any) error {
 		return err
 	}
 	if b = bytes.TrimLeft(b, " \t\r\n"); b[0] != '{' {
-		return invalid("the request body must be a JSON object")
+		return invalid("the request body must be a JSON object: expected an object, got %s", kindOfJSON(b[0]))
 	}
 	if err := exactNames("", b, reflect.TypeOf(v).Elem()); err != nil {
 		return err
@@ -52,6 +52,21 @@ func DecodeJSON(b []byte, v any) error {
 		return invalid("the request body: %s", WhyJSON(err))
 	}
 	return nil
+}
+
+// kindOfJSON names what a document is that begins with c.
+func kindOfJSON(c byte) string {
+	switch c {
+	case '[':
+		return "array"
+	case '"':
+		return "string"
+	case 'n':
+		return "null"
+	case 't', 'f':
+		return "bool"
+	}
+	return "number"
 }
 
 // exactNames refuses names in b, which is to become a t, that differ from a field's in case only.
