@@ -17,11 +17,11 @@ import (
 func copying(t *testing.T, from, to string) (code int, errs string) {
 	t.Helper()
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/sandboxes", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /v1/boxes", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, `{"data":[{"id":"boxa","state":"running"}]}`)
 	})
-	mux.HandleFunc("GET /v1/sandboxes/boxa", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"id":"boxa","state":"running"}`) })
-	mux.HandleFunc("GET /v1/sandboxes/boxa/files/content", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /v1/boxes/boxa", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"id":"boxa","state":"running"}`) })
+	mux.HandleFunc("GET /v1/boxes/boxa/files/content", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "8")
 		if r.URL.Query().Get("path") == "whole" {
 			fmt.Fprint(w, "12345678")
@@ -39,7 +39,8 @@ func copying(t *testing.T, from, to string) (code int, errs string) {
 	return code, e.String()
 }
 
-// Broken if a copy out of a box that broke off is left as if it were one, or has taken the place of what was there before.
+// Broken if a copy out of a box that broke off is left as if it were one, or has taken the place of what was
+// there before.
 func TestCopiesAreWholeOrNot(t *testing.T) {
 	for what, prepare := range map[string]func(t *testing.T, name string){
 		"a new file": func(*testing.T, string) {},
@@ -125,15 +126,16 @@ func TestCopyIntoAPipe(t *testing.T) {
 	}
 }
 
-// Broken if who runs a program in a box is not told that the memory limit ended it, or is told so of one that was killed.
+// Broken if who runs a program in a box is not told that the memory limit ended it, or is told so of one that
+// was killed.
 func TestBoxExecMemoryLimit(t *testing.T) {
 	for what, limit := range map[string]string{"hit": `,"memory_limit_bytes":134217728`, "not hit": ""} {
 		mux := http.NewServeMux()
-		mux.HandleFunc("GET /v1/sandboxes", func(w http.ResponseWriter, r *http.Request) {
+		mux.HandleFunc("GET /v1/boxes", func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, `{"data":[{"id":"boxa","state":"running"}]}`)
 		})
-		mux.HandleFunc("GET /v1/sandboxes/boxa", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"id":"boxa","state":"running"}`) })
-		mux.HandleFunc("POST /v1/sandboxes/boxa/processes", func(w http.ResponseWriter, r *http.Request) {
+		mux.HandleFunc("GET /v1/boxes/boxa", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"id":"boxa","state":"running"}`) })
+		mux.HandleFunc("POST /v1/boxes/boxa/processes", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			fmt.Fprintf(w, "data: {\"type\":\"process.started\",\"pid\":7,\"cursor\":0}\n\ndata: {\"type\":\"process.ended\",\"cursor\":0,\"signal\":\"killed\",\"signal_number\":9%s}\n\n", limit)
 		})

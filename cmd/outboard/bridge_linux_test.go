@@ -19,7 +19,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/config"
 )
 
-// worker speaks to the bridge as the sandbox client of the OpenAI Agents SDK does: the same requests, read from its source.
+// worker speaks to the bridge as the sandbox client of the OpenAI Agents SDK does: the same requests, read from
+// its source.
 type worker struct {
 	*online
 	key string
@@ -148,7 +149,8 @@ func TestBridge(t *testing.T) {
 	testBridgeLife(t, w)
 }
 
-// testBrokenUploads: a file that is sent in part is not there in part, by the bridge and by the API, which outboard box cp uses.
+// testBrokenUploads: a file that is sent in part is not there in part, by the bridge and by the API, which
+// outboard box cp uses.
 func testBrokenUploads(t *testing.T, w *worker) {
 	t.Helper()
 	const size = 4 << 20
@@ -159,7 +161,7 @@ func testBrokenUploads(t *testing.T, w *worker) {
 		}
 		return out
 	}
-	for _, path := range []string{"/bridge/v1/sandbox/" + w.id + "/file/workspace/up/file", "/v1/sandboxes/" + w.id + "/files/content?path=/workspace/up/file"} {
+	for _, path := range []string{"/bridge/v1/sandbox/" + w.id + "/file/workspace/up/file", "/v1/boxes/" + w.id + "/files/content?path=/workspace/up/file"} {
 		shell("rm -rf up; mkdir up; echo before > up/file")
 		for _, sent := range []int{size / 2, size} {
 			conn, err := net.Dial("tcp", strings.TrimPrefix(w.s.url, "http://"))

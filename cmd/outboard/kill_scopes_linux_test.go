@@ -127,8 +127,8 @@ func (d *drill) beats(t *testing.T) int {
 	return s.beats
 }
 
-// newest are the times of the last three requests of a drill's session, newest first. Of a session that has gone on for minutes there are
-// thousands, and to read them all takes longer than to make the next.
+// newest are the times of the last three requests of a drill's session, newest first. Of a session that has gone
+// on for minutes there are thousands, and to read them all takes longer than to make the next.
 func (d *drill) newest(t *testing.T) (at []time.Time) {
 	t.Helper()
 	for r, err := range d.c.Audit(t.Context(), url.Values{"actor": {d.session}, "order": {"desc"}, "limit": {"10"}}) {
@@ -158,8 +158,8 @@ func (d *drill) goesOn(t *testing.T, why string) {
 	}
 }
 
-// If this fails, a kill of some scope and level lets effects begin after a second, leaves processes after five, lets what it covers be
-// used, or hits what it does not cover.
+// If this fails, a kill of some scope and level lets effects begin after a second, leaves processes after five,
+// lets what it covers be used, or hits what it does not cover.
 func TestKillScopesAndLevels(t *testing.T) {
 	if testing.Short() {
 		t.Skip("crowds of processes, for each scope and level")
@@ -274,7 +274,8 @@ func (p *post) until(cond func() bool, what string) {
 	}
 }
 
-// If this fails, a kill spares the sandboxes that somebody made without a session, hits those of others, or new ones can be made.
+// If this fails, a kill spares the sandboxes that somebody made without a session, hits those of others, or new
+// ones can be made.
 func TestKillBoxes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("crowds of processes")
@@ -333,7 +334,7 @@ func TestSandboxEndsAreRecorded(t *testing.T) {
 	}
 	d := ready(t, p.drill(outboard.KillSession, outboard.KillStop))
 	machine := ""
-	for m, err := range p.c.Machines(t.Context()) {
+	for m, err := range p.c.Sandboxes(t.Context()) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -341,10 +342,10 @@ func TestSandboxEndsAreRecorded(t *testing.T) {
 			machine = m.ID
 		}
 	}
-	if _, err := p.c.StopMachine(t.Context(), machine); outboard.KindOf(err) != outboard.Conflict && err != nil {
+	if _, err := p.c.StopSandbox(t.Context(), machine); outboard.KindOf(err) != outboard.Conflict && err != nil {
 		t.Fatal(err)
 	}
-	if err := p.c.KillMachine(t.Context(), machine); err != nil {
+	if err := p.c.KillSandbox(t.Context(), machine); err != nil {
 		t.Fatal(err)
 	}
 	if got := p.actions(machine); !slices.Contains(got, "sandbox.stop") || !slices.Contains(got, "sandbox.kill") {
@@ -470,7 +471,8 @@ func (g *pgGate) set(mode string) {
 	}
 }
 
-// thrownAsFile throws the switch as the command does when nobody answers, and fails if a process is left after five seconds.
+// thrownAsFile throws the switch as the command does when nobody answers, and fails if a process is left after
+// five seconds.
 func (p *post) thrownAsFile(d *drill) outboard.Kill {
 	p.t.Helper()
 	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillSession, Target: d.session, Level: outboard.KillStop,

@@ -21,13 +21,13 @@ func newSandbox(a *app) *cobra.Command {
 		&cobra.Command{Use: "stop SANDBOX...", Short: "Save the files of sandboxes that no turn uses, and end their processes", Args: rangeArgs(1, -1, "a sandbox"),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return eachSandbox(cmd.Context(), a, args, func(ctx context.Context, c *client.Client, id string) error {
-					_, err := c.StopMachine(ctx, id)
+					_, err := c.StopSandbox(ctx, id)
 					return err
 				})
 			}},
 		&cobra.Command{Use: "kill SANDBOX...", Short: "Remove sandboxes with what they have not saved", Args: rangeArgs(1, -1, "a sandbox"),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				return eachSandbox(cmd.Context(), a, args, func(ctx context.Context, c *client.Client, id string) error { return c.KillMachine(ctx, id) })
+				return eachSandbox(cmd.Context(), a, args, func(ctx context.Context, c *client.Client, id string) error { return c.KillSandbox(ctx, id) })
 			}})
 	return cmd
 }
@@ -35,7 +35,7 @@ func newSandbox(a *app) *cobra.Command {
 // sandboxLine is a sandbox in a list.
 type sandboxLine struct {
 	Type string `json:"type"`
-	client.Machine
+	client.Sandbox
 }
 
 func runSandboxList(ctx context.Context, a *app) error {
@@ -45,7 +45,7 @@ func runSandboxList(ctx context.Context, a *app) error {
 	}
 	defer c.Close()
 	var rows [][]string
-	for m, err := range c.Machines(ctx) {
+	for m, err := range c.Sandboxes(ctx) {
 		if err != nil {
 			return err
 		}
@@ -99,7 +99,7 @@ func findSandbox(ctx context.Context, c *client.Client, ref string) (string, err
 		session = s.ID
 	}
 	var found []string
-	for m, err := range c.Machines(ctx) {
+	for m, err := range c.Sandboxes(ctx) {
 		if err != nil {
 			return "", err
 		}

@@ -46,8 +46,8 @@ func (in *boxNetworkIn) password() (s outboard.Secret) {
 	return s
 }
 
-// setSandboxNetwork replaces the whole of it.
-func (s *server) setSandboxNetwork(r *request) (any, error) {
+// setBoxNetwork replaces the whole of it.
+func (s *server) setBoxNetwork(r *request) (any, error) {
 	var in boxNetworkIn
 	if err := r.decode(&in); err != nil {
 		return nil, err
@@ -55,10 +55,10 @@ func (s *server) setSandboxNetwork(r *request) (any, error) {
 	if _, err := s.ctl.SetBoxNetwork(r.Context(), r.by, boxID(r), in.settings(), in.headers(), in.password()); err != nil {
 		return nil, err
 	}
-	return s.sandboxNetwork(r)
+	return s.boxNetwork(r)
 }
 
-func (s *server) sandboxNetwork(r *request) (any, error) {
+func (s *server) boxNetwork(r *request) (any, error) {
 	n, err := s.ctl.BoxNetwork(r.Context(), r.by, boxID(r))
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (s *server) sandboxNetwork(r *request) (any, error) {
 }
 
 // sandboxNetworkLog lists the requests of a sandbox, newest first.
-func (s *server) sandboxNetworkLog(r *request) (any, error) {
+func (s *server) boxNetworkLog(r *request) (any, error) {
 	return r.networkLog(func(before int64, limit int) ([]control.AuditRecord, error) {
 		return s.ctl.BoxNetworkLog(r.Context(), r.by, boxID(r), before, limit)
 	})

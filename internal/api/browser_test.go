@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// wire sends a request as it is written, over a connection of its own, and returns the answer: what a browser sends, no client library
-// would.
+// wire sends a request as it is written, over a connection of its own, and returns the answer: what a browser
+// sends, no client library would.
 func (b *bench) wire(method, path, host, body string, headers ...string) *http.Response {
 	b.t.Helper()
 	u, err := url.Parse(b.url)
@@ -43,8 +43,8 @@ func (b *bench) wire(method, path, host, body string, headers ...string) *http.R
 	return resp
 }
 
-// Fails if a page whose name was pointed at this machine (DNS rebinding) gets an answer. The page is its own origin, so nothing but the
-// name tells.
+// Fails if a page whose name was pointed at this machine (DNS rebinding) gets an answer. The page is its own
+// origin, so nothing but the name tells.
 func TestRebinding(t *testing.T) {
 	b := newBench(t)
 	own, _ := url.Parse(b.url)
@@ -69,8 +69,8 @@ func TestRebinding(t *testing.T) {
 	}
 }
 
-// Fails if a page of another origin can change something, read something, or open a WebSocket, at any route and by any method; or if an
-// answer allows it to.
+// Fails if a page of another origin can change something, read something, or open a WebSocket, at any route and
+// by any method; or if an answer allows it to.
 func TestCrossSite(t *testing.T) {
 	b := newBench(t)
 	own, _ := url.Parse(b.url)
@@ -95,7 +95,7 @@ func TestCrossSite(t *testing.T) {
 		"a WebSocket":                  append([]string{"Origin: https://evil.test"}, upgrade...),
 		"a WebSocket, new":             append([]string{"Origin: https://evil.test", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: websocket"}, upgrade...),
 	}
-	routes := []string{"POST /v1/agents", "GET /v1/agents", "GET /v1/sessions/sesn_1/events/stream", "DELETE /v1/agents/agent_1", "PUT /v1/sandboxes/sbx_1/files/content",
+	routes := []string{"POST /v1/agents", "GET /v1/agents", "GET /v1/sessions/sesn_1/events/stream", "DELETE /v1/agents/agent_1", "PUT /v1/boxes/sbx_1/files/content",
 		"POST /v1/outboard/login/start", "POST /v1/outboard/login", "GET /healthz", "HEAD /healthz", "OPTIONS /v1/agents", "POST /v1/kills", "GET /nowhere"}
 	for name, headers := range pages {
 		for _, route := range routes {
@@ -125,8 +125,8 @@ func TestCrossSite(t *testing.T) {
 	}
 }
 
-// Fails if the routes without a key take a body that a page sends anywhere without asking first, or a key is read from an address, which
-// pages, logs and histories see.
+// Fails if the routes without a key take a body that a page sends anywhere without asking first, or a key is
+// read from an address, which pages, logs and histories see.
 func TestSimpleRequests(t *testing.T) {
 	b := newBench(t)
 	for _, kind := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "text/plain; application/json", "application/jsonx"} {

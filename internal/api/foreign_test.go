@@ -28,7 +28,8 @@ type foreignCase struct {
 	body  string
 }
 
-// foreignCases has a case for every route with an id in its path: one that is missing fails the test. "-" is for those without a body.
+// foreignCases has a case for every route with an id in its path: one that is missing fails the test. "-" is for
+// those without a body.
 var foreignCases = map[string]foreignCase{
 	"GET /v1/agents/{agent}": {}, "POST /v1/agents/{agent}": {body: `{"name":"b"}`}, "GET /v1/agents/{agent}/versions": {},
 	"POST /v1/agents/{agent}/archive": {},
@@ -55,15 +56,15 @@ var foreignCases = map[string]foreignCase{
 	"POST /v1/sessions/{session}/resources/{resource}": {body: `{"authorization_token":"x"}`},
 	"GET /v1/sessions/{session}/outboard/why/{event}":  {},
 
-	"GET /v1/sandboxes/{sandbox}": {}, "DELETE /v1/sandboxes/{sandbox}": {}, "POST /v1/sandboxes/{sandbox}/pause": {},
-	"POST /v1/sandboxes/{sandbox}/resume": {body: `{"timeout_seconds":60}`}, "POST /v1/sandboxes/{sandbox}/timeout": {body: `{"timeout_seconds":60}`},
-	"POST /v1/sandboxes/{sandbox}/processes":             {body: `{"argv":["true"]}`},
-	"GET /v1/sandboxes/{sandbox}/processes/{pid}/stream": {}, "POST /v1/sandboxes/{sandbox}/processes/{pid}/input": {body: "x"},
-	"POST /v1/sandboxes/{sandbox}/processes/{pid}/resize": {body: `{"cols":80,"rows":24}`},
-	"POST /v1/sandboxes/{sandbox}/processes/{pid}/signal": {body: `{"signal":0}`},
-	"GET /v1/sandboxes/{sandbox}/network":                 {}, "PUT /v1/sandboxes/{sandbox}/network": {body: `{}`}, "GET /v1/sandboxes/{sandbox}/network/log": {},
-	"GET /v1/sandboxes/{sandbox}/files": {query: "?path=f"}, "GET /v1/sandboxes/{sandbox}/files/content": {query: "?path=f"},
-	"PUT /v1/sandboxes/{sandbox}/files/content": {query: "?path=f", body: "x"}, "DELETE /v1/sandboxes/{sandbox}/files": {query: "?path=f"},
+	"GET /v1/boxes/{box}": {}, "DELETE /v1/boxes/{box}": {}, "POST /v1/boxes/{box}/pause": {},
+	"POST /v1/boxes/{box}/resume": {body: `{"timeout_seconds":60}`}, "POST /v1/boxes/{box}/timeout": {body: `{"timeout_seconds":60}`},
+	"POST /v1/boxes/{box}/processes":             {body: `{"argv":["true"]}`},
+	"GET /v1/boxes/{box}/processes/{pid}/stream": {}, "POST /v1/boxes/{box}/processes/{pid}/input": {body: "x"},
+	"POST /v1/boxes/{box}/processes/{pid}/resize": {body: `{"cols":80,"rows":24}`},
+	"POST /v1/boxes/{box}/processes/{pid}/signal": {body: `{"signal":0}`},
+	"GET /v1/boxes/{box}/network":                 {}, "PUT /v1/boxes/{box}/network": {body: `{}`}, "GET /v1/boxes/{box}/network/log": {},
+	"GET /v1/boxes/{box}/files": {query: "?path=f"}, "GET /v1/boxes/{box}/files/content": {query: "?path=f"},
+	"PUT /v1/boxes/{box}/files/content": {query: "?path=f", body: "x"}, "DELETE /v1/boxes/{box}/files": {query: "?path=f"},
 
 	"GET /v1/templates/{template}": {}, "DELETE /v1/templates/{template}": {}, "GET /v1/templates/{template}/builds": {},
 	"GET /v1/templates/{template}/builds/{build}": {}, "GET /v1/templates/{template}/builds/{build}/log": {},
@@ -84,7 +85,7 @@ var foreignCases = map[string]foreignCase{
 	"GET /v1/approvals/{approval}": {}, "POST /v1/approvals/{approval}": {body: `{"result":"deny"}`},
 	"GET /v1/grants/{grant}": {}, "DELETE /v1/grants/{grant}": {},
 	"DELETE /v1/budgets/{budget}": {}, "DELETE /v1/kills/{kill}": {},
-	"POST /v1/outboard/machines/{machine}/stop": {}, "DELETE /v1/outboard/machines/{machine}": {},
+	"POST /v1/outboard/sandboxes/{sandbox}/stop": {}, "DELETE /v1/outboard/sandboxes/{sandbox}": {},
 	"GET /v1/outboard/users/{user}": {}, "POST /v1/outboard/users/{user}": {body: `{"name":"b"}`}, "DELETE /v1/outboard/users/{user}": {},
 	"POST /v1/outboard/users/{user}/restore": {}, "GET /v1/outboard/keys/{key}": {}, "DELETE /v1/outboard/keys/{key}": {},
 	"GET /v1/ssh_keys/{ssh_key}": {}, "DELETE /v1/ssh_keys/{ssh_key}": {},
@@ -93,7 +94,8 @@ var foreignCases = map[string]foreignCase{
 // ownless are routes whose path names nothing that belongs to anybody.
 var ownless = []string{"GET /v1/models/{model...}", "DELETE /v1/outboard/organizations/{organization}" /* of who runs the server */}
 
-// foreignBodies are requests that name things elsewhere than in the path. Each must fail for a stranger as for an id that never was.
+// foreignBodies are requests that name things elsewhere than in the path. Each must fail for a stranger as for
+// an id that never was.
 var foreignBodies = []struct{ method, path, body string }{
 	{"POST", "/v1/sessions", `{"agent":"{agent}","environment_id":"{own environment}"}`},
 	{"POST", "/v1/sessions", `{"agent":{"type":"agent","id":"{agent}","version":1},"environment_id":"{own environment}"}`},
@@ -103,9 +105,9 @@ var foreignBodies = []struct{ method, path, body string }{
 	{"POST", "/v1/sessions/{own session}/resources", `{"type":"file","file_id":"{file}"}`},
 	{"POST", "/v1/sessions/{own session}/fork", `{"vault_ids":["{vault}"]}`},
 	{"POST", "/v1/sessions/{own session}/events", `{"events":[{"type":"user.tool_confirmation","tool_use_id":"{event}","result":"allow"}]}`},
-	{"POST", "/v1/sandboxes", `{"template":"{snapshot}"}`},
-	{"POST", "/v1/sandboxes", `{"template":"{template}"}`},
-	{"POST", "/v1/sandboxes", `{"template":"{template name}"}`},
+	{"POST", "/v1/boxes", `{"template":"{snapshot}"}`},
+	{"POST", "/v1/boxes", `{"template":"{template}"}`},
+	{"POST", "/v1/boxes", `{"template":"{template name}"}`},
 	{"POST", "/v1/environments", `{"name":"e","config":{"type":"cloud","outboard":{"template":"{template name}"}}}`},
 	{"POST", "/v1/templates", `{"name":"mine","from":"{template}"}`},
 	{"POST", "/v1/templates", `{"name":"mine","from":"{template name}"}`},
@@ -167,8 +169,8 @@ type tenants struct {
 	second string            // a key of the second
 }
 
-// Fails if an id of another organization gives anything else than an id that never was, to the byte, at any route; or if a route was
-// added that nobody thought about.
+// Fails if an id of another organization gives anything else than an id that never was, to the byte, at any
+// route; or if a route was added that nobody thought about.
 func TestForeignOrganization(t *testing.T) {
 	w := newTenants(t)
 	for _, route := range api.Routes() {
@@ -220,7 +222,8 @@ func (w *tenants) controls() {
 	}
 }
 
-// same sends one request as the second organization with ids of the first, and with ids of nobody. want 0 is any status.
+// same sends one request as the second organization with ids of the first, and with ids of nobody. want 0 is any
+// status.
 func (w *tenants) same(method, path, body string, want int) {
 	w.t.Helper()
 	status, got := w.ask(w.second, method, fill(path, w.ids, w.own), fill(body, w.ids, w.own))
@@ -307,7 +310,8 @@ func newTenants(t *testing.T) *tenants {
 	return w
 }
 
-// strange returns an id of the same shape that nothing has: letters and digits are moved within what an id may consist of.
+// strange returns an id of the same shape that nothing has: letters and digits are moved within what an id may
+// consist of.
 func strange(id string) string {
 	b := []byte(id)
 	start := strings.IndexByte(id, '_') + 1
@@ -327,7 +331,7 @@ func (b *bench) process(box, body string) int {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(b.t.Context())
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, "POST", b.url+"/v1/sandboxes/"+box+"/processes", strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, "POST", b.url+"/v1/boxes/"+box+"/processes", strings.NewReader(body))
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -364,13 +368,13 @@ func (w *tenants) everything(b *bench, org outboard.OrgID) map[string]string {
 	ids["agent"], ids["environment"] = s.str("agent.id"), s.str("environment_id")
 	ids["thread"] = b.ok("GET", "/v1/sessions/"+id+"/threads", nil).str("data.0.id")
 	ids["checkpoint"] = b.ok("GET", "/v1/sessions/"+id+"/outboard/checkpoints", nil).str("data.0.id")
-	for _, m := range b.ok("GET", "/v1/outboard/machines", nil).get("data").([]any) {
+	for _, m := range b.ok("GET", "/v1/outboard/sandboxes", nil).get("data").([]any) {
 		if m := m.(map[string]any); m["session_id"] == id {
-			ids["machine"] = m["id"].(string)
+			ids["sandbox"] = m["id"].(string)
 		}
 	}
-	if ids["machine"] == "" {
-		b.t.Fatal("the session's machine is not in the list")
+	if ids["sandbox"] == "" {
+		b.t.Fatal("the session's sandbox is not in the list")
 	}
 	ids["file"] = b.upload("file", "f:content").str("id")
 	ids["resource"] = b.ok("POST", "/v1/sessions/"+id+"/resources", map[string]any{"type": "file", "file_id": ids["file"]}).str("id")
@@ -383,7 +387,7 @@ func (w *tenants) everything(b *bench, org outboard.OrgID) map[string]string {
 	ids["budget"] = b.ok("POST", "/v1/budgets", map[string]any{"scope": "agent", "target_id": ids["agent"], "limit": map[string]any{"steps": 9}}).str("id")
 	spare := b.ok("POST", "/v1/agents", `{"name":"spare","model":"script/steps"}`).str("id")
 	ids["kill"] = b.ok("POST", "/v1/kills", map[string]any{"scope": "agent", "target_id": spare, "level": "pause"}).str("kill.id")
-	ids["sandbox"] = b.ok("POST", "/v1/sandboxes", `{"timeout_seconds":600}`).str("id")
+	ids["box"] = b.ok("POST", "/v1/boxes", `{"timeout_seconds":600}`).str("id")
 	snap := outboard.BoxSnapshot{ID: outboard.NewSnapshotID(), Org: org, Name: "snapshot-" + strings.ToLower(string(org[max(0, len(org)-5):])), CreatedAt: time.Now()}
 	if err := b.store.PutSnapshot(b.t.Context(), snap); err != nil {
 		b.t.Fatal(err)
@@ -402,8 +406,8 @@ func (w *tenants) everything(b *bench, org outboard.OrgID) map[string]string {
 	ids["key"] = string(putKey(b, outboard.Key{Name: "k", Org: org, Role: outboard.RoleDeveloper}, "obk_k"+string(org)))
 	ids["ssh_key"] = b.ok("POST", "/v1/ssh_keys", map[string]any{"public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE a@b"}).str("id")
 	ids["user"] = b.ok("POST", "/v1/outboard/users", `{"email":"a@a.test","role":"viewer"}`).str("id")
-	b.ok("PUT", "/v1/sandboxes/"+ids["sandbox"]+"/files/content?path=f", "x")
-	ids["pid"] = fmt.Sprint(b.process(ids["sandbox"], `{"argv":["sleep","600"],"stdin":true}`))
+	b.ok("PUT", "/v1/boxes/"+ids["box"]+"/files/content?path=f", "x")
+	ids["pid"] = fmt.Sprint(b.process(ids["box"], `{"argv":["sleep","600"],"stdin":true}`))
 	for name, id := range ids {
 		if id == "" {
 			b.t.Fatalf("there is no %s", name)

@@ -13,8 +13,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/api"
 )
 
-// Fails if a key is taken from an address, where logs, histories and other sites read it, or if an answer to a request with a secret in
-// it is compressed, so that its length tells of the secret.
+// Fails if a key is taken from an address, where logs, histories and other sites read it, or if an answer to a
+// request with a secret in it is compressed, so that its length tells of the secret.
 func TestKeysStayOutOfAddresses(t *testing.T) {
 	b := newBench(t)
 	bare := func(r *http.Request) { r.Header.Del("X-Api-Key") }
@@ -73,8 +73,8 @@ func TestJSONBombs(t *testing.T) {
 // Fails if any route takes a body that two readers read in two ways, or one of its neighbours is not read at all.
 func TestAmbiguousJSON(t *testing.T) {
 	b := newBench(t)
-	raw := []string{"POST /v1/files", "POST /v1/outboard/import", "POST /v1/outboard/images/import", "PUT /v1/sandboxes/{sandbox}/files/content",
-		"POST /v1/sandboxes/{sandbox}/processes/{pid}/input"} // not JSON
+	raw := []string{"POST /v1/files", "POST /v1/outboard/import", "POST /v1/outboard/images/import", "PUT /v1/boxes/{box}/files/content",
+		"POST /v1/boxes/{box}/processes/{pid}/input"} // not JSON
 	for name, body := range map[string]string{
 		"half a pair":               `{"x":"\ud800"}`,
 		"the other half":            `{"x":["\udc00 a"]}`,
@@ -123,7 +123,7 @@ func filled(path string) string {
 		path = strings.ReplaceAll(path, "{"+name+"}", map[string]string{"agent": "agent", "environment": "env", "session": "sesn", "thread": "sthr", "event": "sevt",
 			"resource": "sesrsc", "file": "file", "vault": "vlt", "credential": "vcrd", "policy": "pol", "approval": "apr", "grant": "grant", "user": "user", "key": "apikey"}[name]+"_01x")
 	}
-	return strings.NewReplacer("{pid}", "1", "{budget}", "bgt_01x", "{machine}", "sbx_01x", "{ssh_key}", "sshkey_01x", "{kill}", "kill_01x", "{sandbox}", "boxaaaaaaaaaaaaaaaaaaaa",
+	return strings.NewReplacer("{pid}", "1", "{budget}", "bgt_01x", "{sandbox}", "sbx_01x", "{ssh_key}", "sshkey_01x", "{kill}", "kill_01x", "{box}", "boxaaaaaaaaaaaaaaaaaaaa",
 		"{template}", "t", "{build}", "b", "{organization}", "org_01x", "{model...}", "m").Replace(path)
 }
 

@@ -58,7 +58,8 @@ func (k *talk) told() (notes []string) {
 	return notes
 }
 
-// Fails if a sandbox that dies between two turns or under a command ends the session, loses saved files, or the model is not told.
+// Fails if a sandbox that dies between two turns or under a command ends the session, loses saved files, or the
+// model is not told.
 func TestSandboxLost(t *testing.T) {
 	boxes := sandboxtest.NewBare(t).(*sandboxtest.Bare)
 	b := whole(t, outboardtest.Options{Provider: boxes})
@@ -110,7 +111,7 @@ func TestSandboxLost(t *testing.T) {
 func TestProcessOfALostBox(t *testing.T) {
 	boxes := sandboxtest.NewBare(t).(*sandboxtest.Bare)
 	b := whole(t, outboardtest.Options{Provider: boxes})
-	id := b.ok("POST", "/v1/sandboxes", `{"timeout_seconds":600}`).str("id")
+	id := b.ok("POST", "/v1/boxes", `{"timeout_seconds":600}`).str("id")
 	machines, err := boxes.List(t.Context())
 	if err != nil || len(machines) != 1 {
 		t.Fatalf("%v, %v", machines, err)

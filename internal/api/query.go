@@ -25,8 +25,8 @@ var (
 // anyParam stands for all parameters: what is not built yet says that, whatever it is asked with.
 const anyParam = "*"
 
-// queries are the parameters of each endpoint, those included that official clients may send and that change nothing here. One that is not
-// listed knows none. beta is known everywhere: SDKs send it with most requests.
+// queries are the parameters of each endpoint, those included that official clients may send and that change
+// nothing here. One that is not listed knows none. beta is known everywhere: SDKs send it with most requests.
 var queries = map[string][]string{
 	"GET /v1/agents":                                       ofRows,
 	"GET /v1/agents/{agent}":                               {"version"},
@@ -46,13 +46,13 @@ var queries = map[string][]string{
 	"GET /v1/sessions/{session}/threads/{thread}/events":   ofEvents,
 	"GET /v1/sessions/{session}/threads/{thread}/stream":   ofStream,
 	"GET /v1/sessions/{session}/resources":                 paging,
-	"GET /v1/sandboxes/{sandbox}/network/log":              paging,
-	"GET /v1/sandboxes/{sandbox}/processes/{pid}/stream":   {"from"},
-	"POST /v1/sandboxes/{sandbox}/processes/{pid}/input":   {"eof"},
-	"GET /v1/sandboxes/{sandbox}/files":                    slices.Concat(ofBoxFile, []string{"depth"}),
-	"DELETE /v1/sandboxes/{sandbox}/files":                 ofBoxFile,
-	"GET /v1/sandboxes/{sandbox}/files/content":            ofBoxFile,
-	"PUT /v1/sandboxes/{sandbox}/files/content":            ofBoxFile,
+	"GET /v1/boxes/{box}/network/log":                      paging,
+	"GET /v1/boxes/{box}/processes/{pid}/stream":           {"from"},
+	"POST /v1/boxes/{box}/processes/{pid}/input":           {"eof"},
+	"GET /v1/boxes/{box}/files":                            slices.Concat(ofBoxFile, []string{"depth"}),
+	"DELETE /v1/boxes/{box}/files":                         ofBoxFile,
+	"GET /v1/boxes/{box}/files/content":                    ofBoxFile,
+	"PUT /v1/boxes/{box}/files/content":                    ofBoxFile,
 	"GET /v1/templates":                                    ofRows,
 	"GET /v1/templates/{template}/builds":                  ofRows,
 	"GET /v1/templates/{template}/builds/{build}/log":      {"from"},
@@ -74,8 +74,8 @@ var queries = map[string][]string{
 	"GET /v1/models":                                       {"limit", "after_id", "before_id", "lifecycle[]"},
 }
 
-// parseQuery reads the query string of an endpoint that knows some parameters. A name that it does not know is refused: left out, it would
-// be a filter that a client believes in and that does nothing.
+// parseQuery reads the query string of an endpoint that knows some parameters. A name that it does not know is
+// refused: left out, it would be a filter that a client believes in and that does nothing.
 func parseQuery(raw string, known []string) (params, error) {
 	q, err := url.ParseQuery(raw)
 	if err != nil {
@@ -99,7 +99,8 @@ func (p params) knows(name string) bool {
 	return name == "beta" || slices.Contains(p.known, name) || slices.Contains(p.known, name+"[]") || slices.Contains(p.known, anyParam)
 }
 
-// All returns the values of a parameter. To read one that is not in queries is a mistake of this package: it would be refused.
+// All returns the values of a parameter. To read one that is not in queries is a mistake of this package: it
+// would be refused.
 func (p params) All(name string) []string {
 	if !p.knows(name) {
 		panic("api: query parameter " + name + " is read and not known")

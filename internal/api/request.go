@@ -63,12 +63,12 @@ var silent = map[string]string{
 	"POST /v1/sessions/{session}":                                         "tools and budgets have a record; a title and metadata change nothing that may happen",
 	"POST /v1/sessions/{session}/events":                                  "what is sent is in the session's log, with who sent it; answers have a record",
 	"POST /v1/sessions/{session}/threads/{thread}/archive":                "it changes nothing: the primary thread ends with its session",
-	"POST /v1/sandboxes/{sandbox}/processes":                              "it happens inside the sandbox; what leaves it has records of its own",
-	"POST /v1/sandboxes/{sandbox}/processes/{pid}/input":                  "as above",
-	"POST /v1/sandboxes/{sandbox}/processes/{pid}/resize":                 "as above",
-	"POST /v1/sandboxes/{sandbox}/processes/{pid}/signal":                 "as above",
-	"PUT /v1/sandboxes/{sandbox}/files/content":                           "as above",
-	"DELETE /v1/sandboxes/{sandbox}/files":                                "as above",
+	"POST /v1/boxes/{box}/processes":                                      "it happens inside the sandbox; what leaves it has records of its own",
+	"POST /v1/boxes/{box}/processes/{pid}/input":                          "as above",
+	"POST /v1/boxes/{box}/processes/{pid}/resize":                         "as above",
+	"POST /v1/boxes/{box}/processes/{pid}/signal":                         "as above",
+	"PUT /v1/boxes/{box}/files/content":                                   "as above",
+	"DELETE /v1/boxes/{box}/files":                                        "as above",
 	"POST /v1/policies/test":                                              "it changes nothing",
 	"POST /v1/outboard/audit/checkpoint":                                  "it signs the audit and changes nothing",
 	"POST /v1/vaults/{vault}/credentials/{credential}/mcp_oauth_validate": "where it opens a secret, that has a record",
@@ -179,7 +179,8 @@ func (r *request) list(name string, most int, allowed ...string) ([]string, erro
 	return vs, nil
 }
 
-// between is a range of times as the wire's created_at filters give it, in whole microseconds and inclusive at both ends.
+// between is a range of times as the wire's created_at filters give it, in whole microseconds and inclusive at
+// both ends.
 type between struct{ from, to time.Time }
 
 func (r *request) between() (b between, err error) {

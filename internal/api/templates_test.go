@@ -11,8 +11,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/outboardtest"
 )
 
-// Fails if a page of templates or builds leaves one out or gives one twice, also when the row of its cursor was deleted; or if a body is
-// taken with something in it that nobody reads.
+// Fails if a page of templates or builds leaves one out or gives one twice, also when the row of its cursor was
+// deleted; or if a body is taken with something in it that nobody reads.
 func TestTemplateRoutes(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	at := time.Now().UTC().Truncate(time.Second)
@@ -53,8 +53,8 @@ func TestTemplateRoutes(t *testing.T) {
 	b.refused(404, `no template "n"`, "GET", "/v1/templates/n", nil) // what was refused left none behind
 }
 
-// Fails if limits that no sandbox can have are saved with an environment, a template or a sandbox, and then fail wherever they are used; or
-// if the answer does not say which of them it was.
+// Fails if limits that no sandbox can have are saved with an environment, a template or a sandbox, and then fail
+// wherever they are used; or if the answer does not say which of them it was.
 func TestLimitsRefused(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	env := b.ok("POST", "/v1/environments", `{"name":"edge","config":{"type":"cloud","outboard":{"limits":{"pids":16,"memory_bytes":8388608,"cpus":0.01}}}}`).str("id")
@@ -64,7 +64,7 @@ func TestLimitsRefused(t *testing.T) {
 	} {
 		b.refused(400, "config.outboard."+want, "POST", "/v1/environments", `{"name":"e","config":{"type":"cloud","outboard":{"limits":{`+limit+`}}}}`)
 		b.refused(400, "config.outboard."+want, "POST", "/v1/environments/"+env, `{"config":{"type":"cloud","outboard":{"limits":{`+limit+`}}}}`)
-		b.refused(400, want, "POST", "/v1/sandboxes", `{"limits":{`+limit+`}}`)
+		b.refused(400, want, "POST", "/v1/boxes", `{"limits":{`+limit+`}}`)
 		b.refused(400, want, "POST", "/v1/templates", `{"name":"n","limits":{`+limit+`}}`)
 	}
 	if got := b.ok("GET", "/v1/environments/"+env, nil); got.get("config.outboard.limits.pids") != 16.0 {

@@ -12,11 +12,12 @@ import (
 	"github.com/outboard-dev/outboard/internal/client"
 )
 
-// mark is the command every marked step runs: one short append, which a kill can hit before, within or after. The pause behind it
-// gives the kill a target.
+// mark is the command every marked step runs: one short append, which a kill can hit before, within or after.
+// The pause behind it gives the kill a target.
 const mark = `printf '%s %s\n' "$OUTBOARD_CALL_KEY" "$OUTBOARD_SANDBOX" >> /workspace/effects; `
 
-// driver is the client of one session. It behaves as a careful one must: after a lost answer it looks before it sends again.
+// driver is the client of one session. It behaves as a careful one must: after a lost answer it looks before it
+// sends again.
 type driver struct {
 	c   *client.Client
 	id  outboard.SessionID
@@ -66,9 +67,9 @@ func pause(ctx context.Context, over <-chan struct{}) bool {
 	return ctx.Err() == nil
 }
 
-// dropWait bounds the wait for the timer to drop a sandbox, so that one that never is becomes a violation and not a hang: it is kept for
-// two seconds after a turn, and dropped after dropAfter. On a busy machine the processes whose timers do it spend most of their lives,
-// which the killer makes two seconds long, on starting.
+// dropWait bounds the wait for the timer to drop a sandbox, so that one that never is becomes a violation and
+// not a hang: it is kept for two seconds after a turn, and dropped after dropAfter. On a busy machine the
+// processes whose timers do it spend most of their lives, which the killer makes two seconds long, on starting.
 const dropWait = 5 * time.Minute
 
 // dropped waits until the session has no sandbox left on any host.
@@ -96,7 +97,7 @@ func (d *driver) dropped(ctx context.Context) error {
 
 // sandboxes names one sandbox of the session with its state, or none.
 func (d *driver) sandboxes(ctx context.Context) (string, error) {
-	for m, err := range d.c.Machines(ctx) {
+	for m, err := range d.c.Sandboxes(ctx) {
 		if err != nil {
 			return "", err
 		}
@@ -109,7 +110,8 @@ func (d *driver) sandboxes(ctx context.Context) (string, error) {
 
 // finish reads the marks. The file comes back in parts that stay below the limit on a tool's output.
 func (d *driver) finish(ctx context.Context) error {
-	// One more sandbox, which nothing kills: it rests until it was stopped and dropped, so the marks come back from its checkpoint alone.
+	// One more sandbox, which nothing kills: it rests until it was stopped and dropped, so the marks come back
+	// from its checkpoint alone.
 	if err := d.say(ctx, fmt.Sprintf("- bash: |-\n    %strue\n- say: rest\n", mark)); err != nil {
 		return err
 	}
@@ -160,8 +162,8 @@ func (d *driver) script() string {
 	return b.String()
 }
 
-// say sends one message until the server has acknowledged it or the log shows it. The text is unique, so that a message whose
-// answer was lost can be recognised.
+// say sends one message until the server has acknowledged it or the log shows it. The text is unique, so that a
+// message whose answer was lost can be recognised.
 func (d *driver) say(ctx context.Context, script string) error {
 	text := fmt.Sprintf("# %d\n%s", len(d.rec.acked), script)
 	for {
@@ -225,7 +227,8 @@ func (d *driver) search(ctx context.Context, text string) (outboard.EventID, err
 	return "", nil
 }
 
-// rest returns when everything sent so far has been processed and the session is idle; it gives the text of the last tool result.
+// rest returns when everything sent so far has been processed and the session is idle; it gives the text of the
+// last tool result.
 func (d *driver) rest(ctx context.Context) (string, error) {
 	for {
 		text, err := d.follow(ctx)

@@ -48,7 +48,8 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 	return sum, nil
 }
 
-// fight drives the sessions while the killer works, and ends when the kills are done and every session has come to rest.
+// fight drives the sessions while the killer works, and ends when the kills are done and every session has come
+// to rest.
 func fight(ctx context.Context, cfg Config, troop *troop, sum *Summary) (map[outboard.SessionID]*record, error) {
 	c, err := troop.client()
 	if err != nil {
@@ -95,17 +96,19 @@ func fight(ctx context.Context, cfg Config, troop *troop, sum *Summary) (map[out
 	return records, failure
 }
 
-// stopAfter and dropAfter are the environment's thresholds, in seconds, so short that the timer stops and drops while others are killed.
+// stopAfter and dropAfter are the environment's thresholds, in seconds, so short that the timer stops and drops
+// while others are killed.
 const stopAfter, dropAfter = 1, 2
 
 // calmers is how many stop sandboxes at the same time: each waits a while for one that is in use.
 const calmers = 3
 
-// calm stops random sandboxes as a long rest would, until over is closed, and returns how many. Most of those it asks for are in use.
+// calm stops random sandboxes as a long rest would, until over is closed, and returns how many. Most of those it
+// asks for are in use.
 func calm(ctx context.Context, c *client.Client, rng *rand.Rand, over <-chan struct{}) (stopped int) {
 	for {
 		var ids []string
-		for m, err := range c.Machines(ctx) {
+		for m, err := range c.Sandboxes(ctx) {
 			if err != nil {
 				break // the server was killed
 			}
@@ -114,7 +117,7 @@ func calm(ctx context.Context, c *client.Client, rng *rand.Rand, over <-chan str
 			}
 		}
 		if len(ids) > 0 {
-			if m, err := c.StopMachine(ctx, ids[rng.IntN(len(ids))]); err == nil && m.State == "stopped" {
+			if m, err := c.StopSandbox(ctx, ids[rng.IntN(len(ids))]); err == nil && m.State == "stopped" {
 				stopped++
 			}
 		}
@@ -186,8 +189,8 @@ func judge(ctx context.Context, cfg Config, records map[outboard.SessionID]*reco
 	return nil
 }
 
-// judgeDrops looks at each sandbox of a session that the audit says was dropped: its row says so too, the log says what comes back, and
-// that is stored.
+// judgeDrops looks at each sandbox of a session that the audit says was dropped: its row says so too, the log
+// says what comes back, and that is stored.
 func (s *Summary) judgeDrops(ctx context.Context, st *store.Store, h *history) error {
 	for id, lost := range h.parted {
 		drops, err := st.AuditRecords(ctx, store.AuditQuery{Action: "sandbox.drop", Text: string(id), Limit: 10})

@@ -52,16 +52,16 @@ type BoxFile struct {
 	Owner string `json:"owner"`
 }
 
-func boxPath(id string, rest string) string { return "/v1/sandboxes/" + url.PathEscape(id) + rest }
+func boxPath(id string, rest string) string { return "/v1/boxes/" + url.PathEscape(id) + rest }
 
 // Boxes lists the boxes, newest first.
 func (c *Client) Boxes(ctx context.Context) iter.Seq2[Box, error] {
-	return pages[Box](ctx, c, "/v1/sandboxes", url.Values{})
+	return pages[Box](ctx, c, "/v1/boxes", url.Values{})
 }
 
 // CreateBox makes a box from a body of the API.
 func (c *Client) CreateBox(ctx context.Context, body any) (b Box, err error) {
-	return b, c.call(ctx, http.MethodPost, "/v1/sandboxes", nil, body, &b)
+	return b, c.call(ctx, http.MethodPost, "/v1/boxes", nil, body, &b)
 }
 
 // DeleteBox ends a box.
@@ -69,8 +69,8 @@ func (c *Client) DeleteBox(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, boxPath(id, ""), nil, nil, nil)
 }
 
-// BoxLost says why what a box was sending broke off with err: the box has ended meanwhile (NotFound), the connection was cut though box and
-// server are there (Unavailable), or the server cannot be reached.
+// BoxLost says why what a box was sending broke off with err: the box has ended meanwhile (NotFound), the
+// connection was cut though box and server are there (Unavailable), or the server cannot be reached.
 func (c *Client) BoxLost(ctx context.Context, id string, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -62,15 +62,16 @@ func boxEvents(t *testing.T, stream string) (out []boxEvent) {
 	return out
 }
 
-// If this fails, a client of the public API cannot make a sandbox, run a program in it and move files, or is believed when it lies.
-func TestSandboxes(t *testing.T) {
+// If this fails, a client of the public API cannot make a sandbox, run a program in it and move files, or is
+// believed when it lies.
+func TestBoxes(t *testing.T) {
 	r := &boxRig{t, outboardtest.Start(t, outboardtest.Options{NoRunner: true})}
-	status, body := r.do("POST", "/v1/sandboxes", `{"env":{"A":"b"},"metadata":{"k":"v"},"timeout_seconds":60}`)
+	status, body := r.do("POST", "/v1/boxes", `{"env":{"A":"b"},"metadata":{"k":"v"},"timeout_seconds":60}`)
 	var box struct{ ID, State string }
 	if err := json.Unmarshal([]byte(body), &box); err != nil || status != 200 || box.State != "running" {
 		t.Fatalf("creating: %d %s", status, body)
 	}
-	at := "/v1/sandboxes/" + box.ID
+	at := "/v1/boxes/" + box.ID
 	status, body = r.do("POST", at+"/processes", `{"argv":["sh","-c","echo $A; echo x >&2; exit 3"]}`)
 	events := boxEvents(t, body)
 	if status != 200 || len(events) != 4 || events[0].Type != "process.started" || events[3].ExitCode == nil || *events[3].ExitCode != 3 {
@@ -106,9 +107,9 @@ func TestSandboxes(t *testing.T) {
 		method, path, body string
 		status             int
 	}{
-		"an unknown member": {"POST", "/v1/sandboxes", `{"x":1}`, 400}, "no such template": {"POST", "/v1/sandboxes", `{"template":"none"}`, 404},
-		"an odd end": {"POST", "/v1/sandboxes", `{"on_timeout":"explode"}`, 400}, "an endless time": {"POST", at + "/timeout", `{"timeout_seconds":99999999999}`, 400},
-		"another's id": {"GET", "/v1/sandboxes/boxaaaaaaaaaaaaaaaaaaaa", "", 404}, "a path for an id": {"GET", "/v1/sandboxes/..%2fx", "", 404},
+		"an unknown member": {"POST", "/v1/boxes", `{"x":1}`, 400}, "no such template": {"POST", "/v1/boxes", `{"template":"none"}`, 404},
+		"an odd end": {"POST", "/v1/boxes", `{"on_timeout":"explode"}`, 400}, "an endless time": {"POST", at + "/timeout", `{"timeout_seconds":99999999999}`, 400},
+		"another's id": {"GET", "/v1/boxes/boxaaaaaaaaaaaaaaaaaaaa", "", 404}, "a path for an id": {"GET", "/v1/boxes/..%2fx", "", 404},
 		"no program": {"POST", at + "/processes", `{"argv":[]}`, 400}, "a missing one": {"POST", at + "/processes", `{"argv":["no-such-program"]}`, 400},
 		"no such process": {"POST", at + "/processes/99999/signal", `{"signal":9}`, 404}, "no number": {"POST", at + "/processes/x/signal", `{"signal":9}`, 400},
 		"an odd cursor": {"GET", at + "/processes/1/stream?from=-7", "", 400}, "no path": {"GET", at + "/files/content", "", 400},
