@@ -16,7 +16,7 @@ var (
 	nameInCell = regexp.MustCompile("(?:(suite|script) )?`([^`]+)`")
 )
 
-// testNames returns every test of the repository as docs/reference/security.md names it: package.Test, by the end of the package's path;
+// testNames returns every test of the repository as docs/reference/threats.md names it: package.Test, by the end of the package's path;
 // suite.Name for what every provider of sandboxes runs; script.name for scripts of the command line.
 func testNames(t *testing.T) map[string]bool {
 	t.Helper()
@@ -94,10 +94,10 @@ func threats(page string, exist map[string]bool) (rows, tests int, wrong []strin
 	return rows, tests, wrong
 }
 
-// If this fails, docs/reference/security.md promises something that no test checks.
+// If this fails, docs/reference/threats.md promises something that no test checks.
 func TestThreatTable(t *testing.T) {
 	exist := testNames(t)
-	page, err := os.ReadFile("docs/reference/security.md")
+	page, err := os.ReadFile("docs/reference/threats.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,13 +6,15 @@
 //go:debug containermaxprocs=0
 //go:debug decoratemappings=0
 
-// Outboard-guest is the agent inside a sandbox: a small static program that runs tools for the host and keeps the receipts of
-// what it ran. It is started by a sandbox provider, never by hand.
+// Outboard-guest is the agent inside a sandbox: a small static program that runs tools for the host
+// and keeps the receipts of what it ran. A sandbox provider starts it, nobody starts it by hand.
+// The first argument says what it is:
 //
-// Usage: outboard-guest serve CONFIG, with the configuration of guest.ServerConfig as JSON and the listening socket as
-// descriptor 3; or outboard-guest init, as the first process of a sandbox that package boot sets up; or outboard-guest contained, as
-// the first process of a container; or outboard-guest nursery, on the host, as what clones the first processes of sandboxes; or
-// outboard-guest sftp, as a process of the sandbox's user that serves files to an SSH client.
+//	serve CONFIG  a guest on the socket of descriptor 3; CONFIG is guest.ServerConfig as JSON
+//	init          the first process of a sandbox, which package boot sets up
+//	contained     the first process of a container
+//	nursery       on the host: the spawner, which clones the first processes of sandboxes
+//	sftp          as the sandbox's user: serves files to an SSH client
 package main
 
 import (

@@ -1,11 +1,17 @@
-// Package api is the public HTTP API. Its wire is that of Managed Agents, so that the official SDKs and tools work with only a
-// base URL changed; Outboard's own additions share its style and appear only where a client asks for them (include[]=outboard).
+// Package api is the public HTTP API. It owns the wire of Managed Agents, so that the official SDKs
+// and tools need only another base URL. Outboard's own additions share its style and appear only
+// where a client asks for them (include[]=outboard).
 //
-// The package translates and never decides: a handler decodes, makes one control call and encodes. wire*.go hold the shapes,
-// translate*.go turn log events into wire events and client events into inputs, both pure.
+// Invariants:
+//   - A handler decodes, makes one control call and encodes. Nothing is decided here.
+//   - Every response, errors included, is JSON with a request-id header.
+//   - What the wire defines and this server does not do answers 501, never a pretended success.
 //
-// Every response, errors included, is JSON with a request-id header. What the wire defines and this server does not do answers
-// 501, never a pretended success.
+// It never reads the store, a sandbox or a secret.
+//
+// Start reading at the route table in routes.go, then follow one handler. The wire*.go files hold
+// the shapes. The translate*.go files turn log events into wire events and client events into
+// inputs; both are pure.
 package api
 
 import (

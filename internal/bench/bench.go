@@ -1,6 +1,11 @@
-// Package bench measures Outboard against floors of the machine it runs on. A figure is only ever reported beside a floor that was
-// measured in the same run (an fdatasync, a process spawn), as their ratio, because milliseconds of one machine say nothing about
-// another. A missed bar is a row with ok=false, not an error.
+// Package bench measures Outboard against floors of the machine it runs on. It owns the rows of
+// `outboard bench` and their bars.
+//
+// Invariants: a figure is reported only beside a floor that was measured in the same run (an
+// fdatasync, a process spawn), as their ratio, because milliseconds of one machine say nothing
+// about another. A missed bar is a row with ok=false, not an error.
+//
+// It never runs in a server. Start reading at Row.
 package bench
 
 import (

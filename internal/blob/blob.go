@@ -1,5 +1,14 @@
-// Package blob stores immutable bytes under their SHA-256. Putting the same bytes twice is one blob. The local directory is
-// the first implementation; an object store comes behind the same methods.
+// Package blob owns immutable bytes, stored under their SHA-256: in a local directory (Dir) or in a
+// bucket (S3), behind one interface (Store).
+//
+// Invariants:
+//   - Putting the same bytes twice gives one blob.
+//   - Content is checked against its digest before its end is handed out.
+//   - Long content is stored in pieces; nobody above this package knows.
+//
+// It never knows what a blob means or who needs it: a caller of Prune says what stays.
+//
+// Start reading at Store and Dir.
 package blob
 
 import (

@@ -1,10 +1,15 @@
-// Package bridge speaks the protocol of Cloudflare's sandbox bridge, so that the sandbox client of the OpenAI Agents SDK which has an
-// explicit worker URL uses boxes of this server: worker_url is the server's own address with Prefix, the API key is a key of the server.
+// Package bridge speaks the protocol of Cloudflare's sandbox bridge. With it, the sandbox client of
+// the OpenAI Agents SDK that takes an explicit worker URL uses boxes of this server: worker_url is
+// the server's address with Prefix, the API key is a key of the server.
 //
-// It translates and never decides: each handler decodes, makes one control call, or asks the machine that control gave it, and encodes.
-// What moves a workspace in or out is run inside the box, with the rights of its user: no archive is read on the host.
+// Invariants:
+//   - A handler decodes, makes one control call or asks the sandbox that control gave it, and
+//     encodes. Nothing is decided here.
+//   - What moves a workspace in or out runs inside the box, with the rights of its user. No archive
+//     is read on the host.
+//   - Errors are {"error", "code"}. What is not built answers 501 in that shape.
 //
-// Errors are {"error", "code"}. What of the protocol is not built answers 501 in that shape.
+// Start reading at Server and the routes in bridge.go.
 package bridge
 
 import (

@@ -1,9 +1,16 @@
-// Package chaos kills Outboard and proves that it does not matter. It runs scripted sessions against real server processes, sends
-// SIGKILL to runners, servers, guests and sandboxes at random instants, starts them again, and then checks from the logs and from
-// marks that every command left in its workspace: each session reached its end, no event is lost, no call was executed twice, and
-// an outcome nobody can know is marked as unknown.
+// Package chaos kills Outboard and proves that it does not matter. It runs scripted sessions
+// against real server processes, sends SIGKILL to runners, servers, guests and sandboxes at random
+// instants, and starts them again.
 //
-// The schedule (who, when, which script) follows from the seed; where exactly a kill hits does not, because the processes are real.
+// Then it checks the logs, and the marks that every command left in its workspace:
+//   - each session reached its end;
+//   - no event is lost, and no call was executed twice;
+//   - an outcome that nobody can know is recorded as unknown.
+//
+// The schedule (who, when, which script) follows from the seed. Where exactly a kill hits does not,
+// because the processes are real. It fakes nothing.
+//
+// Start reading at Run.
 package chaos
 
 import "io"

@@ -1,8 +1,11 @@
-// Package client speaks the public API for the command line: the Managed Agents wire, plus Outboard's own event types and the
-// workspace download. It is small on purpose; programs use an official SDK.
+// Package client speaks the public API for the command line: the Managed Agents wire, Outboard's
+// own event types, and the download of workspaces. It is small on purpose; programs use an official
+// SDK.
 //
-// A client keeps no state but its address. Follow survives a lost connection and a restarted server, and yields every event
-// once, in order.
+// Invariants: a client keeps no state but its address. Follow survives a lost connection and a
+// restarted server, and yields every event once, in order.
+//
+// It never prints and never decides. Start reading at Client and Follow.
 package client
 
 import (

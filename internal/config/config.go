@@ -1,7 +1,12 @@
-// Package config reads the server's configuration: one YAML file, and environment variables that override it. It is strict: an
-// unknown key, a value of the wrong type or a repeated key is an error that names the line. docs/reference/config.md describes the keys.
+// Package config reads the server's configuration: one YAML file, and environment variables that
+// override it. docs/reference/config.md describes the keys.
 //
-// Precedence, where a setting has several sources: a command's flag, then the environment, then the file, then the default.
+// Invariants:
+//   - An unknown key, a value of the wrong type or a repeated key is an error that names the line.
+//   - Where a setting has several sources, a command's flag wins, then the environment, then the
+//     file, then the default.
+//
+// It never starts anything and never writes. Start reading at Config and Load.
 package config
 
 import (

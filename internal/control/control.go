@@ -1,13 +1,19 @@
-// Package control holds the verbs of the product: what a caller may ask for, in outboard's own types, whatever
-// the wire it arrived on. Each verb checks the caller, validates, and makes one store call; the few that touch
-// more than the store (files, sandboxes) undo what they did when a later step fails.
+// Package control owns the verbs of the product: what a caller can ask for, in outboard's own
+// types, whatever the wire. A verb checks the caller, validates, and makes one store call. The few
+// that touch more than the store (files, sandboxes) undo what they did when a later step fails.
 //
 // Invariants:
 //   - Every verb takes a Caller that Authenticate returned; the zero Caller is refused.
-//   - An id that does not exist and an id that is not the caller's give the same NotFound, with the same text.
-//   - Nothing is appended to a log that an event's reader could not show: content over a limit is moved to blob first.
-//   - control never runs anything, never talks to a model, and holds no state but bounded caches. What it does by itself, from Start to Stop,
-//     is in rows: see withdraw.go.
+//   - An id that does not exist and an id of another organization give the same NotFound, with the
+//     same text.
+//   - Nothing is appended to a log that a reader of events could not be shown: content over a limit
+//     is moved to blob first.
+//   - It holds no state but bounded caches. Work that it does by itself, from Start to Stop, is in
+//     rows (withdraw.go).
+//
+// It never runs anything and never talks to a model.
+//
+// Start reading at Control and Send, then at the file of the resource.
 package control
 
 import (

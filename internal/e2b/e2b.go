@@ -1,18 +1,24 @@
-// Package e2b speaks the E2B API, so that programs written for its SDKs use boxes of this server with nothing but two addresses changed
-// (E2B_API_URL and E2B_SANDBOX_URL, or E2B_DOMAIN). It translates and never decides: each handler decodes, makes one control call, or
-// asks the machine that control gave it, and encodes.
+// Package e2b speaks the E2B API. Programs written for its SDKs use boxes of this server after two
+// addresses are changed (E2B_API_URL and E2B_SANDBOX_URL, or E2B_DOMAIN). A handler decodes, makes
+// one control call or asks the sandbox that control gave it, and encodes. Nothing is decided here.
 //
-// One listener takes four kinds of requests, told apart in this order:
+// One listener takes three kinds of requests, told apart in this order:
 //
-//   - with the headers E2b-Sandbox-Id and E2b-Sandbox-Port, or under a host name "{port}-{id}.{anything}": to a box. Port 49983 is envd,
-//     the agent that E2B has in its sandboxes, which this package plays itself; other ports are the box's own;
-//   - a signed /files without either: to the box whose secret the signature proves, of those whose secrets this server has handed out lately;
-//   - everything else: the control plane.
+//   - With the headers E2b-Sandbox-Id and E2b-Sandbox-Port, or under a host name
+//     "{port}-{id}.{anything}": to a box. Port 49983 is envd, the agent that E2B has in its
+//     sandboxes, which this package plays itself. Other ports are the box's own.
+//   - A signed /files without either: to the box whose secret the signature proves, of those whose
+//     secrets this server has handed out lately.
+//   - Everything else: the control plane.
 //
-// The control plane asks for an API key, envd for the box's access token, the box's ports for its traffic token, or for
-// nothing where its owner said so. On the wire
-// "the sandbox is gone" is 502 before an answer has begun, and a cut connection after: the SDKs understand nothing else. What is not
-// built answers 501.
+// Invariants:
+//   - The control plane asks for an API key, envd for the box's access token, and a port for the
+//     box's traffic token, or for nothing where the owner said so.
+//   - "The sandbox is gone" is 502 before an answer has begun, and a cut connection after: the SDKs
+//     understand nothing else.
+//   - What is not built answers 501.
+//
+// Start reading at the route table in routes.go.
 package e2b
 
 import (

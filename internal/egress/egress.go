@@ -1,17 +1,22 @@
-// Package egress is the only way from a sandbox to the network. It accepts the connections that processes inside a sandbox make,
-// ends their TLS, judges each request, and forwards what is allowed, with the credentials that belong to it.
+// Package egress owns the only way from a sandbox to the network. It accepts the connections that
+// processes inside make, ends their TLS, judges each request, and forwards what is allowed with the
+// credentials that belong to it.
 //
 // # One request
 //
-// Identify (by the listener a connection came from, which lies in the network namespace of one sandbox) -> canonical target ->
-// may this happen now (Gate: kill switch, budgets) -> rules -> Policy -> Credentials -> audit record, durable -> dial a checked
-// address -> forward, scrubbing what comes back. Every step fails closed: an error in it is an answer of 4xx or 5xx from the
-// gateway itself and nothing is forwarded. There is no way around: the sandbox has no other network.
+// Identify the sandbox by the listener, which lies in its network namespace. Bring the target into
+// one form. Ask the Gate (kill switch, budgets), the rules, the Policy and the Credentials. Write a
+// durable audit record. Dial a checked address. Forward, and scrub what comes back.
 //
-// # What it holds
+// Invariants:
+//   - Every step fails closed: an error is a 4xx or 5xx from the gateway, and nothing is forwarded.
+//   - There is no way around: the sandbox has no other network.
+//   - The keys of certificate authorities, and the credentials of a request under way, are here and
+//     never inside a sandbox.
 //
-// The key of each sandbox's certificate authority, and the credentials of a request while it is under way. Neither is ever inside a
-// sandbox.
+// It never opens the vault: credentials come through an interface that it defines.
+//
+// Start reading at Gateway, then at serve in serve.go.
 package egress
 
 import (

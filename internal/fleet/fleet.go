@@ -1,12 +1,19 @@
-// Package fleet owns live sandboxes: it acquires one for a session, checkpoints it, and reaps what no row owns.
-// It is the only writer of the sandboxes table. A row exists before the machine does, and is marked destroyed
-// only after it is gone.
+// Package fleet owns live sandboxes: it acquires one for a session or a box, checkpoints it, and
+// reaps what no row owns. It is the only writer of the table of sandboxes.
 //
-// What is true of a sandbox is read from three places: the row says that a machine may exist, the log of its
-// session says which machine the session uses, and a lock file says that a live process is using it now. A
-// machine is garbage when it has no row or a destroyed one, when its session is archived or deleted, or when the
-// log names another machine and no process holds the lock. Each step of Acquire leaves a state that the reaper
-// can tell apart, so a process may be killed anywhere.
+// Three places tell the truth about a sandbox. The row says that it may exist. The log of its
+// session says which one the session uses. A lock file says that a live process uses it now.
+//
+// Invariants:
+//   - A row exists before the sandbox, and is marked destroyed only after it is gone.
+//   - A sandbox is garbage when it has no row or a destroyed one, when its session is archived or
+//     deleted, or when the log names another and no process holds the lock.
+//   - Each step of Acquire leaves a state that the reaper can tell apart, so a process can be
+//     killed anywhere.
+//
+// It never decides what a session is allowed to do.
+//
+// Start reading at Fleet.Acquire, then at reap.go.
 package fleet
 
 import (

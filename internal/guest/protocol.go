@@ -1,46 +1,65 @@
-// Package guest is the agent inside a sandbox and the framed protocol between it and the host, both ends. It uses the standard
-// library only and must stay small: cmd/outboard-guest is the only program made from its server half.
+// Package guest is the agent inside a sandbox and the framed protocol between it and the host: both
+// ends. cmd/outboard-guest is the only program made from its server half. It uses the standard
+// library only and must stay small.
 //
-// The host trusts nothing a guest says: frames are bounded, strings are bytes, sizes are checked, and no claim of a guest is
-// used for anything outside its own sandbox. The guest trusts its host, and nothing inside the sandbox.
+// Invariants:
+//   - The host trusts nothing that a guest says: frames are bounded, strings are bytes, sizes are
+//     checked. No claim of a guest is used outside its own sandbox.
+//   - The guest trusts its host, and nothing inside the sandbox.
+//   - A call runs at most once in a generation.
+//
+// It never decides what a tool is allowed to do.
+//
+// Start reading at Client for the host's half, and at Serve for the sandbox's.
 //
 // # Calls
 //
-// Start(key, epoch, generation, ...) is idempotent. In this order the guest: refuses another generation (WrongGeneration);
-// refuses an epoch below the highest it has seen (Fenced) and makes a higher one durable; looks up the receipt of the key: if
-// there is one it answers with its state (Conflict when the digest differs) and starts nothing; else it makes a receipt durable
-// and only then runs the call. The answer to Start carries the outcome when the call ends at once; else Wait tells it. Output goes
-// to files, not to the connection; the exit status is made durable before it is told. A call outlives the connection that started
-// it. Kill of a key that was never started leaves a tombstone that a late Start finds. Ack lets the guest drop the output; the
-// receipt stays for the life of the generation.
+// Start(key, epoch, generation, ...) is idempotent. The guest works in this order:
 //
-// Wait can ask for the newest line that the call has written: Client.Follow does. It is for people who watch, and
-// best effort: line
-// frames come at most four times a second, only when the line has changed, and are left out while the connection is
-// busy.
+//   - It refuses another generation (WrongGeneration).
+//   - It refuses an epoch below the highest it has seen (Fenced), and makes a higher one durable.
+//   - It looks up the receipt of the key. If there is one, it answers with its state (Conflict when
+//     the digest differs) and starts nothing.
+//   - Otherwise it makes a receipt durable, and only then runs the call.
+//
+// The answer to Start carries the outcome when the call ends at once; otherwise Wait does. Output
+// is written to files, not to the connection. The exit status is made durable before it is told. A
+// call outlives the connection that started it. Kill of a key that was never started leaves a
+// tombstone that a late Start finds. Ack lets the guest drop the output; the receipt stays for the
+// life of the generation.
+//
+// Wait can ask for the newest line that the call has written: Client.Follow does. It is for people
+// who watch, and best effort. Line frames come at most four times a second, only when the line has
+// changed, and are left out while the connection is busy.
 //
 // # Operations
 //
-// Op "bash": Input {command, restart, timeout_ms}; runs in the persistent shell named Shell (cwd, environment and background
-// jobs survive between calls). "read", "write", "edit", "glob", "grep": the file tools, with the input schemas of package tool,
-// run with the tool's identity. "exec": Input {argv, env, cwd}; one process without a shell. OpSettle: Input {dir}; shells that start
-// after it and relative names begin there, instead of in the workspace. It must be one of the saved directories, or below one.
+//   - Op "bash": Input {command, restart, timeout_ms}. It runs in the persistent shell named Shell:
+//     directory, environment and background jobs survive between calls.
+//   - "read", "write", "edit", "glob", "grep": the file tools, with the input schemas of package
+//     tool and the tool's identity.
+//   - "exec": Input {argv, env, cwd}. One process without a shell.
+//   - OpSettle: Input {dir}. Later shells and relative names begin there, instead of in the
+//     workspace. It must be a saved directory, or below one.
 //
 // # Processes, files, ports
 //
-// Beside calls there are long-lived processes of clients ("process."), operations on files with a user's identity ("fs.") and
-// connections to the sandbox's own ports ("dial"). They have no receipts: they are for people and programs that watch what happens.
-// What a process says is kept up to a bound and numbered by a cursor, so that any number of attachments read it, at once or again.
+// Beside calls there are long-lived processes of clients ("process."), operations on files with a
+// user's identity ("fs.") and connections to the sandbox's own ports ("dial"). They have no
+// receipts: they are for people and programs that watch what happens. Output of a process is kept
+// up to a bound and numbered by a cursor, so that any number of attachments read it, at once or
+// again.
 //
 // # Wire
 //
-// Both sides send frames: length of the rest (4 bytes, big endian), kind (1), id (4), length of the head (4), head (a message of
-// package form; of Hello, JSON), body (bytes). The host opens an exchange with a request under a new id; a response or a failure ends
-// it. In between each side may send data frames, at most 64 KiB each and 16 ahead of the other's consumption, which credit frames
-// acknowledge by eights, and one end frame. A cancel frame says that the host gave up. A line frame (from the guest,
-// at most 200 bytes)
-// may come before the answer to a wait that asks for it. Any number of exchanges share a connection, and
-// any number of connections a guest. What does not fit this is answered by closing the connection. Lists that are sent as data are JSON.
+// Both sides send frames: length of the rest (4 bytes, big endian), kind (1), id (4), length of the
+// head (4), head (a message of package form; of Hello, JSON), body (bytes). The host opens an
+// exchange with a request under a new id; a response or a failure ends it. In between each side can
+// send data frames, at most 64 KiB each and 16 ahead of the other's consumption, which credit
+// frames acknowledge by eights, and one end frame. A cancel frame says that the host gave up. A
+// line frame (from the guest, at most 200 bytes) can come before the answer to a wait that asks for
+// it. Any number of exchanges share a connection, and a guest takes any number of connections.
+// Anything that does not fit this closes the connection. Lists that are sent as data are JSON.
 package guest
 
 import (

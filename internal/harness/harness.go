@@ -1,6 +1,12 @@
-// Package harness holds the loop that drives a model. A harness is a transaction script over a Turn: it looks at
-// the folded state, does the one next thing, appends what happened, and looks again, so that any process can
-// continue it after any append. It holds no state of its own between two appends.
+// Package harness owns the loop that drives a model. A harness is a transaction script over a Turn:
+// it looks at the folded state, does the one next thing, appends what happened, and looks again.
+//
+// Invariants: any process can continue it after any append, and it holds no state between two
+// appends.
+//
+// It never sends a call, judges one, or reads the store: the Turn does.
+//
+// Start reading at Harness and Turn, then at the pure plan in plan.go.
 package harness
 
 import (

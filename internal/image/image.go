@@ -1,14 +1,18 @@
-// Package image keeps what sandboxes begin with: the layers of OCI images, and layers that were built over them. A layer is a
-// directory that is unpacked once, named by what is in it, and shared read-only by any number of sandboxes; deleted files are in
-// it as an overlay knows them.
+// Package image keeps what sandboxes begin with: the layers of OCI images, and layers that were
+// built over them. A layer is a directory that is unpacked once, named by what is in it, and shared
+// read-only by any number of sandboxes. Deleted files are in it in the overlay's own form.
 //
-// Images come from strangers. Everything about one is bounded (limits.go), every digest is checked, nothing is written outside the
-// layer's directory, and what a sandbox has no use for is left out: devices, pipes, set-id bits, extended attributes. Of the
-// configuration, variables, directory and user are taken, as far as they can do no harm; the rest is ignored.
+// Invariants:
+//   - Images come from strangers. Everything about one is bounded (limits.go), every digest is
+//     checked, and nothing is written outside the layer's directory.
+//   - Devices, pipes, set-id bits and extended attributes are left out. Of the configuration only
+//     variables, directory and user are taken, as far as they can do no harm.
+//   - A name means the image it meant at its first use here, until it is pulled again. That pin
+//     outlives the layers.
 //
-// A name means the image it meant when it was first used here, until it is pulled again: the pin outlives the layers.
+// It never runs anything and knows no sandbox: its caller says who uses a layer.
 //
-// It runs nothing, and knows no sandbox: who uses a layer, it is told.
+// Start reading at Store.
 package image
 
 import (

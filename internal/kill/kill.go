@@ -1,11 +1,16 @@
-// Package kill says whether somebody may have an effect now. A Switch knows the kills in force from two places: rows of the database,
-// which all its servers share, and files of one data directory, which need no database and no server to be written.
+// Package kill says whether somebody can have an effect now. A Switch knows the kills in force from
+// two places: rows of the database, which all its servers share, and files of one data directory,
+// which can be written without a database or a server.
 //
 // Invariants:
-//   - What cannot be read counts as killed: a directory or file that cannot be understood, rows that could not be read for as long as
-//     Freshness. Only for the files of a directory that does not exist there are none.
-//   - A kill is in force for a Check that begins after it was written for as long as Freshness, at most.
-//   - A Switch decides; it ends nothing itself.
+//   - What cannot be read counts as killed: a directory or file that cannot be understood, or rows
+//     that could not be read for as long as Freshness. Only a directory that does not exist has no
+//     files.
+//   - A Check that begins Freshness after a kill was written, or later, sees it.
+//
+// It never ends anything itself: cmd/outboard does.
+//
+// Start reading at Switch.
 package kill
 
 import (

@@ -1,5 +1,10 @@
-// Package live broadcasts model output while it is being produced. It is best effort and bounded: what it carries is never
-// the only copy of anything, a slow reader loses deltas, and other processes see none. The log gets whole messages.
+// Package live broadcasts model output, and the newest lines of running commands, while they are
+// produced.
+//
+// Invariants: it is best effort and bounded. What it carries is never the only copy of anything, a
+// slow reader loses deltas, and other processes see none. The log gets whole messages.
+//
+// It never blocks the producer and never writes. Start reading at Hub.
 package live
 
 import (

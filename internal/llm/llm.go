@@ -1,6 +1,12 @@
-// Package llm speaks to models. Model is the one interface; each wire (Anthropic Messages, OpenAI Responses, OpenAI Chat
-// Completions) and the deterministic script model implement it. The package retries nothing and stores nothing: the harness
-// decides, from Error, whether a call is made again.
+// Package llm speaks to models. Model is the one interface. The wires (Anthropic Messages, OpenAI
+// Responses, OpenAI Chat Completions) and the deterministic script model implement it.
+//
+// Invariants: the provider's own form of a response is kept byte for byte, and no type of a
+// vendor's module leaves the package.
+//
+// It never retries and never stores: the harness decides, from Error, whether a call is made again.
+//
+// Start reading at Model and Registry.
 package llm
 
 import (

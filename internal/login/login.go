@@ -1,10 +1,16 @@
-// Package login asks an identity provider who somebody is, by OpenID Connect's authorization code flow with PKCE.
+// Package login asks an identity provider who somebody is, by OpenID Connect's authorization code
+// flow with PKCE, or by the device flow.
 //
-// It keeps nothing of a sign-in: state, nonce and verifier are the client's that began it, so nobody without an account can make this
-// server remember anything. A nonce is good for one sign-in; that it was used is for who keeps keys to know (control). What comes back
-// is who the provider says it is, and no right: rights are rows here.
+// Invariants:
+//   - It keeps nothing of a sign-in. State, nonce and verifier belong to the client that began it,
+//     so nobody without an account can make this server remember anything.
+//   - It believes the issuer of the configuration and nobody else, over https. Documents are
+//     bounded, and redirects are not followed.
 //
-// Whom it believes: the issuer of the configuration and nobody else, over https. Its documents are bounded, and redirects are not followed.
+// It never gives a right: the provider says who a person is, rows say what they can do. A nonce is
+// good for one sign-in; package control, which keeps the keys, knows that it was used.
+//
+// Start reading at Provider.
 package login
 
 import (

@@ -1,6 +1,10 @@
-// Package netrule says what a sandbox may reach: which rules an environment amounts to, and what they say about one request. It is
-// pure: the same rules and the same request always give the same answer. It also brings hosts and paths into the one form in which
-// they are judged and forwarded.
+// Package netrule owns the rules on what a sandbox can reach: which rules an environment amounts
+// to, and what they say about one request. It also brings hosts and paths into the one form in
+// which they are judged and forwarded.
+//
+// Invariants: it is pure. The same rules and the same request always give the same answer.
+//
+// It never dials and never looks up a name. Start reading at Effective and Judge.
 package netrule
 
 import (

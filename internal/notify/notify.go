@@ -1,9 +1,14 @@
-// Package notify tells an address outside that a call waits for a person: one POST per approval, signed as Standard Webhooks
-// (https://www.standardwebhooks.com) describe.
+// Package notify tells an address outside that a call waits for a person: one POST per approval,
+// signed as Standard Webhooks (https://www.standardwebhooks.com) describe.
 //
-// What is due is in the store, so a notice survives a restart, several processes share the work, and each attempt is counted before
-// it is made. Nothing can be answered through it: whoever is told needs a key of the API. The address is dialled by the rules of
-// package outbound, and redirects are not followed.
+// Invariants:
+//   - What is due is in the store. So a notice survives a restart, several processes share the
+//     work, and each attempt is counted before it is made.
+//   - Package outbound dials the address, and redirects are not followed.
+//
+// Nothing can be answered through it: the receiver needs a key of the API.
+//
+// Start reading at Notifier.
 package notify
 
 import (

@@ -1,6 +1,8 @@
-// Package outboardtest runs the whole server inside a test: a real store in a temporary SQLite file, the deterministic script
-// model, sandboxes that are plain child processes, the runner, and the public API on a loopback port. Nothing is faked; what is
-// missing is isolation, so only tests may use it.
+// Package outboardtest runs the whole server inside a test: a real store in a temporary SQLite
+// file, the deterministic script model, sandboxes that are plain child processes, the runner, and
+// the public API on a loopback port.
+//
+// Nothing is faked, but there is no isolation, so only tests can use it. Start reading at Start.
 package outboardtest
 
 import (

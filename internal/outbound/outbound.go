@@ -1,9 +1,16 @@
-// Package outbound is how this server reaches an address that somebody else chose: a model, a tool inside a sandbox, a remote
-// server's answer. A name is resolved once, every address it has is checked, and a checked address is what is dialled, so that a
-// name cannot change its mind in between. What is not on the public internet is refused, unless the operator has named its network;
-// the metadata services of clouds are refused even then.
+// Package outbound dials addresses that somebody else chose: a model, a tool inside a sandbox, a
+// remote server's answer.
 //
-// It holds no state but its configuration, and knows no policy: who may reach which host is for its callers to say.
+// Invariants:
+//   - A name is resolved once, every address it has is checked, and a checked address is dialled.
+//     So a name cannot change its meaning in between.
+//   - What is not on the public internet is refused, unless the operator has named its network. The
+//     metadata services of clouds are refused even then.
+//
+// It holds no state but its configuration and knows no policy: its callers say who can reach which
+// host.
+//
+// Start reading at Guard.
 package outbound
 
 import (

@@ -1,14 +1,20 @@
-// Package policy decides what a session may do: allow, ask a person, or deny. It is a wrapper around Cedar that keeps Cedar's
-// promise where Cedar by itself does not: whatever cannot be evaluated is a deny, and an alarm.
+// Package policy decides what a session can do: allow, ask a person, or deny. It wraps Cedar and
+// keeps Cedar's promise where Cedar by itself does not: whatever cannot be evaluated is a deny, and
+// an alarm.
 //
-// A request must pass a stack of layers: the platform's own rules (what always_ask and auto mean, the taint rule), the operator's,
-// the organization's, the agent's, the session's. Each layer is asked by itself and the narrowest answer counts, so a lower one can
-// never widen a higher one. A layer that permits nothing by itself forbids only what it says; one with a permit is an allow-list.
+// A request must pass a stack of layers: the platform's own rules (the meaning of always_ask and
+// auto, the taint rule), the operator's, the organization's, the agent's, the session's.
 //
-// Set.Decide is pure: the same set and request always give the same verdict. Engine reads the stored policies and grants for it, and
-// counts; it is the only part that does input and output, through Source.
+// Invariants:
+//   - Each layer is asked by itself and the narrowest answer counts, so a lower one never widens a
+//     higher one.
+//   - A layer that permits nothing forbids only what it says; one with a permit is an allow-list.
+//   - Set.Decide is pure: the same set and request always give the same verdict. Only Engine does
+//     input and output, through Source: it reads the stored policies and grants, and counts.
 //
-// The package does not check a call's input against the tool's schema; the caller does, because only it knows the schemas.
+// It never checks a call's input against the tool's schema: only the caller knows the schemas.
+//
+// Start reading at Set.Decide, then at Engine.
 package policy
 
 import (

@@ -1,15 +1,22 @@
-// Package runner drives sessions. It claims runnable sessions under leases, folds their logs, hands each to the
-// harness as a Turn, and makes what the harness decides durable; it is the only place from which tool calls are
-// sent.
+// Package runner drives sessions. It claims runnable sessions under leases, folds their logs, hands
+// each to the harness as a Turn, and makes what the harness decides durable. Tool calls are sent
+// from here and nowhere else.
 //
 // Invariants:
-//   - An intent (call.started) is durable before its call is sent, an outcome (call.finished) before the guest may forget it.
-//   - A call of class effect is sent under one intent, into one generation of one sandbox. If that is gone before the outcome was
-//     read, the outcome is unknown and stays so.
-//   - Every append carries the lease's epoch. A fenced runner stops the turn where it stands: it starts, kills and releases nothing.
-//   - A session that waits costs no goroutine here and, once its last turn is some seconds old, no memory. One that runs costs one
-//     goroutine, plus one per call.
-//   - Any process may continue a session after any append, and a process may be killed at any instant.
+//   - An intent (call.started) is durable before its call is sent, an outcome (call.finished)
+//     before the guest can forget it.
+//   - A call of class effect is sent under one intent, into one generation of one sandbox. If that
+//     is gone before the outcome was read, the outcome is unknown and stays so.
+//   - Every append carries the lease's epoch. A fenced runner stops the turn where it stands: it
+//     starts, kills and releases nothing.
+//   - A session that waits costs no goroutine here and, once its last turn is some seconds old, no
+//     memory. One that runs costs one goroutine, plus one per call.
+//   - Any process can continue a session after any append, and a process can be killed at any
+//     instant.
+//
+// It never decides by itself what a call can do: package policy does.
+//
+// Start reading at Runner, then at drive.go and turn.go.
 package runner
 
 import (

@@ -1,6 +1,10 @@
-// Package sandbox is the interface between Outboard and whatever isolates. A Provider makes sandboxes with one
-// technology; a Sandbox is one disposable machine with the guest inside. Every provider passes the suite in
-// package sandboxtest.
+// Package sandbox owns the interface between Outboard and whatever isolates. A Provider makes
+// sandboxes with one technology. A Sandbox is one disposable machine with the guest inside.
+//
+// Invariants: every provider passes the suite in package sandboxtest, and Capabilities say what it
+// cannot do.
+//
+// It holds no technology itself. Start reading at Provider and Sandbox.
 package sandbox
 
 import (

@@ -1,11 +1,16 @@
 // Package schema holds the input of a tool to the JSON Schema that its author gave.
 //
-// Schemas come from users and inputs from models, so nothing of either is trusted: a schema refers to nothing outside itself, its
-// patterns are RE2, it is bounded in size, depth and in the work that one check may take, and what is wrong is told in a sentence of
-// bounded length that both a person and a model can act on. Keywords are those of draft 2020-12, or of the older draft that "$schema"
-// names; "format" is a remark and never a reason to refuse.
+// Invariants:
+//   - Schemas come from users and inputs from models, so neither is trusted. A schema refers to
+//     nothing outside itself, its patterns are RE2, and its size, its depth and the work of one
+//     check are bounded.
+//   - An error is a sentence of bounded length that both a person and a model can act on.
+//   - A check depends on the schema and the input alone: the same pair always gets the same text.
 //
-// A check depends on the schema and the input alone: the same pair is always answered with the same text.
+// Keywords are those of draft 2020-12, or of the older draft that "$schema" names. "format" is a
+// remark and never a reason to refuse. It never loads anything.
+//
+// Start reading at Compile.
 package schema
 
 import (

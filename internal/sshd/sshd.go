@@ -1,13 +1,21 @@
-// Package sshd lets people into sandboxes with the programs they have: ssh, scp, sftp and rsync. It speaks SSH by golang.org/x/crypto/ssh
-// and decides nothing: who somebody is and what they may is control's to say, and everything that a client asks for runs inside the sandbox.
+// Package sshd lets people into sandboxes with the programs they have: ssh, scp, sftp and rsync. It
+// speaks SSH by golang.org/x/crypto/ssh.
 //
-// The name of the user is the id of a box or of a session; the only proof is a public key that was registered through the API.
+// The name of the user is the id of a box or of a session. The only proof is a public key that was
+// registered through the API.
 //
 // Invariants:
-//   - Nothing is looked up for a key before its holder has signed: a public key alone finds out nothing.
+//   - Nothing is looked up for a key before its holder has signed: a public key alone finds out
+//     nothing.
 //   - No connection and no channel has an effect before it is in the audit.
 //   - A connection ends within a second of its key, its holder, or a kill of its sandbox.
-//   - Everything that a client can make more of is bounded, and so is the time in which it must answer.
+//   - Everything that a client can make more of is bounded, and so is the time in which it must
+//     answer.
+//
+// It never decides: control says who somebody is and what they can do, and everything that a client
+// asks for runs inside the sandbox.
+//
+// Start reading at Server.
 package sshd
 
 import (

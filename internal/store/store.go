@@ -1,19 +1,29 @@
-// Package store keeps everything that must outlive a process: session logs, headers, leases, timers, agents,
-// environments, files, sandboxes, checkpoints and keys. There is one Store over two dialects, SQLite (one file,
-// the embedded default) and PostgreSQL (what several machines share), with the same SQL but for placeholders,
-// the claim query and the wake-up.
+// Package store owns everything that must outlive a process: session logs, headers, leases, timers,
+// agents, environments, files, sandboxes, checkpoints and keys. There is one Store over two
+// dialects, SQLite (one file, the embedded default) and PostgreSQL (what several servers share).
+// They use the same SQL except for placeholders, the claim query and the wake-up.
 //
 // Invariants:
-//   - Events are insert-only (a trigger refuses UPDATE and DELETE) and per session gap-free from 1. Those of a deleted session go as a whole
-//     (Purge), when no fork reads them.
-//   - Append returns only after the commit is durable (SQLite: WAL with synchronous=FULL; Postgres: synchronous_commit on).
-//     Concurrent appends share a commit: a writer goroutine drains a bounded queue. PostgreSQL has two, each with its own sessions.
-//     With SQLite an append that finds nobody at it commits itself, and whatever is queued by then.
-//   - A header is always outboard.Project of its log: it is advanced in the transaction that inserts the events.
-//   - An append with a stale epoch, or with an expectation the head has passed, changes nothing.
-//   - At most one call.finished and one answer exists per call, at most one input.processed per input (unique index).
-//   - What a model call costs is reserved of every budget over its session before it is made, and settled in the commit of its outcome.
-//   - No transaction is held across a timer, a channel or a network call to anything but the database.
+//   - Events are insert-only (a trigger refuses UPDATE and DELETE) and per session gap-free from 1.
+//     Those of a deleted session are removed as a whole (Purge), when no fork reads them.
+//   - Append returns only after the commit is durable (SQLite: WAL with synchronous=FULL; Postgres:
+//     synchronous_commit on). Concurrent appends share a commit: a writer goroutine drains a
+//     bounded queue. PostgreSQL has two, each with its own sessions. With SQLite, an append that
+//     finds nobody committing commits itself, and whatever is queued by then.
+//   - A header is always outboard.Project of its log: it is advanced in the transaction that
+//     inserts the events.
+//   - An append with a stale epoch, or with an expectation that the head has passed, changes
+//     nothing.
+//   - At most one call.finished and one answer exist per call, at most one input.processed per
+//     input (unique index).
+//   - The cost of a model call is reserved of every budget over its session before the call, and
+//     settled in the commit of its outcome.
+//   - No transaction is held across a timer, a channel or a network call to anything but the
+//     database.
+//
+// It never decides who can do what.
+//
+// Start reading at Store.Append and Store.Claim, then at the file of the resource.
 package store
 
 import (

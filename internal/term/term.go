@@ -1,9 +1,15 @@
-// Package term prints what models, tools and sandboxes say without letting it speak to the terminal. Everything that was not
-// written by this program passes Clean or a Writer on its way out, on terminals and in pipes alike: escape sequences, control
-// bytes, bidirectional overrides and invisible characters come out as visible text.
+// Package term prints what models, tools and sandboxes say without letting it speak to the
+// terminal.
 //
-// The attacks: OSC 52 writes the clipboard, OSC 8 disguises a link, DECRQSS and DA make the terminal type an answer, cursor
-// movement rewrites earlier lines, and bidirectional overrides show code in another order than it runs.
+// Invariant: everything that this program did not write passes Clean or a Writer on its way out, on
+// terminals and in pipes alike. Escape sequences, control bytes, bidirectional overrides and
+// invisible characters come out as visible text.
+//
+// The attacks: OSC 52 writes the clipboard, OSC 8 disguises a link, DECRQSS and DA make the
+// terminal type an answer, cursor movement rewrites earlier lines, and bidirectional overrides show
+// code in another order than it runs.
+//
+// It never decides what is said. Start reading at Clean and Writer.
 package term
 
 import (

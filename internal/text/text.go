@@ -1,4 +1,5 @@
-// Package text shortens text of strangers for messages, logs and records.
+// Package text shortens text of strangers for messages, logs and records. It never cleans it for a
+// terminal: package term does.
 package text
 
 import (

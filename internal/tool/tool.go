@@ -1,9 +1,12 @@
-// Package tool defines the built-in tools: what a model is told about them, what input they take, how a call becomes a request
-// to the guest, and how the guest's answer becomes what the model reads. The file tools and bash run inside the sandbox, by
-// package guest; web_fetch runs here, in the control plane, and can reach public addresses only.
+// Package tool owns the built-in tools: what a model is told about them, what input they take, how
+// a call becomes a request to the guest, and how the guest's answer becomes what the model reads.
+// The file tools and bash run inside the sandbox, by package guest. web_fetch runs on the server
+// and can reach public addresses only.
 //
-// A definition's fields are the only description of its input: the JSON Schema a model gets is made from them, and Validate
-// enforces them. Nothing in this package holds state.
+// Invariants: a definition's fields are the only description of its input. The JSON Schema that a
+// model gets is made from them, and Validate enforces them. Nothing here holds state.
+//
+// It never decides whether a call is allowed. Start reading at Def and Builtins.
 package tool
 
 import (

@@ -1,15 +1,24 @@
-// Package vault keeps secrets and decides where each may go. It is the only package that opens one.
+// Package vault keeps secrets and decides where each can be sent. It is the only package that opens
+// one.
 //
-// A credential's secret is sealed with AES-256-GCM under its organization's data key, and bound to its id, vault, version and rule:
-// a row that was moved, edited or replaced by an older one does not open. The data key is wrapped by a key that is never in the
-// database (Wrapper): a file of mode 0600, a passphrase, or a key management service. A tag over every credential's id and version
-// and a rising sequence, whose highest value is also kept beside the database, show deletion and rollback.
+// A credential's secret is sealed with AES-256-GCM under its organization's data key, and bound to
+// its id, vault, version and rule: a row that was moved, edited or replaced by an older one does
+// not open. The data key is wrapped by a key that is never in the database (Wrapper): a file of
+// mode 0600, a passphrase, or a key management service. A tag over every credential's id and
+// version and a rising sequence show deletion and rollback. The highest sequence is also kept
+// beside the database.
 //
 // Invariants:
-//   - A secret leaves this package only inside an Injection, a token for one URL, or a model's key, each to be used at once; and not
-//     before a durable audit row says so (Keeper.Use and its siblings check, audit and open in one function).
+//   - A secret leaves this package only inside an Injection, a token for one URL, or a model's key,
+//     each to be used at once; and not before a durable audit row says so (Keeper.Use and its
+//     siblings check, audit and open in one function).
 //   - What is cached is sealed. An edit by another process is seen within Freshness.
-//   - When the key, the store or the audit is missing, the answer is an error, never a request without its credential.
+//   - When the key, the store or the audit is missing, the answer is an error, never a request
+//     without its credential.
+//
+// It never shows a secret: its API is write-only.
+//
+// Start reading at Keeper.Use, then at seal.go.
 package vault
 
 import "time"

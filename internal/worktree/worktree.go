@@ -1,15 +1,25 @@
-// Package worktree carries a directory on the user's machine into a session's workspace and brings the result home.
+// Package worktree carries a directory on the user's machine into a session's workspace and brings
+// the result home.
 //
-// Up: the work is what git would commit now (tracked and untracked files, ignored ones never), taken through a temporary
-// index. Everything that this makes is written to a private repository, which borrows the objects of the user's: the user's own
-// repository gets no object and no ref. The workspace gets a repository with the user's HEAD on branch "work" and the uncommitted
-// work as such; it never sees the user's repository, remotes, hooks or configuration. Submodules and nested repositories are plain
-// directories there. A directory outside any repository works the same, with one commit of its files.
+// Up: the work is what git would commit now (tracked and untracked files, never ignored ones),
+// taken through a temporary index. Everything that this makes is written to a private repository,
+// which borrows the objects of the user's. The workspace gets a repository with the user's HEAD on
+// branch "work" and the uncommitted work as such. Submodules and nested repositories are plain
+// directories there. A directory outside any repository works the same, with one commit of its
+// files.
 //
-// Down: a workspace is hostile input. It is unpacked below an os.Root without any .git entry and committed in a throwaway
-// repository that reads no configuration. What it changed is merged, file by file, with what the user has now: a pure plan says
-// what will be different; everything new is written beside the user's files and flushed; then it is swapped in by renames that
-// a journal can take back. A result that does not fit changes nothing; it becomes a branch.
+// Down: a workspace is hostile input. It is unpacked below an os.Root without any .git entry and
+// committed in a throwaway repository that reads no configuration. What it changed is merged, file
+// by file, with what the user has now. A pure plan says what will be different. Everything new is
+// written beside the user's files and flushed; then it is swapped in by renames that a journal can
+// take back.
+//
+// Invariants:
+//   - Sending adds no object and no ref to the user's repository.
+//   - The workspace never sees the user's repository, remotes, hooks or configuration.
+//   - A result that does not fit changes nothing; it becomes a branch.
+//
+// Start reading at Tree and Open, then at plan.go.
 package worktree
 
 import (

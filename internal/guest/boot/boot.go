@@ -1,22 +1,29 @@
-// Package boot turns the first process of new namespaces into the init of a sandbox: it builds the root file
-// system, leaves the host's behind, gives up privileges and puts the system call filter in place. It runs
-// inside, before the guest serves its first frame, and decides nothing: the host sends a Config that says what
-// to build. It uses the standard library only.
+// Package boot turns the first process of new namespaces into the init of a sandbox. It builds the
+// root file system, leaves the host's behind, gives up privileges and installs the system call
+// filter. It runs inside, before the guest serves its first frame. It uses the standard library
+// only.
 //
-// The order is the security argument. Everything that needs privileges happens while no foreign code exists in
-// the namespaces; the filter goes in before the guest accepts its first connection, so that every process that
-// ever runs inside inherits it. A step that fails ends the process: a half-built sandbox is never served.
+// The order is the security argument:
+//   - Everything that needs privileges happens while no foreign code exists in the namespaces.
+//   - The filter is installed before the guest accepts its first connection, so every process that
+//     ever runs inside inherits it.
+//   - A step that fails ends the process: a half-built sandbox never serves.
 //
-// The host starts `outboard-guest init` in its cgroups and in a cgroup namespace of its own, as root of its user
-// namespace, or, where an ordinary user's one id is all that there is to map, as the tool with every capability
-// of that namespace (package spawner), with an empty capability bounding set (which is a thread's, and there is
-// only one before the exec), and with a fixed set of files:
+// It never decides: the host sends a Config that says what to build.
+//
+// The host starts `outboard-guest init` in the sandbox's cgroups and in a new cgroup namespace. It
+// runs as root of its user namespace. Where an ordinary user's one id is all there is to map, it
+// runs as the tool, with every capability of that namespace (package spawner). The capability
+// bounding set is empty; it belongs to a thread, and before the exec there is only one. The files
+// are fixed:
 //
 //	0, 1, 2   /dev/null, the guest's log twice
 //	ListenFD  a listening unix socket, whose path stays on the host
-//	ControlFD one end of a stream socket pair: Config in (with the mount trees of Config.Trees), a report out, as one line; then the
-//	          host's first connection
+//	ControlFD one end of a stream socket pair: Config in (with the mount trees of Config.Trees),
+//	          a report out, as one line; then the host's first connection
 //	StateFD   the directory for receipts, outside everything the sandbox can name
+//
+// Start reading at Init for native sandboxes, and at Contained for containers.
 package boot
 
 import (

@@ -1,13 +1,21 @@
-// Package form is how host and guest write down what they tell each other: a message is the Version and then its
-// fields, one after the other, as Fields returns them. Nothing says which field is which, so both must be of one
-// Version: a guest may outlive the server that started it.
+// Package form owns the form of messages between host and guest. A message is the Version and then
+// its fields, in the order in which Fields returns them. It uses the standard library only, and no
+// reflection.
 //
-// It is not JSON because encoding/json looks at every field of every type when it first meets it, and makes tables of them. A guest is a
-// process that lives for one sandbox: what it does once it does for each, and that was a tenth of the time in which a sandbox starts. It uses
-// the standard library only, and no reflection.
+// Invariants:
+//   - Nothing in a message says which field is which, so both sides must have one Version: a guest
+//     can outlive the server that started it.
+//   - A change of any field changes Version.
 //
-// A number is a varint, of a signed type in zigzag; a truth is the number 0 or 1; a text is its length and its bytes; a list or a map is the
-// number of its elements and those; what may be missing is a truth, and itself if it is there.
+// It is not JSON, because encoding/json looks at every field of every type when it first meets the
+// type, and makes tables. A guest lives for one sandbox and would do so for each: that was a tenth
+// of a sandbox's start.
+//
+// A number is a varint, of a signed type in zigzag. A truth is the number 0 or 1. A text is its
+// length and its bytes. A list or a map is the number of its elements, then the elements. An
+// optional value is a truth, then the value if there is one.
+//
+// Start reading at Message and Encode.
 package form
 
 import (

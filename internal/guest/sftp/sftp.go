@@ -1,10 +1,14 @@
 //go:build linux
 
-// Package sftp is the file server of an SSH session: version 3 of the SSH File Transfer Protocol (draft-ietf-secsh-filexfer-02), with the
-// extensions of OpenSSH that its sftp and scp use. It runs inside a sandbox as a process of the sandbox's user, so what a client may do
-// with it is what any program of that user may do: it checks nothing itself, and a client that breaks it has broken its own process.
+// Package sftp is the file server of an SSH session: version 3 of the SSH File Transfer Protocol
+// (draft-ietf-secsh-filexfer-02), with the extensions of OpenSSH that its sftp and scp use.
 //
-// Standard library only: it is part of the guest.
+// It runs inside a sandbox as a process of the sandbox's user. So it checks nothing itself: a
+// client can do what any program of that user can do, and a client that breaks it has broken its
+// own process. It never runs on the host. It is part of the guest and uses the standard library
+// only.
+//
+// Start reading at Serve.
 package sftp
 
 import (

@@ -1,12 +1,19 @@
-// Package spawn starts a program without waiting until it has been executed.
+// Package spawn starts a program without waiting until it has been executed. The guest uses it in
+// gVisor.
 //
-// Package syscall, and the kernel's vfork with it, keep the caller until then, and the Go runtime's only knowledge of it is a processor
-// that computes: its monitor looks every 20 us whether that lasts too long. Where a kernel makes programs slowly, as gVisor's does, those looks
-// take a good part of a processor from the program that is being started. Here the child shares the caller's memory, and the caller goes on. What
-// the child needs was made before; what it could not do is known when it has ended.
+// Package syscall waits for the exec, and so does the kernel's vfork. The Go runtime sees only a
+// processor that computes, and its monitor looks every 20 us whether that lasts too long. Where a
+// kernel makes programs slowly, as gVisor's does, those looks take a good part of a processor from
+// the program that is being started.
 //
-// From clone to exec it is assembly, and its system calls have the form that gVisor recognizes and answers without a signal: the number is loaded by
-// the instruction before the call (pkg/sentry/platform/systrap/usertrap, 2026-09).
+// Invariants:
+//   - The child shares the caller's memory, and the caller goes on. Everything that the child needs
+//     was made before.
+//   - From clone to exec it is assembly. Its system calls have the form that gVisor recognizes and
+//     answers without a signal: the number is loaded by the instruction before the call
+//     (pkg/sentry/platform/systrap/usertrap, 2026-09).
+//
+// An error of the child is known when it has ended. Start reading at Start.
 package spawn
 
 import (

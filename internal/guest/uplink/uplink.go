@@ -1,21 +1,27 @@
-// Package uplink is the sandbox's end of its network. The network namespace holds a loopback interface and nothing else: no packet
-// leaves it, and nothing in it forwards any. What leaves are connections, by descriptor: the first process of the sandbox listens,
-// hands its listening sockets to the host over a unix socket, and the host's gateway accepts from them directly. A connection
-// therefore says who makes it by where it was made, and no byte that a tool sends can change that.
+// Package uplink is the sandbox's end of its network. The network namespace holds a loopback
+// interface and nothing else: no packet leaves it, and nothing in it forwards any. Connections
+// leave by descriptor. The first process of the sandbox listens and hands its listening sockets to
+// the host over a unix socket; the host's gateway accepts from them. So the place where a
+// connection was made says who makes it, and no byte that a tool sends can change that.
+//
+// Start reading at Prepare for the sandbox's half, and at Take for the host's.
 //
 // # What is set up
 //
-// Before any foreign code runs in the namespace, Prepare gives its loopback interface one more address (Synthetic) and redirects
-// every TCP connection to it, whatever the port, to the listener. The rules belong to the host's user namespace, or where that cannot be
-// to the sandbox's, in which nobody has a capability any more once it stands: nobody inside can change them. Every other address is
-// unreachable. A name server on loopback answers every name with Synthetic and asks nobody, so a name carries nothing out. Trust
-// puts the certificate of the gateway beside the system's.
+// Before any foreign code runs in the namespace, Prepare gives its loopback interface one more
+// address (Synthetic). It redirects every TCP connection to that address, whatever the port, to the
+// listener. The rules belong to the host's user namespace, or where that cannot be to the
+// sandbox's, in which nobody has a capability once it stands: nobody inside can change them. Every
+// other address is unreachable. A name server on loopback answers every name with Synthetic and
+// asks nobody, so a name carries nothing out. Trust puts the certificate of the gateway beside the
+// system's.
 //
 // # Handing over
 //
-// The host connects to the unix socket and sends the certificate that is to be trusted: length (4 bytes, big endian), PEM. The answer is
-// one byte, 0, with the listening sockets as descriptors, or 1 and a text. The connection stays open for as long as the host
-// accepts. While nobody does for longer than Grace, the guest itself answers each connection with status 503: a broken gateway is an
+// The host connects to the unix socket and sends the certificate that is to be trusted: length (4
+// bytes, big endian), PEM. The answer is one byte, 0, with the listening sockets as descriptors, or
+// 1 and a text. The connection stays open while the host accepts. When nobody accepts for longer
+// than Grace, the guest itself answers each connection with status 503: a broken gateway is an
 // error that says so, never a way around it.
 package uplink
 

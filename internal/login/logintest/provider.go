@@ -1,5 +1,6 @@
-// Package logintest is an OpenID provider for tests: discovery, keys, authorization code flow with PKCE and client authentication,
-// signed ID tokens. It holds to the standards unless a test tells it not to. Nothing that ships imports it.
+// Package logintest is an OpenID provider for tests: discovery, keys, authorization code flow with
+// PKCE and client authentication, signed ID tokens. It holds to the standards unless a test tells
+// it not to. Nothing that ships imports it.
 package logintest
 
 import (

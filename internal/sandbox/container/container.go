@@ -1,23 +1,28 @@
-// Package container makes sandboxes with a container runtime: what an OCI runtime and a Docker engine have in common. The guest is the
-// container's first process, and the same one as in a native sandbox; the host reaches it through sockets in a directory that only
-// the guest's user can enter.
+// Package container makes sandboxes with a container runtime. It owns what an OCI runtime and a
+// Docker engine have in common. The guest is the container's first process, and the same one as in
+// a native sandbox. The host reaches it through sockets in a directory that only the guest's user
+// can enter.
 //
 // # What a sandbox is on the host
 //
-// Everything is below Config.Dir/<id>: state.json (who it is and which process), the directory that the guest shares with the host, its
-// log, and what the technology keeps there. What the technology keeps elsewhere (a runtime's state, cgroups, an engine's container)
-// has the sandbox's id as its name, so that Destroy finds it when the directory says nothing. The container is a child of nobody in
-// particular: it survives the server that made it.
+// Everything is below Config.Dir/<id>: state.json (who it is and which process), the directory that
+// the guest shares with the host, its log, and what the technology keeps there. What the technology
+// keeps elsewhere (a runtime's state, cgroups, an engine's container) has the sandbox's id as its
+// name, so that Destroy finds it when the directory says nothing. The container has no parent that
+// matters: it survives the server that made it.
 //
 // # What differs
 //
-// A Technology starts, freezes and removes containers. It says in its capabilities what it cannot do. Checkpoints are archives (Save
-// and Load); there are no layers.
+// A Technology starts, freezes and removes containers. Its capabilities say what it cannot do.
+// Checkpoints are archives (Save and Load); there are no layers.
 //
 // # What it never does
 //
-// It never shows a socket of the host inside, but for the two that the guest itself makes; it never follows a link that the guest may have
-// made; and it never runs anything on the host instead of in a container.
+// It never shows a socket of the host inside, except the two that the guest itself makes. It never
+// follows a link that the guest could have made. It never runs anything on the host instead of in a
+// container.
+//
+// Start reading at Technology and Provider.
 package container
 
 import (

@@ -1,9 +1,16 @@
-// Package docker makes sandboxes with a Docker engine, asked over its unix socket. What its sandboxes are on the host, and what they have
-// in common with those of an OCI runtime, is in package container.
+// Package docker makes sandboxes with a Docker engine, asked over its unix socket. Package
+// container owns what its sandboxes are on the host, and what they share with those of an OCI
+// runtime.
 //
-// The engine must be of this host: host and guest meet in a directory that both see, and the container's processes are the host's. Nothing
-// is pulled: the layers of a root file system become an image of the engine when they are first used, which the engine keeps for as
-// long as the layers exist. Containers and images carry labels that say whose they are.
+// Invariants:
+//   - The engine must be of this host: host and guest meet in a directory that both see, and the
+//     container's processes are the host's.
+//   - Containers and images carry labels that say whose they are.
+//
+// It never pulls. The layers of a root file system become an image of the engine when they are
+// first used; the engine keeps it as long as the layers exist.
+//
+// Start reading at New and Engine.
 package docker
 
 import (

@@ -1,26 +1,32 @@
-// Package native makes sandboxes from the kernel's own parts: one clone of the guest into new user, mount, pid, network, ipc, uts
-// and cgroup namespaces, an overlay as its root, a cgroup for its limits, a system call filter and no capability. No runtime
-// binary, no daemon and no image is needed.
+// Package native makes sandboxes from the kernel's own parts: one clone of the guest into new user,
+// mount, pid, network, ipc, uts and cgroup namespaces, an overlay as its root, a cgroup for its
+// limits, a system call filter and no capability. It needs no runtime binary, daemon or image.
 //
 // # What a sandbox is on the host
 //
-// Everything of a sandbox is below Config.Dir/<id>: state.json (who it is, which process, which uid range, which cgroups), the
-// listening socket, the overlay's upper layer, the guest's receipts and its log. The one exception is the cgroup directories,
-// which state.json names before they exist, and the reservation of the uid range. The process is a child of nobody in particular:
-// it survives the server that made it, and any server process on the same directory finds it again with Open.
+// Everything of a sandbox is below Config.Dir/<id>: state.json (who it is, which process, which uid
+// range, which cgroups), the listening socket, the overlay's upper layer, the guest's receipts and
+// its log. The exceptions are the cgroup directories, which state.json names before they exist, and
+// the reservation of the uid range. The process has no parent that matters: it survives the server
+// that made it, and any server process on the same directory finds it again with Open.
 //
 // # Two modes
 //
-// As root, every sandbox has a range of 65536 host uids that no other sandbox and no user has; the guest is root inside and tools
-// are uid 1000, so they cannot touch the guest even by its files. As an ordinary user, the one uid the kernel lets us map is both:
-// tools share it with the guest and differ in having no capability; the guest is protected by being init and not dumpable, and
-// its files are not in the tools' file system. Capabilities names what each mode does not give.
+// As root, every sandbox has a range of 65536 host uids that no other sandbox and no user has. The
+// guest is root inside and tools are uid 1000, so they cannot touch the guest even by its files. As
+// an ordinary user, the kernel lets us map one uid, and it is both: tools share it with the guest
+// and differ in having no capability. The guest is then protected by being init and not dumpable,
+// and its files are not in the tools' file system. Capabilities names what each mode does not give.
 //
 // # What it never does
 //
-// It never runs anything on the host instead of in a sandbox: where a part is missing, New or Create refuse with kind Unavailable
-// and say why. It never trusts a file inside a sandbox with host privileges: after the guest has started, the host touches the
-// upper layer only to delete it.
+// It never runs anything on the host instead of in a sandbox: where a part is missing, New or
+// Create refuse with kind Unavailable and say why. It never trusts a file inside a sandbox with
+// host privileges: after the guest has started, the host moves, packs and deletes what was written
+// inside by descriptor, and follows no link.
+//
+// Start reading at Provider.Create in create_linux.go, then at push_linux.go for checkpoints and
+// pool_linux.go for what is made ahead.
 package native
 
 import "log/slog"

@@ -1,9 +1,13 @@
-// Package oci makes sandboxes with an OCI runtime: a program that runs a container from a bundle, such as crun, runc, or gVisor's runsc,
-// whose containers have a kernel of their own that runs as an ordinary process of the host. What its sandboxes are on the host, and what
-// they have in common with those of a Docker engine, is in package container.
+// Package oci makes sandboxes with an OCI runtime: a program that runs a container from a bundle,
+// such as crun, runc, or gVisor's runsc, whose containers have their own kernel, an ordinary
+// process of the host. Package container owns what its sandboxes are on the host, and what they
+// share with those of a Docker engine.
 //
-// The bundle is made in the sandbox's directory. Its root is an overlay over the layers that native sandboxes use as well, mounted in a
-// mount namespace that only the runtime and the container are in: no mount of the host is left behind, whatever dies.
+// Invariants: the bundle is made in the sandbox's directory. Its root is an overlay over the layers
+// of native sandboxes, mounted in a mount namespace that only the runtime and the container are in.
+// So no mount of the host is left behind, whatever dies.
+//
+// It never passes a descriptor through the runtime. Start reading at New and Runtime.
 package oci
 
 import "log/slog"

@@ -1,5 +1,5 @@
-// Package storetest gives tests real databases: SQLite files, and schemas of a PostgreSQL server that it starts once per test
-// binary and that ends with it.
+// Package storetest gives tests real databases: SQLite files, and schemas of a PostgreSQL server
+// that it starts once per test binary and that ends with it. Nothing that ships imports it.
 package storetest
 
 import (

@@ -1,5 +1,6 @@
-// Package ecrtest is AWS for tests, as far as registries of images go: it checks the signature of a request (Signature Version 4) by what it knows
-// of the key, with code of its own, and gives a password for it. Nothing that ships imports it.
+// Package ecrtest is AWS for tests, as far as registries of images need it. It checks the signature
+// of a request (Signature Version 4) with its own code and what it knows of the key, and gives a
+// password for it. Nothing that ships imports it.
 package ecrtest
 
 import (

@@ -1,4 +1,5 @@
-// Package formtest checks that messages have all of their fields.
+// Package formtest checks in tests that messages have all of their fields. Nothing that ships
+// imports it.
 package formtest
 
 import (
