@@ -15,10 +15,10 @@ GUEST_BUILD = GOEXPERIMENT=$$(GOEXPERIMENT=nogreenteagc $(GO) env GOEXPERIMENT 2
 RUNSC_VERSION := v0.0.0-20260905035102-160fafc42237
 RUNSC_CACHE = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/outboard/runsc-$(RUNSC_VERSION)
 
-.PHONY: help build demo test check lint race fmt vet staticcheck fix cross sdk compat chaos bench deps runsc clean
+.PHONY: help build demo test quick check lint race fmt vet staticcheck fix shape cross sdk compat chaos bench deps runsc clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 build: ## build bin/outboard and bin/outboard-guest
 	$(GUEST_BUILD) -ldflags '-s -w -R 0x200000' -o bin/outboard-guest ./cmd/outboard-guest
@@ -52,7 +52,10 @@ else
 endif
 	$(MAKE) --no-print-directory sdk
 
-check: lint cross race ## everything that must hold before a commit
+quick: ## the tests of what the working tree changes against main, and of the packages that import it directly
+	@scripts/quick
+
+check: lint shape cross race ## everything that must hold before a commit
 
 lint: fmt vet staticcheck fix ## what of that needs no test to run
 
@@ -67,6 +70,9 @@ staticcheck:
 
 fix:
 	@$(GO) fix -diff $(PKGS)
+
+shape: ## how much code there is and how large its rooms are; fails if a figure got worse
+	@$(GO) run ./scripts/shape -check
 
 # The largest packages of others are not optimized where the result is thrown away, or tests run little of them: a third less to wait for.
 # The host's own build is the one of `build`.
