@@ -65,7 +65,8 @@ var layers = map[string][]string{
 	"internal/vault/ecrtest":   {},
 	"internal/sandboxtest":     {"", "internal/sandbox", "internal/guest", "internal/guest/sftp"},
 
-	"scripts/shape": {},
+	"scripts/shape":    {},
+	"scripts/ociimage": {},
 
 	"internal/guest/form/formtest": {"internal/guest/form"},
 	"internal/sandbox/container":   {"", "internal/sandbox", "internal/sandbox/native", "internal/guest", "internal/guest/boot", "internal/guest/uplink"},
