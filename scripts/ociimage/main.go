@@ -78,15 +78,17 @@ func write(o options, tarballs []string) error {
 		if err != nil {
 			return err
 		}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &platform,
-			Annotations: map[string]string{"org.opencontainers.image.ref.name": o.version}}})
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &platform}})
 	}
+	// One name for all architectures: engines choose below it.
+	named := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{Add: index,
+		Descriptor: v1.Descriptor{Annotations: map[string]string{"org.opencontainers.image.ref.name": o.version}}})
 	dir, err := os.MkdirTemp("", "ociimage-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if _, err := layout.Write(dir, index); err != nil {
+	if _, err := layout.Write(dir, named); err != nil {
 		return fmt.Errorf("writing the layout: %w", err)
 	}
 	return archive(dir, o)

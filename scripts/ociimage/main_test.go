@@ -59,7 +59,15 @@ func TestImageOfEachArchitecture(t *testing.T) {
 	if err := write(o, tarballs); err != nil || string(read(t, o.out)) != string(first) {
 		t.Errorf("the same release became another archive: %v", err)
 	}
-	index, err := layout.ImageIndexFromPath(unpack(t, o.out))
+	named, err := layout.ImageIndexFromPath(unpack(t, o.out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, err := named.IndexManifest()
+	if err != nil || len(top.Manifests) != 1 || top.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != "1" {
+		t.Fatalf("the archive does not name one image: %v, %v", top, err)
+	}
+	index, err := named.ImageIndex(top.Manifests[0].Digest)
 	if err != nil {
 		t.Fatal(err)
 	}
