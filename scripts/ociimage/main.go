@@ -58,7 +58,7 @@ func main() {
 // write makes one image for each tarball, and an index of them.
 func write(o options, tarballs []string) error {
 	if o.out == "" || o.version == "" || len(tarballs) == 0 {
-		return errors.New("usage: ociimage -o ARCHIVE -version VERSION TARBALL...")
+		return errors.New("usage: ociimage -o ARCHIVE -version VERSION TARBALL [TARBALL]")
 	}
 	roots, err := os.ReadFile(o.roots)
 	if err != nil {
