@@ -52,7 +52,10 @@ func TestQuickRunsWhatAChangeTouches(t *testing.T) {
 		want       []string
 	}{
 		{"low/low.go", "package low\n\nvar X = 1\n", []string{"m/low", "m/mid", "m/test"}},
-		{"mid/testdata/x/a.txt", "new", []string{"m/mid", "m/top"}},
+		{"low/low_test.go", "package low\n", []string{"m/low"}},
+		{"mid/testdata/x/a.txt", "new", []string{"m/mid"}},
+		{"mid/a.sql", "new", []string{"m/mid", "m/top"}},
+		{"root_test.go", "package m\n", []string{"m"}},
 		{"scripts/other", "new", []string{"m"}},
 		{"root.go", "package m\n\nvar X = 1\n", []string{"m", "m/test"}},
 		{"go.mod", "module m\n\ngo 1.26.0\n", []string{"m", "m/low", "m/mid", "m/test", "m/top"}},
