@@ -9,19 +9,21 @@ CLIENT_TARGETS := darwin/amd64 darwin/arm64 windows/amd64
 
 # The guest is built with the collector that has less for each process (docs/design/0027), where the toolchain still has both. Its parts begin
 # where large pages do (-R), so that the kernel can map what it only reads as such (docs/design/0039). More than half of the file is gaps for that.
-GUEST_BUILD = GOEXPERIMENT=$$(GOEXPERIMENT=nogreenteagc $(GO) env GOEXPERIMENT 2>/dev/null) $(GO) build
+GUEST_GOEXPERIMENT = $$(GOEXPERIMENT=nogreenteagc $(GO) env GOEXPERIMENT 2>/dev/null)
+GUEST_LDFLAGS = -s -w -R 0x200000
+GUEST_BUILD = GOEXPERIMENT=$(GUEST_GOEXPERIMENT) $(GO) build
 
 # gVisor's own build has no releases as Go modules: its go branch, pinned.
 RUNSC_VERSION := v0.0.0-20260905035102-160fafc42237
 RUNSC_CACHE = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/outboard/runsc-$(RUNSC_VERSION)
 
-.PHONY: help build demo test check lint race fmt vet staticcheck fix cross sdk compat chaos bench deps runsc clean
+.PHONY: help build demo test quick check lint race fmt vet staticcheck fix shape cross sdk compat chaos bench release release-test deps runsc clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 build: ## build bin/outboard and bin/outboard-guest
-	$(GUEST_BUILD) -ldflags '-s -w -R 0x200000' -o bin/outboard-guest ./cmd/outboard-guest
+	$(GUEST_BUILD) -ldflags '$(GUEST_LDFLAGS)' -o bin/outboard-guest ./cmd/outboard-guest
 	$(GO) build -ldflags '-s -w' -o bin/outboard ./cmd/outboard
 
 demo: build ## watch an agent work in a sandbox while the harness is killed under it
@@ -52,7 +54,10 @@ else
 endif
 	$(MAKE) --no-print-directory sdk
 
-check: lint cross race ## everything that must hold before a commit
+quick: ## the tests of what the working tree changes against main, and of the packages that import it directly
+	@scripts/quick
+
+check: lint shape cross race ## everything that must hold before a commit
 
 lint: fmt vet staticcheck fix ## what of that needs no test to run
 
@@ -67,6 +72,9 @@ staticcheck:
 
 fix:
 	@$(GO) fix -diff $(PKGS)
+
+shape: ## how much code there is and how large its rooms are; fails if a figure got worse
+	@$(GO) run ./scripts/shape -check
 
 # The largest packages of others are not optimized where the result is thrown away, or tests run little of them: a third less to wait for.
 # The host's own build is the one of `build`.
@@ -97,5 +105,11 @@ chaos: build deps ## kill runners, servers, guests and sandboxes at random, then
 bench: build deps ## measure; report in docs/lab/bench.md
 	@scripts/bench
 
+release: ## everything of a release in dist/: tarballs, packages, image, checksums, bills of materials; publishes nothing
+	@GUEST_GOEXPERIMENT="$(GUEST_GOEXPERIMENT)" GUEST_LDFLAGS="$(GUEST_LDFLAGS)" scripts/release
+
+release-test: ## install the package of `make release` in an empty Debian and run it, as root and as an ordinary user (root, debootstrap)
+	@scripts/release-test
+
 clean:
-	rm -rf bin test/sdk/ts/node_modules test/e2b/node_modules
+	rm -rf bin dist test/sdk/ts/node_modules test/e2b/node_modules

@@ -65,6 +65,9 @@ var layers = map[string][]string{
 	"internal/vault/ecrtest":   {},
 	"internal/sandboxtest":     {"", "internal/sandbox", "internal/guest", "internal/guest/sftp"},
 
+	"scripts/shape":    {},
+	"scripts/ociimage": {},
+
 	"internal/guest/form/formtest": {"internal/guest/form"},
 	"internal/sandbox/container":   {"", "internal/sandbox", "internal/sandbox/native", "internal/guest", "internal/guest/boot", "internal/guest/uplink"},
 	"internal/sandbox/oci":         {"", "internal/sandbox", "internal/sandbox/container", "internal/sandbox/native"},

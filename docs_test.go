@@ -93,3 +93,64 @@ func anchors(text string) []string {
 	}
 	return out
 }
+
+// A record of a decision that the index does not name is found by nobody.
+func TestDecisionsAreListed(t *testing.T) {
+	index, err := os.ReadFile("docs/design/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, err := filepath.Glob("docs/design/[0-9]*.md")
+	if err != nil || len(records) < 40 {
+		t.Fatalf("%d records: %v", len(records), err)
+	}
+	for _, r := range records {
+		if name := filepath.Base(r); strings.Count(string(index), "]("+name+")") != 1 {
+			t.Errorf("docs/design/README.md does not list %s once: add a line that says what was decided", name)
+		}
+	}
+}
+
+var (
+	fileOf = regexp.MustCompile("`([\\w-]+(?:/[\\w.-]+)+/?|\\w+\\.go)`((?: \\((?:`[\\w.]+`(?:,| and)? ?)+\\))?)")
+	nameOf = regexp.MustCompile("`([\\w.]+)`")
+)
+
+// missingCode returns the files that a page names and the project does not have, and the names behind a file in
+// parentheses that are not in it.
+func missingCode(text string) (missing []string) {
+	for _, m := range fileOf.FindAllStringSubmatch(text, -1) {
+		code, err := os.ReadFile(m[1])
+		if info, statErr := os.Stat(m[1]); statErr != nil || err != nil && !info.IsDir() {
+			missing = append(missing, m[1])
+			continue
+		}
+		for _, n := range nameOf.FindAllStringSubmatch(m[2], -1) {
+			if !regexp.MustCompile(`\b` + regexp.QuoteMeta(n[1]) + `\b`).Match(code) {
+				missing = append(missing, m[1]+" "+n[1])
+			}
+		}
+	}
+	return missing
+}
+
+// The pages for contributors lead to files and functions. One that has moved leads a newcomer nowhere.
+func TestContributorsFindTheCode(t *testing.T) {
+	pages, err := filepath.Glob("docs/contributing/*.md")
+	if err != nil || len(pages) < 4 {
+		t.Fatalf("%d pages for contributors: %v", len(pages), err)
+	}
+	for _, page := range append(pages, "CONTRIBUTING.md", "AGENTS.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range missingCode(string(text)) {
+			t.Errorf("%s names %s, which is not there", page, m)
+		}
+	}
+	const control = "`fold.go` (`Fold`), `fold.go` (`Fold`, `NoSuch`) `internal/gone/x.go` `internal/store` `gone.go` (`Fold`)"
+	if got, want := missingCode(control), []string{"fold.go NoSuch", "internal/gone/x.go", "gone.go"}; !slices.Equal(got, want) {
+		t.Errorf("found %q missing, want %q", got, want)
+	}
+}

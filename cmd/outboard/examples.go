@@ -157,6 +157,7 @@ var examples = map[string]string{
 	"user rm":             `user rm ann@example.org`,
 	"user role":           `user role ann@example.org admin`,
 	"version":             `version`,
+	"man":                 `man ./man1`,
 	"whoami":              `whoami`,
 }
 

@@ -48,7 +48,7 @@ func (a *app) groups() []group {
 		{"sandboxes", "Sandboxes:", []*cobra.Command{newBox(a), newSandbox(a), newTemplate(a), newImage(a), newSSH(a), newSSHKey(a)}},
 		{"server", "Server:", []*cobra.Command{newServe(a), newUp(a), newDown(a), newStatus(a), newDoctor(a), newConfig(a), newAudit(a), newBlob(a), newOrg(a), newUser(a), newKey(a)}},
 		{"more", "More:", []*cobra.Command{newDemo(a), newResource(a, "agent"), newResource(a, "environment"), newResource(a, "vault"), newSecret(a),
-			newResource(a, "file"), newResource(a, "model"), newLogin(a), newLogout(a), newWhoami(a), newChaos(a), newBench(a), newVersion(a)}},
+			newResource(a, "file"), newResource(a, "model"), newLogin(a), newLogout(a), newWhoami(a), newChaos(a), newBench(a), newVersion(a), newMan(a)}},
 	}
 }
 

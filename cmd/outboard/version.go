@@ -5,17 +5,22 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 )
 
-// version is set by the release build; a build from a checkout reports its revision instead.
-var version = ""
+// The release build sets these. A build from a checkout has its commit and the day of it from the Go toolchain instead.
+var version, commit, date string
 
 type versionInfo struct {
 	Type     string `json:"type"`
 	Version  string `json:"version"`
-	Revision string `json:"revision,omitempty"`
+	Revision string `json:"revision,omitempty"` // the commit
+	Date     string `json:"date,omitempty"`     // when that was made, by RFC 3339
+	Modified bool   `json:"modified,omitempty"` // the checkout differed from it
 	Go       string `json:"go"`
 	OS       string `json:"os"`
 	Arch     string `json:"arch"`
@@ -32,18 +37,38 @@ func runVersion(_ context.Context, a *app) error {
 	if a.json {
 		return a.object(v)
 	}
-	_, err := fmt.Fprintf(a.out, "outboard %s %s %s/%s\n", v.Version, v.Go, v.OS, v.Arch)
+	_, err := fmt.Fprintf(a.out, "outboard %s%s %s %s/%s\n", v.Version, v.from(), v.Go, v.OS, v.Arch)
 	return err
+}
+
+// from names the commit and its day in parentheses, as far as the build knew them.
+func (v versionInfo) from() string {
+	const short = 12
+	parts := []string{v.Revision[:min(len(v.Revision), short)], v.Date[:min(len(v.Date), len(time.DateOnly))]}
+	if v.Modified {
+		parts[0] += "+modified"
+	}
+	parts = slices.DeleteFunc(parts, func(s string) bool { return s == "" })
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
 }
 
 // thisVersion reads what the build recorded. Wire is the newest API version the server speaks.
 func thisVersion() versionInfo {
-	v := versionInfo{Type: "version", Version: version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH, Wire: "2026-10-21"}
+	v := versionInfo{Type: "version", Version: version, Revision: commit, Date: date, Go: runtime.Version(), OS: runtime.GOOS,
+		Arch: runtime.GOARCH, Wire: "2026-10-21"}
 	info, ok := debug.ReadBuildInfo()
-	if ok {
+	if ok && commit == "" {
 		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
+			switch s.Key {
+			case "vcs.revision":
 				v.Revision = s.Value
+			case "vcs.time":
+				v.Date = s.Value
+			case "vcs.modified":
+				v.Modified = s.Value == "true"
 			}
 		}
 	}

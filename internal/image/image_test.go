@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"golang.org/x/sys/unix"
 
@@ -478,7 +480,8 @@ func TestImport(t *testing.T) {
 	if err := errors.Join(tw.AddFS(os.DirFS(oci)), tw.Close()); err != nil {
 		t.Fatal(err)
 	}
-	for what, data := range map[string][]byte{"docker save": saved.Bytes(), "an OCI layout": packed.Bytes()} {
+	several := layoutOfSeveral(t, img)
+	for what, data := range map[string][]byte{"docker save": saved.Bytes(), "an OCI layout": packed.Bytes(), "one of several architectures": several} {
 		if _, err := s.Import(t.Context(), "local/app:1", bytes.NewReader(data)); err != nil {
 			t.Errorf("%s: %v", what, err)
 			continue
@@ -491,6 +494,7 @@ func TestImport(t *testing.T) {
 		wantContent(t, filepath.Join(dirs[1], "g"), "y")
 	}
 	pad := strings.Repeat(" ", 8192)
+	nested := strings.Replace(index("sha256", zeros), "image.manifest", "image.index", 1)
 	for why, data := range map[string][]byte{
 		"neither an OCI layout":           archive(t, file("x", "y")),
 		"cannot be read":                  []byte(strings.Repeat("not a tar ", 100)),
@@ -504,10 +508,38 @@ func TestImport(t *testing.T) {
 		"its index cannot be read":        archive(t, file("oci-layout", "{}"), file("index.json", index("sha512", "../../../../etc/passwd"))),
 		"it has no blobs/sha256/" + zeros: archive(t, file("oci-layout", "{}"), file("index.json", index("sha256", zeros))),
 		"is larger than 4096":             archive(t, file("oci-layout", "{}"), file("index.json", index("sha256", zeros)), file("blobs/sha256/"+zeros, "{}"+pad)),
+		"sha256/" + zeros + " is larger":  archive(t, file("oci-layout", "{}"), file("index.json", nested), file("blobs/sha256/"+zeros, "{}"+pad)),
+		"it has no blobs/sha256":          archive(t, file("oci-layout", "{}"), file("index.json", nested)),
+		"the index in its index":          archive(t, file("oci-layout", "{}"), file("index.json", nested), file("blobs/sha256/"+zeros, "[]")),
+		"for linux/" + runtime.GOARCH: archive(t, file("oci-layout", "{}"), file("index.json", nested),
+			file("blobs/sha256/"+zeros, nested)), // an index in itself
 	} {
 		_, err := s.Import(t.Context(), "local/app:2", bytes.NewReader(data))
 		wantRefused(t, err, outboard.Invalid, why)
 	}
+}
+
+// layoutOfSeveral packs a layout as builders and releases write it for several architectures: one name, behind which is an index.
+func layoutOfSeveral(t *testing.T, img v1.Image) []byte {
+	t.Helper()
+	var inner v1.ImageIndex = emptyIndex()
+	for _, arch := range []string{"none", runtime.GOARCH, "other"} {
+		one := img
+		if arch != runtime.GOARCH {
+			one = imageOf(t, v1.Config{User: arch}, layerOf(t, archive(t, file("f", arch))))
+		}
+		inner = mutate.AppendManifests(inner, mutate.IndexAddendum{Add: one, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}}})
+	}
+	dir := t.TempDir()
+	if _, err := layout.Write(dir, mutate.AppendManifests(emptyIndex(), mutate.IndexAddendum{Add: inner})); err != nil {
+		t.Fatal(err)
+	}
+	var packed bytes.Buffer
+	tw := tar.NewWriter(&packed)
+	if err := errors.Join(tw.AddFS(os.DirFS(dir)), tw.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return packed.Bytes()
 }
 
 // If this failed, layers in use would be removed, those that nobody needs would stay, or a name would mean another image afterwards.

@@ -174,11 +174,16 @@ func (s *Store) ofLayout(dir string) (v1.Image, error) {
 	if err != nil {
 		return nil, refused("its index cannot be read: %w", err)
 	}
+	if len(top.Manifests) == 1 && top.Manifests[0].MediaType.IsIndex() { // one name for an image of several architectures
+		if index, top, err = s.below(dir, index, top.Manifests[0].Digest); err != nil {
+			return nil, err
+		}
+	}
 	d, err := s.choose(dir, top)
 	if err != nil {
 		return nil, err
 	}
-	img, err := p.Image(d.Digest)
+	img, err := index.Image(d.Digest)
 	if err != nil {
 		return nil, refused("%w", err)
 	}
@@ -187,6 +192,22 @@ func (s *Store) ofLayout(dir string) (v1.Image, error) {
 		return nil, refused("its manifest cannot be read: %w", err)
 	}
 	return img, s.small(dir, m.Config.Digest)
+}
+
+// below opens an index that another one names.
+func (s *Store) below(dir string, index v1.ImageIndex, h v1.Hash) (v1.ImageIndex, *v1.IndexManifest, error) {
+	if err := s.small(dir, h); err != nil {
+		return nil, nil, err
+	}
+	inner, err := index.ImageIndex(h)
+	if err != nil {
+		return nil, nil, refused("%w", err)
+	}
+	m, err := inner.IndexManifest()
+	if err != nil {
+		return nil, nil, refused("the index in its index cannot be read: %w", err)
+	}
+	return inner, m, nil
 }
 
 // choose returns the manifest of an index that is for this machine.
