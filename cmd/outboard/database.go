@@ -130,22 +130,3 @@ func claimDatabase(ctx context.Context, data, address string, st *store.Store) e
 	}
 	return nil
 }
-
-// ensureKey sees to it that a new database has an operator's key, in admin.key. A file that is there is never
-// overwritten: its key is taken over when the database is new and the directory's own.
-func (s *server) ensureKey(ctx context.Context) (made bool, err error) {
-	secret, err := readKey(s.cfg.Data)
-	if err != nil {
-		return false, dataError(s.cfg.Data, err)
-	}
-	if secret != "" {
-		return s.control.AdoptAdminKey(ctx, secret)
-	}
-	made, err = s.control.EnsureAdminKey(ctx, func(secret string) error { return createPrivate(keyPath(s.cfg.Data), secret+"\n") })
-	if errors.Is(err, fs.ErrExist) { // another server of the directory starts as well, and was faster
-		if secret, err = readKey(s.cfg.Data); err == nil {
-			return s.control.AdoptAdminKey(ctx, secret)
-		}
-	}
-	return made, err
-}

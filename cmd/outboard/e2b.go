@@ -8,45 +8,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/e2b"
 )
-
-// e2bOff as an address means no E2B API.
-const e2bOff = "off"
-
-// e2bBeside is how far above the API's port the E2B API listens when nobody says where.
-const e2bBeside = 100
-
-// e2bAddress returns where the E2B API listens: what was asked for, or a loopback port that follows from the API's.
-func (o *serveOptions) e2bAddress(listen, asked string, secure bool) (string, error) {
-	switch asked {
-	case e2bOff:
-		return "", nil
-	case "":
-		_, port, err := net.SplitHostPort(listen)
-		n, perr := strconv.Atoi(port)
-		if err != nil || perr != nil {
-			return "", usagef("%q has no port to put the E2B API beside", listen).WithHint("give --e2b an address, or off")
-		}
-		if n != 0 {
-			n += e2bBeside
-		}
-		return net.JoinHostPort("127.0.0.1", strconv.Itoa(n)), nil
-	}
-	addr, loopback, err := splitListen(asked)
-	if err != nil {
-		return "", err
-	}
-	if !loopback && !secure && !o.insecure {
-		return "", usagef("refusing to serve the E2B API on %s without TLS: keys would travel in clear text", addr).
-			WithHint("give --tls-cert and --tls-key, or --insecure-listen behind a proxy that has them")
-	}
-	return addr, nil
-}
 
 // listenE2B starts answering the E2B API.
 func (s *server) listenE2B(ctx, base context.Context) error {

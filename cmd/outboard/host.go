@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"debug/elf"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -124,47 +123,4 @@ func releaseDead(ctx context.Context, st *store.Store, log *slog.Logger) error {
 		}
 	}
 	return nil
-}
-
-// keyPath is where the admin key of a data directory is.
-func keyPath(data string) string { return filepath.Join(data, "admin.key") }
-
-// readKey returns the admin key of a data directory, "" when there is none.
-func readKey(data string) (string, error) {
-	b, err := os.ReadFile(keyPath(data))
-	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
-		return "", err
-	}
-	return strings.TrimSpace(string(b)), nil
-}
-
-// writePrivate writes a small file that only the user may read, durably and at once: a reader sees the old one or the new one.
-func writePrivate(path, text string) error {
-	return placePrivate(path, text, os.Rename)
-}
-
-// createPrivate is writePrivate for a file that must not exist: fs.ErrExist when it does, and the file stays as it is.
-func createPrivate(path, text string) error {
-	return placePrivate(path, text, func(from, to string) error { return errors.Join(os.Link(from, to), os.Remove(from)) })
-}
-
-func placePrivate(path, text string, place func(from, to string) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // made with mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		if err = place(f.Name(), path); err == nil {
-			return nil
-		}
-	}
-	if gone := os.Remove(f.Name()); !errors.Is(gone, os.ErrNotExist) {
-		err = errors.Join(err, gone)
-	}
-	return err
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -12,8 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -407,38 +404,8 @@ func (s *server) Stop() {
 	}
 }
 
-// loadConfig reads the configuration file. A file that was named must exist; the default one need not.
-func loadConfig(data, path string, env func(string) string) (*config.Config, error) {
-	path = cmp.Or(path, env("OUTBOARD_CONFIG"))
-	if path == "" {
-		path = filepath.Join(data, "config.yaml")
-		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-			path = ""
-		}
-	}
-	return config.Load(path, env)
-}
-
 // dataError explains a data directory that cannot be used.
 func dataError(dir string, err error) error {
 	return outboard.Errorf(outboard.Unavailable, "using the data directory %s: %w", dir, err).
 		WithHint("name another with --data or OUTBOARD_DATA")
-}
-
-// splitListen completes a listen address: without a host it means this machine only. It reports whether the
-// address is loopback.
-func splitListen(addr string) (full string, loopback bool, err error) {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return "", false, usagef("%q is not an address to listen on", addr).WithHint("use host:port, for example 127.0.0.1:7070 or :0")
-	}
-	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return "", false, usagef("%q is not an address to listen on: its port is no number from 0 to 65535", addr).
-			WithHint("use host:port, for example 127.0.0.1:7070 or :0")
-	}
-	if host == "" {
-		host = "127.0.0.1"
-	}
-	ip := net.ParseIP(strings.Trim(host, "[]"))
-	return net.JoinHostPort(host, port), host == "localhost" || ip != nil && ip.IsLoopback(), nil
 }

@@ -6,22 +6,11 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/crypto/ssh"
-
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/control"
 	"github.com/outboard-dev/outboard/internal/sshd"
+	"golang.org/x/crypto/ssh"
 )
-
-// sshAddress completes the address of the SSH listener; "" is none. It may lie beyond this machine without a certificate: SSH brings its own
-// encryption and its own proof of who both ends are.
-func sshAddress(asked string) (string, error) {
-	if asked == "" || asked == e2bOff {
-		return "", nil
-	}
-	addr, _, err := splitListen(asked)
-	return addr, err
-}
 
 func hostKeyPath(data string) string { return filepath.Join(data, "ssh_host_ed25519_key") }
 
