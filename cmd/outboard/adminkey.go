@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/outboard-dev/outboard/internal/control"
 )
 
 // keyPath is where the admin key of a data directory is.
@@ -52,20 +54,20 @@ func placePrivate(path, text string, place func(from, to string) error) error {
 	return err
 }
 
-// ensureKey sees to it that a new database has an operator's key, in admin.key. A file that is there is never
-// overwritten: its key is taken over when the database is new and the directory's own.
-func (s *server) ensureKey(ctx context.Context) (made bool, err error) {
-	secret, err := readKey(s.cfg.Data)
+// ensureKey sees to it that a new database has an operator's key, in admin.key of the data directory. A file that is there is
+// never overwritten: its key is taken over when the database is new and the directory's own.
+func ensureKey(ctx context.Context, c *control.Control, data string) (made bool, err error) {
+	secret, err := readKey(data)
 	if err != nil {
-		return false, dataError(s.cfg.Data, err)
+		return false, dataError(data, err)
 	}
 	if secret != "" {
-		return s.control.AdoptAdminKey(ctx, secret)
+		return c.AdoptAdminKey(ctx, secret)
 	}
-	made, err = s.control.EnsureAdminKey(ctx, func(secret string) error { return createPrivate(keyPath(s.cfg.Data), secret+"\n") })
+	made, err = c.EnsureAdminKey(ctx, func(secret string) error { return createPrivate(keyPath(data), secret+"\n") })
 	if errors.Is(err, fs.ErrExist) { // another server of the directory starts as well, and was faster
-		if secret, err = readKey(s.cfg.Data); err == nil {
-			return s.control.AdoptAdminKey(ctx, secret)
+		if secret, err = readKey(data); err == nil {
+			return c.AdoptAdminKey(ctx, secret)
 		}
 	}
 	return made, err

@@ -13,6 +13,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/config"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
+	"github.com/outboard-dev/outboard/internal/server"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,10 +23,10 @@ const tryTimeout = 30 * time.Second
 // tryIsolations makes a sandbox of each and says what came of it.
 func tryIsolations(ctx context.Context, cfg config.Sandbox, guest string) []native.Check {
 	var out []native.Check
-	for _, i := range isolationsOf(cfg) {
-		at, detail, err := i.try(ctx, guest)
-		out = append(out, check(i.name, detail, err))
-		out = append(out, versionCheck(i.name, at.program, at.version)...)
+	for _, i := range server.Isolations(cfg) {
+		at, detail, err := try(ctx, i, guest)
+		out = append(out, check(i.Name, detail, err))
+		out = append(out, versionCheck(i.Name, at.Program, at.Version)...)
 	}
 	return out
 }
@@ -39,11 +40,11 @@ func kernelCheck() []native.Check {
 	return versionCheck("kernel", "kernel", unix.ByteSliceToString(u.Release[:]))
 }
 
-// try makes one in a directory of its own and says what it lacks.
-func (i isolation) try(ctx context.Context, guest string) (at found, detail string, err error) {
+// try makes a sandbox in a directory of its own and says what it lacks.
+func try(ctx context.Context, i server.Isolation, guest string) (at server.Found, detail string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
-	if at, err = i.find(); err != nil {
+	if at, err = i.Find(); err != nil {
 		return at, "", err
 	}
 	dir, err := os.MkdirTemp("", "outboard-doctor-")
@@ -51,7 +52,7 @@ func (i isolation) try(ctx context.Context, guest string) (at found, detail stri
 		return at, "", fmt.Errorf("making a temporary directory: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	p, err := i.open(dir, guest, nil)
+	p, err := i.Open(dir, guest, nil)
 	if err != nil {
 		return at, "", err
 	}

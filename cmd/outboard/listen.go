@@ -3,7 +3,8 @@ package main
 import (
 	"net"
 	"strconv"
-	"strings"
+
+	"github.com/outboard-dev/outboard/internal/server"
 )
 
 // splitListen completes a listen address: without a host it means this machine only. It reports whether the address is loopback.
@@ -19,8 +20,8 @@ func splitListen(addr string) (full string, loopback bool, err error) {
 	if host == "" {
 		host = "127.0.0.1"
 	}
-	ip := net.ParseIP(strings.Trim(host, "[]"))
-	return net.JoinHostPort(host, port), host == "localhost" || ip != nil && ip.IsLoopback(), nil
+	full = net.JoinHostPort(host, port)
+	return full, server.Local(full), nil
 }
 
 // sshAddress completes the address of the SSH listener; "" is none. It may lie beyond this machine without a certificate: SSH brings its own

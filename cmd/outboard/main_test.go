@@ -42,7 +42,7 @@ func testMain(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	guestPath = filepath.Join(dir, guestProgram)
+	guestPath = filepath.Join(dir, "outboard-guest")
 	cmd := exec.Command("go", "build", "-o", guestPath, "github.com/outboard-dev/outboard/cmd/outboard-guest")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

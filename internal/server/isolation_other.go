@@ -1,6 +1,6 @@
 //go:build !linux
 
-package main
+package server
 
 import (
 	"log/slog"
@@ -9,4 +9,4 @@ import (
 )
 
 // isolations: containers of a Linux host only.
-func isolations(serverConfig, string, *slog.Logger) []sandbox.Option { return nil }
+func isolations(Config, string, *slog.Logger) []sandbox.Option { return nil }

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"log/slog"
@@ -14,36 +14,39 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox/oci"
 )
 
-// isolation is one that an environment may ask for besides namespaces.
-type isolation struct {
-	name, provider string
-	// find looks at the host and says what was found, where and in which version; its error has the fix.
-	find func() (found, error)
-	open func(dir, guest string, log *slog.Logger) (*container.Provider, error)
+// Isolation is one that an environment may ask for besides namespaces.
+type Isolation struct {
+	Name     string
+	Provider string // the name of the technology
+	// Find looks at the host and says what was found, where and in which version; its error has the fix.
+	Find func() (Found, error)
+	// Open makes the provider, which keeps its files in dir.
+	Open func(dir, guest string, log *slog.Logger) (*container.Provider, error)
 }
 
-// found is the program behind an isolation.
-type found struct{ program, where, version string }
+// Found is the program behind an isolation.
+type Found struct{ Program, Where, Version string }
 
 // String is how doctor shows it.
-func (f found) String() string { return f.where + " " + f.version }
+func (f Found) String() string { return f.Where + " " + f.Version }
 
-func isolationsOf(cfg config.Sandbox) []isolation {
-	return []isolation{ociIsolation("container", containerRuntime(cfg.Container)), ociIsolation("gvisor", gvisorRuntime(cfg.GVisor)), dockerIsolation(cfg.Docker)}
+// Isolations returns the isolations of a configuration, installed or not.
+func Isolations(cfg config.Sandbox) []Isolation {
+	return []Isolation{ociIsolation("container", containerRuntime(cfg.Container)), ociIsolation("gvisor", gvisorRuntime(cfg.GVisor)), dockerIsolation(cfg.Docker)}
 }
 
-func ociIsolation(name string, r config.Runtime) isolation {
+func ociIsolation(name string, r config.Runtime) Isolation {
 	c := oci.Config{Program: r.Program, Flags: r.Flags, Kernel: name == "gvisor"}
-	return isolation{name, oci.Name, func() (found, error) {
+	return Isolation{name, oci.Name, func() (Found, error) {
 		r, err := oci.Find(c)
 		if err != nil {
-			return found{}, err
+			return Found{}, err
 		}
 		program := filepath.Base(r.Program())
 		if r.OwnKernel() {
 			program = "runsc"
 		}
-		return found{program, r.Program(), r.Version()}, nil
+		return Found{program, r.Program(), r.Version()}, nil
 	}, func(dir, guest string, log *slog.Logger) (*container.Provider, error) {
 		c := c
 		c.Dir, c.Guest, c.Logger = dir, guest, log
@@ -51,33 +54,33 @@ func ociIsolation(name string, r config.Runtime) isolation {
 	}}
 }
 
-func dockerIsolation(cfg config.Engine) isolation {
-	return isolation{docker.Name, docker.Name, func() (found, error) {
+func dockerIsolation(cfg config.Engine) Isolation {
+	return Isolation{docker.Name, docker.Name, func() (Found, error) {
 		e, err := docker.Find(docker.Config{Socket: cfg.Socket})
 		if err != nil {
-			return found{}, err
+			return Found{}, err
 		}
-		return found{"docker", "Docker", e.Version()}, nil
+		return Found{"docker", "Docker", e.Version()}, nil
 	}, func(dir, guest string, log *slog.Logger) (*container.Provider, error) {
 		return docker.New(docker.Config{Socket: cfg.Socket, Dir: dir, Guest: guest, Logger: log})
 	}}
 }
 
 // isolations are the technologies behind them. Nothing of the host is looked at before it is asked for.
-func isolations(cfg serverConfig, guest string, log *slog.Logger) []sandbox.Option {
+func isolations(cfg Config, guest string, log *slog.Logger) []sandbox.Option {
 	var out []sandbox.Option
-	for _, i := range isolationsOf(cfg.Config.Sandbox) {
-		dir := filepath.Join(cfg.Data, "containers", i.name)
-		o := sandbox.Option{Isolation: i.name, Name: i.provider, Holds: func(id outboard.SandboxID) bool { return container.Holds(dir, id) },
+	for _, i := range Isolations(cfg.Config.Sandbox) {
+		dir := filepath.Join(cfg.Data, "containers", i.Name)
+		o := sandbox.Option{Isolation: i.Name, Name: i.Provider, Holds: func(id outboard.SandboxID) bool { return container.Holds(dir, id) },
 			Present: func() ([]outboard.SandboxID, error) { return container.Present(dir) },
 			Open: func() (sandbox.Provider, error) {
-				p, err := i.open(dir, guest, log)
+				p, err := i.Open(dir, guest, log)
 				if err != nil {
 					return nil, err
 				}
 				return p, nil
 			}}
-		if i.provider == docker.Name { // an engine keeps containers somewhere else
+		if i.Provider == docker.Name { // an engine keeps containers somewhere else
 			o.Used = func() bool { return isDir(dir) }
 		}
 		out = append(out, o)
