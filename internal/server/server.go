@@ -135,22 +135,9 @@ func (s *Server) start(ctx context.Context) error {
 	if err := s.openSandboxes(); err != nil {
 		return err
 	}
-	people, err := s.loginConfig()
-	if err != nil {
+	if err := s.openControl(); err != nil {
 		return err
 	}
-	for _, k := range s.cfg.Config.Exports.Trusted {
-		if err := audit.CheckKey(k); err != nil {
-			return outboard.Errorf(outboard.Invalid, "configuring exports.trusted: %w", err)
-		}
-	}
-	guard, err := s.guard()
-	if err != nil {
-		return err
-	}
-	s.Control = control.New(control.Config{Store: s.Store, Blob: s.Blob, Spool: s.spool, Fleet: s.Fleet, Models: s.models, Policy: s.policy, Live: s.Live, Vault: s.Vault, Directories: s.cfg.Config.Images.Directories, Kill: s.killer, Audit: s.Witness, Logger: s.log, Isolation: s.able, Login: people,
-		Trusted: s.cfg.Config.Exports.Trusted, Reachable: func(ctx context.Context, address string) error { _, err := guard.Lookup(ctx, address); return err },
-		Bounds: s.bounds(), Boxes: s.cfg.Config.Egress.Boxes.Bound(), BoxProxies: s.cfg.Config.Egress.Boxes.Proxies})
 	if s.cfg.AdminKey != nil {
 		if err := s.cfg.AdminKey(ctx, s.Control); err != nil {
 			return err
@@ -174,7 +161,35 @@ func (s *Server) start(ctx context.Context) error {
 	return nil
 }
 
-// reserveBytes are kept beside the database for removals on a full disk. A deleted session takes some kilobytes of them until its rows go.
+// openControl makes what every door calls.
+func (s *Server) openControl() error {
+	cfg := s.cfg.Config
+	people, err := s.loginConfig()
+	if err != nil {
+		return err
+	}
+	for _, k := range cfg.Exports.Trusted {
+		if err := audit.CheckKey(k); err != nil {
+			return outboard.Errorf(outboard.Invalid, "configuring exports.trusted: %w", err)
+		}
+	}
+	guard, err := s.guard()
+	if err != nil {
+		return err
+	}
+	reachable := func(ctx context.Context, address string) error {
+		_, err := guard.Lookup(ctx, address)
+		return err
+	}
+	s.Control = control.New(control.Config{Store: s.Store, Blob: s.Blob, Spool: s.spool, Fleet: s.Fleet, Models: s.models,
+		Policy: s.policy, Live: s.Live, Vault: s.Vault, Kill: s.killer, Audit: s.Witness, Logger: s.log, Isolation: s.able,
+		Login: people, Trusted: cfg.Exports.Trusted, Directories: cfg.Images.Directories, Reachable: reachable,
+		Bounds: s.bounds(), Boxes: cfg.Egress.Boxes.Bound(), BoxProxies: cfg.Egress.Boxes.Proxies})
+	return nil
+}
+
+// reserveBytes are kept beside the database for removals on a full disk. A deleted session takes some kilobytes
+// of them until its rows are gone.
 const reserveBytes = 16 << 20
 
 // openState opens what outlives the process, the models and the rules.
@@ -321,8 +336,11 @@ func (s *Server) Work(ctx context.Context) error {
 		s.log.Warn("sealed headers of boxes that are gone stay", "err", err)
 	}
 	limits := s.cfg.Config.Limits
-	s.runner = runner.New(runner.Config{Harness: &harness.Builtin{Now: s.Store.Now, Patience: limits.ModelPatience, MaxCalls: limits.ModelCalls}, Store: s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: s.models, Live: s.Live,
-		Policy: s.policy, Kill: s.killer, Judge: s.cfg.Config.Policy.Judge, Fetcher: tool.NewFetcher(s.cfg.Fetch), Logger: s.log, Host: workerHost(s.host), Slots: s.cfg.Slots, OrgPercent: limits.OrganizationPercent, Grace: s.cfg.Grace})
+	s.runner = runner.New(runner.Config{
+		Harness: &harness.Builtin{Now: s.Store.Now, Patience: limits.ModelPatience, MaxCalls: limits.ModelCalls},
+		Store:   s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: s.models, Live: s.Live, Policy: s.policy, Kill: s.killer,
+		Judge: s.cfg.Config.Policy.Judge, Fetcher: tool.NewFetcher(s.cfg.Fetch), Logger: s.log, Host: workerHost(s.host),
+		Slots: s.cfg.Slots, OrgPercent: limits.OrganizationPercent, Grace: s.cfg.Grace})
 	s.killer.works(s.runner)
 	return s.runner.Start(ctx)
 }
