@@ -1,6 +1,6 @@
 // Package outboardtest runs the whole server inside a test: what internal/server starts for everybody, with the deterministic
-// script model, a temporary data directory and a loopback port. Nothing is faked. Unless a test asks for Isolated sandboxes, what is
-// missing is isolation, and with it the network of sandboxes, so only tests may use it.
+// script model, a temporary data directory and a loopback port. Nothing is faked. What is missing, unless a test gives a Native
+// provider, is isolation, and with it the network of sandboxes, so only tests may use it.
 package outboardtest
 
 import (
@@ -31,7 +31,8 @@ type Options struct {
 	Policy    policy.Config       // the operator's rules; Source is set here
 	Judge     string              // model of the permission auto
 	Fetch     tool.FetcherConfig  // of web_fetch; the zero value reaches public addresses only
-	Provider  sandbox.Provider    // nil = plain child processes, without isolation
+	Egress    config.Egress       // what sandboxes and registries may reach
+	Provider  sandbox.Provider    // nil = plain child processes, without isolation and network; see Native
 	Trusted   []string            // public keys of servers whose exports are imported
 	Login     control.LoginConfig // how people sign in; the zero value lets nobody
 	NoRunner  bool                // accept everything, run nothing
@@ -91,7 +92,7 @@ func Start(t testing.TB, opt Options) *Server {
 func (s *Server) config(opt Options) server.Config {
 	rules := opt.Policy
 	cfg := &config.Config{DB: opt.DB, LLM: opt.Models, Policy: config.Policy{Rules: rules.Operator, Taint: rules.Taint, Limits: rules.Limits,
-		ApprovalTimeout: rules.Timeout, Judge: opt.Judge}}
+		ApprovalTimeout: rules.Timeout, Judge: opt.Judge}, Egress: opt.Egress}
 	cfg.Exports.Trusted = opt.Trusted
 	out := server.Config{Data: opt.Dir, Config: cfg, Logger: opt.Logger, Work: !opt.NoRunner,
 		Provider: opt.Provider, Fetch: opt.Fetch, Login: &opt.Login,
