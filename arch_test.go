@@ -75,7 +75,7 @@ var layers = map[string][]string{
 }
 
 // wiring may import everything: these put the parts together, to run them, to measure them or to kill them.
-var wiring = []string{"cmd/outboard", "internal/outboardtest", "internal/bench", "internal/chaos"}
+var wiring = []string{"internal/server", "internal/server/doors", "cmd/outboard", "internal/outboardtest", "internal/bench", "internal/chaos"}
 
 // stdOnly must build from the standard library alone: the root because everything imports it, the guest because it runs inside.
 var stdOnly = []string{"", "internal/guest", "internal/guest/boot", "internal/guest/form", "internal/guest/spawner", "internal/guest/spawn", "internal/guest/uplink",

@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/outboard-dev/outboard/internal/server"
 )
 
 // address says where a running server of a data directory answers. Each server writes one into servers/PID.json;
@@ -22,7 +24,7 @@ import (
 type address struct {
 	URL   string `json:"url"`
 	PID   int    `json:"pid"`
-	Start string `json:"start"` // see processStart
+	Start string `json:"start"` // see server.ProcessStart
 	Kern  string `json:"kernel"`
 	// Name and Certificate say whom to expect with https: a name in the certificate, and the certificate itself in PEM.
 	Name        string    `json:"name,omitempty"`
@@ -56,7 +58,7 @@ func localURL(server string) string {
 // publish writes where this process answers.
 func publish(data string, at address) error {
 	at.PID = os.Getpid()
-	at.Start, at.Kern = processStart(at.PID), kernelID()
+	at.Start, at.Kern = server.ProcessStart(at.PID), server.KernelID()
 	b, err := json.Marshal(at)
 	if err != nil {
 		return err
@@ -130,7 +132,7 @@ func readOne(path string) (address, bool) {
 
 // alive reports whether the process that wrote the address is there, for certain.
 func (a *address) alive() bool {
-	return a.Kern != "" && a.Kern == kernelID() && a.Start != "" && processStart(a.PID) == a.Start
+	return a.Kern != "" && a.Kern == server.KernelID() && a.Start != "" && server.ProcessStart(a.PID) == a.Start
 }
 
 // pin returns the one certificate that the server may show, in DER; nil without https.

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard/internal/config"
+	"github.com/outboard-dev/outboard/internal/server"
 )
 
 // privateCert is a certificate that no system trusts, for a name that is not this machine's.
@@ -41,7 +42,7 @@ func privateCert(t *testing.T) tls.Certificate {
 func TestServerWithPrivateCertificate(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	env := func(string) string { return "" }
-	s, err := startServer(t.Context(), serverConfig{Data: data, Config: new(config.Config), Env: env, Serve: true, Listen: "127.0.0.1:0",
+	s, err := startServer(t.Context(), server.Config{Data: data, Config: new(config.Config), Env: env, Serve: true, Listen: "127.0.0.1:0",
 		TLS: &tls.Config{Certificates: []tls.Certificate{privateCert(t)}, NextProtos: []string{"http/1.1"}}})
 	if err != nil {
 		t.Fatal(err)

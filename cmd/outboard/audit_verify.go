@@ -10,6 +10,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/audit"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/outboard-dev/outboard/internal/term"
 	"github.com/spf13/cobra"
 )
@@ -102,7 +103,7 @@ func (o *verifyOptions) trust(a *app, here bool) (audit.Trust, func(), error) {
 		return t, done, err
 	}
 	if here && key != "" {
-		if t, done, err = audit.TrustOf(auditDir(data), key); err != nil {
+		if t, done, err = audit.TrustOf(server.AuditDir(data), key); err != nil {
 			return t, func() {}, err
 		}
 	}
@@ -112,7 +113,7 @@ func (o *verifyOptions) trust(a *app, here bool) (audit.Trust, func(), error) {
 			return t, done, outboard.Errorf(outboard.NotFound, "reading a checkpoint: %w", err)
 		}
 		if key == "" {
-			return t, done, usagef("--checkpoint needs --key: there is no key in %s", auditDir(data)).WithHint("outboard audit checkpoint --key prints it")
+			return t, done, usagef("--checkpoint needs --key: there is no key in %s", server.AuditDir(data)).WithHint("outboard audit checkpoint --key prints it")
 		}
 		c, err := audit.Open(key, text)
 		if err != nil {
@@ -132,7 +133,7 @@ func (o *verifyOptions) publicKey(data string) (string, error) {
 		}
 		return key, nil
 	}
-	key, err := audit.PublicOf(auditDir(data))
+	key, err := audit.PublicOf(server.AuditDir(data))
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil
 	}

@@ -8,10 +8,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/bench"
-	"github.com/outboard-dev/outboard/internal/egress"
-	"github.com/outboard-dev/outboard/internal/policy"
-	"github.com/outboard-dev/outboard/internal/store"
-	"github.com/outboard-dev/outboard/internal/vault"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/spf13/cobra"
 )
 
@@ -77,12 +74,9 @@ func measure(ctx context.Context, a *app, what, dir string, opt benchOptions) ([
 	case "policy":
 		return bench.Policy(dir, max(opt.n, 2000))
 	case "egress":
-		return bench.Egress(ctx, bench.EgressConfig{Dir: dir, Postgres: opt.db, N: opt.n, Span: opt.span, Policy: func(st *store.Store) (egress.Policy, error) {
-			engine, err := policy.New(policy.Config{Source: st})
-			return &gatePolicy{engine: engine, store: st}, err
-		}})
+		return bench.Egress(ctx, bench.EgressConfig{Dir: dir, Postgres: opt.db, N: opt.n, Span: opt.span})
 	}
-	guest, err := findGuest(a.env)
+	guest, err := server.FindGuest(a.env)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +87,7 @@ func measure(ctx context.Context, a *app, what, dir string, opt benchOptions) ([
 	case "turn":
 		return bench.Turn(ctx, hands)
 	case "kill":
-		return bench.Kill(ctx, bench.KillConfig{HandsConfig: hands, Credentials: func(k *vault.Keeper) egress.Credentials { return vaultCredentials{k} }})
+		return bench.Kill(ctx, hands)
 	case "sandbox":
 		return bench.Sandbox(ctx, bench.SandboxConfig{HandsConfig: hands, Crowd: opt.crowd, Parts: opt.parts})
 	case "sessions":

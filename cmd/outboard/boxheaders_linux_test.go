@@ -71,7 +71,7 @@ func TestBoxHeaders(t *testing.T) {
 	box, plain := o.box(`{"templateID":"base","network":{`+rules+`}}`), o.box(`{"templateID":"base"}`)
 
 	for id, want := range map[string]string{box: `{"template":"base","headers":{"127.0.0.1":["X-Key"]}}`, plain: `{"template":"base"}`} {
-		said, err := o.s.store.AuditRecords(t.Context(), store.AuditQuery{Action: "box.create", Text: id, Limit: 2})
+		said, err := o.s.Store.AuditRecords(t.Context(), store.AuditQuery{Action: "box.create", Text: id, Limit: 2})
 		if err != nil || len(said) != 1 || string(said[0].Detail) != want {
 			t.Errorf("of a new box the audit says %v, %v; want %s", said, err, want)
 		}
@@ -146,10 +146,10 @@ func TestBoxHeaders(t *testing.T) {
 // wantSealed counts the sealed headers of boxes.
 func (o *online) wantSealed(want int, when string) {
 	o.t.Helper()
-	list, err := o.s.store.BoxCredentials(o.t.Context(), time.Now().Add(time.Hour))
+	list, err := o.s.Store.BoxCredentials(o.t.Context(), time.Now().Add(time.Hour))
 	for until := time.Now().Add(time.Minute); err == nil && len(list) > want && time.Now().Before(until); { // the row of a box whose time is over goes first
 		time.Sleep(20 * time.Millisecond)
-		list, err = o.s.store.BoxCredentials(o.t.Context(), time.Now().Add(time.Hour))
+		list, err = o.s.Store.BoxCredentials(o.t.Context(), time.Now().Add(time.Hour))
 	}
 	if err != nil || len(list) != want {
 		o.t.Errorf("%s there are %d sealed headers, want %d: %v", when, len(list), want, err)

@@ -22,6 +22,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/config"
 	"github.com/outboard-dev/outboard/internal/e2b"
+	"github.com/outboard-dev/outboard/internal/server"
 )
 
 // online is a server that lets boxes reach loopback, with a server there to reach.
@@ -29,7 +30,7 @@ type online struct {
 	t    *testing.T
 	data string
 	cfg  *config.Config
-	s    *server
+	s    *process
 	c    *client.Client
 	port string
 	log  *slog.Logger // nil = none is kept
@@ -51,8 +52,8 @@ func startOnline(t *testing.T, most config.Boxes) *online {
 		o.s.Stop()
 		removeSandboxes(t, filepath.Join(o.data, "sandboxes"))
 	})
-	if o.s.sandbox != nil {
-		noSandbox(t, o.s.sandbox)
+	if o.s.Problem != nil {
+		noSandbox(t, o.s.Problem)
 	}
 	return o
 }
@@ -60,7 +61,7 @@ func startOnline(t *testing.T, most config.Boxes) *online {
 func (o *online) start() {
 	o.t.Helper()
 	var err error
-	o.s, err = startServer(context.Background(), serverConfig{Data: o.data, Config: o.cfg, Env: func(name string) string {
+	o.s, err = startServer(context.Background(), server.Config{Data: o.data, Config: o.cfg, Env: func(name string) string {
 		return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
 	}, Logger: o.log, Serve: true, Work: true, Listen: "127.0.0.1:0", E2B: "127.0.0.1:0", Grace: time.Second, Resolve: o.resolve})
 	if err != nil {
@@ -70,7 +71,7 @@ func (o *online) start() {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	if o.c, err = client.New(client.Config{URL: o.s.url, Key: key}); err != nil {
+	if o.c, err = client.New(client.Config{URL: o.s.URL, Key: key}); err != nil {
 		o.t.Fatal(err)
 	}
 	o.t.Cleanup(o.c.Close)
@@ -83,7 +84,7 @@ func (o *online) call(method, path, body string, out any) int {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(o.t.Context(), method, o.s.e2bURL+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(o.t.Context(), method, o.s.E2BURL+path, strings.NewReader(body))
 	if err != nil {
 		o.t.Fatal(err)
 	}

@@ -95,7 +95,7 @@ func TestBoxProxy(t *testing.T) {
 	if n, err := o.c.BoxNetwork(t.Context(), box); err != nil || n.Proxy != address {
 		t.Errorf("its network is shown with %q, %v", n.Proxy, err)
 	}
-	rows, err := o.s.store.AuditRecords(t.Context(), store.AuditQuery{Actor: box, Action: "http.request", Text: address, Limit: 10})
+	rows, err := o.s.Store.AuditRecords(t.Context(), store.AuditQuery{Actor: box, Action: "http.request", Text: address, Limit: 10})
 	if err != nil || len(rows) == 0 {
 		t.Errorf("on record: %v, %v", rows, err)
 	}

@@ -40,7 +40,7 @@ func (w *worker) ask(method, path string, body io.Reader) (int, []byte) {
 
 func (w *worker) send(ctx context.Context, method, path string, body io.Reader) *http.Response {
 	w.t.Helper()
-	req, err := http.NewRequestWithContext(ctx, method, w.s.url+"/bridge/v1/sandbox"+path, body)
+	req, err := http.NewRequestWithContext(ctx, method, w.s.URL+"/bridge/v1/sandbox"+path, body)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -164,13 +164,13 @@ func testBrokenUploads(t *testing.T, w *worker) {
 	for _, path := range []string{"/bridge/v1/sandbox/" + w.id + "/file/workspace/up/file", "/v1/boxes/" + w.id + "/files/content?path=/workspace/up/file"} {
 		shell("rm -rf up; mkdir up; echo before > up/file")
 		for _, sent := range []int{size / 2, size} {
-			conn, err := net.Dial("tcp", strings.TrimPrefix(w.s.url, "http://"))
+			conn, err := net.Dial("tcp", strings.TrimPrefix(w.s.URL, "http://"))
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close()
 			if _, err := fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", path,
-				strings.TrimPrefix(w.s.url, "http://"), w.key, size, strings.Repeat("x", sent)); err != nil {
+				strings.TrimPrefix(w.s.URL, "http://"), w.key, size, strings.Repeat("x", sent)); err != nil {
 				t.Fatal(err)
 			}
 			if sent == size { // the control

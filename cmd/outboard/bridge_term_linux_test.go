@@ -23,7 +23,7 @@ type socket struct {
 // dial opens a terminal; without a key nobody is who they say.
 func (w *worker) dial(path, key string) (*socket, *http.Response) {
 	w.t.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(w.s.url, "http://"))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(w.s.URL, "http://"))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func (w *worker) dial(path, key string) (*socket, *http.Response) {
 	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		w.t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(w.t.Context(), "GET", w.s.url+"/bridge/v1/sandbox/"+w.id+path, nil)
+	req, err := http.NewRequestWithContext(w.t.Context(), "GET", w.s.URL+"/bridge/v1/sandbox/"+w.id+path, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func (w *worker) in(sid string, argv ...string) (status int, text string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(w.t.Context(), "POST", w.s.url+"/bridge/v1/sandbox/"+w.id+"/exec", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(w.t.Context(), "POST", w.s.URL+"/bridge/v1/sandbox/"+w.id+"/exec", bytes.NewReader(body))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -323,7 +323,7 @@ func testBridgeTunnel(t *testing.T, w *worker) {
 	s.typed("cd /tmp && python3 -m http.server 8765\n")
 	s.until("Serving")
 	visit := func() int {
-		req, err := http.NewRequestWithContext(t.Context(), "GET", w.s.e2bURL, nil)
+		req, err := http.NewRequestWithContext(t.Context(), "GET", w.s.E2BURL, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,6 +31,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/config"
 	"github.com/outboard-dev/outboard/internal/llm"
+	"github.com/outboard-dev/outboard/internal/server"
 )
 
 // forms are the ways in which a secret may lie about: as it is, in base64 at each of its three alignments, in hex, and as a URL or
@@ -197,25 +198,25 @@ func TestCanaries(t *testing.T) {
 		}
 		return os.Getenv(name)
 	}
-	s, err := startServer(t.Context(), serverConfig{Data: data, Config: cfg, Env: env, Serve: true, Work: true, Listen: "127.0.0.1:0",
+	s, err := startServer(t.Context(), server.Config{Data: data, Config: cfg, Env: env, Serve: true, Work: true, Listen: "127.0.0.1:0",
 		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Stop()
-	if s.sandbox != nil {
-		noSandbox(t, s.sandbox)
+	if s.Problem != nil {
+		noSandbox(t, s.Problem)
 	}
 	adminKey, err := readKey(data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.New(client.Config{URL: s.url, Key: adminKey})
+	c, err := client.New(client.Config{URL: s.URL, Key: adminKey})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	run := canaryRun{T: t, c: c, url: s.url, key: adminKey}
+	run := canaryRun{T: t, c: c, url: s.URL, key: adminKey}
 	vault := run.post("/v1/vaults", map[string]any{"display_name": "default"})["id"].(string)
 	host := []string{"127.0.0.1"}
 	for _, auth := range []map[string]any{

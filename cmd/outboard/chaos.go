@@ -7,6 +7,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/chaos"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/spf13/cobra"
 )
 
@@ -39,7 +40,7 @@ func runChaos(ctx context.Context, a *app, opt chaosOptions) error {
 	if opt.sessions < 1 || opt.kills < 0 || opt.workers < 1 {
 		return usagef("--sessions and --workers must be at least 1, --kills at least 0")
 	}
-	guest, err := findGuest(a.env)
+	guest, err := server.FindGuest(a.env)
 	if err != nil {
 		return err
 	}

@@ -144,3 +144,15 @@ func runConfigCheck(_ context.Context, a *app, path string) error {
 	a.say("the configuration is in order; %d providers, %d models by name", len(cfg.LLM.Providers), len(reg.Models()))
 	return nil
 }
+
+// loadConfig reads the configuration file. A file that was named must exist; the default one need not.
+func loadConfig(data, path string, env func(string) string) (*config.Config, error) {
+	path = cmp.Or(path, env("OUTBOARD_CONFIG"))
+	if path == "" {
+		path = filepath.Join(data, "config.yaml")
+		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+			path = ""
+		}
+	}
+	return config.Load(path, env)
+}

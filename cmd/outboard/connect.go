@@ -12,6 +12,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/server"
 )
 
 // need says what a command wants of a server, besides answers.
@@ -27,9 +28,9 @@ const (
 // conn is a client, and the private server behind it if the command had to start one.
 type conn struct {
 	*client.Client
-	data    string  // the data directory, which also holds what this machine remembers of sessions
-	private *server // nil when the server is another process
-	problem string  // why a server of this machine can make no sandbox, "" = it can, or it is not known
+	data    string   // the data directory, which also holds what this machine remembers of sessions
+	private *process // nil when the server is another process
+	problem string   // why a server of this machine can make no sandbox, "" = it can, or it is not known
 }
 
 // Close ends the connection, and the private server.
@@ -124,7 +125,7 @@ func (c *conn) work(ctx context.Context) error {
 	return c.private.Work(ctx)
 }
 
-func (a *app) dial(url, key, data string, private *server) (*conn, error) {
+func (a *app) dial(url, key, data string, private *process) (*conn, error) {
 	c, err := client.New(a.clientConfig(url, key))
 	if err != nil {
 		return nil, err
@@ -157,7 +158,7 @@ func (a *app) connectPrivate(ctx context.Context, data string, want need) (*conn
 	if err != nil {
 		return nil, err
 	}
-	s, err := startServer(ctx, serverConfig{Data: data, Config: cfg, Env: a.env, Logger: a.privateLogger(),
+	s, err := startServer(ctx, server.Config{Data: data, Config: cfg, Env: a.env, Logger: a.privateLogger(),
 		Serve: true, Work: want&needWork != 0, Slots: cfg.Limits.Slots, Grace: privateGrace, Listen: "127.0.0.1:0"})
 	if err != nil {
 		return nil, err
@@ -173,7 +174,7 @@ func (a *app) connectPrivate(ctx context.Context, data string, want need) (*conn
 		s.Stop()
 		return nil, err
 	}
-	c, err := a.dial(s.url, key, data, s)
+	c, err := a.dial(s.URL, key, data, s)
 	if err != nil {
 		s.Stop()
 	}

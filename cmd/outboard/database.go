@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
@@ -22,7 +23,6 @@ type database struct {
 }
 
 func databasePath(data string) string { return filepath.Join(data, "database.json") }
-func sqlitePath(data string) string   { return filepath.Join(data, "outboard.db") }
 
 // databaseOf returns the database that a data directory belongs to, or the zero value when it does not know one.
 func databaseOf(data string) (database, error) {
@@ -69,7 +69,7 @@ func checkDatabase(data, address string) error {
 	case d.ID == "" || !here && d.Where != "sqlite":
 		return nil // claimDatabase looks at which one it is
 	case here && d.Where == "sqlite":
-		if _, err := os.Stat(sqlitePath(data)); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(server.SQLitePath(data)); errors.Is(err, fs.ErrNotExist) {
 			return notThisDatabase(data, d, "that is not there").
 				WithHint("bring it back; to begin with a new one, move %s and %s away", databasePath(data), keyPath(data))
 		}
@@ -85,7 +85,7 @@ func checkDatabase(data, address string) error {
 
 // refuseOrphan refuses to make a database in a directory that holds the key of one that is elsewhere.
 func refuseOrphan(data string) error {
-	if _, err := os.Stat(sqlitePath(data)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(server.SQLitePath(data)); !errors.Is(err, fs.ErrNotExist) {
 		return nil // what is wrong with it is said where it is opened
 	}
 	key, err := readKey(data)
@@ -99,7 +99,7 @@ func refuseOrphan(data string) error {
 func notThisDatabase(data string, d database, but string) *outboard.Error {
 	where := d.Where
 	if where == "sqlite" {
-		where = sqlitePath(data)
+		where = server.SQLitePath(data)
 	}
 	return outboard.Errorf(outboard.Conflict, "the data directory %s belongs to the database %s, and %s", data, where, but).WithCode("other_database")
 }
@@ -129,23 +129,4 @@ func claimDatabase(ctx context.Context, data, address string, st *store.Store) e
 		return dataError(data, err)
 	}
 	return nil
-}
-
-// ensureKey sees to it that a new database has an operator's key, in admin.key. A file that is there is never
-// overwritten: its key is taken over when the database is new and the directory's own.
-func (s *server) ensureKey(ctx context.Context) (made bool, err error) {
-	secret, err := readKey(s.cfg.Data)
-	if err != nil {
-		return false, dataError(s.cfg.Data, err)
-	}
-	if secret != "" {
-		return s.control.AdoptAdminKey(ctx, secret)
-	}
-	made, err = s.control.EnsureAdminKey(ctx, func(secret string) error { return createPrivate(keyPath(s.cfg.Data), secret+"\n") })
-	if errors.Is(err, fs.ErrExist) { // another server of the directory starts as well, and was faster
-		if secret, err = readKey(s.cfg.Data); err == nil {
-			return s.control.AdoptAdminKey(ctx, secret)
-		}
-	}
-	return made, err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/fleet"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/spf13/cobra"
 )
 
@@ -97,7 +98,7 @@ func runDemo(user context.Context, a *app, keep bool) (err error) {
 
 // prepare lays out the project, finds out what can isolate here, and starts the first server.
 func (d *demo) prepare(ctx context.Context) error {
-	guest, err := findGuest(d.a.env)
+	guest, err := server.FindGuest(d.a.env)
 	if err != nil {
 		return noIsolation(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/server"
 )
 
 const (
@@ -135,7 +136,7 @@ func sandboxInit(dir string) (int, error) {
 	if err := json.Unmarshal(b, &st); err != nil || st.Pid <= 1 {
 		return 0, fmt.Errorf("finding the sandbox's first process in %s: %w", dir, errors.Join(err, errors.New("no process is recorded")))
 	}
-	if processStart(st.Pid) != fmt.Sprint(st.Start) {
+	if server.ProcessStart(st.Pid) != fmt.Sprint(st.Start) {
 		return 0, fmt.Errorf("the sandbox's first process %d is gone already", st.Pid)
 	}
 	return st.Pid, nil

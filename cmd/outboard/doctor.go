@@ -13,6 +13,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/llm"
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/outboard-dev/outboard/internal/term"
 	"github.com/spf13/cobra"
 )
@@ -33,7 +34,7 @@ type diagnosis struct {
 
 func runDoctor(ctx context.Context, a *app) error {
 	d := diagnosis{Type: "doctor", Models: []string{}}
-	guest, guestErr := findGuest(a.env)
+	guest, guestErr := server.FindGuest(a.env)
 	if guestErr == nil {
 		dir, err := os.MkdirTemp("", "outboard-doctor-")
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/outboard-dev/outboard/internal/term"
 	"github.com/spf13/cobra"
 )
@@ -47,9 +48,6 @@ func (e *exitError) Error() string {
 // Unwrap returns the cause.
 func (e *exitError) Unwrap() error { return e.err }
 
-// codeNoIsolation marks the error of a host that can isolate nothing.
-const codeNoIsolation = "no_isolation"
-
 // exitCode is the table from error to exit code.
 func exitCode(err error) int {
 	if err == nil {
@@ -64,7 +62,7 @@ func exitCode(err error) int {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return exitTimeout
 	}
-	if e, ok := errors.AsType[*outboard.Error](err); ok && e.Code == codeNoIsolation {
+	if e, ok := errors.AsType[*outboard.Error](err); ok && e.Code == server.CodeNoIsolation {
 		return exitIsolation
 	}
 	switch outboard.KindOf(err) {

@@ -12,13 +12,14 @@ import (
 
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/config"
+	"github.com/outboard-dev/outboard/internal/server"
 )
 
 // If this fails, a tool inside a sandbox answers an approval: by the server's API, even with an administrator's key and all the network
 // that an environment can give, or by writing what looks like an answer.
 func TestForgedApproval(t *testing.T) {
 	data := t.TempDir()
-	s, err := startServer(context.Background(), serverConfig{Data: data, Config: &config.Config{}, Env: func(name string) string {
+	s, err := startServer(context.Background(), server.Config{Data: data, Config: &config.Config{}, Env: func(name string) string {
 		return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
 	}, Serve: true, Work: true, Listen: "127.0.0.1:0", Grace: time.Second})
 	if err != nil {
@@ -28,19 +29,19 @@ func TestForgedApproval(t *testing.T) {
 		s.Stop()
 		removeSandboxes(t, filepath.Join(data, "sandboxes"))
 	})
-	if s.sandbox != nil {
-		noSandbox(t, s.sandbox)
+	if s.Problem != nil {
+		noSandbox(t, s.Problem)
 	}
 	key, err := readKey(data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.New(client.Config{URL: s.url, Key: key})
+	c, err := client.New(client.Config{URL: s.URL, Key: key})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	run := canaryRun{T: t, c: c, url: s.url, key: key}
+	run := canaryRun{T: t, c: c, url: s.URL, key: key}
 	environment := run.post("/v1/environments", map[string]any{"name": "e", "config": map[string]any{"type": "cloud", "networking": map[string]any{"type": "unrestricted"}}})["id"]
 	start := func(permission, script string) string {
 		agent := run.post("/v1/agents", map[string]any{"name": permission, "model": "script/steps", "tools": []any{map[string]any{"type": "agent_toolset_20260401",
@@ -63,7 +64,7 @@ func TestForgedApproval(t *testing.T) {
 	if len(pending) != 1 {
 		t.Fatalf("pending: %+v", pending)
 	}
-	at, err := url.Parse(s.url)
+	at, err := url.Parse(s.URL)
 	if err != nil {
 		t.Fatal(err)
 	}

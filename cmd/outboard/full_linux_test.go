@@ -9,9 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/outboard-dev/outboard"
+	"golang.org/x/sys/unix"
 )
 
 // If this fails, whoever follows the hint of a full disk meets the same error: what it names does not work there.
@@ -30,7 +29,7 @@ func TestRemovalsOnAFullDisk(t *testing.T) {
 	session := func() outboard.SessionID {
 		t.Helper()
 		h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread)}
-		if _, err := p.s.store.CreateSession(t.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
+		if _, err := p.s.Store.CreateSession(t.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
 			t.Fatal("control:", err)
 		}
 		return h.ID

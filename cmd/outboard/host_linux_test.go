@@ -15,12 +15,13 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/server"
 )
 
 // Broken if a guest that cannot start in a sandbox is found out only by every sandbox.
 func TestGuestIsStatic(t *testing.T) {
 	find := func(path string) (string, error) {
-		return findGuest(func(name string) string { return map[string]string{"OUTBOARD_GUEST": path}[name] })
+		return server.FindGuest(func(name string) string { return map[string]string{"OUTBOARD_GUEST": path}[name] })
 	}
 	if path, err := find(guestPath); err != nil || path != guestPath {
 		t.Fatalf("the control: %q, %v", path, err)

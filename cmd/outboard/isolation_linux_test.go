@@ -13,19 +13,19 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/config"
 	"github.com/outboard-dev/outboard/internal/sandbox/oci"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/outboard-dev/outboard/internal/store"
+	"golang.org/x/sys/unix"
 )
 
 // isolated is a server whose environments may ask for the isolations behind a runtime.
 type isolated struct {
 	t       *testing.T
-	s       *server
+	s       *process
 	c       *client.Client
 	data    string
 	sandbox config.Sandbox
@@ -37,8 +37,10 @@ func runtimePath(t *testing.T, name string) string {
 	if os.Geteuid() != 0 {
 		t.Skip("container runtimes need root")
 	}
-	if built, err := filepath.Abs("../../bin/" + name); err == nil && isProgram(built) {
-		return built
+	if built, err := exec.LookPath("../../bin/" + name); err == nil {
+		if built, err = filepath.Abs(built); err == nil {
+			return built
+		}
 	}
 	path, err := exec.LookPath(name)
 	if err != nil && os.Getenv("CI") == "true" {
@@ -56,9 +58,9 @@ func startIsolated(t *testing.T, sandbox config.Sandbox) *isolated {
 	w.start()
 	t.Cleanup(func() {
 		w.stop()
-		ids, err := w.s.choice.List(context.Background())
+		ids, err := w.s.Provider.List(context.Background())
 		for _, id := range ids {
-			err = errors.Join(err, w.s.choice.Destroy(context.Background(), id))
+			err = errors.Join(err, w.s.Provider.Destroy(context.Background(), id))
 		}
 		if err != nil {
 			t.Error(err)
@@ -70,7 +72,7 @@ func startIsolated(t *testing.T, sandbox config.Sandbox) *isolated {
 func (w *isolated) start() {
 	w.t.Helper()
 	var err error
-	w.s, err = startServer(context.Background(), serverConfig{Data: w.data, Config: &config.Config{Sandbox: w.sandbox}, Env: func(name string) string {
+	w.s, err = startServer(context.Background(), server.Config{Data: w.data, Config: &config.Config{Sandbox: w.sandbox}, Env: func(name string) string {
 		return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
 	}, Serve: true, Work: true, Listen: "127.0.0.1:0", Grace: time.Second})
 	if err != nil {
@@ -80,7 +82,7 @@ func (w *isolated) start() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if w.c, err = client.New(client.Config{URL: w.s.url, Key: key}); err != nil {
+	if w.c, err = client.New(client.Config{URL: w.s.URL, Key: key}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -104,7 +106,7 @@ func (w *isolated) environment(name string, own map[string]any, packages map[str
 func (w *isolated) rest(id string, calls int) (ready []*outboard.SandboxReady, lost []*outboard.SandboxLost, done []*outboard.CallFinished) {
 	w.t.Helper()
 	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		events, err := w.s.store.Events(w.t.Context(), outboard.SessionID(id), store.EventQuery{Limit: 500})
+		events, err := w.s.Store.Events(w.t.Context(), outboard.SessionID(id), store.EventQuery{Limit: 500})
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -137,7 +139,7 @@ func (w *isolated) rest(id string, calls int) (ready []*outboard.SandboxReady, l
 // kill ends the container of a sandbox as a crash would.
 func (w *isolated) kill(isolation string, id outboard.SandboxID) {
 	w.t.Helper()
-	sb, err := w.s.choice.Open(w.t.Context(), id) // thaws it: what is frozen dies when it goes on
+	sb, err := w.s.Provider.Open(w.t.Context(), id) // thaws it: what is frozen dies when it goes on
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -247,7 +249,7 @@ func TestIsolations(t *testing.T) {
 			if got := told(done[2]); got != release+"\ntwo\n" {
 				t.Errorf("what came back: %q", got)
 			}
-			if row, err := w.s.store.Sandbox(t.Context(), ready[1].Sandbox); err != nil || row.Provider != r.provider || row.State != "live" {
+			if row, err := w.s.Store.Sandbox(t.Context(), ready[1].Sandbox); err != nil || row.Provider != r.provider || row.State != "live" {
 				t.Errorf("the row: %+v, %v", row, err)
 			}
 			forks, _, err := w.c.Fork(t.Context(), s.ID, client.NewFork{})

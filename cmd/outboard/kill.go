@@ -14,12 +14,10 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/kill"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/outboard-dev/outboard/internal/term"
 	"github.com/spf13/cobra"
 )
-
-// killWait bounds how long a server is waited for: a kill that is a file is in force meanwhile.
-const killWait = 15 * time.Second
 
 type killOptions struct {
 	level, reason string
@@ -73,7 +71,7 @@ func runKill(ctx context.Context, a *app, scope outboard.KillScope, ref string, 
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, killWait)
+	ctx, cancel := context.WithTimeout(ctx, server.KillWait)
 	defer cancel()
 	if o.lift {
 		return liftKills(ctx, a, data, scope, ref)
@@ -83,7 +81,7 @@ func runKill(ctx context.Context, a *app, scope outboard.KillScope, ref string, 
 	}
 	var unwritten error
 	if a.env("OUTBOARD_URL") == "" { // the data directory is the server's
-		unwritten = kill.WriteFile(killDir(data), k) // a server that runs can be asked all the same
+		unwritten = kill.WriteFile(server.KillDir(data), k) // a server that runs can be asked all the same
 	}
 	c, err := a.connect(ctx, needAnswers)
 	if err == nil {
@@ -93,7 +91,7 @@ func runKill(ctx context.Context, a *app, scope outboard.KillScope, ref string, 
 			if over := textOf(r.Kill.Target); over != k.Target {
 				a.say("%s is a key of %s: the kill is over all that is theirs, whatever key or sign-in", term.Line(k.Target, 40), term.Line(over, 40))
 			}
-			return errors.Join(kill.RemoveFile(killDir(data), k.ID), showKillReport(a, r)) // the row is in force
+			return errors.Join(kill.RemoveFile(server.KillDir(data), k.ID), showKillReport(a, r)) // the row is in force
 		}
 		switch scope {
 		case outboard.KillOwner:
@@ -109,7 +107,7 @@ func runKill(ctx context.Context, a *app, scope outboard.KillScope, ref string, 
 		return errors.Join(err, unwritten)
 	}
 	if kind := outboard.KindOf(err); kind == outboard.Invalid || kind == outboard.NotFound || kind == outboard.Denied || kind == outboard.Unauthenticated {
-		return errors.Join(err, kill.RemoveFile(killDir(data), k.ID)) // it was no kill
+		return errors.Join(err, kill.RemoveFile(server.KillDir(data), k.ID)) // it was no kill
 	}
 	a.say("the kill is in force as %s for the servers on this data directory, and nobody could be asked what was in flight: %v", k.ID, err)
 	a.say("hint: servers on other machines do not know of it while their database is down: run this there, too")
@@ -242,8 +240,8 @@ func killsInForce(ctx context.Context, a *app) ([]client.Kill, error) {
 	if derr != nil || a.env("OUTBOARD_URL") != "" {
 		return nil, errors.Join(err, derr)
 	}
-	a.say("no server can be asked (%v); these are the files of %s", err, killDir(data))
-	files, err := kill.ReadFiles(killDir(data))
+	a.say("no server can be asked (%v); these are the files of %s", err, server.KillDir(data))
+	files, err := kill.ReadFiles(server.KillDir(data))
 	for _, f := range files {
 		out = append(out, client.Kill{ID: string(f.ID), Scope: string(f.Scope), Target: &f.Target, Level: string(f.Level), At: f.At, Reason: &f.Reason, By: &f.By})
 	}
@@ -275,7 +273,7 @@ func liftKills(ctx context.Context, a *app, data string, scope outboard.KillScop
 		}
 		if err != nil && a.env("OUTBOARD_URL") == "" && outboard.KindOf(err) != outboard.Denied {
 			a.say("no server could be told (%v); the file is removed", err)
-			err = kill.RemoveFile(killDir(data), outboard.KillID(k.ID))
+			err = kill.RemoveFile(server.KillDir(data), outboard.KillID(k.ID))
 		}
 		if err != nil {
 			return err

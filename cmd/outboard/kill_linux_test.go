@@ -17,6 +17,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/config"
 	"github.com/outboard-dev/outboard/internal/kill"
+	"github.com/outboard-dev/outboard/internal/server"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,7 +25,7 @@ import (
 // inside all the time.
 type crowd struct {
 	t       *testing.T
-	s       *server
+	s       *process
 	c       *client.Client
 	data    string
 	mark    string
@@ -49,11 +50,11 @@ func startCrowd(t *testing.T, n int) *crowd {
 		w.s.Stop()
 		removeSandboxes(t, filepath.Join(w.data, "sandboxes"))
 	})
-	if w.s.sandbox != nil {
-		noSandbox(t, w.s.sandbox)
+	if w.s.Problem != nil {
+		noSandbox(t, w.s.Problem)
 	}
 	var err error
-	if w.c, err = client.New(client.Config{URL: w.s.url, Key: w.key()}); err != nil {
+	if w.c, err = client.New(client.Config{URL: w.s.URL, Key: w.key()}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.c.Close)
@@ -75,9 +76,9 @@ func startCrowd(t *testing.T, n int) *crowd {
 	return w
 }
 
-func (w *crowd) server() *server {
+func (w *crowd) server() *process {
 	w.t.Helper()
-	s, err := startServer(context.Background(), serverConfig{Data: w.data, Config: &config.Config{}, Env: func(name string) string {
+	s, err := startServer(context.Background(), server.Config{Data: w.data, Config: &config.Config{}, Env: func(name string) string {
 		return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
 	}, Serve: true, Work: true, Listen: "127.0.0.1:0", Grace: time.Second})
 	if err != nil {
@@ -151,7 +152,7 @@ func TestKillEndsProcesses(t *testing.T) {
 	}
 	w.s.Stop()
 	w.s = w.server()
-	c, err := client.New(client.Config{URL: w.s.url, Key: w.key()})
+	c, err := client.New(client.Config{URL: w.s.URL, Key: w.key()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,8 +184,8 @@ func TestKillWithoutDatabase(t *testing.T) {
 	if _, err := conn.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
 		t.Fatal(err)
 	}
-	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillAll, Level: outboard.KillStop, At: time.Now().UTC().Add(-adoptAfter)}
-	if err := kill.WriteFile(killDir(w.data), k); err != nil {
+	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillAll, Level: outboard.KillStop, At: time.Now().UTC().Add(-server.AdoptAfter)}
+	if err := kill.WriteFile(server.KillDir(w.data), k); err != nil {
 		t.Fatal(err)
 	}
 	w.until("no process is left", func() bool { return len(w.processes()) == 0 })
@@ -192,7 +193,7 @@ func TestKillWithoutDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.until("the file became a row", func() bool {
-		got, err := w.s.store.Kill(t.Context(), k.ID)
+		got, err := w.s.Store.Kill(t.Context(), k.ID)
 		return err == nil && got.LiftedAt.IsZero()
 	})
 }
@@ -200,7 +201,7 @@ func TestKillWithoutDatabase(t *testing.T) {
 // If this fails, a pause kills, or what it froze does not go on.
 func TestKillFreezes(t *testing.T) {
 	w := startCrowd(t, 5)
-	if !w.s.caps.Freeze {
+	if !w.s.Capabilities.Freeze {
 		t.Skip("this host cannot freeze")
 	}
 	r, err := w.c.Kill(t.Context(), client.NewKill{Scope: "all", Level: "pause"})
@@ -212,13 +213,11 @@ func TestKillFreezes(t *testing.T) {
 		t.Fatalf("%d processes are left of a pause", len(before))
 	}
 	frozen := func() bool {
-		owned, err := w.s.fleet.Owned(t.Context())
+		owned, err := w.s.Fleet.Owned(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.s.killer.mu.Lock()
-		defer w.s.killer.mu.Unlock()
-		return len(owned) == 1 && len(w.s.killer.frozen) == 1
+		return len(owned) == 1 && w.s.Frozen() == 1
 	}
 	if !frozen() {
 		t.Error("the machine is not frozen")
@@ -235,7 +234,7 @@ func TestKillFreezes(t *testing.T) {
 // If this fails, a disk on which the file of a kill cannot be written keeps everything alive, though the server can be asked.
 func TestKillOnAFullDisk(t *testing.T) {
 	w := startCrowd(t, 20)
-	dir := killDir(w.data)
+	dir := server.KillDir(w.data)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +257,7 @@ func TestKillOnAFullDisk(t *testing.T) {
 	}
 	w.until("no process is left", func() bool { return len(w.processes()) == 0 })
 	w.until("the kill became a row", func() bool {
-		rows, err := w.s.store.ActiveKills(t.Context())
+		rows, err := w.s.Store.ActiveKills(t.Context())
 		return err == nil && len(rows) == 1
 	})
 }

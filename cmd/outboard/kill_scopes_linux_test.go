@@ -23,13 +23,14 @@ import (
 	"github.com/outboard-dev/outboard/internal/config"
 	"github.com/outboard-dev/outboard/internal/egress"
 	"github.com/outboard-dev/outboard/internal/kill"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
 // post is a server for tests of the kill switch, in this process.
 type post struct {
 	t    *testing.T
-	s    *server
+	s    *process
 	c    *client.Client
 	data string
 }
@@ -37,7 +38,7 @@ type post struct {
 // startPost starts a server on a data directory. db is a PostgreSQL URL, or "".
 func startPost(t *testing.T, data, db string, work bool) *post {
 	t.Helper()
-	s, err := startServer(context.Background(), serverConfig{Data: data, Config: &config.Config{DB: db}, Env: func(name string) string {
+	s, err := startServer(context.Background(), server.Config{Data: data, Config: &config.Config{DB: db}, Env: func(name string) string {
 		return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
 	}, Serve: true, Work: work, Listen: "127.0.0.1:0", Grace: time.Second})
 	if err != nil {
@@ -47,8 +48,8 @@ func startPost(t *testing.T, data, db string, work bool) *post {
 		s.Stop()
 		removeSandboxes(t, filepath.Join(data, "sandboxes"))
 	})
-	if s.sandbox != nil {
-		noSandbox(t, s.sandbox)
+	if s.Problem != nil {
+		noSandbox(t, s.Problem)
 	}
 	return &post{t: t, s: s, data: data}
 }
@@ -60,7 +61,7 @@ func (p *post) as(data string) *post {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if p.c, err = client.New(client.Config{URL: p.s.url, Key: key}); err != nil {
+	if p.c, err = client.New(client.Config{URL: p.s.URL, Key: key}); err != nil {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(p.c.Close)
@@ -176,7 +177,7 @@ func TestKillScopesAndLevels(t *testing.T) {
 				d := ready(t, p.drill(scope, level))
 				d.run(t, d.throw)
 				other.goesOn(t, "a kill of somebody else")
-				if level == outboard.KillPause && p.s.caps.Freeze {
+				if level == outboard.KillPause && p.s.Capabilities.Freeze {
 					if n := processesMarked(d.mark); n != drillProcesses {
 						t.Fatalf("%d processes are left of a pause", n)
 					}
@@ -202,7 +203,7 @@ func TestKillScopesAndLevels(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", scope, level), func(t *testing.T) {
 				d := ready(t, p.drill(scope, level))
 				if scope == outboard.KillHost {
-					d.target = hostName(p.data)
+					d.target = server.HostName(p.data)
 				}
 				d.run(t, d.throw)
 			})
@@ -286,7 +287,7 @@ func TestKillBoxes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	owner, err := client.New(client.Config{URL: p.s.url, Key: key.Secret})
+	owner, err := client.New(client.Config{URL: p.s.URL, Key: key.Secret})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +355,7 @@ func TestSandboxEndsAreRecorded(t *testing.T) {
 	if _, err := p.c.Kill(t.Context(), client.NewKill{Scope: "session", Target: d.session}); err != nil { // while it can be recorded
 		t.Fatal(err)
 	}
-	p.s.store.SealAudit(fmt.Errorf("a test"))
+	p.s.Store.SealAudit(fmt.Errorf("a test"))
 	if b, err := p.c.CreateBox(t.Context(), map[string]any{"template": "base"}); err == nil {
 		t.Errorf("box %s was made off the record", b.ID)
 	}
@@ -476,9 +477,9 @@ func (g *pgGate) set(mode string) {
 func (p *post) thrownAsFile(d *drill) outboard.Kill {
 	p.t.Helper()
 	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillSession, Target: d.session, Level: outboard.KillStop,
-		Reason: "a test", At: time.Now().UTC().Add(-adoptAfter)}
+		Reason: "a test", At: time.Now().UTC().Add(-server.AdoptAfter)}
 	begun := time.Now()
-	if err := kill.WriteFile(killDir(p.data), k); err != nil {
+	if err := kill.WriteFile(server.KillDir(p.data), k); err != nil {
 		p.t.Fatal(err)
 	}
 	p.until(func() bool { return processesMarked(d.mark) == 0 }, "no process is left")
@@ -492,10 +493,13 @@ func (p *post) thrownAsFile(d *drill) outboard.Kill {
 func (p *post) ended(d *drill, k outboard.Kill, since time.Time) {
 	p.t.Helper()
 	p.until(func() bool {
-		row, err := p.s.store.Kill(p.t.Context(), k.ID)
+		row, err := p.s.Store.Kill(p.t.Context(), k.ID)
 		return err == nil && row.LiftedAt.IsZero()
 	}, "the file became a row")
-	p.until(func() bool { files, err := kill.ReadFiles(killDir(p.data)); return err == nil && len(files) == 0 }, "the file is gone")
+	p.until(func() bool {
+		files, err := kill.ReadFiles(server.KillDir(p.data))
+		return err == nil && len(files) == 0
+	}, "the file is gone")
 	p.until(func() bool { _, err := d.requests(p.t.Context()); return err == nil }, "the audit can be read")
 	s, err := d.requests(p.t.Context())
 	if err != nil {
@@ -615,7 +619,7 @@ func TestKillSurvivesTheServer(t *testing.T) {
 		t.Logf("the death of the server left %d processes", n) // they are the next server's to end
 	}
 	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillSession, Target: d.session, Level: outboard.KillStop, At: time.Now().UTC()}
-	if err := kill.WriteFile(killDir(data), k); err != nil {
+	if err := kill.WriteFile(server.KillDir(data), k); err != nil {
 		t.Fatal(err)
 	}
 	for round := range 2 { // once by the file, once by what it has become

@@ -9,18 +9,19 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/config"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/outboard-dev/outboard/internal/vault"
 )
 
 // A server that is started with the wrong passphrase must say so at once, and nothing with the right one.
 func TestLockedVaultIsToldAtStart(t *testing.T) {
 	data := t.TempDir()
-	start := func(passphrase string) (*server, string) {
+	start := func(passphrase string) (*process, string) {
 		t.Helper()
 		var log bytes.Buffer
 		cfg := &config.Config{}
 		cfg.Vault.PassphraseEnv = "PASSPHRASE"
-		s, err := startServer(t.Context(), serverConfig{Data: data, Config: cfg, Env: func(name string) string {
+		s, err := startServer(t.Context(), server.Config{Data: data, Config: cfg, Env: func(name string) string {
 			return map[string]string{"PASSPHRASE": passphrase}[name]
 		}, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))})
 		if err != nil {
@@ -35,11 +36,11 @@ func TestLockedVaultIsToldAtStart(t *testing.T) {
 		t.Errorf("of no vault it is said: %s", said)
 	}
 	v := outboard.Vault{ID: outboard.NewID[outboard.VaultID](outboard.PrefixVault), DisplayName: "v", CreatedAt: time.Now(), Org: outboard.DefaultOrg}
-	if err := s.store.PutVault(t.Context(), v); err != nil {
+	if err := s.Store.PutVault(t.Context(), v); err != nil {
 		t.Fatal(err)
 	}
 	c := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: v.ID, Auth: outboard.Auth{Type: outboard.AuthEnv, Name: "A"}, CreatedAt: time.Now()}
-	if err := s.vault.Create(t.Context(), c, vault.Secrets{Value: outboard.NewSecret("sekrit-value")}); err != nil {
+	if err := s.Vault.Create(t.Context(), c, vault.Secrets{Value: outboard.NewSecret("sekrit-value")}); err != nil {
 		t.Fatal(err)
 	}
 	s.Stop()

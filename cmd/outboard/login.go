@@ -248,7 +248,7 @@ func (a *app) signedIn(server string, in client.Login) error {
 // await returns the code with which the browser comes back, or that of the address somebody pastes.
 func (a *app) await(ctx context.Context, ln net.Listener, at *attempt, page string, paste bool) (string, error) {
 	back := make(chan url.Values, 1) // the first one that is ours
-	srv := &http.Server{Handler: at.callback(ln.Addr().String(), back), ReadHeaderTimeout: readHeaderTimeout, MaxHeaderBytes: maxHeader}
+	srv := &http.Server{Handler: at.callback(ln.Addr().String(), back), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10}
 	var serving sync.WaitGroup
 	serving.Go(func() { srv.Serve(ln) }) // ends with the server; a callback that never comes is the context's to end
 	defer serving.Wait()

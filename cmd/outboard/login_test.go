@@ -17,13 +17,14 @@ import (
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/config"
 	"github.com/outboard-dev/outboard/internal/login/logintest"
+	"github.com/outboard-dev/outboard/internal/server"
 )
 
 // desk is a machine of somebody's own, and a server elsewhere at which people sign in.
 type desk struct {
 	t        *testing.T
 	provider *logintest.Provider
-	server   *server
+	server   *process
 	data     string
 	vars     map[string]string
 }
@@ -46,12 +47,12 @@ func newDesk(t *testing.T) *desk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := startServer(t.Context(), serverConfig{Data: filepath.Join(dir, "server"), Config: cfg, Env: none, Serve: true, Listen: "127.0.0.1:0"})
+	s, err := startServer(t.Context(), server.Config{Data: filepath.Join(dir, "server"), Config: cfg, Env: none, Serve: true, Listen: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Stop)
-	return &desk{t, provider, s, filepath.Join(dir, "own"), map[string]string{"OUTBOARD_URL": s.url, "OUTBOARD_DATA": filepath.Join(dir, "own"), "BROWSER": "true"}}
+	return &desk{t, provider, s, filepath.Join(dir, "own"), map[string]string{"OUTBOARD_URL": s.URL, "OUTBOARD_DATA": filepath.Join(dir, "own"), "BROWSER": "true"}}
 }
 
 // do runs one command.
@@ -125,14 +126,14 @@ func TestLoginCommand(t *testing.T) {
 	}
 	d.wants(0, "ann@acme.test, developer in default", "whoami")
 	d.wants(4, "role admin", "user", "create", "eve@acme.test")
-	l, err := readLogin(d.data, d.server.url)
+	l, err := readLogin(d.data, d.server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.server.store.RevokeKey(t.Context(), outboard.KeyID(l.Key), time.Now()); err != nil {
+	if _, err := d.server.Store.RevokeKey(t.Context(), outboard.KeyID(l.Key), time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	d.wants(4, "hint: your login there has ended; sign in again: outboard login "+d.server.url, "whoami")
+	d.wants(4, "hint: your login there has ended; sign in again: outboard login "+d.server.URL, "whoami")
 	d.vars["OUTBOARD_API_KEY"] = "obk_guessed"
 	d.wants(4, "hint: the server wrote its admin key", "whoami")
 	d.vars["OUTBOARD_API_KEY"] = ""
@@ -149,15 +150,15 @@ func TestLoginRenewedByCommands(t *testing.T) {
 	}
 	passed := func(by time.Duration) *savedLogin { // as if it had been made earlier
 		t.Helper()
-		l, err := readLogin(d.data, d.server.url)
+		l, err := readLogin(d.data, d.server.URL)
 		if err != nil || l == nil || l.Renew.IsZero() {
 			t.Fatalf("%+v, %v", l, err)
 		}
 		end := time.Now().Add(time.Hour - by)
-		if _, err := d.server.store.ExtendLogin(t.Context(), outboard.KeyID(l.Key), end); err != nil {
+		if _, err := d.server.Store.ExtendLogin(t.Context(), outboard.KeyID(l.Key), end); err != nil {
 			t.Fatal(err)
 		}
-		if err := saveLogin(d.data, d.server.url, client.Login{User: client.User{Email: l.Email}, Key: client.Key{ID: l.Key, Secret: l.Secret, ExpiresAt: &end, RenewAfter: new(end.Add(-30 * time.Minute))}}); err != nil {
+		if err := saveLogin(d.data, d.server.URL, client.Login{User: client.User{Email: l.Email}, Key: client.Key{ID: l.Key, Secret: l.Secret, ExpiresAt: &end, RenewAfter: new(end.Add(-30 * time.Minute))}}); err != nil {
 			t.Fatal(err)
 		}
 		return l
@@ -165,7 +166,7 @@ func TestLoginRenewedByCommands(t *testing.T) {
 	for _, by := range []time.Duration{40 * time.Minute, 3 * time.Hour} { // past its half, and over
 		was := passed(by)
 		d.wants(0, "ann@acme.test, developer in default", "whoami")
-		if l, err := readLogin(d.data, d.server.url); err != nil || l.Secret != was.Secret || time.Until(l.Until) < 50*time.Minute {
+		if l, err := readLogin(d.data, d.server.URL); err != nil || l.Secret != was.Secret || time.Until(l.Until) < 50*time.Minute {
 			t.Errorf("%v later: until %v, %v", by, l.Until, err)
 		}
 	}
@@ -254,8 +255,8 @@ func TestLoginIsOver(t *testing.T) {
 	if code, out := d.login(func(page *url.URL) string { return logintest.Visit(t, page.String()).String() }, "--no-browser"); code != 0 {
 		t.Fatalf("login: %d %s", code, out)
 	}
-	path := loginPath(d.data, d.server.url)
-	l, err := readLogin(d.data, d.server.url)
+	path := loginPath(d.data, d.server.URL)
+	l, err := readLogin(d.data, d.server.URL)
 	if err != nil || l == nil || time.Until(l.Until) > time.Hour || time.Until(l.Until) < 50*time.Minute {
 		t.Fatalf("kept %+v, %v", l, err)
 	}

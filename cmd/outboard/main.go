@@ -1,9 +1,8 @@
 // Command outboard is the whole product in one program: the server, and the command line that talks
 // to it.
 //
-// Start reading at main.go, which turns signals and errors into a context and an exit code. root.go
-// holds what commands share, wire.go is the only file that knows every part of the server, and each
-// command is one file.
+// main.go turns signals and errors into a context and an exit code, root.go holds what commands share, process.go
+// starts the server that internal/server puts together, and each command is one file.
 package main
 
 import (

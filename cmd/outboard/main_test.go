@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboard-dev/outboard/internal/sandbox/native"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -42,7 +42,7 @@ func testMain(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	guestPath = filepath.Join(dir, guestProgram)
+	guestPath = filepath.Join(dir, "outboard-guest")
 	cmd := exec.Command("go", "build", "-o", guestPath, "github.com/outboard-dev/outboard/cmd/outboard-guest")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -98,22 +98,7 @@ func removeSandboxes(t *testing.T, dir string) {
 	if _, err := os.Stat(dir); err != nil {
 		return
 	}
-	p, err := native.New(native.Config{Dir: dir, Guest: guestPath})
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	ctx := context.Background() // the test's own is over
-	ids, err := p.List(ctx)
-	if err != nil {
-		t.Error(err)
-	}
-	for _, id := range ids {
-		if err := p.Destroy(ctx, id); err != nil {
-			t.Error(err)
-		}
-	}
-	if err := p.Close(); err != nil {
+	if err := server.RemoveSandboxes(context.Background(), filepath.Dir(dir), guestPath); err != nil { // the test's own context is over
 		t.Error(err)
 	}
 }

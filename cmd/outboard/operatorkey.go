@@ -13,6 +13,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/control"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/spf13/cobra"
 )
@@ -87,11 +88,11 @@ func (o *operatorKeyOptions) open(ctx context.Context, a *app, data string) (*st
 	if err := checkDatabase(data, address); err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(sqlitePath(data)); address == "" && errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(server.SQLitePath(data)); address == "" && errors.Is(err, fs.ErrNotExist) {
 		return nil, outboard.Errorf(outboard.NotFound, "there is no database in %s", data).
 			WithHint("name the server's with --db or --config, or its directory with --data")
 	}
-	st, err := store.Open(ctx, store.Config{Path: sqlitePath(data), URL: address, Logger: a.privateLogger()})
+	st, err := store.Open(ctx, store.Config{Path: server.SQLitePath(data), URL: address, Logger: a.privateLogger()})
 	if err != nil {
 		return nil, err
 	}

@@ -2,11 +2,5 @@
 
 package main
 
-// kernelID is unknown here: leases of killed processes run out by themselves.
-func kernelID() string { return "" }
-
-// processStart is unknown here.
-func processStart(int) string { return "" }
-
 // processesMarked counts nothing: sandboxes are on Linux.
 func processesMarked(string) int { return 0 }

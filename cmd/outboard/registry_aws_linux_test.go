@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/registry"
-
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/config"
 	"github.com/outboard-dev/outboard/internal/vault/ecrtest"
@@ -83,14 +82,14 @@ func TestRegistryAWS(t *testing.T) {
 		o.s.Stop()
 		removeSandboxes(t, filepath.Join(o.data, "sandboxes"))
 	})
-	if o.s.sandbox != nil {
-		noSandbox(t, o.s.sandbox)
+	if o.s.Problem != nil {
+		noSandbox(t, o.s.Problem)
 	}
 	key, err := readKey(o.data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := canaryRun{T: t, c: o.c, url: o.s.url, key: key}
+	run := canaryRun{T: t, c: o.c, url: o.s.URL, key: key}
 	build := func(name, image, id, secret string) client.TemplateBuild {
 		t.Helper()
 		var asked struct{ TemplateID, BuildID string }
@@ -189,7 +188,7 @@ func (o *online) refusedKeys(aws *ecrtest.AWS, image string) {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	second, err := client.New(client.Config{URL: o.s.url, Key: key, Org: org.ID})
+	second, err := client.New(client.Config{URL: o.s.URL, Key: key, Org: org.ID})
 	if err != nil {
 		o.t.Fatal(err)
 	}

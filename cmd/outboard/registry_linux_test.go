@@ -26,7 +26,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
-
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/config"
 )
@@ -128,8 +127,8 @@ func TestRegistryLogin(t *testing.T) {
 		o.s.Stop()
 		removeSandboxes(t, filepath.Join(o.data, "sandboxes"))
 	})
-	if o.s.sandbox != nil {
-		noSandbox(t, o.s.sandbox)
+	if o.s.Problem != nil {
+		noSandbox(t, o.s.Problem)
 	}
 	org, err := o.c.CreateOrg(t.Context(), "second")
 	if err != nil {
@@ -139,7 +138,7 @@ func TestRegistryLogin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := client.New(client.Config{URL: o.s.url, Key: key, Org: org.ID})
+	second, err := client.New(client.Config{URL: o.s.URL, Key: key, Org: org.ID})
 	if err != nil {
 		t.Fatal(err)
 	}

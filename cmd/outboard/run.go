@@ -13,6 +13,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/fleet"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/outboard-dev/outboard/internal/term"
 	"github.com/outboard-dev/outboard/internal/worktree"
 	"github.com/spf13/cobra"
@@ -112,8 +113,8 @@ func runRun(ctx context.Context, a *app, o runOptions, task string) error {
 		return err
 	}
 	defer c.Close()
-	if c.private != nil && c.private.sandbox != nil {
-		return noIsolation(c.private.sandbox)
+	if c.private != nil && c.private.Problem != nil {
+		return noIsolation(c.private.Problem)
 	}
 	if c.problem != "" {
 		return noIsolation(errors.New(c.problem))
@@ -153,7 +154,7 @@ func (o runOptions) allowHosts(ctx context.Context, c *conn, id string) error {
 
 // noIsolation is the refusal of a host that cannot isolate: never fall back to running on it.
 func noIsolation(err error) error {
-	e := outboard.Errorf(outboard.Unavailable, "no sandbox can be made here: %w", err).WithCode(codeNoIsolation)
+	e := outboard.Errorf(outboard.Unavailable, "no sandbox can be made here: %w", err).WithCode(server.CodeNoIsolation)
 	if inner, ok := errors.AsType[*outboard.Error](err); ok && inner.Hint != "" {
 		return e.WithHint("%s", inner.Hint)
 	}

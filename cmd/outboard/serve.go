@@ -15,6 +15,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/config"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/spf13/cobra"
 )
@@ -94,16 +95,16 @@ func runServe(ctx context.Context, a *app, o *serveOptions) error {
 	if s.newKey {
 		a.say("made an admin key: %s", keyPath(cfg.Data))
 	}
-	if s.newHostKey {
-		a.say("made an SSH host key: %s", hostKeyPath(cfg.Data))
+	if s.SSH.NewKey {
+		a.say("made an SSH host key: %s", server.HostKeyPath(cfg.Data))
 	}
-	if s.sshAddr != "" {
-		a.say("SSH on %s, host key %s", s.sshAddr, s.sshPrint)
+	if s.SSH.Address != "" {
+		a.say("SSH on %s, host key %s", s.SSH.Address, s.SSH.Fingerprint)
 	}
-	if s.sandbox != nil && cfg.Work {
-		a.say("no sandbox can be made here, so every tool call will fail: %v", s.sandbox)
+	if s.Problem != nil && cfg.Work {
+		a.say("no sandbox can be made here, so every tool call will fail: %v", s.Problem)
 	}
-	if s.url != "" {
+	if s.URL != "" {
 		if err := publish(cfg.Data, s.address(o)); err != nil {
 			return dataError(cfg.Data, err)
 		}
@@ -121,11 +122,11 @@ func runServe(ctx context.Context, a *app, o *serveOptions) error {
 }
 
 // serveUntil returns when the server is to stop: asked to, idle for so long (0 = never), or failed.
-func (s *server) serveUntil(ctx context.Context, idle time.Duration) error {
+func (s *process) serveUntil(ctx context.Context, idle time.Duration) error {
 	look, stop := context.WithCancel(ctx)
 	defer stop()
 	rests := make(chan bool, 1)
-	go func() { rests <- s.awaitIdle(look, idle) }()
+	go func() { rests <- s.AwaitIdle(look, idle) }()
 	select {
 	case <-ctx.Done():
 		s.log.Info("stopping", "cause", context.Cause(ctx))
@@ -133,19 +134,19 @@ func (s *server) serveUntil(ctx context.Context, idle time.Duration) error {
 	case <-rests:
 		s.log.Info("stopping", "cause", "idle", "for", idle)
 		return nil
-	case err := <-s.failed:
+	case err := <-s.Failed():
 		return err
 	}
 }
 
 // address is how commands of this machine find the server.
-func (s *server) address(o *serveOptions) address {
-	at := address{URL: localURL(s.url), Since: time.Now().UTC().Truncate(time.Second)}
+func (s *process) address(o *serveOptions) address {
+	at := address{URL: localURL(s.URL), Since: time.Now().UTC().Truncate(time.Second)}
 	if o.background {
 		at.Idle = cmp.Or(o.idle, defaultIdle).String()
 	}
-	if s.sandbox != nil {
-		at.Problem = s.sandbox.Error()
+	if s.Problem != nil {
+		at.Problem = s.Problem.Error()
 	}
 	if s.cfg.TLS == nil {
 		return at
@@ -167,7 +168,7 @@ const (
 )
 
 // startPatiently is startServer, again and again while the database is away, for about as long as wait.
-func startPatiently(ctx context.Context, cfg serverConfig, wait time.Duration) (*server, error) {
+func startPatiently(ctx context.Context, cfg server.Config, wait time.Duration) (*process, error) {
 	end := time.Now().Add(wait)
 	for pause := databaseLook; ; pause = min(2*pause, databaseLooks) {
 		s, err := startServer(ctx, cfg)
@@ -189,10 +190,10 @@ func startPatiently(ctx context.Context, cfg serverConfig, wait time.Duration) (
 const unlockWait = 5 * time.Second
 
 // checkVault tells whoever starts a server that its secrets cannot be opened, before a session finds out. The server serves all the same.
-func (s *server) checkVault(ctx context.Context) {
+func (s *process) checkVault(ctx context.Context) {
 	look, cancel := context.WithTimeout(ctx, unlockWait)
 	defer cancel()
-	err := s.vault.Check(look)
+	err := s.Vault.Check(look)
 	if err == nil || ctx.Err() != nil {
 		return
 	}
@@ -226,8 +227,8 @@ func (o *serveOptions) configure(a *app) (*config.Config, string, error) {
 }
 
 // server turns flags and configuration into what to start.
-func (o *serveOptions) server(a *app) (serverConfig, error) {
-	var out serverConfig
+func (o *serveOptions) server(a *app) (server.Config, error) {
+	var out server.Config
 	if o.role != "all" && o.role != "api" && o.role != "worker" {
 		return out, usagef("--role %q is not all, api or worker", o.role)
 	}
@@ -249,7 +250,7 @@ func (o *serveOptions) server(a *app) (serverConfig, error) {
 	if o.idle < 0 {
 		return out, usagef("--idle must not be negative")
 	}
-	out = serverConfig{Data: data, Config: cfg, Env: a.env, Logger: a.logger(level), Serve: o.role != "worker", Work: o.role != "api",
+	out = server.Config{Data: data, Config: cfg, Env: a.env, Logger: a.logger(level), Serve: o.role != "worker", Work: o.role != "api",
 		Slots: cfg.Limits.Slots, Listen: listen, Hosts: cfg.Hosts, TrustClock: o.clock}
 	if out.TLS, err = o.certificate(); err != nil {
 		return out, err
@@ -284,18 +285,18 @@ func (o *serveOptions) certificate() (*tls.Config, error) {
 }
 
 // ready prints the one line that says the server answers.
-func (o *serveOptions) ready(a *app, s *server) error {
+func (o *serveOptions) ready(a *app, s *process) error {
 	if a.json {
-		line := readyLine{Type: "ready", URL: s.url, E2B: s.e2bURL, SSH: s.sshAddr, HostKey: s.sshPrint, PID: os.Getpid(), Data: s.cfg.Data, Role: o.role, Isolation: s.caps.Isolation}
-		if s.sandbox != nil {
-			line.Problem = s.sandbox.Error()
+		line := readyLine{Type: "ready", URL: s.URL, E2B: s.E2BURL, SSH: s.SSH.Address, HostKey: s.SSH.Fingerprint, PID: os.Getpid(), Data: s.cfg.Data, Role: o.role, Isolation: s.Capabilities.Isolation}
+		if s.Problem != nil {
+			line.Problem = s.Problem.Error()
 		}
 		if s.newKey {
 			line.AdminKey = keyPath(s.cfg.Data)
 		}
 		return a.object(line)
 	}
-	where := s.url
+	where := s.URL
 	if where == "" {
 		where = "worker on " + s.cfg.Data
 	}

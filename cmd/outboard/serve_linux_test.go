@@ -12,6 +12,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/config"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
@@ -64,7 +65,7 @@ func TestServeWaitsForItsDatabase(t *testing.T) {
 			g.set(c.mode)
 			var text bytes.Buffer
 			h := &onWait{Handler: slog.NewTextHandler(&text, nil), then: func() { g.set(c.then) }}
-			s, err := startPatiently(t.Context(), serverConfig{Data: t.TempDir(), Config: &config.Config{DB: address}, Env: func(string) string { return "" },
+			s, err := startPatiently(t.Context(), server.Config{Data: t.TempDir(), Config: &config.Config{DB: address}, Env: func(string) string { return "" },
 				Logger: slog.New(h), Serve: true, Listen: "127.0.0.1:0"}, c.wait)
 			if err == nil {
 				s.Stop()

@@ -21,6 +21,8 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/egress"
 	"github.com/outboard-dev/outboard/internal/outbound"
+	"github.com/outboard-dev/outboard/internal/policy"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
@@ -39,20 +41,24 @@ var egressClients = []int{8, 64}
 
 // EgressConfig says what `bench egress` measures.
 type EgressConfig struct {
-	Dir      string                                    // on the disk to measure
-	Postgres string                                    // URL, for the audit's row on it; "" leaves that out
-	N        int                                       // requests per row
-	Span     time.Duration                             // how long each rate is measured
-	Policy   func(*store.Store) (egress.Policy, error) // as a server has it; nil = the network rules alone
+	Dir      string        // on the disk to measure
+	Postgres string        // URL, for the audit's row on it; "" leaves that out
+	N        int           // requests per row
+	Span     time.Duration // how long each rate is measured
 
-	// Adjust changes the gateway and the session of another bench that uses the rig; nil = nothing.
-	Adjust func(*store.Store, *egress.Config, *outboard.SessionConfig) error
+	// adjust changes the gateway and the session of what uses the rig; nil = nothing.
+	adjust func(*store.Store, *egress.Config, *outboard.SessionConfig) error
 }
 
 // Egress measures requests over TLS to a server on loopback, by a client that connects directly and by the same client through the
 // gateway: with TLS ended and begun again, rules, policies and a durable audit record for each. The sandbox is left out: what it adds is
 // a loopback connection like the direct one.
 func Egress(ctx context.Context, cfg EgressConfig) ([]Row, error) {
+	cfg.adjust = func(st *store.Store, gc *egress.Config, _ *outboard.SessionConfig) error {
+		engine, err := policy.New(policy.Config{Source: st})
+		gc.Policy = server.NewGatePolicy(engine, st, nil)
+		return err
+	}
 	r, err := newEgressRig(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -161,13 +167,8 @@ func newEgressRig(ctx context.Context, cfg EgressConfig) (_ *egressRig, err erro
 	sc := outboard.SessionConfig{Env: outboard.EnvConfig{Networking: outboard.Networking{Mode: "limited",
 		Rules:  []outboard.NetRule{{Host: egressHost, Port: -1}},
 		Budget: outboard.NetBudget{Requests: 1 << 40, Bytes: 1 << 50, Hosts: 10}}}}
-	if cfg.Adjust != nil {
-		if err := cfg.Adjust(r.store, &gc, &sc); err != nil {
-			return nil, err
-		}
-	}
-	if cfg.Policy != nil {
-		if gc.Policy, err = cfg.Policy(r.store); err != nil {
+	if cfg.adjust != nil {
+		if err := cfg.adjust(r.store, &gc, &sc); err != nil {
 			return nil, err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/egress"
 	"github.com/outboard-dev/outboard/internal/kill"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/vault"
 )
@@ -29,16 +30,10 @@ const (
 	seenTimeout   = 20 * time.Second // beyond it nothing is measured any more
 )
 
-// KillConfig says what the kill bench measures.
-type KillConfig struct {
-	HandsConfig
-	Credentials func(*vault.Keeper) egress.Credentials // as a server has it
-}
-
 // Kill measures how long it takes until the processes of a full sandbox are gone, and until a gateway refuses what another server of the
 // same database has revoked or killed.
-func Kill(ctx context.Context, cfg KillConfig) ([]Row, error) {
-	h := &hands{SandboxConfig: SandboxConfig{HandsConfig: cfg.HandsConfig}}
+func Kill(ctx context.Context, cfg HandsConfig) ([]Row, error) {
+	h := &hands{SandboxConfig: SandboxConfig{HandsConfig: cfg}}
 	h.Dir = filepath.Join(cfg.Dir, "kill")
 	rows, err := h.part(ctx, killRow)
 	if err != nil {
@@ -115,14 +110,14 @@ func (g switchGate) May(ctx context.Context, s egress.Subject) error {
 }
 
 // seenRows has two servers of one database: one whose gateway is asked all the time, and one where things are taken away.
-func seenRows(ctx context.Context, cfg KillConfig) ([]Row, error) {
+func seenRows(ctx context.Context, cfg HandsConfig) ([]Row, error) {
 	keys := filepath.Join(cfg.Dir, "keys")
 	var sw *kill.Switch
 	var v outboard.Vault
-	r, err := newEgressRig(ctx, EgressConfig{Dir: cfg.Dir, Adjust: func(st *store.Store, gc *egress.Config, sc *outboard.SessionConfig) error {
+	r, err := newEgressRig(ctx, EgressConfig{Dir: cfg.Dir, adjust: func(st *store.Store, gc *egress.Config, sc *outboard.SessionConfig) error {
 		sw = kill.New(kill.Config{Source: st})
 		sw.Start()
-		gc.Gate, gc.Credentials = switchGate{sw}, cfg.Credentials(keeper(st, keys))
+		gc.Gate, gc.Credentials = switchGate{sw}, server.NewCredentials(keeper(st, keys))
 		now := time.Now().UTC()
 		v = outboard.Vault{ID: outboard.NewID[outboard.VaultID](outboard.PrefixVault), Org: outboard.DefaultOrg, DisplayName: "bench", CreatedAt: now, UpdatedAt: now}
 		sc.VaultIDs = []string{string(v.ID)}

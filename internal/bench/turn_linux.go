@@ -153,21 +153,21 @@ func Turn(ctx context.Context, cfg HandsConfig) ([]Row, error) {
 		return nil, err
 	}
 	defer rig.close(context.WithoutCancel(ctx))
-	st, err := newStack(ctx, filepath.Join(cfg.Dir, "turn"), "", cfg.Guest, 4)
+	st, err := newStack(ctx, filepath.Join(cfg.Dir, "turn"), cfg.Guest, 4)
 	if err != nil {
 		return nil, err
 	}
+	defer st.close(context.WithoutCancel(ctx))
 	h, err := st.session(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer st.close(context.WithoutCancel(ctx), []outboard.SessionID{h.ID})
 	const steps = "- bash: 'true'\n- say: done\n"
 	if _, err := timed(1, func() error { return st.turn(ctx, h, steps) }); err != nil { // makes the sandbox
 		return nil, err
 	}
 	var syncs, execs, turns []time.Duration
-	before := st.store.Commits()
+	before := st.Store.Commits()
 	for range turnSpells {
 		each := max(cfg.N/turnSpells, 1)
 		sync, err := SyncFloor(cfg.Dir, each)
@@ -184,7 +184,7 @@ func Turn(ctx context.Context, cfg HandsConfig) ([]Row, error) {
 		}
 		syncs, execs, turns = append(syncs, sync...), append(execs, exec...), append(turns, turn...)
 	}
-	sync, commits := quantile(syncs, 0.5), float64(st.store.Commits()-before)/float64(len(turns))
+	sync, commits := quantile(syncs, 0.5), float64(st.Store.Commits()-before)/float64(len(turns))
 	row := Latency("turn/one-bash-call", turns, time.Duration(commits*float64(sync))+quantile(execs, 0.5)).AtMost(2)
 	row.Note = fmt.Sprintf("floor = %.1f commits x %s fdatasync + exec p50", commits, sync.Round(time.Microsecond))
 	return []Row{row}, nil
@@ -221,11 +221,11 @@ func Sessions(ctx context.Context, cfg SessionsConfig) ([]Row, error) {
 
 // idleRow lets sessions run one turn each and come to rest, and then compares the process's live memory with before.
 func idleRow(ctx context.Context, cfg SessionsConfig) (Row, error) {
-	st, err := newStack(ctx, filepath.Join(cfg.Dir, "idle"), "", cfg.Guest, 64)
+	st, err := newStack(ctx, filepath.Join(cfg.Dir, "idle"), cfg.Guest, 64)
 	if err != nil {
 		return Row{}, err
 	}
-	defer st.close(context.WithoutCancel(ctx), nil)
+	defer st.close(context.WithoutCancel(ctx))
 	warm := func(n int) error {
 		_, err := inParallel(n, 64, func() error {
 			h, err := st.session(ctx)
@@ -260,24 +260,20 @@ func liveMemory() int64 {
 
 // crowdRow runs sessions side by side, each for a number of turns with one bash call.
 func crowdRow(ctx context.Context, cfg SessionsConfig) (Row, error) {
-	st, err := newStack(ctx, filepath.Join(cfg.Dir, "crowd"), "", cfg.Guest, cfg.Running)
+	st, err := newStack(ctx, filepath.Join(cfg.Dir, "crowd"), cfg.Guest, cfg.Running)
 	if err != nil {
 		return Row{}, err
 	}
 	var (
 		mu      sync.Mutex
-		ids     []outboard.SessionID
 		samples []time.Duration
 	)
-	defer func() { st.close(context.WithoutCancel(ctx), ids) }()
+	defer st.close(context.WithoutCancel(ctx))
 	took, err := inParallel(cfg.Running, cfg.Running, func() error {
 		h, err := st.session(ctx)
 		if err != nil {
 			return err
 		}
-		mu.Lock()
-		ids = append(ids, h.ID)
-		mu.Unlock()
 		for range cfg.Turns {
 			begin := time.Now()
 			if err := st.turn(ctx, h, "- bash: 'true'\n- say: done\n"); err != nil {

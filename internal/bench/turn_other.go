@@ -2,12 +2,7 @@
 
 package bench
 
-import (
-	"context"
-
-	"github.com/outboard-dev/outboard/internal/egress"
-	"github.com/outboard-dev/outboard/internal/vault"
-)
+import "context"
 
 // HandsConfig says what the benches that need sandboxes measure.
 type HandsConfig struct {
@@ -28,14 +23,8 @@ type SandboxConfig struct {
 	Parts []string
 }
 
-// KillConfig says what the kill bench measures.
-type KillConfig struct {
-	HandsConfig
-	Credentials func(*vault.Keeper) egress.Credentials
-}
-
 // Kill is measured on Linux only.
-func Kill(context.Context, KillConfig) ([]Row, error) { return nil, errNotLinux }
+func Kill(context.Context, HandsConfig) ([]Row, error) { return nil, errNotLinux }
 
 // Sandbox is measured on Linux only.
 func Sandbox(context.Context, SandboxConfig) ([]Row, error) { return nil, errNotLinux }

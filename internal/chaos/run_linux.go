@@ -5,13 +5,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
-	"github.com/outboard-dev/outboard/internal/sandbox/native"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
@@ -40,7 +39,7 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 	if err := judge(ctx, cfg, records, &sum); err != nil {
 		return sum, err
 	}
-	if err := sweep(ctx, cfg); err != nil {
+	if err := server.RemoveSandboxes(ctx, cfg.Dir, cfg.Guest); err != nil {
 		return sum, err
 	}
 	sum.Seconds = time.Since(start).Seconds()
@@ -156,7 +155,7 @@ func prepare(ctx context.Context, c *client.Client, cfg Config) ([]outboard.Sess
 
 // judge reads every log and fills the summary.
 func judge(ctx context.Context, cfg Config, records map[outboard.SessionID]*record, sum *Summary) error {
-	st, err := store.Open(ctx, store.Config{Path: filepath.Join(cfg.Dir, "outboard.db"), URL: cfg.DB})
+	st, err := store.Open(ctx, store.Config{Path: server.SQLitePath(cfg.Dir), URL: cfg.DB})
 	if err != nil {
 		return fmt.Errorf("opening the log to judge it: %w", err)
 	}
@@ -234,24 +233,6 @@ func (s *Summary) count(h *history, head outboard.Header) {
 		}
 	}
 	s.Takeovers += int(head.Epoch)
-}
-
-// sweep removes the sandboxes that outlived the processes, as they should.
-func sweep(ctx context.Context, cfg Config) error {
-	p, err := native.New(native.Config{Dir: filepath.Join(cfg.Dir, "sandboxes"), Guest: cfg.Guest})
-	if err != nil {
-		return err
-	}
-	ids, err := p.List(ctx)
-	if err != nil {
-		return err
-	}
-	for _, id := range ids {
-		if err := p.Destroy(ctx, id); err != nil {
-			return fmt.Errorf("removing sandbox %s: %w", id, err)
-		}
-	}
-	return p.Close()
 }
 
 // binary returns the program to run, by default the one that is running.

@@ -1,8 +1,6 @@
-// Package outboardtest runs the whole server inside a test: a real store in a temporary SQLite
-// file, the deterministic script model, sandboxes that are plain child processes, the runner, and
-// the public API on a loopback port.
-//
-// Nothing is faked, but there is no isolation, so only tests can use it. Start reading at Start.
+// Package outboardtest runs the whole server inside a test: what internal/server starts for everybody, with the deterministic
+// script model, a temporary data directory and a loopback port. Nothing is faked. What is missing, unless a test gives a Native
+// provider, is isolation, and with it the network of sandboxes, so only tests may use it.
 package outboardtest
 
 import (
@@ -11,27 +9,18 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/api"
-	"github.com/outboard-dev/outboard/internal/audit"
-	"github.com/outboard-dev/outboard/internal/blob"
+	"github.com/outboard-dev/outboard/internal/config"
 	"github.com/outboard-dev/outboard/internal/control"
-	"github.com/outboard-dev/outboard/internal/fleet"
-	"github.com/outboard-dev/outboard/internal/kill"
-	"github.com/outboard-dev/outboard/internal/live"
 	"github.com/outboard-dev/outboard/internal/llm"
-	"github.com/outboard-dev/outboard/internal/outbound"
 	"github.com/outboard-dev/outboard/internal/policy"
-	"github.com/outboard-dev/outboard/internal/runner"
 	"github.com/outboard-dev/outboard/internal/sandbox"
-	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/server"
 	"github.com/outboard-dev/outboard/internal/tool"
-	"github.com/outboard-dev/outboard/internal/vault"
 )
 
 // Options change what Start starts. The zero value is a complete server.
@@ -42,7 +31,8 @@ type Options struct {
 	Policy    policy.Config       // the operator's rules; Source is set here
 	Judge     string              // model of the permission auto
 	Fetch     tool.FetcherConfig  // of web_fetch; the zero value reaches public addresses only
-	Provider  sandbox.Provider    // nil = plain child processes, without isolation
+	Egress    config.Egress       // what sandboxes and registries may reach
+	Provider  sandbox.Provider    // nil = plain child processes, without isolation and network; see Native
 	Trusted   []string            // public keys of servers whose exports are imported
 	Login     control.LoginConfig // how people sign in; the zero value lets nobody
 	NoRunner  bool                // accept everything, run nothing
@@ -51,21 +41,20 @@ type Options struct {
 	API       func(*api.Config)   // last word on the API's configuration
 }
 
-// Server is a running server. Its parts are exported for tests that reach behind the API.
+// Server is a running server, whose parts are exported for tests that reach behind the API.
 type Server struct {
-	URL string
-	Key string
-	Dir string
+	*server.Server
+	URL string // of the API
+	Key string // the operator's
+	Dir string // data directory
 
-	Store   *store.Store
-	Blob    *blob.Dir
-	Fleet   *fleet.Fleet
-	Live    *live.Hub
-	Control *control.Control
-	Vault   *vault.Keeper
-	Witness *audit.Witness // with the key that signs exports; it looks at the audit when it is asked to
+	close func() // the API
+}
 
-	stop func()
+// Stop stops the server as outboard serve does: streams first, then turns, then sandboxes, then the store. It may be called twice.
+func (s *Server) Stop() {
+	s.close()
+	s.Server.Stop()
 }
 
 // Start starts a server and stops it when the test ends. It fails the test when anything does not start.
@@ -80,132 +69,63 @@ func Start(t testing.TB, opt Options) *Server {
 	if opt.Provider == nil {
 		opt.Provider = bare(t)
 	}
-	s, err := start(context.WithoutCancel(t.Context()), opt)
-	if err != nil {
+	s := &Server{Dir: opt.Dir}
+	ctx := context.WithoutCancel(t.Context())
+	var err error
+	if s.Server, err = server.Start(ctx, s.config(opt)); err != nil {
 		t.Fatalf("starting a server: %v", err)
 	}
+	t.Cleanup(s.Server.Stop)
+	if s.close, err = s.listen(opt); err != nil {
+		t.Fatalf("starting the API: %v", err)
+	}
 	t.Cleanup(s.Stop)
+	if opt.NoRunner { // timeouts of boxes are kept all the same
+		if err := s.Fleet.Start(ctx); err != nil {
+			t.Fatalf("starting the fleet: %v", err)
+		}
+	}
 	return s
 }
 
-// Stop stops the server as outboard serve does: streams first, then turns, then sandboxes, then the store. It may be called twice.
-func (s *Server) Stop() { s.stop() }
-
-// start puts the parts together. What was started is stopped again when a later part fails.
-func start(ctx context.Context, opt Options) (*Server, error) {
-	var undo []func()
-	stop := sync.OnceFunc(func() {
-		for i := len(undo) - 1; i >= 0; i-- {
-			undo[i]()
-		}
-	})
-	s := &Server{Dir: opt.Dir, Live: new(live.Hub), stop: stop}
-	err := s.assemble(ctx, opt, func(f func()) { undo = append(undo, f) })
-	if err != nil {
-		stop()
-		return nil, err
-	}
-	return s, nil
-}
-
-func (s *Server) assemble(ctx context.Context, opt Options, later func(func())) (err error) {
-	if s.Store, err = store.Open(ctx, store.Config{Path: filepath.Join(opt.Dir, "outboard.db"), URL: opt.DB, Logger: opt.Logger}); err != nil {
-		return err
-	}
-	later(func() { s.Store.Close() })
-	if s.Blob, err = blob.NewDir(filepath.Join(opt.Dir, "blob")); err != nil {
-		return err
-	}
-	s.Vault = vault.New(vault.Config{Store: s.Store, Wrappers: []vault.Wrapper{vault.KeyDir{Dir: filepath.Join(opt.Dir, "vault-keys")}},
-		Mark: filepath.Join(opt.Dir, "vault.seq"), HTTP: vault.Client(&outbound.Guard{Private: outbound.Loopback}, nil), Logger: opt.Logger})
-	opt.Models.Credential = s.Vault.Key
-	if s.Witness, err = audit.OpenWitness(filepath.Join(opt.Dir, "audit"), opt.Logger, nil); err != nil {
-		return err
-	}
-	models, err := llm.NewRegistry(opt.Models)
-	if err != nil {
-		return err
-	}
-	opt.Policy.Source, opt.Policy.Logger = s.Store, opt.Logger
-	rules, err := policy.New(opt.Policy)
-	if err != nil {
-		return err
-	}
-	s.Fleet = fleet.New(fleet.Config{Environment: s.Vault.Environment, Store: s.Store, Blob: s.Blob, Provider: opt.Provider, Host: "test", Logger: opt.Logger,
-		Dir: filepath.Join(opt.Dir, "locks")})
-	if err := s.Fleet.Start(ctx); err != nil {
-		return err
-	}
-	later(s.Fleet.Stop)
-	sw := &killer{Switch: kill.New(kill.Config{Source: s.Store})}
-	if !opt.NoRunner {
-		r := runner.New(runner.Config{Store: s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: models, Live: s.Live,
-			Policy: rules, Kill: sw, Judge: opt.Judge, Fetcher: tool.NewFetcher(opt.Fetch), Logger: opt.Logger, Host: "test"})
-		if err := r.Start(ctx); err != nil {
+// config is what options mean to a server.
+func (s *Server) config(opt Options) server.Config {
+	rules := opt.Policy
+	cfg := &config.Config{DB: opt.DB, LLM: opt.Models, Policy: config.Policy{Rules: rules.Operator, Taint: rules.Taint, Limits: rules.Limits,
+		ApprovalTimeout: rules.Timeout, Judge: opt.Judge}, Egress: opt.Egress}
+	cfg.Exports.Trusted = opt.Trusted
+	out := server.Config{Data: opt.Dir, Config: cfg, Logger: opt.Logger, Work: !opt.NoRunner,
+		Provider: opt.Provider, Fetch: opt.Fetch, Login: &opt.Login,
+		AdminKey: func(ctx context.Context, c *control.Control) error {
+			made, err := c.EnsureAdminKey(ctx, func(secret string) error { s.Key = secret; return nil })
+			if err == nil && !made {
+				err = errors.New("the data directory has an admin key already, which nobody can read back")
+			}
 			return err
-		}
-		sw.runner = r
-		later(r.Stop)
-	}
-	s.Control = control.New(control.Config{Store: s.Store, Blob: s.Blob, Fleet: s.Fleet, Models: models, Policy: rules, Live: s.Live, Vault: s.Vault, Kill: sw, Logger: opt.Logger, Login: opt.Login,
-		Trusted: opt.Trusted, Audit: s.Witness})
-	s.Control.Start()
-	later(s.Control.Stop)
-	made, err := s.Control.EnsureAdminKey(ctx, func(secret string) error { s.Key = secret; return nil })
-	if err == nil && !made {
-		err = errors.New("the data directory has an admin key already, which nobody can read back")
-	}
-	if err != nil {
-		return err
-	}
-	return s.listen(ctx, opt, later)
+		}}
+	return out
 }
 
-// killer is the kill switch with the turns alone in its hands: machines and connections are the business of a whole server.
-type killer struct {
-	*kill.Switch
-	runner *runner.Runner
-}
-
-// Enforce implements control.KillSwitch.
-func (k *killer) Enforce(ctx context.Context) {
-	k.Refresh(ctx)
-	if k.runner != nil {
-		k.runner.Recheck(ctx)
-	}
-}
-
-// Left implements control.KillSwitch.
-func (k *killer) Left(context.Context, outboard.Kill) (machines, flows int) { return 0, 0 }
-
-// Keep implements control.KillSwitch.
-func (k *killer) Keep(outboard.Kill) error {
-	return outboard.Errorf(outboard.Unavailable, "this server has no data directory")
-}
-
-// Forget implements control.KillSwitch.
-func (k *killer) Forget(outboard.KillID) error { return nil }
-
-// listen serves the API on a free loopback port.
-func (s *Server) listen(ctx context.Context, opt Options, later func(func())) error {
-	cfg := api.Config{Control: s.Control, Logger: opt.Logger, Keepalive: opt.Keepalive}
+// listen serves the API on a free loopback port, and returns what ends that. The tests of doors start servers, so package
+// server/doors cannot be used here.
+func (s *Server) listen(opt Options) (stop func(), err error) {
+	cfg := api.Config{Control: s.Control, Logger: opt.Logger, Keepalive: opt.Keepalive, Now: s.Store.Now}
 	if opt.API != nil {
 		opt.API(&cfg)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	base, cancel := context.WithCancel(ctx)
+	base, cancel := context.WithCancel(context.Background())
 	srv := &http.Server{Handler: api.New(cfg), BaseContext: func(net.Listener) context.Context { return base },
 		ErrorLog: slog.NewLogLogger(opt.Logger.Handler(), slog.LevelWarn)}
 	var wg sync.WaitGroup
 	wg.Go(func() { srv.Serve(l) }) // ends with Close
-	later(func() {
+	s.URL = "http://" + l.Addr().String()
+	return func() {
 		cancel() // ends streams
 		srv.Close()
 		wg.Wait()
-	})
-	s.URL = "http://" + l.Addr().String()
-	return nil
+	}, nil
 }

@@ -1,46 +1,19 @@
 package sshd_test
 
 import (
-	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/outboard-dev/outboard/internal/outboardtest"
-	"github.com/outboard-dev/outboard/internal/sandbox/native"
 	"golang.org/x/crypto/ssh"
 )
 
 // nativeRig is a rig whose box is a real sandbox: its own user, its own file systems, no capability.
 func nativeRig(t *testing.T) *rig {
 	t.Helper()
-	guest := filepath.Join(t.TempDir(), "guest")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", guest, "../../cmd/outboard-guest")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the guest: %v\n%s", err, out)
-	}
-	p, err := native.New(native.Config{Dir: filepath.Join(t.TempDir(), "s"), Guest: guest})
-	if err != nil {
-		t.Skipf("SKIPPED: no sandbox can be made here by uid %d: %v", os.Geteuid(), err)
-	}
-	t.Cleanup(func() {
-		ids, err := p.List(context.Background())
-		if err != nil {
-			t.Error(err)
-		}
-		for _, id := range ids {
-			if err := p.Destroy(context.Background(), id); err != nil {
-				t.Error(err)
-			}
-		}
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return startWith(t, outboardtest.Options{Provider: p})
+	return startWith(t, outboardtest.Options{Provider: outboardtest.Native(t)})
 }
 
 // Fails if what works in a plain process does not in a real sandbox: commands, terminals, and copies by scp and rsync, as the sandbox's

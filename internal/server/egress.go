@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -18,15 +18,15 @@ import (
 
 // openEgress makes the gateway, for a provider whose sandboxes can use one. A gateway that cannot be made as configured is an error:
 // sandboxes must not come up with less than what was asked for.
-func (s *server) openEgress(provider sandbox.Provider) (fleet.Network, error) {
+func (s *Server) openEgress(provider sandbox.Provider) (fleet.Network, error) {
 	networked, ok := provider.(sandbox.Networked)
 	if !ok {
 		return nil, nil
 	}
-	cfg := egress.Config{Store: s.store, Provider: networked, Dir: filepath.Join(s.cfg.Data, "egress"), Logger: s.log, Idle: s.cfg.Config.Egress.IdleTimeout, Life: s.cfg.Config.Egress.MaxLifetime,
-		Boxes: s.cfg.Config.Egress.Boxes.Bound(), BoxProxies: s.cfg.Config.Egress.Boxes.Proxies, ProxyPassword: vaultCredentials{s.vault}.proxyPassword,
-		Gate: s.killer, Credentials: vaultCredentials{s.vault}, Policy: &gatePolicy{engine: s.policy, store: s.store, vault: s.vault},
-		Asker: &netAsker{store: s.store, timeout: s.cfg.Config.Policy.ApprovalTimeout}}
+	cfg := egress.Config{Store: s.Store, Provider: networked, Dir: filepath.Join(s.cfg.Data, "egress"), Logger: s.log, Idle: s.cfg.Config.Egress.IdleTimeout, Life: s.cfg.Config.Egress.MaxLifetime,
+		Boxes: s.cfg.Config.Egress.Boxes.Bound(), BoxProxies: s.cfg.Config.Egress.Boxes.Proxies, ProxyPassword: vaultCredentials{s.Vault}.proxyPassword,
+		Gate: s.killer, Credentials: vaultCredentials{s.Vault}, Policy: NewGatePolicy(s.policy, s.Store, s.Vault),
+		Asker: &netAsker{store: s.Store, timeout: s.cfg.Config.Policy.ApprovalTimeout}}
 	var err error
 	if cfg.Guard, err = s.guard(); err != nil {
 		return nil, err
@@ -37,11 +37,12 @@ func (s *server) openEgress(provider sandbox.Provider) (fleet.Network, error) {
 	if s.egress, err = egress.New(cfg); err != nil {
 		return nil, err
 	}
+	s.later(s.egress.Stop)
 	return s.egress, nil
 }
 
 // guard is what the server may dial for others.
-func (s *server) guard() (g outbound.Guard, err error) {
+func (s *Server) guard() (g outbound.Guard, err error) {
 	g.Resolve = s.cfg.Resolve
 	for _, n := range s.cfg.Config.Egress.PrivateNetworks {
 		p, err := netip.ParsePrefix(n)
@@ -76,6 +77,9 @@ func roots(files []string) (*x509.CertPool, error) {
 
 // vaultCredentials lets the gateway use the vault.
 type vaultCredentials struct{ keeper *vault.Keeper }
+
+// NewCredentials returns what a gateway sends requests with.
+func NewCredentials(keeper *vault.Keeper) egress.Credentials { return vaultCredentials{keeper} }
 
 // proxyPassword opens the password for the proxy of a box.
 func (v vaultCredentials) proxyPassword(ctx context.Context, s egress.Subject, r egress.Request) (outboard.Secret, error) {

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 )
 
 // openVault makes the keeper of secrets. It touches no key before a secret is stored or used.
-func (s *server) openVault() error {
+func (s *Server) openVault() error {
 	cfg := s.cfg.Config.Vault
 	ws, err := s.wrappers(config.Vault{PassphraseEnv: cfg.PassphraseEnv, KeyFile: cfg.KeyFile, Command: cfg.Command, Transit: cfg.Transit, AWSKMS: cfg.AWSKMS})
 	if err != nil {
@@ -37,20 +37,20 @@ func (s *server) openVault() error {
 	if err != nil {
 		return err
 	}
-	s.vault = vault.New(vault.Config{Store: s.store, Wrappers: append(ws, previous...), Mark: filepath.Join(s.cfg.Data, "vault.seq"),
+	s.Vault = vault.New(vault.Config{Store: s.Store, Wrappers: append(ws, previous...), Mark: filepath.Join(s.cfg.Data, "vault.seq"),
 		HTTP: vault.Client(&outbound.Guard{}, nil), Registries: vault.Client(&guard, trusted), Permit: s.killer.permit, Logger: s.log})
 	return nil
 }
 
 // boxGone forgets the headers of a box. What cannot be forgotten now is when the server starts the next time; nobody can use it meanwhile.
-func (s *server) boxGone(ctx context.Context, b outboard.Box) {
-	if err := s.vault.For(b.Org).ForgetBox(ctx, b.Headers); err != nil {
+func (s *Server) boxGone(ctx context.Context, b outboard.Box) {
+	if err := s.Vault.For(b.Org).ForgetBox(ctx, b.Headers); err != nil {
 		s.log.Warn("the sealed headers of a box that is gone stay", "box", b.ID, "err", err)
 	}
 }
 
 // wrappers returns what a configuration names.
-func (s *server) wrappers(cfg config.Vault) (ws []vault.Wrapper, err error) {
+func (s *Server) wrappers(cfg config.Vault) (ws []vault.Wrapper, err error) {
 	if name := cfg.PassphraseEnv; name != "" {
 		words := s.cfg.Env(name)
 		if words == "" {
@@ -82,7 +82,7 @@ func (s *server) wrappers(cfg config.Vault) (ws []vault.Wrapper, err error) {
 }
 
 // awsCredentials are who this server is at AWS.
-func (s *server) awsCredentials(context.Context) (vault.Secrets, error) {
+func (s *Server) awsCredentials(context.Context) (vault.Secrets, error) {
 	id, key := s.cfg.Env("AWS_ACCESS_KEY_ID"), s.cfg.Env("AWS_SECRET_ACCESS_KEY")
 	if id == "" || key == "" {
 		return vault.Secrets{}, outboard.Errorf(outboard.Unavailable, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set")

@@ -1,6 +1,6 @@
 //go:build !unix
 
-package main
+package server
 
 // diskSize knows no size where Statfs is not there.
 func diskSize(string) int64 { return 0 }

@@ -1,28 +1,29 @@
-package main
+package server
 
 import (
 	"context"
 	"errors"
+	"net"
 	"path/filepath"
 	"strings"
 
 	"github.com/outboard-dev/outboard/internal/audit"
 )
 
-// auditDir is where a data directory keeps what the database cannot reach of the audit.
-func auditDir(data string) string { return filepath.Join(data, "audit") }
+// AuditDir is where a data directory keeps what the database cannot reach of the audit.
+func AuditDir(data string) string { return filepath.Join(data, "audit") }
 
 // openAudit begins to witness the audit log. One that was changed since it was last seen is served, for people to look at, and nothing
 // that has to be recorded is done.
-func (s *server) openAudit(ctx context.Context) (err error) {
-	if s.witness, err = audit.OpenWitness(auditDir(s.cfg.Data), s.log, nil); err != nil {
-		return dataError(s.cfg.Data, err)
+func (s *Server) openAudit(ctx context.Context) (err error) {
+	if s.Witness, err = audit.OpenWitness(AuditDir(s.cfg.Data), s.log, nil); err != nil {
+		return DataError(s.cfg.Data, err)
 	}
 	seal := func(err error) {
 		s.log.Error("the audit log is not the one that was written; nothing that has to be recorded is done", "err", err)
-		s.store.SealAudit(err)
+		s.Store.SealAudit(err)
 	}
-	_, err = s.witness.Update(ctx, s.store)
+	_, err = s.Witness.Update(ctx, s.Store)
 	if _, bad := errors.AsType[*audit.Tampered](err); bad {
 		seal(err)
 		return nil
@@ -30,17 +31,23 @@ func (s *server) openAudit(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.witness.Start(s.store, seal)
+	s.Witness.Start(s.Store, seal)
+	s.later(s.Witness.Stop)
 	return nil
 }
 
+// Local reports whether an address to listen on, host:port, is of this machine only.
+func Local(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}
+
 // lowered names the settings of this server that protect less than the usual ones, with their values.
-func (c *serverConfig) lowered() map[string]string {
+func (c *Config) lowered() map[string]string {
 	out := map[string]string{}
-	if c.Serve && c.TLS == nil && c.Listen != "" {
-		if _, loopback, err := splitListen(c.Listen); err == nil && !loopback {
-			out["insecure-listen"] = c.Listen
-		}
+	if c.Serve && c.TLS == nil && c.Listen != "" && !Local(c.Listen) {
+		out["insecure-listen"] = c.Listen
 	}
 	if c.TrustClock {
 		out["trust-clock"] = "true"

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"io"
@@ -18,7 +18,7 @@ var privateNets = append([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), net
 	netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("fc00::/7")}, outbound.Loopback...)
 
 // openWebhook makes the notifier, if one is configured.
-func (s *server) openWebhook() error {
+func (s *Server) openWebhook() error {
 	cfg := s.cfg.Config.Policy.Webhook
 	if cfg.URL == "" {
 		return nil
@@ -31,12 +31,12 @@ func (s *server) openWebhook() error {
 	if cfg.AllowPrivate {
 		guard.Private = privateNets
 	}
-	n, err := notify.New(notify.Config{Store: s.store, URL: cfg.URL, Secret: secret, Guard: guard, Logger: s.log})
+	n, err := notify.New(notify.Config{Store: s.Store, URL: cfg.URL, Secret: secret, Guard: guard, Logger: s.log})
 	if err != nil {
 		return err
 	}
-	s.notify = n
 	n.Start()
+	s.later(n.Stop)
 	return nil
 }
 

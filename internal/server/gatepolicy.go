@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -27,6 +27,11 @@ type gatePolicy struct {
 	mu    sync.Mutex
 	known map[outboard.SessionID]tainted
 	lefts map[outboard.SessionID]left
+}
+
+// NewGatePolicy returns what decides about the requests at a gateway. Without a keeper no session has credentials.
+func NewGatePolicy(engine *policy.Engine, st *store.Store, keeper *vault.Keeper) egress.Policy {
+	return &gatePolicy{engine: engine, store: st, vault: keeper}
 }
 
 // left is what the budgets over a session left at a time.

@@ -1,4 +1,4 @@
-package main
+package doors
 
 import (
 	"context"
@@ -6,11 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,6 +13,7 @@ import (
 	"time"
 
 	"github.com/outboard-dev/outboard/internal/config"
+	"github.com/outboard-dev/outboard/internal/server"
 )
 
 // piped is a listener of connections in memory, so that a bubble's time passes while they wait.
@@ -39,7 +35,7 @@ func (p piped) Addr() net.Addr { return &net.TCPAddr{} }
 func TestBodiesThatDoNotGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := piped{make(chan net.Conn)}
-		srv := &http.Server{Handler: patient(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		srv := &http.Server{Handler: Patient(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/refused" {
 				w.WriteHeader(http.StatusUnauthorized)
 				return
@@ -92,17 +88,23 @@ func TestBodiesThatDoNotGoOn(t *testing.T) {
 // Broken if an address of the server keeps the connection of who sends a part of a body and then nothing.
 func TestNoDoorWaitsForABody(t *testing.T) {
 	t.Parallel()
-	s, err := startServer(t.Context(), serverConfig{Data: filepath.Join(t.TempDir(), "server"), Config: &config.Config{}, Env: func(string) string { return "" },
-		Serve: true, Listen: "127.0.0.1:0", E2B: "127.0.0.1:0"})
+	cfg := server.Config{Data: filepath.Join(t.TempDir(), "server"), Config: &config.Config{}, Env: func(string) string { return "" },
+		Serve: true, Listen: "127.0.0.1:0", E2B: "127.0.0.1:0"}
+	srv, err := server.Start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Stop)
+	t.Cleanup(srv.Stop)
+	s, err := Open(t.Context(), srv, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
 	for _, door := range []struct{ name, url, head, want string }{
-		{"the API", s.url, "POST /v1/sessions HTTP/1.1\r\nHost: 127.0.0.1\r\n", " 401 "},
-		{"E2B's API", s.e2bURL, "POST /sandboxes HTTP/1.1\r\nHost: 127.0.0.1\r\n", " 401 "},
-		{"files of a box", s.e2bURL, "POST /files?path=x HTTP/1.1\r\nHost: 127.0.0.1\r\nE2b-Sandbox-Id: boxa\r\nE2b-Sandbox-Port: 49983\r\n", " 502 "},
-		{"a port of a box", s.e2bURL, "POST / HTTP/1.1\r\nHost: 8000-boxa.localhost\r\n", " 502 "},
+		{"the API", s.URL, "POST /v1/sessions HTTP/1.1\r\nHost: 127.0.0.1\r\n", " 401 "},
+		{"E2B's API", s.E2BURL, "POST /sandboxes HTTP/1.1\r\nHost: 127.0.0.1\r\n", " 401 "},
+		{"files of a box", s.E2BURL, "POST /files?path=x HTTP/1.1\r\nHost: 127.0.0.1\r\nE2b-Sandbox-Id: boxa\r\nE2b-Sandbox-Port: 49983\r\n", " 502 "},
+		{"a port of a box", s.E2BURL, "POST / HTTP/1.1\r\nHost: 8000-boxa.localhost\r\n", " 502 "},
 	} {
 		t.Run(door.name, func(t *testing.T) {
 			t.Parallel()
@@ -121,67 +123,5 @@ func TestNoDoorWaitsForABody(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// Broken if an upload begins before git has packed the work: a server gives up on a body that pauses, and a large repository takes longer.
-func TestSlowGit(t *testing.T) {
-	data, bin, repo := filepath.Join(t.TempDir(), "server"), t.TempDir(), t.TempDir()
-	s, err := startServer(t.Context(), serverConfig{Data: data, Config: &config.Config{}, Env: func(string) string { return "" },
-		Serve: true, Listen: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	behind, err := url.Parse(s.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const pause = time.Second
-	front := httptest.NewServer(patient(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(behind) }}, pause, pause))
-	t.Cleanup(front.Close)
-	git, err := exec.LookPath("git")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ran := filepath.Join(bin, "ran")
-	script := "#!/bin/sh\nfor a; do case $a in push) sleep 3; : >'" + ran + "';; esac; done\nexec '" + git + "' \"$@\"\n"
-	if err := os.WriteFile(filepath.Join(bin, "git"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(repo, "a.txt"), []byte("a\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{{"init", "-q"}, {"add", "-A"}, {"-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "one"}} {
-		if out, err := exec.CommandContext(t.Context(), git, append([]string{"-C", repo}, args...)...).CombinedOutput(); err != nil {
-			t.Fatalf("git %v: %v\n%s", args, err, out)
-		}
-	}
-	t.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH"))
-	key, err := readKey(data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &app{in: strings.NewReader(""), out: io.Discard, errs: io.Discard, env: func(string) string { return "" }}
-	c, err := a.dial(front.URL, key, data, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	paused, err := net.Dial("tcp", strings.TrimPrefix(front.URL, "http://")) // the control: a body that pauses is given up
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer paused.Close()
-	fmt.Fprintf(paused, "POST /v1/files HTTP/1.1\r\nHost: x\r\nX-Api-Key: %s\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: 1000\r\n\r\n--b", key)
-	if got, err := io.ReadAll(paused); err != nil || strings.Contains(string(got), " 200 ") {
-		t.Errorf("the control: %q, %v", got, err)
-	}
-	work, err := sendWork(t.Context(), a, c, repo, sendOptions{})
-	if err != nil {
-		t.Fatalf("sending with a slow git: %v", err)
-	}
-	if _, err := os.Stat(ran); err != nil || work.file.ID == "" {
-		t.Errorf("the slow git did not run: %v; %+v", err, work.file)
 	}
 }

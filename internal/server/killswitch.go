@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -17,16 +17,19 @@ import (
 // enforceEvery is how often what is in force is enforced again while it is: a machine may have been under way to be made.
 const enforceEvery = time.Second
 
-// adoptAfter is how old a file must be to be made a row: whoever wrote it may still be asking a server to check it and do so.
-const adoptAfter = killWait + 5*time.Second
+// KillWait bounds how long whoever writes the file of a kill waits for a server to take it over; it is in force from the start.
+const KillWait = 15 * time.Second
 
-// killDir is where the kills of a data directory are.
-func killDir(data string) string { return filepath.Join(data, "kills") }
+// AdoptAfter is how old a file must be to be made a row: whoever wrote it may still be asking a server to check it and do so.
+const AdoptAfter = KillWait + 5*time.Second
+
+// KillDir is where the kills of a data directory are.
+func KillDir(data string) string { return filepath.Join(data, "kills") }
 
 // killer is the kill switch of one server with everything it holds in its hands. It implements control.KillSwitch.
 type killer struct {
 	*kill.Switch
-	s *server
+	s *Server
 
 	mu     sync.Mutex     // one enforcement at a time
 	runner *runner.Runner // nil until the server works
@@ -36,9 +39,9 @@ type killer struct {
 }
 
 // openKill makes the switch. What it holds comes later; until then there is nothing to end.
-func (s *server) openKill() {
+func (s *Server) openKill() {
 	k := &killer{s: s, frozen: map[outboard.SandboxID]bool{}}
-	k.Switch = kill.New(kill.Config{Source: s.store, Dir: killDir(s.cfg.Data), Host: hostName(s.cfg.Data), Logger: s.log})
+	k.Switch = kill.New(kill.Config{Source: s.Store, Dir: KillDir(s.cfg.Data), Host: HostName(s.cfg.Data), Logger: s.log})
 	s.killer = k
 }
 
@@ -82,7 +85,7 @@ func (k *killer) withdraw(ctx context.Context) {
 		active := k.Active()
 		for i := range active {
 			if active[i].Level == outboard.KillRevoke {
-				k.s.vault.Withdraw("kill "+string(active[i].ID), func(id outboard.CredentialID, session outboard.SessionID) bool {
+				k.s.Vault.Withdraw("kill "+string(active[i].ID), func(id outboard.CredentialID, session outboard.SessionID) bool {
 					return k.tokenOf(ctx, &active[i], id, session)
 				})
 			}
@@ -99,7 +102,7 @@ func (k *killer) withdraw(ctx context.Context) {
 func (k *killer) tokenOf(ctx context.Context, in *outboard.Kill, id outboard.CredentialID, session outboard.SessionID) bool {
 	who := outboard.KillSubject{Session: session, Credential: id}
 	if in.Scope != outboard.KillCredential && in.Scope != outboard.KillSession && session != "" {
-		cfg, err := k.s.store.SessionConfig(ctx, session)
+		cfg, err := k.s.Store.SessionConfig(ctx, session)
 		if err != nil {
 			return false // it is asked again in a second
 		}
@@ -141,7 +144,7 @@ func (k *killer) enforce(ctx context.Context) {
 	if k.runner != nil {
 		k.runner.Recheck(ctx)
 	}
-	if k.s.fleet != nil {
+	if k.s.Fleet != nil {
 		k.machines(ctx)
 	}
 	k.adopt(ctx)
@@ -150,10 +153,10 @@ func (k *killer) enforce(ctx context.Context) {
 // machines brings every machine of this host to where the kills in force want it: first those that this process knows of, which waits
 // for no database, and then the others.
 func (k *killer) machines(ctx context.Context) {
-	held := k.s.fleet.Held()
+	held := k.s.Fleet.Held()
 	k.bring(ctx, held)
 	rctx, cancel := context.WithTimeout(ctx, enforceEvery)
-	owned, err := k.s.fleet.Owned(rctx)
+	owned, err := k.s.Fleet.Owned(rctx)
 	cancel()
 	if err != nil && ctx.Err() == nil { // else this process ends
 		k.s.log.Error("machines are ended as far as this process knows them", "err", err)
@@ -170,7 +173,7 @@ func (k *killer) bring(ctx context.Context, owned map[outboard.SandboxID]outboar
 		switch {
 		case err != nil: // nothing new happens; what runs is left to whoever can read the switch
 		case found == nil && k.frozen[id]:
-			if err := k.s.fleet.ThawMachine(ctx, id); err != nil && outboard.KindOf(err) != outboard.NotFound {
+			if err := k.s.Fleet.ThawMachine(ctx, id); err != nil && outboard.KindOf(err) != outboard.NotFound {
 				k.s.log.Warn("a paused machine does not go on", "sandbox", id, "err", err)
 				continue
 			}
@@ -180,7 +183,7 @@ func (k *killer) bring(ctx context.Context, owned map[outboard.SandboxID]outboar
 			dead = append(dead, id)
 			delete(k.frozen, id)
 		case !k.frozen[id]:
-			err := k.s.fleet.FreezeMachine(ctx, id)
+			err := k.s.Fleet.FreezeMachine(ctx, id)
 			if err != nil && outboard.KindOf(err) != outboard.NotFound { // what cannot be frozen must not run on
 				k.s.log.Warn("a machine that cannot be paused is killed", "sandbox", id, "err", err)
 				dead = append(dead, id)
@@ -192,7 +195,7 @@ func (k *killer) bring(ctx context.Context, owned map[outboard.SandboxID]outboar
 	if len(dead) == 0 {
 		return
 	}
-	if err := k.s.fleet.KillMachines(context.WithoutCancel(ctx), dead); err != nil {
+	if err := k.s.Fleet.KillMachines(context.WithoutCancel(ctx), dead); err != nil {
 		k.s.log.Error("killing machines", "err", err)
 	}
 }
@@ -200,11 +203,11 @@ func (k *killer) bring(ctx context.Context, owned map[outboard.SandboxID]outboar
 // adopt makes rows of files, once the database answers: then all servers see the kill, and sessions at rest learn of it.
 func (k *killer) adopt(ctx context.Context) {
 	for _, f := range k.Files() {
-		if time.Since(f.At) < adoptAfter || k.s.control == nil {
+		if time.Since(f.At) < AdoptAfter || k.s.Control == nil {
 			continue
 		}
 		actx, cancel := context.WithTimeout(ctx, enforceEvery)
-		err := k.s.control.AdoptKill(actx, f)
+		err := k.s.Control.AdoptKill(actx, f)
 		if err == nil {
 			k.Refresh(actx) // the row must be known before the file goes
 			err = k.Forget(f.ID)
@@ -219,11 +222,11 @@ func (k *killer) adopt(ctx context.Context) {
 
 // Left implements control.KillSwitch.
 func (k *killer) Left(ctx context.Context, in outboard.Kill) (machines, flows int) {
-	if k.s.fleet != nil && in.Level.Rank() >= outboard.KillStop.Rank() {
+	if k.s.Fleet != nil && in.Level.Rank() >= outboard.KillStop.Rank() {
 		rctx, cancel := context.WithTimeout(ctx, enforceEvery)
-		owned, _ := k.s.fleet.Owned(rctx) // without the database: what this process knows
+		owned, _ := k.s.Fleet.Owned(rctx) // without the database: what this process knows
 		cancel()
-		there, _ := k.s.fleet.Present(ctx)
+		there, _ := k.s.Fleet.Present(ctx)
 		for id, who := range owned {
 			if in.Covers(k.here(who)) && there[id] {
 				machines++
@@ -237,13 +240,13 @@ func (k *killer) Left(ctx context.Context, in outboard.Kill) (machines, flows in
 }
 
 func (k *killer) here(who outboard.KillSubject) outboard.KillSubject {
-	who.Host = hostName(k.s.cfg.Data)
+	who.Host = HostName(k.s.cfg.Data)
 	return who
 }
 
 // Keep implements control.KillSwitch.
 func (k *killer) Keep(in outboard.Kill) error {
-	err := kill.WriteFile(killDir(k.s.cfg.Data), in)
+	err := kill.WriteFile(KillDir(k.s.cfg.Data), in)
 	if err != nil {
 		k.Hold(in)
 	}
@@ -256,7 +259,14 @@ func (k *killer) Forget(id outboard.KillID) error {
 		return errors.New("not the id of a kill")
 	}
 	k.Drop(id)
-	return kill.RemoveFile(killDir(k.s.cfg.Data), id)
+	return kill.RemoveFile(KillDir(k.s.cfg.Data), id)
+}
+
+// Frozen is how many sandboxes the kill switch of this process holds frozen.
+func (s *Server) Frozen() int {
+	s.killer.mu.Lock()
+	defer s.killer.mu.Unlock()
+	return len(s.killer.frozen)
 }
 
 // May implements egress.Gate.

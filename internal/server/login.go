@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"io"
@@ -11,7 +11,10 @@ import (
 )
 
 // loginConfig is how people sign in at this server.
-func (s *server) loginConfig() (control.LoginConfig, error) {
+func (s *Server) loginConfig() (control.LoginConfig, error) {
+	if s.cfg.Login != nil {
+		return *s.cfg.Login, nil
+	}
 	cfg := s.cfg.Config.Login
 	if cfg.IsZero() {
 		return control.LoginConfig{}, nil
@@ -30,7 +33,7 @@ func (s *server) loginConfig() (control.LoginConfig, error) {
 	if !cfg.NoRenewal {
 		out.Renew = control.MaxLogin
 	}
-	provider := login.Config{Renewable: !cfg.NoRenewal, Issuer: cfg.Issuer, ClientID: cfg.ClientID, Scopes: cfg.Scopes, Device: cfg.Device, HTTP: client, Now: s.store.Now}
+	provider := login.Config{Renewable: !cfg.NoRenewal, Issuer: cfg.Issuer, ClientID: cfg.ClientID, Scopes: cfg.Scopes, Device: cfg.Device, HTTP: client, Now: s.Store.Now}
 	switch {
 	case cfg.ClientSecretFile != "":
 		provider.ClientSecret = func() (outboard.Secret, error) { return secretFile(cfg.ClientSecretFile) }

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -18,7 +18,7 @@ const maxPassword = 64 << 10
 
 // openImages makes the store of what sandboxes are made from. Registries are dialled by the same rules as everything else that somebody
 // else names.
-func (s *server) openImages() (*image.Store, error) {
+func (s *Server) openImages() (*image.Store, error) {
 	guard, err := s.guard()
 	if err != nil {
 		return nil, err
@@ -32,11 +32,11 @@ func (s *server) openImages() (*image.Store, error) {
 }
 
 // registryCredential is who the server is at a registry.
-func (s *server) registryCredential(ctx context.Context, host string) (user string, password outboard.Secret, err error) {
+func (s *Server) registryCredential(ctx context.Context, host string) (user string, password outboard.Secret, err error) {
 	for _, r := range s.cfg.Config.Images.Registries {
 		if strings.EqualFold(r.Host, host) || r.Host == "docker.io" && host == "index.docker.io" {
 			if r.Credential != "" {
-				return s.vault.Registry(ctx, r.Credential, r.Host, r.Username)
+				return s.Vault.Registry(ctx, r.Credential, r.Host, r.Username)
 			}
 			password, err = s.registryPassword(r)
 			return r.Username, password, err
@@ -46,12 +46,12 @@ func (s *server) registryCredential(ctx context.Context, host string) (user stri
 }
 
 // registryLogin opens an organization's own credential for a registry.
-func (s *server) registryLogin(ctx context.Context, org outboard.OrgID, credential, registry string) (user string, password outboard.Secret, err error) {
-	return s.vault.For(org).Registry(ctx, credential, registry, "")
+func (s *Server) registryLogin(ctx context.Context, org outboard.OrgID, credential, registry string) (user string, password outboard.Secret, err error) {
+	return s.Vault.For(org).Registry(ctx, credential, registry, "")
 }
 
 // registryPassword is one that is not in the vault.
-func (s *server) registryPassword(r config.Registry) (outboard.Secret, error) {
+func (s *Server) registryPassword(r config.Registry) (outboard.Secret, error) {
 	if r.PasswordEnv != "" {
 		value := s.cfg.Env(r.PasswordEnv)
 		if value == "" {

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -16,21 +16,22 @@ import (
 	"strings"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/sandbox/native"
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
 // guestProgram is the in-sandbox half of the product.
 const guestProgram = "outboard-guest"
 
-// findGuest returns the path of the guest program, which must run where there is nothing beside it.
-func findGuest(env func(string) string) (string, error) {
+// FindGuest returns the path of the guest program, which must run where there is nothing beside it.
+func FindGuest(env func(string) string) (string, error) {
 	path, err := locateGuest(env)
 	if err != nil {
 		return "", err
 	}
 	if loader := loaderOf(path); loader != "" {
 		return "", outboard.Errorf(outboard.Unavailable, "%s needs the dynamic loader %s, which a sandbox does not have", path, loader).
-			WithCode(codeNoIsolation).WithHint("CGO_ENABLED=0 go build -o %s ./cmd/%s", path, guestProgram)
+			WithCode(CodeNoIsolation).WithHint("CGO_ENABLED=0 go build -o %s ./cmd/%s", path, guestProgram)
 	}
 	return path, nil
 }
@@ -51,6 +52,31 @@ func loaderOf(path string) string {
 	return ""
 }
 
+// CodeNoIsolation marks the error of a host that can isolate nothing.
+const CodeNoIsolation = "no_isolation"
+
+// SQLitePath is where a data directory has its database, unless that is PostgreSQL.
+func SQLitePath(data string) string { return filepath.Join(data, "outboard.db") }
+
+// HostKeyPath is where a data directory keeps the key of its SSH server.
+func HostKeyPath(data string) string { return filepath.Join(data, "ssh_host_ed25519_key") }
+
+// SandboxDir is where a data directory has the sandboxes of this host.
+func SandboxDir(data string) string { return filepath.Join(data, "sandboxes") }
+
+// RemoveSandboxes removes every sandbox of a data directory that no server uses any more. guest is the guest program.
+func RemoveSandboxes(ctx context.Context, data, guest string) error {
+	p, err := native.New(native.Config{Dir: SandboxDir(data), Guest: guest})
+	if err != nil {
+		return err
+	}
+	ids, err := p.List(ctx)
+	for _, id := range ids {
+		err = errors.Join(err, p.Destroy(ctx, id))
+	}
+	return errors.Join(err, p.Close())
+}
+
 // locateGuest looks next to this executable, else where OUTBOARD_GUEST says, else on PATH.
 func locateGuest(env func(string) string) (string, error) {
 	if exe, err := os.Executable(); err == nil {
@@ -66,13 +92,13 @@ func locateGuest(env func(string) string) (string, error) {
 			return filepath.Abs(p)
 		}
 		return "", outboard.Errorf(outboard.Unavailable, "OUTBOARD_GUEST=%s is not a program", p).
-			WithCode(codeNoIsolation).WithHint("make build, then OUTBOARD_GUEST=bin/%s", guestProgram)
+			WithCode(CodeNoIsolation).WithHint("make build, then OUTBOARD_GUEST=bin/%s", guestProgram)
 	}
 	if p, err := exec.LookPath(guestProgram); err == nil {
 		return filepath.Abs(p)
 	}
 	return "", outboard.Errorf(outboard.Unavailable, "the program %s, which runs inside sandboxes, is not there", guestProgram).
-		WithCode(codeNoIsolation).WithHint("make build puts it next to outboard; OUTBOARD_GUEST names another place")
+		WithCode(CodeNoIsolation).WithHint("make build puts it next to outboard; OUTBOARD_GUEST names another place")
 }
 
 func isProgram(path string) bool {
@@ -80,8 +106,8 @@ func isProgram(path string) bool {
 	return err == nil && st.Mode().IsRegular() && (runtime.GOOS == "windows" || st.Mode()&0o111 != 0)
 }
 
-// hostName names this machine and data directory in sandbox rows: a sandbox can be opened only where its directory is.
-func hostName(data string) string {
+// HostName names this machine and data directory in sandbox rows: a sandbox can be opened only where its directory is.
+func HostName(data string) string {
 	name, err := os.Hostname()
 	if err != nil {
 		name = "unknown"
@@ -93,7 +119,7 @@ func hostName(data string) string {
 // process found missing under the same kernel is certain to be dead.
 func workerHost(host string) string {
 	pid := os.Getpid()
-	return strings.Join([]string{host, kernelID(), strconv.Itoa(pid), processStart(pid)}, " ")
+	return strings.Join([]string{host, KernelID(), strconv.Itoa(pid), ProcessStart(pid)}, " ")
 }
 
 // deadWorker reports whether host was registered by a process of this kernel that no longer exists.
@@ -103,7 +129,7 @@ func deadWorker(host, kernel string) bool {
 		return false
 	}
 	pid, err := strconv.Atoi(f[2])
-	return err == nil && processStart(pid) != f[3]
+	return err == nil && ProcessStart(pid) != f[3]
 }
 
 // releaseDead gives up the leases of processes on this machine that were killed. A lease is only ever a hint about liveness: if
@@ -113,7 +139,7 @@ func releaseDead(ctx context.Context, st *store.Store, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	kernel := kernelID()
+	kernel := KernelID()
 	for _, w := range workers {
 		if !deadWorker(w.Host, kernel) {
 			continue
@@ -124,47 +150,4 @@ func releaseDead(ctx context.Context, st *store.Store, log *slog.Logger) error {
 		}
 	}
 	return nil
-}
-
-// keyPath is where the admin key of a data directory is.
-func keyPath(data string) string { return filepath.Join(data, "admin.key") }
-
-// readKey returns the admin key of a data directory, "" when there is none.
-func readKey(data string) (string, error) {
-	b, err := os.ReadFile(keyPath(data))
-	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
-		return "", err
-	}
-	return strings.TrimSpace(string(b)), nil
-}
-
-// writePrivate writes a small file that only the user may read, durably and at once: a reader sees the old one or the new one.
-func writePrivate(path, text string) error {
-	return placePrivate(path, text, os.Rename)
-}
-
-// createPrivate is writePrivate for a file that must not exist: fs.ErrExist when it does, and the file stays as it is.
-func createPrivate(path, text string) error {
-	return placePrivate(path, text, func(from, to string) error { return errors.Join(os.Link(from, to), os.Remove(from)) })
-}
-
-func placePrivate(path, text string, place func(from, to string) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // made with mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		if err = place(f.Name(), path); err == nil {
-			return nil
-		}
-	}
-	if gone := os.Remove(f.Name()); !errors.Is(gone, os.ErrNotExist) {
-		err = errors.Join(err, gone)
-	}
-	return err
 }

@@ -1,4 +1,4 @@
-package main
+package doors
 
 import (
 	"context"
@@ -43,14 +43,14 @@ func (v *activity) rest() time.Duration {
 // idleLook is how often at most a server looks whether it is idle.
 const idleLook = 10 * time.Second
 
-// awaitIdle returns true when a server has had no request and nothing to do for as long as idle, and false when
+// AwaitIdle returns true when a server has had no request and nothing to do for as long as idle, and false when
 // ctx ends first. Work that cannot be seen counts as work.
-func (s *server) awaitIdle(ctx context.Context, idle time.Duration) bool {
+func (d *Doors) AwaitIdle(ctx context.Context, idle time.Duration) bool {
 	if idle <= 0 {
 		<-ctx.Done()
 		return false
 	}
-	s.active.add(0)
+	d.active.add(0)
 	t := time.NewTicker(max(min(idleLook, idle/4), 10*time.Millisecond))
 	defer t.Stop()
 	for {
@@ -59,15 +59,15 @@ func (s *server) awaitIdle(ctx context.Context, idle time.Duration) bool {
 			return false
 		case <-t.C:
 		}
-		if s.active.rest() < idle {
+		if d.active.rest() < idle {
 			continue
 		}
-		busy, err := s.store.Pending(ctx, s.host)
+		busy, err := d.server.Busy(ctx)
 		if err != nil {
-			s.log.Warn("whether the server is idle is not known", "err", err)
+			d.log.Warn("whether the server is idle is not known", "err", err)
 		}
 		if busy || err != nil {
-			s.active.add(0) // idle begins when the work ends
+			d.active.add(0) // idle begins when the work ends
 			continue
 		}
 		return true

@@ -1,4 +1,4 @@
-package main
+package doors
 
 import (
 	"io"
@@ -16,9 +16,9 @@ const (
 	programPause = 10 * time.Minute
 )
 
-// patient bounds the wait for bodies. A server has a time for the whole of one, which is none for an upload of gigabytes, and without it waits
+// Patient bounds the wait for bodies. A server has a time for the whole of one, which is none for an upload of gigabytes, and without it waits
 // for ever, also for what is left of the request of somebody who has no key.
-func patient(next http.Handler, pause, rest time.Duration) http.Handler {
+func Patient(next http.Handler, pause, rest time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Body == nil || r.Body == http.NoBody {
 			next.ServeHTTP(w, r)
