@@ -18,6 +18,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/tool"
+	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
 const (
@@ -65,7 +66,7 @@ type job struct {
 	ended   chan struct{}
 }
 
-func (j *job) local() bool { return j.def.Place == tool.InControl }
+func (j *job) local() bool { return j.def.Place == registry.InControl }
 
 // fresh reports whether the call runs a command that a person allowed. It gets a shell that has run nothing:
 // functions, aliases, PATH and the directory of the thread's shell, which the agent may have prepared, do not
@@ -127,7 +128,7 @@ func (t *turn) jobs(ctx context.Context) ([]*job, error) {
 			t.Stage(t.event(new(tool.Failed(c.ID, outboard.OutcomeError, "the tool "+c.Requested.Name+" is not available"))))
 			continue
 		}
-		if j.def = def; def.Place == tool.InControl {
+		if j.def = def; def.Place == registry.InControl {
 			j.opens = c.Requested.Opens
 		}
 		if c.Started != nil {

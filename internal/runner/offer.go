@@ -6,6 +6,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/tool"
+	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
 // offer hands the custom tools' calls that were asked about, and allowed, to the client. A client runs what it is shown, so that is the
@@ -20,7 +21,7 @@ func (t *turn) offer(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		j := &job{call: c, input: input, def: tool.Def{Name: c.Requested.Name, Place: tool.InControl}} // it takes no sandbox's time
+		j := &job{call: c, input: input, def: tool.Def{Tool: registry.Tool{Name: c.Requested.Name, Place: registry.InControl}}} // it takes no sandbox's time
 		if j.refused = t.permit(t.ctx, j); j.refused != nil && outboard.KindOf(j.refused) == outboard.Unavailable {
 			return j.refused
 		}
