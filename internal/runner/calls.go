@@ -75,7 +75,7 @@ func (j *job) fresh() bool {
 	var in struct {
 		Command string `json:"command"`
 	}
-	return j.allowed && j.def.Name == "bash" && json.Unmarshal(j.input, &in) == nil && in.Command != ""
+	return j.allowed && j.def.Shell && json.Unmarshal(j.input, &in) == nil && in.Command != ""
 }
 
 // moved reports whether links lead to another path than the call names.
@@ -441,7 +441,7 @@ func order(jobs []*job) {
 			}
 			apart = j.ended
 		}
-		if j.def.Name == "bash" {
+		if j.def.Shell {
 			j.after, last = last, j.begun
 		}
 	}

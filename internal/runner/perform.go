@@ -139,7 +139,7 @@ func (t *turn) send(ctx context.Context, lease *fleet.Lease, j *job) (res guest.
 // follow waits for the end of a call. Who watches the session is shown the newest line of a command meanwhile; the
 // log is not.
 func (t *turn) follow(ctx context.Context, lease *fleet.Lease, j *job) (guest.Result, error) {
-	if j.def.Name != "bash" {
+	if !j.def.Shell {
 		return lease.Wait(ctx, j.sent.Key, t.epoch)
 	}
 	show := func(line string) {
