@@ -22,8 +22,8 @@
 // # Operations
 //
 // Op "bash": Input {command, restart, timeout_ms}; runs in the persistent shell named Shell (cwd, environment and background
-// jobs survive between calls). "read", "write", "edit", "glob", "grep": the file tools, with the input schemas of package tool,
-// run with the tool's identity. "exec": Input {argv, env, cwd}; one process without a shell. OpSettle: Input {dir}; shells that start
+// jobs survive between calls). The names that fileTool knows: the file tools, with the inputs of package tool/registry, run with the
+// tool's identity. "exec": Input {argv, env, cwd}; one process without a shell. OpSettle: Input {dir}; shells that start
 // after it and relative names begin there, instead of in the workspace. It must be one of the saved directories, or below one.
 //
 // # Processes, files, ports

@@ -43,6 +43,7 @@ type job struct {
 	call   *outboard.Call
 	def    tool.Def
 	input  outboard.Raw
+	last   outboard.Raw           // for a tool with a Run: the input of the newest call of it that ended well
 	sent   *outboard.CallStarted  // the intent it runs under
 	thread outboard.ThreadID      // whose shell it uses
 	limits outboard.SandboxLimits // of its sandbox
@@ -130,6 +131,11 @@ func (t *turn) jobs(ctx context.Context) ([]*job, error) {
 		}
 		if j.def = def; def.Place == registry.InControl {
 			j.opens = c.Requested.Opens
+		}
+		if def.Run != nil {
+			if j.last, err = t.last(def.Name); err != nil {
+				return nil, err
+			}
 		}
 		if c.Started != nil {
 			j.opens, j.allowed = c.Started.Opens, j.allowed || c.Started.Allowed

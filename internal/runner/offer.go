@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/tool"
@@ -61,4 +62,20 @@ func (t *turn) input(c *outboard.Call) (outboard.Raw, error) {
 		return nil, fmt.Errorf("loading the input of call %s: %w", c.ID, err)
 	}
 	return b, nil
+}
+
+// last loads the input of the newest call of a tool that ended well, as far as the conversation reaches back; nil = none.
+func (t *turn) last(name string) (outboard.Raw, error) {
+	ended := map[outboard.CallID]bool{}
+	for _, m := range slices.Backward(t.view.History) {
+		for _, r := range m.Results {
+			ended[r.Call] = !r.IsError
+		}
+		for _, use := range slices.Backward(m.Uses) {
+			if use.Name == name && ended[use.Call] {
+				return t.input(&outboard.Call{ID: use.Call, Requested: outboard.CallRequested{Input: use.Input, InputBlob: use.Blob}})
+			}
+		}
+	}
+	return nil, nil
 }

@@ -229,6 +229,9 @@ func (t *turn) latest(j *job) time.Time {
 
 // fetch runs a call in this process.
 func (t *turn) fetch(ctx context.Context, j *job, sets []outboard.Toolset) (*outboard.CallFinished, error) {
+	if j.def.Run != nil {
+		return new(j.def.Answer(j.call.ID, j.input, j.last)), nil
+	}
 	if t.cfg.Fetcher == nil {
 		return new(tool.Failed(j.call.ID, outboard.OutcomeError, fmt.Sprintf("%s is not available on this server.", j.def.Name))), nil
 	}

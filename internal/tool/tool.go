@@ -109,6 +109,18 @@ func (d Def) Start(key string, epoch int64, generation string, thread outboard.T
 	return s
 }
 
+// Answer runs a call of a tool with a Run to its outcome; last is as there.
+func (d Def) Answer(call outboard.CallID, input, last outboard.Raw) outboard.CallFinished {
+	begun := time.Now()
+	text, err := d.Run(input, last)
+	if err != nil {
+		return Failed(call, outboard.OutcomeError, err.Error())
+	}
+	body, cut := Fit(Clean(text), outboard.MaxToolOutput, maxEncoded)
+	return outboard.CallFinished{Call: call, Outcome: outboard.OutcomeOK, Truncated: cut, DurationUs: time.Since(begun).Microseconds(),
+		Content: []outboard.Content{outboard.Text(join(body, ""))}}
+}
+
 // Digest identifies a call's tool and input: the hex SHA-256 of the name and the canonical form of the JSON. Spacing, escapes
 // and the order of keys do not matter, because an input that has been through the log may differ in these.
 func Digest(name string, input outboard.Raw) string {
