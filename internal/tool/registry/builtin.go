@@ -7,7 +7,7 @@ import (
 )
 
 // definitions are all tools, in the order a model is offered them.
-var definitions = []Tool{bash(), read(), write(), edit(), glob(), grep(), webFetch(), webSearch()}
+var definitions = []Tool{bash(), read(), write(), edit(), glob(), grep(), webFetch(), webSearch(), todo()}
 
 // The input schemas are those of the Managed Agents wire, so that a call can also be answered by a worker written for it.
 
