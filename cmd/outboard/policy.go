@@ -12,6 +12,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/term"
+	"github.com/outboard-dev/outboard/internal/tool/registry"
 	"github.com/spf13/cobra"
 )
 
@@ -174,8 +175,9 @@ func runPolicySet(ctx context.Context, a *app, where, path string) error {
 
 func runPolicyTest(ctx context.Context, a *app, tool, input string, opt policyTestOptions) error {
 	in := json.RawMessage(input)
-	if tool == "bash" && json.Unmarshal(in, &map[string]any{}) != nil { // true and 42 are JSON, and commands
-		in, _ = json.Marshal(map[string]string{"command": input})
+	def, _ := registry.Lookup(tool)
+	if def.Subject == registry.Command && json.Unmarshal(in, &map[string]any{}) != nil { // true and 42 are JSON, and commands
+		in, _ = json.Marshal(map[string]string{def.Target: input})
 	}
 	if !json.Valid(in) {
 		return usagef("the input of %s is not JSON", tool)

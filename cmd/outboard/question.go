@@ -15,6 +15,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/term"
+	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
 // question is what a person decides: whether a call may run or a host may be reached, or what a custom tool's call gives.
@@ -328,7 +329,7 @@ func (q *question) rule(s client.Session, width int) []string {
 	}
 	out = append(out, "  allow        "+term.Line(q.approval.Action, 0)+" on exactly this resource:")
 	out = append(out, barred(visibleLines(q.approval.Resource), width)...)
-	if q.approval.Action == "write" || q.approval.Action == "edit" {
+	if t, _ := registry.Lookup(q.approval.Action); t.MayChange && t.Subject == registry.File {
 		out = append(out, "               whatever it writes there")
 	}
 	return append(out, "  for          every session of agent "+term.Line(s.Agent.Name, 40)+" with the same owner",

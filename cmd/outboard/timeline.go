@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/client"
 	"github.com/outboard-dev/outboard/internal/term"
+	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
 const (
@@ -221,8 +221,11 @@ func (t *timeline) stopped(stop string) string {
 }
 
 func (t *timeline) called(ev client.Event, w wireEvent) error {
-	c := &openCall{id: ev.ID, name: w.Name, what: describeCall(w.Name, w.Input), input: w.Input, since: ev.ProcessedAt,
+	c := &openCall{id: ev.ID, name: w.Name, what: string(w.Input), input: w.Input, since: ev.ProcessedAt,
 		asked: w.Permission == "ask", custom: ev.Type == "agent.custom_tool_use"}
+	if ev.Type == "agent.tool_use" { // the names of others mean something else
+		c.what = describeCall(w.Name, w.Input)
+	}
 	t.calls[ev.ID] = c
 	switch {
 	case c.asked:
@@ -287,14 +290,14 @@ func (t *timeline) finished(ev client.Event, p ownPayload) error {
 
 // editLines is what an edit replaced, and with what.
 func editLines(c *openCall, p ownPayload) (out []string) {
-	var in struct {
-		Old string `json:"old_string"`
-		New string `json:"new_string"`
-	}
-	if c.name != "edit" || p.Outcome != "ok" || json.Unmarshal(c.input, &in) != nil {
+	def, _ := registry.Lookup(c.name)
+	var in map[string]any
+	if c.custom || def.Replaced == "" || p.Outcome != "ok" || json.Unmarshal(c.input, &in) != nil {
 		return nil
 	}
-	for _, side := range []struct{ mark, text string }{{"- ", in.Old}, {"+ ", in.New}} {
+	before, _ := in[def.Replaced].(string)
+	after, _ := in[def.Replacement].(string)
+	for _, side := range []struct{ mark, text string }{{"- ", before}, {"+ ", after}} {
 		if side.text == "" {
 			continue
 		}
@@ -417,47 +420,13 @@ func (t *timeline) block(text string, limit int, cut bool) error {
 
 // describeCall is a call's input in a few words.
 func describeCall(name string, input json.RawMessage) string {
-	var in struct {
-		Command string `json:"command"`
-		Restart bool   `json:"restart"`
-		Path    string `json:"file_path"`
-		Pattern string `json:"pattern"`
-		In      string `json:"path"`
-		URL     string `json:"url"`
-		Content string `json:"content"`
-	}
-	if json.Unmarshal(input, &in) != nil {
-		return string(input)
-	}
-	switch name {
-	case "bash":
-		if in.Restart {
-			return "(restart)"
-		}
-		return in.Command
-	case "read", "edit":
-		return shortPath(in.Path)
-	case "write":
-		return fmt.Sprintf("%s (%s)", shortPath(in.Path), count(len(in.Content), "byte"))
-	case "glob", "grep":
-		return strings.TrimSpace(in.Pattern + " " + shortPath(in.In))
-	case "web_fetch":
-		return in.URL
-	}
-	return string(input)
+	t, _ := registry.Lookup(name)
+	return t.Title(input)
 }
 
 // oneLine is a text of several lines as one, in which each end of a line can be seen.
 func oneLine(text string) string {
 	return strings.Join(strings.Split(strings.TrimRight(text, "\n"), "\n"), " ⏎ ")
-}
-
-// shortPath drops the workspace's own path, which every path inside has.
-func shortPath(p string) string {
-	if rest, ok := strings.CutPrefix(path.Clean("/"+p), workspacePath+"/"); ok && p != "" {
-		return rest
-	}
-	return p
 }
 
 // workspacePath is where the work is inside a sandbox.

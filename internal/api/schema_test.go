@@ -111,4 +111,11 @@ func TestCustomToolNames(t *testing.T) {
 	for _, name := range []string{"lookup", "run_bash", "bash2sh", "reader", "rewrite", "search", "fetch_page", "web", "Lookup-2"} { // the control
 		b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": named(name)})
 	}
+	// An optional tool takes its name only from the agents that have it.
+	set := func(configs ...any) any { return map[string]any{"type": "agent_toolset_20260401", "configs": configs} }
+	todo := map[string]any{"name": "todo"}
+	b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": append(named("todo"), set())})
+	b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": []any{set(todo)}})
+	b.refused(400, "reads like", "POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": append(named("t0do"), set(todo))})
+	b.refused(400, "built-in tool", "POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": []any{set(map[string]any{"name": "plan"})}})
 }

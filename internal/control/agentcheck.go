@@ -9,6 +9,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/schema"
+	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
 // Limits of the Managed Agents wire on an agent's tools.
@@ -24,7 +25,7 @@ const (
 )
 
 // builtins are the tools of the built-in toolset.
-var builtins = []string{"bash", "read", "write", "edit", "glob", "grep", "web_fetch", "web_search"}
+var builtins = registry.Names(registry.All())
 
 var customName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
 
@@ -113,7 +114,7 @@ func checkTools(tools []outboard.Toolset, servers []outboard.MCPServer) error {
 			if names[t.Name] {
 				return invalid("tool name %s is used twice", quote(t.Name))
 			}
-			if b := looksLike(t.Name); b != "" {
+			if b := looksLike(t.Name, tools); b != "" {
 				return invalid("tool name %s is, or reads like, the built-in tool %s", quote(t.Name), b).
 					WithHint("rename the tool, so that who approves a call or writes a policy cannot take it for %s", b)
 			}
@@ -150,14 +151,22 @@ var alike = strings.NewReplacer("_", "", "-", "", "0", "o", "1", "l", "i", "l", 
 // skeleton is the same for names that a person may take for each other.
 func skeleton(name string) string { return alike.Replace(strings.ToLower(name)) }
 
-// looksLike returns the built-in tool that a name is or reads like, "" = none.
-func looksLike(name string) string {
-	for _, b := range builtins {
-		if skeleton(name) == skeleton(b) {
-			return b
+// looksLike returns the built-in tool that a name is or reads like, "" = none. An optional tool is one only for an agent that has it
+// among its tools: others may have given the name to a tool of their own.
+func looksLike(name string, tools []outboard.Toolset) string {
+	for _, b := range registry.All() {
+		if skeleton(name) == skeleton(b.Name) && (!b.Optional || configures(tools, b.Name)) {
+			return b.Name
 		}
 	}
 	return ""
+}
+
+// configures reports whether the built-in toolset has an entry for a tool.
+func configures(tools []outboard.Toolset, name string) bool {
+	return slices.ContainsFunc(tools, func(t outboard.Toolset) bool {
+		return t.Kind == "builtin" && slices.ContainsFunc(t.Configs, func(c outboard.ToolConfig) bool { return c.Name == name })
+	})
 }
 
 // checkSchemas refuses input schemas that no call could be held to. It is asked about tools that are given, not about those an agent

@@ -7,6 +7,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/store"
+	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
 // SessionRequest starts a session.
@@ -171,8 +172,8 @@ func checkRunnable(a *outboard.Agent) error {
 	}
 	for _, t := range a.Tools {
 		for _, cfg := range t.Configs {
-			if t.Kind == "builtin" && cfg.Name == "web_search" && cfg.Enabled {
-				return unbuilt("agent %s enables web_search, which is not built yet", a.ID).WithHint("use web_fetch, or a custom tool")
+			if b, _ := registry.Lookup(cfg.Name); t.Kind == "builtin" && b.Unbuilt != "" && cfg.Enabled {
+				return unbuilt("agent %s enables %s, which is not built yet", a.ID, b.Name).WithHint("%s", b.Unbuilt)
 			}
 		}
 	}

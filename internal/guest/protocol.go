@@ -36,8 +36,8 @@
 //
 //   - Op "bash": Input {command, restart, timeout_ms}. It runs in the persistent shell named Shell:
 //     directory, environment and background jobs survive between calls.
-//   - "read", "write", "edit", "glob", "grep": the file tools, with the input schemas of package
-//     tool and the tool's identity.
+//   - "read", "write", "edit", "glob", "grep": the file tools, with the inputs of package
+//     tool/registry and the tool's identity.
 //   - "exec": Input {argv, env, cwd}. One process without a shell.
 //   - OpSettle: Input {dir}. Later shells and relative names begin there, instead of in the
 //     workspace. It must be a saved directory, or below one.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/text"
+	builtin "github.com/outboard-dev/outboard/internal/tool/registry"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -50,33 +51,24 @@ type failure struct {
 // ends reports whether no step after s belongs to the same response.
 func (s *step) ends() bool { return s.kind == "call" || s.kind == "stop" }
 
-// field is one key of a tool step: the tool's own name for it, and its JSON type.
-type field struct {
-	name     string
-	kind     string // "string", "bool", "int" or "ints"
-	required bool
+// tools are the steps that call a built-in tool.
+var tools = stepTools()
+
+func stepTools() map[string]builtin.Tool {
+	out := map[string]builtin.Tool{}
+	for _, t := range builtin.Built() {
+		out[t.Name] = t
+	}
+	return out
 }
 
-// tools are the steps that call a built-in tool. A plain value stands for the field named in short.
-var tools = map[string]struct {
-	short  string
-	fields map[string]field
-}{
-	"bash": {"command", map[string]field{
-		"command": {"command", "string", false}, "restart": {"restart", "bool", false}, "timeout_ms": {"timeout_ms", "int", false}}},
-	"read": {"path", map[string]field{
-		"path": {"file_path", "string", true}, "view_range": {"view_range", "ints", false}}},
-	"write": {"", map[string]field{
-		"path": {"file_path", "string", true}, "content": {"content", "string", true}}},
-	"edit": {"", map[string]field{
-		"path": {"file_path", "string", true}, "old": {"old_string", "string", true},
-		"new": {"new_string", "string", true}, "replace_all": {"replace_all", "bool", false}}},
-	"glob": {"pattern", map[string]field{
-		"pattern": {"pattern", "string", true}, "path": {"path", "string", false}}},
-	"grep": {"pattern", map[string]field{
-		"pattern": {"pattern", "string", true}, "path": {"path", "string", false}}},
-	"web_fetch": {"url", map[string]field{
-		"url": {"url", "string", true}}},
+// keys are the fields of a tool by their keys in a step.
+func keys(t builtin.Tool) map[string]builtin.Field {
+	out := map[string]builtin.Field{}
+	for _, f := range t.Fields {
+		out[f.Key()] = f
+	}
+	return out
 }
 
 // otherSteps are the steps that are no tool call of their own.
@@ -176,32 +168,33 @@ func parseCall(name, v *yaml.Node) (c call, err error) {
 		return c, badLine(name, "unknown step %q; steps are %s", name.Value, stepNames())
 	}
 	c.name = name.Value
-	if v.Kind == yaml.ScalarNode && t.short != "" {
+	fields := keys(t)
+	if v.Kind == yaml.ScalarNode && t.Short != "" {
 		text, err := textOf(name.Value, v)
-		c.input = append(appendString(append(appendString([]byte("{"), t.fields[t.short].name), ':'), text), '}')
+		c.input = append(appendString(append(appendString([]byte("{"), fields[t.Short].Name), ':'), text), '}')
 		return c, err
 	}
 	if v.Kind != yaml.MappingNode {
-		return c, badLine(v, "%s needs a mapping with %s", name.Value, fieldNames(t.fields))
+		return c, badLine(v, "%s needs a mapping with %s", name.Value, fieldNames(fields))
 	}
 	in := []byte{'{'}
 	have := map[string]bool{}
 	for k, fv := range pairs(v) {
-		f, ok := t.fields[k.Value]
+		f, ok := fields[k.Value]
 		if !ok {
-			return c, badLine(k, "%s has no key %q; it has %s", name.Value, k.Value, fieldNames(t.fields))
+			return c, badLine(k, "%s has no key %q; it has %s", name.Value, k.Value, fieldNames(fields))
 		}
 		have[k.Value] = true
 		if len(in) > 1 {
 			in = append(in, ',')
 		}
-		in = append(appendString(in, f.name), ':')
-		if in, err = appendField(in, name.Value+"."+k.Value, f.kind, fv); err != nil {
+		in = append(appendString(in, f.Name), ':')
+		if in, err = appendField(in, name.Value+"."+k.Value, f.Kind, fv); err != nil {
 			return c, err
 		}
 	}
-	for _, k := range slices.Sorted(maps.Keys(t.fields)) {
-		if t.fields[k].required && !have[k] {
+	for _, k := range slices.Sorted(maps.Keys(fields)) {
+		if fields[k].Required && !have[k] {
 			return c, badLine(v, "%s needs %q", name.Value, k)
 		}
 	}
@@ -245,22 +238,22 @@ func parseAnyCall(v *yaml.Node) (c call, err error) {
 }
 
 // appendField appends a tool step's value as JSON of the wanted type.
-func appendField(dst []byte, what, kind string, v *yaml.Node) ([]byte, error) {
+func appendField(dst []byte, what string, kind builtin.Kind, v *yaml.Node) ([]byte, error) {
 	switch kind {
-	case "string":
+	case builtin.Text, builtin.Path:
 		if v.Kind != yaml.ScalarNode || v.ShortTag() == "!!null" {
 			return nil, badLine(v, "%s needs text, got %s", what, kindName(v))
 		}
 		return appendString(dst, v.Value), nil
-	case "bool":
+	case builtin.Flag:
 		if v.ShortTag() != "!!bool" {
 			return nil, badLine(v, "%s is true or false, not %s", what, kindName(v))
 		}
-	case "int":
+	case builtin.Whole:
 		if v.ShortTag() != "!!int" {
 			return nil, badLine(v, "%s needs a whole number, got %s", what, kindName(v))
 		}
-	case "ints":
+	case builtin.Lines:
 		if v.Kind != yaml.SequenceNode {
 			return nil, badLine(v, "%s needs a list such as [1, 20], got %s", what, kindName(v))
 		}
@@ -268,6 +261,10 @@ func appendField(dst []byte, what, kind string, v *yaml.Node) ([]byte, error) {
 			if c.ShortTag() != "!!int" {
 				return nil, badLine(c, "%s needs whole numbers, got %s", what, kindName(c))
 			}
+		}
+	case builtin.List:
+		if v.Kind != yaml.SequenceNode {
+			return nil, badLine(v, "%s needs a list, got %s", what, kindName(v))
 		}
 	}
 	return appendJSON(dst, v)
@@ -371,7 +368,7 @@ func kindName(n *yaml.Node) string {
 	return "the text " + strconv.Quote(text.Clip(n.Value, 60))
 }
 
-func fieldNames(m map[string]field) string {
+func fieldNames(m map[string]builtin.Field) string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
 // workdir is where relative paths of tools begin unless the sandbox's system says otherwise.
@@ -22,33 +23,23 @@ const workdir = "/workspace"
 // workspace. Links are not followed: what they lead to is known in the sandbox only, and is judged there once more. "" = the tool opens
 // nothing by name. An error is an address that has no such form.
 func Opens(name string, input outboard.Raw, base string) (string, error) {
-	var in struct {
-		File    string `json:"file_path"`
-		Path    string `json:"path"`
-		Pattern string `json:"pattern"`
-		URL     string `json:"url"`
-	}
-	if json.Unmarshal(input, &in) != nil {
+	t, _ := registry.Lookup(name)
+	var in map[string]json.RawMessage
+	if !opens(t) || json.Unmarshal(input, &in) != nil {
 		return "", nil
+	}
+	p, ok := textOf(in[t.Target])
+	switch {
+	case !ok || p == "" && t.Subject == registry.File:
+		return "", nil
+	case t.Subject == registry.Address:
+		return URL(p)
+	}
+	if pattern, _ := textOf(in["pattern"]); t.Globs && path.IsAbs(pattern) { // it searches there, whatever its path says
+		p = path.Dir(pattern[:strings.IndexAny(pattern+"*", `*?[{\`)])
 	}
 	if base == "" {
 		base = workdir
-	}
-	p := in.Path
-	switch name {
-	case "read", "write", "edit":
-		if p = in.File; p == "" {
-			return "", nil
-		}
-	case "glob":
-		if path.IsAbs(in.Pattern) { // it searches there, whatever its path says
-			p = path.Dir(in.Pattern[:strings.IndexAny(in.Pattern+"*", `*?[{\`)])
-		}
-	case "grep":
-	case "web_fetch":
-		return URL(in.URL)
-	default:
-		return "", nil
 	}
 	if !path.IsAbs(p) {
 		p = path.Join(base, p)
@@ -56,15 +47,18 @@ func Opens(name string, input outboard.Raw, base string) (string, error) {
 	return path.Clean(p), nil
 }
 
+// opens reports whether calls of a tool open what they name.
+func opens(t registry.Tool) bool { return t.Opens() || t.Subject == registry.Address }
+
+// textOf decodes a string. What is missing or null is "", as for whoever decodes it into a struct.
+func textOf(raw json.RawMessage) (s string, ok bool) {
+	return s, len(raw) == 0 || json.Unmarshal(raw, &s) == nil
+}
+
 // At puts what a call opens in the place of what it names.
-func At(name string, args map[string]any, opens string) {
-	switch name {
-	case "read", "write", "edit":
-		args["file_path"] = opens
-	case "glob", "grep":
-		args["path"] = opens
-	case "web_fetch":
-		args["url"] = opens
+func At(name string, args map[string]any, opened string) {
+	if t, _ := registry.Lookup(name); opens(t) {
+		args[t.Target] = opened
 	}
 }
 
@@ -220,7 +214,7 @@ func loose(p string) string {
 // readings are what a request may come to: itself, and the address as the most generous server reads it, where that is another one.
 func (r *Request) readings() []*Request {
 	c := &r.Context
-	if r.Action != "web_fetch" || c.URL == "" {
+	if t, _ := registry.Lookup(r.Action); t.Subject != registry.Address || c.URL == "" {
 		return []*Request{r}
 	}
 	u, err := url.Parse(c.URL)

@@ -24,13 +24,14 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/text"
+	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
 // Builtins are the names of the built-in toolset that this platform runs, in the order a model is offered them. A name of the
 // wire that is not here (web_search) can be configured, but neither offered nor called.
-func Builtins() []string {
-	return []string{"bash", "read", "write", "edit", "glob", "grep", "web_fetch"}
-}
+func Builtins() []string { return builtins }
+
+var builtins = registry.Names(registry.Built())
 
 // Resolve finds the tool a call names: its kind, and the agent's permission for it as Policy. Decision is Allow where there is such
 // a tool, which leaves the decision to a Set, else Deny with the reason as the model reads it. The first toolset that has the tool
@@ -43,7 +44,7 @@ func Resolve(sets []outboard.Toolset, name string, input outboard.Raw) outboard.
 		case set.Kind == "custom" && set.Name == name:
 			call.Kind, call.Decision = "custom", outboard.Allow
 			return call
-		case set.Kind == "builtin" && slices.Contains(Builtins(), name):
+		case set.Kind == "builtin" && has(set, name):
 			return builtin(call, Setting(set, name), sets)
 		}
 	}
@@ -52,6 +53,13 @@ func Resolve(sets []outboard.Toolset, name string, input outboard.Raw) outboard.
 		call.Reason = "the call names no tool; " + available(sets)
 	}
 	return call
+}
+
+// has reports whether a built-in toolset has a tool: every one that is built, but for the optional ones that it has no entry of.
+func has(set outboard.Toolset, name string) bool {
+	t, ok := registry.Lookup(name)
+	return ok && t.Unbuilt == "" &&
+		(!t.Optional || slices.ContainsFunc(set.Configs, func(c outboard.ToolConfig) bool { return c.Name == name }))
 }
 
 // exact is the name of the tool that a model means: its own spelling, or that of the one tool which differs from it in case alone.
@@ -83,7 +91,7 @@ func builtin(call outboard.CallRequested, cfg outboard.ToolConfig, sets []outboa
 }
 
 // Setting returns what a built-in toolset says about one of its tools: its own entry, else the toolset's default, else enabled
-// and always allowed. An entry without a policy takes the default's.
+// and always allowed. An entry without a policy takes the default's. A default does not enable an optional tool.
 func Setting(set outboard.Toolset, name string) outboard.ToolConfig {
 	def := set.Default
 	if def.Policy == "" && !def.Enabled { // the zero value: no default was given
@@ -92,7 +100,8 @@ func Setting(set outboard.Toolset, name string) outboard.ToolConfig {
 	if def.Policy == "" {
 		def.Policy = outboard.AlwaysAllow
 	}
-	cfg := outboard.ToolConfig{Name: name, Enabled: def.Enabled, Policy: def.Policy}
+	t, _ := registry.Lookup(name)
+	cfg := outboard.ToolConfig{Name: name, Enabled: def.Enabled && !t.Optional, Policy: def.Policy}
 	for _, c := range set.Configs {
 		if c.Name != name {
 			continue

@@ -11,6 +11,7 @@ import (
 	"github.com/cedar-policy/cedar-go"
 
 	"github.com/outboard-dev/outboard"
+	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
 // MaxTimeout bounds how long an approval may wait.
@@ -184,8 +185,12 @@ func (r *Request) ForCall(call *outboard.CallRequested, input outboard.Raw) {
 	if call.Kind != "builtin" {
 		return
 	}
-	c.Command, _ = args["command"].(string)
-	if call.Name != "web_fetch" {
+	switch t, _ := registry.Lookup(call.Name); t.Subject {
+	case registry.Command:
+		c.Command, _ = args[t.Target].(string)
+		return
+	case registry.Address:
+	default:
 		c.Path = opens
 		return
 	}

@@ -2,11 +2,14 @@ package policy
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/cedar-policy/cedar-go"
 	"github.com/cedar-policy/cedar-go/x/exp/schema"
 	"github.com/cedar-policy/cedar-go/x/exp/schema/validate"
+
+	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
 // Actions that are not tools.
@@ -19,9 +22,24 @@ const (
 	ActionMCP        = "mcp"            // resource Tool::"server/name"
 )
 
-// Schema is the Cedar schema that every policy is checked against. Every key of Context is always set, so a policy that passes
+// Schema is the Cedar schema that every policy is checked against, with an action for each tool of the registry. Every key of Context is always set, so a policy that passes
 // the check cannot meet a missing attribute; but for budget, which is missing while nobody can tell what is left. Group "tool" holds all tools, "leaves" all actions that can carry data outside.
-const Schema = `
+var Schema = nouns + toolActions() + otherActions
+
+// toolActions declares the actions of the built-in tools.
+func toolActions() string {
+	var b strings.Builder
+	for _, t := range registry.All() {
+		groups := `"tool"`
+		if t.Leaves {
+			groups += `, "leaves"`
+		}
+		fmt.Fprintf(&b, "action %q in [%s] appliesTo { principal: [Session], resource: [Tool], context: Context };\n", t.Name, groups)
+	}
+	return b.String()
+}
+
+const nouns = `
 entity Org;
 entity User in [Org] { role: String, organization: String };
 entity Agent in [Org];
@@ -46,15 +64,9 @@ type Context = {
 
 action "tool";
 action "leaves";
-action "bash" in ["tool"] appliesTo { principal: [Session], resource: [Tool], context: Context };
-action "read" in ["tool"] appliesTo { principal: [Session], resource: [Tool], context: Context };
-action "write" in ["tool"] appliesTo { principal: [Session], resource: [Tool], context: Context };
-action "edit" in ["tool"] appliesTo { principal: [Session], resource: [Tool], context: Context };
-action "glob" in ["tool"] appliesTo { principal: [Session], resource: [Tool], context: Context };
-action "grep" in ["tool"] appliesTo { principal: [Session], resource: [Tool], context: Context };
-action "web_fetch" in ["tool", "leaves"] appliesTo { principal: [Session], resource: [Tool], context: Context };
-action "web_search" in ["tool", "leaves"] appliesTo { principal: [Session], resource: [Tool], context: Context };
-action "custom" in ["tool"] appliesTo { principal: [Session], resource: [Tool], context: Context };
+`
+
+const otherActions = `action "custom" in ["tool"] appliesTo { principal: [Session], resource: [Tool], context: Context };
 action "mcp" in ["tool", "leaves"] appliesTo { principal: [Session], resource: [Tool], context: Context };
 action "http.request" in ["leaves"] appliesTo { principal: [Session], resource: [Host], context: Context };
 action "credential.use" appliesTo { principal: [Session], resource: [Credential], context: Context };
@@ -69,7 +81,7 @@ type parsed struct {
 	resource  map[string]cedar.EntityType // of each action that can be asked for
 }
 
-// theSchema parses Schema once. It panics if the constant is broken, which every test of this package would show.
+// theSchema parses Schema once. It panics if it is broken, which every test of this package would show.
 var theSchema = sync.OnceValue(func() parsed {
 	var s schema.Schema
 	if err := s.UnmarshalCedar([]byte(Schema)); err != nil {

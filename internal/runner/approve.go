@@ -61,7 +61,7 @@ func (t *turn) addApproval(c *store.Commit, e *outboard.Event) error {
 		return err
 	}
 	why := req.Reason
-	if req.Name == "bash" && req.Kind == "builtin" { // what the approval says beside the request, which is shown as it is
+	if def, _ := t.tool(req.Name); def.Shell && req.Kind == "builtin" { // what the approval says beside the request, which is shown as it is
 		why = strings.TrimPrefix(why+"; ", "; ") + "once allowed it runs in a fresh shell, in " + cmp.Or(t.workdir(), sandbox.Workspace)
 	}
 	r := t.request(t.ctx)

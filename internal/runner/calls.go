@@ -18,6 +18,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/store"
 	"github.com/outboard-dev/outboard/internal/tool"
+	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
 const (
@@ -42,6 +43,7 @@ type job struct {
 	call   *outboard.Call
 	def    tool.Def
 	input  outboard.Raw
+	last   outboard.Raw           // for a tool with a Run: the input of the newest call of it that ended well
 	sent   *outboard.CallStarted  // the intent it runs under
 	thread outboard.ThreadID      // whose shell it uses
 	limits outboard.SandboxLimits // of its sandbox
@@ -65,7 +67,7 @@ type job struct {
 	ended   chan struct{}
 }
 
-func (j *job) local() bool { return j.def.Place == tool.InControl }
+func (j *job) local() bool { return j.def.Place == registry.InControl }
 
 // fresh reports whether the call runs a command that a person allowed. It gets a shell that has run nothing:
 // functions, aliases, PATH and the directory of the thread's shell, which the agent may have prepared, do not
@@ -74,7 +76,7 @@ func (j *job) fresh() bool {
 	var in struct {
 		Command string `json:"command"`
 	}
-	return j.allowed && j.def.Name == "bash" && json.Unmarshal(j.input, &in) == nil && in.Command != ""
+	return j.allowed && j.def.Shell && json.Unmarshal(j.input, &in) == nil && in.Command != ""
 }
 
 // moved reports whether links lead to another path than the call names.
@@ -127,8 +129,13 @@ func (t *turn) jobs(ctx context.Context) ([]*job, error) {
 			t.Stage(t.event(new(tool.Failed(c.ID, outboard.OutcomeError, "the tool "+c.Requested.Name+" is not available"))))
 			continue
 		}
-		if j.def = def; def.Place == tool.InControl {
+		if j.def = def; def.Place == registry.InControl {
 			j.opens = c.Requested.Opens
+		}
+		if def.Run != nil {
+			if j.last, err = t.last(def.Name); err != nil {
+				return nil, err
+			}
 		}
 		if c.Started != nil {
 			j.opens, j.allowed = c.Started.Opens, j.allowed || c.Started.Allowed
@@ -440,7 +447,7 @@ func order(jobs []*job) {
 			}
 			apart = j.ended
 		}
-		if j.def.Name == "bash" {
+		if j.def.Shell {
 			j.after, last = last, j.begun
 		}
 	}

@@ -336,34 +336,24 @@ func (t *turn) approved(ctx context.Context, j *job, who outboard.Approver, need
 
 // taint is what a finished call adds to the session's.
 func (t *turn) taint(j *job) outboard.Taint {
-	cfg := &t.view.Config
-	if j.local() { // web_fetch
-		return outboard.Taint{Untrusted: true, Exfil: true}
-	}
-	var out outboard.Taint
-	var in struct {
-		File    string `json:"file_path"`
-		Path    string `json:"path"`
-		Pattern string `json:"pattern"`
-	}
-	opened := ""
-	if j.sent != nil {
-		opened = j.sent.Opens
-	}
-	if j.def.Name == "bash" {
+	cfg, out := &t.view.Config, j.def.Taint
+	switch {
+	case j.def.Shell:
 		net := cfg.Env.Networking.Mode
-		out.Exfil, out.Untrusted = net == "unrestricted" || net == "limited", net == "unrestricted" || net == "limited" && t.reachedOut()
-		out.Private = len(cfg.VaultIDs) > 0
-	} else if json.Unmarshal(j.input, &in) != nil {
-		return out
-	}
-	if opened != "" {
-		in.File, in.Path = opened, ""
-	} else if j.def.Name == "glob" && path.IsAbs(in.Pattern) { // where it searches, whatever its path says
-		in.Path = path.Dir(in.Pattern[:strings.IndexAny(in.Pattern+"*", `*?[{\`)])
-	}
-	for _, r := range cfg.Resources {
-		out.Private = out.Private || j.def.Name == "bash" || touches(in.File+in.Path, t.mounted(mountPath(r)))
+		out.Exfil = out.Exfil || net == "unrestricted" || net == "limited"
+		out.Untrusted = out.Untrusted || net == "unrestricted" || net == "limited" && t.reachedOut()
+		out.Private = out.Private || len(cfg.VaultIDs) > 0 || len(cfg.Resources) > 0
+	case j.def.Opens():
+		opened := ""
+		if j.sent != nil {
+			opened = j.sent.Opens
+		}
+		if opened == "" {
+			opened, _ = policy.Opens(j.def.Name, j.input, t.workdir())
+		}
+		for _, r := range cfg.Resources {
+			out.Private = out.Private || touches(opened, t.mounted(mountPath(r)))
+		}
 	}
 	return out
 }

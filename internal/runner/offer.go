@@ -3,9 +3,11 @@ package runner
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/tool"
+	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
 // offer hands the custom tools' calls that were asked about, and allowed, to the client. A client runs what it is shown, so that is the
@@ -20,7 +22,7 @@ func (t *turn) offer(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		j := &job{call: c, input: input, def: tool.Def{Name: c.Requested.Name, Place: tool.InControl}} // it takes no sandbox's time
+		j := &job{call: c, input: input, def: tool.Def{Tool: registry.Tool{Name: c.Requested.Name, Place: registry.InControl}}} // it takes no sandbox's time
 		if j.refused = t.permit(t.ctx, j); j.refused != nil && outboard.KindOf(j.refused) == outboard.Unavailable {
 			return j.refused
 		}
@@ -60,4 +62,20 @@ func (t *turn) input(c *outboard.Call) (outboard.Raw, error) {
 		return nil, fmt.Errorf("loading the input of call %s: %w", c.ID, err)
 	}
 	return b, nil
+}
+
+// last loads the input of the newest call of a tool that ended well, as far as the conversation reaches back; nil = none.
+func (t *turn) last(name string) (outboard.Raw, error) {
+	ended := map[outboard.CallID]bool{}
+	for _, m := range slices.Backward(t.view.History) {
+		for _, r := range m.Results {
+			ended[r.Call] = !r.IsError
+		}
+		for _, use := range slices.Backward(m.Uses) {
+			if use.Name == name && ended[use.Call] {
+				return t.input(&outboard.Call{ID: use.Call, Requested: outboard.CallRequested{Input: use.Input, InputBlob: use.Blob}})
+			}
+		}
+	}
+	return nil, nil
 }

@@ -233,7 +233,8 @@ func TestTaintOfMountedFiles(t *testing.T) {
 		`glob {"pattern":"**"}`: false, `glob {"pattern":"**","path":"/mnt/data"}`: true,
 	} {
 		name, args, _ := strings.Cut(input, " ")
-		if got := turn.taint(&job{def: tool.Def{Name: name}, input: outboard.Raw(args)}).Private; got != private {
+		def, _ := tool.Lookup(name)
+		if got := turn.taint(&job{def: def, input: outboard.Raw(args)}).Private; got != private {
 			t.Errorf("%s: private %v, want %v", input, got, private)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/outboard-dev/outboard/internal/policy"
 	"github.com/outboard-dev/outboard/internal/sandbox"
 	"github.com/outboard-dev/outboard/internal/tool"
+	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
 // Tools implements harness.Turn: the enabled built-in tools and the custom ones, in the order of the toolsets, each name once.
@@ -51,7 +52,7 @@ func (t *turn) System() string {
 	cfg := &t.durable.Config
 	sandboxed := slices.ContainsFunc(policy.Offered(cfg.Agent.Tools), func(name string) bool {
 		def, ok := t.tool(name)
-		return ok && def.Place == tool.InSandbox
+		return ok && def.Place == registry.InSandbox
 	})
 	if !sandboxed {
 		return cfg.Agent.System

@@ -1,12 +1,9 @@
-// Package tool owns the built-in tools: what a model is told about them, what input they take, how
-// a call becomes a request to the guest, and how the guest's answer becomes what the model reads.
-// The file tools and bash run inside the sandbox, by package guest. web_fetch runs on the server
-// and can reach public addresses only.
+// Package tool runs the built-in tools of package registry: it owns how a call becomes a request to
+// the guest, and how the guest's answer becomes what the model reads. The file tools and bash run
+// inside the sandbox, by package guest. web_fetch runs on the server and can reach public addresses
+// only. Nothing here holds state.
 //
-// Invariants: a definition's fields are the only description of its input. The JSON Schema that a
-// model gets is made from them, and Validate enforces them. Nothing here holds state.
-//
-// It never decides whether a call is allowed. Start reading at Def and Builtins.
+// It never decides whether a call is allowed. Start reading at package registry.
 package tool
 
 import (
@@ -19,15 +16,8 @@ import (
 
 	"github.com/outboard-dev/outboard"
 	"github.com/outboard-dev/outboard/internal/guest"
-)
-
-// Place says where a tool's calls run.
-type Place int
-
-// The places.
-const (
-	InSandbox Place = iota // by the guest, through fleet
-	InControl              // in this process, by a Fetcher
+	"github.com/outboard-dev/outboard/internal/text"
+	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
 const (
@@ -41,39 +31,29 @@ const (
 )
 
 // Def is one built-in tool.
-type Def struct {
-	Name        string
-	Description string // for the model
-	Schema      json.RawMessage
-	Class       outboard.CallClass
-	Place       Place
-	MayChange   bool // a call may change the workspace, so a checkpoint is due after it
-
-	fields []field
-	check  func(args) error // what the fields cannot say; nil = nothing
-}
+type Def struct{ registry.Tool }
 
 // Builtins returns all built-in tools, in the order a model is offered them. The caller may change the slice.
 func Builtins() []Def {
-	return []Def{bash(), read(), write(), edit(), glob(), grep(), webFetch()}
+	var defs []Def
+	for _, t := range registry.Built() {
+		defs = append(defs, Def{t})
+	}
+	return defs
 }
 
 // Lookup returns the built-in tool of that name.
 func Lookup(name string) (Def, bool) {
-	for _, d := range Builtins() {
-		if d.Name == name {
-			return d, true
-		}
-	}
-	return Def{}, false
+	t, ok := registry.Lookup(name)
+	return Def{t}, ok && t.Unbuilt == ""
 }
 
 // Timeout returns how long a call with this valid input may take.
 func (d Def) Timeout(input outboard.Raw) time.Duration {
 	switch {
-	case d.Place == InControl:
+	case d.Place == registry.InControl:
 		return FetchTimeout
-	case d.Name != "bash":
+	case !d.Shell:
 		return FileTimeout
 	}
 	var in struct {
@@ -85,33 +65,28 @@ func (d Def) Timeout(input outboard.Raw) time.Duration {
 	return time.Duration(min(in.TimeoutMs, outboard.MaxBashTimeout.Milliseconds())) * time.Millisecond
 }
 
-// Searches reports whether calls find paths by themselves, each of which is judged.
-func (d Def) Searches() bool { return d.Name == "glob" || d.Name == "grep" }
-
-// Opens reports whether calls name a file or a directory of the sandbox that they open.
-func (d Def) Opens() bool { return d.Place == InSandbox && d.Name != "bash" }
-
 // At is a call's input as the guest gets it: with the one path, judged, that may be opened in the place of the one that the call names.
 func (d Def) At(input outboard.Raw, opens string) outboard.Raw {
 	var args map[string]json.RawMessage
 	if opens == "" || !d.Opens() || json.Unmarshal(input, &args) != nil {
 		return input
 	}
-	field := "file_path"
-	if d.Searches() {
-		field = "path"
-	}
 	var pattern string
-	if d.Name == "glob" && json.Unmarshal(args["pattern"], &pattern) == nil && strings.HasPrefix(pattern, "/") {
+	if d.Globs && json.Unmarshal(args["pattern"], &pattern) == nil && strings.HasPrefix(pattern, "/") {
 		_, pattern = guest.SplitPattern(pattern)
-		args["pattern"] = encode(pattern)
+		args["pattern"] = quote(pattern)
 	}
-	args[field], args["judged"] = encode(opens), json.RawMessage("true")
+	args[d.Target], args["judged"] = quote(opens), json.RawMessage("true")
 	out, err := json.Marshal(args)
 	if err != nil {
 		return input
 	}
 	return out
+}
+
+func quote(s string) json.RawMessage {
+	b, _ := json.Marshal(s) // no string fails
+	return b
 }
 
 // Start returns the request to the guest for a call with this valid input. Only bash has state between calls: each thread has
@@ -131,10 +106,22 @@ func (d Def) Start(key string, epoch int64, generation string, thread outboard.T
 		TimeoutMs:   d.Timeout(input).Milliseconds(),
 		OutputLimit: limit,
 	}
-	if d.Name == "bash" {
+	if d.Shell {
 		s.Shell = string(thread)
 	}
 	return s
+}
+
+// Answer runs a call of a tool with a Run to its outcome; last is as there.
+func (d Def) Answer(call outboard.CallID, input, last outboard.Raw) outboard.CallFinished {
+	begun := time.Now()
+	text, err := d.Run(input, last)
+	if err != nil {
+		return Failed(call, outboard.OutcomeError, err.Error())
+	}
+	body, cut := Fit(Clean(text), outboard.MaxToolOutput, maxEncoded)
+	return outboard.CallFinished{Call: call, Outcome: outboard.OutcomeOK, Truncated: cut, DurationUs: time.Since(begun).Microseconds(),
+		Content: []outboard.Content{outboard.Text(join(body, ""))}}
 }
 
 // Digest identifies a call's tool and input: the hex SHA-256 of the name and the canonical form of the JSON. Spacing, escapes
@@ -155,3 +142,6 @@ func Digest(name string, input outboard.Raw) string {
 	h.Write(canonical)
 	return hex.EncodeToString(h.Sum(nil))
 }
+
+// clip shortens foreign text for an error message.
+func clip(s string) string { return text.Clip(s, 100) }
